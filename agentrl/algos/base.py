@@ -1,0 +1,75 @@
+"""The algorithm: what it needs, how it credits tokens, what loss it takes. Pure; the same under every backend."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, Protocol
+
+from agentrl.samples import Sample
+from agentrl.trajectory import Group
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Need = Literal["old_logprobs", "ref_logprobs"]
+
+
+@dataclass(frozen=True, slots=True)
+class TokenBatch:
+    """A micro-batch as a loss reads it. B samples, T tokens, right-padded; index t belongs to the token at t.
+
+    Attributes:
+        logprobs: [B, T] of the policy being trained, with gradient; 0 off the mask.
+        entropy: [B, T] of the same distribution, with gradient where the loss asks for it (`needs_entropy`),
+            else None.
+        loss_mask: [B, T] bool.
+        advantages, behaviour_logprobs, old_logprobs, ref_logprobs: [B, T] or None, as in `Sample`.
+        weights: [B], what a token of this sample counts, from `algos.aggregation` over the whole mini-batch.
+        denominator: what the weighted sum is divided by, likewise over the whole mini-batch; so the losses of
+            micro-batches add up to the loss of the mini-batch, however it is cut.
+    """
+
+    logprobs: Tensor
+    entropy: Tensor | None
+    loss_mask: Tensor
+    advantages: Tensor
+    behaviour_logprobs: Tensor | None
+    old_logprobs: Tensor | None
+    ref_logprobs: Tensor | None
+    weights: Tensor
+    denominator: float
+
+
+class LossFunction(Protocol):
+    """A loss over one micro-batch, and how its mini-batch is to be weighed.
+
+    Attributes:
+        aggregation: the name of an aggregation in `algos.aggregation`.
+        norm_length: what `seq-mean-token-sum-norm` divides by.
+        needs_entropy: whether the entropy must be computed with gradient.
+    """
+
+    aggregation: str
+    norm_length: int | None
+    needs_entropy: bool
+
+    def __call__(self, batch: TokenBatch) -> tuple[Tensor, dict[str, Tensor]]:
+        """(loss, metrics): the micro-batch's share of the loss, and means over its trained tokens."""
+        ...
+
+
+class Algorithm(Protocol):
+    """From groups to samples to a loss.
+
+    Attributes:
+        needs: which scores `credit` must find on the samples it is given.
+        loss: what the learner minimises.
+    """
+
+    needs: frozenset[Need]
+    loss: LossFunction
+
+    def credit(self, groups: Sequence[Group]) -> list[Sample]:
+        """One sample a trajectory, with advantages and masks. Sees all groups of a step; drops what trains nothing."""
+        ...

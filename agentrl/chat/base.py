@@ -1,0 +1,43 @@
+"""What a model turn says once its text is parsed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedCall:
+    """A tool call read from a model's text.
+
+    Attributes:
+        name: "" where it could not be read.
+        arguments: JSON text as the model wrote it.
+        error: what is wrong with it, written for the model to read; None for a well-formed call.
+    """
+
+    name: str
+    arguments: str
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedTurn:
+    """A model turn: `content` is its text without the calls."""
+
+    content: str
+    calls: tuple[ParsedCall, ...] = ()
+
+
+class ToolParser(Protocol):
+    """Finds tool calls in the text of a model turn. A pure function of that text.
+
+    Attributes:
+        stop: strings at which a turn must end for this format ("Observation:" for ReAct).
+    """
+
+    stop: tuple[str, ...]
+
+    def parse(self, text: str) -> ParsedTurn:
+        """Read one turn. Never raises on what a model wrote: a malformed call comes back with its `error`."""
+        ...

@@ -1,0 +1,104 @@
+"""`actor.*` and `ref.*`: the trained policy, its optimizer and its reference."""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+
+from agentrl.config.base import Section
+from agentrl.config.model import Dtype
+
+Aggregation = Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
+KLKind = Literal["kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3"]
+
+
+class OptimConfig(Section):
+    """The optimizer and its schedule. A schedule counts updates, not steps."""
+
+    name: Literal["adamw", "muon"] = "adamw"
+    """adamw; muon uses Muon on hidden matrices and AdamW on everything else."""
+    lr: PositiveFloat = 1e-6
+    """Peak learning rate of AdamW."""
+    betas: tuple[float, float] = (0.9, 0.999)
+    """Decay of AdamW's two averages."""
+    eps: PositiveFloat = 1e-8
+    """AdamW's epsilon."""
+    weight_decay: NonNegativeFloat = 0.01
+    """Decoupled weight decay."""
+    muon_lr: PositiveFloat = 0.02
+    """Peak learning rate of Muon."""
+    muon_momentum: float = Field(default=0.95, ge=0, lt=1)
+    """Momentum of Muon."""
+    lr_scheduler_type: Literal["constant", "linear", "cosine"] = "constant"
+    """Shape of the learning rate after warm-up."""
+    lr_warmup_steps: NonNegativeInt = 0
+    """Updates over which the learning rate rises from 0."""
+    min_lr_ratio: float = Field(default=0.0, ge=0, le=1)
+    """Where linear and cosine end, as a share of the peak."""
+    total_updates: PositiveInt | None = None
+    """Updates over which linear and cosine run down; the run's own number if none is given."""
+
+
+class ActorConfig(Section):
+    """The trained policy."""
+
+    backend: Literal["torch", "megatron"] = "torch"
+    """What trains."""
+    device: str = "auto"
+    """Device of the torch backend: auto takes a CUDA GPU where there is one."""
+    autocast: Dtype | None = None
+    """Number type of activations where it differs from the weights': bfloat16 for mixed precision."""
+    optim: OptimConfig = OptimConfig()
+    """The optimizer."""
+    ppo_mini_batch_size: PositiveInt | None = None
+    """Tasks (groups) an update; none given: the whole step in one update."""
+    ppo_epochs: PositiveInt = 1
+    """Passes over a step's samples."""
+    ppo_max_token_len_per_gpu: PositiveInt = 16384
+    """Token budget of a micro-batch, padding included."""
+    ppo_micro_batch_size_per_gpu: PositiveInt | None = None
+    """Most samples in a micro-batch, whatever their length."""
+    grad_clip: PositiveFloat = 1.0
+    """Largest norm of the gradient; longer ones are scaled down to it."""
+    clip_ratio: NonNegativeFloat = 0.2
+    """PPO's clip on both sides, where the two below are not given."""
+    clip_ratio_low: NonNegativeFloat | None = None
+    """PPO's clip below 1."""
+    clip_ratio_high: NonNegativeFloat | None = None
+    """PPO's clip above 1 (clip-higher)."""
+    clip_ratio_c: float = Field(default=3.0, gt=1)
+    """Dual clip: bound on the ratio where the advantage is negative."""
+    loss_agg_mode: Aggregation = "token-mean"
+    """How the loss of tokens becomes one number."""
+    use_kl_loss: bool = False
+    """Add the KL divergence to the reference policy to the loss."""
+    kl_loss_coef: NonNegativeFloat = 0.001
+    """Its coefficient."""
+    kl_loss_type: KLKind = "low_var_kl"
+    """Its estimator: kl (k1), abs, mse (k2) or low_var_kl (k3)."""
+    entropy_coeff: NonNegativeFloat = 0.0
+    """Coefficient of the entropy bonus."""
+
+    @model_validator(mode="after")
+    def _dual_clip_above_high(self) -> Self:
+        if self.clip_ratio_c <= 1 + self.clip_high:
+            raise ValueError(f"clip_ratio_c must be above 1 + clip_ratio_high, {1 + self.clip_high:g}")
+        return self
+
+    @property
+    def clip_low(self) -> float:
+        """The clip below 1 in force."""
+        return self.clip_ratio if self.clip_ratio_low is None else self.clip_ratio_low
+
+    @property
+    def clip_high(self) -> float:
+        """The clip above 1 in force."""
+        return self.clip_ratio if self.clip_ratio_high is None else self.clip_ratio_high
+
+
+class RefConfig(Section):
+    """The reference policy of the KL term; loaded only where something needs it."""
+
+    path: str | None = None
+    """Folder of its model; none given: the policy as it is at the start."""

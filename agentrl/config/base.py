@@ -1,0 +1,11 @@
+"""The base of every configuration section."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict
+
+
+class Section(BaseModel):
+    """A frozen group of keys that refuses unknown ones; the sentence under a field is its documentation."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)

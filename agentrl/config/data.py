@@ -1,0 +1,42 @@
+"""`data.*`: which tasks, in which order."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, JsonValue, PositiveInt
+
+from agentrl.config.base import Section
+
+
+class DataConfig(Section):
+    """Which tasks, in which order."""
+
+    train_files: tuple[str, ...] = ()
+    """Parquet, JSON or JSONL files, or names of the `datasets` library, to train on."""
+    val_files: tuple[str, ...] = ()
+    """The same, to validate on."""
+    prompt_key: str = "prompt"
+    """Column that holds the prompt: text, or a list of chat messages."""
+    system_prompt: str | None = None
+    """System message put before prompts that bring none."""
+    train_batch_size: PositiveInt = 16
+    """Tasks (groups) a step."""
+    max_prompt_length: PositiveInt = 1024
+    """Longest prompt, in tokens."""
+    max_response_length: PositiveInt = 1024
+    """Longest response, in tokens: everything after the prompt, tool text included."""
+    truncation: Literal["error"] = "error"
+    """What happens to a longer prompt: error refuses to start."""
+    filter_overlong_prompts: bool = False
+    """Leave out longer prompts instead, and say how many."""
+    shuffle: bool = True
+    """Draw training tasks in a random order, new in every epoch."""
+    seed: int | None = None
+    """Seed of that order; the run's seed if none is given."""
+    train_max_samples: int = Field(default=-1, ge=-1)
+    """Use only the first so many training rows; -1 uses all."""
+    val_max_samples: int = Field(default=-1, ge=-1)
+    """Use only the first so many validation rows; -1 uses all."""
+    apply_chat_template_kwargs: dict[str, JsonValue] = {}
+    """Extra variables for the chat template, such as enable_thinking."""

@@ -1,0 +1,101 @@
+"""`rollout.*`: the engine, sampling, the agent loop and its limits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+
+from agentrl.config.base import Section
+from agentrl.config.model import Dtype
+
+
+class AgentConfig(Section):
+    """Which agent loop."""
+
+    default_agent_loop: str = "single_turn_agent"
+    """Agent loop of rows that name none: a registered name, `pkg.module:Class` or `path/to/file.py:Class`."""
+    agent_loop_config_path: Path | None = None
+    """YAML list of `{name, _target_, ...}`: further agent loops and their options."""
+
+
+class MultiTurnConfig(Section):
+    """Tools, the simulated user, and the limits of a conversation; each limit is a stop reason of its own."""
+
+    format: str = "hermes"
+    """How the model writes tool calls: hermes, react, or one registered by name."""
+    tool_config_path: Path | None = None
+    """YAML file of tools, in verl's format or the short form."""
+    function_tool_path: Path | None = None
+    """Python file whose `@tool` functions are offered."""
+    interaction_config_path: Path | None = None
+    """YAML file of simulated users."""
+    max_assistant_turns: PositiveInt | None = None
+    """Most turns of the model."""
+    max_user_turns: NonNegativeInt | None = None
+    """Most answers of the simulated user."""
+    max_tool_calls: NonNegativeInt | None = None
+    """Most tool calls in a rollout."""
+    max_parallel_calls: PositiveInt = 1
+    """Most tool calls in one turn; those beyond are answered with an error."""
+    max_turn_tokens: PositiveInt | None = None
+    """Most tokens the model may sample in one turn."""
+    max_tool_response_length: PositiveInt = 256
+    """Longest tool answer, in characters."""
+    tool_response_truncate_side: Literal["left", "middle", "right"] = "middle"
+    """Which side of a longer tool answer is cut away."""
+    tool_timeout_s: PositiveFloat = 60.0
+    """Seconds a tool call may take."""
+    rollout_timeout_s: PositiveFloat | None = None
+    """Seconds a rollout may take."""
+
+
+class ValKwargs(Section):
+    """Sampling in validation."""
+
+    n: PositiveInt = 1
+    """Rollouts a task."""
+    do_sample: bool = False
+    """Sample; otherwise greedy."""
+    temperature: NonNegativeFloat = 1.0
+    """Temperature, when sampling."""
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    """Nucleus, when sampling."""
+    top_k: int = -1
+    """Most likely tokens to choose from, -1 for all, when sampling."""
+
+
+class RolloutConfig(Section):
+    """The engine, sampling, the agent loop and its limits."""
+
+    engine: Literal["torch", "sglang", "scripted"] = "torch"
+    """What samples: the embedded torch engine, SGLang, or a script (tests and examples)."""
+    n: PositiveInt = 1
+    """Rollouts a task: the size of a group."""
+    temperature: PositiveFloat = 1.0
+    """Sampling temperature in training."""
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    """Nucleus sampling; changes the behaviour distribution, so training refuses anything below 1."""
+    top_k: int = -1
+    """Top-k sampling; training refuses anything but -1."""
+    min_p: float = Field(default=0.0, ge=0, le=1)
+    """Min-p sampling; training refuses anything above 0."""
+    val_kwargs: ValKwargs = ValKwargs()
+    """Sampling in validation."""
+    agent: AgentConfig = AgentConfig()
+    """Which agent loop."""
+    multi_turn: MultiTurnConfig = MultiTurnConfig()
+    """Tools and limits."""
+    script_path: Path | None = None
+    """What the scripted engine answers: a Python file's `reply` function as `path/to/file.py:reply`."""
+    device: str = "auto"
+    """Device of the embedded engine: auto takes a CUDA GPU where there is one."""
+    dtype: Dtype = "auto"
+    """Number type of the embedded engine; auto takes the model's."""
+    max_num_seqs: PositiveInt = 128
+    """Sequences the embedded engine decodes at a time."""
+    max_kv_tokens: PositiveInt | None = None
+    """Tokens of KV the embedded engine keeps; none given: what max_num_seqs full sequences need."""
+    deterministic: bool = False
+    """Embedded engine: the same tokens bit for bit, whatever runs beside them; somewhat slower."""

@@ -1,0 +1,55 @@
+"""`trainer.*`: how long, how often, where to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import NonNegativeInt, PositiveInt
+
+from agentrl.config.base import Section
+
+
+class StopWhen(Section):
+    """Ends the run as soon as a validation metric is good enough."""
+
+    metric: str
+    """Name of the metric, such as val/success."""
+    at_least: float
+    """The value it must reach."""
+
+
+class TrainerConfig(Section):
+    """How long, how often, where to."""
+
+    experiment_name: str = "default"
+    """Name of the run."""
+    default_local_dir: Path | None = None
+    """Folder of the run; outputs/<experiment_name> if none is given."""
+    seed: int = 0
+    """Seed of everything random."""
+    total_epochs: PositiveInt = 1
+    """Passes over the training data, where total_training_steps is not given."""
+    total_training_steps: PositiveInt | None = None
+    """Steps; takes the place of total_epochs."""
+    stop_when: StopWhen | None = None
+    """End earlier, when validation says so."""
+    max_staleness: Literal[0] = 0
+    """Policy versions a group may lag behind; 0 is on-policy."""
+    max_concurrent_rollouts: PositiveInt = 1024
+    """Most rollouts under way at a time."""
+    val_before_train: bool = True
+    """Validate before the first step."""
+    test_freq: NonNegativeInt = 0
+    """Validate every so many steps; 0 only at the end, if at all."""
+    save_freq: NonNegativeInt = 0
+    """Save a checkpoint every so many steps; 0 only at the end."""
+    logger: tuple[Literal["console", "jsonl", "tensorboard"], ...] = ("console", "jsonl")
+    """Where metrics go."""
+    num_threads: PositiveInt | None = 1
+    """Threads torch may use on the CPU; null leaves torch's own choice."""
+
+    @property
+    def run_dir(self) -> Path:
+        """The folder everything of this run is written under."""
+        return self.default_local_dir or Path("outputs") / self.experiment_name

@@ -1,0 +1,60 @@
+"""Chat messages and tool schemas, in the OpenAI shapes that tokenizers' templates and datasets use."""
+
+from __future__ import annotations
+
+from typing import Literal, NotRequired, TypedDict
+
+from pydantic import BaseModel, ConfigDict, JsonValue
+
+
+class FunctionCall(TypedDict):
+    """A call as a message carries it; `arguments` is an object, as chat templates expect."""
+
+    name: str
+    arguments: JsonValue
+
+
+class MessageToolCall(TypedDict):
+    """One entry of an assistant message's `tool_calls`."""
+
+    id: NotRequired[str]
+    type: Literal["function"]
+    function: FunctionCall
+
+
+class Message(TypedDict):
+    """One chat message. `content` is text, or a list of parts for multimodal models."""
+
+    role: str
+    content: NotRequired[JsonValue]
+    tool_calls: NotRequired[list[MessageToolCall]]
+    tool_call_id: NotRequired[str]
+    name: NotRequired[str]
+
+
+class FunctionSchema(BaseModel):
+    """What the model is told about a function; `parameters` is a JSON schema, kept whole."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    name: str
+    description: str = ""
+    parameters: dict[str, JsonValue] = {"type": "object", "properties": {}}
+
+
+class ToolSchema(BaseModel):
+    """A tool as chat templates render it: `{"type": "function", "function": {...}}`."""
+
+    model_config = ConfigDict(frozen=True)
+
+    type: Literal["function"] = "function"
+    function: FunctionSchema
+
+    @property
+    def name(self) -> str:
+        """The name the model calls it by."""
+        return self.function.name
+
+    def for_template(self) -> dict[str, JsonValue]:
+        """The plain dictionary a chat template renders, in the order the schema was written."""
+        return self.model_dump(mode="json")

@@ -1,0 +1,122 @@
+"""From a name to an object: a registered name, `pkg.module:Name`, `path/to/file.py:Name`, or an entry point."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable, Mapping
+from importlib.metadata import entry_points
+from pathlib import Path
+from types import ModuleType
+from typing import Generic, TypeVar
+
+from agentrl.errors import UnknownNameError, suggestion
+
+T = TypeVar("T")
+
+
+class Registry(Generic[T]):
+    """Names of one kind of part.
+
+    Args:
+        kind: what is registered, for error messages ("agent loop").
+        builtin: name -> "pkg.module:Name", imported only when asked for, so that a listing stays cheap.
+        aliases: another name -> a name.
+
+    Entry points are read from the group `agentrl.<kind with underscores>s` ("agentrl.agent_loops").
+    """
+
+    def __init__(
+        self, kind: str, builtin: Mapping[str, str] | None = None, aliases: Mapping[str, str] | None = None
+    ) -> None:
+        self.kind = kind
+        self._lazy = dict(builtin or {})
+        self._aliases = dict(aliases or {})
+        self._objects: dict[str, T] = {}
+
+    def register(self, name: str) -> Callable[[T], T]:
+        """Decorator: `name` means this object from now on (a later registration wins, as on re-import)."""
+
+        def keep(item: T) -> T:
+            self._objects[name] = item
+            return item
+
+        return keep
+
+    def names(self) -> list[str]:
+        """Every name `get` answers to, aliases left out."""
+        return sorted({*self._objects, *self._lazy, *self._entry_points()})
+
+    def get(self, name: str) -> T:
+        """The object called `name`.
+
+        Raises:
+            UnknownNameError: nothing answers to it; the text names the nearest valid name.
+        """
+        # a registered name wins over an alias: a user's own "tool" is theirs
+        if name not in self._objects:
+            name = self._aliases.get(name, name)
+        if name not in self._objects:
+            self._objects[name] = self._load(name)
+        return self._objects[name]
+
+    def _load(self, name: str) -> T:
+        if name in self._lazy:
+            return load_object(self._lazy[name])  # type: ignore[no-any-return]  # typed by whoever listed it
+        if name in (found := self._entry_points()):
+            return load_object(found[name])  # type: ignore[no-any-return]  # typed by whoever published it
+        if ":" in name or "." in name:
+            return load_object(name)  # type: ignore[no-any-return]  # typed by the user who names it
+        raise UnknownNameError(f"unknown {self.kind} '{name}': {suggestion(name, [*self.names(), *self._aliases])}")
+
+    def _entry_points(self) -> dict[str, str]:
+        group = f"agentrl.{self.kind.replace(' ', '_')}s"
+        return {point.name: point.value for point in entry_points(group=group)}
+
+
+def load_object(target: str):  # type: ignore[no-untyped-def]  # any object at all: the caller knows its type
+    """Import `pkg.module:Name`, `pkg.module.Name` or `path/to/file.py:Name`.
+
+    Raises:
+        UnknownNameError: the file, module or attribute is not there, or importing it failed; says which.
+    """
+    where, separator, attribute = target.rpartition(":")
+    if not separator:
+        where, _, attribute = target.rpartition(".")
+    if not where:
+        raise UnknownNameError(f"'{target}' is not 'pkg.module:Name' or 'path/to/file.py:Name'")
+    module = _import(where)
+    if not hasattr(module, attribute):
+        public = [name for name in vars(module) if not name.startswith("_")]
+        raise UnknownNameError(f"'{where}' has no '{attribute}': {suggestion(attribute, public)}")
+    return getattr(module, attribute)
+
+
+def _import(where: str) -> ModuleType:
+    try:
+        return load_file(Path(where)) if where.endswith(".py") else importlib.import_module(where)
+    except UnknownNameError:
+        raise
+    except Exception as error:
+        raise UnknownNameError(f"cannot import '{where}': {type(error).__name__}: {error}") from error
+
+
+def load_file(path: Path) -> ModuleType:
+    """Import a Python file by its path, once: a second call answers the same module."""
+    path = path.resolve()
+    name = f"agentrl_user_{path.stem}_{abs(hash(str(path))):x}"
+    if name in sys.modules:
+        return sys.modules[name]
+    if not path.is_file():
+        raise UnknownNameError(f"there is no file '{path}'")
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec and spec.loader  # a path that ends in .py always has a loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # before running it: dataclasses and pydantic look their module up
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module

@@ -1,0 +1,22 @@
+"""The reward: what a rollout was worth."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from pydantic import JsonValue
+
+
+class Reward(Protocol):
+    """Scores one answer."""
+
+    async def __call__(
+        self, data_source: str, solution_str: str, ground_truth: JsonValue, extra_info: Mapping[str, object]
+    ) -> dict[str, float]:
+        """Rewards by name; `score` is the one trained on.
+
+        Raises:
+            RewardError: the user's function failed or gave no finite number; names the function, the source and the row.
+        """
+        ...

@@ -1,0 +1,36 @@
+"""A sample: one trajectory with the numbers a loss reads for each of its tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One trajectory of T tokens, ready to be trained on. Index t belongs to the token at t, not to its predictor.
+
+    Attributes:
+        token_ids: [T]
+        loss_mask: [T], 1 where the token is trained; its first entry is 0, nothing predicts it.
+        temperatures: [T], the temperature each trained token was sampled at.
+        advantages: [T], 0 off the mask; for demonstrations the weight of the token.
+        behaviour_logprobs: [T] by the policy that sampled, None for demonstrations.
+        old_logprobs: [T] by the policy at the start of the step, where the algorithm asks for them.
+        ref_logprobs: [T] by the reference policy, where the algorithm asks for them.
+        rollout_id: trajectories of one rollout share it; sequence means count the rollout once.
+    """
+
+    token_ids: Sequence[int]
+    loss_mask: Sequence[int]
+    temperatures: Sequence[float]
+    advantages: Sequence[float]
+    behaviour_logprobs: Sequence[float] | None = None
+    old_logprobs: Sequence[float] | None = None
+    ref_logprobs: Sequence[float] | None = None
+    rollout_id: str = ""
+
+    @property
+    def num_trained_tokens(self) -> int:
+        """How many tokens the loss reads."""
+        return sum(self.loss_mask)

@@ -1,0 +1,37 @@
+"""A task: one row of the dataset, and what of the dataset its rollouts are told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pydantic import JsonValue
+
+from agentrl.messages import Message
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One row of the dataset.
+
+    Attributes:
+        messages: the prompt, as chat messages.
+        ground_truth: what the reward compares with; never shown to the model.
+        data_source: which dataset the row comes from; rewards and metrics are told apart by it.
+        index: the row's position in the dataset.
+        uid: identity of this draw of the row; its sibling rollouts form one group.
+        agent_name: the agent loop this row wants, else the configured default.
+        tools_kwargs: per tool name, arguments for `create`, `execute`, `calc_reward` and `release`.
+        interaction_kwargs: which simulated user answers (`name`), and what it is told.
+        extra_info: everything else the row brings; handed to the reward.
+    """
+
+    messages: Sequence[Message]
+    ground_truth: JsonValue = None
+    data_source: str = "unknown"
+    index: int = 0
+    uid: str = ""
+    agent_name: str | None = None
+    tools_kwargs: Mapping[str, Mapping[str, JsonValue]] = field(default_factory=dict)
+    interaction_kwargs: Mapping[str, JsonValue] = field(default_factory=dict)
+    extra_info: Mapping[str, JsonValue] = field(default_factory=dict)
