@@ -34,6 +34,7 @@ class Registry(Generic[T]):
         self._lazy = dict(builtin or {})
         self._aliases = dict(aliases or {})
         self._objects: dict[str, T] = {}
+        self._loaded: dict[str, T] = {}
 
     def register(self, name: str) -> Callable[[T], T]:
         """Decorator: `name` means this object from now on (a later registration wins, as on re-import)."""
@@ -57,9 +58,11 @@ class Registry(Generic[T]):
         # a registered name wins over an alias: a user's own "tool" is theirs
         if name not in self._objects:
             name = self._aliases.get(name, name)
-        if name not in self._objects:
-            self._objects[name] = self._load(name)
-        return self._objects[name]
+        if name in self._objects:
+            return self._objects[name]
+        if name not in self._loaded:
+            self._loaded[name] = self._load(name)
+        return self._loaded[name]
 
     def _load(self, name: str) -> T:
         if name in self._lazy:

@@ -19,6 +19,7 @@ class Sample:
         old_logprobs: [T] by the policy at the start of the step, where the algorithm asks for them.
         ref_logprobs: [T] by the reference policy, where the algorithm asks for them.
         rollout_id: trajectories of one rollout share it; sequence means count the rollout once.
+        uid: samples of one group share it; a mini-batch never cuts a group.
     """
 
     token_ids: Sequence[int]
@@ -29,6 +30,7 @@ class Sample:
     old_logprobs: Sequence[float] | None = None
     ref_logprobs: Sequence[float] | None = None
     rollout_id: str = ""
+    uid: str = ""
 
     @property
     def num_trained_tokens(self) -> int:

@@ -11,7 +11,6 @@ from typing import TypeVar
 from agentrl.messages import Message
 from agentrl.task import Task
 
-
 V = TypeVar("V")
 
 

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, JsonValue, PositiveInt
+from pydantic import BeforeValidator, Field, JsonValue, PositiveInt
 
 from agentrl.config.base import Section
+
+Files = Annotated[tuple[str, ...], BeforeValidator(lambda value: (value,) if isinstance(value, str) else value)]
 
 
 class DataConfig(Section):
     """Which tasks, in which order."""
 
-    train_files: tuple[str, ...] = ()
+    train_files: Files = ()
     """Parquet, JSON or JSONL files, or names of the `datasets` library, to train on."""
-    val_files: tuple[str, ...] = ()
+    val_files: Files = ()
     """The same, to validate on."""
     prompt_key: str = "prompt"
     """Column that holds the prompt: text, or a list of chat messages."""

@@ -1,10 +1,6 @@
-"""The whole configuration of a run, and the rules that span its sections."""
+"""The whole configuration of a run."""
 
 from __future__ import annotations
-
-from typing import Self
-
-from pydantic import Field, model_validator
 
 from agentrl.config.actor import ActorConfig, RefConfig
 from agentrl.config.algorithm import AlgorithmConfig
@@ -20,10 +16,18 @@ class RunConfig(Section):
     """Everything a run is told."""
 
     model: ModelConfig
+    """The model."""
     data: DataConfig = DataConfig()
+    """The tasks."""
     rollout: RolloutConfig = RolloutConfig()
+    """How tasks are attempted."""
     actor: ActorConfig = ActorConfig()
+    """The trained policy."""
     ref: RefConfig = RefConfig()
+    """The reference policy."""
     algorithm: AlgorithmConfig = AlgorithmConfig()
+    """The algorithm."""
     reward: RewardConfig = RewardConfig()
+    """The reward."""
     trainer: TrainerConfig = TrainerConfig()
+    """The run."""

@@ -34,6 +34,8 @@ class TrainerConfig(Section):
     """Steps; takes the place of total_epochs."""
     stop_when: StopWhen | None = None
     """End earlier, when validation says so."""
+    resume_mode: Literal["auto", "disable"] = "auto"
+    """auto goes on from the run's latest checkpoint where there is one; disable refuses a folder that holds a run."""
     max_staleness: Literal[0] = 0
     """Policy versions a group may lag behind; 0 is on-policy."""
     max_concurrent_rollouts: PositiveInt = 1024

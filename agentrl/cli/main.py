@@ -1,0 +1,53 @@
+"""The `agentrl` command: finds the subcommand, and turns a user's mistake into one line."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from agentrl.errors import AgentRLError
+from agentrl.registry import load_object
+
+COMMANDS = {
+    "train": ("train a policy", "agentrl.cli.train:train"),
+    "eval": ("roll out a model on the validation files and report what it achieves", "agentrl.cli.train:evaluate"),
+    "config": ("print every key with its default and what it means", "agentrl.cli.config:show"),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command. Exit status 2 is the user's mistake, said in one line; `--traceback` shows where."""
+    options = parser().parse_args(arguments)
+    try:
+        load_object(COMMANDS[options.command][1])(options)
+    except AgentRLError as error:
+        if options.traceback:
+            raise
+        for line in str(error).splitlines():
+            print(f"agentrl: error: {line}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("agentrl: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # the reader of our output went away (`| head`)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    top = argparse.ArgumentParser(prog="agentrl", description="Train language-model agents that use tools.")
+    commands = top.add_subparsers(dest="command", required=True, metavar="command")
+    for name, (summary, _) in COMMANDS.items():
+        command = commands.add_parser(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
+        command.add_argument("overrides", nargs="*", help="+experiment=NAME and key=value, in Hydra's grammar")
+        command.add_argument("--config-dir", type=Path, help="folder of your own YAML files")
+        command.add_argument("--traceback", action="store_true", help="show where a mistake was found")
+    return top
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,96 @@
+"""After each step: log, validate, save, and decide whether the run is over; each on its schedule."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Sequence
+
+from agentrl.rollouts.metrics import rollout_metrics
+
+from agentrl.config.trainer import TrainerConfig
+from agentrl.telemetry.base import Tracker
+from agentrl.trainer.checkpoint import Checkpoints
+from agentrl.trainer.parts import Metrics
+from agentrl.trainer.stopwatch import Stopwatch
+from agentrl.trainer.validator import Validator
+from agentrl.trajectory import Group
+
+
+class AfterStep:
+    """Keeps a run's records.
+
+    Args:
+        total_steps: where the run ends, unless `config.stop_when` ends it earlier.
+        validator: None where there is nothing to validate on.
+        trackers: where metrics go.
+    """
+
+    def __init__(
+        self,
+        config: TrainerConfig,
+        total_steps: int,
+        success_threshold: float,
+        checkpoints: Checkpoints,
+        publish: Callable[[int], Awaitable[None]],
+        validator: Validator | None,
+        trackers: Sequence[Tracker],
+        stopwatch: Stopwatch,
+    ) -> None:
+        self.last_validation: tuple[dict[str, float], list[Group]] | None = None
+        self.first_validation: dict[str, float] | None = None
+        self._config = config
+        self._total_steps = total_steps
+        self._success_threshold = success_threshold
+        self._checkpoints = checkpoints
+        self._publish = publish
+        self._validator = validator
+        self._trackers = trackers
+        self._stopwatch = stopwatch
+        self._good_enough = False
+
+    async def begin(self) -> int:
+        """Go on from the latest checkpoint where there is one; else start at 0, and validate if asked."""
+        step = await self._checkpoints.restore() if self._checkpoints.exist else 0
+        await self._publish(step)
+        if step == 0 and self._validator and self._config.val_before_train:
+            self._log(0, await self._validate(0))
+        self._stopwatch.lap()
+        return step
+
+    def finished(self, step: int) -> bool:
+        """Whether the last step, or the goal of `stop_when`, is reached."""
+        return self._good_enough or step >= self._total_steps
+
+    async def __call__(self, step: int, groups: Sequence[Group], stats: Metrics) -> None:
+        """Log step `step`, validate and save where it is time to."""
+        metrics = {**self._group_metrics(groups), **stats, **self._stopwatch.lap()}
+        tokens = sum(len(s) for g in groups for r in g.rollouts for t in r.trajectories for s in t.segments)
+        metrics["perf/tokens_per_s"] = tokens / metrics["timing_s/step"]
+        if self._validator and self._due(step, self._config.test_freq):
+            metrics |= await self._validate(step)
+        self._log(step, metrics)
+        if self._due(step, self._config.save_freq):
+            await self._checkpoints.save(step)
+        self._stopwatch.lap()  # validation and saving belong to no step
+
+    def _due(self, step: int, every: int) -> bool:
+        return self.finished(step) or bool(every and step % every == 0)
+
+    def _group_metrics(self, groups: Sequence[Group]) -> Metrics:
+        """Metrics of live rollouts; a saved conversation has none of its own."""
+        sampled = [g for g in groups if any(t.sampled for r in g.rollouts for t in r.trajectories)]
+        return rollout_metrics(sampled, self._success_threshold) if sampled else {}
+
+    async def _validate(self, step: int) -> Metrics:
+        assert self._validator  # asked for only where there is one
+        started = time.monotonic()
+        self.last_validation = metrics, _ = await self._validator(step)
+        self.first_validation = self.first_validation or metrics
+        goal = self._config.stop_when
+        if goal:
+            self._good_enough = metrics[goal.metric] >= goal.at_least
+        return {**metrics, "timing_s/validate": time.monotonic() - started}
+
+    def _log(self, step: int, metrics: Metrics) -> None:
+        for tracker in self._trackers:
+            tracker.log(step, metrics)

@@ -1,0 +1,63 @@
+"""Checkpoints of a whole run: weights and optimizer by the backend, step and data position beside them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+from agentrl.backends.base import Backend
+from agentrl.errors import ConfigError
+from agentrl.trainer.parts import Source
+
+STATE_FILE = "run_state.json"
+LATEST = "latest"
+
+
+class Checkpoints:
+    """Saves and restores a run under `<run>/checkpoints/step-N/`, with a link `latest` to the newest.
+
+    A folder is written aside and renamed when it is whole, so a kill at any moment leaves only whole ones.
+    """
+
+    def __init__(self, folder: Path, backend: Backend, source: Source) -> None:
+        self._folder = folder
+        self._backend = backend
+        self._source = source
+
+    async def save(self, step: int) -> Path:
+        """Save the run as it is after `step`."""
+        target = self._folder / f"step-{step}"
+        aside = self._folder / f".step-{step}.partial"
+        shutil.rmtree(aside, ignore_errors=True)
+        aside.parent.mkdir(parents=True, exist_ok=True)
+        await self._backend.save(aside)
+        state = {"step": step, "position": self._source.position}
+        (aside / STATE_FILE).write_text(json.dumps(state))
+        shutil.rmtree(target, ignore_errors=True)
+        aside.rename(target)
+        self._point_latest_to(target)
+        return target
+
+    async def restore(self) -> int:
+        """Go on from the latest checkpoint; the step it was saved after."""
+        latest = self._folder / LATEST
+        try:
+            state = json.loads((latest / STATE_FILE).read_text())
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"cannot go on from '{latest}': {error}") from None
+        await self._backend.load(latest.resolve())
+        self._source.position = state["position"]
+        return int(state["step"])
+
+    @property
+    def exist(self) -> bool:
+        """Whether there is one to go on from."""
+        return (self._folder / LATEST).exists()
+
+    def _point_latest_to(self, target: Path) -> None:
+        link = self._folder / f".{LATEST}.partial"
+        link.unlink(missing_ok=True)
+        link.symlink_to(target.name)
+        os.replace(link, self._folder / LATEST)

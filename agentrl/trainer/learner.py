@@ -1,0 +1,55 @@
+"""The learner: cuts a step's samples into mini-batches of whole groups, and updates the policy on each."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+
+from agentrl.algos.base import LossFunction
+from agentrl.backends.base import Backend
+from agentrl.samples import Sample
+from agentrl.seeds import derive_seed
+
+
+class Learner:
+    """Updates a backend.
+
+    Args:
+        mini_batch_groups: groups an update; None takes the whole step at once.
+        epochs: passes over a step's samples.
+        seed: groups are dealt into mini-batches in an order that depends on it and on the number of the update.
+    """
+
+    def __init__(
+        self, backend: Backend, loss: LossFunction, *, mini_batch_groups: int | None, epochs: int, seed: int
+    ) -> None:
+        self._backend = backend
+        self._loss = loss
+        self._mini_batch_groups = mini_batch_groups
+        self._epochs = epochs
+        self._seed = seed
+
+    async def __call__(self, samples: Sequence[Sample], step: int = 0) -> dict[str, float]:
+        """Take all updates of one step; metrics are means over them, as `actor/<name>`."""
+        updates: list[dict[str, float]] = []
+        for epoch in range(self._epochs):
+            for batch in mini_batches(samples, self._mini_batch_groups, derive_seed(self._seed, "deal", step, epoch)):
+                updates.append((await self._backend.train_step(batch, self._loss)).metrics)
+        names = {name for update in updates for name in update}
+        means = {f"actor/{name}": sum(u.get(name, 0.0) for u in updates) / len(updates) for name in sorted(names)}
+        return means | {"actor/updates": float(len(updates))}
+
+
+def mini_batches(samples: Sequence[Sample], num_groups: int | None, seed: int) -> Iterator[list[Sample]]:
+    """Deal samples into mini-batches of `num_groups` whole groups in a random order; all in one where None."""
+    groups: dict[str, list[Sample]] = {}
+    for sample in samples:
+        groups.setdefault(sample.uid, []).append(sample)
+    if num_groups is None or len(groups) <= num_groups:
+        if samples:
+            yield list(samples)
+        return
+    dealt = list(groups.values())
+    random.Random(seed).shuffle(dealt)
+    for start in range(0, len(dealt), num_groups):
+        yield [sample for group in dealt[start : start + num_groups] for sample in group]

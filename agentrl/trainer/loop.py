@@ -1,0 +1,20 @@
+"""The loop. Everything else in agentrl is a part of it, or a door to it."""
+
+from __future__ import annotations
+
+from agentrl.trainer.parts import Parts
+
+
+async def train(parts: Parts) -> int:
+    """Collect groups, learn from them, publish the new weights; repeat. Returns the last step."""
+    step = await parts.after_step.begin()
+    async with parts.source.feeding():
+        while not parts.after_step.finished(step):
+            groups = await parts.source.take(policy_version=step)
+            scored = await parts.scorer(groups)  # old and reference log-probs: only what the algorithm needs
+            samples = parts.algorithm.credit(groups, scored)  # advantages: pure
+            stats = await parts.learner(samples)  # packs, updates the policy
+            step += 1
+            await parts.publish(step)
+            await parts.after_step(step, groups, stats)  # log, validate, checkpoint: each on its schedule
+    return step

@@ -1,0 +1,29 @@
+"""The scorer: fills in the log-probabilities an algorithm asks for, and computes no others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from agentrl.algos.base import Need
+from agentrl.backends.base import Backend
+from agentrl.samples import Sample
+
+
+class Scorer:
+    """Scores samples under the policy and its reference.
+
+    Args:
+        backends: which backend answers which need.
+    """
+
+    def __init__(self, backends: dict[Need, Backend]) -> None:
+        self._backends = backends
+
+    async def __call__(self, samples: Sequence[Sample]) -> list[Sample]:
+        """The samples with `old_logprobs` and `ref_logprobs` where they are needed."""
+        scored = list(samples)
+        for need, backend in self._backends.items():
+            scores = await backend.score(scored)
+            scored = [replace(s, **{need: logprobs}) for s, logprobs in zip(scored, scores.logprobs, strict=True)]
+        return scored

@@ -1,0 +1,84 @@
+"""Two sources of groups: live rollouts of tasks, and saved conversations."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+from agentrl.data.order import TaskOrder
+from agentrl.seeds import derive_seed
+from agentrl.task import Task
+from agentrl.trajectory import Group, Rollout, Stop, Trajectory
+
+
+class LiveSource:
+    """Rolls tasks out when they are asked for: on-policy, nothing is in flight between steps.
+
+    Args:
+        tasks: the dataset.
+        order: which rows come when.
+        groups_per_step: tasks a step.
+        collect: rolls tasks out, in their order.
+        seed: the run's seed; the uid of a draw is derived from it.
+    """
+
+    def __init__(
+        self,
+        tasks: Sequence[Task],
+        order: TaskOrder,
+        groups_per_step: int,
+        collect: Callable[[Sequence[Task]], Awaitable[list[Group]]],
+        seed: int,
+    ) -> None:
+        self.position = 0
+        self._tasks = tasks
+        self._order = order
+        self._groups_per_step = groups_per_step
+        self._collect = collect
+        self._seed = seed
+
+    @asynccontextmanager
+    async def feeding(self) -> AsyncIterator[None]:
+        """Nothing runs between steps, so there is nothing to start or stop."""
+        yield
+
+    async def take(self, policy_version: int) -> list[Group]:
+        """Roll out the next tasks under the engine's current weights."""
+        drawn = [self._order.draw(self.position + i) for i in range(self._groups_per_step)]
+        groups = await self._collect([self._task(epoch, row) for epoch, row in drawn])
+        self.position += len(drawn)
+        return groups
+
+    def _task(self, epoch: int, row: int) -> Task:
+        return replace(self._tasks[row], uid=f"{derive_seed(self._seed, 'uid', epoch, row):016x}")
+
+
+class SavedSource:
+    """Serves saved conversations as groups of one; nothing samples, so nothing is ever stale.
+
+    Args:
+        dialogues: a function of the row, because rendering a conversation is left to when it is needed.
+    """
+
+    def __init__(self, dialogues: Callable[[int], Trajectory], order: TaskOrder, groups_per_step: int) -> None:
+        self.position = 0
+        self._dialogues = dialogues
+        self._order = order
+        self._groups_per_step = groups_per_step
+
+    @asynccontextmanager
+    async def feeding(self) -> AsyncIterator[None]:
+        """Nothing runs between steps."""
+        yield
+
+    async def take(self, policy_version: int) -> list[Group]:
+        """The next conversations."""
+        drawn = [self._order.draw(self.position + i) for i in range(self._groups_per_step)]
+        self.position += len(drawn)
+        return [self._group(epoch, row) for epoch, row in drawn]
+
+    def _group(self, epoch: int, row: int) -> Group:
+        trajectory = self._dialogues(row)
+        task = Task(messages=trajectory.messages, index=row, uid=f"{epoch}-{row}")
+        return Group(task, [Rollout([trajectory], Stop.FINISHED)])
