@@ -114,7 +114,8 @@ def load_file(path: Path) -> ModuleType:
     if not path.is_file():
         raise UnknownNameError(f"there is no file '{path}'")
     spec = importlib.util.spec_from_file_location(name, path)
-    assert spec and spec.loader  # a path that ends in .py always has a loader
+    assert spec is not None  # a path that ends in .py always has a spec and a loader
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # before running it: dataclasses and pydantic look their module up
     try:

@@ -21,17 +21,16 @@ class TokenBatch:
 
     Attributes:
         logprobs: [B, T] of the policy being trained, with gradient; 0 off the mask.
-        entropy: [B, T] of the same distribution, with gradient where the loss asks for it (`needs_entropy`),
-            else None.
+        entropy: [B, T] of the same distribution, in nats; with gradient where the loss asks for it (`needs_entropy`).
         loss_mask: [B, T] bool.
         advantages, behaviour_logprobs, old_logprobs, ref_logprobs: [B, T] or None, as in `Sample`.
-        weights: [B], what a token of this sample counts, from `algos.aggregation` over the whole mini-batch.
+        weights: [B], what a token of this sample counts, from `algos.aggregation_weights` over the whole mini-batch.
         denominator: what the weighted sum is divided by, likewise over the whole mini-batch; so the losses of
             micro-batches add up to the loss of the mini-batch, however it is cut.
     """
 
     logprobs: Tensor
-    entropy: Tensor | None
+    entropy: Tensor
     loss_mask: Tensor
     advantages: Tensor
     behaviour_logprobs: Tensor | None
@@ -50,9 +49,12 @@ class LossFunction(Protocol):
         needs_entropy: whether the entropy must be computed with gradient.
     """
 
-    aggregation: str
-    norm_length: int | None
-    needs_entropy: bool
+    @property
+    def aggregation(self) -> str: ...  # noqa: D102  # documented above
+    @property
+    def norm_length(self) -> int | None: ...  # noqa: D102
+    @property
+    def needs_entropy(self) -> bool: ...  # noqa: D102
 
     def __call__(self, batch: TokenBatch) -> tuple[Tensor, dict[str, Tensor]]:
         """(loss, metrics): the micro-batch's share of the loss, and means over its trained tokens."""
@@ -63,12 +65,14 @@ class Algorithm(Protocol):
     """From groups to samples to a loss.
 
     Attributes:
-        needs: which scores `credit` must find on the samples it is given.
+        needs: which scores the loss must find on its samples; the learner adds them to what `credit` made.
         loss: what the learner minimises.
     """
 
-    needs: frozenset[Need]
-    loss: LossFunction
+    @property
+    def needs(self) -> frozenset[Need]: ...  # noqa: D102  # documented above
+    @property
+    def loss(self) -> LossFunction: ...  # noqa: D102
 
     def credit(self, groups: Sequence[Group]) -> list[Sample]:
         """One sample a trajectory, with advantages and masks. Sees all groups of a step; drops what trains nothing."""

@@ -17,6 +17,6 @@ class Reward(Protocol):
         """Rewards by name; `score` is the one trained on.
 
         Raises:
-            RewardError: the user's function failed or gave no finite number; names the function, the source and the row.
+            RewardError: the user's function failed or gave no finite number; names function, source and row.
         """
         ...

@@ -15,7 +15,7 @@ class ToolError(Exception):
 
 
 class InfraError(Exception):
-    """The world around a tool or a rollout failed (a service is down): outcome `infra_error`, no verdict on the policy."""
+    """The world around a tool or a rollout failed, such as a service that is down: outcome `infra_error`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,17 +35,22 @@ class BaseTool:
     rollout is aborted.
     """
 
-    def __init__(self, config: dict[str, JsonValue], tool_schema: ToolSchema) -> None:
+    tool_schema: ToolSchema
+    """What the model is told; given here, in `__init__`, or by overriding `get_openai_tool_schema`."""
+
+    def __init__(self, config: dict[str, JsonValue], tool_schema: ToolSchema | None = None) -> None:
         self.config = config
-        self.tool_schema = tool_schema
-        self.name = tool_schema.name
+        if tool_schema is not None:
+            self.tool_schema = tool_schema
+        self.tool_schema = self.get_openai_tool_schema()
+        self.name = self.tool_schema.name
 
     def get_openai_tool_schema(self) -> ToolSchema:
         """What the model is told."""
         return self.tool_schema
 
     async def create(self, instance_id: str | None = None, **kwargs: object) -> tuple[str, ToolResponse]:
-        """Begin for one trajectory; `kwargs` are the row's `create_kwargs`, splatted and also nested under that name."""
+        """Begin for one trajectory; `kwargs` are the row's `create_kwargs`, splatted and also under that name."""
         return instance_id or uuid4().hex, ToolResponse()
 
     async def execute(

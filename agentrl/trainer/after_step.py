@@ -5,15 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Sequence
 
+from agentrl.config import RunConfig
 from agentrl.rollouts.metrics import rollout_metrics
-
-from agentrl.config.trainer import TrainerConfig
 from agentrl.telemetry.base import Tracker
+from agentrl.telemetry.timing import Timer
 from agentrl.trainer.checkpoint import Checkpoints
 from agentrl.trainer.parts import Metrics
-from agentrl.trainer.stopwatch import Stopwatch
 from agentrl.trainer.validator import Validator
 from agentrl.trajectory import Group
+
+Publish = Callable[[int], Awaitable[None]]
 
 
 class AfterStep:
@@ -27,34 +28,34 @@ class AfterStep:
 
     def __init__(
         self,
-        config: TrainerConfig,
+        config: RunConfig,
         total_steps: int,
-        success_threshold: float,
         checkpoints: Checkpoints,
-        publish: Callable[[int], Awaitable[None]],
+        publish: Publish,
         validator: Validator | None,
         trackers: Sequence[Tracker],
-        stopwatch: Stopwatch,
+        timer: Timer,
     ) -> None:
         self.last_validation: tuple[dict[str, float], list[Group]] | None = None
         self.first_validation: dict[str, float] | None = None
-        self._config = config
+        self._config = config.trainer
+        self._success_threshold = config.reward.success_threshold
         self._total_steps = total_steps
-        self._success_threshold = success_threshold
         self._checkpoints = checkpoints
         self._publish = publish
         self._validator = validator
         self._trackers = trackers
-        self._stopwatch = stopwatch
+        self._timer = timer
+        self._step_started = 0.0
         self._good_enough = False
 
     async def begin(self) -> int:
         """Go on from the latest checkpoint where there is one; else start at 0, and validate if asked."""
-        step = await self._checkpoints.restore() if self._checkpoints.exist else 0
+        step = 0 if self._checkpoints.latest_step is None else await self._checkpoints.restore()
         await self._publish(step)
         if step == 0 and self._validator and self._config.val_before_train:
             self._log(0, await self._validate(0))
-        self._stopwatch.lap()
+        self._start_timing()
         return step
 
     def finished(self, step: int) -> bool:
@@ -63,15 +64,22 @@ class AfterStep:
 
     async def __call__(self, step: int, groups: Sequence[Group], stats: Metrics) -> None:
         """Log step `step`, validate and save where it is time to."""
-        metrics = {**self._group_metrics(groups), **stats, **self._stopwatch.lap()}
-        tokens = sum(len(s) for g in groups for r in g.rollouts for t in r.trajectories for s in t.segments)
-        metrics["perf/tokens_per_s"] = tokens / metrics["timing_s/step"]
+        metrics = {**self._group_metrics(groups), **stats, **self._timings(groups)}
         if self._validator and self._due(step, self._config.test_freq):
             metrics |= await self._validate(step)
         self._log(step, metrics)
         if self._due(step, self._config.save_freq):
             await self._checkpoints.save(step)
-        self._stopwatch.lap()  # validation and saving belong to no step
+        self._start_timing()  # validation and saving belong to no step
+
+    def _start_timing(self) -> None:
+        self._timer.take()
+        self._step_started = time.perf_counter()
+
+    def _timings(self, groups: Sequence[Group]) -> Metrics:
+        seconds = time.perf_counter() - self._step_started
+        num_tokens = sum(len(t.token_ids) for g in groups for r in g.rollouts for t in r.trajectories)
+        return {**self._timer.take(), "timing_s/step": seconds, "perf/tokens_per_s": num_tokens / seconds}
 
     def _due(self, step: int, every: int) -> bool:
         return self.finished(step) or bool(every and step % every == 0)
@@ -83,13 +91,13 @@ class AfterStep:
 
     async def _validate(self, step: int) -> Metrics:
         assert self._validator  # asked for only where there is one
-        started = time.monotonic()
+        started = time.perf_counter()
         self.last_validation = metrics, _ = await self._validator(step)
         self.first_validation = self.first_validation or metrics
         goal = self._config.stop_when
         if goal:
             self._good_enough = metrics[goal.metric] >= goal.at_least
-        return {**metrics, "timing_s/validate": time.monotonic() - started}
+        return {**metrics, "timing_s/validate": time.perf_counter() - started}
 
     def _log(self, step: int, metrics: Metrics) -> None:
         for tracker in self._trackers:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from pathlib import Path
 
@@ -42,22 +41,26 @@ class Checkpoints:
 
     async def restore(self) -> int:
         """Go on from the latest checkpoint; the step it was saved after."""
-        latest = self._folder / LATEST
-        try:
-            state = json.loads((latest / STATE_FILE).read_text())
-        except (OSError, ValueError) as error:
-            raise ConfigError(f"cannot go on from '{latest}': {error}") from None
-        await self._backend.load(latest.resolve())
+        state = self._state()
+        await self._backend.load((self._folder / LATEST).resolve())
         self._source.position = state["position"]
-        return int(state["step"])
+        return state["step"]
 
     @property
-    def exist(self) -> bool:
-        """Whether there is one to go on from."""
-        return (self._folder / LATEST).exists()
+    def latest_step(self) -> int | None:
+        """The step after which the latest was saved; None where there is none to go on from."""
+        return self._state()["step"] if (self._folder / LATEST).exists() else None
+
+    def _state(self) -> dict[str, int]:
+        file = self._folder / LATEST / STATE_FILE
+        try:
+            state: dict[str, int] = json.loads(file.read_text())
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"cannot go on from '{file.parent}': {error}") from None
+        return state
 
     def _point_latest_to(self, target: Path) -> None:
         link = self._folder / f".{LATEST}.partial"
         link.unlink(missing_ok=True)
         link.symlink_to(target.name)
-        os.replace(link, self._folder / LATEST)
+        link.replace(self._folder / LATEST)

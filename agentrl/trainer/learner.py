@@ -29,7 +29,7 @@ class Learner:
         self._epochs = epochs
         self._seed = seed
 
-    async def __call__(self, samples: Sequence[Sample], step: int = 0) -> dict[str, float]:
+    async def __call__(self, samples: Sequence[Sample], step: int) -> dict[str, float]:
         """Take all updates of one step; metrics are means over them, as `actor/<name>`."""
         updates: list[dict[str, float]] = []
         for epoch in range(self._epochs):

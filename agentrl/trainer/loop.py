@@ -11,9 +11,9 @@ async def train(parts: Parts) -> int:
     async with parts.source.feeding():
         while not parts.after_step.finished(step):
             groups = await parts.source.take(policy_version=step)
-            scored = await parts.scorer(groups)  # old and reference log-probs: only what the algorithm needs
-            samples = parts.algorithm.credit(groups, scored)  # advantages: pure
-            stats = await parts.learner(samples)  # packs, updates the policy
+            samples = parts.algorithm.credit(groups)  # advantages and masks: pure
+            samples = await parts.scorer(samples)  # old and reference log-probs: only what the algorithm needs
+            stats = await parts.learner(samples, step)  # packs, updates the policy
             step += 1
             await parts.publish(step)
             await parts.after_step(step, groups, stats)  # log, validate, checkpoint: each on its schedule

@@ -53,8 +53,8 @@ class Parts:
     """The parts of a run."""
 
     source: Source
-    scorer: Callable[[Sequence[Group]], Awaitable[list[Sample]]]
     algorithm: Algorithm
-    learner: Callable[[Sequence[Sample]], Awaitable[Metrics]]
+    scorer: Callable[[Sequence[Sample]], Awaitable[list[Sample]]]
+    learner: Callable[[Sequence[Sample], int], Awaitable[Metrics]]
     publish: Callable[[int], Awaitable[None]]
     after_step: AfterStep

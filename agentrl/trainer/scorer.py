@@ -25,5 +25,8 @@ class Scorer:
         scored = list(samples)
         for need, backend in self._backends.items():
             scores = await backend.score(scored)
-            scored = [replace(s, **{need: logprobs}) for s, logprobs in zip(scored, scores.logprobs, strict=True)]
+            scored = [
+                replace(sample, **{need: logprobs})  # type: ignore[arg-type]  # a need is the name of such a field
+                for sample, logprobs in zip(scored, scores.logprobs, strict=True)
+            ]
         return scored

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
-from agentrl.data.order import TaskOrder
+from agentrl.data.order import Draw, TaskOrder
 from agentrl.seeds import derive_seed
 from agentrl.task import Task
 from agentrl.trajectory import Group, Rollout, Stop, Trajectory
@@ -45,13 +45,13 @@ class LiveSource:
 
     async def take(self, policy_version: int) -> list[Group]:
         """Roll out the next tasks under the engine's current weights."""
-        drawn = [self._order.draw(self.position + i) for i in range(self._groups_per_step)]
-        groups = await self._collect([self._task(epoch, row) for epoch, row in drawn])
+        drawn = [self._order.at(self.position + i) for i in range(self._groups_per_step)]
+        groups = await self._collect([self._task(draw) for draw in drawn])
         self.position += len(drawn)
         return groups
 
-    def _task(self, epoch: int, row: int) -> Task:
-        return replace(self._tasks[row], uid=f"{derive_seed(self._seed, 'uid', epoch, row):016x}")
+    def _task(self, draw: Draw) -> Task:
+        return replace(self._tasks[draw.row], uid=f"{derive_seed(self._seed, 'uid', *draw):016x}")
 
 
 class SavedSource:
@@ -74,11 +74,11 @@ class SavedSource:
 
     async def take(self, policy_version: int) -> list[Group]:
         """The next conversations."""
-        drawn = [self._order.draw(self.position + i) for i in range(self._groups_per_step)]
+        drawn = [self._order.at(self.position + i) for i in range(self._groups_per_step)]
         self.position += len(drawn)
-        return [self._group(epoch, row) for epoch, row in drawn]
+        return [self._group(draw) for draw in drawn]
 
-    def _group(self, epoch: int, row: int) -> Group:
-        trajectory = self._dialogues(row)
-        task = Task(messages=trajectory.messages, index=row, uid=f"{epoch}-{row}")
+    def _group(self, draw: Draw) -> Group:
+        trajectory = self._dialogues(draw.row)
+        task = Task(messages=trajectory.messages, index=draw.row, uid=f"{draw.epoch}-{draw.row}")
         return Group(task, [Rollout([trajectory], Stop.FINISHED)])

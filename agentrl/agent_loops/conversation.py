@@ -1,0 +1,247 @@
+"""One conversation with the model: what is said, in tokens and in messages, and where it ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from agentrl.agent_loops.limits import Limits
+from agentrl.agent_loops.recording import model_segment
+from agentrl.agent_loops.tool_calls import assistant_message, refused, tool_calls, tool_messages
+from agentrl.chat.base import ParsedCall, ParsedTurn, ToolParser
+from agentrl.engines.base import Completion, SamplingParams
+from agentrl.messages import Message, ToolSchema
+from agentrl.tools.base import InfraError
+from agentrl.tools.toolbox import ToolResult
+from agentrl.trajectory import Author, Outcome, Rollout, Segment, Stop, ToolCall, Trajectory, TurnReward
+
+if TYPE_CHECKING:
+    from agentrl.agent_loops.base import Generate
+    from agentrl.chat.format import ChatFormat
+    from agentrl.interactions.session import InteractionSession
+    from agentrl.tools.toolbox import ToolSession
+
+
+@dataclass(frozen=True, slots=True)
+class Bindings:
+    """What a conversation works with. The conversations of one rollout share `family`, a list of themselves."""
+
+    chat: ChatFormat
+    parser: ToolParser
+    limits: Limits
+    generate: Generate
+    tools: ToolSession | None
+    interaction: InteractionSession | None
+    sampling: SamplingParams
+    family: list[Conversation]
+
+
+_ABORTED = replace(refused("the rollout ended first"), outcome=Outcome.ABORTED)
+
+
+class Conversation:
+    """One trajectory while it grows: `model_turn`, `tool_turn` and `user_turn` each append to it.
+
+    The limits of `rollout.multi_turn` and `data.max_response_length` are kept here:
+
+    - A turn that ran into a length limit is kept; calls in it are not run.
+    - Answers that would leave the model no token to reply with are not appended: the conversation stops with
+      `max_response_tokens`. So a response never has more than `data.max_response_length` tokens.
+    - Calls beyond `max_parallel_calls` or `max_tool_calls` are answered with an error the model reads. A model that
+      goes on calling after it was told that no calls are left stops with `max_tool_calls`.
+    - Calls of the last turn allowed are recorded as `limit_error` and not run. The simulated user still judges it.
+
+    Attributes:
+        trajectory: the tokens and messages so far.
+        stop: why the conversation ended, None while it goes on.
+        tool_calls, turn_rewards: so far. Turn rewards are the simulated user's; a tool's is on its call.
+    """
+
+    def __init__(self, bindings: Bindings, messages: Sequence[Message]) -> None:
+        self.trajectory = Trajectory()
+        self.stop: Stop | None = None
+        self.tool_calls: list[ToolCall] = []
+        self.turn_rewards: list[TurnReward] = []
+        self._bound = bindings
+        self._limits = bindings.limits
+        self._number = len(bindings.family)
+        self._num_turns = 0  # counted, because deriving it each turn makes long conversations quadratic
+        self._num_user_turns = 0
+        self._turn_segment = 0  # where the model's last turn stands
+        self._turn_closed = True
+        self._told_no_calls_left = False
+        bindings.family.append(self)
+        self.trajectory.messages += (opening := self.opening(messages))
+        self.trajectory.append(Segment(Author.PROMPT, bindings.chat.start(opening, self.template_schemas)))
+
+    @property
+    def schemas(self) -> Sequence[ToolSchema]:
+        """The tools on offer."""
+        return self._bound.tools.schemas if self._bound.tools else ()
+
+    @property
+    def template_schemas(self) -> Sequence[ToolSchema]:
+        """The tools that the chat template is told of."""
+        return self.schemas
+
+    def opening(self, messages: Sequence[Message]) -> Sequence[Message]:
+        """What the conversation begins with, given the task's prompt."""
+        return messages
+
+    def answer_messages(self, calls: Sequence[ParsedCall], texts: Sequence[str]) -> list[Message]:
+        """How the answers to `calls` are put to the model."""
+        return tool_messages(calls, texts, self._num_turns)
+
+    async def model_turn(self) -> ParsedTurn | None:
+        """Let the model speak. None once a limit was reached, in this turn or before: `stop` says which."""
+        self._stop_if(self._no_turn_left, Stop.MAX_ASSISTANT_TURNS)
+        if self.stop is not None:
+            return None
+        sampling = self._turn_sampling()
+        completion = await self._bound.generate(self.trajectory.token_ids, sampling, trajectory=self._number)
+        self.stop = self._limits.cut_by(completion, self._num_tokens_left)
+        turn = self._append_model(completion, sampling)
+        return turn if self.stop is None else None
+
+    async def tool_turn(self, turn: ParsedTurn) -> bool:
+        """Run the calls of `turn`, side by side, and append their answers in call order. False once it has stopped.
+
+        Raises:
+            InfraError: a call failed for reasons outside the policy. Everything is recorded first.
+        """
+        self._stop_if(self._no_turn_left, Stop.MAX_ASSISTANT_TURNS)
+        self._stop_if(self._told_no_calls_left, Stop.MAX_TOOL_CALLS)
+        if self.stop is not None:
+            self._record(turn.calls, [refused("not run, the conversation has ended")] * len(turn.calls))
+            return False
+        results = [self._limits.shortened(result) for result in await self._answers(turn.calls)]
+        self._record(turn.calls, results, self._append_answers(turn.calls, results))
+        for call, result in zip(turn.calls, results, strict=True):
+            if result.outcome is Outcome.INFRA_ERROR:
+                raise InfraError(f"tool '{call.name}': {result.text}")
+        return self.stop is None
+
+    async def user_turn(self) -> bool:
+        """Let the simulated user answer. False once it has stopped: there is none, it is content, or a limit."""
+        self._stop_if(self._bound.interaction is None, Stop.FINISHED)
+        self._stop_if(self._num_user_turns == self._limits.multi_turn.max_user_turns, Stop.MAX_USER_TURNS)
+        if self.stop is not None or self._bound.interaction is None:
+            return False
+        done, text, score = await self._bound.interaction.respond(self.trajectory.messages)
+        self.turn_rewards.append(TurnReward(self._number, self._turn_segment, "interaction", score))
+        self._num_user_turns += 1
+        self._stop_if(done, Stop.INTERACTION_ENDED)
+        return self.say(text)
+
+    def say(self, text: str) -> bool:
+        """Put `text` to the model as a user's, without a simulated one. False once it has stopped."""
+        self._stop_if(self._no_turn_left, Stop.MAX_ASSISTANT_TURNS)
+        if self.stop is None:
+            self._append(Author.USER, [Message(role="user", content=text)])
+        return self.stop is None
+
+    def restart(self, messages: Sequence[Message]) -> Conversation:
+        """Go on from a rewritten history (compaction) as a new trajectory: what it copies is prompt there.
+
+        Turns are counted on. A sub-agent, which counts its own, is `AgentLoop.open`.
+        """
+        successor = type(self)(self._bound, messages)
+        successor._num_turns, successor._num_user_turns = self._num_turns, self._num_user_turns
+        successor._told_no_calls_left = self._told_no_calls_left
+        return successor
+
+    def rollout(self) -> Rollout:
+        """The attempt so far: every conversation that its loop opened, ended as this one did."""
+        family = self._bound.family
+        return Rollout(
+            [member.trajectory for member in family],
+            stop=self.stop or Stop.FINISHED,
+            turn_rewards=[reward for member in family for reward in member.turn_rewards],
+            tool_calls=[call for member in family for call in member.tool_calls],
+        )
+
+    def _stop_if(self, reached: bool, stop: Stop) -> None:
+        if reached and self.stop is None:
+            self.stop = stop
+
+    @property
+    def _num_tokens_left(self) -> int:
+        return self._limits.max_response_tokens - self.trajectory.num_response_tokens
+
+    @property
+    def _no_turn_left(self) -> bool:
+        return self._num_turns == self._limits.multi_turn.max_assistant_turns
+
+    @property
+    def _num_calls_left(self) -> int | None:
+        """What the rollout may still call, None where that is not limited."""
+        if (limit := self._limits.multi_turn.max_tool_calls) is None:
+            return None
+        calls = (call for member in self._bound.family for call in member.tool_calls)
+        return limit - sum(call.outcome is not Outcome.LIMIT_ERROR for call in calls)
+
+    def _turn_sampling(self) -> SamplingParams:
+        sampling = self._bound.sampling
+        stop = sampling.stop + self._bound.parser.stop if self.schemas else sampling.stop
+        return replace(sampling, stop=stop, max_new_tokens=self._limits.turn_tokens(self._num_tokens_left))
+
+    def _append_model(self, completion: Completion, sampling: SamplingParams) -> ParsedTurn:
+        chat = self._bound.chat
+        self._turn_segment = len(self.trajectory.segments)
+        self.trajectory.append(model_segment(completion, sampling))
+        self._num_turns += 1
+        self._turn_closed = bool(completion.token_ids) and completion.token_ids[-1] in chat.stop_token_ids
+        text = chat.text(completion.token_ids)
+        # half a turn holds no call, nor does a turn that was offered no tool
+        turn = self._bound.parser.parse(text) if self.stop is None and self.schemas else ParsedTurn(text)
+        self.trajectory.messages.append(assistant_message(turn, self._num_turns))
+        return turn
+
+    async def _answers(self, calls: Sequence[ParsedCall]) -> list[ToolResult]:
+        assert self._bound.tools is not None  # without tools no turn has calls
+        num_left = self._num_calls_left
+        num_allowed = self._limits.allowed(len(calls), num_left)
+        try:
+            async with asyncio.TaskGroup() as group:
+                running = [group.create_task(self._bound.tools.call(call)) for call in calls[:num_allowed]]
+        except asyncio.CancelledError:
+            self._record(calls, [_finished(task) for task in running] + [_ABORTED] * (len(calls) - num_allowed))
+            raise
+        self._told_no_calls_left = num_left is not None and len(calls) > num_left
+        beyond = [self._limits.refusal(position, num_left) for position in range(num_allowed, len(calls))]
+        return [task.result() for task in running] + beyond
+
+    def _append_answers(self, calls: Sequence[ParsedCall], results: Sequence[ToolResult]) -> list[int]:
+        """How many tokens each answer added; the frame around them counts to the first and the last."""
+        messages = self.answer_messages(calls, [result.text for result in results])
+        num_added = self._append(Author.TOOL, messages)
+        if len(messages) < len(calls) or len(calls) == 1 or not num_added:
+            return [num_added] + [0] * (len(calls) - 1)
+        upto = [len(self._render(messages[:count])) for count in range(1, len(calls))] + [num_added]
+        return [upto[0], *(after - before for before, after in pairwise(upto))]
+
+    def _append(self, author: Author, messages: Sequence[Message]) -> int:
+        """Append what another said, and say how many tokens it has; 0 and stop where it leaves the model none."""
+        token_ids = self._render(messages)
+        if len(token_ids) >= self._num_tokens_left:
+            self.stop = Stop.MAX_RESPONSE_TOKENS
+            return 0
+        self.trajectory.append(Segment(author, token_ids))
+        self.trajectory.messages.extend(messages)
+        return len(token_ids)
+
+    def _render(self, messages: Sequence[Message]) -> list[int]:
+        return self._bound.chat.extend(messages, self.template_schemas, turn_closed=self._turn_closed)
+
+    def _record(
+        self, calls: Sequence[ParsedCall], results: Sequence[ToolResult], num_tokens: Sequence[int] | None = None
+    ) -> None:
+        added = num_tokens or [0] * len(calls)
+        self.tool_calls += tool_calls(calls, results, added, turn=self._num_turns - 1, trajectory=self._number)
+
+
+def _finished(task: asyncio.Task[ToolResult]) -> ToolResult:
+    return _ABORTED if task.cancelled() else task.result()

@@ -1,0 +1,109 @@
+"""What the engine sampled, so that every token a loop calls sampled is one that really was, in the context it was."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from agentrl.engines.base import Completion, SamplingParams
+from agentrl.trajectory import Author, Segment, VersionSpan
+
+_TAIL = 32
+"""Context tokens compared, beside its length: the whole context would make long conversations quadratic."""
+
+
+def model_segment(completion: Completion, sampling: SamplingParams) -> Segment:
+    """What was sampled, as a segment of a trajectory."""
+    return Segment(
+        Author.MODEL,
+        completion.token_ids,
+        completion.logprobs,
+        completion.policy_versions,
+        sampling.temperature or 1.0,  # greedy log-probabilities are those of temperature 1
+    )
+
+
+@dataclass(slots=True, eq=False)
+class _Sampled:
+    num_context: int
+    tail: Sequence[int]
+    segment: Segment
+
+    def stands_at(self, token_ids: Sequence[int], start: int) -> bool:
+        return self.num_context == start and self.tail == token_ids[max(0, start - _TAIL) : start]
+
+
+class Recording:
+    """The completions of one rollout, each to be claimed once: a sampled token is trained exactly once."""
+
+    def __init__(self) -> None:
+        self._unclaimed: list[_Sampled] = []
+        self._claimed: list[_Sampled] = []
+        self.last: Completion | None = None
+
+    def add(self, context: Sequence[int], num_context: int, completion: Completion, sampling: SamplingParams) -> None:
+        """Keep what was sampled after the first `num_context` tokens of `context` (which may have grown since)."""
+        self.last = completion
+        if completion.token_ids:
+            tail = list(context[max(0, num_context - _TAIL) : num_context])
+            self._unclaimed.append(_Sampled(num_context, tail, model_segment(completion, sampling)))
+
+    def claim(self, token_ids: Sequence[int], start: int, stop: int) -> list[Segment]:
+        """The model segments that `token_ids[start:stop]` consist of; a completion may be cut at `stop`.
+
+        Raises:
+            ValueError: nobody sampled these tokens, or not in this context, or they are claimed twice.
+        """
+        segments = []
+        while start < stop:
+            sampled = self._find(token_ids, start, stop)
+            self._unclaimed.remove(sampled)
+            self._claimed.append(sampled)
+            segments.append(_head(sampled.segment, stop - start))
+            start += len(segments[-1])
+        return segments
+
+    def _find(self, token_ids: Sequence[int], start: int, stop: int) -> _Sampled:
+        wanted = list(token_ids[start:stop])
+        for sampled in self._unclaimed:
+            if _agree(sampled.segment.token_ids, wanted) and sampled.stands_at(token_ids, start):
+                return sampled
+        raise ValueError(f"tokens {start} to {stop} are given as sampled, {self._diagnosis(wanted)}")
+
+    def _diagnosis(self, wanted: list[int]) -> str:
+        if any(_agree(sampled.segment.token_ids, wanted) for sampled in self._unclaimed):
+            return (
+                "but were sampled after another context than the one they stand in; "
+                "return one trajectory for each context"
+            )
+        if any(_agree(sampled.segment.token_ids, wanted) for sampled in self._claimed):
+            return "but already stand in another place; a copy belongs to a prompt"
+        return "but nobody sampled them"
+
+
+def _agree(sampled: Sequence[int], wanted: list[int]) -> bool:
+    num_common = min(len(sampled), len(wanted))
+    return list(sampled[:num_common]) == wanted[:num_common]
+
+
+def _head(segment: Segment, num_tokens: int) -> Segment:
+    if num_tokens >= len(segment):
+        return segment
+    assert segment.logprobs is not None  # the model's
+    return Segment(
+        segment.author,
+        segment.token_ids[:num_tokens],
+        segment.logprobs[:num_tokens],
+        _first_spans(segment.policy_versions, num_tokens),
+        segment.temperature,
+    )
+
+
+def _first_spans(spans: Sequence[VersionSpan], num_tokens: int) -> list[VersionSpan]:
+    first = []
+    for span in spans:
+        taken = min(span.num_tokens, num_tokens)
+        num_tokens -= taken
+        if taken:
+            first.append(VersionSpan(span.version, taken))
+    return first

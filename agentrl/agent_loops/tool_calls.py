@@ -1,0 +1,77 @@
+"""Tool calls as messages and as records."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from pydantic import JsonValue
+
+from agentrl.chat.base import ParsedCall, ParsedTurn
+from agentrl.messages import FunctionCall, Message, MessageToolCall
+from agentrl.tools.toolbox import ToolResult
+from agentrl.trajectory import Outcome, ToolCall
+
+
+def assistant_message(turn: ParsedTurn, turn_number: int) -> Message:
+    """A model turn as a message."""
+    if not turn.calls:
+        return Message(role="assistant", content=turn.content)
+    calls = [_message_call(call, _call_id(turn_number, position)) for position, call in enumerate(turn.calls)]
+    return Message(role="assistant", content=turn.content, tool_calls=calls)
+
+
+def tool_messages(calls: Sequence[ParsedCall], texts: Sequence[str], turn_number: int) -> list[Message]:
+    """The answers to a turn's calls as messages, in call order."""
+    return [
+        Message(role="tool", name=call.name, tool_call_id=_call_id(turn_number, position), content=text)
+        for position, (call, text) in enumerate(zip(calls, texts, strict=True))
+    ]
+
+
+def refused(why: str) -> ToolResult:
+    """The answer to a call that was not run because of a limit."""
+    return ToolResult(text=f"Error: {why}.", outcome=Outcome.LIMIT_ERROR, reward=0.0, duration_s=0.0, metrics={})
+
+
+def tool_calls(
+    calls: Sequence[ParsedCall],
+    results: Sequence[ToolResult],
+    num_tokens: Sequence[int],
+    *,
+    turn: int,
+    trajectory: int,
+) -> list[ToolCall]:
+    """The record of a turn's calls; `num_tokens` are those their answers added."""
+    return [
+        ToolCall(
+            name=call.name,
+            arguments=call.arguments,
+            result=result.text,
+            outcome=result.outcome,
+            duration_s=result.duration_s,
+            num_tokens=added,
+            reward=result.reward,
+            turn=turn,
+            trajectory=trajectory,
+        )
+        for call, result, added in zip(calls, results, num_tokens, strict=True)
+    ]
+
+
+def _message_call(call: ParsedCall, call_id: str) -> MessageToolCall:
+    function = FunctionCall(name=call.name, arguments=_arguments(call.arguments))
+    return MessageToolCall(id=call_id, type="function", function=function)
+
+
+def _arguments(text: str) -> JsonValue:
+    """An object where the model wrote JSON, else its own text."""
+    try:
+        arguments: JsonValue = json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    return arguments
+
+
+def _call_id(turn_number: int, position: int) -> str:
+    return f"c{turn_number:05d}{position:03d}"  # nine letters and digits, which some templates insist on

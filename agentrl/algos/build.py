@@ -1,0 +1,128 @@
+"""From the configuration to the algorithm: `algorithm.name` picks how groups are credited and which loss they meet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from agentrl.algos.aggregation import aggregate, token_mean
+from agentrl.algos.base import Algorithm, LossFunction, Need, TokenBatch
+from agentrl.algos.credit import compare, imitate
+from agentrl.algos.divergence import kl
+from agentrl.algos.losses import policy_loss
+from agentrl.config.actor import ActorConfig
+from agentrl.config.run import RunConfig
+from agentrl.errors import ConfigError
+from agentrl.samples import Sample
+from agentrl.trajectory import Group
+
+
+@dataclass(frozen=True)
+class PolicyLoss:
+    """A policy loss, plus `kl_coef` (if any) times the KL to the reference, minus `entropy_coef` times the entropy.
+
+    Ratios are taken to `old_logprobs` where the samples have them, else to the behaviour policy's own
+    log-probabilities: then a difference between engine and backend is corrected for, not hidden.
+    """
+
+    name: str
+    options: dict[str, Any] = field(default_factory=dict)  # each loss has its own, of any type
+    aggregation: str = "token-mean"
+    norm_length: int | None = None
+    kl_kind: str = "low_var_kl"
+    kl_coef: float | None = None
+    entropy_coef: float = 0.0
+
+    @property
+    def needs_entropy(self) -> bool:
+        """Whether the entropy takes part in the loss."""
+        return self.entropy_coef > 0
+
+    def __call__(self, batch: TokenBatch) -> tuple[Tensor, dict[str, Tensor]]:
+        """See `LossFunction`."""
+        old_logprobs = batch.behaviour_logprobs if batch.old_logprobs is None else batch.old_logprobs
+        loss, metrics = policy_loss(
+            self.name,
+            batch.logprobs,
+            old_logprobs,
+            batch.advantages,
+            batch.loss_mask,
+            aggregation=self.aggregation,
+            weights=batch.weights,
+            denominator=batch.denominator,
+            **self.options,
+        )
+        for name, coefficient, values in self._extra_terms(batch):
+            loss = loss + coefficient * self._aggregate(values, batch)
+            metrics[name] = token_mean(values, batch.loss_mask)
+        return loss, metrics | {"entropy": token_mean(batch.entropy, batch.loss_mask)}
+
+    def _extra_terms(self, batch: TokenBatch) -> list[tuple[str, float, Tensor]]:
+        terms = []
+        if self.kl_coef is not None:
+            if batch.ref_logprobs is None:
+                raise ConfigError("actor.use_kl_loss needs ref_logprobs on every sample, and there are none")
+            terms.append(("kl_loss", self.kl_coef, kl(self.kl_kind, batch.logprobs, batch.ref_logprobs)))
+        if self.needs_entropy:
+            terms.append(("entropy", -self.entropy_coef, batch.entropy))
+        return terms
+
+    def _aggregate(self, values: Tensor, batch: TokenBatch) -> Tensor:
+        return aggregate(
+            self.aggregation, values, batch.loss_mask, weights=batch.weights, denominator=batch.denominator
+        )
+
+
+@dataclass(frozen=True)
+class BuiltAlgorithm:
+    """An algorithm put together from functions; see `Algorithm`."""
+
+    needs: frozenset[Need]
+    loss: LossFunction
+    credit_function: Callable[[Sequence[Group]], list[Sample]]
+
+    def credit(self, groups: Sequence[Group]) -> list[Sample]:
+        """One sample a trajectory that trains something; see `Algorithm.credit`."""
+        return self.credit_function(groups)
+
+
+def build_algorithm(config: RunConfig) -> Algorithm:
+    """The algorithm that `config.algorithm` names.
+
+    It never asks for `old_logprobs`: the behaviour policy's log-probabilities take their place (see `PolicyLoss`), also
+    where a step has several updates. It asks for `ref_logprobs` exactly when `actor.use_kl_loss` is on.
+    """
+    algorithm, actor = config.algorithm, config.actor
+    needs: frozenset[Need] = frozenset({"ref_logprobs"}) if actor.use_kl_loss else frozenset()
+    if algorithm.name == "sft":
+        return BuiltAlgorithm(needs, _loss("sft", {}, config), imitate)
+    options = {"norm_adv_by_std": algorithm.norm_adv_by_std_in_grpo}
+    return BuiltAlgorithm(
+        needs,
+        _loss("vanilla", _clip_options(actor), config),
+        lambda groups: compare(groups, algorithm.adv_estimator, options),
+    )
+
+
+def _clip_options(actor: ActorConfig) -> dict[str, float]:
+    return {
+        "clip_ratio_low": actor.clip_low,
+        "clip_ratio_high": actor.clip_high,
+        "clip_ratio_c": actor.clip_ratio_c,
+    }
+
+
+def _loss(name: str, options: dict[str, float], config: RunConfig) -> PolicyLoss:
+    actor = config.actor
+    return PolicyLoss(
+        name,
+        options,
+        aggregation=actor.loss_agg_mode,
+        norm_length=config.data.max_response_length,
+        kl_kind=actor.kl_loss_type,
+        kl_coef=actor.kl_loss_coef if actor.use_kl_loss else None,
+        entropy_coef=actor.entropy_coeff,
+    )

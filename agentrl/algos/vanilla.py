@@ -1,0 +1,33 @@
+"""PPO's clipped loss (Schulman et al. 2017, arXiv:1707.06347) with dual clip (Ye et al. 2020, arXiv:1912.09729)."""
+
+from __future__ import annotations
+
+import torch
+
+from agentrl.algos.losses import LossBatch, TokenLoss
+
+MAX_LOG_RATIO = 20.0  # exp stays finite in float32; as in verl
+
+
+def vanilla(
+    batch: LossBatch, *, clip_ratio_low: float = 0.2, clip_ratio_high: float = 0.2, clip_ratio_c: float = 3.0
+) -> TokenLoss:
+    """max(-A r, -A clip(r, 1 - low, 1 + high)) with r = policy / old policy; where A < 0, at most -A c.
+
+    Metrics: `pg_clipfrac`, share of tokens whose ratio was clipped; `pg_clipfrac_lower`, share held by the dual clip;
+    `ppo_kl`, the k1 estimate of KL(old || policy); `ratio_mean`.
+    """
+    log_ratio = batch.log_ratio().clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+    ratio, advantages = log_ratio.exp(), batch.advantages
+    unclipped = -advantages * ratio
+    clipped = -advantages * ratio.clamp(1 - clip_ratio_low, 1 + clip_ratio_high)
+    losses = torch.maximum(unclipped, clipped)
+    bound = -advantages * clip_ratio_c
+    bounded = (advantages < 0) & (losses > bound)
+    metrics = {
+        "pg_clipfrac": (clipped > unclipped).to(ratio.dtype),
+        "pg_clipfrac_lower": bounded.to(ratio.dtype),
+        "ppo_kl": -log_ratio,
+        "ratio_mean": ratio,
+    }
+    return torch.where(bounded, bound, losses), metrics

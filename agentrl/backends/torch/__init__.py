@@ -1,0 +1,1 @@
+"""The torch backend: trains a Hugging Face causal language model on one device."""

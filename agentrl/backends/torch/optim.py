@@ -1,0 +1,118 @@
+"""The optimizer: AdamW, or Muon with AdamW, under a schedule, with gradients clipped and broken updates skipped."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from agentrl.backends.torch.schedule import learning_rate_scale
+from agentrl.config.actor import OptimConfig
+from agentrl.errors import ConfigError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """One torch optimizer, its peak learning rate, and the names of its parameters in order."""
+
+    optimizer: torch.optim.Optimizer
+    peak_lr: float
+    names: list[str]
+
+
+class ScheduledOptimizer:
+    """Updates a model's parameters. The schedule counts the updates made; a skipped one is not counted.
+
+    Weight decay falls on matrices only, not on norms and biases. Muon takes the hidden matrices; embeddings, the head,
+    and experts that are stored as one three-dimensional tensor stay with AdamW.
+    """
+
+    def __init__(self, model: PreTrainedModel, config: OptimConfig, grad_clip: float, total_updates: int) -> None:
+        self._config, self._grad_clip = config, grad_clip
+        self._total_updates = config.total_updates or total_updates
+        self._parameters = {name: value for name, value in model.named_parameters() if value.requires_grad}
+        self.num_updates = 0
+        muon_names = _hidden_matrices(model) & set(self._parameters) if config.name == "muon" else set()
+        self._parts = [self._adamw([name for name in self._parameters if name not in muon_names])]
+        if muon_names:
+            self._parts.append(self._muon([name for name in self._parameters if name in muon_names]))
+
+    def step(self) -> dict[str, float]:
+        """One update from the gradients at hand, which are then cleared: `grad_norm`, `lr`, `skipped_updates` (0 or 1).
+
+        A gradient that is not finite changes nothing.
+        """
+        scale = learning_rate_scale(self._config, self.num_updates, self._total_updates)
+        gradients = [value.grad for value in self._parameters.values() if value.grad is not None]
+        norm = torch.nn.utils.get_total_norm(gradients)
+        grad_norm = float(norm)
+        if math.isfinite(grad_norm):
+            torch.nn.utils.clip_grads_with_norm_(self._parameters.values(), self._grad_clip, norm)
+            self._update(scale)
+        self.clear_gradients()
+        skipped = not math.isfinite(grad_norm)
+        return {"grad_norm": grad_norm, "lr": self._config.lr * scale, "skipped_updates": float(skipped)}
+
+    def clear_gradients(self) -> None:
+        """Forget the gradients and free their memory."""
+        for value in self._parameters.values():
+            value.grad = None
+
+    def _update(self, scale: float) -> None:
+        for part in self._parts:
+            for group in part.optimizer.param_groups:
+                group["lr"] = part.peak_lr * scale
+            part.optimizer.step()
+        self.num_updates += 1
+
+    def state_dict(self) -> dict[str, Any]:
+        """Averages and counts, without the configuration; tensors and plain values only (of any type, as torch's)."""
+        parts = [{"names": part.names, "state": part.optimizer.state_dict()["state"]} for part in self._parts]
+        return {"num_updates": self.num_updates, "parts": parts}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take up what `state_dict` gave; learning rates and the like stay those of the configuration.
+
+        Raises:
+            ConfigError: it was saved by another optimizer or for another model.
+        """
+        if [part["names"] for part in state["parts"]] != [part.names for part in self._parts]:
+            raise ConfigError(f"actor.optim.name '{self._config.name}' does not fit the checkpoint's optimizer state")
+        for part, saved in zip(self._parts, state["parts"], strict=True):
+            groups = part.optimizer.state_dict()["param_groups"]
+            part.optimizer.load_state_dict({"state": saved["state"], "param_groups": groups})
+        self.num_updates = state["num_updates"]
+
+    def _adamw(self, names: list[str]) -> _Part:
+        config = self._config
+        decayed = [name for name in names if self._parameters[name].ndim >= 2]
+        others = [name for name in names if self._parameters[name].ndim < 2]
+        groups = [
+            {"params": self._pick(decayed), "weight_decay": config.weight_decay},
+            {"params": self._pick(others), "weight_decay": 0.0},
+        ]
+        fused = {value.device.type for value in self._pick(names)} <= {"cpu", "cuda"}
+        optimizer = torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, eps=config.eps, fused=fused)
+        return _Part(optimizer, config.lr, decayed + others)
+
+    def _muon(self, names: list[str]) -> _Part:
+        config = self._config
+        optimizer = torch.optim.Muon(
+            self._pick(names), lr=config.muon_lr, momentum=config.muon_momentum, weight_decay=config.weight_decay
+        )
+        return _Part(optimizer, config.muon_lr, names)
+
+    def _pick(self, names: list[str]) -> list[Tensor]:
+        return [self._parameters[name] for name in names]
+
+
+def _hidden_matrices(model: PreTrainedModel) -> set[str]:
+    outer = {id(model.get_output_embeddings().weight)}
+    outer |= {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
+    return {name for name, value in model.named_parameters() if value.ndim == 2 and id(value) not in outer}

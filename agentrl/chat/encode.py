@@ -1,0 +1,117 @@
+"""From template text to token ids, with a way to keep message text from becoming control tokens."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, TypeVar
+from uuid import uuid4
+
+from tokenizers import AddedToken, Tokenizer
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+V = TypeVar("V")
+_FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
+
+
+class TextEncoder:
+    """Encodes text as `tokenizer.encode(text, add_special_tokens=False)` does, several times faster.
+
+    Text of a message must not end a turn or begin one, so where it spells a control token, `hide` it before it is
+    rendered and call `encode_hidden` afterwards: it is then encoded as the ordinary characters it consists of.
+
+    Args:
+        control: text -> id of the tokens that only the template may write.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, control: Mapping[str, int]) -> None:
+        self._tokenizer = tokenizer
+        self._backend = _private_copy(tokenizer)
+        self._control_ids = frozenset(control.values())
+        self._texts = sorted(control, key=len, reverse=True)
+        self._pattern = re.compile("|".join(map(re.escape, self._texts)) or r"(?!)")
+        # random, so that no text contains one on purpose; only letters and digits, so that templates let them pass
+        nonce = uuid4().hex
+        self._stand_ins = {text: f"zq{nonce}n{index}zq" for index, text in enumerate(self._texts)}
+        self._stand_in_pattern = re.compile(f"zq{nonce}n(\\d+)zq")
+        self._aliases = {text: f"\ue000{nonce}a{index}\ue000" for index, text in enumerate(self._texts)}
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of `text`, in which the text of a control token is that token."""
+        text = _without_surrogates(text)
+        if self._backend is None:
+            return list(self._tokenizer.encode(text, add_special_tokens=False))
+        ids: list[int] = self._backend.encode(text, add_special_tokens=False).ids
+        return ids
+
+    def num_control(self, ids: list[int]) -> int:
+        """How many of `ids` are control tokens."""
+        return sum(map(self._control_ids.__contains__, ids))
+
+    def hide(self, value: V) -> V:
+        """Text, or any nesting of lists and dictionaries of it, with stand-ins where it spells a control token."""
+        if isinstance(value, str):
+            return self._pattern.sub(lambda match: self._stand_ins[match[0]], value)  # type: ignore[return-value]
+        if isinstance(value, list):
+            return [self.hide(item) for item in value]  # type: ignore[return-value]
+        if isinstance(value, dict):
+            return {key: self.hide(item) for key, item in value.items()}  # type: ignore[return-value]
+        return value  # the ignores: mypy cannot see that a str maps to a str, a list to a list, a dict to a dict
+
+    def encode_hidden(self, text: str) -> list[int]:
+        """Token ids of `text`, in which stand-ins become the ordinary characters of what they stand for."""
+        if self._backend is None:
+            # a slow tokenizer has no second way to read a control token: an invisible space breaks its text up
+            return self.encode(self._reveal(text, lambda control: f"{control[0]}\u200b{control[1:]}"))
+        backend, original_ids = self._renamed
+        aliased = self._pattern.sub(lambda match: self._aliases[match[0]], _without_surrogates(text))
+        ids = backend.encode(self._reveal(aliased, str), add_special_tokens=False).ids
+        return [original_ids.get(token, token) for token in ids]
+
+    def _reveal(self, text: str, spell: Callable[[str], str]) -> str:
+        return self._stand_in_pattern.sub(lambda match: spell(self._texts[int(match[1])]), text)
+
+    @cached_property
+    def _renamed(self) -> tuple[Tokenizer, dict[int, int]]:
+        """The same tokenizer with its control tokens under their aliases, and how its ids map back."""
+        assert self._backend is not None
+        state = json.loads(self._backend.to_str())
+        state.update(added_tokens=[], post_processor=None)
+        state["model"]["vocab"] = self._rename(state["model"]["vocab"])
+        renamed = Tokenizer.from_str(json.dumps(state))
+        original_ids = {}
+        for token_id, token in sorted(self._backend.get_added_tokens_decoder().items()):
+            name = self._aliases.get(token.content, token.content)
+            flags = {
+                flag: getattr(token, flag) for flag in ("single_word", "lstrip", "rstrip", "normalized", "special")
+            }
+            renamed.add_tokens([AddedToken(name, **flags)])
+            original_ids[renamed.token_to_id(name)] = token_id
+        return renamed, original_ids
+
+    def _rename(self, vocab: dict[str, int] | list[list[object]]) -> dict[str, int] | list[list[object]]:
+        # control tokens are often in the model's own vocabulary too, where ordinary text could reach them
+        if isinstance(vocab, dict):
+            return {self._aliases.get(piece, piece): token_id for piece, token_id in vocab.items()}
+        return [[self._aliases.get(str(piece), piece), score] for piece, score in vocab]
+
+
+def _private_copy(tokenizer: PreTrainedTokenizerBase) -> Tokenizer | None:
+    """The fast tokenizer, apart from the shared one that other calls switch truncation and padding on in."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if not isinstance(backend, Tokenizer):
+        return None
+    copy = Tokenizer.from_str(backend.to_str())
+    copy.no_truncation()
+    copy.no_padding()
+    return copy
+
+
+def _without_surrogates(text: str) -> str:
+    # a lone surrogate (a tool's undecodable byte) is no text, and the fast tokenizer refuses it
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()

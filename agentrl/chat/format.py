@@ -1,0 +1,179 @@
+"""A tokenizer's chat template made append-only: a turn's tokens are never rendered or encoded again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from functools import cached_property
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from pydantic import JsonValue
+
+from agentrl.chat.encode import TextEncoder
+from agentrl.chat.shapes import Shape, key_of, learn, values_of
+from agentrl.chat.template import OTHER_TOOLS, Template, check
+from agentrl.errors import DataError, TemplateError
+from agentrl.messages import Message, ToolSchema
+from agentrl.trajectory import Author, Segment, Trajectory
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+MAX_SHAPES = 1024  # far more than a run meets; a bound, because the number of parallel calls is the model's choice
+
+
+class ChatFormat:
+    """A chat template that grows a conversation by what is new.
+
+    `start` renders the prompt. After a model turn, `extend` gives the tokens that follow it; the model's own tokens are
+    kept by the caller as they were sampled. Templates that would render earlier turns differently later on (Qwen3
+    strips their thinking) are thereby continued as the model saw them.
+
+    Text of tool and user messages is never allowed to become a control token: a tool that answers
+    `<|im_end|>\n<|im_start|>assistant` adds those characters, not those tokens. The prompt is the dataset's and is
+    trusted: there the template and the tokenizer have their way.
+
+    Args:
+        template_kwargs: further variables for the template, such as `enable_thinking`.
+
+    Raises:
+        TemplateError: the tokenizer has no chat template.
+    """
+
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        template_kwargs: Mapping[str, JsonValue] = MappingProxyType({}),
+    ) -> None:
+        self.template = Template(tokenizer, template_kwargs)
+        self._tokenizer = tokenizer
+        self._shapes: dict[Hashable, tuple[Shape | None, int]] = {}
+
+    @property
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        """The tokenizer whose template this is."""
+        return self._tokenizer
+
+    def check(self, schemas: Sequence[ToolSchema], roles: Collection[str]) -> None:
+        """Refuse at the start what `extend` could not do faithfully with messages of these roles.
+
+        Raises:
+            TemplateError: says why the template cannot be continued.
+        """
+        check(self.template, schemas, roles)
+
+    @cached_property
+    def stop_token_ids(self) -> tuple[int, ...]:
+        """The template's end-of-turn token; the tokenizer's end of sequence where the template has none."""
+        try:
+            return (self.template.end_of_turn.token_id,)
+        except TemplateError:
+            end: int | None = self._tokenizer.eos_token_id
+            return () if end is None else (end,)
+
+    def start(self, messages: Sequence[Message], schemas: Sequence[ToolSchema]) -> list[int]:
+        """The prompt, with the generation prompt at its end."""
+        return self._encoder.encode(self.template.render(messages, schemas, prompt=True))
+
+    def extend(self, new_messages: Sequence[Message], schemas: Sequence[ToolSchema], *, turn_closed: bool) -> list[int]:
+        """The tokens that follow a model turn: its end, the new messages, and the prompt for the next turn.
+
+        Args:
+            turn_closed: the model sampled the end-of-turn token itself, so it is not added.
+
+        Raises:
+            TemplateError: the template refuses such messages here.
+        """
+        end = self.template.end_of_turn
+        # the end-of-turn token is always encoded along: some tokenizers treat the beginning of a text apart
+        before = end.token if turn_closed else end.text
+        ids = self._continue(before, new_messages, schemas)
+        return ids[ids.index(end.token_id) + 1 :] if turn_closed else ids
+
+    def text(self, token_ids: Sequence[int]) -> str:
+        """What a model turn says, special tokens included, except an end-of-turn token at its end."""
+        ids = list(token_ids)
+        if ids and ids[-1] in self.stop_token_ids:
+            ids.pop()
+        text: str = self._tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        return text
+
+    def dialogue(self, messages: Sequence[Message], schemas: Sequence[ToolSchema]) -> Trajectory:
+        """A saved conversation as a trajectory, on the same append-only route that a rollout takes.
+
+        Its assistant turns are rendered as the last message (that is how a model would have written them), with their
+        end-of-turn token, and become `demonstration` segments. A leading assistant message belongs to the prompt.
+
+        Raises:
+            DataError: there are no messages.
+            TemplateError: the template refuses them.
+        """
+        if not messages:
+            raise DataError("a conversation needs at least one message")
+        is_turn = [index > 0 and message["role"] == "assistant" for index, message in enumerate(messages)]
+        first = is_turn.index(True) if any(is_turn) else len(messages)
+        trajectory = Trajectory([Segment(Author.PROMPT, self.start(messages[:first], schemas))], messages)
+        pending: list[Message] = []
+        for number, message in enumerate(messages[first:]):
+            if message["role"] != "assistant":
+                pending.append(message)
+                continue
+            if number:
+                trajectory.append(self._reply(pending, schemas))
+                pending = []
+            trajectory.append(Segment(Author.DEMONSTRATION, self._demonstration(message, schemas)))
+        if pending:
+            trajectory.append(self._reply(pending, schemas))
+        return trajectory
+
+    def _reply(self, messages: Sequence[Message], schemas: Sequence[ToolSchema]) -> Segment:
+        author = Author.TOOL if messages and messages[0]["role"] == "tool" else Author.USER
+        return Segment(author, self.extend(messages, schemas, turn_closed=True))
+
+    def _demonstration(self, message: Message, schemas: Sequence[ToolSchema]) -> list[int]:
+        head, turn = self.template.turn(message, self._stand_in_tools(schemas))
+        prompt_ids, whole_ids = self._encoder.encode(head), self._encoder.encode(head + turn)
+        if whole_ids[: len(prompt_ids)] == prompt_ids:
+            return whole_ids[len(prompt_ids) :]
+        return self._encoder.encode(turn)  # the prompt's last token would have joined the turn's first one
+
+    def _continue(self, before: str, messages: Sequence[Message], schemas: Sequence[ToolSchema]) -> list[int]:
+        shape, num_control = self._shape(messages, schemas)
+        values = values_of(messages)
+        if shape and values is not None:
+            ids = self._encoder.encode(before + shape.fill(values))
+            if self._encoder.num_control(ids) == num_control:
+                return ids
+            return self._encoder.encode_hidden(before + shape.fill([self._encoder.hide(value) for value in values]))
+        hidden = self._encoder.hide(list(messages))
+        text = before + self.template.follow(hidden, self._stand_in_tools(schemas))
+        return self._encoder.encode(text) if hidden == list(messages) else self._encoder.encode_hidden(text)
+
+    def _shape(self, messages: Sequence[Message], schemas: Sequence[ToolSchema]) -> tuple[Shape | None, int]:
+        """The shape of `messages`, learnt when first met, and how many control tokens its own text has."""
+        tools: Hashable = bool(schemas)
+        if schemas and self.template.tools_matter:
+            tools = json.dumps([schema.for_template() for schema in schemas])
+        key = (tools, key_of(messages))
+        if key not in self._shapes:
+            if len(self._shapes) >= MAX_SHAPES:
+                self._shapes.clear()
+            self._shapes[key] = self._learn(messages, self._stand_in_tools(schemas))
+        return self._shapes[key]
+
+    def _learn(self, messages: Sequence[Message], schemas: Sequence[ToolSchema]) -> tuple[Shape | None, int]:
+        shape = learn(messages, lambda probes: self.template.follow(probes, schemas))
+        if shape is None:
+            return None, 0
+        text = self.template.end_of_turn.token + "x".join(shape.literals)
+        return shape, self._encoder.num_control(self._encoder.encode(text))
+
+    def _stand_in_tools(self, schemas: Sequence[ToolSchema]) -> Sequence[ToolSchema]:
+        """Tools to render a continuation with: two small ones where the template does not look at them there."""
+        return OTHER_TOOLS if schemas and not self.template.tools_matter else schemas
+
+    @cached_property
+    def _encoder(self) -> TextEncoder:
+        return TextEncoder(self._tokenizer, self.template.control_tokens)

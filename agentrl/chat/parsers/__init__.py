@@ -1,0 +1,8 @@
+"""Parsers of tool calls, by name, and whether one fits a chat template."""
+
+from __future__ import annotations
+
+from agentrl.chat.parsers.fit import check_parser
+from agentrl.chat.parsers.names import tool_parsers
+
+__all__ = ["check_parser", "tool_parsers"]

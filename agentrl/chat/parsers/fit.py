@@ -1,0 +1,65 @@
+"""Whether a tool parser reads the calls that a chat template writes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pydantic import JsonValue
+
+from agentrl.chat.base import ToolParser
+from agentrl.chat.parsers.names import tool_parsers
+from agentrl.chat.template import calling_turn
+from agentrl.errors import ConfigError, TemplateError
+from agentrl.messages import ToolSchema
+
+if TYPE_CHECKING:
+    from agentrl.chat.format import ChatFormat
+
+ARGUMENTS: dict[str, JsonValue] = {"text": 'say "hi" {to} <them>\n', "count": 2, "options": {"deep": [True, None]}}
+
+
+def check_parser(parser_name: str, chat: ChatFormat, schemas: Sequence[ToolSchema]) -> None:
+    """Refuse a parser that cannot read back a call as the chat template writes it.
+
+    Args:
+        schemas: the tools that the template is told of. With none (an agent that explains its tools in the prompt)
+            the template teaches no format and every parser fits.
+
+    Raises:
+        ConfigError: it cannot; names a registered parser that can.
+        UnknownNameError: no parser has that name.
+    """
+    parser = tool_parsers.get(parser_name)()
+    if not schemas:
+        return
+    written = _written_call(chat, schemas)
+    if written is None:
+        if getattr(parser, "taught_by_prompt", False):
+            return
+        raise ConfigError(
+            f"tool parser '{parser_name}' does not fit the chat template, which writes no tool calls: "
+            "use a template that does, or 'react'"
+        )
+    if _reads(parser, written, schemas[0].name):
+        return
+    others = [name for name in tool_parsers.names() if _reads(tool_parsers.get(name)(), written, schemas[0].name)]
+    hint = f"use '{others[0]}'" if others else f"no registered one does ({', '.join(tool_parsers.names())})"
+    raise ConfigError(f"tool parser '{parser_name}' does not read the chat template's calls, {written!r}: {hint}")
+
+
+def _written_call(chat: ChatFormat, schemas: Sequence[ToolSchema]) -> str | None:
+    """The text of a turn that calls the first tool, or None where the template writes no calls."""
+    name = schemas[0].name
+    try:
+        _, text = chat.template.turn(calling_turn(name, arguments=ARGUMENTS), schemas)
+    except TemplateError:  # it knows no such message
+        return None
+    return text.removesuffix(chat.template.end_of_turn.token) if name in text else None
+
+
+def _reads(parser: ToolParser, text: str, name: str) -> bool:
+    calls = parser.parse(text).calls
+    well_formed = [call.name for call in calls] == [name] and not calls[0].error
+    return well_formed and json.loads(calls[0].arguments) == ARGUMENTS

@@ -1,0 +1,101 @@
+"""Calls as Hermes and Qwen write them: `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`."""
+
+from __future__ import annotations
+
+import re
+
+from pydantic import JsonValue
+
+from agentrl.chat.base import ParsedCall, ParsedTurn
+from agentrl.chat.parsers.json_text import BadJSONError, is_unicode, json_type, read_json, read_object, write_json
+
+OPEN, CLOSE, THINK, THINK_END = "<tool_call>", "</tool_call>", "<think>", "</think>"
+_TAG = re.compile(f"{OPEN}|{THINK}|{THINK_END}")
+_BLOCK_END = re.compile(f"{CLOSE}|{THINK_END}")
+_EXPECTED = f'Write {OPEN}\n{{"name": "...", "arguments": {{...}}}}\n{CLOSE}'
+
+
+class HermesParser:
+    """Reads `<tool_call>` blocks, any number in a turn; everything else is content.
+
+    - Calls in `<think>...</think>` are thoughts, not calls. Where `</think>` comes first, the prompt began them.
+    - `arguments` may be an object, or a string that holds one.
+    - A block ends at the first `</tool_call>` after its JSON, so that tag may stand in an argument. `<tool_call>` may
+      not: it begins the next block, whatever was left open before. That keeps reading linear in the text's length.
+    """
+
+    stop: tuple[str, ...] = ()
+
+    def parse(self, text: str) -> ParsedTurn:
+        """Read one turn."""
+        contents, calls = list[str](), list[ParsedCall]()
+        position, thoughts_possible = 0, True
+        while tag := _TAG.search(text, position):
+            contents.append(text[position : tag.start()])
+            if tag[0] == OPEN:
+                call, position = _read_block(text, tag.end())
+                calls.append(call)
+                continue
+            end = text.find(THINK_END, tag.start())
+            position = len(text) if end < 0 else end + len(THINK_END)
+            contents.append(text[tag.start() : position])
+            if tag[0] == THINK_END and thoughts_possible:
+                contents, calls = [text[:position]], []
+            thoughts_possible = False
+        contents.append(text[position:])
+        return ParsedTurn("".join(contents).strip(), tuple(calls))
+
+
+def _read_block(text: str, start: int) -> tuple[ParsedCall, int]:
+    """The call whose block begins at `start`, just after its tag, and where reading goes on."""
+    limit = text.find(OPEN, start)
+    block = text[start : limit if limit >= 0 else len(text)]
+    try:
+        _, end = read_json(block)
+    except BadJSONError:  # said below, of the block's body alone
+        end = 0
+    close = _BLOCK_END.search(block, end)
+    body = block[: close.start()] if close else block
+    if close is None or close[0] == THINK_END:
+        return _read_call(body, closed=False), start + len(body)
+    return _read_call(body, closed=True), start + close.end()
+
+
+def _read_call(body: str, *, closed: bool) -> ParsedCall:
+    """The call that the text between two tags describes."""
+    name, body = "", body.strip()
+    try:
+        value, end = _json(body)
+        if isinstance(value, dict) and isinstance(said := value.get("name"), str) and is_unicode(said):
+            name = said
+        if rest := body[end:]:
+            raise BadJSONError(f"There is more than one JSON object in the tool call: {rest[:20]!r} follows the first.")
+        if not closed:
+            raise BadJSONError(f"The tool call is not closed: {CLOSE} is missing.")
+        if not isinstance(value, dict):
+            raise BadJSONError(f"The tool call is {json_type(value)}, not a JSON object.")
+        if not name:
+            raise BadJSONError('The tool call has no "name", or one that is not text.')
+        if "arguments" not in value:
+            raise BadJSONError('The tool call has no "arguments"; write {} for none.')
+        return ParsedCall(name, _arguments(value["arguments"]))
+    except BadJSONError as error:
+        return ParsedCall(name, body, f"{error} {_EXPECTED}")
+
+
+def _json(body: str) -> tuple[JsonValue, int]:
+    try:
+        return read_json(body)
+    except BadJSONError as error:
+        raise BadJSONError(f"The tool call is not valid JSON: {error}.") from None
+
+
+def _arguments(value: JsonValue) -> str:
+    try:
+        if isinstance(value, str):
+            value = read_object(value)
+        if not isinstance(value, dict):
+            raise BadJSONError(f"expected a JSON object, found {json_type(value)}")
+        return write_json(value)
+    except BadJSONError as error:
+        raise BadJSONError(f'"arguments": {error}.') from None

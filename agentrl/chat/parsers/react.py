@@ -1,0 +1,68 @@
+"""Calls as ReAct writes them: `Action: name`, `Action Input: {...}` (Yao et al. 2022, arXiv:2210.03629)."""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+
+from agentrl.chat.base import ParsedCall, ParsedTurn
+from agentrl.chat.parsers.json_text import BadJSONError, is_unicode, read_object, write_json
+
+# A label at the beginning of a line, with the markdown that models like to put around it:
+# "Action:", "**Action:** search", "### Action Input:", "- Thought:"
+_LABEL = re.compile(
+    r"^[ \t>#*_-]{0,8}(Thought|Action Input|Action|Observation|Final Answer)[ \t*_]{0,4}:[*_]{0,3}",
+    re.MULTILINE | re.IGNORECASE,
+)
+_EXPECTED = 'Write\nAction: tool name\nAction Input: {"argument": "value"}'
+
+
+class ReactParser:
+    """Reads `Action:` with the `Action Input:` that follows it; the rest of the turn is content.
+
+    - The input must be a JSON object, also for a tool with a single argument: a parser does not know the tools, and
+      a guess would let two texts mean one call.
+    - `Observation:` and what follows it was not for the model to write and is dropped. What follows `Final Answer:`
+      is the answer, whatever it looks like.
+    - Several actions before the first observation are several calls.
+    """
+
+    stop: tuple[str, ...] = ("Observation:",)
+    taught_by_prompt = True
+    """The system prompt explains this format, so it needs no chat template that writes tool calls."""
+
+    def parse(self, text: str) -> ParsedTurn:
+        """Read one turn."""
+        labels = list(_LABEL.finditer(text))
+        ends = [following.start() for _, following in pairwise(labels)] + [len(text)]
+        contents, calls = [text[: labels[0].start()] if labels else text], list[ParsedCall]()
+        action: str | None = None  # named, and waiting for its input
+        for label, end in zip(labels, ends[: len(labels)], strict=True):
+            kind, said = label[1].lower(), text[label.end() : end]
+            if action is not None:
+                calls.append(_call(action, said if kind == "action input" else None))
+            elif kind in ("thought", "action input"):
+                contents.append(text[label.start() : end])
+            action = said if kind == "action" else None
+            if kind == "final answer":
+                contents.append(text[label.start() :])
+            if kind in ("final answer", "observation"):
+                break
+        if action is not None:
+            calls.append(_call(action, None))
+        return ParsedTurn("".join(contents).strip(), tuple(calls))
+
+
+def _call(action: str, said: str | None) -> ParsedCall:
+    """The call of `action`, given what its `Action Input:` said, if there was one."""
+    name = action.strip().partition("\n")[0].strip(" \t\r*`'\"")
+    text = (said or "").strip().strip("`").removeprefix("json").strip()
+    try:
+        if not name or not is_unicode(name):
+            raise BadJSONError("Action: names no tool.")
+        if not text:
+            raise BadJSONError("There is no Action Input:; write {} for a tool without arguments.")
+        return ParsedCall(name, write_json(read_object(text)))
+    except BadJSONError as error:
+        what = f"{error}" if not (name and text) else f"Action Input: must be a JSON object: {error}."
+        return ParsedCall(name if is_unicode(name) else "", text, f"{what} {_EXPECTED}")

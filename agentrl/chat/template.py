@@ -1,0 +1,226 @@
+"""What a tokenizer's chat template writes around a model turn, learnt by rendering small made-up conversations."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from pydantic import JsonValue
+
+from agentrl.errors import TemplateError
+from agentrl.messages import FunctionCall, FunctionSchema, Message, MessageToolCall, ToolSchema
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+TURN = "zqTURNqz"  # stands for what the model wrote
+CALL_ID = "zqCALL0qz"  # nine letters and digits: some templates insist
+USER: Message = {"role": "user", "content": "Hi"}
+REPLY: Message = {"role": "assistant", "content": "Hello"}
+PLAIN_TURN: Message = {"role": "assistant", "content": TURN}
+OTHER_TOOLS = [ToolSchema(function=FunctionSchema(name=name, description=f"Does {name}.")) for name in ("f", "g")]
+
+
+def calling_turn(name: str, content: str = "", arguments: JsonValue = None) -> Message:
+    """An assistant message that calls a tool."""
+    call = MessageToolCall(id=CALL_ID, type="function", function=FunctionCall(name=name, arguments=arguments or {}))
+    return Message(role="assistant", content=content, tool_calls=[call])
+
+
+@dataclass(frozen=True, slots=True)
+class EndOfTurn:
+    """How the template ends an assistant turn: blanks it puts before the token, and the token."""
+
+    blanks: str
+    token: str
+    token_id: int
+
+    @property
+    def text(self) -> str:
+        """All of it."""
+        return self.blanks + self.token
+
+
+class Template:
+    """A chat template; every question to it is a rendering of a conversation of a few messages.
+
+    Raises:
+        TemplateError: from any method: the template fails, or cannot be continued after a model turn; says why.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, variables: Mapping[str, JsonValue]) -> None:
+        if not tokenizer.chat_template:
+            raise TemplateError(f"tokenizer '{tokenizer.name_or_path}' has no chat template: set model.chat_template")
+        self._tokenizer = tokenizer
+        self._variables = dict(variables)
+
+    def render(self, messages: Sequence[Message], schemas: Sequence[ToolSchema], *, prompt: bool) -> str:
+        """The whole conversation as text; `prompt` asks for the generation prompt at its end."""
+        tools = [schema.for_template() for schema in schemas] or None
+        try:
+            text: str = self._tokenizer.apply_chat_template(
+                list(messages), tools=tools, tokenize=False, add_generation_prompt=prompt, **self._variables
+            )
+        except Exception as error:  # a template is a program of the user's: whatever it raises is about the template
+            roles = ", ".join(message["role"] for message in messages)
+            reason = " ".join(str(error).split())
+            raise TemplateError(f"the chat template refuses a conversation of [{roles}]: {reason}") from error
+        return text
+
+    @cached_property
+    def end_of_turn(self) -> EndOfTurn:
+        """How an assistant turn ends."""
+        try:
+            text = self.render([USER, PLAIN_TURN, USER], (), prompt=True)
+        except TemplateError:  # it may know a single exchange only
+            text = self.render([USER, PLAIN_TURN], (), prompt=False)
+        _, found, after = text.partition(TURN)
+        if not found:
+            raise TemplateError("the chat template loses the assistant's content")
+        token = after.lstrip()
+        names = sorted(self.added_tokens, key=len, reverse=True)
+        name = next((name for name in names if token.startswith(name)), None)
+        if name is None:
+            raise TemplateError(
+                f"the chat template has no end-of-turn token after the assistant's content: {after[:30]!r} follows"
+            )
+        return EndOfTurn(after[: len(after) - len(token)], name, self.added_tokens[name])
+
+    @cached_property
+    def added_tokens(self) -> dict[str, int]:
+        """Text -> id of the tokens that the tokenizer finds before it looks at anything else."""
+        return dict(self._tokenizer.get_added_vocab())
+
+    @cached_property
+    def control_tokens(self) -> dict[str, int]:
+        """The added tokens that only the template may write: the special ones, and those it puts between turns."""
+        written = []
+        for role in ("tool", "user"):
+            try:
+                follows = self.follow([{"role": role, "content": "", "tool_call_id": CALL_ID}], OTHER_TOOLS)
+                written.append(self.end_of_turn.token + follows)
+            except TemplateError:  # it cannot be continued with that role, so there is nothing to guard
+                continue
+        special = set(self._tokenizer.all_special_tokens)
+        decoder = self._tokenizer.added_tokens_decoder
+        special.update(token.content for token in decoder.values() if token.special)
+        return {
+            text: token_id
+            for text, token_id in self.added_tokens.items()
+            if text in special or any(text in literal for literal in written)
+        }
+
+    def follow(
+        self, messages: Sequence[Message], schemas: Sequence[ToolSchema], earlier: Sequence[Message] = (USER,)
+    ) -> str:
+        """What the template puts after the end of a model turn: `messages`, and the prompt for the next turn."""
+        if not messages or messages[0]["role"] != "tool":
+            return self._after(PLAIN_TURN, messages, schemas, earlier)
+        try:
+            return self._after(calling_turn(TURN, TURN), messages, schemas, earlier)
+        except TemplateError:  # the template has no tool calls, or wants other ones: the turn is text like any other
+            return self._after(PLAIN_TURN, messages, schemas, earlier)
+
+    def _after(
+        self, turn: Message, messages: Sequence[Message], schemas: Sequence[ToolSchema], earlier: Sequence[Message]
+    ) -> str:
+        text = self.render([*earlier, turn, *messages], schemas, prompt=True)
+        _, found, after = text.partition(TURN)
+        if not found:
+            raise TemplateError("the chat template loses the assistant's content")
+        inside, ended, rest = after.partition(self.end_of_turn.token)
+        if not ended or (turn is PLAIN_TURN and inside.strip()):
+            raise TemplateError(
+                f"the chat template does not end the assistant's turn with {self.end_of_turn.token!r} "
+                f"here: {after[:30]!r} follows"
+            )
+        if TURN in rest:
+            raise TemplateError("the chat template repeats the assistant's turn in what follows it")
+        return rest
+
+    def turn(self, message: Message, schemas: Sequence[ToolSchema]) -> tuple[str, str]:
+        """An assistant message as the last one: (the prompt before it, its text with the end-of-turn token)."""
+        head = self.render([USER], schemas, prompt=True)
+        whole = self.render([USER, message], schemas, prompt=False)
+        if not whole.startswith(head):
+            raise TemplateError(
+                "the chat template does not begin a saved assistant turn with the generation prompt: "
+                f"{head[-40:]!r} against {whole[len(head) - 40 : len(head)]!r}"
+            )
+        text, ended, _ = whole[len(head) :].rpartition(self.end_of_turn.token)
+        return (head, text + ended) if ended else (head, whole[len(head) :] + self.end_of_turn.text)
+
+    @cached_property
+    def tools_matter(self) -> bool:
+        """Whether what follows a turn depends on which tools there are (beyond whether there are any)."""
+        for role in ("tool", "user"):
+            probe: list[Message] = [{"role": role, "content": "x", "name": "f", "tool_call_id": CALL_ID}]
+            try:
+                if self.follow(probe, OTHER_TOOLS[:1]) != self.follow(probe, OTHER_TOOLS):
+                    return True
+            except TemplateError:  # asked again, and reported, with real messages
+                continue
+        return False
+
+
+def check(template: Template, schemas: Sequence[ToolSchema], roles: Collection[str]) -> None:
+    """Refuse a template that cannot be continued with messages of these roles, however often.
+
+    Raises:
+        TemplateError: says why.
+    """
+    _check_generation_prompt(template, schemas)
+    shapes = [(role, number) for role in sorted(roles) for number in ((1, 2) if role == "tool" else (1,))]
+    for role, num_messages in shapes:
+        _check_contents(template, schemas, _new_messages(role, num_messages, schemas))
+    for role, num_messages in shapes:
+        _check_histories(template, schemas, _new_messages(role, num_messages, schemas), with_tools="tool" in roles)
+
+
+def _new_messages(role: str, num_messages: int, schemas: Sequence[ToolSchema]) -> list[Message]:
+    messages = [Message(role=role, content=f"zqNEW{index}qz") for index in range(num_messages)]
+    if role == "tool":
+        for message in messages:
+            message.update(name=schemas[0].name if schemas else "f", tool_call_id=CALL_ID)
+    return messages
+
+
+def _check_generation_prompt(template: Template, schemas: Sequence[ToolSchema]) -> None:
+    """A template may need none (`[/INST]` says it all), but not write a header that it does not offer."""
+    bare = template.render([USER], schemas, prompt=False)
+    if template.render([USER], schemas, prompt=True) != bare:
+        return
+    answered = template.render([USER, PLAIN_TURN], schemas, prompt=False)
+    header = answered[len(bare) :].partition(TURN)[0] if answered.startswith(bare) else ""
+    if header.strip():
+        raise TemplateError(
+            f"the chat template has no generation prompt: {header!r} stands before the assistant's content, "
+            "but add_generation_prompt does not add it"
+        )
+
+
+def _check_contents(template: Template, schemas: Sequence[ToolSchema], messages: Sequence[Message]) -> None:
+    seen = re.findall(r"zqNEW\dqz", template.follow(messages, schemas))
+    if seen != [message["content"] for message in messages]:
+        what = "loses" if len(seen) < len(messages) else "repeats" if len(seen) > len(messages) else "reorders"
+        raise TemplateError(
+            f"the chat template {what} the content of {messages[0]['role']} messages after a model turn"
+        )
+
+
+def _check_histories(
+    template: Template, schemas: Sequence[ToolSchema], messages: Sequence[Message], *, with_tools: bool
+) -> None:
+    histories: list[list[Message]] = [[USER, REPLY, USER]]
+    if with_tools:
+        caller = calling_turn(schemas[0].name if schemas else "f", "Hello")
+        histories.append([USER, caller, *_new_messages("tool", 1, schemas)])
+    first = template.follow(messages, schemas)
+    if any(template.follow(messages, schemas, earlier) != first for earlier in histories):
+        raise TemplateError(
+            f"what the chat template writes for {messages[0]['role']} messages depends on the turns before: "
+            "it differs between one and two model turns"
+        )

@@ -1,0 +1,1 @@
+"""Code written for other libraries, run as it is."""

@@ -1,0 +1,79 @@
+"""Dialogues from rows: whole conversations to imitate."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from pydantic import JsonValue, ValidationError
+
+from agentrl.config.data import DataConfig
+from agentrl.data.fields import SYSTEM_ROLES, FieldError, parse_json, read_messages, required, with_system, wrong
+from agentrl.data.rows import Row, Rows
+from agentrl.data.table import Table, load_table
+from agentrl.errors import suggestion
+from agentrl.messages import Message, ToolSchema
+
+_ROLES = SYSTEM_ROLES | {"user", "assistant", "tool"}
+
+
+class Dialogue(NamedTuple):
+    """A conversation, and the tools its assistant was offered."""
+
+    messages: list[Message]
+    tools: list[ToolSchema] | None
+
+
+def load_dialogues(files: Sequence[str], config: DataConfig, *, max_samples: int = -1) -> Table[Dialogue]:
+    """The dialogues of `files`: column `messages`, and optionally `tools` (a list of schemas, or its JSON text).
+
+    `config.system_prompt` is put before dialogues that bring no system message.
+
+    Raises:
+        DataError: a file or a row cannot be used; names file, row and field. Every row is checked here.
+    """
+
+    def read(row: Row, position: int, rows: Rows) -> Dialogue:
+        messages = read_messages(required(row, "messages", "a list of messages"), "messages")
+        _check_order(messages)
+        return Dialogue(with_system(messages, config.system_prompt), _tools(row.get("tools")))
+
+    return load_table(files, read, max_samples)
+
+
+def _check_order(messages: list[Message]) -> None:
+    roles = [message["role"] for message in messages]
+    for i, role in enumerate(roles):
+        if role not in _ROLES:
+            raise FieldError(f"field 'messages[{i}].role': unknown role '{role}': {suggestion(role, _ROLES)}")
+        if role in SYSTEM_ROLES and i:
+            raise FieldError(f"field 'messages[{i}]': a {role} message must come first")
+    for i, (before, role) in enumerate(pairwise(["", *roles])):
+        if role == before != "tool":
+            raise FieldError(f"field 'messages[{i}]': two {role} messages in a row, expected turns that alternate")
+        if role == "tool" and before != "tool" and not (i and messages[i - 1].get("tool_calls")):
+            raise FieldError(f"field 'messages[{i}]': a tool message that answers no tool call")
+    if "assistant" not in roles:
+        raise FieldError("field 'messages': no assistant turn, so there is nothing to learn")
+
+
+def _tools(value: JsonValue) -> list[ToolSchema] | None:
+    if not value:
+        return None
+    tools = parse_json(value, "tools")
+    if not isinstance(tools, list):
+        raise wrong("tools", "a list of tool schemas", tools)
+    return [_tool(tool, f"tools[{i}]") for i, tool in enumerate(tools)] or None
+
+
+def _tool(value: JsonValue, field: str) -> ToolSchema:
+    wrapped = value if isinstance(value, dict) and "function" in value else {"function": value}
+    try:
+        return ToolSchema.model_validate(wrapped)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in (field, *first["loc"]))
+        raise FieldError(
+            f"field '{key}': {first['msg']}, expected {{function: {{name, description, parameters}}}}"
+        ) from error

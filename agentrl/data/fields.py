@@ -1,0 +1,117 @@
+"""Reading single fields of a row, with one sentence about what is wrong with it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import cast
+
+from pydantic import JsonValue
+
+from agentrl.data.rows import Row
+from agentrl.errors import suggestion
+from agentrl.messages import FunctionCall, Message, MessageToolCall
+
+SYSTEM_ROLES = frozenset({"system", "developer"})
+
+
+class FieldError(Exception):
+    """What is wrong with a field; whoever knows file and row makes a DataError of it."""
+
+
+def wrong(field: str, expected: str, value: object) -> FieldError:
+    """The error of a field that holds something else than expected."""
+    names = {dict: "an object", list: "a list", str: "text", bool: "true or false", int: "a number", float: "a number"}
+    return FieldError(f"field '{field}': expected {expected}, got {names.get(type(value), 'nothing')}")
+
+
+def required(row: Row, key: str, expected: str) -> JsonValue:
+    """The value of `key`.
+
+    Raises:
+        FieldError: missing or null; names the nearest column.
+    """
+    if row.get(key) is None:
+        raise FieldError(f"no field '{key}', expected {expected}; {suggestion(key, row.keys() - {key})}")
+    return row[key]
+
+
+def optional_text(row: Row, key: str) -> str | None:
+    """The text at `key`, None where there is none."""
+    value = row.get(key)
+    if value is not None and not isinstance(value, str):
+        raise wrong(key, "text", value)
+    return value
+
+
+def optional_object(row: Row, key: str, within: str = "") -> Mapping[str, JsonValue]:
+    """The object at `key`, empty where there is none."""
+    value = row.get(key)
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise wrong(within + key, "an object", value)
+    return value
+
+
+def read_messages(value: JsonValue, field: str) -> list[Message]:
+    """Chat messages: every one has a role, and content or tool calls, whose arguments become objects."""
+    if not isinstance(value, list) or not value:
+        raise wrong(field, "a list of messages", value or None)
+    return [_message(item, f"{field}[{i}]") for i, item in enumerate(value)]
+
+
+def with_system(messages: list[Message], system_prompt: str | None) -> list[Message]:
+    """`messages` with the system prompt in front, unless they bring one or there is none to put."""
+    if system_prompt is None or messages[0]["role"] in SYSTEM_ROLES:
+        return messages
+    return [Message(role="system", content=system_prompt), *messages]
+
+
+def _message(value: JsonValue, field: str) -> Message:
+    if not isinstance(value, dict):
+        raise wrong(field, "an object with role and content", value)
+    if not isinstance(value.get("role"), str):
+        raise wrong(f"{field}.role", "text", value.get("role"))
+    message: dict[str, JsonValue] = {key: item for key, item in value.items() if item is not None}
+    if calls := message.pop("tool_calls", None):
+        message["tool_calls"] = cast(JsonValue, _tool_calls(calls, f"{field}.tool_calls"))
+    elif not isinstance(message.get("content"), str | list):
+        raise wrong(f"{field}.content", "text, or a list of parts", message.get("content"))
+    return cast(Message, message)
+
+
+def _tool_calls(value: JsonValue, field: str) -> list[MessageToolCall]:
+    if not isinstance(value, list):
+        raise wrong(field, "a list of calls", value)
+    return [_tool_call(item, f"{field}[{i}]") for i, item in enumerate(value)]
+
+
+def _tool_call(value: JsonValue, field: str) -> MessageToolCall:
+    function = value.get("function", value) if isinstance(value, dict) else value  # the bare form has no wrapper
+    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+        raise wrong(field, "an object {function: {name, arguments}}", value)
+    call = MessageToolCall(
+        type="function",
+        function=FunctionCall(name=str(function["name"]), arguments=_arguments(function, f"{field}.arguments")),
+    )
+    if isinstance(value, dict) and isinstance(value.get("id"), str):
+        call["id"] = str(value["id"])
+    return call
+
+
+def _arguments(function: Mapping[str, JsonValue], field: str) -> JsonValue:
+    arguments = parse_json(function.get("arguments") or {}, field)
+    if not isinstance(arguments, dict):
+        raise wrong(field, "an object", arguments)
+    return arguments
+
+
+def parse_json(value: JsonValue, field: str) -> JsonValue:
+    """`value`, parsed where it is JSON text."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return cast(JsonValue, json.loads(value))
+    except ValueError as error:
+        raise FieldError(f"field '{field}': not JSON: {error}") from error

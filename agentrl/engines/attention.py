@@ -1,0 +1,148 @@
+"""Attention over the engine's own KV store, plugged into transformers through its attention interface.
+
+Axes: M packed tokens of a step, R rows, C columns (new tokens a row), W keys a row, H query heads, K key-value heads,
+G = H / K query heads that share a key, D head size, F features a cached token has in one layer (all keys, all values).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
+from transformers import AttentionInterface
+
+from agentrl.engines.paged_kv import KVStore
+
+PAGED = "agentrl_paged"
+"""Name of our attention; no mask function is registered under it, so transformers builds no mask for it."""
+
+HARMLESS = {"dropout", "is_causal", "sliding_window", "position_ids", "use_cache", "cache_position", "return_dict"}
+HARMLESS |= {"output_attentions", "output_hidden_states", "output_router_logits", "num_items_in_batch"}
+"""What layers pass that changes nothing here: windows are read from the masks at load, the rest is for training."""
+
+
+class UnfaithfulError(Exception):
+    """This model's attention cannot be reproduced over cached keys and values; the text says why."""
+
+
+@dataclass
+class Step:
+    """One forward of packed tokens: R rows of up to C new tokens, each row reading the KV of its own blocks.
+
+    Attributes:
+        write: [M], where in the store each packed token's KV goes.
+        positions: [R, C], the position of each new token in its sequence; 0 for padding.
+        blocks: [R, W / 16], the blocks each row reads.
+        cells: [M], which of the R x C cells a packed token is; None when every cell is a token, in order.
+        windows: the sliding window of each layer, None for full attention.
+    """
+
+    store: KVStore
+    write: Tensor
+    positions: Tensor
+    blocks: Tensor
+    cells: Tensor | None
+    windows: Mapping[int, int | None]
+    biases: dict[tuple[int | None, int], Tensor] = field(default_factory=dict)
+
+    def bias(self, window: int | None, num_groups: int, dtype: torch.dtype) -> Tensor:
+        """[R, 1, C * G, W], 0 where a query may look and -inf elsewhere; made once a step."""
+        key = (window, num_groups)
+        if key not in self.biases:
+            self.biases[key] = self._bias(window, num_groups, dtype)
+        return self.biases[key]
+
+    def _bias(self, window: int | None, num_groups: int, dtype: torch.dtype) -> Tensor:
+        rows, columns = self.positions.shape
+        keys_W = torch.arange(self.blocks.shape[1] * self.store.block_size, device=self.positions.device)
+        queries_RC1 = self.positions[:, :, None]
+        hidden_RCW = keys_W > queries_RC1
+        if window is not None:
+            hidden_RCW |= keys_W <= queries_RC1 - window
+        bias_RCW = torch.zeros(hidden_RCW.shape, dtype=dtype, device=keys_W.device).masked_fill_(hidden_RCW, -torch.inf)
+        return bias_RCW[:, :, None].expand(-1, -1, num_groups, -1).reshape(rows, 1, columns * num_groups, -1)
+
+
+class _Active(threading.local):
+    """The step that the engine's thread is computing: models need not pass it through their layers."""
+
+    step: Step | None = None
+
+
+ACTIVE = _Active()
+
+
+def paged_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    **others: object,
+) -> tuple[Tensor, None]:
+    """Store the new keys and values [1, K, M, D], then let each row's queries [1, H, M, D] look at its own sequence.
+
+    Raises:
+        UnfaithfulError: the layer passes something that is not understood here.
+    """
+    step = ACTIVE.step
+    layer = getattr(module, "layer_idx", None)
+    # whatever is given without being understood must not be ignored: it would change the numbers
+    unknown = {name for name, given in others.items() if given is not None} - HARMLESS
+    if step is None or not isinstance(layer, int) or layer not in step.windows or attention_mask is not None or unknown:
+        raise UnfaithfulError(f"layer {layer} passes to its attention what is not understood: {sorted(unknown)}")
+    step.store.write(layer, step.write, key[0].transpose(0, 1), value[0].transpose(0, 1))
+    keys, values = step.store.read(layer, step.blocks)
+    folded, num_groups = _fold(step, query, keys.shape[1])
+    bias = step.bias(step.windows[layer], num_groups, query.dtype)
+    if softcap is None and s_aux is None:
+        attended = scaled_dot_product_attention(folded, keys, values, attn_mask=bias, scale=scaling)
+    else:
+        scale = scaling if scaling is not None else query.shape[-1] ** -0.5
+        attended = _explicit_attention(folded, keys, values, bias, scale, softcap, s_aux)
+    return _unfold(step, attended, num_groups), None
+
+
+def _fold(step: Step, query: Tensor, num_key_heads: int) -> tuple[Tensor, int]:
+    """[1, H, M, D] -> [R, K, C * G, D]: heads that share a key become queries of one head, so keys are not repeated."""
+    tokens_MHD = query[0].transpose(0, 1)
+    (rows, columns), (_, heads, size) = step.positions.shape, tokens_MHD.shape
+    if step.cells is not None:
+        tokens_MHD = tokens_MHD.new_zeros(rows * columns, heads, size).index_copy_(0, step.cells, tokens_MHD)
+    groups = heads // num_key_heads
+    grid = tokens_MHD.reshape(rows, columns, num_key_heads, groups, size).permute(0, 2, 1, 3, 4)
+    return grid.reshape(rows, num_key_heads, columns * groups, size), groups
+
+
+def _unfold(step: Step, attended: Tensor, num_groups: int) -> Tensor:
+    """[R, K, C * G, D] -> [1, M, H, D], the layout transformers expects back."""
+    rows, key_heads, _, size = attended.shape
+    grid = attended.reshape(rows, key_heads, -1, num_groups, size).permute(0, 2, 1, 3, 4)
+    tokens = grid.reshape(1, -1, key_heads * num_groups, size)
+    return tokens if step.cells is None else tokens[:, step.cells]
+
+
+def _explicit_attention(
+    query: Tensor, keys: Tensor, values: Tensor, bias: Tensor, scale: float, softcap: float | None, sinks: Tensor | None
+) -> Tensor:
+    """Attention written out, for scores that are capped (Gemma 2) or compete with a learned sink (gpt-oss)."""
+    scores = query @ keys.transpose(2, 3) * scale
+    if softcap is not None:
+        scores = torch.tanh(scores / softcap) * softcap
+    scores = scores + bias
+    if sinks is not None:
+        rows, key_heads, queries, _ = scores.shape
+        sinks_KG = sinks.reshape(1, key_heads, 1, -1).expand(rows, -1, queries * key_heads // sinks.numel(), -1)
+        scores = torch.cat([scores, sinks_KG.reshape(rows, key_heads, queries, 1).to(scores.dtype)], dim=-1)
+    weights = torch.softmax(scores, dim=-1, dtype=torch.float32).to(values.dtype)
+    return weights[..., : keys.shape[2]] @ values
+
+
+AttentionInterface.register(PAGED, paged_attention)

@@ -1,0 +1,177 @@
+"""Running the model on rows of new tokens: packed over the KV store, or whole sequences where KV cannot be reused."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import PretrainedConfig, PreTrainedModel
+
+from agentrl.engines.attention import ACTIVE, PAGED, Step
+from agentrl.engines.paged_kv import BLOCK_SIZE, IntArray, KVStore, num_blocks_for
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Tokens `start` to `end` of a sequence are new; `blocks` hold its KV."""
+
+    token_ids: Sequence[int]
+    start: int
+    end: int
+    blocks: IntArray
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Rows and columns of a step. When `fixed`, every step is padded to exactly these (design, section 9)."""
+
+    rows: int
+    columns: int
+    fixed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much runs at a time: requests, and the shapes of the two kinds of step."""
+
+    max_num_seqs: int
+    prefill: Shape
+    decode: Shape
+
+
+def limits_for(device: str, max_num_seqs: int, *, fixed: bool) -> Limits:
+    """What fits the caches of a CPU core, and more where launches cost more than sums."""
+    rows, columns = (8, 16) if device == "cpu" else (16, 128)
+    decode_rows = min(max_num_seqs, 32 if device == "cpu" else 256)
+    return Limits(max_num_seqs, Shape(rows, columns, fixed), Shape(decode_rows, 1, fixed))
+
+
+def one_by_one(limits: Limits) -> Limits:
+    """The same, a single row a step: for models whose rows change each other's last bits."""
+    return replace(limits, prefill=replace(limits.prefill, rows=1), decode=replace(limits.decode, rows=1))
+
+
+class Runner(Protocol):
+    """Computes rows. `kv_reuse` says whether what was computed once is kept."""
+
+    kv_reuse: bool
+    store: KVStore
+
+    def prefill(self, rows: Sequence[Row], shape: Shape) -> None:
+        """Compute and store the KV of new tokens."""
+        ...
+
+    def decode(self, rows: Sequence[Row], shape: Shape) -> Tensor:
+        """Logits [R, V] that follow each row's last token; each row has one new token."""
+        ...
+
+
+class PagedRunner:
+    """Forwards only new tokens, packed into one sequence of M; our attention tells the rows apart."""
+
+    kv_reuse = True
+
+    def __init__(self, model: PreTrainedModel, windows: Mapping[int, int | None]) -> None:
+        self.model = model
+        self.store = KVStore()
+        self.windows = windows
+        self._configs = configs_of(model)
+        self._keep_last = (
+            {"logits_to_keep": 1} if "logits_to_keep" in inspect.signature(model.forward).parameters else {}
+        )
+
+    def prefill(self, rows: Sequence[Row], shape: Shape) -> None:
+        """Compute and store the KV of new tokens; logits are made for one token only, where the model allows it."""
+        self._forward(rows, shape, **self._keep_last)
+
+    def decode(self, rows: Sequence[Row], shape: Shape) -> Tensor:
+        """Logits [R, V] that follow each row's one new token."""
+        return self._forward(rows, shape)[: len(rows)]
+
+    def _forward(self, rows: Sequence[Row], shape: Shape, **options: int) -> Tensor:
+        ids_M, positions_M, step = self._step(rows, shape)
+        ACTIVE.step = step
+        try:
+            with attention_implementation(self._configs, PAGED):
+                output = self.model(input_ids=ids_M[None], position_ids=positions_M[None], use_cache=False, **options)
+        finally:
+            ACTIVE.step = None
+        logits: Tensor = output.logits[0]
+        return logits
+
+    def _step(self, rows: Sequence[Row], shape: Shape) -> tuple[Tensor, Tensor, Step]:
+        num_rows = shape.rows if shape.fixed else len(rows)
+        num_columns = shape.columns if shape.fixed else max(row.end - row.start for row in rows)
+        width = max(num_blocks_for(row.end) for row in rows)
+        cells = np.zeros((3, num_rows, num_columns), dtype=np.int64)  # token ids, positions, where to write
+        used = np.zeros((num_rows, num_columns), dtype=bool)
+        blocks_RN = np.zeros((num_rows, width), dtype=np.int64)
+        for number, row in enumerate(rows):
+            length, held = row.end - row.start, num_blocks_for(row.end)
+            positions = np.arange(row.start, row.end)
+            blocks_RN[number, :held] = row.blocks[:held]
+            cells[0, number, :length] = row.token_ids[row.start : row.end]
+            cells[1, number, :length] = positions
+            cells[2, number, :length] = row.blocks[positions // BLOCK_SIZE] * BLOCK_SIZE + positions % BLOCK_SIZE
+            used[number, :length] = True
+        packed = None if shape.fixed or used.all() else np.flatnonzero(used)
+        ids, positions_RC, write = torch.from_numpy(cells).to(self.model.device).unbind(0)
+        chosen = None if packed is None else torch.from_numpy(packed).to(self.model.device)
+        ids_M, positions_M, write_M = (
+            cell.flatten() if chosen is None else cell.flatten()[chosen] for cell in (ids, positions_RC, write)
+        )
+        blocks = torch.from_numpy(blocks_RN).to(self.model.device)
+        return ids_M, positions_M, Step(self.store, write_M, positions_RC, blocks, chosen, self.windows)
+
+
+class WholeRunner:
+    """Forwards each sequence from its start for every token: for models whose past is not plain keys and values."""
+
+    kv_reuse = False
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self.model = model
+        self.store = KVStore()
+
+    def prefill(self, rows: Sequence[Row], shape: Shape) -> None:
+        """Nothing is kept, so nothing is computed before it is needed."""
+
+    def decode(self, rows: Sequence[Row], shape: Shape) -> Tensor:
+        """Logits [R, V] that follow each row's last token, each row alone."""
+        return torch.stack([self._last_logits(row.token_ids[: row.end]) for row in rows])
+
+    def _last_logits(self, token_ids: Sequence[int]) -> Tensor:
+        ids = torch.tensor([list(token_ids)], device=self.model.device)
+        logits: Tensor = self.model(input_ids=ids, use_cache=False).logits[0, -1]
+        return logits
+
+
+def configs_of(model: PreTrainedModel) -> list[PretrainedConfig]:
+    """Every configuration that a layer of the model may read its attention from."""
+    found = {id(part.config): part.config for part in model.modules() if isinstance(part, PreTrainedModel)}
+    for part in model.modules():
+        if isinstance(config := getattr(part, "config", None), PretrainedConfig):
+            found[id(config)] = config
+    return list(found.values())
+
+
+@contextmanager
+def attention_implementation(configs: Sequence[PretrainedConfig], name: str) -> Iterator[None]:
+    """Attention `name` inside the block, and what it was before after it.
+
+    The internal field is set because the public one is made for loading: it walks sub-configurations and checks names.
+    """
+    before = [config._attn_implementation_internal for config in configs]
+    for config in configs:
+        config._attn_implementation_internal = name
+    try:
+        yield
+    finally:
+        for config, implementation in zip(configs, before, strict=True):
+            config._attn_implementation_internal = implementation

@@ -1,0 +1,198 @@
+"""Which requests are computed next: continuous batching, one prefill or decode step at a time."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+
+from agentrl.engines.base import FinishReason
+from agentrl.engines.conversations import Conversations
+from agentrl.engines.forward import Limits, Row, Runner
+from agentrl.engines.jobs import Conversation, Job
+from agentrl.engines.sampling import Draw, sample
+from agentrl.engines.stopping import DecodingTokenizer, matched_stop
+
+MAX_PREFILLS_IN_A_ROW = 8
+"""Prefill goes first, so that rows decode together; but decoding never waits longer than this."""
+
+
+class NonFiniteLogitsError(RuntimeError):
+    """The model answered NaN; the text names the session. Other requests go on."""
+
+
+class Scheduler:
+    """Runs jobs to their end; lives on the engine's thread. `step` does one step."""
+
+    def __init__(
+        self, runner: Runner, conversations: Conversations, limits: Limits, tokenizer: DecodingTokenizer | None
+    ) -> None:
+        self.runner = runner
+        self.conversations = conversations
+        self.version = 0
+        self.counters: Counter[str] = Counter()
+        self.waiting: list[Job] = []
+        self.running: list[Job] = []
+        self._parked: list[Job] = []  # waiting for others to compute the beginning they share
+        self._limits = limits
+        self._tokenizer = tokenizer
+        self._prefills_in_a_row = 0
+
+    @property
+    def jobs(self) -> list[Job]:
+        """Every job that has not ended."""
+        return [*self.running, *self._parked, *self.waiting]
+
+    def step(self) -> bool:
+        """Admit what can be admitted and compute one step; False when there is nothing to compute."""
+        self._admit()
+        prefilling = [job for job in self.running if _conversation(job).num_cached < len(job.token_ids) - 1]
+        ready = [job for job in self.running if _conversation(job).num_cached == len(job.token_ids) - 1]
+        if prefilling and (not ready or self._prefills_in_a_row < MAX_PREFILLS_IN_A_ROW):
+            self._prefills_in_a_row += 1
+            self._prefill(prefilling)
+        elif ready:
+            self._prefills_in_a_row = 0
+            self._decode_all(ready)
+        return bool(prefilling or ready)
+
+    def abort(self, chosen: Callable[[Job], bool]) -> None:
+        """End jobs with what they have, and forget their KV."""
+        for job in [job for job in self.jobs if chosen(job)]:
+            self._leave(job, self.conversations.drop)
+            job.resolve(job.completion(FinishReason.ABORT))
+
+    def fail_all(self, error: Exception) -> None:
+        """End every job with an error; what is cached may be half written, so it goes too."""
+        jobs = self.jobs
+        for job in jobs:
+            self._leave(job, self.conversations.drop)
+        self.conversations.forget_all([])
+        for job in jobs:
+            job.resolve(error)
+
+    def weights_changed(self, version: int) -> None:
+        """What is sampled from here on carries `version`; jobs under way compute their KV anew."""
+        self.version = version
+        self.conversations.forget_all([_conversation(job) for job in self.running])
+
+    def _admit(self) -> None:
+        while self.waiting and len(self.running) < self._limits.max_num_seqs:
+            job = self.waiting[0]
+            context = job.token_ids[:-1]  # the last token is fed by the first decode step, which yields the logits
+            conversation = self.conversations.open(job.request.session)
+            if self.conversations.must_wait(conversation, context):
+                self._parked.append(self.waiting.pop(0))
+                continue
+            if not self.conversations.reserve(conversation, job.max_length):
+                return
+            self._start(self.waiting.pop(0), conversation, context)
+
+    def _start(self, job: Job, conversation: Conversation, context: Sequence[int]) -> None:
+        self.conversations.begin(conversation, context)
+        conversation.token_ids = job.token_ids
+        job.conversation = conversation
+        job.num_reused = conversation.num_cached if self.runner.kv_reuse else 0
+        self.counters["prompt_tokens"] += len(job.token_ids)
+        self.counters["cached_tokens"] += job.num_reused
+        self.running.append(job)
+        self._prefill_done(job)
+
+    def _prefill(self, jobs: Sequence[Job]) -> None:
+        rows, parts = self._plan_prefill(jobs)
+        self.runner.prefill(rows, self._limits.prefill)
+        self.counters["prefill_steps"] += 1
+        for job, end in parts.items():
+            conversation = _conversation(job)
+            self.counters["forwarded_tokens"] += end - conversation.num_cached
+            conversation.num_cached = end
+            self._prefill_done(job)
+
+    def _plan_prefill(self, jobs: Iterable[Job]) -> tuple[list[Row], dict[Job, int]]:
+        """Rows that fit one step, oldest job first, and how far each job gets.
+
+        A long piece may span rows of one step: in every layer all keys are written before any query reads.
+        """
+        shape = self._limits.prefill
+        rows: list[Row] = []
+        parts: dict[Job, int] = {}
+        columns = shape.columns
+        for job in jobs:
+            conversation, last = _conversation(job), len(job.token_ids) - 1
+            self.conversations.extend(conversation, last)
+            if not rows and not shape.fixed:
+                columns = min(shape.rows * shape.columns, last - conversation.num_cached)
+            start = conversation.num_cached
+            while start < last and (not rows or (len(rows) + 1) * columns <= shape.rows * shape.columns):
+                end = min(start + columns, last)
+                rows.append(Row(job.token_ids, start, end, conversation.blocks))
+                parts[job] = start = end
+        return rows, parts
+
+    def _prefill_done(self, job: Job) -> None:
+        conversation = _conversation(job)
+        if conversation.num_cached == len(job.token_ids) - 1:
+            self.conversations.prefilled(conversation)
+            self._unpark()
+
+    def _unpark(self) -> None:
+        self.waiting[:0], self._parked = self._parked, []
+
+    def _decode_all(self, jobs: list[Job]) -> None:
+        """One token for every ready job, in batches of equal length as far as possible, so that little is padded."""
+        rows = self._limits.decode.rows
+        if len(jobs) > rows:
+            jobs = sorted(jobs, key=lambda job: len(job.token_ids))
+        for first in range(0, len(jobs), rows):
+            self._decode(jobs[first : first + rows])
+
+    def _decode(self, jobs: Sequence[Job]) -> None:
+        for job in jobs:
+            self.conversations.extend(_conversation(job), len(job.token_ids))
+        rows = [
+            Row(job.token_ids, len(job.token_ids) - 1, len(job.token_ids), _conversation(job).blocks) for job in jobs
+        ]
+        logits = self.runner.decode(rows, self._limits.decode)
+        draws = [Draw(job.request.sampling, job.seed, len(job.logprobs)) for job in jobs]
+        token_ids, logprobs = sample(logits, draws)
+        self.counters["decode_steps"] += 1
+        self.counters["forwarded_tokens"] += len(jobs) if self.runner.kv_reuse else sum(row.end for row in rows)
+        for job, token_id, logprob in zip(jobs, token_ids, logprobs, strict=True):
+            _conversation(job).num_cached += 1
+            self._sampled(job, token_id, logprob)
+
+    def _sampled(self, job: Job, token_id: int, logprob: float) -> None:
+        if token_id < 0:
+            return self._fail_non_finite(job)
+        job.add(token_id, logprob, self.version)
+        self.counters["sampled_tokens"] += 1
+        stops, matched = job.request.sampling.stop, None
+        if stops and self._tokenizer is not None:
+            matched = matched_stop(self._tokenizer, job.token_ids[-len(job.logprobs) :], stops)
+        if matched is not None or token_id in job.stop_token_ids:
+            self._finish(job, FinishReason.STOP, matched)
+        elif len(job.token_ids) >= job.max_length:
+            self._finish(job, FinishReason.LENGTH)
+        return None
+
+    def _finish(self, job: Job, reason: FinishReason, matched: str | None = None) -> None:
+        self._leave(job, self.conversations.end)
+        job.resolve(job.completion(reason, matched))
+
+    def _fail_non_finite(self, job: Job) -> None:
+        blocks = _conversation(job).blocks.tolist()
+        self._leave(job, self.conversations.drop)
+        self.runner.store.clear_blocks([0, *(block for block in blocks if not self.conversations.books.is_held(block))])
+        job.resolve(NonFiniteLogitsError(f"the logits of session '{job.request.session}' are not finite"))
+
+    def _leave(self, job: Job, part_with: Callable[[Conversation], None]) -> None:
+        for queue in (self.running, self.waiting, self._parked):
+            if job in queue:
+                queue.remove(job)
+        if job.conversation is not None:
+            part_with(job.conversation)
+        self._unpark()  # they may have waited for this job
+
+
+def _conversation(job: Job) -> Conversation:
+    assert job.conversation is not None, "only running jobs have a conversation"
+    return job.conversation

@@ -1,0 +1,192 @@
+"""An engine that answers from a script: for tests, for examples, and to measure everything that is not sampling."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Sequence
+from itertools import count
+from typing import Protocol
+
+from agentrl.engines.base import Completion, FinishReason, GenerateRequest, PauseMode, WeightStream
+from agentrl.engines.stopping import matched_stop
+from agentrl.trajectory import VersionSpan
+
+Answer = str | Sequence[int]
+"""A reply: token ids, or text to be encoded."""
+
+NOTHING = Completion((), (), (), FinishReason.ABORT)
+
+
+class ScriptTokenizer(Protocol):
+    """What replies in text and stop strings need of a tokenizer."""
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        """Token ids of a text."""
+        ...
+
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool) -> str:
+        """Text of token ids."""
+        ...
+
+
+class ScriptedEngine:
+    """Answers what `reply` says. It keeps no KV, so `release` has nothing to do.
+
+    Args:
+        reply: a function of the request, or a list of replies given out in the order of the requests, from the start
+            again after the last. A reply is token ids or text.
+        tokenizer: needed for replies in text and for stop strings.
+        of_text: `reply` is a function of the decoded context instead.
+        stop_token_id: ends a reply that has no stop token of the request's own; None ends it without.
+        logprob: reported for every token.
+        delay_s: seconds a reply takes.
+    """
+
+    def __init__(
+        self,
+        reply: Callable[[GenerateRequest], Answer] | Callable[[str], Answer] | Sequence[Answer],
+        *,
+        tokenizer: ScriptTokenizer | None = None,
+        of_text: bool = False,
+        stop_token_id: int | None = None,
+        logprob: float = 0.0,
+        delay_s: float = 0.0,
+    ) -> None:
+        self.version = 0
+        self._reply = _function_of_request(reply, tokenizer if of_text else None)
+        self._tokenizer, self._stop_token_id = tokenizer, stop_token_id
+        self._logprob, self._delay_s = logprob, delay_s
+        self._counters: Counter[str] = Counter()
+        self._resumed: asyncio.Event | None = None  # only while paused
+        self._in_place = False
+        self._answering: set[asyncio.Task[None]] = set()
+        self._sessions: dict[asyncio.Task[None], str] = {}
+        self._closed = False
+
+    async def generate(self, request: GenerateRequest) -> Completion:
+        """The script's answer; see `Engine.generate`."""
+        if not request.token_ids:
+            raise ValueError("the context is empty")
+        disturbed = (self._delay_s or self._resumed) and not await self._wait(request)
+        if self._closed or disturbed:
+            return NOTHING
+        return self._completion(request)
+
+    async def load_weights(self, weights: WeightStream, version: int) -> None:
+        """There are no weights; what is answered from here on carries `version`."""
+        self.version = version
+
+    async def pause(self, mode: PauseMode = "drain") -> None:
+        """New requests wait; under `drain` those that are being answered are awaited."""
+        self._in_place = mode == "in_place"
+        self._resumed = self._resumed or asyncio.Event()
+        if mode == "drain" and self._answering:
+            await asyncio.wait(self._answering)
+
+    async def resume(self) -> None:
+        """Go on after `pause`."""
+        if self._resumed is not None:
+            self._resumed.set()
+            self._resumed = None
+
+    async def abort(self, session: str) -> None:
+        """The session's requests come back empty."""
+        self._cancel([task for task, name in self._sessions.items() if name == session])
+
+    async def release(self, session: str) -> None:
+        """There is no KV."""
+
+    async def close(self) -> None:
+        """All requests come back empty."""
+        self._closed = True
+        self._cancel(list(self._sessions))
+
+    def metrics(self) -> dict[str, float]:
+        """Counters since the start; nothing is ever forwarded or cached."""
+        names = (
+            "prompt_tokens",
+            "cached_tokens",
+            "forwarded_tokens",
+            "sampled_tokens",
+            "decode_steps",
+            "prefill_steps",
+        )
+        return {**{name: float(self._counters[name]) for name in names}, "running_requests": float(len(self._sessions))}
+
+    async def _wait(self, request: GenerateRequest) -> bool:
+        """Wait out the pause and the delay; False when aborted or past the deadline."""
+        task = asyncio.ensure_future(self._turn())
+        self._sessions[task] = request.session
+        try:
+            await asyncio.wait({task}, timeout=request.deadline_s)
+            return task.done() and not task.cancelled()
+        finally:
+            task.cancel()
+            del self._sessions[task]
+
+    async def _turn(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None  # it was made by `_wait`
+        if self._resumed is not None:
+            await self._resumed.wait()
+        self._answering.add(task)
+        try:
+            await asyncio.sleep(self._delay_s)
+        finally:
+            self._answering.discard(task)
+        if self._resumed is not None and self._in_place:
+            await self._resumed.wait()
+
+    def _cancel(self, tasks: Sequence[asyncio.Task[None]]) -> None:
+        for task in tasks:
+            task.cancel()
+
+    def _completion(self, request: GenerateRequest) -> Completion:
+        token_ids, reason, matched = self._cut(request, self._token_ids(request))
+        self._counters["prompt_tokens"] += len(request.token_ids)
+        self._counters["sampled_tokens"] += len(token_ids)
+        spans = (VersionSpan(self.version, len(token_ids)),) if token_ids else ()
+        return Completion(token_ids, [self._logprob] * len(token_ids), spans, reason, 0, matched)
+
+    def _token_ids(self, request: GenerateRequest) -> list[int]:
+        answer = self._reply(request)
+        if not isinstance(answer, str):
+            return list(answer)
+        if self._tokenizer is None:
+            raise ValueError("a reply in text needs a tokenizer, and this engine was given none")
+        return self._tokenizer.encode(answer, add_special_tokens=False)
+
+    def _cut(self, request: GenerateRequest, token_ids: list[int]) -> tuple[list[int], FinishReason, str | None]:
+        """The reply as far as sampling would have got: to a stop token or string, or to the longest length."""
+        sampling = request.sampling
+        own = () if self._stop_token_id is None else (self._stop_token_id,)
+        stops = sampling.stop_token_ids or own
+        if stops and not set(stops) & set(token_ids):
+            token_ids = [*token_ids, stops[0]]
+        for length in range(1, len(token_ids) + 1):
+            matched = self._matched(token_ids[:length], sampling.stop)
+            if matched is not None or token_ids[length - 1] in stops:
+                return token_ids[:length], FinishReason.STOP, matched
+            if length == sampling.max_new_tokens and length < len(token_ids):
+                return token_ids[:length], FinishReason.LENGTH, None
+        return token_ids, FinishReason.STOP, None
+
+    def _matched(self, token_ids: Sequence[int], stops: Sequence[str]) -> str | None:
+        if not stops:
+            return None
+        if self._tokenizer is None:
+            raise ValueError("stop strings need a tokenizer, and this engine was given none")
+        return matched_stop(self._tokenizer, token_ids, stops)
+
+
+def _function_of_request(
+    reply: Callable[[GenerateRequest], Answer] | Callable[[str], Answer] | Sequence[Answer],
+    tokenizer: ScriptTokenizer | None,
+) -> Callable[[GenerateRequest], Answer]:
+    if not callable(reply):
+        replies, turn = list(reply), count()
+        return lambda request: replies[next(turn) % len(replies)]
+    if tokenizer is not None:
+        return lambda request: reply(tokenizer.decode(request.token_ids, skip_special_tokens=False))  # type: ignore[arg-type]  # of_text says so
+    return reply  # type: ignore[return-value]  # not of_text

@@ -1,0 +1,195 @@
+"""The embedded engine: a Hugging Face causal language model sampled in this process, on a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import torch
+from transformers import PreTrainedModel
+
+from agentrl.engines.base import Completion, GenerateRequest, PauseMode, WeightStream
+from agentrl.engines.conversations import Conversations, NoKV
+from agentrl.engines.faithful import choose_runner
+from agentrl.engines.forward import limits_for, one_by_one
+from agentrl.engines.jobs import Job
+from agentrl.engines.paged_kv import BLOCK_SIZE, num_blocks_for
+from agentrl.engines.sampling import check_sampling
+from agentrl.engines.scheduler import Scheduler
+from agentrl.engines.stopping import DecodingTokenizer
+from agentrl.engines.weights_in_place import load_in_place
+from agentrl.engines.worker import Worker, settle_soon
+from agentrl.errors import ConfigError
+from agentrl.seeds import derive_seed
+
+
+class TorchEngine:
+    """Samples from `model` with continuous batching; KV is kept over a session's turns and shared by equal prompts.
+
+    Args:
+        model: any causal language model of transformers; the engine owns it from here on, nobody else may run it.
+        max_num_seqs: requests computed at a time; more wait.
+        max_sequence_length: longest context with its completion; the model's own limit if none is given.
+        max_kv_tokens: tokens of KV kept at a time; what `max_num_seqs` full sequences need if none is given.
+        deterministic: bitwise the same answers whatever runs beside them (design, section 9); somewhat slower.
+        device: moves the model there; it stays where it is if none is given.
+        eos_token_ids: end a turn where the request names none; the model's own if none are given.
+        tokenizer: needed for stop strings only.
+        seed: of requests that bring none.
+
+    The attribute `kv_reuse` is False where the model's past cannot be kept faithfully, so that every token is
+    computed from the start of its sequence; a warning says why.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        *,
+        max_num_seqs: int = 128,
+        max_sequence_length: int | None = None,
+        max_kv_tokens: int | None = None,
+        deterministic: bool = False,
+        device: str | torch.device | None = None,
+        eos_token_ids: Sequence[int] | None = None,
+        tokenizer: DecodingTokenizer | None = None,
+        seed: int = 0,
+    ) -> None:
+        self.model = model.eval() if device is None else model.eval().to(device)
+        self.max_sequence_length = max_sequence_length or _context_of(model)
+        self.eos_token_ids = eos_token_ids_of(model) if eos_token_ids is None else tuple(eos_token_ids)
+        self._vocabulary = model.get_input_embeddings().num_embeddings
+        self._tokenizer, self._seed, self._num_seedless = tokenizer, seed, 0
+        limits = limits_for(model.device.type, max_num_seqs, fixed=deterministic)
+        runner, isolated = choose_runner(model, self.max_sequence_length, limits)
+        self.kv_reuse = runner.kv_reuse
+        full_length = num_blocks_for(self.max_sequence_length)
+        self._capacity = num_blocks_for(max_kv_tokens) if max_kv_tokens else max_num_seqs * full_length
+        conversations = (Conversations if runner.kv_reuse else NoKV)(
+            runner.store,
+            self._capacity,
+            shares=not isolated,
+            full_length=min(full_length, self._capacity) if deterministic else None,
+        )
+        self._scheduler = Scheduler(runner, conversations, one_by_one(limits) if isolated else limits, tokenizer)
+        self._worker = Worker(self._scheduler)
+
+    async def generate(self, request: GenerateRequest) -> Completion:
+        """Sample one completion; see `Engine.generate`.
+
+        Raises:
+            ValueError: the request can never be served.
+            NonFiniteLogitsError: the model answered NaN.
+        """
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Completion] = loop.create_future()
+        job = self._job(request, partial(settle_soon, loop, future))
+        abort = partial(self._worker.submit, partial(self._worker.abort, lambda other: other is job))
+        self._worker.submit(partial(self._worker.accept, job))
+        deadline = None if request.deadline_s is None else loop.call_later(request.deadline_s, abort)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            abort()
+            raise
+        finally:
+            if deadline is not None:
+                deadline.cancel()
+
+    async def load_weights(self, weights: WeightStream, version: int) -> None:
+        """Replace weights in place, all or nothing; names left out keep their values. Requests under way go on."""
+        await self._worker.call(partial(self._load, weights, version))
+
+    async def pause(self, mode: PauseMode = "drain") -> None:
+        """Stop sampling; returns when nothing is being computed."""
+        loop = asyncio.get_running_loop()
+        quiet: asyncio.Future[None] = loop.create_future()
+        self._worker.submit(partial(self._worker.pause, mode, partial(settle_soon, loop, quiet, None)))
+        await quiet
+
+    async def resume(self) -> None:
+        """Go on after `pause`."""
+        await self._worker.call(self._worker.resume)
+
+    async def abort(self, session: str) -> None:
+        """End the session's requests with what they have, and forget its KV."""
+        await self._worker.call(partial(self._worker.abort, lambda job: job.request.session == session))
+        await self.release(session)
+
+    async def release(self, session: str) -> None:
+        """Forget the session's KV."""
+        await self._worker.call(partial(self._scheduler.conversations.release, session))
+
+    async def close(self) -> None:
+        """End all requests as `abort`, and the thread. A second call does nothing."""
+        if not self._worker.closed:
+            await self._worker.call(self._worker.stop)
+            self._worker.join()
+
+    def metrics(self) -> dict[str, float]:
+        """Counters since the start, and what is now: requests running and waiting, tokens of KV held."""
+        names = (
+            "prompt_tokens",
+            "cached_tokens",
+            "forwarded_tokens",
+            "sampled_tokens",
+            "decode_steps",
+            "prefill_steps",
+        )
+        conversations = self._scheduler.conversations
+        return {
+            **{name: float(self._scheduler.counters[name]) for name in names},
+            "evicted_sessions": float(conversations.num_evicted),
+            "running_requests": float(len(self._scheduler.running)),
+            "waiting_requests": float(len(self._scheduler.jobs) - len(self._scheduler.running)),
+            "kv_tokens": float(conversations.books.num_used * BLOCK_SIZE),
+            "kv_reuse": float(self.kv_reuse),
+        }
+
+    def _load(self, weights: WeightStream, version: int) -> None:
+        load_in_place(self.model, weights)
+        self._scheduler.weights_changed(version)
+
+    def _job(self, request: GenerateRequest, resolve: Callable[[Completion | Exception], None]) -> Job:
+        check_sampling(request.sampling)
+        max_length = self._checked_length(request)
+        if request.sampling.stop and self._tokenizer is None:
+            raise ValueError("stop strings need a tokenizer, and this engine was given none")
+        seed = request.sampling.seed
+        if seed is None:
+            self._num_seedless += 1
+            seed = derive_seed(self._seed, self._num_seedless)
+        stops = frozenset(request.sampling.stop_token_ids or self.eos_token_ids)
+        return Job(request, resolve, seed, stops, max_length, token_ids=list(request.token_ids))
+
+    def _checked_length(self, request: GenerateRequest) -> int:
+        """How long context and completion may get together."""
+        length = len(request.token_ids)
+        if not length:
+            raise ValueError("the context is empty")
+        if min(request.token_ids) < 0 or max(request.token_ids) >= self._vocabulary:
+            raise ValueError(f"the context has a token id outside the vocabulary of {self._vocabulary}")
+        if length >= self.max_sequence_length:
+            raise ValueError(f"the context has {length} tokens and leaves no room in {self.max_sequence_length}")
+        asked = request.sampling.max_new_tokens
+        wanted = min(self.max_sequence_length, length + asked if asked else self.max_sequence_length)
+        room = self._capacity * BLOCK_SIZE
+        if (wanted if asked else length + 1) > room:
+            raise ValueError(f"{wanted} tokens of context and completion never fit max_kv_tokens, {room}")
+        return min(wanted, room)
+
+
+def _context_of(model: PreTrainedModel) -> int:
+    limit = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    if not limit:
+        raise ConfigError("the model states no max_position_embeddings: give max_sequence_length")
+    return int(limit)
+
+
+def eos_token_ids_of(model: PreTrainedModel) -> tuple[int, ...]:
+    """The tokens that end a turn, from the generation configuration, else from the model's."""
+    for config in (model.generation_config, model.config.get_text_config()):
+        eos = getattr(config, "eos_token_id", None)
+        if eos is not None:
+            return (eos,) if isinstance(eos, int) else tuple(eos)
+    return ()

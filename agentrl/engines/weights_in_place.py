@@ -1,0 +1,41 @@
+"""Replacing a model's weights in place, all or nothing."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from agentrl.engines.base import WeightStream
+from agentrl.errors import suggestion
+
+
+def load_in_place(model: nn.Module, weights: WeightStream) -> None:
+    """Copy `weights` over the parameters and buffers of the same names; names left out keep their values.
+
+    Everything is looked at before anything is written. Tensors may live on other devices and in other number types.
+
+    Raises:
+        ValueError: an unknown name, a wrong shape, a name given twice, or two values for tied weights; nothing changed.
+    """
+    own = {**dict(model.named_parameters(remove_duplicate=False)), **dict(model.named_buffers())}
+    checked = _checked(own, weights)
+    with torch.no_grad():
+        for name, tensor in checked.items():
+            own[name].copy_(tensor)
+
+
+def _checked(own: dict[str, Tensor], weights: WeightStream) -> dict[str, Tensor]:
+    given: dict[str, Tensor] = {}
+    first_name_of: dict[int, str] = {}
+    for name, tensor in weights:
+        if name not in own:
+            raise ValueError(f"the model has no weight '{name}': {suggestion(name, own)}")
+        if own[name].shape != tensor.shape:
+            raise ValueError(f"weight '{name}' has shape {tuple(tensor.shape)}, expected {tuple(own[name].shape)}")
+        if name in given:
+            raise ValueError(f"weight '{name}' is given twice")
+        twin = first_name_of.setdefault(id(own[name]), name)
+        if twin != name and not torch.equal(given[twin], tensor):
+            raise ValueError(f"weights '{twin}' and '{name}' are tied, and two different values are given")
+        given[name] = tensor
+    return given

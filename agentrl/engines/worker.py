@@ -1,0 +1,142 @@
+"""The one thread that computes: it does what it is told between steps, and answers event loops."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from queue import Empty, SimpleQueue
+from typing import TypeVar
+
+import torch
+
+from agentrl.engines.base import FinishReason, PauseMode
+from agentrl.engines.jobs import Job
+from agentrl.engines.scheduler import Scheduler
+
+T = TypeVar("T")
+
+
+class Worker:
+    """Consumes commands and steps the scheduler while it is busy; waits on the command queue otherwise.
+
+    Everything but `submit` and `call` happens on its thread, which starts with the first command and ends with `close`.
+    """
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self.closed = False
+        self._scheduler = scheduler
+        self._commands: SimpleQueue[Callable[[], object]] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._paused: PauseMode | None = None
+        self._held: list[Job] = []  # came while paused
+        self._on_drained: list[Callable[[], object]] = []
+
+    def submit(self, command: Callable[[], object]) -> None:
+        """Have `command` done soon; it must not raise."""
+        if self._thread is None and not self.closed:
+            run = partial(self._run, torch.get_num_threads())
+            self._thread = threading.Thread(target=run, name="agentrl-torch-engine", daemon=True)
+            self._thread.start()
+        self._commands.put(command)
+        if self._thread is None:
+            self._obey(wait=False)  # closed: nobody else is left to do it
+
+    async def call(self, function: Callable[[], T]) -> T:
+        """The result, or the error, of `function` on the thread."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+
+        def answer() -> None:
+            try:
+                settle_soon(loop, future, function())
+            except Exception as error:
+                settle_soon(loop, future, error)
+
+        self.submit(answer)
+        return await future
+
+    def accept(self, job: Job) -> None:
+        """Take a new request."""
+        if self.closed:
+            job.resolve(job.completion(FinishReason.ABORT))
+        else:
+            (self._held if self._paused else self._scheduler.waiting).append(job)
+
+    def abort(self, chosen: Callable[[Job], bool]) -> None:
+        """End requests with what they have."""
+        self._scheduler.abort(chosen)
+        for job in [job for job in self._held if chosen(job)]:
+            self._held.remove(job)
+            job.resolve(job.completion(FinishReason.ABORT))
+
+    def pause(self, mode: PauseMode, when_quiet: Callable[[], object]) -> None:
+        """Hold new requests; `when_quiet` is called once nothing is being computed."""
+        self._paused = mode
+        self._on_drained.append(when_quiet)
+
+    def resume(self) -> None:
+        """Go on."""
+        self._paused = None
+        self._scheduler.waiting.extend(self._held)
+        self._held = []
+
+    def stop(self) -> None:
+        """End all requests, then the thread."""
+        self.closed = True
+        self.abort(lambda job: True)
+
+    def join(self) -> None:
+        """Wait for the thread, once it was told to stop."""
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+            self._obey(wait=False)  # what came too late for the thread
+
+    def _run(self, num_threads: int) -> None:
+        torch.set_num_threads(num_threads)  # OpenMP's count is a thread's own
+        with torch.inference_mode():
+            while not self.closed:
+                self._obey(wait=not self._step())
+                self._tell_quiet()
+        self._obey(wait=False)
+        self._tell_quiet()
+
+    def _step(self) -> bool:
+        """One step, if there is one to do. An error is our bug: it reaches all who wait, and the thread lives."""
+        if self._paused == "in_place":
+            return False
+        try:
+            return self._scheduler.step()
+        except Exception as error:
+            self._scheduler.fail_all(error)
+            return True
+
+    def _obey(self, *, wait: bool) -> None:
+        with suppress(Empty):
+            while True:
+                self._commands.get(block=wait)()
+                wait = False
+
+    def _tell_quiet(self) -> None:
+        if self.closed or self._paused != "drain" or not self._scheduler.jobs:
+            callbacks, self._on_drained = self._on_drained, []
+            for tell in callbacks:
+                tell()
+
+
+def settle_soon(loop: asyncio.AbstractEventLoop, future: asyncio.Future[T], result: T | Exception) -> None:
+    """Give a future of `loop` its result from another thread; nobody is left to tell when the loop has ended."""
+    with suppress(RuntimeError):
+        loop.call_soon_threadsafe(_settle, future, result)
+
+
+def _settle(future: asyncio.Future[T], result: T | Exception) -> None:
+    if future.done():
+        return
+    if isinstance(result, Exception):
+        future.set_exception(result)
+    else:
+        future.set_result(result)

@@ -1,0 +1,1 @@
+"""Simulated users who answer the model."""

@@ -1,0 +1,28 @@
+"""A user who tells the model whether its answer to a word problem is right."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pydantic import JsonValue
+
+from agentrl.answers import as_number, final_number
+from agentrl.errors import DataError
+from agentrl.interactions.base import BaseInteraction
+from agentrl.messages import Message
+
+
+class Gsm8kInteraction(BaseInteraction):
+    """Ends with score 1 once the last number of the model's turn is `ground_truth`; else asks to try again."""
+
+    async def generate_response(
+        self, instance_id: str, messages: Sequence[Message], ground_truth: object = None, **kwargs: object
+    ) -> tuple[bool, str, float, dict[str, JsonValue]]:
+        """Judge the last assistant message."""
+        expected = as_number(ground_truth)
+        if expected is None:
+            raise DataError(f"interaction_kwargs.ground_truth must be a number, not {ground_truth!r}")
+        said = next((str(m.get("content") or "") for m in reversed(messages) if m["role"] == "assistant"), "")
+        if final_number(said, "flexible") == expected:
+            return True, "Your response is correct!", 1.0, {}
+        return False, "Your response is incorrect! You need to reflect on your answer and try again.", 0.0, {}

@@ -1,0 +1,106 @@
+"""The simulated user of one rollout."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Mapping, Sequence
+from functools import partial
+from types import TracebackType
+from typing import Self
+from uuid import uuid4
+
+from agentrl.errors import AgentRLError, DataError, suggestion
+from agentrl.interactions.base import BaseInteraction
+from agentrl.messages import Message
+from agentrl.offload import Lane, Offload, OverdueError, UnavailableError
+from agentrl.signatures import keyword_filter
+from agentrl.task import Task
+from agentrl.tools.base import InfraError
+
+_LOGGER = logging.getLogger(__name__)
+_OFFLOAD = Offload()  # one loop thread for all simulated users, so that they may share clients
+
+
+class InteractionSession:
+    """Started on entry, ended on exit whatever happens. What the user's code raises becomes `InfraError`.
+
+    Raises:
+        DataError: the row names an interaction that is not there, or none where there are several.
+    """
+
+    def __init__(self, interactions: Mapping[str, BaseInteraction], task: Task, timeout_s: float = 60.0) -> None:
+        self._interaction = _chosen(interactions, task)
+        self._options = {name: value for name, value in task.interaction_kwargs.items() if name != "name"}
+        self._timeout_s = timeout_s
+        self._lane = Lane(f"interaction '{self._interaction.name}'")
+        self._id: str | None = None
+
+    async def respond(self, messages: Sequence[Message]) -> tuple[bool, str, float]:
+        """Answer the model's last turn: (the conversation is over, text, score of the turn).
+
+        Raises:
+            InfraError: the interaction failed or took too long.
+        """
+        answer = await self._run("generate_response", self._id, list(messages))
+        try:
+            done, text, score = answer[:3]  # type: ignore[index]  # a user's code may return anything
+            return bool(done), str(text), float(score)
+        except (TypeError, ValueError) as error:
+            raise InfraError(
+                f"{self._lane.name} answered {answer!r:.200}, expected (done, text, score, data)"
+            ) from error
+
+    async def score(self) -> float:
+        """`calculate_score`: the user's score for the whole rollout.
+
+        Raises:
+            InfraError: the interaction failed or gave no number.
+        """
+        value = await self._run("calculate_score", self._id)
+        try:
+            return float(value)  # type: ignore[arg-type]  # a user's code may return anything
+        except (TypeError, ValueError) as error:
+            raise InfraError(f"{self._lane.name} gave the score {value!r:.200}") from error
+
+    async def __aenter__(self) -> Self:
+        self._id = str(await self._run("start_interaction", uuid4().hex))
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            await self._run("finalize_interaction", self._id, detached=True)
+        except InfraError as failure:  # harms nothing but what it leaves open
+            _LOGGER.warning("%s", failure, exc_info=failure)
+
+    async def _run(self, method: str, *arguments: object, detached: bool = False) -> object:
+        where = f"{self._lane.name}, {method}"
+        try:
+            running = _OFFLOAD.begin(partial(self._invoke, method, *arguments), self._lane)
+            return await running.result(self._timeout_s, detached=detached)
+        except OverdueError:
+            raise InfraError(f"{where} took longer than {self._timeout_s:g} seconds") from None
+        except (InfraError, UnavailableError) as error:
+            raise InfraError(f"{where}: {error}") from error
+        except AgentRLError:  # the user's own mistake, such as a row without what the interaction needs
+            raise
+        except Exception as error:  # whatever a user's code raises
+            raise InfraError(f"{where} raised {type(error).__name__}: {error}") from error
+
+    async def _invoke(self, method: str, *arguments: object) -> object:
+        function = getattr(self._interaction, method)
+        if not inspect.signature(function).parameters:  # verl's own calculate_score and finalize_interaction take none
+            return await function()
+        return await function(*arguments, **keyword_filter(function)(self._options))
+
+
+def _chosen(interactions: Mapping[str, BaseInteraction], task: Task) -> BaseInteraction:
+    name = task.interaction_kwargs.get("name")
+    if name is None and len(interactions) == 1:
+        return next(iter(interactions.values()))
+    if name not in interactions:
+        named = f"names interaction '{name}'" if name is not None else "names no interaction"
+        raise DataError(f"row {task.index} {named}: {suggestion(str(name), interactions)}")
+    return interactions[str(name)]

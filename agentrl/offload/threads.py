@@ -1,0 +1,149 @@
+"""Daemon threads for functions, and an event loop on one of them for coroutines."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from queue import SimpleQueue
+from typing import TypeVar
+
+from agentrl.offload.reply import Reply, UnavailableError
+
+T = TypeVar("T")
+Work = Callable[[], Coroutine[object, object, T]]
+"""Makes the coroutine, on the thread that runs it."""
+
+
+class Workers:
+    """Daemon threads, as many as there are calls at a time: a hung one delays neither the others nor the exit."""
+
+    def __init__(self) -> None:
+        self._idle: list[SimpleQueue[Callable[[], None] | None]] = []
+        self._closed = False
+
+    def submit(self, job: Callable[[], None]) -> None:
+        """Run `job`, which must not raise, on a thread.
+
+        Raises:
+            UnavailableError: no further thread can be started.
+        """
+        try:
+            self._idle.pop().put(job)
+        except IndexError:
+            inbox: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+            inbox.put(job)
+            try:
+                threading.Thread(target=self._serve, args=(inbox,), name="agentrl-worker", daemon=True).start()
+            except RuntimeError as error:
+                raise UnavailableError(str(error)) from error
+
+    def close(self) -> None:
+        """End the idle threads now, and the others once their jobs end."""
+        self._closed = True
+        while self._idle:
+            self._idle.pop().put(None)
+
+    def _serve(self, inbox: SimpleQueue[Callable[[], None] | None]) -> None:
+        while (job := inbox.get()) is not None:
+            job()
+            del job  # what it refers to is not to live until the next one
+            if self._closed:
+                return
+            self._idle.append(inbox)
+
+
+class DaemonExecutor(ThreadPoolExecutor):
+    """Lets `asyncio.to_thread` inside a user's coroutine use daemon threads: the stock ones block the exit."""
+
+    def __init__(self, workers: Workers) -> None:
+        super().__init__(max_workers=1)
+        self._workers = workers
+
+    def submit(self, fn: Callable[..., T], /, *args: object, **kwargs: object) -> Future[T]:
+        """Run `fn` on a thread."""
+        future: Future[T] = Future()
+
+        def job() -> None:
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(fn(*args, **kwargs))
+                except BaseException as error:  # handed to whoever awaits it
+                    future.set_exception(error)
+
+        self._workers.submit(job)
+        return future
+
+
+class LoopThread:
+    """An event loop on a daemon thread."""
+
+    def __init__(self, workers: Workers) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.loop.set_default_executor(DaemonExecutor(workers))
+        self._drained = False
+        self._thread = threading.Thread(target=self._serve, name="agentrl-user-loop", daemon=True)
+        self._thread.start()
+
+    def begin(self, work: Work[T], reply: Reply[T]) -> None:
+        """Start `work` on the loop; its end reaches `reply`."""
+        self.loop.call_soon_threadsafe(self._begin, work, reply)
+
+    def cut(self, reply: Reply[T]) -> None:
+        """Cancel the work of `reply`."""
+        with suppress(RuntimeError):  # a retired loop that is closed by now
+            self.loop.call_soon_threadsafe(_cut, reply)
+
+    def retire(self) -> None:
+        """End once what runs on it has ended."""
+        self.loop.call_soon_threadsafe(lambda: self.loop.create_task(self._drain()))
+
+    def join(self, timeout_s: float) -> None:
+        """Wait for the end."""
+        self._thread.join(timeout_s)
+
+    def _serve(self) -> None:
+        while not self._drained:
+            with suppress(SystemExit, KeyboardInterrupt):  # of a task that a user's coroutine started
+                self.loop.run_forever()
+        self.loop.close()
+
+    def _begin(self, work: Work[T], reply: Reply[T]) -> None:
+        reply.task = self.loop.create_task(_contained(work))
+        reply.task.add_done_callback(partial(_report, reply))
+
+    async def _drain(self) -> None:
+        while others := asyncio.all_tasks() - {asyncio.current_task()}:
+            await asyncio.wait(others)
+        self._drained = True
+        self.loop.stop()
+
+
+async def _contained(work: Work[T]) -> T:
+    try:
+        return await work()
+    except (SystemExit, KeyboardInterrupt) as error:  # either would end the loop that all calls share
+        raise as_error(error) from error
+
+
+def _report(reply: Reply[T], task: asyncio.Task[T]) -> None:
+    if task.cancelled():
+        reply.bring(error=RuntimeError("the coroutine cancelled itself"))
+    elif (error := task.exception()) is not None:
+        reply.bring(error=error)
+    else:
+        reply.bring(task.result())
+
+
+def _cut(reply: Reply[T]) -> None:
+    reply.cut = True
+    if reply.task is not None:
+        reply.task.cancel()
+
+
+def as_error(error: BaseException) -> RuntimeError:
+    """An exception that ends nothing but the call, for one that would end the program."""
+    return RuntimeError(f"{type(error).__name__}: {error}")

@@ -1,0 +1,48 @@
+"""The built-in rewards, and which data sources take which."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import get_args
+
+from pydantic import JsonValue
+
+from agentrl.answers import NumberMethod, as_number, final_number, normalised
+from agentrl.errors import ConfigError, RewardError
+from agentrl.registry import Registry
+
+rewards: Registry[Callable[..., object]] = Registry(
+    "reward", {"exact_match": f"{__name__}:exact_match", "gsm8k": f"{__name__}:gsm8k"}
+)
+"""Reward functions by name; register your own with `@rewards.register("name")`."""
+
+SOURCES = {"openai/gsm8k": "gsm8k", "gsm8k": "gsm8k"}
+"""data_source -> built-in reward, for `reward.name: auto`."""
+
+
+def exact_match(solution_str: str, ground_truth: JsonValue, extra_info: Mapping[str, object]) -> float:
+    """1 where the last turn is the ground truth, or one of them; case, blanks and a closing full stop aside."""
+    answer = normalised(extra_info.get("last_turn", solution_str))
+    valid = ground_truth if isinstance(ground_truth, list) else [ground_truth]
+    return float(answer in map(normalised, valid))
+
+
+def gsm8k(
+    solution_str: str,
+    ground_truth: JsonValue,
+    method: NumberMethod = "strict",
+    format_score: float = 0.0,
+    score: float = 1.0,
+) -> float:
+    """`score` where the final number is the ground truth, `format_score` for another number, 0 without one.
+
+    `method` is `strict` (`#### N` is asked for) or `flexible` (the last number counts).
+    """
+    if method not in get_args(NumberMethod):
+        raise ConfigError(f"reward 'gsm8k': method must be strict or flexible, not '{method}'")
+    if (expected := as_number(ground_truth)) is None:
+        raise RewardError(f"the ground truth {ground_truth!r} is no number")
+    answer = final_number(solution_str, method)
+    if answer is None:
+        return 0.0
+    return score if answer == expected else format_score

@@ -1,0 +1,1 @@
+"""Rollouts: attempts at tasks, run side by side, scored and counted."""

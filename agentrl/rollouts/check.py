@@ -1,0 +1,52 @@
+"""Whether a rollout that a loop returned is what it claims to be."""
+
+from __future__ import annotations
+
+from agentrl.agent_loops.recording import Recording
+from agentrl.trajectory import Author, Rollout, Segment, Stop, Trajectory
+
+
+def checked(rollout: object, recording: Recording, max_response_tokens: int) -> Rollout:
+    """`rollout`, or a failed one in its place if it would be trained on wrongly."""
+    try:
+        return _check(rollout, recording, max_response_tokens)
+    except (TypeError, ValueError) as error:
+        return Rollout([], Stop.ERROR, error=f"{type(error).__name__}: {error}")
+
+
+def _check(rollout: object, recording: Recording, max_response_tokens: int) -> Rollout:
+    if not isinstance(rollout, Rollout):
+        raise TypeError(f"run must return a Rollout, not {type(rollout).__name__}")
+    if not isinstance(rollout.stop, Stop):
+        raise TypeError(f"rollout.stop must be a Stop, not {rollout.stop!r}")
+    for number, trajectory in enumerate(rollout.trajectories):
+        if not isinstance(trajectory, Trajectory):
+            raise TypeError(f"trajectory {number} must be a Trajectory, not {type(trajectory).__name__}")
+        if trajectory.num_response_tokens > max_response_tokens:
+            raise ValueError(
+                f"trajectory {number} has {trajectory.num_response_tokens} response tokens, "
+                f"data.max_response_length allows {max_response_tokens}"
+            )
+        _check_sampled(number, trajectory, recording)
+    return rollout
+
+
+def _check_sampled(number: int, trajectory: Trajectory, recording: Recording) -> None:
+    start = 0
+    for segment in trajectory.segments:
+        stop = start + len(segment)
+        if segment.author is Author.DEMONSTRATION:
+            raise ValueError(f"trajectory {number}: a live rollout holds no demonstration")
+        if segment.author is Author.MODEL:
+            try:
+                _check_same(segment, recording.claim(trajectory.token_ids, start, stop))
+            except ValueError as error:
+                raise ValueError(f"trajectory {number}: {error}") from error
+        start = stop
+
+
+def _check_same(segment: Segment, sampled: list[Segment]) -> None:
+    if list(segment.logprobs or ()) != [logprob for part in sampled for logprob in part.logprobs or ()]:
+        raise ValueError("log-probabilities of sampled tokens are not the engine's")
+    if any(part.temperature != segment.temperature for part in sampled):
+        raise ValueError("the temperature of a model segment is not the one it was sampled at")

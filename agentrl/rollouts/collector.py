@@ -1,0 +1,61 @@
+"""Groups of rollouts: every task n times, side by side, each with a seed of its own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from agentrl.engines.base import SamplingParams
+from agentrl.errors import AgentRLError
+from agentrl.seeds import derive_seed
+from agentrl.task import Task
+from agentrl.trajectory import Group, Rollout, Stop
+
+if TYPE_CHECKING:
+    from agentrl.rollouts.runner import RolloutRunner
+
+
+class AllFailedError(AgentRLError):
+    """Not one rollout of a step came to its end: something is wrong with the agent loop or around it."""
+
+
+async def collect(
+    runner: RolloutRunner,
+    tasks: Sequence[Task],
+    *,
+    n: int,
+    sampling: SamplingParams,
+    seed: int,
+    max_concurrent: int,
+) -> list[Group]:
+    """`n` rollouts of every task, in the order of the tasks, at most `max_concurrent` at a time.
+
+    Rollout i of a task has the seed derive_seed(seed, task.uid, i), whatever runs beside it. When one rollout raises
+    (the user's mistake, our bug) or the caller is cancelled, all others are cancelled and cleaned up first.
+
+    Raises:
+        AllFailedError: every rollout ended with an error; its text is the first one's.
+    """
+    slots = asyncio.Semaphore(max_concurrent)
+
+    async def attempt(task: Task, number: int) -> Rollout:
+        async with slots:
+            return await runner.run(task, sampling, seed=derive_seed(seed, task.uid, number))
+
+    try:
+        async with asyncio.TaskGroup() as together:
+            running = [[together.create_task(attempt(task, number)) for number in range(n)] for task in tasks]
+    except BaseExceptionGroup as failures:
+        raise failures.exceptions[0] from None
+    groups = [
+        Group(task, [attempt.result() for attempt in attempts]) for task, attempts in zip(tasks, running, strict=True)
+    ]
+    _refuse_all_failed(groups)
+    return groups
+
+
+def _refuse_all_failed(groups: Sequence[Group]) -> None:
+    rollouts = [rollout for group in groups for rollout in group.rollouts]
+    if rollouts and all(rollout.stop is Stop.ERROR for rollout in rollouts):
+        raise AllFailedError(f"all {len(rollouts)} rollouts failed; the first: {rollouts[0].error}")

@@ -1,0 +1,62 @@
+"""How one rollout reaches the engine: its sessions, its deadline, a seed for each turn, and a record of it all."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import count
+
+from agentrl.agent_loops.recording import Recording
+from agentrl.engines.base import Completion, Engine, FinishReason, GenerateRequest, SamplingParams
+from agentrl.seeds import derive_seed
+
+_SERIAL = count()  # session names only have to differ; nothing else depends on them
+
+
+class RolloutGenerate:
+    """The `Generate` of one rollout.
+
+    Args:
+        seed: the rollout's; turn t of trajectory k samples with derive_seed(seed, k, t).
+        deadline: on the running loop's clock; None waits for ever.
+
+    Attributes:
+        recording: what was sampled.
+        cut_by_deadline: whether the deadline ended the last turn.
+    """
+
+    def __init__(self, engine: Engine, *, seed: int, deadline: float | None = None) -> None:
+        self.recording = Recording()
+        self.cut_by_deadline = False
+        self._engine = engine
+        self._seed = seed
+        self.deadline = deadline
+        self._name = f"rollout-{next(_SERIAL)}"
+        self._num_turns: Counter[int] = Counter()
+
+    async def __call__(self, token_ids: Sequence[int], sampling: SamplingParams, *, trajectory: int = 0) -> Completion:
+        """Sample one turn."""
+        turn = self._num_turns[trajectory]
+        self._num_turns[trajectory] += 1
+        num_context = len(token_ids)  # the caller's list may grow later
+        seeded = replace(sampling, seed=derive_seed(self._seed, trajectory, turn))
+        request = GenerateRequest(token_ids, seeded, self._session(trajectory), self._remaining_s())
+        completion = await self._engine.generate(request)
+        self.cut_by_deadline = completion.finish_reason is FinishReason.ABORT and self._remaining_s() == 0
+        self.recording.add(token_ids, num_context, completion, sampling)
+        return completion
+
+    async def release(self) -> None:
+        """The rollout is over: the engine may forget it."""
+        for trajectory in self._num_turns:
+            await self._engine.release(self._session(trajectory))
+
+    def _session(self, trajectory: int) -> str:
+        return f"{self._name}-{trajectory}"
+
+    def _remaining_s(self) -> float | None:
+        if self.deadline is None:
+            return None
+        return max(0.0, self.deadline - asyncio.get_running_loop().time())

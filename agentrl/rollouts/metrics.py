@@ -1,0 +1,119 @@
+"""What a step's rollouts looked like, as numbers. Pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from itertools import chain
+from statistics import fmean, pstdev
+
+from agentrl.trajectory import Group, Outcome, Rollout, Stop, ToolCall
+
+
+def rollout_metrics(groups: Sequence[Group], success_threshold: float = 1.0) -> dict[str, float]:
+    """Names and values; rollouts that failed from outside count only in `rollouts/infra_failed`.
+
+    - `reward/mean`, `reward/std`, `reward/<name>` (other components), `success`, `success/<data_source>`
+    - `response_length/mean`, `/max`: tokens after the prompt, all trajectories together; `num_turns/mean`
+    - `tool_calls/mean`; `tool_calls/share`, of rollouts in which at least one call ended ok
+    - `tool/<name>/<outcome>`: share of its calls; `/calls`, `/p50_s`, `/p95_s`, `/tokens_per_call`
+    - `stop/<reason>`, `rollouts/failed`, `rollouts/infra_failed`: shares of rollouts
+    - `groups/zero_variance`: share of groups whose rewards are all equal, which teach nothing
+    """
+    rollouts = [rollout for group in groups for rollout in group.rollouts]
+    counted = [rollout for group in groups for rollout in _counted(group)]
+    if not counted:
+        return _failures(rollouts)
+    return {
+        **_rewards(groups, counted, success_threshold),
+        **_sizes(counted),
+        **_tools([call for rollout in counted for call in rollout.tool_calls]),
+        **{f"stop/{stop}": _share(rollout.stop is stop for rollout in counted) for stop in Stop},
+        **_failures(rollouts),
+    }
+
+
+def _rewards(groups: Sequence[Group], counted: Sequence[Rollout], success_threshold: float) -> dict[str, float]:
+    scores = [rollout.reward for rollout in counted]
+    by_source: dict[str, list[bool]] = defaultdict(list)
+    for group in groups:
+        by_source[group.task.data_source] += [each.reward >= success_threshold for each in _counted(group)]
+    by_name: dict[str, list[float]] = defaultdict(list)
+    for name, value in chain.from_iterable(rollout.rewards.items() for rollout in counted):
+        by_name[name].append(value)
+    by_name.pop("score", None)
+    spreads = [len({each.reward for each in _counted(group)}) for group in groups]
+    return {
+        "reward/mean": fmean(scores),
+        "reward/std": pstdev(scores),
+        **{f"reward/{name}": fmean(values) for name, values in sorted(by_name.items())},
+        "success": _share(score >= success_threshold for score in scores),
+        **{f"success/{source}": _share(successes) for source, successes in sorted(by_source.items()) if successes},
+        "groups/zero_variance": _share(spread == 1 for spread in spreads if spread),
+    }
+
+
+def _sizes(counted: Sequence[Rollout]) -> dict[str, float]:
+    lengths = [sum(trajectory.num_response_tokens for trajectory in rollout.trajectories) for rollout in counted]
+    turns = [sum(trajectory.num_turns for trajectory in rollout.trajectories) for rollout in counted]
+    return {
+        "response_length/mean": fmean(lengths),
+        "response_length/max": float(max(lengths)),
+        "num_turns/mean": fmean(turns),
+        "num_turns/max": float(max(turns)),
+        "tool_calls/mean": fmean(len(rollout.tool_calls) for rollout in counted),
+        "tool_calls/share": _share(_called_well(rollout) for rollout in counted),
+        "rollout_s/mean": fmean(rollout.duration_s for rollout in counted),
+        "rollout_s/max": max(rollout.duration_s for rollout in counted),
+    }
+
+
+def _tools(calls: Sequence[ToolCall]) -> dict[str, float]:
+    # a name that never reached a tool is the model's invention, and no name for a metric
+    real = {call.name for call in calls if call.outcome not in (Outcome.FORMAT_ERROR, Outcome.LIMIT_ERROR)}
+    by_name: dict[str, list[ToolCall]] = defaultdict(list)
+    for call in calls:
+        by_name[call.name if call.name in real else "unknown"].append(call)
+    metrics: dict[str, float] = {}
+    for name, its_calls in sorted(by_name.items()):
+        metrics |= {f"tool/{name}/{key}": value for key, value in _tool(its_calls).items()}
+    return metrics
+
+
+def _tool(calls: Sequence[ToolCall]) -> dict[str, float]:
+    durations = sorted(call.duration_s for call in calls)
+    return {
+        "calls": float(len(calls)),
+        **{outcome.value: _share(call.outcome is outcome for call in calls) for outcome in Outcome},
+        "p50_s": _percentile(durations, 50),
+        "p95_s": _percentile(durations, 95),
+        "tokens_per_call": fmean(call.num_tokens for call in calls),
+    }
+
+
+def _failures(rollouts: Sequence[Rollout]) -> dict[str, float]:
+    if not rollouts:
+        return {}
+    return {
+        "rollouts/failed": _share(rollout.stop is Stop.ERROR for rollout in rollouts),
+        "rollouts/infra_failed": _share(rollout.infra_failed for rollout in rollouts),
+    }
+
+
+def _counted(group: Group) -> list[Rollout]:
+    return [rollout for rollout in group.rollouts if not rollout.infra_failed]
+
+
+def _called_well(rollout: Rollout) -> bool:
+    return any(call.outcome is Outcome.OK for call in rollout.tool_calls)
+
+
+def _share(flags: Iterable[bool]) -> float:
+    """How many of `flags` are true, of all of them; 0 where there are none."""
+    listed = list(flags)
+    return sum(listed) / len(listed) if listed else 0.0
+
+
+def _percentile(ascending: Sequence[float], percent: int) -> float:
+    """The smallest value that `percent` of the values do not exceed (nearest rank)."""
+    return ascending[max(0, -(-percent * len(ascending) // 100) - 1)]

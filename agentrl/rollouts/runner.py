@@ -1,0 +1,170 @@
+"""One rollout from start to reward: its loop, what the loop needs, its deadline, its end, its score."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Coroutine, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from agentrl.agent_loops.base import AgentLoop
+from agentrl.agent_loops.loading import LoopFactory
+from agentrl.chat.parsers import check_parser
+from agentrl.config.run import RunConfig
+from agentrl.engines.base import Engine, SamplingParams
+from agentrl.errors import AgentRLError, RewardError
+from agentrl.interactions.base import BaseInteraction
+from agentrl.interactions.session import InteractionSession
+from agentrl.rewards.base import Reward
+from agentrl.rewards.view import solution_view
+from agentrl.rollouts.check import checked
+from agentrl.rollouts.failure import failed_rollout, innermost, salvaged
+from agentrl.rollouts.generate import RolloutGenerate
+from agentrl.task import Task
+from agentrl.tools.base import InfraError
+from agentrl.tools.toolbox import Toolbox
+from agentrl.trajectory import Rollout, Stop
+
+if TYPE_CHECKING:
+    from agentrl.chat.format import ChatFormat
+
+_LOGGER = logging.getLogger(__name__)
+
+GRACE_S = 1.0
+"""How long after its deadline a rollout is cut off the hard way. Before that the engine brings back what it has."""
+
+
+class RolloutRunner:
+    """Runs rollouts; safe to call any number of times at once from one event loop.
+
+    Whose fault is what: an exception out of a loop ends that rollout as `stop=error`, keeping what its conversations
+    hold; an `InfraError` does so as `infra_failed`; an `AgentRLError` (a wrong configuration, a reward function that
+    fails) propagates and ends the run.
+
+    Args:
+        reward: None leaves rollouts without a score.
+        interactions: the simulated users, where rows name one.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        chat: ChatFormat,
+        toolbox: Toolbox,
+        reward: Reward | None,
+        config: RunConfig,
+        *,
+        interactions: Mapping[str, BaseInteraction] | None = None,
+    ) -> None:
+        self._engine = engine
+        self._chat = chat
+        self._toolbox = toolbox
+        self._reward = reward
+        self._config = config
+        self._interactions = interactions or {}
+        self._loops = LoopFactory(chat, config)
+        self._logged: set[str] = set()
+
+    def check(self, tasks: Sequence[Task]) -> None:
+        """Refuse at the start what rows ask for and is not there, and a chat template that cannot go on turn by turn.
+
+        Raises:
+            UnknownNameError, ConfigError, DataError, TemplateError
+        """
+        loops = self._loops.check(tasks)
+        schemas = self._toolbox.schemas
+        for loop in loops.values():
+            uses_tool_role = bool(schemas) and "tool" in loop.roles
+            if uses_tool_role:
+                check_parser(loop.tool_format or self._config.rollout.multi_turn.format, self._chat, schemas)
+            roles = [role for role in loop.roles if role != "tool" or uses_tool_role]
+            self._chat.check(schemas if uses_tool_role else (), roles)
+
+    async def run(self, task: Task, sampling: SamplingParams, *, seed: int) -> Rollout:
+        """One attempt at `task`; turn t of trajectory k samples with derive_seed(seed, k, t)."""
+        start = time.perf_counter()
+        loop = self._loops.build(task.agent_name)
+        generate = RolloutGenerate(self._engine, seed=seed, deadline=self._deadline())
+        try:
+            rollout, tool_rewards = await self._attempt(task, loop, generate, self._completed(sampling))
+        except Exception as error:
+            rollout, tool_rewards = self._failed(loop, error), {}
+        rollout = checked(rollout, generate.recording, self._config.data.max_response_length)
+        rollout.seed, rollout.tool_rewards = seed, tool_rewards
+        if rollout.stop is Stop.ABORTED and generate.cut_by_deadline:
+            rollout.stop = Stop.DEADLINE
+        await self._score(task, rollout)
+        rollout.duration_s = time.perf_counter() - start
+        return rollout
+
+    def _deadline(self) -> float | None:
+        timeout_s = self._config.rollout.multi_turn.rollout_timeout_s
+        return None if timeout_s is None else asyncio.get_running_loop().time() + timeout_s
+
+    def _completed(self, sampling: SamplingParams) -> SamplingParams:
+        """`sampling` with all that a loop need not know: where a turn ends, and how long a response may be."""
+        limit = self._config.data.max_response_length
+        return replace(
+            sampling,
+            stop_token_ids=(*sampling.stop_token_ids, *self._chat.stop_token_ids),
+            max_new_tokens=limit if sampling.max_new_tokens is None else min(limit, sampling.max_new_tokens),
+        )
+
+    async def _attempt(
+        self, task: Task, loop: AgentLoop, generate: RolloutGenerate, sampling: SamplingParams
+    ) -> tuple[Rollout, dict[str, float]]:
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(generate.release)
+            tools = await stack.enter_async_context(self._toolbox.session(task))
+            interaction = None
+            if self._interactions and "user" in loop.roles:
+                interaction = await stack.enter_async_context(InteractionSession(self._interactions, task))
+            rollout = await _until_deadline(loop, loop.run(task, generate, tools, interaction, sampling), generate)
+            await tools.finish()
+            overall = {} if interaction is None else {"interaction": await interaction.score()}
+        return rollout, {**tools.rewards, **overall}
+
+    def _failed(self, loop: AgentLoop, error: Exception) -> Rollout:
+        error = innermost(error)
+        if isinstance(error, AgentRLError):
+            raise error
+        rollout = failed_rollout(loop, error)
+        if rollout.error not in self._logged:
+            self._logged.add(str(rollout.error))
+            _LOGGER.warning("a rollout failed (told once): %s", rollout.error, exc_info=error)
+        return rollout
+
+    async def _score(self, task: Task, rollout: Rollout) -> None:
+        if self._reward is None or rollout.stop is Stop.ERROR:
+            return
+        if "score" not in rollout.rewards:  # a loop may have scored itself
+            solution, extra = solution_view(rollout, self._chat.text, self._config.reward.include_tool_text)
+            extra_info = {**task.extra_info, **extra}
+            try:
+                scored = await self._reward(task.data_source, solution, task.ground_truth, extra_info)
+            except InfraError as error:
+                rollout.infra_failed, rollout.error = True, f"reward: {error}"
+                return
+            rollout.rewards = {**scored, **rollout.rewards}
+        if not math.isfinite(rollout.reward):
+            raise RewardError(
+                f"row {task.index} of '{task.data_source}': the score is {rollout.reward}, no finite number"
+            )
+
+
+async def _until_deadline(
+    loop: AgentLoop, running: Coroutine[None, None, Rollout], generate: RolloutGenerate
+) -> Rollout:
+    """What `running` returns; past the deadline, what the conversations of its loop hold."""
+    timeout = asyncio.timeout_at(None if generate.deadline is None else generate.deadline + GRACE_S)
+    try:
+        async with timeout:
+            return await running
+    except TimeoutError:
+        if not timeout.expired():  # the loop's own
+            raise
+        return salvaged(loop, Stop.DEADLINE)

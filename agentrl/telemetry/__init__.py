@@ -1,0 +1,1 @@
+"""Telemetry: where a run's numbers go, and how long things took."""

@@ -1,0 +1,72 @@
+"""What a tool returned, in one shape."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from agentrl.tools.base import ToolError, ToolResponse
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The text the model reads, what the call earned, numbers to log, and the images where there are some."""
+
+    text: str
+    reward: float = 0.0
+    metrics: dict[str, object] = field(default_factory=dict)
+    response: ToolResponse | None = None
+
+
+def read_answer(returned: object) -> Answer:
+    """From text, a dict, anything with a text, or a tuple (one of those, reward, metrics).
+
+    Raises:
+        ToolError: bytes that are not text, a tuple of another length, a reward that is no finite number.
+    """
+    if not isinstance(returned, tuple):
+        return _with_reward(returned, None, None)
+    if not 1 <= len(returned) <= 3:
+        raise ToolError(f"the tool returned {len(returned)} values, expected (answer, reward, metrics)")
+    return _with_reward(*returned, *[None] * (3 - len(returned)))
+
+
+def _with_reward(response: object, reward: object, metrics: object) -> Answer:
+    media = response if isinstance(response, ToolResponse) and (response.image or response.video) else None
+    numbers = dict(metrics) if isinstance(metrics, Mapping) else {}
+    return Answer(_text(response), _finite(reward), numbers, media)
+
+
+def _text(response: object) -> str:
+    if isinstance(response, ToolResponse):
+        response = "" if response.text is None else response.text
+    if isinstance(response, (bytes, bytearray)):
+        try:
+            return response.decode()
+        except UnicodeDecodeError:
+            raise ToolError(f"the tool returned {len(response)} bytes that are not text") from None
+    if isinstance(response, (dict, list)):
+        return json.dumps(response, ensure_ascii=False, default=str)
+    return response if isinstance(response, str) else str(response)
+
+
+def _finite(reward: object) -> float:
+    try:
+        value = 0.0 if reward is None else float(reward)  # type: ignore[arg-type]  # tried, and told if it fails
+    except (TypeError, ValueError):
+        value = math.nan
+    if not math.isfinite(value):
+        raise ToolError(f"the tool gave the reward {reward!r}, expected a finite number")
+    return value
+
+
+def bounded(text: str, num_chars: int) -> str:
+    """At most `2 * num_chars` characters, such that cutting them down to `num_chars` on any side gives the same.
+
+    Halves of surrogate pairs, which no tokenizer takes, become question marks.
+    """
+    if len(text) > 2 * num_chars:
+        text = text[:num_chars] + text[-num_chars:]
+    return text.encode("utf-8", "replace").decode()

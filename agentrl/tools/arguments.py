@@ -1,0 +1,88 @@
+"""Reads and checks the arguments of a call; what is wrong is told to the model."""
+
+from __future__ import annotations
+
+import json
+
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import SchemaError, ValidationError, best_match
+from pydantic import JsonValue
+
+from agentrl.errors import ConfigError
+from agentrl.messages import ToolSchema
+
+_MAX_SHOWN = 200
+"""Longest part of a model's own text in an error message, in characters."""
+
+
+class ArgumentsError(Exception):
+    """The model's arguments cannot be used; the text is for the model to read."""
+
+
+class ArgumentsReader:
+    """Parses and validates the arguments of one tool, whole nested schemas included.
+
+    Raises:
+        ConfigError: the schema itself is wrong.
+    """
+
+    def __init__(self, schema: ToolSchema) -> None:
+        self._name = schema.name
+        parameters = schema.function.parameters
+        try:
+            Draft202012Validator.check_schema(parameters)
+        except SchemaError as error:
+            place = ".".join(map(str, error.absolute_path)) or "parameters"
+            raise ConfigError(f"schema of tool '{schema.name}', at {place}: {shorten(error.message)}") from error
+        self._validator = Draft202012Validator(parameters)
+
+    def read(self, text: str) -> dict[str, JsonValue]:
+        """The arguments as an object.
+
+        Raises:
+            ArgumentsError: not JSON, not an object, or not what the schema asks for; says where.
+        """
+        arguments = _parse(text) if text.strip() else {}
+        if not isinstance(arguments, dict):
+            raise ArgumentsError(f"the arguments of '{self._name}' must be a JSON object, not {_kind(arguments)}")
+        try:
+            error = best_match(self._validator.iter_errors(arguments))
+        except RecursionError:
+            raise ArgumentsError(f"the arguments of '{self._name}' are nested too deeply") from None
+        if error is not None:
+            raise ArgumentsError(f"invalid arguments for '{self._name}': {_explain(error)}")
+        return arguments
+
+
+def _parse(text: str) -> JsonValue:
+    try:
+        return json.loads(text, parse_constant=_refuse)  # type: ignore[no-any-return]  # JSON it is
+    except RecursionError:
+        raise ArgumentsError("the arguments are nested too deeply") from None
+    except ValueError as error:  # also numbers of thousands of digits
+        raise ArgumentsError(f"the arguments are not valid JSON: {shorten(str(error))}") from None
+
+
+def _refuse(constant: str) -> JsonValue:
+    raise ValueError(f"{constant} is not JSON")
+
+
+def _explain(error: ValidationError) -> str:
+    place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error.absolute_path).lstrip(".")
+    if error.validator == "required" or not place:
+        return f"{place}: {shorten(error.message)}" if place else shorten(error.message)
+    if error.validator == "type":
+        expected = str(error.validator_value).strip("[]").replace("'", "").replace(", ", " or ")  # one type, or a list
+        return f"'{place}' must be {expected}, not {shorten(json.dumps(error.instance))}"
+    return f"'{place}': {shorten(error.message)}"
+
+
+def _kind(value: JsonValue) -> str:
+    names = {dict: "object", list: "array", str: "string", bool: "boolean", int: "integer", float: "number"}
+    return names.get(type(value), "null")
+
+
+def shorten(text: str) -> str:
+    """Text with its middle left out where it is long."""
+    half = _MAX_SHOWN // 2
+    return text if len(text) <= _MAX_SHOWN else f"{text[:half]} ... {text[-half:]}"

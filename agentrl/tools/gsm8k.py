@@ -1,0 +1,68 @@
+"""A tool with which the model may check its answer to a word problem, as in verl's first multi-turn example."""
+
+from __future__ import annotations
+
+from uuid import uuid4
+
+from pydantic import JsonValue
+
+from agentrl.answers import as_number
+from agentrl.errors import DataError
+from agentrl.messages import FunctionSchema, ToolSchema
+from agentrl.tools.base import BaseTool, ToolResponse
+
+
+class Gsm8kTool(BaseTool):
+    """Judges `answer` against the row's `create_kwargs.ground_truth` and keeps the best verdict as its reward.
+
+    An answer no better than those before costs `config.step_penalty` (default 0.05), which keeps the model from
+    guessing on.
+    """
+
+    tool_schema = ToolSchema(
+        function=FunctionSchema(
+            name="calc_gsm8k_reward",
+            description="A tool for calculating the reward of gsm8k. (1.0 if your answer is correct, 0.0 if not)",
+            parameters={
+                "type": "object",
+                "properties": {
+                    "answer": {"type": "string", "description": "The answer to the math problem, a number alone."}
+                },
+                "required": ["answer"],
+            },
+        )
+    )
+
+    def __init__(self, config: dict[str, JsonValue], tool_schema: ToolSchema | None = None) -> None:
+        super().__init__(config, tool_schema)
+        self._step_penalty = float(str(config.get("step_penalty", 0.05)))
+        self._rows: dict[str, tuple[object, float]] = {}  # instance id -> (ground truth, best reward)
+
+    async def create(
+        self, instance_id: str | None = None, *, ground_truth: object = None, **kwargs: object
+    ) -> tuple[str, ToolResponse]:
+        """Keep the row's ground truth."""
+        if as_number(ground_truth) is None:
+            raise DataError(f"create_kwargs.ground_truth must be a number, not {ground_truth!r}")
+        instance_id = instance_id or uuid4().hex
+        self._rows[instance_id] = (ground_truth, 0.0)
+        return instance_id, ToolResponse()
+
+    async def execute(
+        self, instance_id: str, parameters: dict[str, JsonValue], **kwargs: object
+    ) -> tuple[ToolResponse, float, dict[str, JsonValue]]:
+        """Judge one answer."""
+        ground_truth, best = self._rows[instance_id]
+        answer = as_number(parameters["answer"])
+        reward = float(answer is not None and answer == as_number(ground_truth))
+        self._rows[instance_id] = (ground_truth, max(best, reward))
+        penalty = 0.0 if reward > best else -self._step_penalty
+        return ToolResponse(f"Current parsed answer={answer} reward={reward}"), penalty, {}
+
+    async def calc_reward(self, instance_id: str, **kwargs: object) -> float:
+        """The best verdict so far."""
+        return self._rows[instance_id][1]
+
+    async def release(self, instance_id: str, **kwargs: object) -> None:
+        """Forget the row."""
+        del self._rows[instance_id]

@@ -1,0 +1,247 @@
+"""The tools of a run: each rollout opens a session, in which a failing tool is an outcome and never an exception."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Self
+from uuid import uuid4
+
+from agentrl.chat.base import ParsedCall
+from agentrl.config.rollout import MultiTurnConfig
+from agentrl.errors import AgentRLError, ConfigError, DataError, suggestion
+from agentrl.messages import Message, ToolSchema
+from agentrl.offload import GRACE_S, Offload, OverdueError, Running, UnavailableError
+from agentrl.task import Task
+from agentrl.tools.answer import Answer, bounded
+from agentrl.tools.arguments import ArgumentsError
+from agentrl.tools.base import BaseTool, InfraError, ToolError, ToolResponse
+from agentrl.tools.bound import AgentData, BoundFunction, BoundTool, ToolInstance
+from agentrl.tools.function import FunctionTool, as_tool
+from agentrl.tools.lifecycle import BoundClass
+from agentrl.tools.loading import load_tools
+from agentrl.tools.process import ToolFailedError
+from agentrl.trajectory import Outcome
+
+_LOGGER = logging.getLogger(__name__)
+_MIN_TEXT_CHARS = 10_000
+
+AnyTool = BaseTool | FunctionTool | Callable[..., object]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResult:
+    """What became of a call; `text` is what the model reads, `response` is there when images or videos are."""
+
+    text: str
+    outcome: Outcome
+    reward: float = 0.0
+    duration_s: float = 0.0
+    metrics: dict[str, object] = field(default_factory=dict)
+    response: ToolResponse | None = None
+
+
+class Toolbox:
+    """All tools of a run.
+
+    Raises:
+        ConfigError: two tools of one name, or a schema that is none.
+    """
+
+    def __init__(self, tools: Iterable[AnyTool] = (), multi_turn: MultiTurnConfig | None = None) -> None:
+        limits = multi_turn or MultiTurnConfig()
+        self.max_text_chars = max(limits.max_tool_response_length, _MIN_TEXT_CHARS)
+        self._offload = Offload()
+        self._logged: set[tuple[str, type]] = set()
+        self.tools: dict[str, BoundTool] = {}
+        for tool in tools:
+            bound = _bind(tool, limits.tool_timeout_s, self._offload)
+            if bound.name in self.tools:
+                raise ConfigError(f"two tools are called '{bound.name}'")
+            self.tools[bound.name] = bound
+
+    @property
+    def schemas(self) -> list[ToolSchema]:
+        """What models are told, of rows that select nothing."""
+        return [tool.schema for tool in self.tools.values()]
+
+    def session(self, task: Task) -> ToolSession:
+        """The tools of one rollout, to be entered with `async with`.
+
+        Raises:
+            DataError: the row selects a tool that is not there.
+        """
+        return ToolSession(self, task)
+
+    def metrics(self) -> dict[str, float]:
+        """`abandoned_calls` that still hang now, and `replaced_loops` since the start."""
+        abandoned = sum(tool.lane.num_abandoned for tool in self.tools.values())
+        return {"abandoned_calls": abandoned, "replaced_loops": self._offload.num_replaced_loops}
+
+    def log_once(self, doing: str, error: BaseException) -> None:
+        """Tell of a failing tool the first time it fails like that."""
+        if (doing, type(error)) not in self._logged:
+            self._logged.add((doing, type(error)))
+            _LOGGER.warning("%s failed (told once): %s", doing, describe(error), exc_info=error)
+
+    async def close(self) -> None:
+        """Stop what the tools run on. Sessions must have ended."""
+        for tool in self.tools.values():
+            tool.close()
+        self._offload.close()
+
+
+def _bind(tool: AnyTool, deadline_s: float, offload: Offload) -> BoundTool:
+    if isinstance(tool, BaseTool):
+        return BoundClass(tool, deadline_s, offload)
+    return BoundFunction(tool if isinstance(tool, FunctionTool) else as_tool(tool), deadline_s, offload)
+
+
+class ToolSession:
+    """The tools of one rollout.
+
+    Attributes:
+        schemas: what the model is told: all tools, or those the row's `extra_info["tool_selection"]` names.
+        rewards: tool name -> what the tool gives the whole rollout; complete after `finish`.
+        messages: what tools that ask for `agent_data` see; a loop may put its own list here.
+    """
+
+    def __init__(self, toolbox: Toolbox, task: Task) -> None:
+        self._toolbox = toolbox
+        self._tools = _selected(toolbox.tools, task)
+        self._instances: dict[str, ToolInstance] = {}
+        self._data = AgentData(task, list(task.messages), uuid4().hex)
+        self._finished = False
+        self.rewards: dict[str, float] = {}
+
+    @property
+    def schemas(self) -> list[ToolSchema]:
+        """What the model is told."""
+        return [tool.schema for tool in self._tools.values()]
+
+    @property
+    def messages(self) -> list[Message]:
+        """The conversation, as tools that ask for it see it."""
+        return self._data.messages
+
+    @messages.setter
+    def messages(self, messages: list[Message]) -> None:
+        self._data.messages = messages
+
+    async def call(self, call: ParsedCall) -> ToolResult:
+        """Run a call and answer it, whatever the model wrote and whatever the tool does."""
+        start = time.perf_counter()
+        answer, outcome = await self._outcome(call)
+        text = bounded(answer.text, self._toolbox.max_text_chars)
+        duration_s = time.perf_counter() - start
+        return ToolResult(text, outcome, answer.reward, duration_s, answer.metrics, answer.response)
+
+    async def _outcome(self, call: ParsedCall) -> tuple[Answer, Outcome]:
+        if call.error is not None:
+            return Answer(f"Error: {call.error}"), Outcome.FORMAT_ERROR
+        if (tool := self._tools.get(call.name)) is None:
+            hint = suggestion(call.name, self._tools)
+            return Answer(f"Error: there is no tool '{call.name[:100]}': {hint}"), Outcome.FORMAT_ERROR
+        try:
+            arguments = tool.reader.read(call.arguments)
+            return await self._instance(tool).call(arguments), Outcome.OK
+        except ArgumentsError as error:
+            return Answer(f"Error: {error}"), Outcome.FORMAT_ERROR
+        except OverdueError:
+            return Answer(f"Error: no answer within {tool.deadline_s:g} seconds"), Outcome.TIMEOUT
+        except (InfraError, UnavailableError) as error:
+            self._toolbox.log_once(f"calling {tool.name}", error)
+            return Answer(f"Error: {describe(error)}"), Outcome.INFRA_ERROR
+        except (ToolError, ToolFailedError) as error:
+            return Answer(f"Error: {error}"), Outcome.TOOL_ERROR
+        except AgentRLError:  # the user's own mistake, such as a row without what the tool needs
+            raise
+        except Exception as error:  # a user's code may raise anything
+            self._toolbox.log_once(f"calling {tool.name}", error)
+            return Answer(f"Error: {describe(error)}"), Outcome.TOOL_ERROR
+
+    def _instance(self, tool: BoundTool) -> ToolInstance:
+        if tool.name not in self._instances:
+            self._instances[tool.name] = tool.instance(self._data)
+        return self._instances[tool.name]
+
+    async def finish(self) -> None:
+        """Ask the tools that were called for their rewards of the whole rollout. A second call does nothing."""
+        if not self._finished:
+            self._finished = True
+            await asyncio.gather(*(self._reward(name, held) for name, held in self._instances.items()))
+
+    async def _reward(self, name: str, instance: ToolInstance) -> None:
+        try:
+            reward = await instance.reward()
+        except Exception as error:  # a tool's failure costs its reward, not the rollout
+            self._toolbox.log_once(f"the reward of {name}", error)
+        else:
+            if reward is not None:
+                self.rewards[name] = reward
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Collect the rewards, unless the rollout failed, and release everything."""
+        try:
+            if kind is None:
+                await self.finish()
+        finally:
+            await self._release()
+
+    async def _release(self) -> None:
+        # all begin before the first is awaited: a second cancellation must not keep any from running
+        running = [(name, self._begin_release(name, held)) for name, held in self._instances.items()]
+        for name, release in running:
+            if release is not None:
+                await self._released(name, release)
+
+    def _begin_release(self, name: str, instance: ToolInstance) -> Running[None] | None:
+        try:
+            return instance.begin_release()
+        except UnavailableError as error:
+            self._toolbox.log_once(f"releasing {name}", error)
+            return None
+
+    async def _released(self, name: str, release: Running[None]) -> None:
+        try:
+            await release.result(self._tools[name].deadline_s + GRACE_S, detached=True)
+        except Exception as error:  # harms nothing but what it leaves open
+            self._toolbox.log_once(f"releasing {name}", error)
+
+
+def _selected(tools: dict[str, BoundTool], task: Task) -> dict[str, BoundTool]:
+    selection = task.extra_info.get("tool_selection")
+    if selection is None:
+        return tools
+    if not isinstance(selection, list):
+        raise DataError(f"row {task.index}: extra_info.tool_selection must be a list of tool names, not {selection!r}")
+    for name in map(str, selection):
+        if name not in tools:
+            raise DataError(f"row {task.index}: tool_selection names '{name}': {suggestion(name, tools)}")
+    return {str(name): tools[str(name)] for name in selection}
+
+
+def describe(error: BaseException) -> str:
+    """The exception's type and text, even if its own `__str__` fails."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:  # a user's exception class may do anything
+        return type(error).__name__
+
+
+def load_toolbox(multi_turn: MultiTurnConfig, *, extra_tools: Iterable[AnyTool] = ()) -> Toolbox:
+    """The tools of `tool_config_path` and `function_tool_path`, and those given here.
+
+    Raises:
+        ConfigError: a file, entry or schema that cannot be used; names file and entry.
+    """
+    return Toolbox([*load_tools(multi_turn), *extra_tools], multi_turn)

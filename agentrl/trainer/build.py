@@ -1,0 +1,162 @@
+"""From the configuration to the parts of a run: with `rollout_parts`, the one place that names concrete classes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from typing import ParamSpec, TypeVar
+
+from agentrl.algos.base import Algorithm, Need
+from agentrl.algos.build import build_algorithm
+from agentrl.backends.base import Backend
+from agentrl.backends.torch.backend import load_torch_backend
+from agentrl.config import RunConfig
+from agentrl.data.dialogues import Dialogue, load_dialogues
+from agentrl.data.order import TaskOrder
+from agentrl.telemetry.base import Tracker, trackers
+from agentrl.telemetry.timing import Timer
+from agentrl.trainer.after_step import AfterStep, Publish
+from agentrl.trainer.checkpoint import Checkpoints
+from agentrl.trainer.console import ConsoleTracker
+from agentrl.trainer.learner import Learner
+from agentrl.trainer.parts import Parts, Source
+from agentrl.trainer.rollout_parts import RolloutParts, open_rollout_parts
+from agentrl.trainer.scorer import Scorer
+from agentrl.trainer.source import LiveSource, SavedSource
+from agentrl.trainer.validator import Validator
+from agentrl.trajectory import Trajectory
+from agentrl.weights.publish import Publisher
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run, ready to start: the loop's parts, and what its last page is written from."""
+
+    parts: Parts
+    rollouts: RolloutParts
+    after_step: AfterStep
+
+
+@asynccontextmanager
+async def open_run(config: RunConfig) -> AsyncIterator[Run]:
+    """Build everything `config` asks for, and close it in the end.
+
+    Raises:
+        AgentRLError: something cannot be used as configured.
+    """
+    timer = Timer()
+    async with AsyncExitStack() as stack:
+        rollouts = await stack.enter_async_context(open_rollout_parts(config))
+        source, num_rows = _source(rollouts, timer)
+        total_steps = _total_steps(config, num_rows)
+        policy = _policy(config, total_steps)
+        stack.push_async_callback(policy.close)
+        publish = _timed(timer, "publish", Publisher(policy, rollouts.engine).publish)
+        checkpoints = Checkpoints(config.trainer.run_dir / "checkpoints", policy, source)
+        loggers = stack.enter_context(_open_trackers(config, total_steps, checkpoints))
+        after_step = AfterStep(config, total_steps, checkpoints, publish, _validator(rollouts, publish), loggers, timer)
+        algorithm = build_algorithm(config)
+        parts = Parts(
+            source,
+            algorithm,
+            _timed(timer, "score", Scorer(_scoring(algorithm, policy, config, stack))),
+            _timed(timer, "learn", _learner(config, policy, algorithm)),
+            publish if rollouts.train_tasks else _publish_nothing,
+            after_step,
+        )
+        yield Run(parts, rollouts, after_step)
+
+
+def _source(rollouts: RolloutParts, timer: Timer) -> tuple[Source, int]:
+    """The source, and how many rows it draws from."""
+    config, tasks = rollouts.config, rollouts.train_tasks
+    seed = config.trainer.seed if config.data.seed is None else config.data.seed
+    if tasks is not None:
+        order = TaskOrder(len(tasks), seed, config.data.shuffle)
+        collect = _timed(timer, "collect", rollouts.collect_train())
+        return LiveSource(tasks, order, config.data.train_batch_size, collect, config.trainer.seed), len(tasks)
+    dialogues = load_dialogues(config.data.train_files, config.data, max_samples=config.data.train_max_samples)
+
+    def render(row: int) -> Trajectory:
+        return _rendered(rollouts, dialogues[row])
+
+    order = TaskOrder(len(dialogues), seed, config.data.shuffle)
+    return SavedSource(render, order, config.data.train_batch_size), len(dialogues)
+
+
+def _rendered(rollouts: RolloutParts, dialogue: Dialogue) -> Trajectory:
+    schemas = rollouts.toolbox.schemas if dialogue.tools is None else dialogue.tools
+    return rollouts.chat.dialogue(dialogue.messages, schemas)
+
+
+def _total_steps(config: RunConfig, num_rows: int) -> int:
+    return config.trainer.total_training_steps or max(
+        1, config.trainer.total_epochs * num_rows // config.data.train_batch_size
+    )
+
+
+def _policy(config: RunConfig, total_steps: int) -> Backend:
+    mini_batch = config.actor.ppo_mini_batch_size or config.data.train_batch_size
+    updates_per_step = config.actor.ppo_epochs * (config.data.train_batch_size // mini_batch)
+    return load_torch_backend(
+        config.model, config.actor, total_updates=total_steps * updates_per_step, seed=config.trainer.seed
+    )
+
+
+def _scoring(algorithm: Algorithm, policy: Backend, config: RunConfig, stack: AsyncExitStack) -> dict[Need, Backend]:
+    """Which backend answers which need of the algorithm; a reference policy is loaded only where one is needed."""
+    scoring: dict[Need, Backend] = {}
+    if "old_logprobs" in algorithm.needs:
+        scoring["old_logprobs"] = policy
+    if "ref_logprobs" in algorithm.needs:
+        model = config.model.model_copy(update={"path": config.ref.path or config.model.path})
+        reference = load_torch_backend(model, config.actor, total_updates=1, seed=config.trainer.seed, trainable=False)
+        stack.push_async_callback(reference.close)
+        scoring["ref_logprobs"] = reference
+    return scoring
+
+
+def _learner(config: RunConfig, policy: Backend, algorithm: Algorithm) -> Learner:
+    return Learner(
+        policy,
+        algorithm.loss,
+        mini_batch_groups=config.actor.ppo_mini_batch_size,
+        epochs=config.actor.ppo_epochs,
+        seed=config.trainer.seed,
+    )
+
+
+def _validator(rollouts: RolloutParts, publish: Publish) -> Validator | None:
+    if rollouts.val_tasks is None:
+        return None
+    return Validator(rollouts.val_tasks, rollouts.collect_val(), publish, rollouts.config.reward.success_threshold)
+
+
+@contextmanager
+def _open_trackers(config: RunConfig, total_steps: int, checkpoints: Checkpoints) -> Iterator[list[Tracker]]:
+    resumed_at = -1 if checkpoints.latest_step is None else checkpoints.latest_step
+    names = [name for name in config.trainer.logger if name != "console"]
+    opened: list[Tracker] = [trackers.get(name)(config.trainer.run_dir, resumed_at) for name in names]
+    if "console" in config.trainer.logger:
+        opened.append(ConsoleTracker(total_steps, config.trainer.experiment_name))
+    try:
+        yield opened
+    finally:
+        for tracker in opened:
+            tracker.close()
+
+
+async def _publish_nothing(version: int) -> None:
+    """Saved conversations need no engine; validation publishes for itself when it is due."""
+
+
+def _timed(timer: Timer, name: str, part: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]:
+    async def timed(*args: P.args, **kwargs: P.kwargs) -> R:
+        with timer.timed(name):
+            return await part(*args, **kwargs)
+
+    return timed

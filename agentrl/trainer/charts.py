@@ -1,0 +1,81 @@
+"""What a run's curves are: which metrics share a chart, and under which names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from agentrl.trainer.figures import number, percent, tool_outcomes
+
+Point = tuple[float, float]
+"""(step, value)"""
+History = Sequence[Mapping[str, float]]
+"""One mapping a step, with the step under `step`; finite numbers only."""
+
+
+class Series(NamedTuple):
+    """One line of a chart."""
+
+    label: str
+    points: list[Point]
+
+
+class Chart(NamedTuple):
+    """Lines that share their axes."""
+
+    title: str
+    series: list[Series]
+    write: Callable[[float], str] = number
+
+
+_CHARTS: tuple[tuple[str, Callable[[float], str], tuple[tuple[str, str], ...]], ...] = (
+    ("Success", percent, (("training", "success"), ("held-out", "val/success"))),
+    ("Reward", number, (("training", "reward/mean"), ("held-out", "val/reward/mean"))),
+    (
+        "Response length, tokens",
+        number,
+        (("training", "response_length/mean"), ("held-out", "val/response_length/mean")),
+    ),
+    ("Turns", number, (("training", "num_turns/mean"), ("held-out", "val/num_turns/mean"))),
+    ("KL divergence", number, (("to the old policy", "actor/ppo_kl"), ("to the reference", "actor/kl_loss"))),
+    (
+        "Clipped tokens",
+        percent,
+        (("by the clip", "actor/pg_clipfrac"), ("by the dual clip", "actor/pg_clipfrac_lower")),
+    ),
+    ("Entropy", number, (("policy", "actor/entropy"),)),
+    ("Loss", number, (("training", "actor/loss"), ("held-out", "val/loss"))),
+    ("Gradient norm", number, (("before clipping", "actor/grad_norm"),)),
+    ("Learning rate", number, (("learning rate", "actor/lr"),)),
+    (
+        "Seconds a step",
+        number,
+        (("whole", "timing_s/step"), ("collect", "timing_s/collect"), ("learn", "timing_s/learn")),
+    ),
+    ("Tokens a second", number, (("tokens a second", "perf/tokens_per_s"),)),
+)
+
+
+def charts(history: History) -> tuple[list[Chart], list[Chart]]:
+    """(the charts a reader looks at first, one chart for each metric that is in none of them)."""
+    main = [
+        Chart(title, [Series(label, points) for label, name in lines if (points := _points(history, name))], write)
+        for title, write, lines in _CHARTS
+    ]
+    main.insert(4, Chart("Tool calls by outcome", _outcome_shares(history), percent))
+    shown = {name for _, _, lines in _CHARTS for _, name in lines} | {"step"}
+    names = sorted({name for row in history for name in row} - shown)
+    rest = [Chart(name, [Series(name, _points(history, name))]) for name in names]
+    return [chart for chart in main if chart.series], rest
+
+
+def _points(history: History, name: str) -> list[Point]:
+    return [(row["step"], row[name]) for row in history if name in row]
+
+
+def _outcome_shares(history: History) -> list[Series]:
+    shares: dict[str, list[Point]] = {}
+    counted = [(row["step"], tool_outcomes(row)) for row in history]
+    for outcome in dict.fromkeys(outcome for _, counts in counted for outcome in counts):
+        shares[outcome] = [(step, counts.get(outcome, 0) / sum(counts.values())) for step, counts in counted if counts]
+    return [Series(outcome.replace("_", " "), points) for outcome, points in shares.items()]

@@ -1,0 +1,129 @@
+"""What rolls tasks out, from the configuration: chat, tools, reward, engine. Training and evaluation share it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+
+from agentrl.backends.torch.models import load_tokenizer
+from agentrl.chat.format import ChatFormat
+from agentrl.config import RunConfig
+from agentrl.data.tasks import TaskTable, check_lengths, load_tasks
+from agentrl.engines.base import Engine, SamplingParams
+from agentrl.engines.scripted import ScriptedEngine
+from agentrl.engines.torch_loader import load_torch_engine
+from agentrl.errors import ConfigError
+from agentrl.interactions.loading import load_interactions
+from agentrl.registry import load_object
+from agentrl.rewards.loading import check_data_sources, load_reward
+from agentrl.rollouts.collector import collect
+from agentrl.rollouts.runner import RolloutRunner
+from agentrl.seeds import derive_seed
+from agentrl.task import Task
+from agentrl.tools.toolbox import Toolbox, load_toolbox
+from agentrl.trajectory import Group
+
+Collect = Callable[[Sequence[Task]], Awaitable[list[Group]]]
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutParts:
+    """What rolls tasks out, and the tasks, checked against it."""
+
+    config: RunConfig
+    chat: ChatFormat
+    toolbox: Toolbox
+    engine: Engine
+    runner: RolloutRunner
+    train_tasks: TaskTable | None
+    val_tasks: TaskTable | None
+
+    def collect_train(self) -> Collect:
+        """Rolls tasks out as training samples them."""
+        rollout = self.config.rollout
+        sampling = SamplingParams(rollout.temperature, rollout.top_p, rollout.top_k, rollout.min_p)
+        return self._collect(rollout.n, sampling, "train")
+
+    def collect_val(self) -> Collect:
+        """Rolls tasks out as validation samples them: greedily, unless `do_sample` is on."""
+        val = self.config.rollout.val_kwargs
+        sampling = SamplingParams(val.temperature, val.top_p, val.top_k) if val.do_sample else SamplingParams(0.0)
+        return self._collect(val.n, sampling, "val")
+
+    def _collect(self, n: int, sampling: SamplingParams, purpose: str) -> Collect:
+        trainer = self.config.trainer
+        return partial(
+            collect,
+            self.runner,
+            n=n,
+            sampling=sampling,
+            seed=derive_seed(trainer.seed, purpose),
+            max_concurrent=trainer.max_concurrent_rollouts,
+        )
+
+
+@asynccontextmanager
+async def open_rollout_parts(config: RunConfig) -> AsyncIterator[RolloutParts]:
+    """Build them, what is cheap to refuse first, and close them in the end.
+
+    Raises:
+        AgentRLError: data, tools, template, reward or model cannot be used as configured.
+    """
+    live = config.algorithm.name != "sft"
+    train_tasks = _tasks(config.data.train_files, config.data.train_max_samples, config) if live else None
+    val_tasks = _tasks(config.data.val_files, config.data.val_max_samples, config)
+    reward = load_reward(config.reward)
+    interactions_path = config.rollout.multi_turn.interaction_config_path
+    interactions = load_interactions(interactions_path) if interactions_path else None
+    chat = load_chat(config)
+    async with AsyncExitStack() as stack:
+        toolbox = load_toolbox(config.rollout.multi_turn)
+        stack.push_async_callback(toolbox.close)
+        length_of = partial(_prompt_length, chat, toolbox)
+        train_tasks, val_tasks = (_fitting(tasks, length_of, config) for tasks in (train_tasks, val_tasks))
+        engine = _engine(config, chat)
+        stack.push_async_callback(engine.close)
+        runner = RolloutRunner(engine, chat, toolbox, reward, config, interactions=interactions)
+        for tasks in filter(None, (train_tasks, val_tasks)):
+            runner.check(tasks)
+        yield RolloutParts(config, chat, toolbox, engine, runner, train_tasks, val_tasks)
+
+
+def load_chat(config: RunConfig) -> ChatFormat:
+    """The chat template of the model's tokenizer."""
+    tokenizer = load_tokenizer(config.model)
+    if tokenizer is None:
+        raise ConfigError(f"model.path '{config.model.path}' has no tokenizer: set model.tokenizer_path")
+    return ChatFormat(tokenizer, template_kwargs=config.data.apply_chat_template_kwargs)
+
+
+def _tasks(files: Sequence[str], max_samples: int, config: RunConfig) -> TaskTable | None:
+    if not files:
+        return None
+    tasks = load_tasks(files, config.data, max_samples=max_samples)
+    check_data_sources(config.reward, tasks)
+    return tasks
+
+
+def _fitting(tasks: TaskTable | None, length_of: Callable[[Task], int], config: RunConfig) -> TaskTable | None:
+    if tasks is None:
+        return None
+    data = config.data
+    kept, num_dropped = check_lengths(tasks, length_of, data.max_prompt_length, data.filter_overlong_prompts)
+    if num_dropped:
+        print(f"{num_dropped} of {len(tasks)} prompts are longer than {data.max_prompt_length} tokens: left out")
+    return kept
+
+
+def _prompt_length(chat: ChatFormat, toolbox: Toolbox, task: Task) -> int:
+    return len(chat.start(task.messages, toolbox.schemas))
+
+
+def _engine(config: RunConfig, chat: ChatFormat) -> Engine:
+    if config.rollout.engine == "scripted":
+        reply = load_object(str(config.rollout.script_path))
+        return ScriptedEngine(reply, tokenizer=chat.tokenizer, of_text=True, stop_token_id=chat.stop_token_ids[0])
+    longest = config.data.max_prompt_length + config.data.max_response_length
+    return load_torch_engine(config.model, config.rollout, longest)

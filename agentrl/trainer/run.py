@@ -1,0 +1,106 @@
+"""One run from a configuration to its last page: what `agentrl train` and `agentrl eval` do."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+import yaml
+
+from agentrl.config import RunConfig
+from agentrl.config.document import redacted
+from agentrl.errors import ConfigError
+from agentrl.trainer.build import open_run
+from agentrl.trainer.loop import train
+from agentrl.trainer.report import CONFIG_FILE, SAMPLES_FILE, report_from_run
+from agentrl.trainer.rollout_parts import RolloutParts, open_rollout_parts
+from agentrl.trainer.sample_view import TextOf, sample_view
+from agentrl.trainer.transcript import print_comparison, print_samples
+from agentrl.trainer.validator import Validator
+from agentrl.trajectory import Group, Rollout
+
+NUM_SAMPLES = 3
+
+
+def run_training(config: RunConfig) -> Path:
+    """Train, and write the run's folder (design, section 6); returns it.
+
+    Raises:
+        AgentRLError: something cannot be used as configured.
+    """
+    _prepare(config)
+    asyncio.run(_train(config))
+    return config.trainer.run_dir
+
+
+def run_evaluation(config: RunConfig) -> dict[str, float]:
+    """Roll out on the validation tasks as validation does, print the figures and write `eval.json`.
+
+    Raises:
+        AgentRLError: something cannot be used as configured.
+    """
+    _prepare(config)
+    return asyncio.run(_evaluate(config))
+
+
+async def _train(config: RunConfig) -> None:
+    async with open_run(config) as run:
+        await train(run.parts)
+    first, last = run.after_step.first_validation, run.after_step.last_validation
+    if last:
+        metrics, groups = last
+        _show_samples(config.trainer.run_dir, groups, run.rollouts)
+        if first and first != metrics:
+            print_comparison(first, metrics)
+    print(f"report: {report_from_run(config.trainer.run_dir)}")
+
+
+async def _evaluate(config: RunConfig) -> dict[str, float]:
+    async with open_rollout_parts(config) as parts:
+        assert parts.val_tasks is not None  # check_evaluation asked for them
+        validator = Validator(
+            parts.val_tasks, parts.collect_val(), _keep_loaded_weights, config.reward.success_threshold
+        )
+        metrics, groups = await validator(0)
+    folder = config.trainer.run_dir
+    (folder / "eval.json").write_text(json.dumps(metrics, indent=2) + "\n")
+    _show_samples(folder, groups, parts)
+    print(f"success {metrics['val/success']:.3f} on {len(groups)} tasks; all figures: {folder / 'eval.json'}")
+    return metrics
+
+
+async def _keep_loaded_weights(version: int) -> None:
+    """Evaluation rolls out with the weights the engine was loaded with."""
+
+
+def _prepare(config: RunConfig) -> None:
+    folder = config.trainer.run_dir
+    if config.trainer.resume_mode == "disable" and (folder / CONFIG_FILE).exists():
+        raise ConfigError(f"'{folder}' holds a run: set trainer.default_local_dir, or trainer.resume_mode=auto")
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / CONFIG_FILE).write_text(yaml.safe_dump(redacted(config), sort_keys=False))
+    if config.trainer.num_threads:
+        torch.set_num_threads(config.trainer.num_threads)
+
+
+def _show_samples(folder: Path, groups: Sequence[Group], parts: RolloutParts) -> None:
+    """Keep a few rollouts as text and print them: the model's tokens told from the tools'."""
+    chosen = _instructive(groups)
+    text_of: TextOf = parts.chat.tokenizer.decode
+    views = [sample_view(group.task, rollout, text_of) for group, rollout in chosen]
+    (folder / SAMPLES_FILE).write_text(json.dumps(views))
+    print_samples([rollout for _, rollout in chosen], text_of)
+
+
+def _instructive(groups: Sequence[Group]) -> list[tuple[Group, Rollout]]:
+    """One of the best, one of the worst, one in between: by reward, then by turns."""
+    ranked = sorted(
+        ((group, rollout) for group in groups for rollout in group.rollouts),
+        key=lambda pair: (pair[1].reward, sum(t.num_turns for t in pair[1].trajectories)),
+        reverse=True,
+    )
+    places = sorted({0, len(ranked) // 2, len(ranked) - 1}) if ranked else []
+    return [ranked[place] for place in places]

@@ -1,0 +1,78 @@
+"""Arithmetic problems of two operations, and the sloppy teacher who demonstrates them."""
+
+from __future__ import annotations
+
+import operator
+import random
+from dataclasses import dataclass
+
+Message = dict[str, object]
+
+APPLY = {"+": operator.add, "-": operator.sub, "*": operator.mul}
+SMALLEST, LARGEST = 10, 99
+
+
+@dataclass(frozen=True)
+class Problem:
+    """An expression such as (37*41)+19, and the two operations that solve it: ("37*41", 1517), ("1517+19", 1536)."""
+
+    text: str
+    first: tuple[str, int]
+    second: tuple[str, int]
+
+    @property
+    def answer(self) -> str:
+        return str(self.second[1])
+
+    @property
+    def prompt(self) -> list[Message]:
+        return [
+            {"role": "system", "content": "You are a calculator agent."},
+            {"role": "user", "content": f"What is {self.text}?"},
+        ]
+
+
+def draw_problem(rng: random.Random) -> Problem:
+    """Three numbers, two operators, and brackets around the left or the right pair."""
+    a, b, c = (rng.randint(SMALLEST, LARGEST) for _ in range(3))
+    inner, outer = rng.choice("+-*"), rng.choice("+-")
+    if rng.random() < 0.5:
+        middle = APPLY[inner](a, b)
+        second = (f"{middle}{outer}{c}", APPLY[outer](middle, c))
+        return Problem(f"({a}{inner}{b}){outer}{c}", (f"{a}{inner}{b}", middle), second)
+    middle = APPLY[inner](b, c)
+    second = (f"{a}{outer}{middle}", APPLY[outer](a, middle))
+    return Problem(f"{a}{outer}({b}{inner}{c})", (f"{b}{inner}{c}", middle), second)
+
+
+def right_trace(problem: Problem) -> list[Message]:
+    """Two calls and the answer."""
+    (first, middle), (second, answer) = problem.first, problem.second
+    return [*problem.prompt, *_call(first, middle), *_call(second, answer), _say(f"The answer is {answer}")]
+
+
+def wrong_trace(problem: Problem, rng: random.Random) -> list[Message]:
+    """One of the teacher's bad habits; to stop after the first call is the commonest."""
+    first, middle = problem.first
+    give_up = _say("I do not know")
+    habits = {
+        "gives up at once": (3, [give_up]),
+        "stops early": (6, [*_call(first, middle), _say(f"The answer is {middle}")]),
+        "passes everything at once": (2, [*_call(problem.text, "error"), give_up]),
+        "gives up after one call": (4, [*_call(first, middle), give_up]),
+    }
+    weights = [weight for weight, _ in habits.values()]
+    _, turns = rng.choices(list(habits.values()), weights)[0]
+    return [*problem.prompt, *turns]
+
+
+def _say(text: str) -> Message:
+    return {"role": "assistant", "content": text}
+
+
+def _call(expression: str, result: int | str) -> list[Message]:
+    function = {"name": "calculator", "arguments": {"expression": expression}}
+    return [
+        {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": function}]},
+        {"role": "tool", "name": "calculator", "content": str(result)},
+    ]

@@ -1,0 +1,122 @@
+"""Write the calculator task: a tiny model with random weights, demonstrations, and tasks to train and test on.
+
+python examples/calculator/make_task.py --out outputs/quickstart/task --seed 0
+
+OUT/model/                      tokenizer, chat template and weights, as Hugging Face lays them out
+OUT/sft.jsonl                   demonstrations of a teacher who is right in a quarter of them
+OUT/{train,val,test}.jsonl      prompts with their ground truth; no expression occurs in two files
+OUT/task.json                   what was made, counted from the files' rows
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from expressions import Message, Problem, draw_problem, right_trace, wrong_trace
+from reward import compute_score
+from tool import calculator
+
+from agentrl.tools.function import as_tool
+
+DATA_SOURCE = "calculator"
+NUM_ROWS = {"test": 512, "val": 256, "train": 2048, "sft": 11_200}
+TEACHER_SHARE_CORRECT = 0.25
+NUM_TOKENIZER_TEXTS = 2000
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("outputs/quickstart/task"))
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    print(json.dumps(make_task(arguments.out, arguments.seed), indent=2))
+
+
+def make_task(out: Path, seed: int) -> dict[str, object]:
+    """Write everything under `out`; a function of the seed alone. Returns what task.json says."""
+    rng = random.Random(seed)
+    problems = distinct_problems(rng)
+    splits = {name: [next(problems) for _ in range(num_rows)] for name, num_rows in NUM_ROWS.items()}
+    demonstrations = demonstrate(splits.pop("sft"), rng)
+    out.mkdir(parents=True, exist_ok=True)
+    write_jsonl(out / "sft.jsonl", ({"messages": trace} for _, trace in demonstrations))
+    for name, split in splits.items():
+        write_jsonl(out / f"{name}.jsonl", map(task_row, split))
+    facts = {
+        "seed": seed,
+        "num_rows": NUM_ROWS,
+        "teacher_share_correct": sum(is_right(*pair) for pair in demonstrations) / len(demonstrations),
+        **write_model(out / "model", [trace for _, trace in demonstrations], seed),
+    }
+    (out / "task.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+    return facts
+
+
+def distinct_problems(rng: random.Random) -> Iterator[Problem]:
+    """Problems without end, no expression twice."""
+    seen: set[str] = set()
+    while True:
+        problem = draw_problem(rng)
+        if problem.text not in seen:
+            seen.add(problem.text)
+            yield problem
+
+
+def demonstrate(problems: Sequence[Problem], rng: random.Random) -> list[tuple[Problem, list[Message]]]:
+    """A trace for every problem; a fixed share of them right, in random places."""
+    num_right = int(len(problems) * TEACHER_SHARE_CORRECT)
+    right = set(rng.sample(range(len(problems)), num_right))
+    return [
+        (problem, right_trace(problem) if index in right else truly_wrong_trace(problem, rng))
+        for index, problem in enumerate(problems)
+    ]
+
+
+def truly_wrong_trace(problem: Problem, rng: random.Random) -> list[Message]:
+    """A bad habit that does not happen to hit the answer, as stopping early does at 90-(20+25)."""
+    while is_right(problem, trace := wrong_trace(problem, rng)):
+        pass
+    return trace
+
+
+def is_right(problem: Problem, trace: Sequence[Message]) -> bool:
+    """Whether the reward would call this trace a success."""
+    return compute_score(DATA_SOURCE, "", problem.answer, {"last_turn": trace[-1]["content"]}) == 1
+
+
+def task_row(problem: Problem) -> dict[str, object]:
+    return {"data_source": DATA_SOURCE, "prompt": problem.prompt, "ground_truth": problem.answer}
+
+
+def write_jsonl(path: Path, rows: Iterable[dict[str, object]]) -> None:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+
+def write_model(path: Path, traces: Sequence[list[Message]], seed: int) -> dict[str, object]:
+    """Train the tokenizer on rendered traces, draw the weights, save both; returns their sizes."""
+    from tiny_model import CHAT_TEMPLATE, make_model, make_tokenizer  # loads torch, which takes seconds
+    from transformers.utils.chat_template_utils import render_jinja_template
+    from transformers.utils.logging import disable_progress_bar
+
+    disable_progress_bar()
+    tools = [as_tool(calculator).schema.for_template()]
+    texts, _ = render_jinja_template(traces[:NUM_TOKENIZER_TEXTS], tools=tools, chat_template=CHAT_TEMPLATE)
+    tokenizer = make_tokenizer(texts)
+    model = make_model(tokenizer, seed)
+    model.save_pretrained(path)
+    tokenizer.save_pretrained(path)
+    prompt = tokenizer.apply_chat_template(traces[0][:2], tools=tools, add_generation_prompt=True, return_dict=False)
+    return {
+        "num_parameters": model.num_parameters(),
+        "vocab_size": len(tokenizer),
+        "prompt_tokens": len(prompt),
+        "trace_tokens": sum(map(len, map(tokenizer.encode, texts))) / len(texts),
+    }
+
+
+if __name__ == "__main__":
+    main()

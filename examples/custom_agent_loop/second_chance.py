@@ -1,0 +1,25 @@
+"""An agent loop of one's own: who answers without having used a tool is reminded, and tries again.
+
+    agentrl eval +experiment=calculator \
+        rollout.agent.default_agent_loop=examples/custom_agent_loop/second_chance.py:SecondChance
+
+A row of the dataset may choose it too: `"agent_name": "examples/custom_agent_loop/second_chance.py:SecondChance"`.
+"""
+
+from agentrl.agent_loops import AgentLoop, register
+
+REMINDER = {"role": "user", "content": "Use a tool first."}
+
+
+@register("second_chance")
+class SecondChance(AgentLoop):
+    async def run(self, task, generate, tools, interaction, sampling):
+        chat = self.open(task, generate, tools, interaction, sampling)
+        while turn := await chat.model_turn():  # None once a limit of rollout.multi_turn is reached
+            if turn.calls:
+                await chat.tool_turn(turn)
+            elif chat.tool_calls:
+                break
+            else:  # a rewritten history is a new trajectory of the same rollout: what it copies is not trained twice
+                chat = chat.restart([*chat.trajectory.messages, REMINDER])
+        return chat.rollout()

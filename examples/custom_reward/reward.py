@@ -1,0 +1,24 @@
+"""A reward of one's own: right answers earn 1, less a little for every turn beyond the first.
+
+    agentrl train +experiment=calculator reward.custom_reward_function.path=examples/custom_reward/reward.py \
+        reward.custom_reward_function.reward_kwargs='{price_of_a_turn: 0.1}' reward.success_threshold=0.5
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+
+async def compute_score(
+    data_source: str,
+    solution_str: str,
+    ground_truth: str,
+    extra_info: Mapping[str, object],
+    price_of_a_turn: float = 0.05,
+) -> dict[str, float]:
+    """`score` is trained on; the other numbers are logged beside it. A plain `float` would do, and so would `def`."""
+    numbers = re.findall(r"-?\d+", str(extra_info["last_turn"]))
+    right = float(numbers[-1:] == [str(ground_truth)])
+    num_turns = int(str(extra_info["num_turns"]))
+    return {"score": right * (1 - price_of_a_turn * (num_turns - 1)), "right": right, "num_turns": float(num_turns)}

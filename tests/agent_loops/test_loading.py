@@ -1,0 +1,113 @@
+"""Agent loops by name: built in, from YAML, from files, and the errors."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from loop_builders import CHAT, TASK, config
+
+from agentrl.agent_loops.loading import LoopFactory
+from agentrl.agent_loops.react import ReactAgent
+from agentrl.agent_loops.single_turn import SingleTurnAgent
+from agentrl.agent_loops.tool import ToolAgent
+from agentrl.chat.parsers import tool_parsers
+from agentrl.errors import AgentRLError, ConfigError, UnknownNameError
+
+LOOP = """
+from agentrl.agent_loops import AgentLoop
+class MyLoop(AgentLoop):
+    def __init__(self, *args, depth=1):
+        super().__init__(*args)
+        self.depth = depth
+class NoLoop:
+    def __init__(self, *args): pass
+"""
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "my_loop.py").write_text(LOOP)
+    return tmp_path
+
+
+def factory(folder, listing: str | None = None, default: str = "single_turn_agent") -> LoopFactory:
+    if listing is None:
+        return LoopFactory(CHAT, config(default))
+    path = folder / "loops.yaml"
+    path.write_text(listing.replace("FOLDER", str(folder)))
+    return LoopFactory(CHAT, config(default, agent={"agent_loop_config_path": str(path)}))
+
+
+@pytest.mark.parametrize(
+    ("name", "cls"),
+    [
+        ("single_turn_agent", SingleTurnAgent),
+        ("single_turn", SingleTurnAgent),
+        ("tool_agent", ToolAgent),
+        ("tool_agent_loop", ToolAgent),
+        ("verl.experimental.agent_loop.tool_agent_loop.ToolAgentLoop", ToolAgent),
+        ("react", ReactAgent),
+        ("agentrl.agent_loops.tool:ToolAgent", ToolAgent),
+        (None, SingleTurnAgent),
+    ],
+)
+def test_names(folder, name, cls):
+    assert type(factory(folder).build(name)) is cls
+
+
+def test_a_new_loop_every_time(folder):
+    loops = factory(folder)
+    assert loops.build("tool") is not loops.build("tool")
+
+
+def test_a_file(folder):
+    loop = factory(folder, default=f"{folder}/my_loop.py:MyLoop").build(None)
+    assert (type(loop).__name__, loop.depth) == ("MyLoop", 1)
+
+
+def test_a_listing_gives_options(folder):
+    loops = factory(folder, "- name: deep\n  _target_: FOLDER/my_loop.py:MyLoop\n  depth: 3\n", default="deep")
+    assert loops.build(None).depth == 3
+    assert type(loops.build("tool")) is ToolAgent
+
+
+def test_the_format_is_the_loops_own_or_the_configured_one(folder):
+    loops = factory(folder)
+    assert type(loops.build("tool").parser) is tool_parsers.get("hermes")
+    assert type(loops.build("react").parser) is tool_parsers.get("react")
+
+
+@pytest.mark.parametrize(
+    ("listing", "problem"),
+    [
+        ("- name: deep\n", r"loops.yaml: entry 0 must have a name and a _target_"),
+        ("name: deep\n", r"expected a list"),
+        ("- [", r"agent_loop_config_path"),
+        ("- name: x\n  _target_: FOLDER/my_loop.py:MyLop\n", r"agent loop 'x': .*did you mean 'MyLoop'"),
+        ("- name: x\n  _target_: nowhere.Loop\n", r"agent loop 'x': cannot import 'nowhere'"),
+        ("- name: x\n  _target_: FOLDER/my_loop.py:MyLoop\n  dept: 3\n", r"agent loop 'x'.*unexpected keyword.*'dept'"),
+        ("- name: x\n  _target_: FOLDER/my_loop.py:NoLoop\n", r"must be a subclass of agentrl.agent_loops.AgentLoop"),
+        ("- name: x\n  _target_: FOLDER/my_loop.py:MyLoop\n  _partial_: true\n", r"'_partial_' is not supported"),
+        ("- name: y\n  _target_: FOLDER/my_loop.py:MyLoop\n", r"unknown agent loop 'x'"),
+    ],
+)
+def test_a_wrong_listing_is_refused_at_the_start(folder, listing, problem):
+    with pytest.raises(AgentRLError, match=problem):
+        factory(folder, listing, default="x")
+
+
+def test_a_missing_listing():
+    with pytest.raises(ConfigError, match=r"no_such\.yaml"):
+        LoopFactory(CHAT, config(agent={"agent_loop_config_path": "no_such.yaml"}))
+
+
+def test_rows_are_checked(folder):
+    loops = factory(folder)
+    rows = [TASK, replace(TASK, index=3, agent_name="tool"), replace(TASK, index=4, agent_name="tool_agnet")]
+    assert {name: type(loop) for name, loop in loops.check(rows[:2]).items()} == {
+        None: SingleTurnAgent,
+        "tool": ToolAgent,
+    }
+    with pytest.raises(UnknownNameError, match="row 4 of 'sums': unknown agent loop 'tool_agnet': did you mean"):
+        loops.check(rows)

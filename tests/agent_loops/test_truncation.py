@@ -1,0 +1,27 @@
+"""Shortening tool answers: verl's meanings since May 2026."""
+
+from __future__ import annotations
+
+import pytest
+
+from agentrl.agent_loops.truncation import MARKER, truncate
+
+
+@pytest.mark.parametrize(
+    ("side", "expected"),
+    [("left", MARKER + "cdef"), ("middle", "ab" + MARKER + "ef"), ("right", "abcd" + MARKER)],
+)
+def test_what_is_kept(side, expected):
+    assert truncate("abcdef", 4, side) == expected
+
+
+@pytest.mark.parametrize("side", ["left", "middle", "right"])
+def test_so_many_characters_are_kept(side):
+    text = "".join(map(chr, range(97, 117)))
+    for max_chars in range(1, 20):
+        kept = truncate(text, max_chars, side).replace(MARKER, "|")
+        head, tail = kept.split("|")
+        assert len(head + tail) == max_chars
+        assert text.startswith(head)
+        assert text.endswith(tail)
+    assert truncate(text, 20, side) == text

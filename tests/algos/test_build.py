@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from agentrl.algos import build_algorithm, estimate_advantages
+from agentrl.algos.base import TokenBatch
+from agentrl.config.run import RunConfig
+from agentrl.errors import ConfigError
+from agentrl.task import Task
+from agentrl.trajectory import Author, Group, Rollout, Segment, Stop, Trajectory, VersionSpan
+
+
+def config(**sections: object) -> RunConfig:
+    return RunConfig.model_validate({"model": {"path": "unused"}, **sections})
+
+
+def model_segment(*token_ids: int, temperature: float = 1.0) -> Segment:
+    return Segment(
+        Author.MODEL, token_ids, [-0.5] * len(token_ids), [VersionSpan(0, len(token_ids))], temperature=temperature
+    )
+
+
+def trajectory(*answer: int) -> Trajectory:
+    """The worked example of the design: prompt, call, tool, answer."""
+    return Trajectory([Segment(Author.PROMPT, [1, 2]), model_segment(3, 4), Segment(Author.TOOL, [5]), *_end(answer)])
+
+
+def _end(answer: tuple[int, ...]) -> list[Segment]:
+    return [model_segment(*answer, temperature=0.5)] if answer else []
+
+
+def rollout(reward: float, *trajectories: Trajectory, **changes: object) -> Rollout:
+    return Rollout(list(trajectories or [trajectory(6)]), Stop.FINISHED, {"score": reward}, **changes)
+
+
+def group(uid: str, *rollouts: Rollout) -> Group:
+    return Group(Task([], uid=uid), list(rollouts))
+
+
+def demonstration() -> Trajectory:
+    return Trajectory([Segment(Author.PROMPT, [1, 2]), Segment(Author.DEMONSTRATION, [3, 4])])
+
+
+def test_grpo_samples_carry_what_was_sampled():
+    (first, second) = build_algorithm(config()).credit([group("a", rollout(1), rollout(0, trajectory()))])
+    assert first.token_ids == [1, 2, 3, 4, 5, 6]
+    assert first.loss_mask == [0, 0, 1, 1, 0, 1]
+    assert first.temperatures == [1, 1, 1, 1, 1, 0.5]
+    assert first.behaviour_logprobs == [0, 0, -0.5, -0.5, 0, -0.5]
+    a = 0.5 / (0.5**0.5 + 1e-6)
+    assert first.advantages == pytest.approx([0, 0, a, a, 0, a])
+    assert second.advantages == pytest.approx([0, 0, -a, -a, 0])  # not padded to its neighbour
+    assert first.rollout_id != second.rollout_id
+    assert first.uid == second.uid == "a"
+    assert first.old_logprobs is first.ref_logprobs is None
+
+
+def test_credit_equals_the_estimator():
+    scores = [0.3, 1.0, 0.2]
+    samples = build_algorithm(config()).credit([group("a", *map(rollout, scores))])
+    rewards = torch.tensor(scores)[:, None] * torch.tensor([[0, 0, 0, 0, 0, 1.0]])
+    mask = torch.tensor([[0, 0, 1, 1, 0, 1]] * 3)
+    expected, _ = estimate_advantages("grpo", rewards, mask, ["a"] * 3)
+    assert [sample.advantages for sample in samples] == expected.tolist()
+
+
+def test_a_rollout_of_several_trajectories_counts_once():
+    silent = Trajectory([Segment(Author.PROMPT, [1, 2])])
+    split = rollout(1, trajectory(6), trajectory(7), silent)  # the last one trains nothing and is dropped
+    samples = build_algorithm(config()).credit([group("a", split, rollout(0))])
+    assert [sample.rollout_id for sample in samples] == ["a/0", "a/0", "a/1"]
+    assert samples[0].advantages == samples[1].advantages
+    assert samples[0].advantages[-1] == pytest.approx(-samples[2].advantages[-1])
+
+
+def test_groups_without_a_difference_are_kept_and_failed_rollouts_are_not():
+    algorithm = build_algorithm(config())
+    kept = algorithm.credit([group("a", rollout(1), rollout(1), rollout(9, infra_failed=True))])
+    assert len(kept) == 2
+    assert not any(any(sample.advantages) for sample in kept)
+    assert algorithm.credit([group("a", rollout(1, infra_failed=True))]) == []
+
+
+def test_grpo_refuses_demonstrations():
+    with pytest.raises(ConfigError, match=r"group 'b' holds demonstrations: use algorithm\.name=sft"):
+        build_algorithm(config()).credit([group("b", rollout(1, demonstration()))])
+
+
+def test_sft_gives_every_trained_token_advantage_1_and_never_trains_the_first():
+    unprompted = Trajectory([Segment(Author.DEMONSTRATION, [7, 8])])
+    algorithm = build_algorithm(config(algorithm={"name": "sft"}))
+    samples = algorithm.credit([group("a", rollout(0, demonstration(), unprompted))])
+    assert [sample.advantages for sample in samples] == [[0, 0, 1, 1], [0, 1]]
+    assert [sample.loss_mask for sample in samples] == [[0, 0, 1, 1], [0, 1]]
+    assert samples[0].behaviour_logprobs is None
+
+
+def token_batch(**changes: object) -> TokenBatch:
+    values = {
+        "logprobs": torch.tensor([[0.0, -1.0, -2.0]]),
+        "entropy": torch.tensor([[0.0, 3.0, 1.0]]),
+        "loss_mask": torch.tensor([[False, True, True]]),
+        "advantages": torch.tensor([[0.0, 1.0, -1.0]]),
+        "behaviour_logprobs": torch.tensor([[0.0, -1.0, -2.0]]),
+        "old_logprobs": None,
+        "ref_logprobs": torch.tensor([[0.0, -1.5, -2.5]]),
+        "weights": torch.tensor([1.0]),
+        "denominator": 4.0,
+    }
+    return TokenBatch(**{**values, **changes})
+
+
+def test_loss_adds_the_divergence_and_subtracts_the_entropy():
+    actor = {"use_kl_loss": True, "kl_loss_coef": 0.1, "kl_loss_type": "k1", "entropy_coeff": 0.01}
+    algorithm = build_algorithm(config(actor=actor))
+    assert algorithm.needs == {"ref_logprobs"}
+    assert algorithm.loss.needs_entropy
+    loss, metrics = algorithm.loss(token_batch())
+    assert loss.item() == pytest.approx((-1 + 1) / 4 + 0.1 * (0.5 + 0.5) / 4 - 0.01 * (3 + 1) / 4)
+    assert metrics["kl_loss"].item() == pytest.approx(0.5)
+    assert metrics["entropy"].item() == pytest.approx(2.0)
+
+
+def test_ratios_are_taken_to_old_logprobs_where_there_are_any():
+    loss = build_algorithm(config()).loss
+    assert loss(token_batch())[1]["ratio_mean"] == 1
+    old = torch.tensor([[0.0, -1.1, -2.1]])
+    assert loss(token_batch(old_logprobs=old))[1]["ratio_mean"].item() == pytest.approx(torch.tensor(0.1).exp().item())
+
+
+def test_loss_is_told_what_the_configuration_says():
+    algorithm = build_algorithm(
+        config(
+            actor={"loss_agg_mode": "seq-mean-token-sum-norm", "clip_ratio": 0.1, "clip_ratio_high": 0.5},
+            data={"max_response_length": 77},
+        )
+    )
+    assert (algorithm.loss.aggregation, algorithm.loss.norm_length) == ("seq-mean-token-sum-norm", 77)
+    assert algorithm.needs == frozenset()
+    far = token_batch(old_logprobs=torch.tensor([[0.0, -1.3, -1.8]]))  # ratios 1.35 and 0.82
+    assert algorithm.loss(far)[1]["pg_clipfrac"].item() == pytest.approx(0.5)
+
+
+def test_divergence_without_reference_scores_is_refused():
+    with pytest.raises(ConfigError, match="needs ref_logprobs"):
+        build_algorithm(config(actor={"use_kl_loss": True})).loss(token_batch(ref_logprobs=None))

@@ -1,0 +1,179 @@
+"""What every backend must do. A test module names its backend in a `make_backend` fixture and imports these tests."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from tiny_models import make_samples
+from transformers import AutoModelForCausalLM
+
+from agentrl.algos.build import PolicyLoss
+from agentrl.backends.base import Backend
+
+MakeBackend = Callable[..., Backend]
+"""(trainable=True, **changes to the actor section) -> the same tiny model every time."""
+
+SFT = PolicyLoss("sft")
+
+
+def weights_of(backend: Backend) -> dict[str, torch.Tensor]:
+    return {name: tensor.clone() for name, tensor in backend.weights()}
+
+
+def equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_scores_are_aligned_with_tokens(make_backend: MakeBackend):
+    backend = make_backend()
+    samples = make_samples(5)
+    scores = asyncio.run(backend.score(samples))
+    for sample, logprobs, entropy in zip(samples, scores.logprobs, scores.entropy, strict=True):
+        assert len(logprobs) == len(entropy) == len(sample.token_ids)
+        for trained, logprob, nats in zip(sample.loss_mask, logprobs, entropy, strict=True):
+            assert (logprob < 0 < nats) if trained else (logprob == nats == 0)
+
+
+def test_score_changes_nothing(make_backend: MakeBackend):
+    backend = make_backend()
+    before = weights_of(backend)
+    first = asyncio.run(backend.score(make_samples(3)))
+    assert asyncio.run(backend.score(make_samples(3))) == first
+    assert equal(weights_of(backend), before)
+
+
+def test_training_raises_the_likelihood_of_what_is_imitated(make_backend: MakeBackend):
+    backend = make_backend()
+    samples = [replace(sample, advantages=[float(x) for x in sample.loss_mask]) for sample in make_samples(4)]
+    losses = [asyncio.run(backend.train_step(samples, SFT)).metrics["loss"] for _ in range(8)]
+    assert losses[-1] < 0.9 * losses[0]
+    scores = asyncio.run(backend.score(samples))
+    mean_nll = -sum(map(sum, scores.logprobs)) / sum(sample.num_trained_tokens for sample in samples)
+    assert mean_nll < losses[-1]  # the scores are those of the updated weights
+
+
+def test_statistics_of_an_update(make_backend: MakeBackend):
+    samples = make_samples(6)
+    metrics = asyncio.run(make_backend(ppo_micro_batch_size_per_gpu=2).train_step(samples, SFT)).metrics
+    assert metrics["num_tokens"] == sum(sample.num_trained_tokens for sample in samples)
+    assert metrics["num_micro_batches"] == 3
+    assert metrics["grad_norm"] > 0
+    assert metrics["lr"] > 0
+    assert metrics["skipped_updates"] == 0
+    assert {"loss", "nll", "entropy"} <= metrics.keys()
+
+
+@pytest.mark.parametrize("advantage", [math.nan, math.inf])
+def test_a_gradient_that_is_not_finite_is_skipped_and_counted(make_backend: MakeBackend, advantage: float):
+    backend, untouched = make_backend(), make_backend()
+    broken = [replace(sample, advantages=[advantage] * len(sample.token_ids)) for sample in make_samples(2)]
+    before = weights_of(backend)
+    assert asyncio.run(backend.train_step(broken, SFT)).metrics["skipped_updates"] == 1
+    assert equal(weights_of(backend), before)
+    for one in (backend, untouched):
+        asyncio.run(one.train_step(make_samples(3), SFT))
+    assert equal(weights_of(backend), weights_of(untouched))
+
+
+def test_a_step_that_an_error_ended_leaves_nothing_behind(make_backend: MakeBackend):
+    class Fails(PolicyLoss):
+        def __call__(self, batch):
+            failing.append(batch)
+            if len(failing) == 2:
+                raise ValueError("a mistake in the user's loss")
+            return super().__call__(batch)
+
+    failing: list[object] = []
+    backend, untouched = (make_backend(ppo_micro_batch_size_per_gpu=2) for _ in range(2))
+    with pytest.raises(ValueError, match="user's loss"):
+        asyncio.run(backend.train_step(make_samples(4), Fails("sft")))
+    for one in (backend, untouched):
+        asyncio.run(one.train_step(make_samples(3), SFT))
+    assert equal(weights_of(backend), weights_of(untouched))
+
+
+def test_a_sample_that_trains_nothing_changes_nothing(make_backend: MakeBackend):
+    backend, other = (make_backend(ppo_micro_batch_size_per_gpu=1) for _ in range(2))
+    samples = make_samples(3)
+    silent = replace(samples[0], loss_mask=[0] * len(samples[0].token_ids), rollout_id="silent")
+    asyncio.run(backend.train_step([*samples, silent], replace(SFT, aggregation="seq-mean-token-mean")))
+    asyncio.run(other.train_step(samples, replace(SFT, aggregation="seq-mean-token-mean")))
+    assert equal(weights_of(backend), weights_of(other))
+
+
+def test_nothing_to_train_is_a_skipped_update(make_backend: MakeBackend):
+    backend = make_backend()
+    silent = [replace(sample, loss_mask=[0] * len(sample.token_ids)) for sample in make_samples(2)]
+    before = weights_of(backend)
+    for samples in ([], silent):
+        assert asyncio.run(backend.train_step(samples, SFT)).metrics["skipped_updates"] == 1
+    assert equal(weights_of(backend), before)
+    assert asyncio.run(backend.score([])).logprobs == []
+
+
+def test_a_checkpoint_goes_on_bitwise(make_backend: MakeBackend, tmp_path: Path):
+    loss = PolicyLoss("vanilla")
+    first = make_backend()
+    for seed in range(3):
+        asyncio.run(first.train_step(make_samples(4, seed), loss))
+    asyncio.run(first.save(tmp_path / "step-3"))
+    after = [asyncio.run(first.train_step(make_samples(4, seed), loss)) for seed in (3, 4)]
+
+    second = make_backend()
+    asyncio.run(second.load(tmp_path / "step-3"))
+    assert [asyncio.run(second.train_step(make_samples(4, seed), loss)) for seed in (3, 4)] == after
+    assert equal(weights_of(first), weights_of(second))
+
+
+def test_a_checkpoint_is_a_hugging_face_folder(make_backend: MakeBackend, tmp_path: Path):
+    backend = make_backend()
+    asyncio.run(backend.train_step(make_samples(4), SFT))
+    asyncio.run(backend.save(tmp_path / "step-1"))
+    assert load_file(tmp_path / "step-1" / "model.safetensors")
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "step-1").state_dict()
+    for name, value in backend.weights():
+        torch.testing.assert_close(loaded[name], value, rtol=0, atol=0)
+    assert [folder.name for folder in tmp_path.iterdir()] == ["step-1"]
+
+
+def test_work_is_done_off_the_event_loop_one_call_at_a_time(make_backend: MakeBackend):
+    running: list[str] = []
+
+    class Watched(PolicyLoss):
+        def __call__(self, batch):
+            running.append(threading.current_thread().name)
+            assert len(running) == 1
+            result = super().__call__(batch)
+            running.pop()
+            assert threading.current_thread() is not threading.main_thread()
+            return result
+
+    async def train_twice(backend: Backend) -> None:
+        await asyncio.gather(*(backend.train_step(make_samples(3), Watched("sft")) for _ in range(2)))
+
+    asyncio.run(train_twice(make_backend()))
+
+
+def test_a_policy_that_is_only_read_can_be_scored_saved_and_loaded(make_backend: MakeBackend, tmp_path: Path):
+    reference, policy = make_backend(trainable=False), make_backend()
+    assert asyncio.run(reference.score(make_samples(3))) == asyncio.run(policy.score(make_samples(3)))
+    asyncio.run(policy.train_step(make_samples(3), SFT))
+    asyncio.run(policy.save(tmp_path / "a"))
+    asyncio.run(reference.load(tmp_path / "a"))
+    assert equal(weights_of(reference), weights_of(policy))
+    with pytest.raises(RuntimeError, match="trainable=False"):
+        asyncio.run(reference.train_step(make_samples(3), SFT))
+
+
+def test_close_can_be_called_twice(make_backend: MakeBackend):
+    backend = make_backend()
+    asyncio.run(backend.close())
+    asyncio.run(backend.close())

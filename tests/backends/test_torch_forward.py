@@ -1,0 +1,112 @@
+"""Log-probabilities of every family equal those of plain transformers, one sample at a time."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tiny_models import FAMILIES, make_model, make_samples
+
+from agentrl.backends.torch import forward, logprobs
+from agentrl.backends.torch.batches import pad_samples
+from agentrl.backends.torch.forward import PositionwiseModel
+from agentrl.backends.torch.logprobs import token_logprobs
+from agentrl.samples import Sample
+
+CPU = torch.device("cpu")
+
+
+@torch.no_grad()
+def reference(model, sample: Sample) -> tuple[list[float], list[float]]:
+    """Full logits of one unpadded sample; log-softmax in float64."""
+    logits = model(input_ids=torch.tensor([sample.token_ids])).logits[0].double()
+    positions = [index for index, trained in enumerate(sample.loss_mask) if trained]
+    rows = [(logits[index - 1] / sample.temperatures[index]).log_softmax(0) for index in positions]
+    expected = [row[sample.token_ids[index]].item() for row, index in zip(rows, positions, strict=True)]
+    return expected, [-(row.exp() * row).sum().item() for row in rows]
+
+
+def run(positionwise: PositionwiseModel, samples: list[Sample], *, entropy_gradient: bool = False):
+    batch = pad_samples(samples, CPU)
+    states = positionwise.states(batch.token_ids[:, :-1], batch.mask[:, :-1], batch.rows, batch.columns - 1)
+    return token_logprobs(
+        positionwise.logits,
+        states,
+        batch.targets,
+        batch.temperatures,
+        positionwise.vocab_size,
+        entropy_gradient=entropy_gradient,
+    )
+
+
+def check(positionwise: PositionwiseModel, tolerance: float = 2e-5) -> None:
+    samples = make_samples(5)
+    with torch.no_grad():
+        actual_logprobs, actual_entropy = run(positionwise, samples)
+    expected = [reference(positionwise.model, sample) for sample in samples]
+    expected_logprobs = torch.tensor([value for values, _ in expected for value in values])
+    expected_entropy = torch.tensor([value for _, values in expected for value in values])
+    torch.testing.assert_close(actual_logprobs, expected_logprobs, rtol=0, atol=tolerance)
+    torch.testing.assert_close(actual_entropy, expected_entropy, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_split_model_equals_plain_transformers(family: str):
+    positionwise = PositionwiseModel(make_model(family))
+    assert positionwise.splits
+    check(positionwise)
+
+
+@pytest.mark.parametrize("family", ["gemma2", "gpt2"])
+def test_a_model_that_cannot_be_split_is_run_whole(family: str, monkeypatch: pytest.MonkeyPatch):
+    class Refuses(torch.nn.Module):
+        def forward(self, **_: object) -> None:
+            raise AttributeError("needs more than the last hidden states")
+
+    monkeypatch.setattr(forward, "_without_body", lambda model: Refuses())
+    positionwise = PositionwiseModel(make_model(family))
+    assert not positionwise.splits
+    check(positionwise)
+
+
+def test_a_split_that_gives_other_logits_is_not_used(monkeypatch: pytest.MonkeyPatch):
+    model = make_model("cohere")  # its logits are scaled after the head
+    states = lambda self, *_, inputs_embeds, **__: forward._States(last_hidden_state=inputs_embeds * 1.01)  # noqa: E731
+    monkeypatch.setattr(forward._GivenStates, "forward", states)
+    assert not PositionwiseModel(model).splits
+
+
+def test_only_chosen_positions_reach_the_head():
+    positionwise = PositionwiseModel(make_model())
+    samples = make_samples(5)
+    sizes = []
+    positionwise.model.lm_head.register_forward_hook(lambda module, inputs, output: sizes.append(output.shape))
+    run(positionwise, samples)
+    assert sizes == [(1, sum(sample.num_trained_tokens for sample in samples), positionwise.vocab_size)]
+
+
+@pytest.mark.parametrize("entropy_gradient", [False, True])
+def test_chunks_change_neither_values_nor_gradients(entropy_gradient: bool, monkeypatch: pytest.MonkeyPatch):
+    def values_and_gradients() -> list[torch.Tensor]:
+        model = make_model("gemma2").double()
+        logprobs_N, entropy_N = run(PositionwiseModel(model), make_samples(4), entropy_gradient=entropy_gradient)
+        assert entropy_N.requires_grad == entropy_gradient
+        (logprobs_N.sum() + 0.3 * entropy_N.sum()).backward()
+        return [logprobs_N.detach(), entropy_N.detach(), *(value.grad for value in model.parameters())]
+
+    whole = values_and_gradients()
+    monkeypatch.setattr(logprobs, "MAX_LOGITS", 5 * 61)
+    for expected, actual in zip(whole, values_and_gradients(), strict=True):
+        torch.testing.assert_close(actual, expected, rtol=1e-10, atol=1e-10)
+
+
+def test_temperature_0_counts_as_1():
+    logits = torch.randn(3, 7, generator=torch.Generator().manual_seed(0))
+    targets = torch.tensor([1, 2, 3])
+    greedy, _ = token_logprobs(lambda x: x, logits, targets, torch.zeros(3), 7, entropy_gradient=False)
+    plain, _ = token_logprobs(lambda x: x, logits, targets, torch.ones(3), 7, entropy_gradient=False)
+    assert torch.equal(greedy, plain)
+
+
+def test_a_trained_first_token_is_refused():
+    with pytest.raises(ValueError, match="nothing predicts"):
+        pad_samples([Sample([1, 2], [1, 1], [1.0, 1.0], [1.0, 1.0])], CPU)

@@ -1,0 +1,77 @@
+"""Tiny random models of several families, and samples to train them on."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+
+from agentrl.samples import Sample
+
+VOCAB = 61
+_COMMON = {
+    "vocab_size": VOCAB,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "max_position_embeddings": 128,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+}
+FAMILIES: dict[str, dict[str, object]] = {
+    "qwen3": {"tie_word_embeddings": True},
+    "llama": {"tie_word_embeddings": False},
+    "gemma2": {"final_logit_softcapping": 0.5, "sliding_window": 8},
+    "cohere": {"logit_scale": 0.5},
+    "gpt_neox": {"attention_dropout": 0.3, "hidden_dropout": 0.3},
+    "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 128, "resid_pdrop": 0.3, "attn_pdrop": 0.3},
+    "qwen3_moe": {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16},
+}
+
+
+def make_model(family: str = "qwen3", seed: int = 0) -> PreTrainedModel:
+    """A random model whose logits are far from flat, so that a wrong temperature or a lost soft cap shows."""
+    torch.manual_seed(seed)
+    common = {} if family == "gpt2" else _COMMON
+    config = AutoConfig.for_model(family, **(common | {"vocab_size": VOCAB} | FAMILIES[family]))
+    model = AutoModelForCausalLM.from_config(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim >= 2:
+                parameter.mul_(8.0)
+    return model
+
+
+def save_model(path: Path, family: str = "qwen3", dtype: torch.dtype = torch.float32, seed: int = 0) -> Path:
+    make_model(family, seed).to(dtype).save_pretrained(path)
+    return path
+
+
+def make_samples(num_samples: int, seed: int = 0, max_length: int = 24, *, ref: bool = False) -> list[Sample]:
+    """Random multi-turn samples; two consecutive ones share a rollout now and then."""
+    draw = random.Random(seed)
+    return [_sample(draw, f"rollout-{number - number % 3 // 2}", max_length, ref) for number in range(num_samples)]
+
+
+def _sample(draw: random.Random, rollout_id: str, max_length: int, ref: bool) -> Sample:
+    length = draw.randint(3, max_length)
+    mask = [0, *(draw.randint(0, 1) for _ in range(length - 2)), 1]
+
+    def numbers(low: float, high: float) -> list[float]:
+        return [draw.uniform(low, high) * trained for trained in mask]
+
+    return Sample(
+        token_ids=[draw.randrange(VOCAB) for _ in range(length)],
+        loss_mask=mask,
+        temperatures=[draw.choice([0.7, 1.0, 1.3]) if trained else 1.0 for trained in mask],
+        advantages=numbers(-1, 1),
+        behaviour_logprobs=numbers(-5, -3),
+        ref_logprobs=numbers(-5, -3) if ref else None,
+        rollout_id=rollout_id,
+    )

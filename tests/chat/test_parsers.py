@@ -1,0 +1,303 @@
+from __future__ import annotations
+
+import json
+import re
+import time
+
+import pytest
+from chat_families import CHATML, family_tokenizer, schemas, tokenizer_for
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agentrl.chat.base import ParsedCall, ParsedTurn
+from agentrl.chat.format import ChatFormat
+from agentrl.chat.parsers import check_parser, tool_parsers
+from agentrl.errors import ConfigError, UnknownNameError
+
+relaxed = settings(derandomize=True, deadline=None)
+HERMES, REACT = tool_parsers.get("hermes")(), tool_parsers.get("react")()
+json_values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(10**20), 10**20)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda children: st.lists(children, max_size=3) | st.dictionaries(st.text(), children, max_size=3),
+    max_leaves=6,
+)
+arguments = st.dictionaries(st.text(), json_values, max_size=4)
+
+
+def hermes_call(name: object, given_arguments: object) -> str:
+    return "<tool_call>\n" + json.dumps({"name": name, "arguments": given_arguments}) + "\n</tool_call>"
+
+
+def only(turn: ParsedTurn) -> ParsedCall:
+    (call,) = turn.calls
+    return call
+
+
+# ---- hermes ---------------------------------------------------------------------------------------------------------
+
+
+def test_hermes_reads_calls_and_content() -> None:
+    text = f"Let me look.\n{hermes_call('search', {'q': 'é'})}\nand\n{hermes_call('add', {'a': 1, 'b': [2]})}\nDone."
+    turn = HERMES.parse(text)
+    assert [(call.name, call.arguments, call.error) for call in turn.calls] == [
+        ("search", '{"q": "é"}', None),
+        ("add", '{"a": 1, "b": [2]}', None),
+    ]
+    assert turn.content == "Let me look.\n\nand\n\nDone."
+    assert HERMES.parse("nothing to call") == ParsedTurn("nothing to call")
+    assert HERMES.stop == ()
+
+
+@relaxed
+@given(arguments)
+def test_hermes_reads_back_any_arguments(value: dict[str, object]) -> None:
+    """Anything but the opening tag itself, which begins the next call wherever it stands."""
+    text = hermes_call("f", value)
+    if text.count("<tool_call>") == 1:
+        call = only(HERMES.parse(text))
+        assert (call.name, call.error) == ("f", None)
+        assert json.loads(call.arguments) == value
+
+
+def test_hermes_closing_tag_inside_an_argument() -> None:
+    call = only(HERMES.parse(hermes_call("write", {"text": "a </tool_call> b </think>"})))
+    assert json.loads(call.arguments) == {"text": "a </tool_call> b </think>"}
+
+
+@pytest.mark.parametrize(
+    ("body", "name", "says"),
+    [
+        ('{"name": "f", "arguments": {"a": 1,}}', "", "not valid JSON: .* at line 1 column 36"),
+        ('{"name": "f",\n "arguments": {"a" 1}}', "", "Expecting ':' delimiter at line 2 column 20, near '1}}'"),
+        ("", "", "not valid JSON"),
+        ("search(q)", "", "Expecting value at line 1 column 1, near 'search"),
+        ('{"name": "f", "arguments": {"a": ', "", "where it ends"),
+        ('{"name": "f", "arguments": {}} {"name": "g"}', "f", "more than one JSON object"),
+        ('{"name": "f", "arguments": {}}}', "f", "more than one JSON object in the tool call: '}' follows"),
+        ("[1]", "", "is an array, not a JSON object"),
+        ('"f"', "", "is a string, not a JSON object"),
+        ('{"arguments": {}}', "", 'has no "name"'),
+        ('{"name": 3, "arguments": {}}', "", 'has no "name"'),
+        ('{"name": "\\ud800", "arguments": {}}', "", 'has no "name"'),
+        ('{"name": "f"}', "f", 'has no "arguments"'),
+        ('{"name": "f", "arguments": [1]}', "f", '"arguments": expected a JSON object, found an array'),
+        ('{"name": "f", "arguments": null}', "f", '"arguments": expected a JSON object, found null'),
+        ('{"name": "f", "arguments": 1.5}', "f", '"arguments": expected a JSON object, found a number'),
+        ('{"name": "f", "arguments": true}', "f", '"arguments": expected a JSON object, found a boolean'),
+        ('{"name": "f", "arguments": "[1]"}', "f", '"arguments": expected a JSON object, found an array'),
+        ('{"name": "f", "arguments": "{\\"a\\": }"}', "f", '"arguments": Expecting value at line 1 column 7'),
+        ('{"name": "f", "arguments": "{} x"}', "f", "\"arguments\": there is more after the JSON: 'x'"),
+        ('{"name": "f", "arguments": {"a": NaN}}', "", "NaN is not JSON"),
+        ('{"name": "f", "arguments": {"a": 1e999}}', "f", "too large"),
+        ('{"name": "f", "arguments": {"a": ' + "9" * 5000 + "}}", "", "too long"),
+        ('{"name": "f", "arguments": ' + '{"a":' * 100_000, "", "nested too deeply"),
+    ],
+)
+def test_hermes_says_what_is_wrong_and_where(body: str, name: str, says: str) -> None:
+    call = only(HERMES.parse(f"x<tool_call>{body}</tool_call>y"))
+    assert call.name == name
+    assert call.error is not None
+    assert re.search(says, call.error)
+    assert call.error.endswith("</tool_call>")  # it shows the right form
+    assert call.arguments == body.strip()
+
+
+def test_hermes_arguments_given_as_a_string() -> None:
+    assert only(HERMES.parse(hermes_call("f", '{"a": 1}'))).arguments == '{"a": 1}'
+
+
+def test_hermes_unclosed_calls() -> None:
+    one = only(HERMES.parse('<tool_call>{"name": "f", "arguments": {}}'))
+    assert (one.name, one.error) == ("f", one.error)
+    assert "</tool_call> is missing" in str(one.error)
+    first, second = HERMES.parse('<tool_call>{"name": "f", <tool_call>' + hermes_call("g", {})[11:]).calls
+    assert (first.name, second.name, second.error) == ("", "g", None)
+    assert "not valid JSON" in str(first.error)
+
+
+def test_hermes_keeps_text_that_can_be_stored() -> None:
+    call = only(HERMES.parse(hermes_call("f", {"a": "\ud800 é"})))
+    assert call.arguments == '{"a": "\\ud800 \\u00e9"}'
+    call.arguments.encode()
+
+
+def test_hermes_calls_in_thoughts_are_not_made() -> None:
+    call, other = hermes_call("f", {}), hermes_call("g", {})
+    assert HERMES.parse(f"<think>maybe {call}</think>\n{other}") == ParsedTurn(
+        f"<think>maybe {call}</think>", (ParsedCall("g", "{}"),)
+    )
+    assert HERMES.parse(f"maybe {call}</think>{other}").calls == (ParsedCall("g", "{}"),)
+    assert HERMES.parse(f"write <tool_call> tags</think>{other}").calls == (ParsedCall("g", "{}"),)
+    assert HERMES.parse(f'<tool_call>{{"name": 1}} hm</think>{other}').calls == (ParsedCall("g", "{}"),)
+    assert HERMES.parse(f"<think>{call}</think>{other}</think>").calls == (ParsedCall("g", "{}"),)
+    assert HERMES.parse(f"<think>never ends {call}").calls == ()
+    both = HERMES.parse(f"<think>a</think>{other}<think>{call}</think>b")
+    assert both == ParsedTurn(f"<think>a</think><think>{call}</think>b", (ParsedCall("g", "{}"),))
+
+
+# ---- react ----------------------------------------------------------------------------------------------------------
+
+
+def test_react_reads_an_action() -> None:
+    turn = REACT.parse('Thought: I should look.\nAction: search\nAction Input: {"q": "x"}\nObservation:')
+    assert turn == ParsedTurn("Thought: I should look.", (ParsedCall("search", '{"q": "x"}'),))
+    assert REACT.stop == ("Observation:",)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '**Action:** search\n**Action Input:** {"q": "x"}',
+        '**Action**: `search`\n**Action Input**: `{"q": "x"}`',
+        '### Action: search\n### Action Input:\n```json\n{"q": "x"}\n```',
+        '- Action: "search"\n- Action Input: {\n  "q": "x"\n}\n',
+        'action: search\r\naction input: {"q": "x"}\r\n',
+        'Action:\nsearch\nAction Input:\n{"q": "x"}\nObservation: it says Action: other\nAction Input: {}',
+        'Action: search\nAction Input: {"q": "x"}\nFinal Answer: 3',
+    ],
+)
+def test_react_forgives_markdown(text: str) -> None:
+    assert REACT.parse(text).calls == (ParsedCall("search", '{"q": "x"}'),)
+
+
+def test_react_final_answer_and_plain_text() -> None:
+    final = "Thought: I know.\nFinal Answer: 42\nAction: search\nAction Input: {}"
+    assert REACT.parse(final) == ParsedTurn(final)
+    assert REACT.parse("no labels at all") == ParsedTurn("no labels at all")
+    assert REACT.parse("The Action: is unclear, my Thought: too") == ParsedTurn(
+        "The Action: is unclear, my Thought: too"
+    )
+    assert REACT.parse("Action Input: {}") == ParsedTurn("Action Input: {}")
+    assert REACT.parse("Observation: invented") == ParsedTurn("")
+
+
+def test_react_several_actions_before_an_observation() -> None:
+    text = "Action: f\nAction Input: {}\nThought: and\nAction: g\nAction Input: {}"
+    assert REACT.parse(text) == ParsedTurn("Thought: and", (ParsedCall("f", "{}"), ParsedCall("g", "{}")))
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "says"),
+    [
+        ("Action: search\nAction Input: Paris", "search", "must be a JSON object: Expecting value at line 1 column 1"),
+        (
+            'Action: search\nAction Input: "Paris"',
+            "search",
+            "must be a JSON object: expected a JSON object, found a string",
+        ),
+        ("Action: search\nAction Input:", "search", "no Action Input:; write {}"),
+        ("Action: search", "search", "no Action Input:"),
+        ("Action: search\nThought: hm", "search", "no Action Input:"),
+        ("Action:\nAction Input: {}", "", "names no tool"),
+        ("Action: \ud800\nAction Input: {}", "", "names no tool"),
+    ],
+)
+def test_react_says_what_is_wrong(text: str, name: str, says: str) -> None:
+    call = only(REACT.parse(text))
+    assert call.name == name
+    assert says in str(call.error)
+    assert "\nAction Input: {" in str(call.error)
+
+
+# ---- both -----------------------------------------------------------------------------------------------------------
+
+_TAGS = ["<tool_call>", "</tool_call>", "<think>", "</think>", '{"name": "f", "arguments": {']
+_LABELS = ["Action: f", "\nAction Input: ", "\nObservation:", "\nFinal Answer:", "**", "```json", "\n", "-"]
+_fragments = st.sampled_from([*_TAGS, *_LABELS, '"', "\\", "}", "]", "[" * 50, "1e999", "NaN", "\ud800"])
+
+
+@pytest.mark.parametrize("parser", [HERMES, REACT], ids=["hermes", "react"])
+@relaxed
+@given(text=st.one_of(st.text(), st.lists(st.one_of(_fragments, st.text(max_size=5)), max_size=30).map("".join)))
+def test_parsers_never_raise(parser: object, text: str) -> None:
+    turn = parser.parse(text)  # type: ignore[attr-defined]
+    for call in turn.calls:
+        assert call.name.isascii() or call.name.encode()  # can be stored
+        if call.error is None:
+            assert call.name
+            assert isinstance(json.loads(call.arguments), dict)
+    assert parser.parse(text) == turn  # type: ignore[attr-defined]
+
+
+HOSTILE = [
+    *("<tool_call>", "<tool_call>{", '<tool_call>{"a":"', '<tool_call>"\\"', "<tool_call></tool_call>", "</tool_call>"),
+    *(
+        "<think>",
+        "</think>",
+        "<think></think>",
+        "<tool_call><think>",
+        '{"a":',
+        "[",
+        "\\",
+        '"',
+        '<tool_call>["",',
+        "\n" * 5,
+    ),
+    *("Action: f\n", "Action Input: {\n", "Action: f\nAction Input: {}\n", "*", "* \n", "**Action", "Thought:\n", "`"),
+    *("<tool_call>" + " " * 50, "Action" + " " * 30, "<tool_call>" + '{"a":' * 50),
+]
+
+
+@pytest.mark.parametrize("parser", [HERMES, REACT], ids=["hermes", "react"])
+def test_hostile_text_takes_linear_time(parser: object) -> None:
+    """Milliseconds to tenths of a second; work that is quadratic in 100 000 characters would take minutes."""
+    for pattern in HOSTILE:
+        text = pattern * (100_000 // len(pattern))
+        for whole in (text, f"<tool_call>{text}", f"Action: f\nAction Input: {text}"):
+            begin = time.process_time()
+            parser.parse(whole)  # type: ignore[attr-defined]
+            assert time.process_time() - begin < 2, pattern
+
+
+def test_a_parsers_name() -> None:
+    assert tool_parsers.names() == ["hermes", "react"]
+    with pytest.raises(UnknownNameError, match="did you mean 'hermes'"):
+        tool_parsers.get("hermess")
+
+
+# ---- does it fit the template ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["chatml", "thinking"])
+def test_hermes_fits_templates_that_write_it(name: str) -> None:
+    check_parser("hermes", ChatFormat(family_tokenizer(name)), schemas())
+
+
+def test_a_parser_that_does_not_fit_is_refused_with_one_that_does() -> None:
+    with pytest.raises(ConfigError, match=r"'react' does not read .*: use 'hermes'"):
+        check_parser("react", ChatFormat(family_tokenizer("chatml")), schemas())
+    for name in ("headers", "inst"):
+        with pytest.raises(ConfigError, match=r"no registered one does \(hermes, react\)"):
+            check_parser("hermes", ChatFormat(family_tokenizer(name)), schemas())
+
+
+def test_a_parser_must_read_the_same_arguments() -> None:
+    """A template that writes arguments as text in the manner of Python is not read back."""
+    printed = CHATML.replace("call.function.arguments | tojson", "call.function.arguments | string")
+    with pytest.raises(ConfigError, match="no registered one does"):
+        check_parser("hermes", ChatFormat(tokenizer_for(printed)), schemas())
+
+
+NO_CALLS = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+def test_templates_without_calls_suit_formats_that_the_prompt_explains() -> None:
+    for template in (
+        NO_CALLS,
+        "{% if messages[-1].tool_calls %}{{ raise_exception('no calls') }}{% endif %}" + NO_CALLS,
+    ):
+        chat = ChatFormat(tokenizer_for(template))
+        check_parser("react", chat, schemas())
+        with pytest.raises(ConfigError, match="'hermes' does not fit the chat template, which writes no tool calls"):
+            check_parser("hermes", chat, schemas())
+
+
+def test_where_the_template_hears_of_no_tools_every_parser_fits() -> None:
+    check_parser("react", ChatFormat(family_tokenizer("chatml")), ())

@@ -1,0 +1,235 @@
+"""Tasks from every kind of file, and every way a row can be wrong."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import datasets
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from agentrl.config.data import DataConfig
+from agentrl.data.tasks import check_lengths, load_tasks
+from agentrl.errors import DataError
+
+CALCULATOR_ROW = {
+    "data_source": "calculator",
+    "prompt": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "1+1?"}],
+    "ability": "math",
+    "reward_model": {"style": "rule", "ground_truth": "2"},
+    "agent_name": "tool_agent",
+    "extra_info": {
+        "index": 7,
+        "split": "train",
+        "need_tools_kwargs": True,
+        "tools_kwargs": {"calculator": {"create_kwargs": {"ground_truth": "2"}}},
+        "interaction_kwargs": {"name": "teacher", "query": "1+1?"},
+        "tool_selection": ["calculator"],
+    },
+}
+SEARCH_ROW = CALCULATOR_ROW | {
+    "agent_name": None,
+    "extra_info": {"index": 8, "tools_kwargs": {"search": {"execute_kwargs": {"limit": 3}}}},
+}
+
+
+def write(path, rows):
+    if path.suffix == ".parquet":
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    elif path.suffix == ".json":
+        path.write_text(json.dumps(rows))
+    else:
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+def load(path, rows, **config):
+    return load_tasks([write(path, rows)], DataConfig(**config), max_samples=-1)
+
+
+def message_of(path, rows, **config):
+    with pytest.raises(DataError) as caught:
+        load(path, rows, **config)
+    text = str(caught.value)
+    assert "\n" not in text
+    return text
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "json", "jsonl"])
+def test_verls_columns(tmp_path, suffix):
+    calculator, search = load(tmp_path / f"train.{suffix}", [CALCULATOR_ROW, SEARCH_ROW])
+    assert calculator.messages == CALCULATOR_ROW["prompt"]
+    assert (calculator.ground_truth, calculator.data_source, calculator.index) == ("2", "calculator", 0)
+    assert (calculator.agent_name, search.agent_name) == ("tool_agent", None)
+    assert calculator.interaction_kwargs == {"name": "teacher", "query": "1+1?"}
+    assert calculator.extra_info["tool_selection"] == ["calculator"]
+    assert calculator.extra_info["ability"] == "math"
+    assert calculator.extra_info["index"] == 7
+    # Parquet gives each struct the keys of all rows: the search tool must not show up, empty, in the calculator's row
+    assert calculator.tools_kwargs == {"calculator": {"create_kwargs": {"ground_truth": "2"}}}
+    assert search.tools_kwargs == {"search": {"execute_kwargs": {"limit": 3}}}
+    assert search.interaction_kwargs == {}
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "json", "jsonl"])
+def test_plain_columns_and_unknown_ones(tmp_path, suffix):
+    rows = [{"prompt": "1+1?", "ground_truth": "2", "data_source": "sums", "level": 3}]
+    (task,) = load(tmp_path / f"train.{suffix}", rows)
+    assert task.messages == [{"role": "user", "content": "1+1?"}]
+    assert (task.ground_truth, task.data_source, task.extra_info) == ("2", "sums", {"level": 3})
+
+
+def test_system_prompt_goes_before_prompts_that_bring_none(tmp_path):
+    own, given = load(tmp_path / "t.jsonl", [CALCULATOR_ROW, {"prompt": "hi"}], system_prompt="Use tools.")
+    assert [message["content"] for message in own.messages] == ["Be brief.", "1+1?"]
+    assert given.messages == [{"role": "system", "content": "Use tools."}, {"role": "user", "content": "hi"}]
+
+
+def test_prompt_key_and_answer_column(tmp_path):
+    (task,) = load(tmp_path / "t.json", [{"question": "1+1?", "answer": "2"}], prompt_key="question")
+    assert task.messages[0]["content"] == "1+1?"
+    assert task.ground_truth == "2"
+    assert task.extra_info == {"answer": "2"}
+
+
+def test_files_follow_each_other_and_rows_keep_their_position(tmp_path):
+    first = write(tmp_path / "a.jsonl", [{"prompt": f"a{i}"} for i in range(3)])
+    second = write(tmp_path / "b.parquet", [{"prompt": f"b{i}"} for i in range(3)])
+    tasks = load_tasks([first, second], DataConfig(), max_samples=5)
+    assert [task.messages[0]["content"] for task in tasks] == ["a0", "a1", "a2", "b0", "b1"]
+    assert [task.index for task in tasks] == [0, 1, 2, 3, 4]
+    assert tasks[-1].index == 4
+    assert [task.index for task in tasks[3:].keep([1])] == [4]
+    assert tasks.where(4) == f"{second} row 1"
+    with pytest.raises(IndexError):
+        tasks[5]
+
+
+def test_max_samples_leaves_later_rows_unread(tmp_path):
+    path = write(tmp_path / "t.jsonl", [{"prompt": "good"}, {"prompt": 5}])
+    assert len(load_tasks([path], DataConfig(), max_samples=1)) == 1
+
+
+def test_blank_lines_are_no_rows_but_count_as_lines(tmp_path):
+    path = tmp_path / "t.jsonl"
+    path.write_text('\n{"prompt": "a"}\n\n{"prompt": 5}\n')
+    with pytest.raises(DataError, match=r"t\.jsonl row 1 \(line 4\): field 'prompt': expected text or a list"):
+        load_tasks([str(path)], DataConfig())
+
+
+def test_json_lines_under_the_name_of_json(tmp_path):
+    path = tmp_path / "t.json"
+    path.write_text('{"prompt": "a"}\n{"prompt": "b"}')
+    assert [task.messages[0]["content"] for task in load_tasks([str(path)], DataConfig())] == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        (
+            {"promt": "x"},
+            "no field 'prompt', expected text or a list of messages (data.prompt_key); did you mean 'promt'?",
+        ),
+        ({"prompt": None, "id": 1}, "no field 'prompt'"),
+        ({"prompt": []}, "field 'prompt': expected a list of messages, got nothing"),
+        ({"prompt": [{"content": "x"}]}, "field 'prompt[0].role': expected text, got nothing"),
+        ({"prompt": [{"role": "user"}]}, "field 'prompt[0].content': expected text, or a list of parts, got nothing"),
+        ({"prompt": ["x"]}, "field 'prompt[0]': expected an object with role and content, got text"),
+        ({"prompt": "x", "agent_name": 3}, "field 'agent_name': expected text, got a number"),
+        ({"prompt": "x", "data_source": ["y"]}, "field 'data_source': expected text, got a list"),
+        ({"prompt": "x", "extra_info": "y"}, "field 'extra_info': expected an object, got text"),
+        ({"prompt": "x", "extra_info": {"tools_kwargs": 1}}, "field 'extra_info.tools_kwargs': expected an object"),
+        ({"prompt": "x", "tools_kwargs": {"calc": 1}}, "field 'tools_kwargs.calc': expected an object such as"),
+        ({"prompt": "x", "images": ["a.png"]}, "field 'images': tasks with images or videos cannot be trained on"),
+        (["prompt"], 'expected an object such as {"prompt": ...}, got list'),
+    ],
+)
+def test_a_bad_row_is_named(tmp_path, row, expected):
+    message = message_of(tmp_path / "t.jsonl", [{"prompt": "good"}, row])
+    assert message.startswith(f"{tmp_path}/t.jsonl row 1 (line 2): ")
+    assert expected in message
+
+
+def test_a_bad_row_of_parquet_is_named(tmp_path):
+    message = message_of(tmp_path / "t.parquet", [{"prompt": "a"}, {"prompt": None}])
+    assert message.startswith(f"{tmp_path}/t.parquet row 1: no field 'prompt'")
+
+
+def test_files_that_cannot_be_read(tmp_path):
+    assert "no rows" in message_of(tmp_path / "empty.jsonl", [])
+    (tmp_path / "torn.parquet").write_bytes(b"PAR1 and then nothing of the kind")
+    (tmp_path / "torn.jsonl").write_text('{"prompt": "a"}\n{"prompt": ')
+    (tmp_path / "latin.jsonl").write_bytes(b'{"prompt": "caf\xe9"}\n')
+    (tmp_path / "torn.json").write_text('[{"prompt": "a"},')
+    for name, expected in {
+        "torn.parquet": "not a readable Parquet file",
+        "torn.jsonl": "row 1 (line 2): not JSON",
+        "latin.jsonl": "row 0 (line 1): not JSON",
+        "torn.json": "not JSON",
+        "emty.jsonl": "no such file; in its folder: did you mean 'empty.jsonl'?",
+        "nowhere/t.jsonl": "there is no folder",
+        "t.csv": "expected a file that ends in .parquet, .jsonl, .json",
+    }.items():
+        with pytest.raises(DataError) as caught:
+            load_tasks([str(tmp_path / name)], DataConfig())
+        assert expected in str(caught.value)
+        assert "\n" not in str(caught.value)
+    with pytest.raises(DataError, match="no files: no rows"):
+        load_tasks([], DataConfig())
+
+
+def test_check_lengths(tmp_path):
+    tasks = load(tmp_path / "t.jsonl", [{"prompt": "x" * n} for n in (1, 9, 2, 7)])
+
+    def length(task):
+        return len(task.messages[0]["content"])
+
+    assert check_lengths(tasks, length, 9, drop=False) == (tasks, 0)
+    kept, num_dropped = check_lengths(tasks, length, 5, drop=True)
+    assert ([task.index for task in kept], num_dropped) == ([0, 2], 2)
+    with pytest.raises(DataError) as caught:
+        check_lengths(tasks, length, 5, drop=False)
+    assert "t.jsonl row 1 (line 2): its prompt has 9 tokens, data.max_prompt_length is 5 (2 of 4 rows" in str(
+        caught.value
+    )
+    with pytest.raises(DataError, match="nothing is left"):
+        check_lengths(tasks, length, 0, drop=True)
+
+
+def answer_for_the_hub(monkeypatch, load_dataset, configs=("main", "socratic")):
+    """The two functions that ask the hub, in their place: it needs a network."""
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    monkeypatch.setattr(datasets, "get_dataset_config_names", lambda path: list(configs))
+
+
+def test_a_dataset_by_name(monkeypatch):
+    asked = []
+
+    def load_dataset(path, config, split):
+        asked.append((path, config, split))
+        return datasets.Dataset.from_list([{"question": "1+1?", "answer": "#### 2"}])
+
+    answer_for_the_hub(monkeypatch, load_dataset)
+    config = DataConfig(prompt_key="question")
+    (task,) = load_tasks(["openai/gsm8k:test"], config)
+    load_tasks(["openai/gsm8k/socratic"], config)
+    assert asked == [("openai/gsm8k", "main", "test"), ("openai/gsm8k", "socratic", "train")]
+    assert (task.data_source, task.ground_truth) == ("openai/gsm8k", "#### 2")
+
+
+def test_a_dataset_that_cannot_be_had(monkeypatch):
+    def load_dataset(path, config, split):
+        raise ConnectionError("Couldn't reach the Hub\nwith a long story")
+
+    answer_for_the_hub(monkeypatch, load_dataset)
+    with pytest.raises(DataError) as caught:
+        load_tasks(["openai/gsm8k:train"], DataConfig())
+    assert str(caught.value) == "openai/gsm8k: cannot load split 'train' of this dataset: Couldn't reach the Hub"
+    answer_for_the_hub(monkeypatch, load_dataset, configs=("a", "b"))
+    with pytest.raises(DataError, match="name one of its configurations: o/d/a, o/d/b"):
+        load_tasks(["o/d"], DataConfig())
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(DataError, match=r"pip install 'agentrl\[datasets\]'"):
+        load_tasks(["o/d"], DataConfig())

@@ -1,0 +1,37 @@
+"""The contract suite, on the embedded engine (free and deterministic) and on the scripted one."""
+
+from __future__ import annotations
+
+import pytest
+from engine_contract import CONTRACT, Subject, check_contract
+from engine_models import tiny_model
+
+from agentrl.engines.scripted import ScriptedEngine
+from agentrl.engines.torch_engine import TorchEngine
+
+SUBJECTS = {
+    "torch": Subject(
+        lambda: TorchEngine(tiny_model("qwen3"), max_num_seqs=8),
+        lambda: list(tiny_model("qwen3").named_parameters()),
+        stop_token_id=96,
+    ),
+    "deterministic": Subject(
+        lambda: TorchEngine(tiny_model("qwen3"), max_num_seqs=8, deterministic=True),
+        lambda: list(tiny_model("qwen3").named_parameters()),
+        stop_token_id=96,
+    ),
+    "without KV": Subject(
+        lambda: TorchEngine(tiny_model("mamba"), max_num_seqs=8, max_sequence_length=256),
+        lambda: list(tiny_model("mamba").named_parameters()),
+        stop_token_id=96,
+    ),
+    "scripted": Subject(
+        lambda: ScriptedEngine(lambda request: range(2, 92), delay_s=0.01), None, stop_token_id=96
+    ),
+}
+
+
+@pytest.mark.parametrize("check", CONTRACT, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("name", SUBJECTS)
+def test_contract(check, name):
+    check_contract(check, SUBJECTS[name])

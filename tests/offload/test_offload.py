@@ -1,0 +1,174 @@
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import threading
+import time
+from functools import partial
+
+import pytest
+
+from agentrl.offload import Lane, Offload, OverdueError, UnavailableError, reply, run
+
+
+@pytest.fixture(autouse=True)
+def short_grace(monkeypatch):
+    monkeypatch.setattr(run, "GRACE_S", 0.2)
+
+
+def offloaded(main):
+    """What `main(offload, lane)` returns."""
+
+    async def body():
+        offload = Offload()
+        try:
+            return await main(offload, Lane("test"))
+        finally:
+            offload.close()
+
+    return asyncio.run(body())
+
+
+@pytest.mark.parametrize("patience_s", [0.0, 0.5])
+def test_functions_and_coroutines_run_on_other_threads(patience_s):
+    async def coroutine():
+        await asyncio.sleep(0)
+        return threading.current_thread()
+
+    async def main(offload, lane):
+        lane.patience_s = patience_s
+        function = await offload.run_function(threading.current_thread, 5.0, lane)
+        lane.patience_s = patience_s
+        return function, await offload.run(coroutine, 5.0, lane)
+
+    threads = offloaded(main)
+    assert len({threading.main_thread(), *threads}) == 3
+    assert all(thread.daemon for thread in threads)
+
+
+def test_patience_is_for_quick_calls_only():
+    async def main(offload, lane):
+        seen = [lane.patience_s]
+        for duration_s in (0.002, 0.0):
+            await offload.run_function(lambda s=duration_s: time.sleep(s) if s else None, 5.0, lane)
+            seen.append(lane.patience_s)
+        return seen
+
+    assert offloaded(main) == [reply.PATIENCE_S, 0.0, reply.PATIENCE_S]
+
+
+def meet(barrier):
+    barrier.wait()
+    return threading.get_ident()
+
+
+def test_many_calls_at_a_time_reuse_threads():
+    async def main(offload, lane):
+        lane.patience_s = 0.0
+        seen = set()
+        for _ in range(3):
+            all_at_once = threading.Barrier(8)  # passed only by eight threads at a time
+            calls = [offload.run_function(partial(meet, all_at_once), 5.0, lane) for _ in range(8)]
+            seen.update(await asyncio.gather(*calls))
+        return len(seen)
+
+    assert 8 <= offloaded(main) < 24
+
+
+def test_an_overdue_function_is_told_to_stop():
+    gate = threading.Event()
+
+    async def main(offload, lane):
+        with pytest.raises(OverdueError):
+            await offload.run_function(gate.wait, 0.01, lane, stop=gate.set)
+
+    offloaded(main)
+    assert gate.is_set()
+
+
+def test_a_cancelled_caller_cancels_its_coroutine():
+    ended = []
+
+    async def coroutine():
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.append(True)
+
+    async def main(offload, lane):
+        call = asyncio.create_task(offload.run(coroutine, 60, lane))
+        await asyncio.sleep(0.005)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        return lane.num_abandoned
+
+    assert offloaded(main) == 0
+    assert ended == [True]
+
+
+def test_a_coroutine_that_ignores_its_cancellation_is_left_behind_without_replacing_the_loop():
+    gate = []
+
+    async def stubborn():
+        while not gate:
+            try:
+                await asyncio.sleep(0.001)
+            except asyncio.CancelledError:
+                continue
+
+    async def main(offload, lane):
+        lane.max_abandoned = 1
+        with pytest.raises(OverdueError):
+            await offload.run(stubborn, 0.005, lane)
+        with pytest.raises(UnavailableError, match="1 earlier calls of test still hang"):
+            await offload.run(stubborn, 0.005, lane)
+        gate.append(True)
+        while lane.num_abandoned:  # noqa: ASYNC110  # another thread's work
+            await asyncio.sleep(0.001)
+        await offload.run(stubborn, 5.0, lane)
+        return offload.num_replaced_loops
+
+    assert offloaded(main) == 0
+
+
+def test_a_detached_coroutine_outlives_its_caller():
+    ended = []
+
+    async def coroutine():
+        await asyncio.sleep(0.01)
+        ended.append(True)
+
+    async def main(offload, lane):
+        running = offload.begin(coroutine, lane)
+        call = asyncio.create_task(running.result(60, detached=True))
+        await asyncio.sleep(0.001)
+        call.cancel()
+        await asyncio.wait([call])
+        return ended.copy()
+
+    assert offloaded(main) == []
+    assert ended == [True]  # close() waited for it
+
+
+def test_a_hung_thread_does_not_keep_the_program_from_ending():
+    code = """
+import asyncio, time
+from agentrl.offload import Lane, Offload, OverdueError
+
+async def waits():
+    await asyncio.to_thread(time.sleep, 60)
+
+async def main():
+    offload = Offload()
+    for call in (offload.run_function(lambda: time.sleep(60), 0.01, Lane("a")), offload.run(waits, 0.01, Lane("b"))):
+        try:
+            await call
+        except OverdueError:
+            print("overdue")
+
+asyncio.run(main())
+"""
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=30)
+    assert (done.stdout, done.stderr, done.returncode) == ("overdue\noverdue\n", "", 0)

@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+from decimal import Decimal
+
+import pytest
+
+from agentrl.answers import as_number, final_number, normalised
+
+
+@pytest.mark.parametrize(
+    ("text", "strict", "flexible"),
+    [
+        ("so 3 + 4 = 7\n#### 7", "7", "7"),
+        ("#### 1,234.50", "1234.50", "1234.50"),
+        ("#### $18.", "18", "18"),
+        ("#### -5", "-5", "-5"),
+        ("####7 and later #### 8, or 9", "8", "9"),
+        ("The answer is 72.", None, "72"),
+        ("costs $1,000 each.", None, "1000"),
+        ("it is .5", None, "0.5"),
+        ("none... , at all", None, None),
+        ("", None, None),
+    ],
+)
+def test_final_numbers(text, strict, flexible):
+    assert final_number(text, "strict") == (strict and Decimal(strict))
+    assert final_number(text, "flexible") == (flexible and Decimal(flexible))
+
+
+@pytest.mark.parametrize(
+    ("value", "number"),
+    [
+        ("72", 72),
+        (72, 72),
+        (72.5, 72.5),
+        ("1,000", 1000),
+        ("long\n#### 5", 5),
+        ("x", None),
+        ("nan", None),
+        (None, None),
+    ],
+)
+def test_ground_truths(value, number):
+    assert as_number(value) == number
+
+
+def test_normalised_text():
+    assert normalised("<think>It was Lyon.</think>\n Paris  is\tIT. ") == "paris is it"
+    assert normalised("ｆｕｌｌ") == "full"

@@ -1,0 +1,12 @@
+"""What all tests of tools run under."""
+
+from __future__ import annotations
+
+import pytest
+
+from agentrl.offload import run
+
+
+@pytest.fixture(autouse=True)
+def short_grace(monkeypatch):
+    monkeypatch.setattr(run, "GRACE_S", 0.2)

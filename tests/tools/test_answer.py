@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agentrl.tools.answer import bounded, read_answer
+from agentrl.tools.base import ToolError, ToolResponse
+
+
+@pytest.mark.parametrize(
+    ("returned", "text", "reward", "metrics"),
+    [
+        ("plain", "plain", 0.0, {}),
+        ({"a": "é"}, '{"a": "é"}', 0.0, {}),
+        ([1, 2], "[1, 2]", 0.0, {}),
+        (None, "None", 0.0, {}),
+        (3.5, "3.5", 0.0, {}),
+        (b"bytes", "bytes", 0.0, {}),
+        (ToolResponse("r"), "r", 0.0, {}),
+        (ToolResponse(), "", 0.0, {}),
+        (("t",), "t", 0.0, {}),
+        ((ToolResponse("t"), 0.5), "t", 0.5, {}),
+        (("t", None, None), "t", 0.0, {}),
+        (("t", True, {"m": 1}), "t", 1.0, {"m": 1}),
+    ],
+)
+def test_shapes(returned, text, reward, metrics):
+    answer = read_answer(returned)
+    assert (answer.text, answer.reward, answer.metrics, answer.response) == (text, reward, metrics, None)
+
+
+def test_images_are_kept():
+    response = ToolResponse("seen", image=[object()])
+    assert read_answer(response).response is response
+
+
+@pytest.mark.parametrize("returned", [b"\xff\xfe", (), ("a", 0, {}, 1), ("a", "much"), ("a", float("nan"))])
+def test_what_cannot_be_read_is_the_tools_error(returned):
+    with pytest.raises(ToolError):
+        read_answer(returned)
+
+
+def cut(text, limit, side):
+    half = limit // 2
+    return {"left": text[-limit:], "right": text[:limit], "middle": text[:half] + text[-half:]}[side]
+
+
+@settings(derandomize=True, deadline=None)
+@given(st.text(max_size=60), st.integers(2, 20), st.sampled_from(["left", "middle", "right"]))
+def test_bounding_first_changes_no_later_cut(text, limit, side):
+    assert len(bounded(text, limit)) <= 2 * limit
+    assert cut(bounded(text, limit), limit, side) == cut(text, limit, side)
+
+
+def test_half_surrogates_become_question_marks():
+    assert bounded("a\ud800b", 10) == "a?b"

@@ -1,0 +1,428 @@
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+
+import pytest
+from tool_builders import Recorder, call, run_calls, schema, task, until
+
+from agentrl.chat.base import ParsedCall
+from agentrl.config.rollout import MultiTurnConfig
+from agentrl.errors import ConfigError, DataError
+from agentrl.tools.base import BaseTool, InfraError, ToolError, ToolResponse
+from agentrl.tools.calculator import calculator
+from agentrl.tools.toolbox import Toolbox
+from agentrl.trajectory import Outcome
+
+QUICK = MultiTurnConfig(tool_timeout_s=0.05)
+
+
+def one(tool, *, config=None, **arguments):
+    """The result of one call."""
+    box = Toolbox([tool], config)
+    return run_calls([tool], call(next(iter(box.tools)), **arguments), multi_turn=config)[0][0]
+
+
+def test_a_call_is_answered():
+    result = one(calculator, expression="(37*41)+19")
+    assert (result.text, result.outcome, result.reward) == ("1536", Outcome.OK, 0.0)
+    assert 0 < result.duration_s < 5
+
+
+@pytest.mark.parametrize(
+    ("parsed", "text"),
+    [
+        (ParsedCall("", "", error="the call is not closed"), "the call is not closed"),
+        (ParsedCall("calculatr", "{}"), "no tool 'calculatr': did you mean 'calculator'?"),
+        (ParsedCall("calculator", "{"), "not valid JSON"),
+        (ParsedCall("calculator", '{"expression": 1}'), "'expression' must be string, not 1"),
+        (ParsedCall("calculator", '{"expression": "1", "more": 1}'), "'more'"),
+    ],
+)
+def test_the_models_mistakes_are_told_to_it(parsed, text):
+    (result,), _ = run_calls([calculator], parsed)
+    assert result.outcome is Outcome.FORMAT_ERROR
+    assert text in result.text
+
+
+class StrangeError(Exception):
+    def __str__(self):
+        raise ValueError("no text")
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome", "text"),
+    [
+        (ToolError("no such page"), Outcome.TOOL_ERROR, "Error: no such page"),
+        (InfraError("service is down"), Outcome.INFRA_ERROR, "Error: InfraError: service is down"),
+        (KeyError("k"), Outcome.TOOL_ERROR, "Error: KeyError: 'k'"),
+        (TimeoutError("its own"), Outcome.TOOL_ERROR, "Error: TimeoutError: its own"),
+        (SystemExit(2), Outcome.TOOL_ERROR, "Error: RuntimeError: SystemExit: 2"),
+        (KeyboardInterrupt(), Outcome.TOOL_ERROR, "Error: RuntimeError: KeyboardInterrupt: "),
+        (asyncio.CancelledError(), Outcome.TOOL_ERROR, None),
+        (StrangeError(), Outcome.TOOL_ERROR, "Error: StrangeError"),
+    ],
+)
+@pytest.mark.parametrize("is_async", [False, True])
+def test_what_a_tool_raises_is_an_outcome(error, outcome, text, is_async):
+    def plain() -> str:
+        raise error
+
+    async def waiting() -> str:
+        raise error
+
+    result = one(waiting if is_async else plain)
+    assert result.outcome is outcome
+    assert text is None or result.text == text
+
+
+def test_a_failing_tool_is_logged_once(caplog):
+    def broken() -> str:
+        raise KeyError("k")
+
+    with caplog.at_level(logging.WARNING):
+        run_calls([broken], *[call("broken")] * 3)
+    assert [record.getMessage() for record in caplog.records] == ["calling broken failed (told once): KeyError: 'k'"]
+
+
+def test_a_users_mistake_ends_the_run():
+    def strict() -> str:
+        raise DataError("row without a key")
+
+    with pytest.raises(DataError, match="row without a key"):
+        one(strict)
+
+
+@pytest.mark.parametrize("returned", [None, b"text", 3, {"a": 1}, [1]])
+def test_odd_answers_become_text(returned):
+    def odd() -> object:
+        return returned
+
+    assert one(odd).outcome is Outcome.OK
+
+
+def test_bytes_that_are_no_text_are_the_tools_error():
+    def image() -> bytes:
+        return b"\x89PNG\xff"
+
+    assert one(image).outcome is Outcome.TOOL_ERROR
+
+
+def test_a_flood_is_bounded():
+    def flood() -> str:
+        return "a" * 10_000_000
+
+    assert len(one(flood).text) == 20_000
+
+
+def test_execute_that_returns_nothing_useful():
+    class Silent(Recorder):
+        async def execute(self, instance_id, parameters, **kwargs):
+            return None
+
+    assert one(Silent()).outcome is Outcome.OK
+
+
+def test_a_plain_function_that_returns_a_coroutine():
+    async def inner():
+        return "x"
+
+    def outer() -> str:
+        return inner()
+
+    result = one(outer)
+    assert (result.outcome, "async def" in result.text) == (Outcome.TOOL_ERROR, True)
+
+
+# hanging
+
+
+def test_a_hanging_coroutine_is_cancelled_at_its_deadline():
+    cancelled = []
+
+    async def hangs() -> str:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            cancelled.append(True)
+            raise
+
+    result = one(hangs, config=QUICK)
+    assert (result.outcome, cancelled) == (Outcome.TIMEOUT, [True])
+    assert result.text == "Error: no answer within 0.05 seconds"
+    assert result.duration_s < 1
+
+
+def test_a_hanging_thread_is_left_behind_counted_and_bounded():
+    async def main():
+        gate = []
+
+        def hangs() -> str:
+            while not gate:
+                time.sleep(0.001)
+            return "late"
+
+        box = Toolbox([hangs, calculator])
+        box.tools["hangs"].deadline_s = 0.002
+        box.tools["hangs"].lane.max_abandoned = 3
+        async with box.session(task()) as session:
+            outcomes = [(await session.call(call("hangs"))).outcome for _ in range(4)]
+            other = await session.call(call("calculator", expression="1"))
+            hanging = box.metrics()["abandoned_calls"]
+            gate.append(True)
+            box.tools["hangs"].deadline_s = 5.0
+            await until(lambda: not box.metrics()["abandoned_calls"])
+            again = await session.call(call("hangs"))
+        await box.close()
+        return outcomes, other.outcome, hanging, again.outcome
+
+    outcomes, other, hanging, again = asyncio.run(main())
+    assert outcomes == [Outcome.TIMEOUT] * 3 + [Outcome.INFRA_ERROR]
+    assert (other, hanging, again) == (Outcome.OK, 3, Outcome.OK)
+
+
+def test_a_coroutine_that_blocks_its_loop_stalls_nobody_else():
+    """The blocker's call is a timeout, the main loop goes on, a bystander is infra, and calls afterwards are served."""
+    gate = []
+
+    async def blocks() -> str:
+        while not gate:
+            time.sleep(0.001)  # noqa: ASYNC251  # the mistake under test
+        return "late"
+
+    async def bystander() -> str:
+        await asyncio.sleep(0)
+        return "fine"
+
+    async def main():
+        box = Toolbox([blocks, bystander, calculator], QUICK)
+        async with box.session(task()) as session:
+            blocked = asyncio.create_task(session.call(call("blocks")))
+            await asyncio.sleep(0.01)
+            beside = asyncio.create_task(session.call(call("bystander")))
+            ticks = 0
+            while not (blocked.done() and beside.done()):
+                await asyncio.sleep(0.001)
+                ticks += 1
+            box.tools["bystander"].deadline_s = 5.0
+            results = [blocked.result(), beside.result(), await session.call(call("bystander"))]
+        metrics = box.metrics()
+        gate.append(True)
+        await box.close()
+        return [result.outcome for result in results], ticks, metrics
+
+    outcomes, ticks, metrics = asyncio.run(main())
+    assert outcomes == [Outcome.TIMEOUT, Outcome.INFRA_ERROR, Outcome.OK]
+    assert ticks > 10
+    assert metrics["replaced_loops"] == 1
+
+
+def test_a_task_that_ends_the_loop_does_not_end_the_tools():
+    async def exits() -> str:
+        async def child():
+            raise SystemExit
+
+        asyncio.create_task(child())  # noqa: RUF006  # careless, as users are
+        await asyncio.sleep(0.001)
+        return "survived"
+
+    results, _ = run_calls([exits], call("exits"), call("exits"))
+    assert [result.text for result in results] == ["survived", "survived"]
+
+
+def test_threads_that_a_coroutine_starts_do_not_block_the_exit():
+    """asyncio.to_thread runs on daemon threads."""
+    import threading
+
+    async def inner() -> str:
+        return str(await asyncio.to_thread(lambda: threading.current_thread().daemon))
+
+    assert one(inner).text == "True"
+
+
+# lifecycle
+
+
+def test_state_lasts_over_the_calls_of_a_trajectory_and_no_longer():
+    tool = Recorder()
+    first, session = run_calls([tool], *[call("recorder")] * 3)
+    second, _ = run_calls([tool], call("recorder"))
+    assert [result.text for result in first + second] == ["call 1", "call 2", "call 3", "call 1"]
+    assert [result.reward for result in first] == [0.5] * 3
+    assert session.rewards == {"recorder": 3.0}
+    assert len(tool.created) == len(set(tool.created)) == 2
+    assert tool.released == tool.created
+
+
+def test_a_tool_that_is_not_called_is_not_created():
+    tool = Recorder()
+    _, session = run_calls([tool])
+    assert (tool.created, tool.released, session.rewards) == ([], [], {})
+
+
+def test_create_kwargs_arrive_splatted_and_nested():
+    tool = Recorder()
+    row = task(tools_kwargs={"recorder": {"create_kwargs": {"ground_truth": "7"}}})
+    run_calls([tool], call("recorder"), row=row)
+    assert tool.kwargs == [{"ground_truth": "7", "create_kwargs": {"ground_truth": "7"}}]
+
+
+def test_only_what_a_signature_takes_is_passed():
+    seen = {}
+
+    class Narrow(BaseTool):
+        tool_schema = schema("narrow")
+
+        async def create(self):
+            return "mine"
+
+        async def execute(self, instance_id, parameters, agent_data, extra=None):
+            seen.update(id=instance_id, task=agent_data.task, messages=agent_data.messages, extra=extra)
+            return ToolResponse("ok"), None, None
+
+        async def release(self, instance_id):
+            seen["released"] = instance_id
+
+    row = task(tools_kwargs={"narrow": {"create_kwargs": {"a": 1}, "execute_kwargs": {"extra": 2, "other": 3}}})
+    (result,), _ = run_calls([Narrow({})], call("narrow"), row=row)
+    assert result.outcome is Outcome.OK
+    assert seen == {"id": "mine", "task": row, "messages": list(row.messages), "extra": 2, "released": "mine"}
+
+
+def test_parallel_calls_create_once():
+    class Slow(Recorder):
+        async def create(self, instance_id=None, **kwargs):
+            await asyncio.sleep(0.002)
+            return await super().create(instance_id, **kwargs)
+
+    async def main():
+        tool = Slow()
+        box = Toolbox([tool])
+        async with box.session(task()) as session:
+            await asyncio.gather(*(session.call(call("recorder")) for _ in range(5)))
+        await box.close()
+        return tool
+
+    tool = asyncio.run(main())
+    assert (len(tool.created), len(tool.calls), len(tool.released)) == (1, 5, 1)
+
+
+def test_a_failing_create_is_an_outcome_and_nothing_is_released():
+    class NoCreate(Recorder):
+        async def create(self, instance_id=None, **kwargs):
+            raise OSError("no box")
+
+    tool = NoCreate()
+    (result,), session = run_calls([tool], call("recorder"))
+    assert (result.outcome, result.text) == (Outcome.TOOL_ERROR, "Error: OSError: no box")
+    assert (tool.released, session.rewards) == ([], {})
+
+
+@pytest.mark.parametrize("method", ["calc_reward", "release"])
+@pytest.mark.parametrize("fault", ["raises", "hangs", "wrong"])
+def test_a_failing_end_harms_nothing(method, fault, caplog):
+    async def bad(self, instance_id, **kwargs):
+        if fault == "raises":
+            raise OSError("gone")
+        if fault == "hangs":
+            await asyncio.sleep(60)
+        return "no number"
+
+    tool = type("Bad", (Recorder,), {method: bad})()
+    good = Recorder()
+    good.tool_schema = schema("good")
+    good.name = "good"
+    (_, result), session = run_calls([tool, good], call("recorder"), call("good"), multi_turn=QUICK)
+    assert result.outcome is Outcome.OK
+    assert good.released == good.created
+    assert session.rewards["good"] == 1.0
+    assert bool(caplog.records) == (method == "calc_reward" or fault != "wrong")
+
+
+def test_everything_is_released_when_the_rollout_is_cancelled_twice():
+    class Slow(Recorder):
+        async def release(self, instance_id, **kwargs):
+            await asyncio.sleep(0.01)
+            await super().release(instance_id, **kwargs)
+
+    async def main():
+        tool = Slow()
+        entered = asyncio.Event()
+        box = Toolbox([tool])
+
+        async def rollout():
+            async with box.session(task()) as session:
+                await session.call(call("recorder"))
+                entered.set()
+                await asyncio.sleep(60)
+
+        running = asyncio.create_task(rollout())
+        await entered.wait()
+        running.cancel()
+        await asyncio.sleep(0)  # it is inside __aexit__ now
+        running.cancel()
+        await asyncio.wait([running])
+        await box.close()
+        return running.cancelled(), tool
+
+    cancelled, tool = asyncio.run(main())
+    assert cancelled
+    assert tool.released == tool.created != []
+
+
+def test_what_is_created_after_the_end_is_released_too():
+    """A create that will not be cancelled, and ends when the session is over."""
+    gate = []
+
+    class Slow(Recorder):
+        async def create(self, instance_id=None, **kwargs):
+            while not gate:
+                try:
+                    await asyncio.sleep(0.001)
+                except asyncio.CancelledError:
+                    continue
+            return await super().create(instance_id, **kwargs)
+
+    async def main():
+        tool = Slow()
+        box = Toolbox([tool], QUICK)
+        async with box.session(task()) as session:
+            result = await session.call(call("recorder"))
+        assert tool.created == []
+        gate.append(True)
+        await until(lambda: tool.released)
+        await box.close()
+        return result, tool
+
+    result, tool = asyncio.run(main())
+    assert result.outcome is Outcome.TIMEOUT
+    assert tool.released == tool.created
+    assert tool.calls == []
+
+
+# what a row may choose
+
+
+def test_rows_select_tools():
+    row = task(extra_info={"tool_selection": ["recorder"]})
+    (result,), session = run_calls([calculator, Recorder()], call("calculator", expression="1"), row=row)
+    assert [each.name for each in session.schemas] == ["recorder"]
+    assert result.outcome is Outcome.FORMAT_ERROR
+
+
+def test_a_selection_of_unknown_tools_is_refused():
+    row = task(index=7, extra_info={"tool_selection": ["calculater"]})
+    with pytest.raises(DataError, match="row 7: tool_selection names 'calculater': did you mean 'calculator'"):
+        Toolbox([calculator]).session(row)
+
+
+def test_two_tools_of_one_name_are_refused():
+    with pytest.raises(ConfigError, match="two tools are called 'calculator'"):
+        Toolbox([calculator, calculator])
+
+
+def test_a_tools_own_timeout_wins():
+    assert Toolbox([Recorder({"timeout": 3})], QUICK).tools["recorder"].deadline_s == 3
+    with pytest.raises(ConfigError, match="timeout_s must be a number above 0"):
+        Toolbox([Recorder({"timeout_s": "soon"})])

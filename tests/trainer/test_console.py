@@ -1,0 +1,235 @@
+"""What the terminal shows: the live panel, the plain lines, samples and the comparison."""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+
+import pytest
+from rich.console import Console
+
+from agentrl.task import Task
+from agentrl.trainer.console import ConsoleTracker, print_comparison, print_samples, sparkline
+from agentrl.trainer.figures import compare, duration, number, tool_outcomes
+from agentrl.trainer.sample_view import sample_view, visible
+from agentrl.trajectory import Author, Outcome, Rollout, Segment, Stop, ToolCall, Trajectory, VersionSpan
+
+STEP = {
+    "reward/mean": 0.5,
+    "success": 0.25,
+    "response_length/mean": 36.0,
+    "num_turns/mean": 2.5,
+    "tool/calculator/calls": 10.0,
+    "tool/calculator/ok": 8.0,
+    "tool/calculator/timeout": 1.0,
+    "tool/search/calls": 10.0,
+    "tool/search/ok": 8.0,
+    "tool/search/format_error": 3.0,
+    "tool/search/duration_s": 99.0,
+    "perf/tokens_per_s": 12345.0,
+    "timing_s/step": 2.0,
+    "actor/loss": math.nan,
+}
+
+
+class Screen(io.StringIO):
+    def __init__(self, terminal):
+        super().__init__()
+        self.terminal = terminal
+
+    def isatty(self):
+        return self.terminal
+
+
+def console(terminal=False, width=80, environment=None):
+    return Console(file=Screen(terminal), width=width, height=40, _environ=environment or {"TERM": "xterm-256color"})
+
+
+def clock(*times_s):
+    times = iter(times_s)
+    return lambda: next(times)
+
+
+def test_one_plain_line_a_step_where_nobody_watches():
+    log = console(width=40)
+    tracker = ConsoleTracker(100, "calculator", clock=clock(0.0, 2.0, 5.0), console=log)
+    tracker.log(1, STEP)
+    tracker.log(2, {"val/success": 0.75})
+    tracker.close()
+    assert log.file.getvalue().splitlines() == [
+        "calculator: 100 steps",
+        "step   1/100 | reward 0.5 | success 25.0% | tools 20 calls, 80.0% ok, format_error 3, timeout 1 | "
+        "response 36 tokens, 2.5 turns | speed 2 s/step, 12.3k tokens/s | 3:18 left",
+        "step   2/100 | val success 75.0% | 4:54 left",
+    ]
+
+
+def test_forced_colour_in_a_log_is_no_terminal():
+    log = console(environment={"FORCE_COLOR": "1", "TERM": "xterm"})
+    tracker = ConsoleTracker(3, "run", clock=clock(0.0, 1.0), console=log)
+    tracker.log(1, STEP)
+    assert "│" not in log.file.getvalue()
+
+
+def live_screen(width, environment=None):
+    screen = console(terminal=True, width=width, environment=environment)
+    times_s = (float(i) for i in range(1000))
+    tracker = ConsoleTracker(4, "calculator [bold]", clock=lambda: next(times_s), console=screen)
+    tracker.log(1, STEP | {"val/success": 0.5})
+    tracker.log(2, STEP | {"reward/mean": 0.75})
+    tracker.close()
+    return screen.file.getvalue()
+
+
+def test_the_live_panel_shows_the_step_and_keeps_the_last_validation():
+    last = live_screen(80).rpartition("calculator [bold]")[2]
+    for text in ("step 2/4", "0.75", "▁█", "val success", "50.0%", "20 calls, 80.0% ok", "left"):
+        assert text in last, text
+
+
+@pytest.mark.parametrize("width", [20, 45, 200])
+def test_the_panel_fits_its_terminal(width):
+    plain = live_screen(width, {"NO_COLOR": "1", "TERM": "xterm"})
+    lines = [re.sub(r"\x1b\[[\d;]*[A-Za-z]", "", line) for line in plain.splitlines() if "│" in line]
+    assert lines
+    assert {len(line) for line in lines} == {width}
+
+
+def test_no_color_is_honoured():
+    assert "\x1b[34m" in live_screen(80)
+    assert "\x1b[34m" not in live_screen(80, {"NO_COLOR": "1", "TERM": "xterm"})
+
+
+def test_a_dumb_terminal_gets_lines():
+    assert "│" not in live_screen(80, {"TERM": "dumb"})
+
+
+def test_a_run_of_imitation_has_its_loss_and_no_rollouts():
+    log = console()
+    tracker = ConsoleTracker(9, "sft", clock=clock(0.0, 1.0), console=log)
+    tracker.log(1, {"actor/loss": 1.25, "actor/grad_norm": 0.5, "actor/lr": 1e-5, "timing_s/step": 0.5})
+    line = log.file.getvalue().splitlines()[-1]
+    assert line == "step 1/9 | loss 1.25 | update grad norm 0.5, lr 1e-05 | speed 0.5 s/step | 0:04 left"
+
+
+def test_sparkline():
+    assert sparkline([0, 1, 2, 3, 4, 5, 6, 7], 8) == "▁▂▃▄▅▆▇█"
+    assert sparkline([0, 0, 4, 4, 1, 1], 3) == "▁█▃"
+    assert sparkline([1, 1, 1], 9) == "▁▁▁"
+    assert sparkline([1], 9) == sparkline([1, 2, 3], 1) == ""
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        *((0, "0"), (0.00012345, "0.000123"), (-0.5, "-0.5"), (12.345, "12.3"), (1234, "1,234"), (12345, "12.3k")),
+        *((999_999, "1,000k"), (4.56e6, "4.56M"), (-2e9, "-2B"), (math.nan, "nan"), (-math.inf, "-inf")),
+    ],
+)
+def test_numbers(value, text):
+    assert number(value) == text
+
+
+def test_durations():
+    assert [duration(seconds) for seconds in (0.4, 59.6, 725, 11045)] == ["0:00", "1:00", "12:05", "3:04:05"]
+
+
+def rollout():
+    model = [Segment(Author.MODEL, ids, [-0.1] * len(ids), (VersionSpan(0, len(ids)),)) for ids in ([3, 4], [6])]
+    segments = [Segment(Author.PROMPT, [1, 2]), model[0], Segment(Author.TOOL, [5]), model[1]]
+    calls = [ToolCall("calculator", '{"expression": "1+1"}', "2", Outcome.OK, duration_s=0.5)]
+    return Rollout([Trajectory(segments)], Stop.FINISHED, {"score": 1.0}, tool_calls=calls)
+
+
+WORDS = {1: "What is", 2: " 1+1?", 3: "[red]calculator", 4: "(1+1)\x1b[2J", 5: "2\u202e", 6: "The answer is 2"}
+
+
+def text_of(token_ids):
+    return "".join(WORDS[token] for token in token_ids)
+
+
+def test_samples_tell_authors_apart_without_colour():
+    screen = console()
+    print_samples([rollout()], text_of, screen)
+    assert [line.rstrip() for line in screen.file.getvalue().splitlines()] == [
+        "authors: prompt  model (trained on)  tool",
+        "sample 1: reward 1, finished, 1 tool call: ok " + "─" * 34,
+        "prompt What is 1+1?",
+        " model [red]calculator(1+1)⟨U+001B⟩[2J",
+        "  tool 2⟨U+202E⟩",
+        " model The answer is 2",
+        "",
+    ]
+
+
+def test_samples_colour_each_author():
+    screen = console(terminal=True)
+    print_samples([rollout()], text_of, screen)
+    text = screen.file.getvalue()
+    assert "\x1b[32mThe answer is 2" in text
+    assert "\x1b[33m2⟨U+202E⟩" in text
+
+
+def test_long_segments_lose_their_middle():
+    screen = console(width=200)
+    print_samples([rollout()], lambda token_ids: "ab" * 500, screen, max_characters=10)
+    assert "ababa\n" in screen.file.getvalue().replace(" ", "")
+    assert "… 990 characters left out …" in screen.file.getvalue()
+
+
+def test_a_sample_view_is_plain_data():
+    assert sample_view(Task([], ground_truth="2", data_source="sums", uid="u1"), rollout(), text_of, step=3) == {
+        "uid": "u1",
+        "data_source": "sums",
+        "ground_truth": "2",
+        "reward": 1.0,
+        "rewards": {"score": 1.0},
+        "stop": "finished",
+        "error": None,
+        "num_turns": 2,
+        "tool_calls": [
+            {
+                "name": "calculator",
+                "arguments": '{"expression": "1+1"}',
+                "result": "2",
+                "outcome": "ok",
+                "duration_s": 0.5,
+            }
+        ],
+        "segments": [
+            {"author": "prompt", "text": "What is 1+1?", "num_tokens": 2, "trajectory": 0},
+            {"author": "model", "text": "[red]calculator(1+1)\x1b[2J", "num_tokens": 2, "trajectory": 0},
+            {"author": "tool", "text": "2\u202e", "num_tokens": 1, "trajectory": 0},
+            {"author": "model", "text": "The answer is 2", "num_tokens": 1, "trajectory": 0},
+        ],
+        "step": 3,
+    }
+
+
+def test_visible_leaves_words_and_emoji_alone():
+    for text in ("héllo\n\twörld", "数学", "👩\u200d🔬", "می\u200cخواهم"):
+        assert visible(text) == text
+    assert visible("a\rb\u2066c\ud800") == "a⟨U+000D⟩b⟨U+2066⟩c⟨U+D800⟩"
+
+
+def test_tool_outcomes_add_up_over_tools():
+    assert tool_outcomes(STEP) == {"ok": 16, "format_error": 3, "timeout": 1}
+
+
+def test_comparison_of_two_validations():
+    before = {f"val/{name}": value for name, value in STEP.items()}
+    after = {**before, "val/success": 0.95, "val/reward/mean": 0.4}
+    rows = {row.label: row[1:] for row in compare(before, after)}
+    assert rows["success"] == ("25.0%", "95.0%", "+70.0 pp", True)
+    assert rows["reward"] == ("0.5", "0.4", "-0.1", False)
+    assert rows["tool calls ok"] == ("80.0%", "80.0%", "+0.0 pp", None)
+    assert rows["turns"] == ("2.5", "2.5", "0", None)
+    assert compare({}, after) == []
+
+
+def test_comparison_as_a_table():
+    screen = console()
+    print_comparison({"success": 0.2}, {"success": 0.9}, screen)
+    (row,) = [line for line in screen.file.getvalue().splitlines() if "success" in line]
+    assert row.split() == ["success", "20.0%", "90.0%", "+70.0", "pp"]

@@ -1,0 +1,247 @@
+"""The report: self-contained, safe whatever was written into it, and readable while a run goes on."""
+
+from __future__ import annotations
+
+import json
+import math
+import xml.etree.ElementTree as ElementTree
+from html.parser import HTMLParser
+
+import pytest
+
+from agentrl.errors import DataError
+from agentrl.trainer.charts import Chart, Series, charts
+from agentrl.trainer.drawing import HEIGHT, WIDTH, draw, moving_average
+from agentrl.trainer.figures import percent
+from agentrl.trainer.report import merged, report_from_run, write_report
+
+HOSTILE = "</pre></script><script>alert(1)</script><img src=x onerror=alert(1)>\"'{{ 7*7 }}\u202egnp.\x00\ud800"
+
+
+def history(num_steps):
+    for step in range(num_steps):
+        yield {
+            "step": step,
+            "success": step / num_steps,
+            "reward/mean": step / num_steps,
+            "tool/calculator/calls": 4.0,
+            "tool/calculator/ok": 3.0,
+            "tool/calculator/timeout": 1.0,
+            "actor/grad_norm": None,
+            "custom/metric": float(step),
+        } | ({"val/success": step / num_steps, "timing_s/step": 1.0} if step % 5 == 0 else {})
+
+
+def sample(text="The answer is 2", **changes):
+    return {
+        "uid": "u1",
+        "data_source": "sums",
+        "ground_truth": "2",
+        "reward": 1.0,
+        "rewards": {"score": 1.0},
+        "stop": "finished",
+        "error": None,
+        "num_turns": 1,
+        "tool_calls": [
+            {"name": "calculator", "arguments": "{}", "result": "2", "outcome": "tool_error", "duration_s": 0.0}
+        ],
+        "segments": [
+            {"author": "prompt", "text": "1+1?" * 200, "num_tokens": 4, "trajectory": 0},
+            {"author": "model", "text": text, "num_tokens": 4, "trajectory": 0},
+        ],
+    } | changes
+
+
+class Page(HTMLParser):
+    """What a browser would make of the page: its elements, its text by innermost class, its attributes."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.attributes, self.text, self.open = [], [], "", []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += attrs
+        if tag != "meta":  # the one element here that HTML leaves open
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += attrs
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag  # every element is closed, in order
+
+    def handle_data(self, data):
+        self.text += "" if self.open[-1:] == ["style"] else data
+
+
+def page_of(tmp_path, **parts):
+    path = tmp_path / "report.html"
+    write_report(path, **({"title": "calculator", "config": {}, "history": list(history(20))} | parts))
+    text = path.read_text(encoding="utf-8")
+    page = Page(text)
+    assert page.open == []
+    return text, page
+
+
+def test_the_page_loads_and_runs_nothing(tmp_path):
+    text, page = page_of(tmp_path, samples=[sample()])
+    assert "default-src 'none'" in text
+    assert {"script", "link", "img", "iframe", "a", "object"} & set(page.tags) == set()
+    assert {name for name, _ in page.attributes} & {"src", "href", "onclick", "onerror", "style"} == set()
+    assert "url(" not in text
+    assert "@import" not in text
+    assert "http" not in text.replace("http-equiv", "")
+
+
+def test_hostile_text_stays_text(tmp_path):
+    parts = {
+        "title": HOSTILE,
+        "config": {"model": {"path": HOSTILE}, HOSTILE: HOSTILE},
+        "history": [{"step": step, f"custom/{HOSTILE}": 1.0} for step in range(2)],
+        "samples": [
+            sample(
+                f"<|im_start|>{HOSTILE}<|im_end|>",
+                uid=HOSTILE,
+                data_source=HOSTILE,
+                ground_truth=HOSTILE,
+                stop=HOSTILE,
+                error=HOSTILE,
+                tool_calls=[{"name": HOSTILE, "outcome": HOSTILE}],
+            )
+        ],
+    }
+    text, page = page_of(tmp_path, **parts)
+    assert {"script", "img"} & set(page.tags) == set()
+    assert {name for name, _ in page.attributes} & {"onerror", "src"} == set()
+    shown = HOSTILE.replace("\u202e", "⟨U+202E⟩").replace("\x00", "⟨U+0000⟩").replace("\ud800", "⟨U+D800⟩")
+    assert page.text.count(shown) >= 6  # title twice, headings, sample text, ground truth, error
+    for hidden in "\u202e\x00":
+        assert hidden not in text
+
+
+def test_samples_say_who_wrote_what(tmp_path):
+    text, page = page_of(tmp_path, samples=[sample(step=0, reward=0.0), sample(step=20), sample(uid="u2")])
+    assert text.count('class="task"') == 2  # attempts at one task stand side by side
+    assert text.count('class="segment model"') == 3
+    assert text.count('class="segment prompt"') == 3
+    for words in (
+        "step 20",
+        "reward 0",
+        "ground truth 2",
+        "calculator: tool error",
+        "4 tokens, trained on",
+        "800 characters",
+    ):
+        assert words in page.text, words
+
+
+def test_before_and_after_are_the_first_and_last_validation(tmp_path):
+    _, page = page_of(tmp_path)
+    assert "from 0.0% +75.0 pp" in page.text
+    _, page = page_of(tmp_path, before={"success": 0.1}, after={"val/success": 0.2})
+    assert "from 10.0% +10.0 pp" in page.text
+    _, page = page_of(tmp_path, history=list(history(3)))
+    assert "before and after" not in page.text  # one validation compares with nothing
+
+
+def test_every_metric_has_a_chart(tmp_path):
+    _, page = page_of(tmp_path)
+    labels = [value for name, value in page.attributes if name == "aria-label"]
+    assert (
+        "Success: training from 0.0% at step 0 to 95.0% at step 19; held-out from 0.0% at step 0 to 75.0% at step 15"
+        in labels
+    )
+    assert "Tool calls by outcome: ok from 75.0% at step 0 to 75.0% at step 19; timeout from 25.0%" in "".join(labels)
+    assert any(label.startswith("custom/metric:") for label in labels)
+    assert not any("Gradient" in label for label in labels)  # it was never a number
+
+
+def test_a_run_without_a_step_yet(tmp_path):
+    _, page = page_of(tmp_path, history=[])
+    assert "No step has been logged yet." in page.text
+
+
+def test_a_long_run_makes_a_light_page(tmp_path):
+    text, _ = page_of(tmp_path, history=list(history(5000)))
+    assert len(text) < 1_000_000
+
+
+def test_a_redone_step_counts_as_the_last_time_and_holes_are_left_out():
+    rows = [{"step": 2, "a": 1}, {"step": 1, "a": 5, "b": None}, {"a": 9}, {"step": 2, "a": 2, "c": math.nan}]
+    assert merged(rows) == [{"step": 1.0, "a": 5.0}, {"step": 2.0, "a": 2.0}]
+
+
+def test_report_of_an_unfinished_run(tmp_path):
+    lines = "".join(json.dumps(row) + "\n" for row in history(7))
+    (tmp_path / "metrics.jsonl").write_text(lines + '{"step": 7, "rew')
+    assert report_from_run(tmp_path) == tmp_path / "report.html"  # neither config nor samples yet
+    (tmp_path / "config.yaml").write_text("trainer: {experiment_name: sums, total_training_steps: 60, seed: 0}")
+    (tmp_path / "samples.json").write_text(json.dumps([sample()])[:-9])
+    report_from_run(tmp_path)
+    page = Page((tmp_path / "report.html").read_text(encoding="utf-8"))
+    for words in ("sums", "steps6 of 60", "time in steps0:02", "seed0", "experiment_name: sums"):
+        assert words in page.text, words
+    assert "Samples" not in page.text
+    (tmp_path / "samples.json").write_text(json.dumps([sample()]))
+    assert "The answer is 2" in report_from_run(tmp_path).read_text(encoding="utf-8")
+
+
+def test_a_folder_that_is_no_run(tmp_path):
+    with pytest.raises(DataError, match=r"not the folder of a run: it has no metrics\.jsonl"):
+        report_from_run(tmp_path)
+    (tmp_path / "metrics.jsonl").write_text("")
+    (tmp_path / "config.yaml").write_text("trainer: [")
+    with pytest.raises(DataError, match=r"config\.yaml: not readable YAML"):
+        report_from_run(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [[0.0], [5.0], [-3.0, -3.0], [1e-9, 2e-9], [1e12, -1e12], [0.2, 0.97], [float(i % 7) for i in range(1000)]],
+)
+@pytest.mark.parametrize("write", [percent, lambda value: f"{value:g}"])
+def test_drawings_stay_in_their_box(values, write):
+    drawing = draw(Chart("x", [Series("a", list(enumerate(values, start=1)))], write))
+    (line,) = drawing.lines
+    for path in filter(None, (line.path, line.faint)):
+        for x, y in (map(float, place.split()) for place in path.removeprefix("M").split("L")):
+            assert 0 <= x <= WIDTH
+            assert 0 <= y <= HEIGHT
+    assert 2 <= len(drawing.y_ticks) <= 8
+    assert len({label for _, label in drawing.y_ticks}) == len(drawing.y_ticks)
+    assert sum(column.width for column in drawing.columns) <= WIDTH
+
+
+def test_a_line_goes_up_as_values_do_and_is_read_where_it_is():
+    drawing = draw(Chart("Success", [Series("training", [(0, 0.0), (10, 0.5), (20, 1.0)])], percent))
+    assert drawing.y_ticks[0][1] == "0"
+    assert drawing.y_ticks[-1][1] == "100%"
+    (bottom, top) = drawing.y_ticks[0][0], drawing.y_ticks[-1][0]
+    (first, middle, last) = drawing.lines[0].dots
+    assert (first[1], middle[1], last[1]) == (bottom, (bottom + top) / 2, top)
+    assert drawing.columns[1].readings == [(0, middle[1], "training 50.0%")]
+    assert [column.step for column in drawing.columns] == ["step 0", "step 10", "step 20"]
+    assert [label for _, label in drawing.x_ticks] == ["0", "5", "10", "15", "20"]
+
+
+def test_moving_average():
+    assert moving_average([0, 3, 6, 0], reach=1) == [1.5, 3, 3, 3]
+    assert moving_average([2, 4], reach=9) == [3, 3]
+
+
+def test_charts_of_imitation_are_those_it_has():
+    main, rest = charts([{"step": 1, "actor/loss": 2.0, "timing_s/step": 1.0}, {"step": 2, "actor/loss": 1.0}])
+    assert [chart.title for chart in main] == ["Loss", "Seconds a step"]
+    assert rest == []
+
+
+def test_the_curves_are_well_formed_svg(tmp_path):
+    text, _ = page_of(tmp_path)
+    drawings = [piece.partition("</svg>")[0] for piece in text.split("<svg")[1:]]
+    assert drawings
+    for drawing in drawings:
+        ElementTree.fromstring(f"<svg{drawing}</svg>")
