@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from agentrl.agent_loops.conversation import Bindings, Conversation
-from agentrl.agent_loops.recording import Recording, model_segment
 from agentrl.agent_loops.limits import Limits
+from agentrl.agent_loops.recording import Recording, model_segment
 from agentrl.chat.base import ToolParser
 from agentrl.config.run import RunConfig
 from agentrl.engines.base import Completion, SamplingParams

@@ -55,6 +55,7 @@ class Conversation:
     - Calls of the last turn allowed are recorded as `limit_error` and not run. The simulated user still judges it.
 
     Attributes:
+        schemas: the tools on offer.
         trajectory: the tokens and messages so far.
         stop: why the conversation ended, None while it goes on.
         tool_calls, turn_rewards: so far. Turn rewards are the simulated user's; a tool's is on its call.
@@ -66,6 +67,7 @@ class Conversation:
         self.tool_calls: list[ToolCall] = []
         self.turn_rewards: list[TurnReward] = []
         self._bound = bindings
+        self.schemas: Sequence[ToolSchema] = bindings.tools.schemas if bindings.tools else ()
         self._limits = bindings.limits
         self._number = len(bindings.family)
         self._num_turns = 0  # counted, because deriving it each turn makes long conversations quadratic
@@ -76,11 +78,6 @@ class Conversation:
         bindings.family.append(self)
         self.trajectory.messages += (opening := self.opening(messages))
         self.trajectory.append(Segment(Author.PROMPT, bindings.chat.start(opening, self.template_schemas)))
-
-    @property
-    def schemas(self) -> Sequence[ToolSchema]:
-        """The tools on offer."""
-        return self._bound.tools.schemas if self._bound.tools else ()
 
     @property
     def template_schemas(self) -> Sequence[ToolSchema]:
@@ -201,18 +198,31 @@ class Conversation:
         return turn
 
     async def _answers(self, calls: Sequence[ParsedCall]) -> list[ToolResult]:
-        assert self._bound.tools is not None  # without tools no turn has calls
         num_left = self._num_calls_left
-        num_allowed = self._limits.allowed(len(calls), num_left)
+        results = [_ABORTED] * self._limits.allowed(len(calls), num_left)
         try:
-            async with asyncio.TaskGroup() as group:
-                running = [group.create_task(self._bound.tools.call(call)) for call in calls[:num_allowed]]
+            await self._run(calls, results)
         except asyncio.CancelledError:
-            self._record(calls, [_finished(task) for task in running] + [_ABORTED] * (len(calls) - num_allowed))
+            self._record(calls, results + [_ABORTED] * (len(calls) - len(results)))
             raise
         self._told_no_calls_left = num_left is not None and len(calls) > num_left
-        beyond = [self._limits.refusal(position, num_left) for position in range(num_allowed, len(calls))]
-        return [task.result() for task in running] + beyond
+        return results + [self._limits.refusal(position, num_left) for position in range(len(results), len(calls))]
+
+    async def _run(self, calls: Sequence[ParsedCall], results: list[ToolResult]) -> None:
+        """Run the first calls side by side, each into its place in `results`."""
+        assert self._bound.tools is not None  # without tools no turn has calls
+        tools = self._bound.tools
+        tools.data.messages = self.trajectory.messages  # what tools that ask for `agent_data` see
+
+        async def run(position: int) -> None:
+            results[position] = await tools.call(calls[position])
+
+        if len(results) == 1:  # the common case needs no tasks
+            await run(0)
+            return
+        async with asyncio.TaskGroup() as group:
+            for position in range(len(results)):
+                group.create_task(run(position))
 
     def _append_answers(self, calls: Sequence[ParsedCall], results: Sequence[ToolResult]) -> list[int]:
         """How many tokens each answer added; the frame around them counts to the first and the last."""
@@ -241,7 +251,3 @@ class Conversation:
     ) -> None:
         added = num_tokens or [0] * len(calls)
         self.tool_calls += tool_calls(calls, results, added, turn=self._num_turns - 1, trajectory=self._number)
-
-
-def _finished(task: asyncio.Task[ToolResult]) -> ToolResult:
-    return _ABORTED if task.cancelled() else task.result()

@@ -60,4 +60,5 @@ class Limits:
     def shortened(self, result: ToolResult) -> ToolResult:
         """The answer as the model may read it."""
         length, side = self.multi_turn.max_tool_response_length, self.multi_turn.tool_response_truncate_side
-        return replace(result, text=truncate(result.text, length, side))
+        text = truncate(result.text, length, side)
+        return result if text is result.text else replace(result, text=text)

@@ -45,9 +45,8 @@ class Members:
     groups: list[list[int]]
 
     def spread(self, values_M: Tensor, loss_mask_BT: Tensor) -> Tensor:
-        """[B, T]: each member's value on the trained tokens of each of its rows; 0 elsewhere and where invalid."""
-        rows_B1 = torch.where(self.valid, values_M, 0.0)[self.of_row, None]
-        return torch.where(loss_mask_BT.bool(), rows_B1, 0.0)
+        """[B, T]: each member's value on the trained tokens of each of its rows, 0 elsewhere."""
+        return torch.where(loss_mask_BT.bool(), values_M[self.of_row, None], 0.0)
 
 
 def find_members(batch: AdvantageBatch) -> Members:

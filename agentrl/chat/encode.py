@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 from uuid import uuid4
@@ -17,6 +18,23 @@ if TYPE_CHECKING:
 
 V = TypeVar("V")
 _FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """The constant ends of a family of texts, encoded once.
+
+    Both ends are cut at an added token, which the tokenizer finds before anything else: what stands on one side of it
+    is encoded the same whatever stands on the other. The two tokens themselves belong to the middle.
+    """
+
+    num_before: int
+    before_ids: Sequence[int]
+    first_id: int
+    num_after: int
+    after_ids: Sequence[int]
+    last_id: int
+    num_control: int
 
 
 class TextEncoder:
@@ -32,9 +50,11 @@ class TextEncoder:
     def __init__(self, tokenizer: PreTrainedTokenizerBase, control: Mapping[str, int]) -> None:
         self._tokenizer = tokenizer
         self._backend = _private_copy(tokenizer)
+        self._added_tokens = tokenizer.get_added_vocab()
+        self._added = _any_of(self._added_tokens)
         self._control_ids = frozenset(control.values())
         self._texts = sorted(control, key=len, reverse=True)
-        self._pattern = re.compile("|".join(map(re.escape, self._texts)) or r"(?!)")
+        self._pattern = _any_of(control)
         # random, so that no text contains one on purpose; only letters and digits, so that templates let them pass
         nonce = uuid4().hex
         self._stand_ins = {text: f"zq{nonce}n{index}zq" for index, text in enumerate(self._texts)}
@@ -49,8 +69,34 @@ class TextEncoder:
         ids: list[int] = self._backend.encode(text, add_special_tokens=False).ids
         return ids
 
-    def num_control(self, ids: list[int]) -> int:
-        """How many of `ids` are control tokens."""
+    def frame(self, before: str, rest: Sequence[str]) -> Frame | None:
+        """The frame of texts that begin with `before` and go on with a content before each of `rest`.
+
+        None where a text ends in a content, or an end has no added token.
+        """
+        first = max(self._added.finditer(before), key=re.Match.start, default=None)
+        last = self._added.search(rest[-1]) if rest else None
+        if not first or not last:
+            return None
+        middle = "x".join([before[first.start() :], *rest[:-1], rest[-1][: last.end()]])
+        return Frame(
+            num_before=first.start(),
+            before_ids=self.encode(before[: first.end()])[:-1],
+            first_id=self._added_tokens[first[0]],
+            num_after=len(rest[-1]) - last.end(),
+            after_ids=self.encode(rest[-1][last.start() :])[1:],
+            last_id=self._added_tokens[last[0]],
+            num_control=self._num_control(self.encode(middle)),
+        )
+
+    def encode_framed(self, text: str, frame: Frame) -> list[int] | None:
+        """As `encode`, of a text in `frame`; None if contents put further control tokens into it."""
+        ids = self.encode(text[frame.num_before : len(text) - frame.num_after])
+        if self._num_control(ids) != frame.num_control or ids[0] != frame.first_id or ids[-1] != frame.last_id:
+            return None
+        return [*frame.before_ids, *ids, *frame.after_ids]
+
+    def _num_control(self, ids: Sequence[int]) -> int:
         return sum(map(self._control_ids.__contains__, ids))
 
     def hide(self, value: V) -> V:
@@ -99,6 +145,11 @@ class TextEncoder:
         if isinstance(vocab, dict):
             return {self._aliases.get(piece, piece): token_id for piece, token_id in vocab.items()}
         return [[self._aliases.get(str(piece), piece), score] for piece, score in vocab]
+
+
+def _any_of(texts: Iterable[str]) -> re.Pattern[str]:
+    """Finds the longest of `texts` at the leftmost place, as tokenizers do."""
+    return re.compile("|".join(map(re.escape, sorted(texts, key=len, reverse=True))) or r"(?!)")
 
 
 def _private_copy(tokenizer: PreTrainedTokenizerBase) -> Tokenizer | None:

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 from pydantic import JsonValue
 
-from agentrl.chat.encode import TextEncoder
+from agentrl.chat.check import check_template
+from agentrl.chat.encode import Frame, TextEncoder
 from agentrl.chat.shapes import Shape, key_of, learn, values_of
-from agentrl.chat.template import OTHER_TOOLS, Template, check
+from agentrl.chat.template import OTHER_TOOLS, Template
 from agentrl.errors import DataError, TemplateError
 from agentrl.messages import Message, ToolSchema
 from agentrl.trajectory import Author, Segment, Trajectory
@@ -49,7 +50,7 @@ class ChatFormat:
     ) -> None:
         self.template = Template(tokenizer, template_kwargs)
         self._tokenizer = tokenizer
-        self._shapes: dict[Hashable, tuple[Shape | None, int]] = {}
+        self._shapes: dict[Hashable, tuple[Shape | None, Frame | None]] = {}
 
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase:
@@ -62,7 +63,7 @@ class ChatFormat:
         Raises:
             TemplateError: says why the template cannot be continued.
         """
-        check(self.template, schemas, roles)
+        check_template(self.template, schemas, roles)
 
     @cached_property
     def stop_token_ids(self) -> tuple[int, ...]:
@@ -86,11 +87,8 @@ class ChatFormat:
         Raises:
             TemplateError: the template refuses such messages here.
         """
-        end = self.template.end_of_turn
-        # the end-of-turn token is always encoded along: some tokenizers treat the beginning of a text apart
-        before = end.token if turn_closed else end.text
-        ids = self._continue(before, new_messages, schemas)
-        return ids[ids.index(end.token_id) + 1 :] if turn_closed else ids
+        ids = self._after_turn(new_messages, schemas)
+        return ids if turn_closed else [*self._end_ids, *ids]
 
     def text(self, token_ids: Sequence[int]) -> str:
         """What a model turn says, special tokens included, except an end-of-turn token at its end."""
@@ -139,20 +137,26 @@ class ChatFormat:
             return whole_ids[len(prompt_ids) :]
         return self._encoder.encode(turn)  # the prompt's last token would have joined the turn's first one
 
-    def _continue(self, before: str, messages: Sequence[Message], schemas: Sequence[ToolSchema]) -> list[int]:
-        shape, num_control = self._shape(messages, schemas)
-        values = values_of(messages)
-        if shape and values is not None:
-            ids = self._encoder.encode(before + shape.fill(values))
-            if self._encoder.num_control(ids) == num_control:
-                return ids
-            return self._encoder.encode_hidden(before + shape.fill([self._encoder.hide(value) for value in values]))
-        hidden = self._encoder.hide(list(messages))
-        text = before + self.template.follow(hidden, self._stand_in_tools(schemas))
-        return self._encoder.encode(text) if hidden == list(messages) else self._encoder.encode_hidden(text)
+    def _after_turn(self, messages: Sequence[Message], schemas: Sequence[ToolSchema]) -> list[int]:
+        """What follows the end-of-turn token.
 
-    def _shape(self, messages: Sequence[Message], schemas: Sequence[ToolSchema]) -> tuple[Shape | None, int]:
-        """The shape of `messages`, learnt when first met, and how many control tokens its own text has."""
+        That token is encoded along and dropped: some tokenizers treat the beginning of a text apart.
+        """
+        end, encoder = self.template.end_of_turn, self._encoder
+        shape, frame = self._shape(messages, schemas)
+        values = values_of(messages)
+        if shape and frame and values is not None:
+            ids = encoder.encode_framed(end.token + shape.fill(values), frame)
+            if ids is None:  # contents spell a control token
+                ids = encoder.encode_hidden(end.token + shape.fill([encoder.hide(value) for value in values]))
+        else:
+            hidden = encoder.hide(list(messages))
+            text = end.token + self.template.follow(hidden, self._stand_in_tools(schemas))
+            ids = encoder.encode(text) if hidden == list(messages) else encoder.encode_hidden(text)
+        return ids[ids.index(end.token_id) + 1 :]
+
+    def _shape(self, messages: Sequence[Message], schemas: Sequence[ToolSchema]) -> tuple[Shape | None, Frame | None]:
+        """The shape of `messages`, learnt when first met, and what is known of its tokens."""
         tools: Hashable = bool(schemas)
         if schemas and self.template.tools_matter:
             tools = json.dumps([schema.for_template() for schema in schemas])
@@ -160,19 +164,19 @@ class ChatFormat:
         if key not in self._shapes:
             if len(self._shapes) >= MAX_SHAPES:
                 self._shapes.clear()
-            self._shapes[key] = self._learn(messages, self._stand_in_tools(schemas))
+            shape = learn(messages, lambda probes: self.template.follow(probes, self._stand_in_tools(schemas)))
+            first = self.template.end_of_turn.token
+            frame = self._encoder.frame(first + shape.literals[0], shape.literals[1:]) if shape else None
+            self._shapes[key] = shape, frame
         return self._shapes[key]
-
-    def _learn(self, messages: Sequence[Message], schemas: Sequence[ToolSchema]) -> tuple[Shape | None, int]:
-        shape = learn(messages, lambda probes: self.template.follow(probes, schemas))
-        if shape is None:
-            return None, 0
-        text = self.template.end_of_turn.token + "x".join(shape.literals)
-        return shape, self._encoder.num_control(self._encoder.encode(text))
 
     def _stand_in_tools(self, schemas: Sequence[ToolSchema]) -> Sequence[ToolSchema]:
         """Tools to render a continuation with: two small ones where the template does not look at them there."""
         return OTHER_TOOLS if schemas and not self.template.tools_matter else schemas
+
+    @cached_property
+    def _end_ids(self) -> list[int]:
+        return self._encoder.encode(self.template.end_of_turn.text)
 
     @cached_property
     def _encoder(self) -> TextEncoder:

@@ -23,33 +23,11 @@ def _inside_quotes(text: str) -> str:
 FORMS: tuple[Callable[[str], str], ...] = (str, str.strip, _inside_quotes, lambda text: _inside_quotes(text.strip()))
 # Contents that a template might treat apart: blanks at either end, quotes, braces, markup, its own tags, nothing.
 PROBES = (
-    *(
-        "",
-        " ",
-        "\n",
-        "x",
-        "  lead",
-        "\n\tlead",
-        "trail  ",
-        "trail\n\n",
-        " both \n",
-        "two\n\nlines",
-        "0",
-        "None",
-        "false",
-    ),
+    *("", " ", "\n", "x", "  lead", "\n\tlead", "trail  ", "trail\n\n", " both \n", "two\n\nlines", "0", "None"),
     *('say "hi"', "it's", "back\\slash \\n", "{}", '{"a": [1, {"b": "c"}]}', "[1]", "{{ x }}{% if y %}", "$x ${y}"),
-    *(
-        "<b>&amp;</b>",
-        "<",
-        "é 日本語 🙂",
-        "a\r\nb",
-        "\x00\u2028",
-        "Error: no such file",
-        "http://x/?a=b&c=%20",
-        "x" * 3000,
-    ),
+    *("<b>&amp;</b>", "<", "é 日本語 🙂", "a\r\nb", "\x00\u2028", "Error: no such file", "http://x/?a=b&c=%20"),
     *("<think>\nx\n</think>\n\ny", "<tool_response>\nx\n</tool_response>", "<tool_call>\n{}\n</tool_call>", "[INST] x"),
+    *("false", "x" * 3000),
 )
 _SLOT = re.compile(r"zq(\d{5})qz")
 _PLAIN = re.compile(r"[A-Za-z0-9_-]{1,64}")

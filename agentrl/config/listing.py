@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
-from agentrl.errors import ConfigError, suggestion
+from pydantic import ValidationError
+
+from agentrl.errors import AgentRLError, ConfigError, suggestion
 
 
 def read_listing(path: Path, key: str) -> list[dict[str, object]]:
@@ -13,7 +17,7 @@ def read_listing(path: Path, key: str) -> list[dict[str, object]]:
     Raises:
         ConfigError: the file is not there, is not YAML, or holds something else.
     """
-    from omegaconf import OmegaConf  # 50 ms that a run without such a file need not spend
+    from omegaconf import OmegaConf  # words load nothing heavy, and a run without such a file needs none of it
 
     if not path.is_file():
         raise ConfigError(f"there is no file '{path}'")
@@ -30,8 +34,20 @@ def read_listing(path: Path, key: str) -> list[dict[str, object]]:
     return [{str(name): value for name, value in entry.items()} for entry in content[key]]
 
 
-def check_keys(entry: dict[str, object], allowed: frozenset[str], where: str) -> None:
-    """Refuse keys that nobody reads, with the nearest one that is read."""
+@contextmanager
+def entry_errors(where: str) -> Iterator[None]:
+    """Puts file and entry before what goes wrong inside, as a ConfigError of one line."""
+    try:
+        yield
+    except ValidationError as error:
+        problem = error.errors()[0]
+        raise ConfigError(f"{where}: '{'.'.join(map(str, problem['loc']))}': {problem['msg']}") from None
+    except AgentRLError as error:
+        raise ConfigError(f"{where}: {error}") from error
+
+
+def check_keys(entry: Mapping[str, object], allowed: Collection[str]) -> None:
+    """Refuse a key that nobody reads, with the nearest one that is read."""
     for name in entry:
         if name not in allowed:
-            raise ConfigError(f"{where}: unknown key '{name}': {suggestion(name, allowed)}")
+            raise ConfigError(f"unknown key '{name}': {suggestion(name, allowed)}")

@@ -107,7 +107,8 @@ def _check_against_plain(model: PreTrainedModel, windows: Mapping[int, int | Non
     plain = torch.stack([model(input_ids=ids, use_cache=False).logits[0, -2:] for ids in inputs])
     worst = (ours - plain).abs().max() / plain.std()
     if not worst <= TOLERANCE.get(model.dtype, 0.2):
-        raise UnfaithfulError(f"over cached KV its logits differ by {worst:.1e} standard deviations")
+        plainly = model.config._attn_implementation
+        raise UnfaithfulError(f"over cached KV its logits differ from '{plainly}' attention by {worst:.1e} deviations")
 
 
 def _rows_are_independent(

@@ -76,16 +76,23 @@ class Scheduler:
         self.conversations.forget_all([_conversation(job) for job in self.running])
 
     def _admit(self) -> None:
-        while self.waiting and len(self.running) < self._limits.max_num_seqs:
-            job = self.waiting[0]
+        """First come, first served; but a session that holds its room already never waits for one that needs room."""
+        full = False
+        for job in list(self.waiting):
+            if len(self.running) == self._limits.max_num_seqs:
+                return
             context = job.token_ids[:-1]  # the last token is fed by the first decode step, which yields the logits
             conversation = self.conversations.open(job.request.session)
-            if self.conversations.must_wait(conversation, context):
-                self._parked.append(self.waiting.pop(0))
+            if full and not conversation.reserved:
                 continue
-            if not self.conversations.reserve(conversation, job.max_length):
-                return
-            self._start(self.waiting.pop(0), conversation, context)
+            if self.conversations.must_wait(conversation, context):
+                self.waiting.remove(job)
+                self._parked.append(job)
+            elif self.conversations.reserve(conversation, job.max_length):
+                self.waiting.remove(job)
+                self._start(job, conversation, context)
+            else:
+                full = True
 
     def _start(self, job: Job, conversation: Conversation, context: Sequence[int]) -> None:
         self.conversations.begin(conversation, context)

@@ -116,26 +116,24 @@ class ScriptedEngine:
 
     async def _wait(self, request: GenerateRequest) -> bool:
         """Wait out the pause and the delay; False when aborted or past the deadline."""
-        task = asyncio.ensure_future(self._turn())
+        task = asyncio.ensure_future(self._turn(self._resumed))
         self._sessions[task] = request.session
+        if self._resumed is None:
+            self._answering.add(task)  # here, not when the task first runs: a pause may come in between
         try:
             await asyncio.wait({task}, timeout=request.deadline_s)
             return task.done() and not task.cancelled()
         finally:
             task.cancel()
+            self._answering.discard(task)
             del self._sessions[task]
 
-    async def _turn(self) -> None:
-        task = asyncio.current_task()
-        assert task is not None  # it was made by `_wait`
-        if self._resumed is not None:
-            await self._resumed.wait()
-        self._answering.add(task)
-        try:
-            await asyncio.sleep(self._delay_s)
-        finally:
-            self._answering.discard(task)
-        if self._resumed is not None and self._in_place:
+    async def _turn(self, held: asyncio.Event | None) -> None:
+        if held is not None:
+            await held.wait()
+            self._answering.add(_this_task())
+        await asyncio.sleep(self._delay_s)
+        while self._resumed is not None and self._in_place:
             await self._resumed.wait()
 
     def _cancel(self, tasks: Sequence[asyncio.Task[None]]) -> None:
@@ -178,6 +176,12 @@ class ScriptedEngine:
         if self._tokenizer is None:
             raise ValueError("stop strings need a tokenizer, and this engine was given none")
         return matched_stop(self._tokenizer, token_ids, stops)
+
+
+def _this_task() -> asyncio.Task[None]:
+    task = asyncio.current_task()
+    assert task is not None  # only called inside one
+    return task
 
 
 def _function_of_request(

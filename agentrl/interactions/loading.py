@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from agentrl.config.listing import check_keys, read_listing
-from agentrl.errors import ConfigError, UnknownNameError
+from agentrl.config.listing import check_keys, entry_errors, read_listing
+from agentrl.errors import AgentRLError, ConfigError
 from agentrl.interactions.base import BaseInteraction
 from agentrl.registry import load_object
 
@@ -20,30 +20,28 @@ def load_interactions(path: Path) -> dict[str, BaseInteraction]:
     """
     interactions: dict[str, BaseInteraction] = {}
     for position, entry in enumerate(read_listing(path, "interaction")):
-        where = f"{path}: interaction[{position}]"
-        check_keys(entry, _KEYS, where)
-        interaction = _build(entry, where)
-        if interaction.name in interactions:
-            raise ConfigError(f"{where}: two interactions are called '{interaction.name}'")
+        with entry_errors(f"{path}: interaction[{position}]"):
+            interaction = _build(entry)
+            if interaction.name in interactions:
+                raise ConfigError(f"two interactions are called '{interaction.name}'")
         interactions[interaction.name] = interaction
     return interactions
 
 
-def _build(entry: dict[str, object], where: str) -> BaseInteraction:
+def _build(entry: dict[str, object]) -> BaseInteraction:
+    check_keys(entry, _KEYS)
     class_name, config = str(entry.get("class_name", "")), entry.get("config") or {}
     if not class_name or not isinstance(config, dict):
-        raise ConfigError(f"{where}: needs a 'class_name', and 'config' must be a mapping")
+        raise ConfigError("needs a 'class_name', and 'config' must be a mapping")
     if class_name.startswith("verl."):
-        raise ConfigError(
-            f"{where}: '{class_name}' belongs to verl: subclass agentrl.interactions.base.BaseInteraction"
-        )
+        raise ConfigError(f"'{class_name}' belongs to verl: subclass agentrl.interactions.base.BaseInteraction")
     name = str(entry.get("name") or class_name.rpartition(".")[2].removesuffix("Interaction").lower())
+    cls = load_object(class_name)
     try:
-        cls = load_object(class_name)
         interaction: BaseInteraction = cls({**config, "name": name})
-    except UnknownNameError as error:
-        raise ConfigError(f"{where}: {error}") from error
+    except AgentRLError:
+        raise
     except Exception as error:  # whatever a user's constructor raises
-        raise ConfigError(f"{where}: {class_name} failed: {type(error).__name__}: {error}") from error
+        raise ConfigError(f"{class_name} failed: {type(error).__name__}: {error}") from error
     interaction.name = name
     return interaction

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import cast
@@ -30,6 +30,11 @@ class AgentData:
     task: Task
     messages: list[Message]
     request_id: str
+
+    @property
+    def tools_kwargs(self) -> Mapping[str, Mapping[str, JsonValue]]:
+        """The row's arguments for its tools."""
+        return self.task.tools_kwargs
 
 
 class ToolInstance:

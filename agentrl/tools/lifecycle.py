@@ -18,6 +18,9 @@ from agentrl.tools.answer import Answer, read_answer
 from agentrl.tools.base import BaseTool, ToolError
 from agentrl.tools.bound import AgentData, BoundTool, ToolInstance
 
+RELEASE_TIMEOUT_S = 10.0
+"""How long a release may take; a rollout does not end before."""
+
 _METHODS = ("create", "execute", "calc_reward", "release")
 
 
@@ -94,7 +97,7 @@ class ClassInstance(ToolInstance):
 
     async def _bounded_release(self) -> None:
         # its own deadline: it goes on when whoever waits for it is cancelled
-        async with asyncio.timeout(self._bound.deadline_s):
+        async with asyncio.timeout(RELEASE_TIMEOUT_S):
             await self._release()
 
     async def _release(self) -> None:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from pydantic import ConfigDict, JsonValue, PositiveFloat, ValidationError
+from pydantic import JsonValue, PositiveFloat
 
 from agentrl.config.base import Section
-from agentrl.config.listing import check_keys, read_listing
+from agentrl.config.listing import check_keys, entry_errors, read_listing
 from agentrl.config.rollout import MultiTurnConfig
-from agentrl.errors import ConfigError, UnknownNameError, suggestion
+from agentrl.errors import AgentRLError, ConfigError, suggestion
 from agentrl.messages import FunctionSchema, ToolSchema
 from agentrl.registry import load_file, load_object
 from agentrl.tools.base import BaseTool
@@ -41,7 +41,7 @@ def functions_of(path: Path) -> list[FunctionTool]:
     """
     try:
         names = vars(load_file(path))
-    except ConfigError:
+    except AgentRLError:
         raise
     except Exception as error:  # whatever a user's module raises
         raise ConfigError(f"cannot import '{path}': {type(error).__name__}: {error}") from error
@@ -58,25 +58,13 @@ def tools_of(path: Path) -> Iterator[BaseTool | FunctionTool]:
         ConfigError: names file, entry and key.
     """
     for position, entry in enumerate(read_listing(path, "tools")):
-        where = f"{path}: tools[{position}]"
-        try:
-            yield _class_tool(entry, where) if "class_name" in entry else _function_tool(entry, path.parent)
-        except ValidationError as error:
-            problem = error.errors()[0]
-            key = ".".join(map(str, problem["loc"]))
-            raise ConfigError(f"{where}: '{key}': {problem['msg']}{_near(problem, key)}") from None
-        except (ConfigError, UnknownNameError) as error:
-            raise ConfigError(f"{where}: {error}" if where not in str(error) else str(error)) from error
-
-
-def _near(problem, key: str) -> str:  # type: ignore[no-untyped-def]  # pydantic's ErrorDetails
-    return f": {suggestion(key, _ShortForm.model_fields)}" if problem["type"] == "extra_forbidden" else ""
+        with entry_errors(f"{path}: tools[{position}]"):
+            tool = (_class_tool if "class_name" in entry else _function_tool)(entry, path.parent)
+        yield tool
 
 
 class _ShortForm(Section):
     """A registered function, or `function: path.py:name` relative to the YAML file or the working folder."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str | None = None
     function: str | None = None
@@ -87,31 +75,37 @@ class _ShortForm(Section):
 
 
 def _function_tool(entry: dict[str, object], folder: Path) -> FunctionTool:
+    check_keys(entry, _ShortForm.model_fields)
     short = _ShortForm.model_validate(entry)
-    if short.name is None and short.function is None:
+    target = short.function or short.name
+    if target is None:
         raise ConfigError("a tool needs 'class_name', 'function', or the 'name' of a registered function")
-    tool = as_tool(_find(short, folder))
-    told = tool.schema.function
-    function = FunctionSchema(
-        name=short.name or told.name,
-        description=told.description if short.description is None else short.description,
-        parameters=told.parameters if short.parameters is None else _parameters(tool, short.parameters),
-    )
+    function = TOOLS.get(_beside(folder, target))
+    if not callable(function):
+        raise ConfigError(f"'{target}' is not a function")
+    tool = as_tool(function)
     return replace(
         tool,
-        schema=ToolSchema(function=function),
+        schema=_told(tool, short),
         timeout_s=short.timeout_s or tool.timeout_s,
         isolation=short.isolation or tool.isolation,
     )
 
 
-def _find(short: _ShortForm, folder: Path) -> Callable[..., object]:
-    if short.function is None:
-        return TOOLS.get(str(short.name))
-    path, separator, name = short.function.rpartition(":")
-    if separator and path.endswith(".py") and (folder / path).is_file():
-        return load_object(f"{folder / path}:{name}")  # type: ignore[no-any-return]  # the user's function
-    return TOOLS.get(short.function)
+def _beside(folder: Path, target: str) -> str:
+    """`path.py:name` from the YAML file's own folder, where there is such a file."""
+    path = folder / target.rpartition(":")[0]
+    return f"{folder / target}" if path.suffix == ".py" and path.is_file() else target
+
+
+def _told(tool: FunctionTool, short: _ShortForm) -> ToolSchema:
+    own = tool.schema.function
+    function = FunctionSchema(
+        name=short.name or own.name,
+        description=own.description if short.description is None else short.description,
+        parameters=own.parameters if short.parameters is None else _parameters(tool, short.parameters),
+    )
+    return ToolSchema(function=function)
 
 
 def _parameters(tool: FunctionTool, properties: dict[str, dict[str, JsonValue]]) -> dict[str, JsonValue]:
@@ -126,31 +120,28 @@ def _parameters(tool: FunctionTool, properties: dict[str, dict[str, JsonValue]])
     return {"type": "object", "properties": {**properties}, "required": [*required]}
 
 
-def _class_tool(entry: dict[str, object], where: str) -> BaseTool:
-    config = entry.get("config") or {}
+def _class_tool(entry: dict[str, object], folder: Path) -> BaseTool:
+    name, config = str(entry["class_name"]), entry.get("config") or {}
     kind = config.get("type", "native") if isinstance(config, dict) else None
     if kind == "mcp" or "mcp" in entry:
-        raise ConfigError(f"{where}: 'type: mcp' is not in this version; wrap the server's tools in a BaseTool")
-    check_keys(entry, _CLASS_KEYS, where)
+        raise ConfigError("'type: mcp' is not in this version; wrap the server's tools in a BaseTool")
+    check_keys(entry, _CLASS_KEYS)
     if not isinstance(config, dict) or kind != "native":
-        raise ConfigError(f"{where}: 'config' must be a mapping with 'type: native', not {entry.get('config')!r}")
-    name = str(entry["class_name"])
+        raise ConfigError(f"'config' must be a mapping with 'type: native', not {entry.get('config')!r}")
     if name.startswith("verl."):
-        raise ConfigError(
-            f"{where}: '{name}' belongs to verl: subclass agentrl.tools.base.BaseTool and name that class"
-        )
-    return _instantiate(load_object(name), config, entry.get("tool_schema"), where)
+        raise ConfigError(f"'{name}' belongs to verl: subclass agentrl.tools.base.BaseTool and name that class")
+    cls = load_object(_beside(folder, name))
+    if not (isinstance(cls, type) and issubclass(cls, BaseTool)):
+        raise ConfigError(f"'{name}' must be a subclass of agentrl.tools.base.BaseTool")
+    return _instantiate(cls, config, entry.get("tool_schema"))
 
 
-def _instantiate(cls: type[BaseTool], config: dict[str, JsonValue], schema: object, where: str) -> BaseTool:
-    given = getattr(cls, "tool_schema", None) if schema is None else ToolSchema.model_validate(schema)
+def _instantiate(cls: type[BaseTool], config: dict[str, JsonValue], schema: object) -> BaseTool:
+    given = None if schema is None else ToolSchema.model_validate(schema)
     try:
-        # verl's classes may make their own schema in __init__ and then expect None here
-        built = cls(config=config, tool_schema=given)
-        built.get_openai_tool_schema()
-    except ConfigError:
+        return cls(config=config, tool_schema=given)
+    except AgentRLError:
         raise
     except Exception as error:  # whatever a user's constructor raises
         hint = " (no 'tool_schema' is given)" if given is None else ""
-        raise ConfigError(f"{where}: {cls.__name__} failed{hint}: {type(error).__name__}: {error}") from error
-    return built
+        raise ConfigError(f"{cls.__name__} failed{hint}: {type(error).__name__}: {error}") from error

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
+from queue import SimpleQueue
+from threading import Thread
 
 from agentrl.registry import load_object
 from agentrl.tools.answer import read_answer
@@ -16,19 +18,26 @@ from agentrl.tools.function import as_tool
 
 def serve(target: str) -> None:
     """Answer calls of the function `target` names until the input ends."""
-    replies = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what the tool prints must not mix with the replies
+    source, sink = os.fdopen(os.dup(0), encoding="utf-8"), os.fdopen(os.dup(1), "w", encoding="utf-8")
+    # what the tool reads and prints must not mix with calls and replies
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(2, 1)
     tool = as_tool(load_object(target))
-    print(json.dumps({"ready": True}), file=replies, flush=True)
-    for line in sys.stdin:
-        print(
-            json.dumps(_answer(partial(tool.function, **tool.bind(json.loads(line)))), default=str),
-            file=replies,
-            flush=True,
-        )
+    calls: SimpleQueue[str] = SimpleQueue()
+    Thread(target=_receive, args=(source, calls), daemon=True).start()
+    print(json.dumps({"ready": True}), file=sink, flush=True)
+    while True:
+        arguments = tool.bind(json.loads(calls.get()))
+        print(json.dumps(_reply(partial(tool.function, **arguments)), default=str), file=sink, flush=True)
 
 
-def _answer(function: Callable[[], object]) -> dict[str, object]:
+def _receive(source: Iterable[str], calls: SimpleQueue[str]) -> None:
+    for line in source:
+        calls.put(line)
+    os._exit(0)  # whoever called is gone, whatever the tool is doing
+
+
+def _reply(function: Callable[[], object]) -> dict[str, object]:
     try:
         answer = read_answer(function())
         if answer.response is not None:

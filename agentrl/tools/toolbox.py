@@ -14,7 +14,7 @@ from uuid import uuid4
 from agentrl.chat.base import ParsedCall
 from agentrl.config.rollout import MultiTurnConfig
 from agentrl.errors import AgentRLError, ConfigError, DataError, suggestion
-from agentrl.messages import Message, ToolSchema
+from agentrl.messages import ToolSchema
 from agentrl.offload import GRACE_S, Offload, OverdueError, Running, UnavailableError
 from agentrl.task import Task
 from agentrl.tools.answer import Answer, bounded
@@ -22,7 +22,7 @@ from agentrl.tools.arguments import ArgumentsError
 from agentrl.tools.base import BaseTool, InfraError, ToolError, ToolResponse
 from agentrl.tools.bound import AgentData, BoundFunction, BoundTool, ToolInstance
 from agentrl.tools.function import FunctionTool, as_tool
-from agentrl.tools.lifecycle import BoundClass
+from agentrl.tools.lifecycle import RELEASE_TIMEOUT_S, BoundClass
 from agentrl.tools.loading import load_tools
 from agentrl.tools.process import ToolFailedError
 from agentrl.trajectory import Outcome
@@ -107,14 +107,14 @@ class ToolSession:
     Attributes:
         schemas: what the model is told: all tools, or those the row's `extra_info["tool_selection"]` names.
         rewards: tool name -> what the tool gives the whole rollout; complete after `finish`.
-        messages: what tools that ask for `agent_data` see; a loop may put its own list here.
+        data: what tools that take `agent_data` see; a loop may point `data.messages` at its own list.
     """
 
     def __init__(self, toolbox: Toolbox, task: Task) -> None:
         self._toolbox = toolbox
         self._tools = _selected(toolbox.tools, task)
         self._instances: dict[str, ToolInstance] = {}
-        self._data = AgentData(task, list(task.messages), uuid4().hex)
+        self.data = AgentData(task, list(task.messages), uuid4().hex)
         self._finished = False
         self.rewards: dict[str, float] = {}
 
@@ -122,15 +122,6 @@ class ToolSession:
     def schemas(self) -> list[ToolSchema]:
         """What the model is told."""
         return [tool.schema for tool in self._tools.values()]
-
-    @property
-    def messages(self) -> list[Message]:
-        """The conversation, as tools that ask for it see it."""
-        return self._data.messages
-
-    @messages.setter
-    def messages(self, messages: list[Message]) -> None:
-        self._data.messages = messages
 
     async def call(self, call: ParsedCall) -> ToolResult:
         """Run a call and answer it, whatever the model wrote and whatever the tool does."""
@@ -166,7 +157,7 @@ class ToolSession:
 
     def _instance(self, tool: BoundTool) -> ToolInstance:
         if tool.name not in self._instances:
-            self._instances[tool.name] = tool.instance(self._data)
+            self._instances[tool.name] = tool.instance(self.data)
         return self._instances[tool.name]
 
     async def finish(self) -> None:
@@ -200,9 +191,7 @@ class ToolSession:
     async def _release(self) -> None:
         # all begin before the first is awaited: a second cancellation must not keep any from running
         running = [(name, self._begin_release(name, held)) for name, held in self._instances.items()]
-        for name, release in running:
-            if release is not None:
-                await self._released(name, release)
+        await asyncio.gather(*(self._released(name, release) for name, release in running if release is not None))
 
     def _begin_release(self, name: str, instance: ToolInstance) -> Running[None] | None:
         try:
@@ -213,7 +202,7 @@ class ToolSession:
 
     async def _released(self, name: str, release: Running[None]) -> None:
         try:
-            await release.result(self._tools[name].deadline_s + GRACE_S, detached=True)
+            await release.result(RELEASE_TIMEOUT_S + GRACE_S, detached=True)
         except Exception as error:  # harms nothing but what it leaves open
             self._toolbox.log_once(f"releasing {name}", error)
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 
 from agentrl.config import RunConfig
+from agentrl.errors import ConfigError, suggestion
 from agentrl.rollouts.metrics import rollout_metrics
 from agentrl.telemetry.base import Tracker
 from agentrl.telemetry.timing import Timer
@@ -94,8 +95,10 @@ class AfterStep:
         started = time.perf_counter()
         self.last_validation = metrics, _ = await self._validator(step)
         self.first_validation = self.first_validation or metrics
-        goal = self._config.stop_when
-        if goal:
+        if goal := self._config.stop_when:
+            if goal.metric not in metrics:
+                hint = suggestion(goal.metric, metrics)
+                raise ConfigError(f"'trainer.stop_when.metric': validation has no '{goal.metric}': {hint}")
             self._good_enough = metrics[goal.metric] >= goal.at_least
         return {**metrics, "timing_s/validate": time.perf_counter() - started}
 

@@ -30,7 +30,18 @@ FAMILIES: dict[str, dict[str, object]] = {
     "gemma2": {"final_logit_softcapping": 0.5, "sliding_window": 8},
     "cohere": {"logit_scale": 0.5},
     "gpt_neox": {"attention_dropout": 0.3, "hidden_dropout": 0.3},
-    "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 128, "resid_pdrop": 0.3, "attn_pdrop": 0.3},
+    "gpt2": {  # names its sizes in its own way
+        "vocab_size": VOCAB,
+        "n_embd": 32,
+        "n_layer": 2,
+        "n_head": 4,
+        "n_positions": 128,
+        "resid_pdrop": 0.3,
+        "attn_pdrop": 0.3,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+    },
+    "opt": {"ffn_dim": 48, "word_embed_proj_dim": 32, "dropout": 0.3, "attention_dropout": 0.3},
     "qwen3_moe": {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16},
 }
 
@@ -38,8 +49,7 @@ FAMILIES: dict[str, dict[str, object]] = {
 def make_model(family: str = "qwen3", seed: int = 0) -> PreTrainedModel:
     """A random model whose logits are far from flat, so that a wrong temperature or a lost soft cap shows."""
     torch.manual_seed(seed)
-    common = {} if family == "gpt2" else _COMMON
-    config = AutoConfig.for_model(family, **(common | {"vocab_size": VOCAB} | FAMILIES[family]))
+    config = AutoConfig.for_model(family, **({} if family == "gpt2" else _COMMON) | FAMILIES[family])
     model = AutoModelForCausalLM.from_config(config).eval()
     with torch.no_grad():
         for parameter in model.parameters():

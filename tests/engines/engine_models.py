@@ -67,10 +67,11 @@ WITHOUT_KV: dict[str, tuple[str, dict[str, object]]] = {
 }
 
 
-def tiny_model(family: str, **changes: object) -> PreTrainedModel:
+def tiny_model(family: str, attention: str = "eager", **changes: object) -> PreTrainedModel:
     """A model of the family, the same weights every time."""
     name, special = {**FAMILIES, **WITHOUT_KV}[family]
     config = getattr(transformers, name)(**{**COMMON, **special, **changes})
     torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(config)
+    # eager is the reference: sdpa leaves out what it cannot do, such as Gemma 2's caps
+    model = AutoModelForCausalLM.from_config(config, attn_implementation=attention)
     return model.eval()

@@ -71,6 +71,22 @@ def test_a_past_that_cannot_be_kept_is_computed_again(family, caplog):
     assert engine.metrics()["cached_tokens"] == 0
 
 
+@pytest.mark.parametrize("family", ["qwen3", "mistral", "gemma3"])
+def test_sdpa_is_as_good_a_reference(family):
+    model = tiny_model(family, attention="sdpa")
+    engine = TorchEngine(model, max_num_seqs=4)
+    assert engine.kv_reuse
+    assert largest_difference(model, run_conversations(engine, range(2))) < 1e-4
+
+
+def test_attention_that_leaves_out_a_cap_is_followed_not_corrected(caplog):
+    model = tiny_model("gemma2", attention="sdpa")
+    engine = TorchEngine(model, max_num_seqs=4)
+    assert not engine.kv_reuse
+    assert "differ from 'sdpa' attention" in caplog.text
+    assert largest_difference(model, run_conversations(engine, range(1))) < 1e-4
+
+
 def test_the_comparison_would_notice_a_wrong_window():
     turns = run_conversations(TorchEngine(tiny_model("mistral"), max_num_seqs=4), range(1))
     assert largest_difference(tiny_model("mistral", sliding_window=10), turns) > 1e-2

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
-from hypothesis import given, settings
+import pytest
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tool_builders import Recorder, call, task
 
 from agentrl.config.rollout import MultiTurnConfig
+from agentrl.tools import lifecycle, toolbox
 from agentrl.tools.base import ToolError, ToolResponse
 from agentrl.tools.toolbox import Toolbox
 from agentrl.trajectory import Outcome
@@ -47,7 +49,13 @@ class Scripted(Recorder):
         await self._misbehave()
 
 
-@settings(derandomize=True, deadline=None, max_examples=40)
+@pytest.fixture(autouse=True)
+def short_releases(monkeypatch):
+    for module in (lifecycle, toolbox):
+        monkeypatch.setattr(module, "RELEASE_TIMEOUT_S", 0.004)
+
+
+@settings(derandomize=True, deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     script=st.lists(st.sampled_from(FAULTS), max_size=12),
     num_calls=st.lists(st.integers(0, 3), min_size=1, max_size=4),

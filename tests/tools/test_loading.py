@@ -164,12 +164,17 @@ NATIVE = "config: {type: native}"
         ("tools: [3]", r"tools\[0\] must be a mapping"),
         ("tools: [{}]", r"tools\[0\]: a tool needs 'class_name'"),
         ("tools: [{name: calculater}]", r"tools\[0\]: unknown tool 'calculater': did you mean 'calculator'"),
-        ("tools: [{name: calculator, descripton: x}]", r"tools\[0\]: 'descripton'.*did you mean 'description'"),
+        (
+            "tools: [{name: calculator, descripton: x}]",
+            r"tools\[0\]: unknown key 'descripton': did you mean 'description'",
+        ),
         (
             "tools: [{name: calculator, parameters: {expresion: {type: string}}}]",
             r"takes no 'expresion': did you mean 'expression'",
         ),
         ("tools: [{name: calculator, parameters: {}}]", r"needs 'expression'"),
+        ("tools: [{function: 'agentrl.tools.calculator:_LEVELS'}]", "is not a function"),
+        ("tools: [{class_name: agentrl.messages.ToolSchema}]", "must be a subclass of"),
         ("tools: [{name: calculator, isolation: box}]", r"tools\[0\]: 'isolation'"),
         (
             "tools: [{name: calculator, parameters: {expression: {type: text}}}]",

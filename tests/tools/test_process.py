@@ -9,7 +9,7 @@ from tool_builders import call, task, until
 from agentrl.config.rollout import MultiTurnConfig
 from agentrl.registry import load_file
 from agentrl.tools.function import as_tool
-from agentrl.tools.process import import_path
+from agentrl.tools.process import ProcessWorker, import_path
 from agentrl.tools.toolbox import Toolbox
 from agentrl.trajectory import Outcome
 
@@ -98,3 +98,12 @@ def test_a_function_is_found_by_module_or_by_file(act, tmp_path):
 
     assert import_path(calculator) == "agentrl.tools.calculator:calculator"
     assert import_path(act) == f"{tmp_path / 'acting.py'}:act"
+
+
+def test_a_hanging_process_ends_with_its_parent(act):
+    worker = ProcessWorker(import_path(act))
+    worker.start()
+    worker._process.stdin.write('{"what": "hang"}\n')
+    worker._process.stdin.close()  # what the parent's death does
+    assert worker._process.wait(timeout=10) == 0
+    worker.close()

@@ -10,6 +10,7 @@ from tool_builders import Recorder, call, run_calls, schema, task, until
 from agentrl.chat.base import ParsedCall
 from agentrl.config.rollout import MultiTurnConfig
 from agentrl.errors import ConfigError, DataError
+from agentrl.tools import lifecycle, toolbox
 from agentrl.tools.base import BaseTool, InfraError, ToolError, ToolResponse
 from agentrl.tools.calculator import calculator
 from agentrl.tools.toolbox import Toolbox
@@ -321,7 +322,10 @@ def test_a_failing_create_is_an_outcome_and_nothing_is_released():
 
 @pytest.mark.parametrize("method", ["calc_reward", "release"])
 @pytest.mark.parametrize("fault", ["raises", "hangs", "wrong"])
-def test_a_failing_end_harms_nothing(method, fault, caplog):
+def test_a_failing_end_harms_nothing(method, fault, caplog, monkeypatch):
+    for module in (lifecycle, toolbox):
+        monkeypatch.setattr(module, "RELEASE_TIMEOUT_S", 0.05)
+
     async def bad(self, instance_id, **kwargs):
         if fault == "raises":
             raise OSError("gone")

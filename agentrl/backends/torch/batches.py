@@ -23,6 +23,7 @@ class PaddedSamples:
         samples: [B], as they came.
         token_ids: [B, T], padded with 0.
         mask: [B, T], 1 where a token is not padding.
+        loss_mask: [B, T] bool, true where a token is trained.
         rows, columns: [N], where the trained tokens stand.
         temperatures: [N], of the trained tokens.
     """

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-CALCULATOR = Path(__file__).parents[2] / "examples/calculator"
+CALCULATOR = Path(__file__).parents[1] / "examples/calculator"
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,77 @@
+"""Deterministic mode: a session's tokens and log-probabilities are bitwise the same whatever runs beside it."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+from engine_models import tiny_model
+
+from agentrl.engines.base import GenerateRequest, SamplingParams
+from agentrl.engines.torch_engine import TorchEngine
+
+Answers = dict[int, list[tuple[list[int], list[float]]]]
+LENGTHS = [3, 16, 17, 18, 33, 50, 54, 70]
+
+
+async def session(engine: TorchEngine, number: int, answers: Answers, pauses: random.Random) -> None:
+    """Sessions 2n and 2n + 1 begin with the same prompt."""
+    context = [(number // 2 * 5 + i * i) % 90 for i in range(LENGTHS[number // 2 % len(LENGTHS)])]
+    answers[number] = []
+    for turn in range(3):
+        for _ in range(pauses.randrange(4)):
+            await asyncio.sleep(0)
+        params = SamplingParams(max_new_tokens=4 + (number + turn) % 9, seed=100 * number + turn)
+        completion = await engine.generate(GenerateRequest(context, params, session=f"s{number}"))
+        answers[number].append((list(completion.token_ids), list(completion.logprobs)))
+        context = [*context, *completion.token_ids, *range(10, 12 + number % 7)]
+    await engine.release(f"s{number}")
+
+
+def run_sessions(model, numbers: list[int], order_seed: int, max_num_seqs: int = 16) -> Answers:
+    """All sessions, arriving in a random order with random gaps."""
+
+    async def run() -> Answers:
+        engine, answers, order = TorchEngine(model, max_num_seqs=max_num_seqs, deterministic=True), {}, numbers[:]
+        randomness = random.Random(order_seed)
+        randomness.shuffle(order)
+        async with asyncio.TaskGroup() as group:
+            for number in order:
+                group.create_task(session(engine, number, answers, randomness))
+                for _ in range(randomness.randrange(3)):
+                    await asyncio.sleep(0)
+        await engine.close()
+        return answers
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize("family", ["qwen3", "mistral", "gemma2", "gpt_neox"])
+def test_company_and_order_of_arrival_change_no_bit(family):
+    model = tiny_model(family)
+    together = [run_sessions(model, list(range(16)), order_seed) for order_seed in range(3)]
+    assert together[0] == together[1] == together[2]
+    for number in (0, 5, 15):
+        assert run_sessions(model, [number], order_seed=9)[number] == together[0][number]
+
+
+@pytest.mark.parametrize("family", ["qwen3_moe", "mixtral", "gpt_oss", "mamba"])
+def test_where_rows_disturb_each_other_they_run_alone(family):
+    model = tiny_model(family)
+    assert run_sessions(model, list(range(6)), 1, 4) == run_sessions(model, list(range(6)), 2, 4)
+
+
+def test_without_the_mode_last_bits_differ():
+    """The test above can fail: batches of free shape do change bits."""
+
+    async def logprobs(num_beside: int) -> list[float]:
+        engine = TorchEngine(tiny_model("qwen3"), max_num_seqs=32)
+        requests = [
+            GenerateRequest([5, 6, 7 + beside], SamplingParams(max_new_tokens=12, seed=1)) for beside in range(num_beside)
+        ]
+        first, *_ = await asyncio.gather(*map(engine.generate, requests))
+        await engine.close()
+        return list(first.logprobs)
+
+    assert len({tuple(asyncio.run(logprobs(num_beside))) for num_beside in (1, 2, 3, 5, 17)}) > 1

@@ -1,0 +1,114 @@
+"""Groups of rollouts: order, seeds, concurrency, and how failures end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import replace
+
+import pytest
+from loop_builders import TASK, ListEngine, call, config, runner
+
+from agentrl.agent_loops import AgentLoop, agent_loops
+from agentrl.engines.base import SamplingParams
+from agentrl.errors import ConfigError
+from agentrl.rollouts.collector import AllFailedError, collect
+from agentrl.seeds import derive_seed
+from agentrl.trajectory import Stop
+
+TASKS = [replace(TASK, index=index, uid=f"t{index}", extra_info={"index": index}) for index in range(4)]
+
+
+def gather(rolls, tasks=TASKS, *, n=2, seed=3, max_concurrent=100):
+    return asyncio.run(collect(rolls, tasks, n=n, sampling=SamplingParams(), seed=seed, max_concurrent=max_concurrent))
+
+
+def test_groups_come_in_the_order_of_tasks_with_a_seed_for_each_rollout():
+    groups = gather(runner(ListEngine("5"), config()))
+    assert [group.task for group in groups] == TASKS
+    seeds = [[rollout.seed for rollout in group.rollouts] for group in groups]
+    assert seeds == [[derive_seed(3, task.uid, number) for number in range(2)] for task in TASKS]
+    assert len({seed for group in seeds for seed in group}) == 8
+
+
+def own(monkeypatch, run):
+    monkeypatch.setitem(agent_loops._objects, "own", type("Own", (AgentLoop,), {"run": run}))
+    return config("own")
+
+
+@pytest.mark.parametrize("max_concurrent", [1, 3, 100])
+def test_at_most_so_many_at_a_time(monkeypatch, max_concurrent):
+    under_way, most = 0, 0
+
+    async def run(self, task, generate, tools, interaction, sampling):
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        await asyncio.sleep(0.001)
+        under_way -= 1
+        chat = self.open(task, generate, tools, interaction, sampling)
+        await chat.model_turn()
+        return chat.rollout()
+
+    gather(runner(ListEngine("5"), own(monkeypatch, run)), max_concurrent=max_concurrent)
+    assert most == min(8, max_concurrent)
+
+
+def failing_at(*indices):
+    async def run(self, task, generate, tools, interaction, sampling):
+        if task.index in indices:
+            raise KeyError(task.index)
+        chat = self.open(task, generate, tools, interaction, sampling)
+        await chat.model_turn()
+        return chat.rollout()
+
+    return run
+
+
+def test_a_failed_rollout_leaves_the_others_alone(monkeypatch):
+    groups = gather(runner(ListEngine("5"), own(monkeypatch, failing_at(1))))
+    assert [group.rollouts[0].stop is Stop.ERROR for group in groups] == [False, True, False, False]
+
+
+def test_a_step_without_one_good_rollout_ends_the_run(monkeypatch):
+    with pytest.raises(AllFailedError, match=r"all 8 rollouts failed; the first: KeyError: 0 \(.*test_collector.py"):
+        gather(runner(ListEngine("5"), own(monkeypatch, failing_at(0, 1, 2, 3))))
+
+
+def test_the_same_failure_is_told_once(monkeypatch, caplog):
+    gather(runner(ListEngine("5"), own(monkeypatch, failing_at(1))), n=5)
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+
+
+def test_the_users_mistake_ends_the_run_and_everything_is_released(monkeypatch):
+    async def run(self, task, generate, tools, interaction, sampling):
+        await generate([1, 2], sampling)
+        if task.index == 2:
+            raise ConfigError("x: wrong")
+        await asyncio.sleep(60)
+
+    engine = ListEngine("5")
+    with pytest.raises(ConfigError, match="x: wrong"):
+        gather(runner(engine, own(monkeypatch, run)), n=1)
+    assert sorted(engine.released) == sorted({request.session for request in engine.requests})
+    assert len(engine.released) == 4
+
+
+def test_no_tasks_no_groups():
+    assert gather(runner(ListEngine("5"), config()), []) == []
+
+
+def test_tokens_do_not_depend_on_what_runs_beside():
+    """A reply that is a function of the context and the seed, as a sampler's is."""
+
+    class Sampler(ListEngine):
+        async def generate(self, request):
+            await asyncio.sleep(request.sampling.seed % 3 / 1000)
+            self._reply = lambda request: call("add", a=request.sampling.seed % 100, b=1)
+            return await super().generate(request)
+
+    def tokens(max_concurrent):
+        groups = gather(runner(Sampler("5"), config(max_assistant_turns=3)), max_concurrent=max_concurrent)
+        return [list(rollout.trajectories[0].token_ids) for group in groups for rollout in group.rollouts]
+
+    assert tokens(1) == tokens(5)

@@ -1,0 +1,62 @@
+import asyncio
+from collections import Counter
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agentrl.backends.base import StepStats
+from agentrl.samples import Sample
+from agentrl.trainer.learner import Learner, mini_batches
+
+
+def sample(uid: str) -> Sample:
+    return Sample([1, 2], [0, 1], [1.0, 1.0], [0.0, 1.0], uid=uid)
+
+
+class CountingBackend:
+    """Reports how many samples each update was given."""
+
+    def __init__(self):
+        self.batches = []
+
+    async def train_step(self, samples, loss):
+        self.batches.append([each.uid for each in samples])
+        return StepStats({"loss": float(len(samples))})
+
+
+def learn(backend, samples, **options) -> dict[str, float]:
+    options = {"mini_batch_groups": None, "epochs": 1, "seed": 0} | options
+    return asyncio.run(Learner(backend, None, **options)(samples, 0))
+
+
+@settings(derandomize=True, deadline=None)
+@given(st.lists(st.integers(0, 6).map(str)), st.integers(1, 4), st.integers(0, 9))
+def test_every_sample_is_in_one_mini_batch_and_no_group_is_cut(uids, num_groups, seed):
+    samples = [sample(uid) for uid in uids]
+    batches = list(mini_batches(samples, num_groups, seed))
+    assert Counter(id(each) for batch in batches for each in batch) == Counter(map(id, samples))
+    assert all(len({each.uid for each in batch}) <= num_groups for batch in batches)
+    homes = [{each.uid for each in batch} for batch in batches]
+    assert sum(map(len, homes)) == len(set(uids))
+
+
+def test_a_whole_step_is_one_update_unless_told_otherwise():
+    backend = CountingBackend()
+    metrics = learn(backend, [sample("a"), sample("b"), sample("a")])
+    assert backend.batches == [["a", "b", "a"]]
+    assert metrics == {"actor/loss": 3.0, "actor/updates": 1.0}
+
+
+def test_epochs_deal_anew_and_metrics_are_means_over_updates():
+    backend = CountingBackend()
+    metrics = learn(backend, [sample(uid) for uid in "abcdef"], mini_batch_groups=2, epochs=2)
+    assert [len(batch) for batch in backend.batches] == [2] * 6
+    assert sorted(sum(backend.batches[:3], [])) == sorted(sum(backend.batches[3:], [])) == list("abcdef")
+    assert backend.batches[:3] != backend.batches[3:]
+    assert metrics == {"actor/loss": 2.0, "actor/updates": 6.0}
+
+
+def test_a_step_with_nothing_to_learn_from_updates_nothing():
+    backend = CountingBackend()
+    assert learn(backend, []) == {"actor/updates": 0.0}
+    assert backend.batches == []
