@@ -25,16 +25,15 @@ class Frame:
     """The constant ends of a family of texts, encoded once.
 
     Both ends are cut at an added token, which the tokenizer finds before anything else: what stands on one side of it
-    is encoded the same whatever stands on the other. The two tokens themselves belong to the middle.
+    is encoded the same whatever stands on the other. The two tokens themselves belong to the middle, `edge_ids`.
     """
 
-    num_before: int
-    before_ids: Sequence[int]
-    first_id: int
-    num_after: int
-    after_ids: Sequence[int]
-    last_id: int
-    num_control: int
+    num_control: int  # in the middle
+    num_before: int = 0
+    before_ids: Sequence[int] = ()
+    num_after: int = 0
+    after_ids: Sequence[int] = ()
+    edge_ids: tuple[int, int] | None = None
 
 
 class TextEncoder:
@@ -69,30 +68,33 @@ class TextEncoder:
         ids: list[int] = self._backend.encode(text, add_special_tokens=False).ids
         return ids
 
-    def frame(self, before: str, rest: Sequence[str]) -> Frame | None:
-        """The frame of texts that begin with `before` and go on with a content before each of `rest`.
+    def frame(self, before: str, rest: Sequence[str]) -> Frame:
+        """The frame of texts that begin with `before` and go on with a content before each of `rest`."""
+        sample = "x".join([before, *rest])
+        cut = self._cut(before, rest[-1], sample) if rest else None
+        if cut and self.encode_framed(sample, cut) == self.encode(sample):
+            return cut
+        return Frame(self._num_control(self.encode(sample)))
 
-        None where a text ends in a content, or an end has no added token.
-        """
+    def _cut(self, before: str, after: str, sample: str) -> Frame | None:
         first = max(self._added.finditer(before), key=re.Match.start, default=None)
-        last = self._added.search(rest[-1]) if rest else None
+        last = self._added.search(after)
         if not first or not last:
             return None
-        middle = "x".join([before[first.start() :], *rest[:-1], rest[-1][: last.end()]])
+        num_after = len(after) - last.end()
         return Frame(
+            num_control=self._num_control(self.encode(sample[first.start() : len(sample) - num_after])),
             num_before=first.start(),
             before_ids=self.encode(before[: first.end()])[:-1],
-            first_id=self._added_tokens[first[0]],
-            num_after=len(rest[-1]) - last.end(),
-            after_ids=self.encode(rest[-1][last.start() :])[1:],
-            last_id=self._added_tokens[last[0]],
-            num_control=self._num_control(self.encode(middle)),
+            num_after=num_after,
+            after_ids=self.encode(after[last.start() :])[1:],
+            edge_ids=(self._added_tokens[first[0]], self._added_tokens[last[0]]),
         )
 
     def encode_framed(self, text: str, frame: Frame) -> list[int] | None:
-        """As `encode`, of a text in `frame`; None if contents put further control tokens into it."""
+        """As `encode`, of a text in `frame`; None where contents put further control tokens into it."""
         ids = self.encode(text[frame.num_before : len(text) - frame.num_after])
-        if self._num_control(ids) != frame.num_control or ids[0] != frame.first_id or ids[-1] != frame.last_id:
+        if self._num_control(ids) != frame.num_control or (frame.edge_ids and (ids[0], ids[-1]) != frame.edge_ids):
             return None
         return [*frame.before_ids, *ids, *frame.after_ids]
 

@@ -50,7 +50,7 @@ class ChatFormat:
     ) -> None:
         self.template = Template(tokenizer, template_kwargs)
         self._tokenizer = tokenizer
-        self._shapes: dict[Hashable, tuple[Shape | None, Frame | None]] = {}
+        self._shapes: dict[Hashable, tuple[Shape, Frame] | None] = {}
 
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase:
@@ -143,11 +143,11 @@ class ChatFormat:
         That token is encoded along and dropped: some tokenizers treat the beginning of a text apart.
         """
         end, encoder = self.template.end_of_turn, self._encoder
-        shape, frame = self._shape(messages, schemas)
-        values = values_of(messages)
-        if shape and frame and values is not None:
+        known, values = self._known(messages, schemas), values_of(messages)
+        if known and values is not None:
+            shape, frame = known
             ids = encoder.encode_framed(end.token + shape.fill(values), frame)
-            if ids is None:  # contents spell a control token
+            if ids is None:
                 ids = encoder.encode_hidden(end.token + shape.fill([encoder.hide(value) for value in values]))
         else:
             hidden = encoder.hide(list(messages))
@@ -155,8 +155,8 @@ class ChatFormat:
             ids = encoder.encode(text) if hidden == list(messages) else encoder.encode_hidden(text)
         return ids[ids.index(end.token_id) + 1 :]
 
-    def _shape(self, messages: Sequence[Message], schemas: Sequence[ToolSchema]) -> tuple[Shape | None, Frame | None]:
-        """The shape of `messages`, learnt when first met, and what is known of its tokens."""
+    def _known(self, messages: Sequence[Message], schemas: Sequence[ToolSchema]) -> tuple[Shape, Frame] | None:
+        """The shape of `messages` and its constant tokens, learnt when first met; None where it has no shape."""
         tools: Hashable = bool(schemas)
         if schemas and self.template.tools_matter:
             tools = json.dumps([schema.for_template() for schema in schemas])
@@ -166,8 +166,7 @@ class ChatFormat:
                 self._shapes.clear()
             shape = learn(messages, lambda probes: self.template.follow(probes, self._stand_in_tools(schemas)))
             first = self.template.end_of_turn.token
-            frame = self._encoder.frame(first + shape.literals[0], shape.literals[1:]) if shape else None
-            self._shapes[key] = shape, frame
+            self._shapes[key] = shape and (shape, self._encoder.frame(first + shape.literals[0], shape.literals[1:]))
         return self._shapes[key]
 
     def _stand_in_tools(self, schemas: Sequence[ToolSchema]) -> Sequence[ToolSchema]:

@@ -16,7 +16,7 @@ def rollout_metrics(groups: Sequence[Group], success_threshold: float = 1.0) -> 
     - `reward/mean`, `reward/std`, `reward/<name>` (other components), `success`, `success/<data_source>`
     - `response_length/mean`, `/max`: tokens after the prompt, all trajectories together; `num_turns/mean`
     - `tool_calls/mean`; `tool_calls/share`, of rollouts in which at least one call ended ok
-    - `tool/<name>/<outcome>`: share of its calls; `/calls`, `/p50_s`, `/p95_s`, `/tokens_per_call`
+    - `tool/<name>/calls`, `tool/<name>/<outcome>`: how many; `/p50_s`, `/p95_s`, `/tokens_per_call`
     - `stop/<reason>`, `rollouts/failed`, `rollouts/infra_failed`: shares of rollouts
     - `groups/zero_variance`: share of groups whose rewards are all equal, which teach nothing
     """
@@ -84,7 +84,7 @@ def _tool(calls: Sequence[ToolCall]) -> dict[str, float]:
     durations = sorted(call.duration_s for call in calls)
     return {
         "calls": float(len(calls)),
-        **{outcome.value: _share(call.outcome is outcome for call in calls) for outcome in Outcome},
+        **{outcome.value: float(sum(call.outcome is outcome for call in calls)) for outcome in Outcome},
         "p50_s": _percentile(durations, 50),
         "p95_s": _percentile(durations, 95),
         "tokens_per_call": fmean(call.num_tokens for call in calls),

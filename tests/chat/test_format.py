@@ -48,8 +48,7 @@ def test_extension_is_the_tail_of_the_whole_rendering(name: str, data: st.DataOb
 def test_the_usual_messages_have_a_shape(name: str) -> None:
     """All four families just put contents in, stripped or as JSON; otherwise each turn would cost a rendering."""
     for new in ([tool("x")], [tool("x"), tool("y", 1)], [user("x")]):
-        shape, _ = CHATS[name]._shape(new, TOOLS)
-        assert shape is not None
+        assert CHATS[name]._known(new, TOOLS)
 
 
 def test_a_template_that_looks_into_contents_is_rendered_each_time() -> None:

@@ -51,7 +51,8 @@ def test_epochs_deal_anew_and_metrics_are_means_over_updates():
     backend = CountingBackend()
     metrics = learn(backend, [sample(uid) for uid in "abcdef"], mini_batch_groups=2, epochs=2)
     assert [len(batch) for batch in backend.batches] == [2] * 6
-    assert sorted(sum(backend.batches[:3], [])) == sorted(sum(backend.batches[3:], [])) == list("abcdef")
+    assert sorted("".join(map("".join, backend.batches[:3]))) == list("abcdef")
+    assert sorted("".join(map("".join, backend.batches[3:]))) == list("abcdef")
     assert backend.batches[:3] != backend.batches[3:]
     assert metrics == {"actor/loss": 2.0, "actor/updates": 6.0}
 
