@@ -65,7 +65,7 @@ class Algorithm(Protocol):
     """From groups to samples to a loss.
 
     Attributes:
-        needs: which scores the loss must find on its samples; the learner adds them to what `credit` made.
+        needs: which scores `credit` and the loss must find on the samples.
         loss: what the learner minimises.
     """
 
@@ -74,6 +74,10 @@ class Algorithm(Protocol):
     @property
     def loss(self) -> LossFunction: ...  # noqa: D102
 
-    def credit(self, groups: Sequence[Group]) -> list[Sample]:
-        """One sample a trajectory, with advantages and masks. Sees all groups of a step; drops what trains nothing."""
+    def samples(self, groups: Sequence[Group]) -> list[Sample]:
+        """One sample a trajectory that trains something, its advantages still 0."""
+        ...
+
+    def credit(self, groups: Sequence[Group], samples: Sequence[Sample]) -> list[Sample]:
+        """`samples` of these groups, scored as `needs` asks, with their advantages. Sees all groups of a step."""
         ...

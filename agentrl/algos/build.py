@@ -10,7 +10,7 @@ from torch import Tensor
 
 from agentrl.algos.aggregation import aggregate, token_mean
 from agentrl.algos.base import Algorithm, LossFunction, Need, TokenBatch
-from agentrl.algos.credit import compare, imitate
+from agentrl.algos.credit import compare, imitate, samples_of
 from agentrl.algos.divergence import kl
 from agentrl.algos.losses import policy_loss
 from agentrl.config.actor import ActorConfig
@@ -82,11 +82,15 @@ class BuiltAlgorithm:
 
     needs: frozenset[Need]
     loss: LossFunction
-    credit_function: Callable[[Sequence[Group]], list[Sample]]
+    credit_function: Callable[[Sequence[Group], Sequence[Sample]], list[Sample]]
 
-    def credit(self, groups: Sequence[Group]) -> list[Sample]:
-        """One sample a trajectory that trains something; see `Algorithm.credit`."""
-        return self.credit_function(groups)
+    def samples(self, groups: Sequence[Group]) -> list[Sample]:
+        """See `Algorithm.samples`."""
+        return samples_of(groups)
+
+    def credit(self, groups: Sequence[Group], samples: Sequence[Sample]) -> list[Sample]:
+        """See `Algorithm.credit`."""
+        return self.credit_function(groups, samples)
 
 
 def build_algorithm(config: RunConfig) -> Algorithm:
@@ -103,7 +107,7 @@ def build_algorithm(config: RunConfig) -> Algorithm:
     return BuiltAlgorithm(
         needs,
         _loss("vanilla", _clip_options(actor), config),
-        lambda groups: compare(groups, algorithm.adv_estimator, options),
+        lambda groups, samples: compare(groups, samples, algorithm.adv_estimator, options),
     )
 
 

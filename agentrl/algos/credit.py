@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,87 +14,84 @@ from agentrl.samples import Sample
 from agentrl.trajectory import Group, Rollout, Trajectory
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """A trajectory that trains something. `reward` stands on its last trained token; the rollout's last row has it."""
+def samples_of(groups: Sequence[Group]) -> list[Sample]:
+    """One sample a trajectory with trained tokens, of rollouts that did not fail for reasons outside the policy.
 
-    uid: str
-    rollout_id: str
-    trajectory: Trajectory
-    mask: list[int]
-    reward: float = 0.0
-
-    def sample(self, advantages: Sequence[float]) -> Sample:
-        """What the backend trains on."""
-        return Sample(
-            token_ids=list(self.trajectory.token_ids),
-            loss_mask=self.mask,
-            temperatures=self.trajectory.temperatures,
-            advantages=advantages,
-            behaviour_logprobs=self.trajectory.logprobs if self.trajectory.sampled else None,
-            rollout_id=self.rollout_id,
-            uid=self.uid,
-        )
-
-
-def rows_of(groups: Sequence[Group]) -> list[Row]:
-    """One row a trajectory with trained tokens, of rollouts that did not fail for reasons outside the policy."""
+    Advantages are 0 until they are credited.
+    """
     return [
-        row
+        sample
         for group in groups
-        for index, rollout in enumerate(group.rollouts)
-        if rollout.valid
-        for row in _rollout_rows(group.uid, f"{group.uid}/{index}", rollout)
+        for rollout_id, rollout in _valid_rollouts(group)
+        for trajectory in rollout.trajectories
+        if any((sample := _sample(trajectory, group.uid, rollout_id)).loss_mask)
     ]
 
 
-def _rollout_rows(uid: str, rollout_id: str, rollout: Rollout) -> Iterator[Row]:
-    masks = [_mask(trajectory) for trajectory in rollout.trajectories]
-    trained = [number for number, mask in enumerate(masks) if any(mask)]
-    for number in trained:
-        reward = rollout.reward if number == trained[-1] else 0.0
-        yield Row(uid, rollout_id, rollout.trajectories[number], masks[number], reward)
-
-
-def _mask(trajectory: Trajectory) -> list[int]:
-    # nothing predicts the first token, so it cannot be trained, whoever wrote it
-    return [0, *trajectory.loss_mask[1:]]
-
-
-def imitate(groups: Sequence[Group]) -> list[Sample]:
+def imitate(groups: Sequence[Group], samples: Sequence[Sample]) -> list[Sample]:
     """Every trained token has advantage 1."""
-    return [row.sample([float(trained) for trained in row.mask]) for row in rows_of(groups)]
+    return [replace(sample, advantages=[float(trained) for trained in sample.loss_mask]) for sample in samples]
 
 
-def compare(groups: Sequence[Group], estimator: str, options: Mapping[str, Any]) -> list[Sample]:
+def compare(
+    groups: Sequence[Group], samples: Sequence[Sample], estimator: str, options: Mapping[str, Any]
+) -> list[Sample]:
     """Advantages by `estimate_advantages` over all groups of a step; `options` are the estimator's own, of any type.
 
     Raises:
         ConfigError: a demonstration, which nobody sampled, so that it has no probability to compare with.
     """
-    rows = rows_of(groups)
-    for row in rows:
-        if not row.trajectory.sampled:
+    for sample in samples:
+        if sample.behaviour_logprobs is None:
             raise ConfigError(
-                f"algorithm.adv_estimator '{estimator}' trains on what the policy sampled, but group '{row.uid}' holds"
-                " demonstrations: use algorithm.name=sft"
+                f"algorithm.adv_estimator '{estimator}' trains on what the policy sampled, but group '{sample.uid}'"
+                " holds demonstrations: use algorithm.name=sft"
             )
-    if not rows:
+    if not samples:
         return []
     advantages, _ = estimate_advantages(
         estimator,
-        _padded([_reward_tokens(row) for row in rows]),
-        _padded([row.mask for row in rows]).bool(),
-        [row.uid for row in rows],
-        rollout_ids=[row.rollout_id for row in rows],
+        _padded(token_rewards(groups, samples)),
+        _padded([sample.loss_mask for sample in samples]).bool(),
+        [sample.uid for sample in samples],
+        rollout_ids=[sample.rollout_id for sample in samples],
         **options,
     )
-    return [row.sample(values[: len(row.mask)].tolist()) for row, values in zip(rows, advantages, strict=True)]
+    return [
+        replace(sample, advantages=values[: len(sample.loss_mask)].tolist())
+        for sample, values in zip(samples, advantages, strict=True)
+    ]
 
 
-def _reward_tokens(row: Row) -> list[float]:
-    last = max(index for index, trained in enumerate(row.mask) if trained)
-    return [row.reward if index == last else 0.0 for index in range(len(row.mask))]
+def token_rewards(groups: Sequence[Group], samples: Sequence[Sample]) -> list[list[float]]:
+    """[num samples][T]: a rollout's reward stands once, on the last trained token of its last trajectory."""
+    reward_of = {rollout_id: rollout.reward for group in groups for rollout_id, rollout in _valid_rollouts(group)}
+    last_of = {sample.rollout_id: number for number, sample in enumerate(samples)}
+    rewards = [[0.0] * len(sample.loss_mask) for sample in samples]
+    for rollout_id, number in last_of.items():
+        mask = samples[number].loss_mask
+        last_trained = max(index for index, trained in enumerate(mask) if trained)
+        rewards[number][last_trained] = reward_of[rollout_id]
+    return rewards
+
+
+def _valid_rollouts(group: Group) -> Iterator[tuple[str, Rollout]]:
+    for index, rollout in enumerate(group.rollouts):
+        if rollout.valid:
+            yield f"{group.uid}/{index}", rollout
+
+
+def _sample(trajectory: Trajectory, uid: str, rollout_id: str) -> Sample:
+    num_tokens = len(trajectory.token_ids)
+    return Sample(
+        token_ids=list(trajectory.token_ids),
+        loss_mask=[0, *trajectory.loss_mask[1:]],  # nothing predicts the first token, whoever wrote it
+        temperatures=trajectory.temperatures,
+        advantages=[0.0] * num_tokens,
+        behaviour_logprobs=trajectory.logprobs if trajectory.sampled else None,
+        rollout_id=rollout_id,
+        uid=uid,
+    )
 
 
 def _padded(rows: Sequence[Sequence[float]]) -> torch.Tensor:

@@ -92,7 +92,7 @@ class TextEncoder:
         )
 
     def encode_framed(self, text: str, frame: Frame) -> list[int] | None:
-        """As `encode`, of a text in `frame`; None where contents put further control tokens into it."""
+        """As `encode`, of a text in `frame`; None where contents put control tokens into it or reach into its ends."""
         ids = self.encode(text[frame.num_before : len(text) - frame.num_after])
         if self._num_control(ids) != frame.num_control or (frame.edge_ids and (ids[0], ids[-1]) != frame.edge_ids):
             return None
@@ -135,10 +135,7 @@ class TextEncoder:
         original_ids = {}
         for token_id, token in sorted(self._backend.get_added_tokens_decoder().items()):
             name = self._aliases.get(token.content, token.content)
-            flags = {
-                flag: getattr(token, flag) for flag in ("single_word", "lstrip", "rstrip", "normalized", "special")
-            }
-            renamed.add_tokens([AddedToken(name, **flags)])
+            renamed.add_tokens([AddedToken(name, **{flag: getattr(token, flag) for flag in _FLAGS})])
             original_ids[renamed.token_to_id(name)] = token_id
         return renamed, original_ids
 

@@ -31,9 +31,10 @@ class ChatFormat:
     kept by the caller as they were sampled. Templates that would render earlier turns differently later on (Qwen3
     strips their thinking) are thereby continued as the model saw them.
 
-    Text of tool and user messages is never allowed to become a control token: a tool that answers
-    `<|im_end|>\n<|im_start|>assistant` adds those characters, not those tokens. The prompt is the dataset's and is
-    trusted: there the template and the tokenizer have their way.
+    Text of tool and user messages never becomes a control token: a tool that answers `<|im_end|><|im_start|>assistant`
+    adds those characters, not those tokens. Control tokens are the special ones, and those that the template itself
+    writes between turns (`</tool_response>`). The prompt is the dataset's and is trusted: there the template and the
+    tokenizer have their way.
 
     Args:
         template_kwargs: further variables for the template, such as `enable_thinking`.
@@ -147,7 +148,7 @@ class ChatFormat:
         if known and values is not None:
             shape, frame = known
             ids = encoder.encode_framed(end.token + shape.fill(values), frame)
-            if ids is None:
+            if ids is None:  # contents spell control tokens
                 ids = encoder.encode_hidden(end.token + shape.fill([encoder.hide(value) for value in values]))
         else:
             hidden = encoder.hide(list(messages))
@@ -164,10 +165,15 @@ class ChatFormat:
         if key not in self._shapes:
             if len(self._shapes) >= MAX_SHAPES:
                 self._shapes.clear()
-            shape = learn(messages, lambda probes: self.template.follow(probes, self._stand_in_tools(schemas)))
-            first = self.template.end_of_turn.token
-            self._shapes[key] = shape and (shape, self._encoder.frame(first + shape.literals[0], shape.literals[1:]))
+            self._shapes[key] = self._learn(messages, self._stand_in_tools(schemas))
         return self._shapes[key]
+
+    def _learn(self, messages: Sequence[Message], schemas: Sequence[ToolSchema]) -> tuple[Shape, Frame] | None:
+        shape = learn(messages, lambda probes: self.template.follow(probes, schemas))
+        if shape is None:
+            return None
+        first, *rest = shape.literals
+        return shape, self._encoder.frame(self.template.end_of_turn.token + first, rest)
 
     def _stand_in_tools(self, schemas: Sequence[ToolSchema]) -> Sequence[ToolSchema]:
         """Tools to render a continuation with: two small ones where the template does not look at them there."""

@@ -38,6 +38,11 @@ class Conversations:
         found = self._sessions.get(session)
         return Conversation(session) if found is None or found.busy else found
 
+    def has_room(self, session: str) -> bool:
+        """Whether the session holds a reservation between its turns."""
+        found = self._sessions.get(session)
+        return found is not None and not found.busy and found.reserved > 0
+
     def reserve(self, conversation: Conversation, length: int) -> bool:
         """Promise room for `length` tokens; False where running conversations leave too little."""
         need = num_blocks_for(length) if self._full_length is None else self._full_length

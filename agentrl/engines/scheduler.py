@@ -76,15 +76,19 @@ class Scheduler:
         self.conversations.forget_all([_conversation(job) for job in self.running])
 
     def _admit(self) -> None:
-        """First come, first served; but a session that holds its room already never waits for one that needs room."""
-        full = False
+        """Start what there is room for, first come, first served.
+
+        Once there is no room for one, only sessions that hold a reservation already are let past it: they would
+        otherwise wait behind a newcomer that waits for their release.
+        """
+        blocked = False
         for job in list(self.waiting):
-            if len(self.running) == self._limits.max_num_seqs:
+            if len(self.running) >= self._limits.max_num_seqs:
                 return
+            if blocked and not self.conversations.has_room(job.request.session):
+                continue
             context = job.token_ids[:-1]  # the last token is fed by the first decode step, which yields the logits
             conversation = self.conversations.open(job.request.session)
-            if full and not conversation.reserved:
-                continue
             if self.conversations.must_wait(conversation, context):
                 self.waiting.remove(job)
                 self._parked.append(job)
@@ -92,7 +96,7 @@ class Scheduler:
                 self.waiting.remove(job)
                 self._start(job, conversation, context)
             else:
-                full = True
+                blocked = True
 
     def _start(self, job: Job, conversation: Conversation, context: Sequence[int]) -> None:
         self.conversations.begin(conversation, context)

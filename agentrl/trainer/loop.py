@@ -11,8 +11,8 @@ async def train(parts: Parts) -> int:
     async with parts.source.feeding():
         while not parts.after_step.finished(step):
             groups = await parts.source.take(policy_version=step)
-            samples = parts.algorithm.credit(groups)  # advantages and masks: pure
-            samples = await parts.scorer(samples)  # old and reference log-probs: only what the algorithm needs
+            samples = await parts.scorer(parts.algorithm.samples(groups))  # only the scores the algorithm needs
+            samples = parts.algorithm.credit(groups, samples)  # advantages: pure
             stats = await parts.learner(samples, step)  # packs, updates the policy
             step += 1
             await parts.publish(step)

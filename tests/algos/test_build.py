@@ -4,9 +4,10 @@ import pytest
 import torch
 
 from agentrl.algos import build_algorithm, estimate_advantages
-from agentrl.algos.base import TokenBatch
+from agentrl.algos.base import Algorithm, TokenBatch
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
+from agentrl.samples import Sample
 from agentrl.task import Task
 from agentrl.trajectory import Author, Group, Rollout, Segment, Stop, Trajectory, VersionSpan
 
@@ -38,12 +39,16 @@ def group(uid: str, *rollouts: Rollout) -> Group:
     return Group(Task([], uid=uid), list(rollouts))
 
 
+def credit(algorithm: Algorithm, groups: list[Group]) -> list[Sample]:
+    return algorithm.credit(groups, algorithm.samples(groups))
+
+
 def demonstration() -> Trajectory:
     return Trajectory([Segment(Author.PROMPT, [1, 2]), Segment(Author.DEMONSTRATION, [3, 4])])
 
 
 def test_grpo_samples_carry_what_was_sampled():
-    (first, second) = build_algorithm(config()).credit([group("a", rollout(1), rollout(0, trajectory()))])
+    (first, second) = credit(build_algorithm(config()), [group("a", rollout(1), rollout(0, trajectory()))])
     assert first.token_ids == [1, 2, 3, 4, 5, 6]
     assert first.loss_mask == [0, 0, 1, 1, 0, 1]
     assert first.temperatures == [1, 1, 1, 1, 1, 0.5]
@@ -58,7 +63,7 @@ def test_grpo_samples_carry_what_was_sampled():
 
 def test_credit_equals_the_estimator():
     scores = [0.3, 1.0, 0.2]
-    samples = build_algorithm(config()).credit([group("a", *map(rollout, scores))])
+    samples = credit(build_algorithm(config()), [group("a", *map(rollout, scores))])
     rewards = torch.tensor(scores)[:, None] * torch.tensor([[0, 0, 0, 0, 0, 1.0]])
     mask = torch.tensor([[0, 0, 1, 1, 0, 1]] * 3)
     expected, _ = estimate_advantages("grpo", rewards, mask, ["a"] * 3)
@@ -68,7 +73,7 @@ def test_credit_equals_the_estimator():
 def test_a_rollout_of_several_trajectories_counts_once():
     silent = Trajectory([Segment(Author.PROMPT, [1, 2])])
     split = rollout(1, trajectory(6), trajectory(7), silent)  # the last one trains nothing and is dropped
-    samples = build_algorithm(config()).credit([group("a", split, rollout(0))])
+    samples = credit(build_algorithm(config()), [group("a", split, rollout(0))])
     assert [sample.rollout_id for sample in samples] == ["a/0", "a/0", "a/1"]
     assert samples[0].advantages == samples[1].advantages
     assert samples[0].advantages[-1] == pytest.approx(-samples[2].advantages[-1])
@@ -76,21 +81,21 @@ def test_a_rollout_of_several_trajectories_counts_once():
 
 def test_groups_without_a_difference_are_kept_and_failed_rollouts_are_not():
     algorithm = build_algorithm(config())
-    kept = algorithm.credit([group("a", rollout(1), rollout(1), rollout(9, infra_failed=True))])
+    kept = credit(algorithm, [group("a", rollout(1), rollout(1), rollout(9, infra_failed=True))])
     assert len(kept) == 2
     assert not any(any(sample.advantages) for sample in kept)
-    assert algorithm.credit([group("a", rollout(1, infra_failed=True))]) == []
+    assert credit(algorithm, [group("a", rollout(1, infra_failed=True))]) == []
 
 
 def test_grpo_refuses_demonstrations():
     with pytest.raises(ConfigError, match=r"group 'b' holds demonstrations: use algorithm\.name=sft"):
-        build_algorithm(config()).credit([group("b", rollout(1, demonstration()))])
+        credit(build_algorithm(config()), [group("b", rollout(1, demonstration()))])
 
 
 def test_sft_gives_every_trained_token_advantage_1_and_never_trains_the_first():
     unprompted = Trajectory([Segment(Author.DEMONSTRATION, [7, 8])])
     algorithm = build_algorithm(config(algorithm={"name": "sft"}))
-    samples = algorithm.credit([group("a", rollout(0, demonstration(), unprompted))])
+    samples = credit(algorithm, [group("a", rollout(0, demonstration(), unprompted))])
     assert [sample.advantages for sample in samples] == [[0, 0, 1, 1], [0, 1]]
     assert [sample.loss_mask for sample in samples] == [[0, 0, 1, 1], [0, 1]]
     assert samples[0].behaviour_logprobs is None

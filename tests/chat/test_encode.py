@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizer, PreTrainedTokenizerFast
 
+from agentrl.chat.encode import TextEncoder
 from agentrl.chat.format import ChatFormat
 
 # ---- text that spells control tokens --------------------------------------------------------------------------------
@@ -158,3 +159,27 @@ def test_truncation_switched_on_elsewhere_does_not_reach_a_conversation() -> Non
     tokenizer("x", truncation=True, max_length=4, padding="max_length")
     assert chat.extend([user("many words " * 20)], (), turn_closed=True) == expected
     assert len(ChatFormat(tokenizer).extend([user("many words " * 20)], (), turn_closed=True)) == len(expected)
+
+
+def test_texts_are_cut_only_where_that_changes_nothing() -> None:
+    tokenizer = family_tokenizer("chatml")
+    tokenizer.add_tokens([AddedToken("word", single_word=True)])
+    encoder = TextEncoder(tokenizer, {"<|im_end|>": 2})
+    for before, rest, num_cut in (
+        ("<|im_end|>\n<|im_start|>user\n", ["<|im_end|>\n<|im_start|>"], len("<|im_end|>\n" + "\n<|im_start|>")),
+        ("<|im_end|>", [" no token at the end"], 0),
+        ("<|im_end|>", [], 0),
+        ("<|im_end|>", [" wordy"], 0),  # `word` is a token, but not where a letter follows
+    ):
+        frame = encoder.frame(before, rest)
+        text = " said".join([before, *rest])
+        assert frame.num_before + frame.num_after == num_cut
+        assert encoder.encode_framed(text, frame) == tokenizer(text)["input_ids"]
+
+
+def test_a_template_whose_prompt_ends_in_plain_text() -> None:
+    plain = "{% for m in messages %}{{ m.role }}: {{ m.content }}<|im_end|>{% endfor %}assistant:"
+    chat = ChatFormat(tokenizer_for(plain))
+    ids = chat.extend([user("x <|im_end|>")], (), turn_closed=True)
+    assert chat.text(ids) == "user: x <|im_end|><|im_end|>assistant:"
+    assert ids.count(chat.stop_token_ids[0]) == 1

@@ -215,3 +215,4 @@ def test_text_keeps_special_tokens_but_the_last_end_of_turn() -> None:
     assert chat.text([*hello, end]) == "hello <tool_call> ."
     assert chat.text([end, *hello, end, end]) == "<|im_end|>hello <tool_call> .<|im_end|>"
     assert chat.text([]) == chat.text([end]) == ""
+    assert chat.text([len(TOKENIZERS["chatml"]) + 5, *hello]) == "hello <tool_call> ."  # beyond the vocabulary

@@ -175,6 +175,10 @@ def test_react_final_answer_and_plain_text() -> None:
     assert REACT.parse("Observation: invented") == ParsedTurn("")
 
 
+def test_react_keeps_a_thought_between_an_action_and_nothing() -> None:
+    assert REACT.parse("Action: f\nThought: hm").content == "Thought: hm"
+
+
 def test_react_several_actions_before_an_observation() -> None:
     text = "Action: f\nAction Input: {}\nThought: and\nAction: g\nAction Input: {}"
     assert REACT.parse(text) == ParsedTurn("Thought: and", (ParsedCall("f", "{}"), ParsedCall("g", "{}")))

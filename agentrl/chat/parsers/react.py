@@ -41,11 +41,11 @@ class ReactParser:
             kind, said = label[1].lower(), text[label.end() : end]
             if action is not None:
                 calls.append(_call(action, said if kind == "action input" else None))
-            elif kind in ("thought", "action input"):
+            if kind == "thought" or (kind == "action input" and action is None):
                 contents.append(text[label.start() : end])
-            action = said if kind == "action" else None
             if kind == "final answer":
                 contents.append(text[label.start() :])
+            action = said if kind == "action" else None
             if kind in ("final answer", "observation"):
                 break
         if action is not None:
@@ -56,13 +56,15 @@ class ReactParser:
 def _call(action: str, said: str | None) -> ParsedCall:
     """The call of `action`, given what its `Action Input:` said, if there was one."""
     name = action.strip().partition("\n")[0].strip(" \t\r*`'\"")
+    name = name if is_unicode(name) else ""
     text = (said or "").strip().strip("`").removeprefix("json").strip()
-    try:
-        if not name or not is_unicode(name):
-            raise BadJSONError("Action: names no tool.")
-        if not text:
-            raise BadJSONError("There is no Action Input:; write {} for a tool without arguments.")
-        return ParsedCall(name, write_json(read_object(text)))
-    except BadJSONError as error:
-        what = f"{error}" if not (name and text) else f"Action Input: must be a JSON object: {error}."
-        return ParsedCall(name if is_unicode(name) else "", text, f"{what} {_EXPECTED}")
+    if not name:
+        error = "Action: names no tool."
+    elif not text:
+        error = "There is no Action Input:; write {} for a tool without arguments."
+    else:
+        try:
+            return ParsedCall(name, write_json(read_object(text)))
+        except BadJSONError as problem:
+            error = f"Action Input: must be a JSON object: {problem}."
+    return ParsedCall(name, text, f"{error} {_EXPECTED}")
