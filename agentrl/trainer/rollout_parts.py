@@ -7,7 +7,6 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 
-from agentrl.backends.torch.models import load_tokenizer
 from agentrl.chat.format import ChatFormat
 from agentrl.config import RunConfig
 from agentrl.data.tasks import TaskTable, check_lengths, load_tasks
@@ -16,6 +15,7 @@ from agentrl.engines.scripted import ScriptedEngine
 from agentrl.engines.torch_loader import load_torch_engine
 from agentrl.errors import ConfigError
 from agentrl.interactions.loading import load_interactions
+from agentrl.models.loading import load_tokenizer
 from agentrl.registry import load_object
 from agentrl.rewards.loading import check_data_sources, load_reward
 from agentrl.rollouts.collector import collect

@@ -58,6 +58,8 @@ def make_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> Qwen3ForCausalL
         num_key_value_heads=2,
         head_dim=32,
         max_position_embeddings=1024,
+        # wavelengths of 6 to 470 tokens, for contexts of 250: copying digits is learned in half the updates of 10,000
+        rope_parameters={"rope_type": "default", "rope_theta": 100.0},
         initializer_range=0.05,  # the usual 0.02 learns slowly at this width
         tie_word_embeddings=True,
         bos_token_id=None,

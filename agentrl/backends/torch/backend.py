@@ -21,12 +21,13 @@ from agentrl.backends.torch.batches import PaddedSamples, pad_samples, token_bat
 from agentrl.backends.torch.checkpoint import random_states, read_state, restore_random_states, save_checkpoint
 from agentrl.backends.torch.forward import PositionwiseModel
 from agentrl.backends.torch.logprobs import token_logprobs
-from agentrl.backends.torch.models import enable_checkpointing, find_device, load_model, load_tokenizer
 from agentrl.backends.torch.optim import ScheduledOptimizer
+from agentrl.backends.torch.recomputing import enable_checkpointing
 from agentrl.config.actor import ActorConfig
 from agentrl.config.model import ModelConfig
 from agentrl.engines.base import WeightStream
 from agentrl.errors import ConfigError
+from agentrl.models.loading import find_device, load_model, load_tokenizer
 from agentrl.samples import Sample
 
 if TYPE_CHECKING:
@@ -184,7 +185,7 @@ def load_torch_backend(
         ConfigError: the model or device cannot be used.
     """
     torch.manual_seed(seed)
-    loaded = load_model(model, model.path, find_device(actor.device)).requires_grad_(trainable)
+    loaded = load_model(model, model.path, find_device(actor.device, "actor.device")).requires_grad_(trainable)
     tokenizer = load_tokenizer(model)
     if not trainable:
         return TorchBackend(loaded, tokenizer, model, actor, None)

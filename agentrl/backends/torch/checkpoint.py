@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from agentrl.backends.torch.models import quiet_transformers
 from agentrl.errors import ConfigError
+from agentrl.models.loading import quiet_transformers
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase

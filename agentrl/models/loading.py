@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
-from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging
 
-from agentrl.config.model import ModelConfig
+from agentrl.config.model import Dtype, ModelConfig
 from agentrl.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -24,43 +23,56 @@ HUB_NAME = re.compile(r"\w[\w.-]*(/[\w.-]+)?")
 TOKENIZER_FILES = ("*token*", "vocab*", "*.model")
 
 
-def find_device(name: str) -> torch.device:
+def find_device(name: str, key: str) -> torch.device:
     """The device called `name`; auto is the CUDA GPU where there is one, else the CPU.
 
     Raises:
-        ConfigError: no such device.
+        ConfigError: no such device; names the configuration's `key`.
     """
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         return torch.empty(0, device=name).device
     except (RuntimeError, AssertionError) as error:  # an assertion is what a torch without CUDA answers
-        raise ConfigError(f"actor.device '{name}' cannot be used: {_first_line(error)}") from error
+        raise ConfigError(f"{key} '{name}' cannot be used: {_first_line(error)}") from error
 
 
-def load_model(config: ModelConfig, path: str | Path, device: torch.device) -> PreTrainedModel:
+def load_model(
+    config: ModelConfig, path: str | Path, device: torch.device, dtype: Dtype | None = None
+) -> PreTrainedModel:
     """The model at `path`, on `device`, in evaluation mode: dropout would make the trained policy another one.
 
+    Args:
+        dtype: takes the place of `config.dtype`.
+
     Raises:
-        ConfigError: there is no such model, or it is incomplete.
+        ConfigError: there is no such model, it is incomplete, or it is no causal language model.
     """
     if not Path(path).is_dir() and not HUB_NAME.fullmatch(str(path)):
         raise ConfigError(f"model.path: there is no folder '{path}'")
     try:
         with quiet_transformers():
+            _refuse_encoder_decoder(str(path), config)
             model, report = AutoModelForCausalLM.from_pretrained(
                 str(path),
-                dtype=config.dtype,
+                dtype=dtype or config.dtype,
                 attn_implementation=config.attn_implementation,
                 trust_remote_code=config.trust_remote_code,
                 output_loading_info=True,
             )
+    except ConfigError:
+        raise
     except Exception as error:  # a missing, cut or foreign file fails in a dozen ways; all are the folder's fault
         raise ConfigError(f"model.path: cannot load '{path}': {_first_line(error)}") from error
     if report["missing_keys"]:
         first = sorted(report["missing_keys"])[0]
         raise ConfigError(f"model.path: '{path}' lacks {len(report['missing_keys'])} weights, such as '{first}'")
     return model.eval().to(device)
+
+
+def _refuse_encoder_decoder(path: str, config: ModelConfig) -> None:
+    if AutoConfig.from_pretrained(path, trust_remote_code=config.trust_remote_code).is_encoder_decoder:
+        raise ConfigError(f"model.path: '{path}' is an encoder-decoder; a causal language model is needed")
 
 
 def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase | None:
@@ -81,26 +93,6 @@ def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase | None:
     if config.chat_template is not None:
         tokenizer.chat_template = config.chat_template.read_text()
     return tokenizer
-
-
-def enable_checkpointing(model: PreTrainedModel) -> None:
-    """Recompute each layer in the backward pass.
-
-    Transformers does so only for layers in training mode, which would switch dropout on as well. So the layer alone is
-    put into that mode, its parts stay in evaluation mode, and the layer's own dropout rates become 0.
-
-    Raises:
-        ConfigError: the model does not know how.
-    """
-    if not model.supports_gradient_checkpointing:
-        raise ConfigError(f"model.enable_gradient_checkpointing: {type(model).__name__} does not support it")
-    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    for layer in model.modules():
-        if isinstance(layer, GradientCheckpointingLayer):
-            layer.training = True
-            for name, value in vars(layer).items():
-                if "dropout" in name and isinstance(value, float):
-                    setattr(layer, name, 0.0)
 
 
 @contextmanager

@@ -1,0 +1,1 @@
+"""Hugging Face models and tokenizers, loaded for whoever computes with them."""

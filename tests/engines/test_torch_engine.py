@@ -1,0 +1,321 @@
+"""The embedded engine: what is computed and what is not, capacity, weights under way, failures."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+import torch
+from engine_models import VOCABULARY, tiny_model
+
+from agentrl.engines.base import Completion, FinishReason, GenerateRequest, SamplingParams
+from agentrl.engines.scheduler import NonFiniteLogitsError
+from agentrl.engines.torch_engine import TorchEngine
+from agentrl.trajectory import VersionSpan
+
+PROMPT = [(i * i) % 90 for i in range(54)]
+
+
+def ask(token_ids: list[int], session: str = "", seed: int = 0, length: int = 6, **sampling: object) -> GenerateRequest:
+    """Always `length` tokens: nothing stops it."""
+    sampling = {"stop_token_ids": (VOCABULARY,), **sampling}
+    return GenerateRequest(token_ids, SamplingParams(max_new_tokens=length, seed=seed, **sampling), session)
+
+
+def with_engine(use: Callable[[TorchEngine], Awaitable[object]], model=None, **options: object) -> TorchEngine:
+    engine = TorchEngine(model or tiny_model("qwen3"), **{"max_num_seqs": 16, **options})
+
+    async def run() -> None:
+        try:
+            async with asyncio.timeout(20):
+                await use(engine)
+        finally:
+            await engine.close()
+
+    asyncio.run(run())
+    return engine
+
+
+def test_a_turn_forwards_only_what_is_new():
+    async def use(engine: TorchEngine) -> None:
+        first = await engine.generate(ask(PROMPT, "a"))
+        assert engine.metrics()["forwarded_tokens"] == 54 + 5  # the sixth token is fed only if the session goes on
+        assert engine.metrics()["decode_steps"] == 6
+        longer = [*PROMPT, *first.token_ids, 1, 2, 3]
+        second = await engine.generate(ask(longer, "a"))
+        assert second.num_cached_tokens == 59
+        assert engine.metrics()["forwarded_tokens"] == 54 + 5 + 4 + 5
+
+    with_engine(use)
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_a_group_computes_its_prompt_once(deterministic):
+    async def use(engine: TorchEngine) -> None:
+        completions = await asyncio.gather(*[engine.generate(ask(PROMPT, f"s{i}", seed=i)) for i in range(8)])
+        assert sorted(c.num_cached_tokens for c in completions) == [0] + [53] * 7
+        assert engine.metrics()["forwarded_tokens"] == 53 + 8 * 6  # the last prompt token is each sibling's first step
+        assert engine.metrics()["decode_steps"] == 6
+
+    with_engine(use, deterministic=deterministic)
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_tasks_share_their_common_beginning_in_whole_blocks(deterministic):
+    async def use(engine: TorchEngine) -> None:
+        others = [PROMPT[:40] + [60 + i] * 14 for i in range(3)]
+        alone = [await engine.generate(ask(other, f"alone{i}")) for i, other in enumerate(others[:1])]
+        for i, other in enumerate(others[1:], start=1):
+            assert (await engine.generate(ask(other, f"s{i}"))).num_cached_tokens == 32
+        again = await engine.generate(ask(others[0], "again"))
+        assert list(again.token_ids) == list(alone[0].token_ids)
+
+    with_engine(use, deterministic=deterministic)
+
+
+def test_a_fork_reuses_what_a_free_engine_sampled():
+    async def use(engine: TorchEngine) -> None:
+        first = await engine.generate(ask(PROMPT, "a", length=30))
+        forked = await engine.generate(ask([*PROMPT, *first.token_ids, 4], "b"))
+        assert forked.num_cached_tokens == 80  # five of the blocks that hold 54 + 29 tokens
+
+    with_engine(use)
+
+
+def test_a_rewritten_history_keeps_what_is_the_same_and_hurts_no_sibling():
+    async def use(engine: TorchEngine) -> None:
+        expected = await engine.generate(ask(PROMPT, "fresh", seed=5, length=20))
+        await engine.release("fresh")
+        await asyncio.gather(*[engine.generate(ask(PROMPT, f"s{i}", seed=i)) for i in range(2)])
+        rewritten = await engine.generate(ask([*PROMPT[:20], *[3] * 60], "s0"))
+        assert rewritten.num_cached_tokens == 20
+        sibling = await engine.generate(ask(PROMPT, "s1", seed=5, length=20))
+        late = await engine.generate(ask(PROMPT, "late", seed=5, length=20))
+        assert list(sibling.token_ids) == list(late.token_ids) == list(expected.token_ids)
+
+    with_engine(use)
+
+
+def test_requests_join_without_waiting_for_others_to_end():
+    async def use(engine: TorchEngine) -> None:
+        long = asyncio.create_task(engine.generate(ask(PROMPT, "long", length=150)))
+        for i in range(5):
+            await engine.generate(ask([7, 8, 9, i], f"short{i}", length=2))
+        assert not long.done()
+        await long
+        assert engine.metrics()["decode_steps"] < 150 + 10
+
+    with_engine(use)
+
+
+def test_idle_sessions_give_way_oldest_first():
+    async def use(engine: TorchEngine) -> None:
+        for i in range(4):  # 3 blocks each, 10 in all
+            await engine.generate(ask([i] * 40, f"s{i}"))
+        assert engine.metrics()["evicted_sessions"] == 1
+        assert (await engine.generate(ask([1] * 40, "s1"))).num_cached_tokens == 39
+        assert (await engine.generate(ask([0] * 40, "s0"))).num_cached_tokens == 0
+        assert engine.metrics()["kv_tokens"] <= 160
+
+    with_engine(use, max_kv_tokens=160)
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_more_sessions_than_fit_wait_their_turn(deterministic):
+    async def use(engine: TorchEngine) -> None:
+        async def session(i: int) -> list[int]:
+            first = await engine.generate(ask([i] * 40, f"s{i}", seed=i))
+            second = await engine.generate(ask([*[i] * 40, *first.token_ids, 5], f"s{i}", seed=i))
+            await engine.release(f"s{i}")
+            return [*first.token_ids, *second.token_ids]
+
+        crowded = await asyncio.gather(*[session(i) for i in range(9)])
+        assert engine.metrics()["kv_tokens"] <= 160 + 16
+        assert [await session(i) for i in range(9)] == crowded
+
+    with_engine(use, max_kv_tokens=160, max_sequence_length=64, deterministic=deterministic)
+
+
+@pytest.mark.parametrize(
+    ("token_ids", "length", "message"),
+    [([], 3, "empty"), ([VOCABULARY], 3, "vocabulary"), ([-1], 3, "vocabulary"), ([1] * 256, 3, "no room in 256")]
+    + [([1] * 100, 100, "never fit max_kv_tokens, 160")],
+)
+def test_what_can_never_be_served_is_refused(token_ids, length, message):
+    async def use(engine: TorchEngine) -> None:
+        with pytest.raises(ValueError, match=message):
+            await engine.generate(ask(token_ids, length=length))
+
+    with_engine(use, max_kv_tokens=160)
+
+
+def test_a_full_context_ends_by_length():
+    async def use(engine: TorchEngine) -> None:
+        completion = await engine.generate(ask([1] * 250, length=50))
+        assert (len(completion.token_ids), completion.finish_reason) == (6, FinishReason.LENGTH)
+        endless = await engine.generate(GenerateRequest([2] * 250, SamplingParams(stop_token_ids=(VOCABULARY,))))
+        assert len(endless.token_ids) == 6
+
+    with_engine(use)
+
+
+def test_the_models_own_end_token_stops_unless_the_request_names_others():
+    async def use(engine: TorchEngine) -> None:
+        assert engine.eos_token_ids == (96,)
+        free = await engine.generate(ask(PROMPT))
+        engine.eos_token_ids = (free.token_ids[1],)
+        assert (await engine.generate(GenerateRequest(PROMPT, SamplingParams(seed=0)))).token_ids == free.token_ids[:2]
+        assert (await engine.generate(ask(PROMPT))).token_ids == free.token_ids
+
+    with_engine(use)
+
+
+class Letters:
+    """Token 1 is 'b', and so on; token 0 ends a word."""
+
+    def decode(self, token_ids, *, skip_special_tokens: bool) -> str:
+        assert not skip_special_tokens
+        return "".join(" " if token_id == 0 else f"<{token_id}>" for token_id in token_ids)
+
+
+def test_a_stop_string_over_several_tokens_ends_the_turn():
+    async def use(engine: TorchEngine) -> None:
+        free = await engine.generate(ask(PROMPT, length=10))
+        stop = f"{free.token_ids[3]}><{free.token_ids[4]}"
+        stopped = await engine.generate(ask(PROMPT, length=10, stop=("nothing", stop)))
+        assert (stopped.token_ids, stopped.matched_stop) == (free.token_ids[:5], stop)
+        assert stopped.finish_reason is FinishReason.STOP
+
+    with_engine(use, tokenizer=Letters())
+
+
+def test_stop_strings_without_a_tokenizer_are_refused():
+    async def use(engine: TorchEngine) -> None:
+        with pytest.raises(ValueError, match="tokenizer"):
+            await engine.generate(ask(PROMPT, stop=("x",)))
+
+    with_engine(use)
+
+
+@torch.no_grad()
+def plain_logprobs(model, context: list[int], token_ids: list[int]) -> list[float]:
+    logits = model(torch.tensor([[*context, *token_ids]]), use_cache=False).logits[0]
+    chosen = torch.log_softmax(logits.double(), dim=-1)[len(context) - 1 : -1]
+    return [row[token_id].item() for row, token_id in zip(chosen, token_ids, strict=True)]
+
+
+def test_weights_may_change_in_the_middle_of_a_request():
+    """Tokens before the change are the old weights', tokens after it the new ones', and each says so."""
+    old, new = tiny_model("qwen3"), tiny_model("qwen3")
+    with torch.no_grad():
+        for parameter in new.parameters():
+            parameter.mul_(1.1)
+    seen: list[Completion] = []
+
+    async def use(engine: TorchEngine) -> None:
+        work = asyncio.create_task(engine.generate(ask(PROMPT, "a", length=150)))
+        while engine.metrics()["sampled_tokens"] < 10:
+            await asyncio.sleep(0.001)
+        await engine.pause("in_place")
+        await engine.load_weights(((n, p) for n, p in new.named_parameters()), version=1)
+        await engine.resume()
+        seen.append(await work)
+
+    with_engine(use)
+    (completion,) = seen
+    first, second = completion.policy_versions
+    assert (first.version, second.version) == (0, 1)
+    assert first.num_tokens + second.num_tokens == 150
+    for span, model, start in ((first, old, 0), (second, new, first.num_tokens)):
+        end = start + span.num_tokens
+        expected = plain_logprobs(model, [*PROMPT, *completion.token_ids[:start]], completion.token_ids[start:end])
+        assert completion.logprobs[start:end] == pytest.approx(expected, abs=1e-4)
+
+
+def test_new_weights_drop_what_was_cached():
+    async def use(engine: TorchEngine) -> None:
+        await engine.generate(ask(PROMPT, "a"))
+        await engine.load_weights(tiny_model("qwen3").named_parameters(), version=1)
+        again = await engine.generate(ask(PROMPT, "a"))
+        assert again.num_cached_tokens == 0
+        assert again.policy_versions == (VersionSpan(1, 6),)
+
+    with_engine(use)
+
+
+def test_tied_weights_are_checked_together():
+    tied = tiny_model("qwen2")
+    embedding = tied.get_input_embeddings().weight.detach()
+
+    async def use(engine: TorchEngine) -> None:
+        assert "lm_head.weight" not in dict(tied.named_parameters())
+        await engine.load_weights(tied.named_parameters(), version=1)
+        both = [("model.embed_tokens.weight", embedding), ("lm_head.weight", embedding)]
+        await engine.load_weights(both, version=2)
+        with pytest.raises(ValueError, match="tied"):
+            await engine.load_weights([both[0], ("lm_head.weight", embedding + 1)], version=3)
+        assert (await engine.generate(ask(PROMPT))).policy_versions == (VersionSpan(2, 6),)
+
+    with_engine(use, model=tiny_model("qwen2"))
+
+
+def test_logits_that_are_not_finite_fail_their_request_and_leave_no_trace():
+    model = tiny_model("qwen3")
+    with torch.no_grad():
+        model.get_input_embeddings().weight[50] = torch.nan
+
+    async def use(engine: TorchEngine) -> None:
+        good = asyncio.create_task(engine.generate(ask([1] * 20, "good", length=30, temperature=0)))
+        with pytest.raises(NonFiniteLogitsError, match="session 'bad'"):
+            await engine.generate(ask([50] * 20, "bad"))
+        expected = list((await good).token_ids)
+        for _ in range(3):  # the blocks are used again
+            assert list((await engine.generate(ask([1] * 20, length=30, temperature=0))).token_ids) == expected
+
+    with_engine(use, model=model)
+
+
+def test_our_own_bug_reaches_everybody_who_waits_and_the_engine_lives():
+    async def use(engine: TorchEngine) -> None:
+        expected = await engine.generate(ask(PROMPT))
+        decode = engine._scheduler.runner.decode
+        engine._scheduler.runner.decode = lambda rows, shape: 1 / 0
+        results = await asyncio.gather(*[engine.generate(ask(PROMPT)) for _ in range(3)], return_exceptions=True)
+        assert [type(result) for result in results] == [ZeroDivisionError] * 3
+        engine._scheduler.runner.decode = decode
+        assert (await engine.generate(ask(PROMPT))).token_ids == expected.token_ids
+
+    with_engine(use)
+
+
+def test_the_event_loop_stays_free_while_the_engine_computes():
+    async def use(engine: TorchEngine) -> None:
+        work, ticks = asyncio.create_task(engine.generate(ask(PROMPT, length=150))), 0
+        while not work.done():
+            await asyncio.sleep(0)
+            ticks += 1
+        assert ticks > 150
+
+    with_engine(use)
+
+
+def test_one_engine_serves_one_event_loop_after_another():
+    engine = TorchEngine(tiny_model("qwen3"))
+    first, second = (asyncio.run(engine.generate(ask(PROMPT))) for _ in range(2))
+    assert first.token_ids == second.token_ids
+    asyncio.run(engine.close())
+
+
+def test_aborting_the_one_that_computes_a_shared_prompt_lets_the_others_go_on():
+    async def use(engine: TorchEngine) -> None:
+        await engine.pause("drain")
+        works = [asyncio.create_task(engine.generate(ask(PROMPT * 4, f"s{i}", seed=i))) for i in range(3)]
+        await asyncio.sleep(0)
+        resumed = asyncio.create_task(engine.resume())
+        await engine.abort("s0")
+        await resumed
+        assert (await works[0]).finish_reason is FinishReason.ABORT
+        assert [len((await work).token_ids) for work in works[1:]] == [6, 6]
+
+    with_engine(use)
