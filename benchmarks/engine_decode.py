@@ -20,7 +20,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel, Qwen3Config
 
 from agentrl.engines.base import GenerateRequest, SamplingParams
 from agentrl.engines.torch_engine import TorchEngine
-from agentrl.engines.torch_loader import torch_device
+from agentrl.models.loading import find_device
 
 TINY = {"vocab_size": 520, "hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2, "head_dim": 32}
 TINY |= {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 1024}
@@ -33,7 +33,7 @@ def load(arguments: argparse.Namespace) -> PreTrainedModel:
     else:
         model = AutoModelForCausalLM.from_pretrained(arguments.model, dtype="auto")
     model.generation_config.eos_token_id = None  # every answer is as long as asked for
-    return model.eval().to(torch_device(arguments.device))
+    return model.eval().to(find_device(arguments.device, "--device"))
 
 
 def prompts_of(rows: int, length: int, vocabulary: int) -> list[list[int]]:

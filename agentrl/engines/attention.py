@@ -1,7 +1,7 @@
 """Attention over the engine's own KV store, plugged into transformers through its attention interface.
 
 Axes: M packed tokens of a step, R rows, C columns (new tokens a row), W keys a row, H query heads, K key-value heads,
-G = H / K query heads that share a key, D head size, F features a cached token has in one layer (all keys, all values).
+G = H / K query heads that share a key, D head size.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def paged_attention(
     unknown = {name for name, given in others.items() if given is not None} - HARMLESS
     if step is None or not isinstance(layer, int) or layer not in step.windows or attention_mask is not None or unknown:
         raise UnfaithfulError(f"layer {layer} passes to its attention what is not understood: {sorted(unknown)}")
-    step.store.write(layer, step.write, key[0].transpose(0, 1), value[0].transpose(0, 1))
+    step.store.write(layer, step.write, key[0], value[0])
     keys, values = step.store.read(layer, step.blocks)
     folded, num_groups = _fold(step, query, keys.shape[1])
     bias = step.bias(step.windows[layer], num_groups, query.dtype)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -22,58 +23,61 @@ def num_blocks_for(num_tokens: int) -> int:
 
 
 class KVStore:
-    """Per layer one tensor [blocks, 16, F] with all keys and values of a token side by side; made at the first write.
+    """Per layer two tensors [heads, blocks, 16, size], for keys and for values; made at the first write.
 
+    Heads come first so that what is gathered for a row lies together head by head, which attention reads fastest.
     Block 0 belongs to nobody: padding reads and writes it.
     """
 
     block_size = BLOCK_SIZE
 
     def __init__(self) -> None:
-        self._layers: dict[int, Tensor] = {}
-        self._shapes: dict[int, tuple[int, int, int]] = {}  # key-value heads, key size, value size
+        self._layers: dict[int, tuple[Tensor, Tensor]] = {}
         self.num_blocks = 1
 
-    def write(self, layer: int, where_M: Tensor, key_MKD: Tensor, value_MKD: Tensor) -> None:
-        """Put the keys and values of M tokens at `where_M` = block * 16 + offset."""
+    def write(self, layer: int, where: Tensor, key_KMD: Tensor, value_KMD: Tensor) -> None:
+        """Put the keys and values of M tokens at `where` = block * 16 + offset."""
         if layer not in self._layers:
-            self._create(layer, key_MKD, value_MKD)
-        features_MF = torch.cat([key_MKD.flatten(1), value_MKD.flatten(1)], dim=1)
-        self._layers[layer].flatten(0, 1).index_copy_(0, where_M, features_MF)
+            self._layers[layer] = (self._empty(key_KMD), self._empty(value_KMD))
+        for blocks, new in zip(self._layers[layer], (key_KMD, value_KMD), strict=True):
+            blocks.flatten(1, 2).index_copy_(1, where, new)
 
     def read(self, layer: int, blocks_RN: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values [R, K, W, D] of the given blocks, W = 16 N."""
-        heads, key_size, value_size = self._shapes[layer]
-        rows, columns = blocks_RN.shape
-        found = self._layers[layer].flatten(1).index_select(0, blocks_RN.flatten()).view(rows, columns * BLOCK_SIZE, -1)
-        keys, values = found[..., : heads * key_size], found[..., heads * key_size :]
-        return (
-            keys.view(rows, -1, heads, key_size).transpose(1, 2),
-            values.view(rows, -1, heads, value_size).transpose(1, 2),
-        )
+        keys, values = (_gather(blocks, blocks_RN) for blocks in self._layers[layer])
+        return keys, values
 
     def copy_block(self, source: int, target: int) -> None:
         """Make `target` hold what `source` holds, in every layer."""
-        for blocks in self._layers.values():
-            blocks[target] = blocks[source]
+        for blocks in chain.from_iterable(self._layers.values()):
+            blocks[:, target] = blocks[:, source]
 
-    def clear_blocks(self, blocks: Sequence[int]) -> None:
+    def clear_blocks(self, numbers: Sequence[int]) -> None:
         """Zero blocks that may hold NaN: masked keys have weight 0, and 0 x NaN would spread it."""
-        for layer in self._layers.values():
-            layer[list(blocks)] = 0
+        for blocks in chain.from_iterable(self._layers.values()):
+            blocks[:, list(numbers)] = 0
 
     def grow(self, num_blocks: int) -> None:
         """Make room for `num_blocks` blocks, keeping what there is."""
         self.num_blocks = num_blocks
-        for layer, blocks in self._layers.items():
-            grown = blocks.new_zeros(num_blocks, *blocks.shape[1:])
-            grown[: len(blocks)] = blocks
-            self._layers[layer] = grown
+        for layer, (keys, values) in self._layers.items():
+            self._layers[layer] = (self._grown(keys), self._grown(values))
 
-    def _create(self, layer: int, key_MKD: Tensor, value_MKD: Tensor) -> None:
-        self._shapes[layer] = (key_MKD.shape[1], key_MKD.shape[2], value_MKD.shape[2])
-        size = key_MKD.shape[1] * (key_MKD.shape[2] + value_MKD.shape[2])
-        self._layers[layer] = key_MKD.new_zeros(self.num_blocks, BLOCK_SIZE, size)
+    def _empty(self, like_KMD: Tensor) -> Tensor:
+        heads, _, size = like_KMD.shape
+        return like_KMD.new_zeros(heads, self.num_blocks, BLOCK_SIZE, size)
+
+    def _grown(self, blocks: Tensor) -> Tensor:
+        grown = blocks.new_zeros(blocks.shape[0], self.num_blocks, *blocks.shape[2:])
+        grown[:, : blocks.shape[1]] = blocks
+        return grown
+
+
+def _gather(blocks: Tensor, blocks_RN: Tensor) -> Tensor:
+    """[heads, blocks, 16, size] -> [R, heads, 16 N, size]."""
+    heads, _, _, size = blocks.shape
+    found = blocks.flatten(2).index_select(1, blocks_RN.flatten())
+    return found.view(heads, blocks_RN.shape[0], -1, size).transpose(0, 1)
 
 
 class BlockBooks:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from itertools import chain
 from statistics import fmean, pstdev
 
+from agentrl.telemetry.timing import percentile
 from agentrl.trajectory import Group, Outcome, Rollout, Stop, ToolCall
 
 
@@ -81,12 +82,12 @@ def _tools(calls: Sequence[ToolCall]) -> dict[str, float]:
 
 
 def _tool(calls: Sequence[ToolCall]) -> dict[str, float]:
-    durations = sorted(call.duration_s for call in calls)
+    durations = [call.duration_s for call in calls]
     return {
         "calls": float(len(calls)),
         **{outcome.value: float(sum(call.outcome is outcome for call in calls)) for outcome in Outcome},
-        "p50_s": _percentile(durations, 50),
-        "p95_s": _percentile(durations, 95),
+        "p50_s": percentile(durations, 50),
+        "p95_s": percentile(durations, 95),
         "tokens_per_call": fmean(call.num_tokens for call in calls),
     }
 
@@ -112,8 +113,3 @@ def _share(flags: Iterable[bool]) -> float:
     """How many of `flags` are true, of all of them; 0 where there are none."""
     listed = list(flags)
     return sum(listed) / len(listed) if listed else 0.0
-
-
-def _percentile(ascending: Sequence[float], percent: int) -> float:
-    """The smallest value that `percent` of the values do not exceed (nearest rank)."""
-    return ascending[max(0, -(-percent * len(ascending) // 100) - 1)]

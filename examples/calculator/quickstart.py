@@ -16,7 +16,7 @@ import sys
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).absolute().parents[2]  # not resolved: a linked examples/ keeps its outputs beside the link
 OUT = Path("outputs/quickstart")  # the paths that configs/experiment/calculator*.yaml name
 SAMPLES_PER_TASK = 2
 

@@ -1,0 +1,41 @@
+"""The quickstart, end to end, from random weights."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+KEYS = {
+    "success_before",
+    "success_after",
+    "num_test_tasks",
+    "samples_per_task",
+    "teacher_share_correct",
+    "tool_call_share",
+    "rl_steps",
+    "sft_seconds",
+    "rl_seconds",
+    "seed",
+}
+
+
+@pytest.mark.slow
+def test_the_quickstart_ends_far_above_its_teacher(tmp_path):
+    (tmp_path / "examples").symlink_to(ROOT / "examples")  # outputs/ of the checkout is left alone
+    subprocess.run([sys.executable, "examples/calculator/quickstart.py", "--seed", "0"], cwd=tmp_path, check=True)
+    run = tmp_path / "outputs/quickstart"
+    summary = json.loads((run / "summary.json").read_text())
+    assert summary.keys() == KEYS
+    assert (summary["num_test_tasks"], summary["samples_per_task"], summary["seed"]) == (512, 2, 0)
+    assert summary["teacher_share_correct"] <= 0.25
+    assert 0.1 < summary["success_before"] < 0.35
+    assert summary["success_after"] > 0.85
+    assert summary["tool_call_share"] > 0.95
+    assert summary["rl_steps"] == 40
+    subprocess.run([sys.executable, "examples/calculator/plot.py", "--out", "picture.svg"], cwd=tmp_path, check=True)
+    assert f"{summary['success_after']:.1%}" in (tmp_path / "picture.svg").read_text()
