@@ -33,9 +33,9 @@ def test_the_quickstart_ends_far_above_its_teacher(tmp_path):
     assert summary.keys() == KEYS
     assert (summary["num_test_tasks"], summary["samples_per_task"], summary["seed"]) == (512, 2, 0)
     assert summary["teacher_share_correct"] <= 0.25
-    assert 0.1 < summary["success_before"] < 0.35
-    assert summary["success_after"] > 0.85
+    assert 0.15 <= summary["success_before"] <= 0.40
+    assert summary["success_after"] >= 0.90
     assert summary["tool_call_share"] > 0.95
-    assert summary["rl_steps"] == 40
+    assert 10 <= summary["rl_steps"] <= 60
     subprocess.run([sys.executable, "examples/calculator/plot.py", "--out", "picture.svg"], cwd=tmp_path, check=True)
     assert f"{summary['success_after']:.1%}" in (tmp_path / "picture.svg").read_text()
