@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING
 
 from agentrl.agent_loops.limits import Limits
 from agentrl.agent_loops.recording import model_segment
-from agentrl.agent_loops.tool_calls import assistant_message, refused, tool_calls, tool_messages
+from agentrl.agent_loops.tool_calls import (
+    aborted,
+    assistant_message,
+    refused,
+    run_calls,
+    tool_calls,
+    tool_messages,
+)
 from agentrl.chat.base import ParsedCall, ParsedTurn, ToolParser
 from agentrl.engines.base import Completion, SamplingParams
 from agentrl.messages import Message, ToolSchema
@@ -37,9 +44,6 @@ class Bindings:
     interaction: InteractionSession | None
     sampling: SamplingParams
     family: list[Conversation]
-
-
-_ABORTED = replace(refused("the rollout ended first"), outcome=Outcome.ABORTED)
 
 
 class Conversation:
@@ -198,31 +202,19 @@ class Conversation:
         return turn
 
     async def _answers(self, calls: Sequence[ParsedCall]) -> list[ToolResult]:
-        num_left = self._num_calls_left
-        results = [_ABORTED] * self._limits.allowed(len(calls), num_left)
+        tools, num_left = self._bound.tools, self._num_calls_left
+        assert tools is not None  # without tools no turn has calls
+        num_allowed = self._limits.allowed(len(calls), num_left)
+        results = [aborted()] * len(calls)
+        tools.data.messages = self.trajectory.messages  # what tools that ask for `agent_data` see
         try:
-            await self._run(calls, results)
+            await run_calls(tools, calls[:num_allowed], results)
         except asyncio.CancelledError:
-            self._record(calls, results + [_ABORTED] * (len(calls) - len(results)))
+            self._record(calls, results)
             raise
         self._told_no_calls_left = num_left is not None and len(calls) > num_left
-        return results + [self._limits.refusal(position, num_left) for position in range(len(results), len(calls))]
-
-    async def _run(self, calls: Sequence[ParsedCall], results: list[ToolResult]) -> None:
-        """Run the first calls side by side, each into its place in `results`."""
-        assert self._bound.tools is not None  # without tools no turn has calls
-        tools = self._bound.tools
-        tools.data.messages = self.trajectory.messages  # what tools that ask for `agent_data` see
-
-        async def run(position: int) -> None:
-            results[position] = await tools.call(calls[position])
-
-        if len(results) == 1:  # the common case needs no tasks
-            await run(0)
-            return
-        async with asyncio.TaskGroup() as group:
-            for position in range(len(results)):
-                group.create_task(run(position))
+        beyond = [self._limits.refusal(position, num_left) for position in range(num_allowed, len(calls))]
+        return results[:num_allowed] + beyond
 
     def _append_answers(self, calls: Sequence[ParsedCall], results: Sequence[ToolResult]) -> list[int]:
         """How many tokens each answer added; the frame around them counts to the first and the last."""

@@ -65,10 +65,15 @@ class Recording:
 
     def _find(self, token_ids: Sequence[int], start: int, stop: int) -> _Sampled:
         wanted = list(token_ids[start:stop])
-        for sampled in self._unclaimed:
-            if _agree(sampled.segment.token_ids, wanted) and sampled.stands_at(token_ids, start):
-                return sampled
-        raise ValueError(f"tokens {start} to {stop} are given as sampled, {self._diagnosis(wanted)}")
+        found = [
+            sampled
+            for sampled in self._unclaimed
+            if sampled.stands_at(token_ids, start) and _agree(sampled.segment.token_ids, wanted)
+        ]
+        if not found:
+            raise ValueError(f"tokens {start} to {stop} are given as sampled, {self._diagnosis(wanted)}")
+        # a context may have been sampled from several times: the whole of one completion before part of another
+        return max(found, key=lambda sampled: (len(sampled.segment) == len(wanted), len(sampled.segment)))
 
     def _diagnosis(self, wanted: list[int]) -> str:
         if any(_agree(sampled.segment.token_ids, wanted) for sampled in self._unclaimed):

@@ -1,7 +1,8 @@
-"""Tool calls as messages and as records."""
+"""Tool calls: run together, as messages, and as records."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Sequence
 
@@ -9,7 +10,7 @@ from pydantic import JsonValue
 
 from agentrl.chat.base import ParsedCall, ParsedTurn
 from agentrl.messages import FunctionCall, Message, MessageToolCall
-from agentrl.tools.toolbox import ToolResult
+from agentrl.tools.toolbox import ToolResult, ToolSession
 from agentrl.trajectory import Outcome, ToolCall
 
 
@@ -31,7 +32,26 @@ def tool_messages(calls: Sequence[ParsedCall], texts: Sequence[str], turn_number
 
 def refused(why: str) -> ToolResult:
     """The answer to a call that was not run because of a limit."""
-    return ToolResult(text=f"Error: {why}.", outcome=Outcome.LIMIT_ERROR, reward=0.0, duration_s=0.0, metrics={})
+    return ToolResult(text=f"Error: {why}.", outcome=Outcome.LIMIT_ERROR)
+
+
+def aborted() -> ToolResult:
+    """What became of a call that the end of the rollout cut off."""
+    return ToolResult(text="Error: the rollout ended first.", outcome=Outcome.ABORTED)
+
+
+async def run_calls(tools: ToolSession, calls: Sequence[ParsedCall], results: list[ToolResult]) -> None:
+    """Run `calls` side by side, each into its place in `results`, so that what is done outlives a cancellation."""
+
+    async def run(position: int) -> None:
+        results[position] = await tools.call(calls[position])
+
+    if len(calls) == 1:  # the common case needs no tasks
+        await run(0)
+        return
+    async with asyncio.TaskGroup() as group:
+        for position in range(len(calls)):
+            group.create_task(run(position))
 
 
 def tool_calls(

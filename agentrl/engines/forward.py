@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -15,6 +15,8 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from agentrl.engines.attention import ACTIVE, PAGED, Step
 from agentrl.engines.paged_kv import BLOCK_SIZE, IntArray, KVStore, num_blocks_for
+
+BoolArray = np.ndarray[Any, np.dtype[np.bool_]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +83,7 @@ class PagedRunner:
         self.model = model
         self.store = KVStore()
         self.windows = windows
+        self._device = model.device
         self._configs = configs_of(model)
         self._keep_last = (
             {"logits_to_keep": 1} if "logits_to_keep" in inspect.signature(model.forward).parameters else {}
@@ -106,28 +109,38 @@ class PagedRunner:
         return logits
 
     def _step(self, rows: Sequence[Row], shape: Shape) -> tuple[Tensor, Tensor, Step]:
-        num_rows = shape.rows if shape.fixed else len(rows)
-        num_columns = shape.columns if shape.fixed else max(row.end - row.start for row in rows)
-        width = max(num_blocks_for(row.end) for row in rows)
-        cells = np.zeros((3, num_rows, num_columns), dtype=np.int64)  # token ids, positions, where to write
-        used = np.zeros((num_rows, num_columns), dtype=bool)
-        blocks_RN = np.zeros((num_rows, width), dtype=np.int64)
-        for number, row in enumerate(rows):
-            length, held = row.end - row.start, num_blocks_for(row.end)
-            positions = np.arange(row.start, row.end)
-            blocks_RN[number, :held] = row.blocks[:held]
-            cells[0, number, :length] = row.token_ids[row.start : row.end]
-            cells[1, number, :length] = positions
-            cells[2, number, :length] = row.blocks[positions // BLOCK_SIZE] * BLOCK_SIZE + positions % BLOCK_SIZE
-            used[number, :length] = True
-        packed = None if shape.fixed or used.all() else np.flatnonzero(used)
-        ids, positions_RC, write = torch.from_numpy(cells).to(self.model.device).unbind(0)
-        chosen = None if packed is None else torch.from_numpy(packed).to(self.model.device)
+        cells, blocks_RN, used_RC = _lay_out(rows, shape)
+        packed = None if shape.fixed or used_RC.all() else np.flatnonzero(used_RC)
+        ids, positions, write = torch.from_numpy(cells).to(self._device).unbind(0)
+        chosen = None if packed is None else torch.from_numpy(packed).to(self._device)
         ids_M, positions_M, write_M = (
-            cell.flatten() if chosen is None else cell.flatten()[chosen] for cell in (ids, positions_RC, write)
+            cell.flatten() if chosen is None else cell.flatten()[chosen] for cell in (ids, positions, write)
         )
-        blocks = torch.from_numpy(blocks_RN).to(self.model.device)
-        return ids_M, positions_M, Step(self.store, write_M, positions_RC, blocks, chosen, self.windows)
+        blocks = torch.from_numpy(blocks_RN).to(self._device)
+        return ids_M, positions_M, Step(self.store, write_M, positions, blocks, chosen, self.windows)
+
+
+def _lay_out(rows: Sequence[Row], shape: Shape) -> tuple[IntArray, IntArray, BoolArray]:
+    """Token ids, positions and places to write [3, R, C], blocks to read [R, N], and which of the R x C cells are used.
+
+    Unused cells are token 0 at position 0, written to block 0: they look at one key, so that nothing is divided by 0.
+    """
+    num_rows = shape.rows if shape.fixed else len(rows)
+    num_columns = shape.columns if shape.fixed else max(row.end - row.start for row in rows)
+    cells = np.zeros((3, num_rows, num_columns), dtype=np.int64)
+    starts_lengths = np.zeros((2, num_rows, 1), dtype=np.int64)
+    blocks_RN = np.zeros((num_rows, max(num_blocks_for(row.end) for row in rows)), dtype=np.int64)
+    for number, row in enumerate(rows):
+        length, held = row.end - row.start, num_blocks_for(row.end)
+        starts_lengths[:, number, 0] = row.start, length
+        cells[0, number, :length] = row.token_ids[row.start : row.end]
+        blocks_RN[number, :held] = row.blocks[:held]
+    columns = np.arange(num_columns)
+    used_RC = columns < starts_lengths[1]
+    cells[1] = (starts_lengths[0] + columns) * used_RC
+    block_RC = np.take_along_axis(blocks_RN, cells[1] // BLOCK_SIZE, axis=1)
+    cells[2] = (block_RC * BLOCK_SIZE + cells[1] % BLOCK_SIZE) * used_RC
+    return cells, blocks_RN, used_RC
 
 
 class WholeRunner:

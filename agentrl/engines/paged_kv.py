@@ -8,7 +8,6 @@ from itertools import chain
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 IntArray = np.ndarray[Any, np.dtype[np.int64]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sysconfig
 import traceback
 from pathlib import Path
@@ -10,7 +11,8 @@ from agentrl.agent_loops.base import AgentLoop
 from agentrl.tools.base import InfraError
 from agentrl.trajectory import Rollout, Stop
 
-_NOT_THE_USERS = (str(Path(__file__).parents[1]), *sysconfig.get_paths().values())
+_LIBRARIES = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+_NOT_THE_USERS = tuple(f"{folder}{os.sep}" for folder in (Path(__file__).parents[1], *_LIBRARIES))
 
 
 def salvaged(loop: AgentLoop, stop: Stop) -> Rollout:

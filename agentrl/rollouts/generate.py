@@ -24,15 +24,15 @@ class RolloutGenerate:
 
     Attributes:
         recording: what was sampled.
-        cut_by_deadline: whether the deadline ended the last turn.
+        cut_by_deadline: whether the deadline ended a turn.
     """
 
     def __init__(self, engine: Engine, *, seed: int, deadline: float | None = None) -> None:
         self.recording = Recording()
         self.cut_by_deadline = False
+        self.deadline = deadline
         self._engine = engine
         self._seed = seed
-        self.deadline = deadline
         self._name = f"rollout-{next(_SERIAL)}"
         self._num_turns: Counter[int] = Counter()
 
@@ -44,7 +44,7 @@ class RolloutGenerate:
         seeded = replace(sampling, seed=derive_seed(self._seed, trajectory, turn))
         request = GenerateRequest(token_ids, seeded, self._session(trajectory), self._remaining_s())
         completion = await self._engine.generate(request)
-        self.cut_by_deadline = completion.finish_reason is FinishReason.ABORT and self._remaining_s() == 0
+        self.cut_by_deadline |= completion.finish_reason is FinishReason.ABORT and self._remaining_s() == 0
         self.recording.add(token_ids, num_context, completion, sampling)
         return completion
 

@@ -41,9 +41,9 @@ GRACE_S = 1.0
 class RolloutRunner:
     """Runs rollouts; safe to call any number of times at once from one event loop.
 
-    Whose fault is what: an exception out of a loop ends that rollout as `stop=error`, keeping what its conversations
-    hold; an `InfraError` does so as `infra_failed`; an `AgentRLError` (a wrong configuration, a reward function that
-    fails) propagates and ends the run.
+    Whose fault is what: an exception out of a loop ends that rollout as `stop=error`, without a score, keeping what
+    its conversations hold; an `InfraError` does so as `infra_failed`; an `AgentRLError` (a wrong configuration, a
+    reward function that fails) propagates and ends the run.
 
     Args:
         reward: None leaves rollouts without a score.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 from loop_builders import CHAT, END, ListEngine, call, config, ids, roll
@@ -174,3 +175,19 @@ def test_a_completion_may_be_cut(run):
     _, rollout = run(answering(cut), "2 and 3 are 5")
     assert rollout.error is None
     assert rollout.trajectories[0].num_trained_tokens == 2
+
+
+@pytest.mark.parametrize("kept", [0, 1])
+def test_one_of_several_samples_of_a_context_may_be_kept(run, kept):
+    """The second begins like the first and goes on."""
+
+    class BestOf(AgentLoop):
+        async def run(self, task, generate, tools, interaction, sampling):
+            prompt = self.chat.start(task.messages, ())
+            sampling = replace(sampling, stop=("5",))
+            first = await generate(prompt, sampling)
+            second = await generate(prompt, replace(sampling, stop=()))
+            return of(prompt_of(prompt), model_segment((first, second)[kept], sampling))
+
+    _, rollout = run(BestOf, "2 and 3 are 5", "2 and 3 are 5, I think")
+    assert rollout.error is None
