@@ -44,7 +44,9 @@ def prompts_of(rows: int, length: int, vocabulary: int) -> list[list[int]]:
 async def with_engine(engine: TorchEngine, prompts: list[list[int]], num_tokens: int) -> float:
     vocabulary = engine.model.get_input_embeddings().num_embeddings
     start = time.perf_counter()
-    params = [SamplingParams(max_new_tokens=num_tokens, seed=i, stop_token_ids=(vocabulary,)) for i in range(len(prompts))]
+    params = [
+        SamplingParams(max_new_tokens=num_tokens, seed=i, stop_token_ids=(vocabulary,)) for i in range(len(prompts))
+    ]
     await asyncio.gather(*[engine.generate(GenerateRequest(ids, p)) for ids, p in zip(prompts, params, strict=True)])
     return time.perf_counter() - start
 

@@ -48,9 +48,14 @@ class Limits:
 
 
 def limits_for(device: str, max_num_seqs: int, *, fixed: bool) -> Limits:
-    """What fits the caches of a CPU core, and more where launches cost more than sums."""
-    rows, columns = (8, 16) if device == "cpu" else (16, 128)
-    decode_rows = min(max_num_seqs, 32 if device == "cpu" else 256)
+    """Shapes of steps: few cells where they may be mostly padding, more where a launch costs more than its sums."""
+    if device != "cpu":
+        rows, columns, decode_rows = 16, 128, 256
+    elif fixed:
+        rows, columns, decode_rows = 16, 16, 64
+    else:
+        rows, columns, decode_rows = 32, 16, 128
+    decode_rows = min(max_num_seqs, decode_rows)
     return Limits(max_num_seqs, Shape(rows, columns, fixed), Shape(decode_rows, 1, fixed))
 
 

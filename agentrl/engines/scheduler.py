@@ -93,15 +93,15 @@ class Scheduler:
                 self.waiting.remove(job)
                 self._parked.append(job)
             elif self.conversations.reserve(conversation, job.max_length):
-                self.waiting.remove(job)
                 self._start(job, conversation, context)
+                self.waiting.remove(job)  # last: if starting fails, the job is still found and told
             else:
                 blocked = True
 
     def _start(self, job: Job, conversation: Conversation, context: Sequence[int]) -> None:
+        job.conversation = conversation
         self.conversations.begin(conversation, context)
         conversation.token_ids = job.token_ids
-        job.conversation = conversation
         job.num_reused = conversation.num_cached if self.runner.kv_reuse else 0
         self.counters["prompt_tokens"] += len(job.token_ids)
         self.counters["cached_tokens"] += job.num_reused

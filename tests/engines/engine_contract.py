@@ -21,9 +21,9 @@ class Subject:
     """An engine to be checked.
 
     Attributes:
-        make: a new engine; its answers to a request without stop tokens go on for at least 200 tokens.
+        make: a new engine.
         weights: a full set of its weights, None for an engine without weights.
-        num_tokens_unstopped: how many tokens `long_request` gets.
+        stop_token_id: ends its answers to `request()`.
     """
 
     make: Callable[[], Engine]
@@ -39,7 +39,7 @@ def request(
 
 
 def long_request(session: str = "", seed: int = 1, deadline_s: float | None = None) -> GenerateRequest:
-    """Runs for 200 tokens: token 0 may end it, but hardly does."""
+    """Work that is still under way when something happens to it."""
     return request(session=session, max_new_tokens=200, seed=seed, deadline_s=deadline_s)
 
 

@@ -62,7 +62,10 @@ WITHOUT_KV: dict[str, tuple[str, dict[str, object]]] = {
         "Llama4TextConfig",
         {"head_dim": 8, "attention_chunk_size": 16, "intermediate_size_mlp": 48, "num_local_experts": 2},
     ),
-    "rescaled_positions": ("LlamaConfig", {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}}),
+    "rescaled_positions": (
+        "LlamaConfig",
+        {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}},
+    ),
     "alibi": ("BloomConfig", {"n_layer": 2, "n_head": 4}),
 }
 

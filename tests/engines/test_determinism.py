@@ -68,7 +68,8 @@ def test_without_the_mode_last_bits_differ():
     async def logprobs(num_beside: int) -> list[float]:
         engine = TorchEngine(tiny_model("qwen3"), max_num_seqs=32)
         requests = [
-            GenerateRequest([5, 6, 7 + beside], SamplingParams(max_new_tokens=12, seed=1)) for beside in range(num_beside)
+            GenerateRequest([5, 6, 7 + beside], SamplingParams(max_new_tokens=12, seed=1))
+            for beside in range(num_beside)
         ]
         first, *_ = await asyncio.gather(*map(engine.generate, requests))
         await engine.close()

@@ -25,9 +25,7 @@ SUBJECTS = {
         lambda: list(tiny_model("mamba").named_parameters()),
         stop_token_id=96,
     ),
-    "scripted": Subject(
-        lambda: ScriptedEngine(lambda request: range(2, 92), delay_s=0.01), None, stop_token_id=96
-    ),
+    "scripted": Subject(lambda: ScriptedEngine(lambda request: range(2, 92), delay_s=0.01), None, stop_token_id=96),
 }
 
 

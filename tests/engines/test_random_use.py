@@ -45,16 +45,16 @@ def assert_right(model, seen: Seen) -> None:
         logits = model(torch.tensor([[*context, *token_ids]]), use_cache=False).logits[0]
         expected = torch.log_softmax(logits.double(), dim=-1)
         rows = range(len(context) - 1, len(context) + len(token_ids) - 1)
-        assert logprobs == pytest.approx([expected[i, t].item() for i, t in zip(rows, token_ids, strict=True)], abs=1e-4)
+        assert logprobs == pytest.approx(
+            [expected[i, t].item() for i, t in zip(rows, token_ids, strict=True)], abs=1e-4
+        )
 
 
 @pytest.mark.parametrize("deterministic", [False, True], ids=["free", "deterministic"])
 @pytest.mark.parametrize("seed", range(4))
 def test_random_use(seed, deterministic):
     model, seen = tiny_model("mistral"), []
-    engine = TorchEngine(
-        model, max_num_seqs=5, max_sequence_length=160, max_kv_tokens=480, deterministic=deterministic
-    )
+    engine = TorchEngine(model, max_num_seqs=5, max_sequence_length=160, max_kv_tokens=480, deterministic=deterministic)
 
     async def run() -> None:
         choose = random.Random(seed)

@@ -139,8 +139,13 @@ def test_more_sessions_than_fit_wait_their_turn(deterministic):
 
 @pytest.mark.parametrize(
     ("token_ids", "length", "message"),
-    [([], 3, "empty"), ([VOCABULARY], 3, "vocabulary"), ([-1], 3, "vocabulary"), ([1] * 256, 3, "no room in 256")]
-    + [([1] * 100, 100, "never fit max_kv_tokens, 160")],
+    [
+        ([], 3, "empty"),
+        ([VOCABULARY], 3, "vocabulary"),
+        ([-1], 3, "vocabulary"),
+        ([1] * 256, 3, "no room in 256"),
+        ([1] * 100, 100, "never fit max_kv_tokens, 160"),
+    ],
 )
 def test_what_can_never_be_served_is_refused(token_ids, length, message):
     async def use(engine: TorchEngine) -> None:
@@ -215,7 +220,7 @@ def test_weights_may_change_in_the_middle_of_a_request():
 
     async def use(engine: TorchEngine) -> None:
         work = asyncio.create_task(engine.generate(ask(PROMPT, "a", length=150)))
-        while engine.metrics()["sampled_tokens"] < 10:
+        while engine.metrics()["sampled_tokens"] < 10:  # noqa: ASYNC110  (the engine's thread sets no event)
             await asyncio.sleep(0.001)
         await engine.pause("in_place")
         await engine.load_weights(((n, p) for n, p in new.named_parameters()), version=1)
@@ -285,6 +290,18 @@ def test_our_own_bug_reaches_everybody_who_waits_and_the_engine_lives():
         assert [type(result) for result in results] == [ZeroDivisionError] * 3
         engine._scheduler.runner.decode = decode
         assert (await engine.generate(ask(PROMPT))).token_ids == expected.token_ids
+
+    with_engine(use)
+
+
+def test_a_bug_while_a_request_is_taken_in_reaches_it_too(monkeypatch):
+    async def use(engine: TorchEngine) -> None:
+        with monkeypatch.context() as patched:
+            patched.setattr(engine._scheduler.conversations, "begin", lambda conversation, token_ids: 1 / 0)
+            with pytest.raises(ZeroDivisionError):
+                await engine.generate(ask(PROMPT, "a"))
+        assert len((await engine.generate(ask(PROMPT, "a"))).token_ids) == 6
+        assert engine.metrics()["waiting_requests"] == 0
 
     with_engine(use)
 
