@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
 from agentrl.rollouts.metrics import rollout_metrics
-
 from agentrl.task import Task
 from agentrl.trajectory import Group
 
