@@ -24,9 +24,10 @@ SAMPLES_PER_TASK = 2
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=0)
+    seed = parser.parse_args().seed
     os.chdir(ROOT)
     shutil.rmtree(OUT, ignore_errors=True)  # otherwise training would go on from the last quickstart's checkpoints
-    summary = quickstart(parser.parse_args().seed)
+    summary = quickstart(seed)
     (OUT / "summary.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
     print(json.dumps(summary, indent=2))
 
