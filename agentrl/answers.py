@@ -12,6 +12,8 @@ NumberMethod = Literal["strict", "flexible"]
 _NUMBER = r"-?\$?(?:\d[\d,]*(?:\.\d+)?|\.\d+)"
 _MARKED = re.compile(rf"####\s*({_NUMBER})")
 _ANY = re.compile(_NUMBER)
+_BOX = re.compile(r"\\(?:boxed|fbox)(?:\s*(?P<brace>\{)|\s+)")
+_BRACE = re.compile(r"\\.|[{}]", re.DOTALL)  # what a backslash precedes, such as \{, neither opens nor closes
 
 
 def final_number(text: str, method: NumberMethod = "strict") -> Decimal | None:
@@ -38,3 +40,22 @@ def normalised(text: object) -> str:
     """Text without thoughts, case, runs of blanks and a closing full stop."""
     answer = unicodedata.normalize("NFKC", str(text)).rpartition("</think>")[2]
     return " ".join(answer.casefold().split()).removesuffix(".").rstrip()
+
+
+def boxed(text: str) -> str | None:
+    r"""What the last `\boxed{...}` of a solution holds, None where there is none or it never closes.
+
+    The form of MATH's own solutions (Hendrycks et al. 2021, arXiv:2103.03874), with `\fbox{...}` and `\boxed 5`.
+    """
+    found = list(_BOX.finditer(text))
+    if not found:
+        return None
+    start = found[-1].end()
+    if not found[-1]["brace"]:
+        return re.split(r"[$\s]", text[start:], maxsplit=1)[0] or None
+    depth = 1
+    for brace in _BRACE.finditer(text, start):
+        depth += {"{": 1, "}": -1}.get(brace[0], 0)
+        if depth == 0:
+            return text[start : brace.start()].strip()
+    return None

@@ -4,7 +4,7 @@ from decimal import Decimal
 
 import pytest
 
-from agentrl.answers import as_number, final_number, normalised
+from agentrl.answers import as_number, boxed, final_number, normalised
 
 
 @pytest.mark.parametrize(
@@ -47,3 +47,23 @@ def test_ground_truths(value, number):
 def test_normalised_text():
     assert normalised("<think>It was Lyon.</think>\n Paris  is\tIT. ") == "paris is it"
     assert normalised("ｆｕｌｌ") == "full"
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        (r"so $\boxed{42}$.", "42"),
+        (r"\boxed{1} and then \boxed{\frac{1}{2}}", r"\frac{1}{2}"),
+        (r"\fbox{a}", "a"),
+        (r"$\boxed 7$ is it", "7"),
+        (r"\boxed {x^{2}}", "x^{2}"),
+        (r"\boxed{\left\{1, 2\right.}", r"\left\{1, 2\right."),
+        (r"\boxed{\text{a \} b}}", r"\text{a \} b}"),
+        (r"\boxed{never closed", None),
+        (r"\boxedness{1}", None),
+        (r"\boxed", None),
+        ("42", None),
+    ],
+)
+def test_boxed_answers(text, answer):
+    assert boxed(text) == answer

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from agentrl.errors import AgentRLError
@@ -16,15 +16,21 @@ COMMANDS = {
     "eval": ("roll out a model on the validation files and report what it achieves", "agentrl.cli.train:evaluate"),
     "config": ("print every key with its default and what it means", "agentrl.cli.config:show"),
 }
+VERL_COMMANDS = ("train", "eval")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command. Exit status 2 is the user's mistake, said in one line; `--traceback` shows where."""
-    options = parser().parse_args(arguments)
+    options = parse(arguments)
+    return finish(lambda: load_object(COMMANDS[options.command][1])(options), options.traceback)
+
+
+def finish(command: Callable[[], None], traceback: bool = False) -> int:
+    """Run a command to its exit status."""
     try:
-        load_object(COMMANDS[options.command][1])(options)
+        command()
     except AgentRLError as error:
-        if options.traceback:
+        if traceback:
             raise
         for line in str(error).splitlines():
             print(f"agentrl: error: {line}", file=sys.stderr)
@@ -37,6 +43,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """The options; overrides may stand before, between and after flags."""
+    options, rest = parser().parse_known_args(arguments)
+    if flags := [word for word in rest if word.startswith("-")]:
+        parser().error(f"unrecognized arguments: {' '.join(flags)}")
+    options.overrides += rest
+    return options
+
+
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     top = argparse.ArgumentParser(prog="agentrl", description="Train language-model agents that use tools.")
@@ -44,8 +59,11 @@ def parser() -> argparse.ArgumentParser:
     for name, (summary, _) in COMMANDS.items():
         command = commands.add_parser(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
         command.add_argument("overrides", nargs="*", help="+experiment=NAME and key=value, in Hydra's grammar")
-        command.add_argument("--config-dir", type=Path, help="folder of your own YAML files")
+        command.add_argument("--config-dir", "--config-path", type=Path, help="folder of your own YAML files")
         command.add_argument("--traceback", action="store_true", help="show where a mistake was found")
+        if name in VERL_COMMANDS:
+            command.add_argument("--verl", action="store_true", help="keys, defaults and YAML files are verl's")
+            command.add_argument("--config-name", help="with --verl: YAML file in that folder, without its ending")
     return top
 
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
+from functools import partial
 
 from agentrl.cli.compose import compose_config
+from agentrl.config import RunConfig
 from agentrl.config.rules import check_evaluation, check_training
+from agentrl.errors import ConfigError
 
 
 def train(options: argparse.Namespace) -> None:
     """Train a policy; its records are in `trainer.default_local_dir`."""
-    config = compose_config(options.overrides, options.config_dir)
-    check_training(config)
+    config = _config(options, partial(check_training, groups_of_one=options.verl))
     from agentrl.trainer.run import run_training  # torch and transformers come with it
 
     run_training(config)
@@ -19,8 +22,21 @@ def train(options: argparse.Namespace) -> None:
 
 def evaluate(options: argparse.Namespace) -> None:
     """Roll out on `data.val_files` and write `eval.json`."""
-    config = compose_config(options.overrides, options.config_dir)
-    check_evaluation(config)
+    config = _config(options, check_evaluation)
     from agentrl.trainer.run import run_evaluation  # torch and transformers come with it
 
     run_evaluation(config)
+
+
+def _config(options: argparse.Namespace, check: Callable[[RunConfig], None]) -> RunConfig:
+    if options.verl:
+        from agentrl.cli.verl import read_verl, verl_config  # its table is read only where it is asked for
+
+        return verl_config(read_verl(options.overrides, options.config_dir, options.config_name), check)
+    if options.config_name:
+        raise ConfigError("--config-name goes with --verl; a file of agentrl's is +experiment=NAME")
+    if verls := [override for override in options.overrides if override.lstrip("+").startswith("actor_rollout_ref.")]:
+        raise ConfigError(f"'{verls[0]}' is in verl's words: say --verl too, or actor, rollout, ref and model keys")
+    config = compose_config(options.overrides, options.config_dir)
+    check(config)
+    return config

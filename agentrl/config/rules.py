@@ -19,9 +19,9 @@ def check_rules(config: RunConfig) -> None:
         raise ConfigError("\n".join(problems))
 
 
-def check_training(config: RunConfig) -> None:
-    """The rules that hold for training alone."""
-    problems = list(_wrong_in_training(config))
+def check_training(config: RunConfig, *, groups_of_one: bool = False) -> None:
+    """The rules that hold for training alone. `groups_of_one` lets them pass: their advantage is 0."""
+    problems = list(_wrong_in_training(config, groups_of_one))
     if problems:
         raise ConfigError("\n".join(problems))
 
@@ -70,17 +70,19 @@ def _wrong(config: RunConfig) -> Iterator[str]:
         yield "'rollout.val_kwargs.n' above 1 repeats one greedy rollout: set 'rollout.val_kwargs.do_sample=true'"
 
 
-def _wrong_in_training(config: RunConfig) -> Iterator[str]:
+def _wrong_in_training(config: RunConfig, groups_of_one: bool) -> Iterator[str]:
     rollout, trainer = config.rollout, config.trainer
     if not config.data.train_files:
         yield "'data.train_files' must be given"
-    if config.algorithm.name == "grpo" and rollout.n < 2:
+    if config.algorithm.name == "grpo" and rollout.n < 2 and not groups_of_one:
         yield "'rollout.n=1' gives every group advantage 0 under grpo: set 'rollout.n' to 2 or more"
     for option in ("top_p", "top_k", "min_p"):
         if getattr(rollout, option) != type(rollout).model_fields[option].get_default():
             yield f"'rollout.{option}' changes the distribution that is sampled: training on it would be biased"
     if trainer.stop_when and not (config.data.val_files and trainer.test_freq):
         yield "'trainer.stop_when' needs 'data.val_files' and 'trainer.test_freq' above 0"
+    if trainer.log_val_generations and not (config.data.val_files and set(trainer.logger) - {"console"}):
+        yield "'trainer.log_val_generations' needs 'data.val_files' and a logger other than console"
     mini_batch = config.actor.ppo_mini_batch_size
     if mini_batch and config.data.train_batch_size % mini_batch:
         yield f"'actor.ppo_mini_batch_size={mini_batch}' must divide 'data.train_batch_size'"

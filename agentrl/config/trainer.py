@@ -22,6 +22,8 @@ class StopWhen(Section):
 class TrainerConfig(Section):
     """How long, how often, where to."""
 
+    project_name: str = "agentrl"
+    """What the run belongs to, in trackers that know projects."""
     experiment_name: str = "default"
     """Name of the run."""
     default_local_dir: Path | None = None
@@ -46,8 +48,12 @@ class TrainerConfig(Section):
     """Validate every so many steps; 0 only at the end, if at all."""
     save_freq: NonNegativeInt = 0
     """Save a checkpoint every so many steps; 0 only at the end."""
-    logger: tuple[Literal["console", "jsonl", "tensorboard"], ...] = ("console", "jsonl")
-    """Where metrics go."""
+    logger: tuple[Literal["console", "jsonl", "tensorboard", "wandb", "mlflow", "trackio"], ...] = ("console", "jsonl")
+    """Where metrics go; wandb, mlflow and trackio come with `pip install 'agentrl[trackers]'`."""
+    log_val_generations: NonNegativeInt = 0
+    """Validation samples that are logged as text, to every logger but the console."""
+    profile_steps: tuple[PositiveInt, ...] = ()
+    """Steps whose torch.profiler trace is written to profile/step-N.json in the run's folder."""
     num_threads: PositiveInt | None = 1
     """Threads torch may use on the CPU; null leaves torch's own choice."""
 

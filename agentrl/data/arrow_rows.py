@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 from pydantic import JsonValue
 
 from agentrl.data.rows import Row
-from agentrl.errors import DataError
+from agentrl.errors import DataError, suggestion
 
 _SCAN_ROWS = 1024
 
@@ -37,6 +37,16 @@ class ArrowRows:
     def where(self, row: int) -> str:
         """The name of the table and the row."""
         return f"{self._name} row {row}"
+
+    def apart(self, column: str) -> tuple[ArrowRows, pa.ChunkedArray]:
+        """The rows without a column, and that column as Arrow holds it: bytes stay bytes.
+
+        Raises:
+            DataError: there is no such column.
+        """
+        if column not in self._table.column_names:
+            raise DataError(f"{self._name}: no column '{column}'; {suggestion(column, self._table.column_names)}")
+        return ArrowRows(self._table.drop_columns([column]), self._name, self.source), self._table[column]
 
 
 def read_parquet(path: Path) -> ArrowRows:

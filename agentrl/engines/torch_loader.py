@@ -40,4 +40,7 @@ def load_torch_engine(
 def _check_length(config: PretrainedConfig, max_sequence_length: int) -> None:
     limit = getattr(config.get_text_config(), "max_position_embeddings", None)
     if limit and max_sequence_length > limit:
-        raise ConfigError(f"the model's context of {limit} tokens is shorter than the {max_sequence_length} asked for")
+        raise ConfigError(
+            f"the model's context of {limit} tokens is shorter than data.max_prompt_length + data.max_response_length,"
+            f" {max_sequence_length}"
+        )

@@ -143,7 +143,7 @@ class RolloutRunner:
             return
         if "score" not in rollout.rewards:  # a loop may have scored itself
             solution, extra = solution_view(rollout, self._chat.text, self._config.reward.include_tool_text)
-            extra_info = {"index": task.index, **task.extra_info, **extra}
+            extra_info = {"index": task.index, "prompt": list(task.messages), **task.extra_info, **extra}
             try:
                 scored = await self._reward(task.data_source, solution, task.ground_truth, extra_info)
             except InfraError as error:

@@ -1,14 +1,17 @@
-"""metrics.jsonl: one JSON object a step."""
+"""metrics.jsonl: one JSON object a step; generations.jsonl and warnings.jsonl beside it, where there are any."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-METRICS_FILE = "metrics.jsonl"
+from agentrl.telemetry.base import Generation, TrackedRun
+
+METRICS_FILE, GENERATIONS_FILE, WARNINGS_FILE = "metrics.jsonl", "generations.jsonl", "warnings.jsonl"
 
 
 class JsonlTracker:
@@ -21,8 +24,10 @@ class JsonlTracker:
 
     def __init__(self, path: Path, resumed_at: int | None = None) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        if resumed_at is not None and path.exists():
-            _drop_after(path, resumed_at)
+        self._beside = path.parent
+        if resumed_at is not None:
+            for file in (path, path.with_name(GENERATIONS_FILE), path.with_name(WARNINGS_FILE)):
+                _drop_after(file, resumed_at)
         self._file = path.open("a", encoding="utf-8")
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
@@ -31,14 +36,26 @@ class JsonlTracker:
         self._file.write(json.dumps({"step": step, **finite}, allow_nan=False) + "\n")
         self._file.flush()
 
+    def log_generations(self, step: int, generations: Sequence[Generation]) -> None:
+        """Append one line a generation to generations.jsonl."""
+        self._append(GENERATIONS_FILE, [{"step": step, **asdict(each)} for each in generations])
+
+    def log_warning(self, step: int, text: str) -> None:
+        """Append one line to warnings.jsonl."""
+        self._append(WARNINGS_FILE, [{"step": step, "warning": text}])
+
+    def _append(self, name: str, rows: Sequence[Mapping[str, object]]) -> None:
+        with (self._beside / name).open("a", encoding="utf-8") as file:
+            file.writelines(json.dumps(row) + "\n" for row in rows)
+
     def close(self) -> None:
         """Close the file."""
         self._file.close()
 
 
-def open_tracker(run_dir: Path, resumed_at: int | None = None) -> JsonlTracker:
+def open_tracker(run: TrackedRun) -> JsonlTracker:
     """The tracker of a run's metrics.jsonl."""
-    return JsonlTracker(run_dir / METRICS_FILE, resumed_at)
+    return JsonlTracker(run.folder / METRICS_FILE, run.resumed_at)
 
 
 def read_metrics(path: Path) -> Iterator[dict[str, Any]]:
@@ -53,6 +70,8 @@ def read_metrics(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _drop_after(path: Path, step: int) -> None:
+    if not path.exists():
+        return
     kept = [row for row in read_metrics(path) if row["step"] <= step]
     aside = path.with_suffix(".tmp")
     aside.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
+from textwrap import indent
 
 from torch.utils.tensorboard import SummaryWriter
+
+from agentrl.telemetry.base import Generation, TrackedRun
 
 
 class TensorBoardTracker:
@@ -25,11 +29,21 @@ class TensorBoardTracker:
             self._writer.add_scalar(name, value, step)
         self._writer.flush()
 
+    def log_generations(self, step: int, generations: Sequence[Generation]) -> None:
+        """Write one text a generation."""
+        for number, each in enumerate(generations):
+            self._writer.add_text(f"val/generation_{number}", _verbatim(asdict(each)), step)
+
     def close(self) -> None:
         """Write what is held back."""
         self._writer.close()
 
 
-def open_tracker(run_dir: Path, resumed_at: int | None = None) -> TensorBoardTracker:
+def _verbatim(values: Mapping[str, object]) -> str:
+    """One code block of Markdown a value, so that nothing a model wrote is taken for markup."""
+    return "\n\n".join(f"{name}:\n\n{indent(str(value), ' ' * 4, lambda _: True)}" for name, value in values.items())
+
+
+def open_tracker(run: TrackedRun) -> TensorBoardTracker:
     """The tracker of a run's `tensorboard` folder."""
-    return TensorBoardTracker(run_dir / "tensorboard", resumed_at)
+    return TensorBoardTracker(run.folder / "tensorboard", run.resumed_at)

@@ -8,10 +8,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from agentrl.config import RunConfig
 from agentrl.errors import ConfigError, suggestion
 from agentrl.rollouts.metrics import rollout_metrics
-from agentrl.telemetry.base import Tracker
 from agentrl.telemetry.timing import Timer
 from agentrl.trainer.checkpoint import Checkpoints
 from agentrl.trainer.parts import Metrics
+from agentrl.trainer.profiling import StepProfiler
+from agentrl.trainer.records import Records
 from agentrl.trainer.validator import Validator
 from agentrl.trajectory import Group
 
@@ -24,7 +25,7 @@ class AfterStep:
     Args:
         total_steps: where the run ends, unless `config.stop_when` ends it earlier.
         validator: None where there is nothing to validate on.
-        trackers: where metrics go.
+        records: where metrics and samples go.
     """
 
     def __init__(
@@ -34,8 +35,9 @@ class AfterStep:
         checkpoints: Checkpoints,
         publish: Publish,
         validator: Validator | None,
-        trackers: Sequence[Tracker],
+        records: Records,
         timer: Timer,
+        profiler: StepProfiler,
     ) -> None:
         self.last_validation: tuple[dict[str, float], list[Group]] | None = None
         self.first_validation: dict[str, float] | None = None
@@ -45,8 +47,9 @@ class AfterStep:
         self._checkpoints = checkpoints
         self._publish = publish
         self._validator = validator
-        self._trackers = trackers
+        self._records = records
         self._timer = timer
+        self._profiler = profiler
         self._step_started = 0.0
         self._good_enough = False
 
@@ -55,8 +58,8 @@ class AfterStep:
         step = 0 if self._checkpoints.latest_step is None else await self._checkpoints.restore()
         await self._publish(step)
         if step == 0 and self._validator and self._config.val_before_train:
-            self._log(0, await self._validate(0))
-        self._start_timing()
+            self._records.log(0, await self._validate(0))
+        self._start_step(step + 1)
         return step
 
     def finished(self, step: int) -> bool:
@@ -66,14 +69,17 @@ class AfterStep:
     async def __call__(self, step: int, groups: Sequence[Group], stats: Metrics) -> None:
         """Log step `step`, validate and save where it is time to."""
         metrics = {**self._group_metrics(groups), **stats, **self._timings(groups)}
+        self._profiler.end(step)
         if self._validator and self._due(step, self._config.test_freq):
             metrics |= await self._validate(step)
-        self._log(step, metrics)
+        self._records.log(step, metrics)
         if self._due(step, self._config.save_freq):
             await self._checkpoints.save(step)
-        self._start_timing()  # validation and saving belong to no step
+        self._start_step(step + 1)  # validation and saving belong to no step
 
-    def _start_timing(self) -> None:
+    def _start_step(self, step: int) -> None:
+        if not self.finished(step - 1):
+            self._profiler.begin(step)
         self._timer.take()
         self._step_started = time.perf_counter()
 
@@ -93,7 +99,8 @@ class AfterStep:
     async def _validate(self, step: int) -> Metrics:
         assert self._validator  # asked for only where there is one
         started = time.perf_counter()
-        self.last_validation = metrics, _ = await self._validator(step)
+        self.last_validation = metrics, groups = await self._validator(step)
+        self._records.log_generations(step, groups)
         self.first_validation = self.first_validation or metrics
         if goal := self._config.stop_when:
             if goal.metric not in metrics:
@@ -101,7 +108,3 @@ class AfterStep:
                 raise ConfigError(f"'trainer.stop_when.metric': validation has no '{goal.metric}': {hint}")
             self._good_enough = metrics[goal.metric] >= goal.at_least
         return {**metrics, "timing_s/validate": time.perf_counter() - started}
-
-    def _log(self, step: int, metrics: Metrics) -> None:
-        for tracker in self._trackers:
-            tracker.log(step, metrics)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import ParamSpec, TypeVar
 
@@ -12,16 +12,21 @@ from agentrl.algos.build import build_algorithm
 from agentrl.backends.base import Backend
 from agentrl.backends.torch.backend import load_torch_backend
 from agentrl.config import RunConfig
+from agentrl.config.document import redacted
 from agentrl.data.dialogues import Dialogue, load_dialogues
 from agentrl.data.order import TaskOrder
-from agentrl.telemetry.base import Tracker, trackers
+from agentrl.telemetry.base import TrackedRun, Tracker, trackers
+from agentrl.telemetry.jsonl import METRICS_FILE, read_metrics
 from agentrl.telemetry.timing import Timer
 from agentrl.trainer.after_step import AfterStep, Publish
 from agentrl.trainer.checkpoint import Checkpoints
 from agentrl.trainer.console import ConsoleTracker
+from agentrl.trainer.health import Health
 from agentrl.trainer.learner import Learner
 from agentrl.trainer.parts import Parts, Source
-from agentrl.trainer.rollout_parts import RolloutParts, open_rollout_parts
+from agentrl.trainer.profiling import StepProfiler
+from agentrl.trainer.records import Records
+from agentrl.trainer.rollout_parts import Brought, RolloutParts, open_rollout_parts
 from agentrl.trainer.scorer import Scorer
 from agentrl.trainer.source import LiveSource, SavedSource
 from agentrl.trainer.validator import Validator
@@ -42,7 +47,7 @@ class Run:
 
 
 @asynccontextmanager
-async def open_run(config: RunConfig) -> AsyncIterator[Run]:
+async def open_run(config: RunConfig, brought: Brought) -> AsyncIterator[Run]:
     """Build everything `config` asks for, and close it in the end.
 
     Raises:
@@ -50,7 +55,7 @@ async def open_run(config: RunConfig) -> AsyncIterator[Run]:
     """
     timer = Timer()
     async with AsyncExitStack() as stack:
-        rollouts = await stack.enter_async_context(open_rollout_parts(config))
+        rollouts = await stack.enter_async_context(open_rollout_parts(config, brought))
         source, num_rows = _source(rollouts, timer)
         total_steps = _total_steps(config, num_rows)
         policy = _policy(config, total_steps)
@@ -58,7 +63,10 @@ async def open_run(config: RunConfig) -> AsyncIterator[Run]:
         publish = _timed(timer, "publish", Publisher(policy, rollouts.engine).publish)
         checkpoints = Checkpoints(config.trainer.run_dir / "checkpoints", policy, source)
         loggers = stack.enter_context(_open_trackers(config, total_steps, checkpoints))
-        after_step = AfterStep(config, total_steps, checkpoints, publish, _validator(rollouts, publish), loggers, timer)
+        profiler = stack.enter_context(StepProfiler(config.trainer.run_dir / "profile", config.trainer.profile_steps))
+        validator = _validator(rollouts, publish)
+        records = _records(rollouts, loggers)
+        after_step = AfterStep(config, total_steps, checkpoints, publish, validator, records, timer, profiler)
         algorithm = build_algorithm(config)
         parts = Parts(
             source,
@@ -136,18 +144,26 @@ def _validator(rollouts: RolloutParts, publish: Publish) -> Validator | None:
     return Validator(rollouts.val_tasks, rollouts.collect_val(), publish, rollouts.config.reward.success_threshold)
 
 
+def _records(rollouts: RolloutParts, loggers: Sequence[Tracker]) -> Records:
+    config = rollouts.config
+    health = Health([schema.name for schema in rollouts.toolbox.schemas], compares=config.rollout.n > 1)
+    file = config.trainer.run_dir / METRICS_FILE
+    if "jsonl" in config.trainer.logger and file.exists():  # of a run that goes on: its first steps are the measure
+        health.remember(read_metrics(file))
+    return Records(loggers, health, config.trainer.log_val_generations, rollouts.chat.tokenizer.decode)
+
+
 @contextmanager
 def _open_trackers(config: RunConfig, total_steps: int, checkpoints: Checkpoints) -> Iterator[list[Tracker]]:
     resumed_at = -1 if checkpoints.latest_step is None else checkpoints.latest_step
-    names = [name for name in config.trainer.logger if name != "console"]
-    opened: list[Tracker] = [trackers.get(name)(config.trainer.run_dir, resumed_at) for name in names]
-    if "console" in config.trainer.logger:
-        opened.append(ConsoleTracker(total_steps, config.trainer.experiment_name))
-    try:
+    trainer = config.trainer
+    run = TrackedRun(trainer.run_dir, trainer.project_name, trainer.experiment_name, redacted(config), resumed_at)
+    with ExitStack() as stack:
+        opened: list[Tracker] = []
+        for name in sorted(trainer.logger, key="console".__eq__):  # the panel comes last: others print as they start
+            opened.append(ConsoleTracker(total_steps, run.name) if name == "console" else trackers.get(name)(run))
+            stack.callback(opened[-1].close)
         yield opened
-    finally:
-        for tracker in opened:
-            tracker.close()
 
 
 async def _publish_nothing(version: int) -> None:

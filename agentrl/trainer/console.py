@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from agentrl.trainer.figures import duration, num_tool_calls, number, percent, tool_outcomes
+from agentrl.trainer.sample_view import visible
 from agentrl.trainer.transcript import print_comparison, print_samples
 from agentrl.trajectory import Outcome
 
@@ -88,6 +89,11 @@ class ConsoleTracker:
             self._print(" | ".join(self._line()))
         else:
             self._live.refresh()
+
+    def log_warning(self, step: int, text: str) -> None:
+        """Print the line; above the panel where there is one."""
+        line = Text(visible(f"warning at step {step}: {text}"), "yellow")
+        self._console.print(line, soft_wrap=self._live is None)
 
     def close(self) -> None:
         """Leave the last state on the screen and give the terminal back."""

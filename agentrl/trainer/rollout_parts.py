@@ -17,15 +17,26 @@ from agentrl.errors import ConfigError
 from agentrl.interactions.loading import load_interactions
 from agentrl.models.loading import load_tokenizer
 from agentrl.registry import load_object
+from agentrl.rewards.base import Reward
 from agentrl.rewards.loading import check_data_sources, load_reward
 from agentrl.rollouts.collector import collect
 from agentrl.rollouts.runner import RolloutRunner
 from agentrl.seeds import derive_seed
 from agentrl.task import Task
+from agentrl.tools.base import BaseTool
+from agentrl.tools.function import FunctionTool
 from agentrl.tools.toolbox import Toolbox, load_toolbox
 from agentrl.trajectory import Group
 
 Collect = Callable[[Sequence[Task]], Awaitable[list[Group]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Brought:
+    """What a caller in Python brings as objects, beside or in place of what the configuration names."""
+
+    tools: Sequence[FunctionTool | BaseTool] = ()
+    reward: Reward | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +76,7 @@ class RolloutParts:
 
 
 @asynccontextmanager
-async def open_rollout_parts(config: RunConfig) -> AsyncIterator[RolloutParts]:
+async def open_rollout_parts(config: RunConfig, brought: Brought) -> AsyncIterator[RolloutParts]:
     """Build them, what is cheap to refuse first, and close them in the end.
 
     Raises:
@@ -74,12 +85,15 @@ async def open_rollout_parts(config: RunConfig) -> AsyncIterator[RolloutParts]:
     live = config.algorithm.name != "sft"
     train_tasks = _tasks(config.data.train_files, config.data.train_max_samples, config) if live else None
     val_tasks = _tasks(config.data.val_files, config.data.val_max_samples, config)
-    reward = load_reward(config.reward)
+    if brought.reward is None:
+        for tasks in filter(None, (train_tasks, val_tasks)):
+            check_data_sources(config.reward, tasks)
+    reward = brought.reward or load_reward(config.reward)
     interactions_path = config.rollout.multi_turn.interaction_config_path
     interactions = load_interactions(interactions_path) if interactions_path else None
     chat = load_chat(config)
     async with AsyncExitStack() as stack:
-        toolbox = load_toolbox(config.rollout.multi_turn)
+        toolbox = load_toolbox(config.rollout.multi_turn, extra_tools=brought.tools)
         stack.push_async_callback(toolbox.close)
         length_of = partial(_prompt_length, chat, toolbox)
         train_tasks, val_tasks = (_fitting(tasks, length_of, config) for tasks in (train_tasks, val_tasks))
@@ -102,9 +116,7 @@ def load_chat(config: RunConfig) -> ChatFormat:
 def _tasks(files: Sequence[str], max_samples: int, config: RunConfig) -> TaskTable | None:
     if not files:
         return None
-    tasks = load_tasks(files, config.data, max_samples=max_samples)
-    check_data_sources(config.reward, tasks)
-    return tasks
+    return load_tasks(files, config.data, max_samples=max_samples)
 
 
 def _fitting(tasks: TaskTable | None, length_of: Callable[[Task], int], config: RunConfig) -> TaskTable | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -13,41 +14,53 @@ import yaml
 from agentrl.config import RunConfig
 from agentrl.config.document import redacted
 from agentrl.errors import ConfigError
+from agentrl.telemetry.base import check_installed
 from agentrl.trainer.build import open_run
 from agentrl.trainer.loop import train
 from agentrl.trainer.report import CONFIG_FILE, SAMPLES_FILE, report_from_run
-from agentrl.trainer.rollout_parts import RolloutParts, open_rollout_parts
+from agentrl.trainer.rollout_parts import Brought, RolloutParts, open_rollout_parts
 from agentrl.trainer.sample_view import TextOf, sample_view
 from agentrl.trainer.transcript import print_comparison, print_samples
 from agentrl.trainer.validator import Validator
 from agentrl.trajectory import Group, Rollout
 
-NUM_SAMPLES = 3
+NOTHING = Brought()
 
 
-def run_training(config: RunConfig) -> Path:
+def run_training(config: RunConfig, brought: Brought = NOTHING) -> Path:
     """Train, and write the run's folder (design, section 6); returns it.
 
     Raises:
         AgentRLError: something cannot be used as configured.
     """
+    check_installed(config.trainer.logger)
     _prepare(config)
-    asyncio.run(_train(config))
+    asyncio.run(_train(config, brought))
     return config.trainer.run_dir
 
 
-def run_evaluation(config: RunConfig) -> dict[str, float]:
+def run_evaluation(config: RunConfig, brought: Brought = NOTHING) -> dict[str, float]:
     """Roll out on the validation tasks as validation does, print the figures and write `eval.json`.
 
     Raises:
         AgentRLError: something cannot be used as configured.
     """
     _prepare(config)
-    return asyncio.run(_evaluate(config))
+    return asyncio.run(_evaluate(config, brought))
 
 
-async def _train(config: RunConfig) -> None:
-    async with open_run(config) as run:
+def run_rollouts(config: RunConfig, brought: Brought = NOTHING) -> list[Group]:
+    """Roll every training task out once in the order of the rows, as training samples; nothing is written.
+
+    Raises:
+        AgentRLError: something cannot be used as configured.
+    """
+    _limit_threads(config)
+    return asyncio.run(_rollouts(config, brought))
+
+
+async def _train(config: RunConfig, brought: Brought) -> None:
+    async with open_run(config, brought) as run:
         await train(run.parts)
     first, last = run.after_step.first_validation, run.after_step.last_validation
     if last:
@@ -58,8 +71,8 @@ async def _train(config: RunConfig) -> None:
     print(f"report: {report_from_run(config.trainer.run_dir)}")
 
 
-async def _evaluate(config: RunConfig) -> dict[str, float]:
-    async with open_rollout_parts(config) as parts:
+async def _evaluate(config: RunConfig, brought: Brought) -> dict[str, float]:
+    async with open_rollout_parts(config, brought) as parts:
         assert parts.val_tasks is not None  # check_evaluation asked for them
         validator = Validator(
             parts.val_tasks, parts.collect_val(), _keep_loaded_weights, config.reward.success_threshold
@@ -72,6 +85,13 @@ async def _evaluate(config: RunConfig) -> dict[str, float]:
     return metrics
 
 
+async def _rollouts(config: RunConfig, brought: Brought) -> list[Group]:
+    async with open_rollout_parts(config, brought) as parts:
+        assert parts.train_tasks is not None  # the only source that rollouts have
+        tasks = [replace(task, uid=f"task-{task.index}") for task in parts.train_tasks]
+        return await parts.collect_train()(tasks)
+
+
 async def _keep_loaded_weights(version: int) -> None:
     """Evaluation rolls out with the weights the engine was loaded with."""
 
@@ -82,6 +102,10 @@ def _prepare(config: RunConfig) -> None:
         raise ConfigError(f"'{folder}' holds a run: set trainer.default_local_dir, or trainer.resume_mode=auto")
     folder.mkdir(parents=True, exist_ok=True)
     (folder / CONFIG_FILE).write_text(yaml.safe_dump(redacted(config), sort_keys=False))
+    _limit_threads(config)
+
+
+def _limit_threads(config: RunConfig) -> None:
     if config.trainer.num_threads:
         torch.set_num_threads(config.trainer.num_threads)
 

@@ -65,6 +65,14 @@ def test_all_mistakes_are_told_at_once() -> None:
             },
             "'trainer.stop_when' needs",
         ),
+        (
+            {
+                "data": {"train_files": ["a"], "val_files": ["b"]},
+                "rollout": {"n": 2},
+                "trainer": {"log_val_generations": 4, "logger": ["console"]},
+            },
+            "'trainer.log_val_generations' needs",
+        ),
     ],
 )
 def test_training_has_rules_of_its_own(values, complaint) -> None:

@@ -8,7 +8,7 @@ import math
 import pytest
 
 from agentrl.errors import UnknownNameError
-from agentrl.telemetry.base import trackers
+from agentrl.telemetry.base import TrackedRun, trackers
 from agentrl.telemetry.jsonl import JsonlTracker, read_metrics
 
 
@@ -49,10 +49,10 @@ def test_tensorboard_reads_back_what_was_logged_and_hides_what_was_redone(tmp_pa
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     open_tracker = trackers.get("tensorboard")
-    for resumed_at, steps in ((None, (1, 2, 3)), (1, (2,))):
-        tracker = open_tracker(tmp_path, resumed_at)
+    for resumed_at, steps in ((-1, (1, 2, 3)), (1, (2,))):
+        tracker = open_tracker(TrackedRun(tmp_path, resumed_at=resumed_at))
         for step in steps:
-            tracker.log(step, {"reward/mean": step / 10 + (resumed_at or 0)})
+            tracker.log(step, {"reward/mean": step / 10 + max(resumed_at, 0)})
         tracker.close()
     events = EventAccumulator(str(tmp_path / "tensorboard"))
     events.Reload()
@@ -60,7 +60,7 @@ def test_tensorboard_reads_back_what_was_logged_and_hides_what_was_redone(tmp_pa
 
 
 def test_trackers_by_name(tmp_path):
-    tracker = trackers.get("jsonl")(tmp_path, None)
+    tracker = trackers.get("jsonl")(TrackedRun(tmp_path))
     tracker.log(1, {"x": 1.0})
     tracker.close()
     assert rows(tmp_path / "metrics.jsonl") == [{"step": 1, "x": 1.0}]

@@ -47,7 +47,8 @@ def untimed(row: dict[str, float]) -> dict[str, float]:
 
 
 def test_a_run_leaves_everything_it_promises(task_folder, tmp_path, capsys):
-    assert grpo(task_folder, tmp_path, "trainer.total_training_steps=3", "trainer.logger=[jsonl,tensorboard]") == 0
+    options = ["trainer.logger=[jsonl,tensorboard]", "trainer.log_val_generations=2", "trainer.profile_steps=[2]"]
+    assert grpo(task_folder, tmp_path, "trainer.total_training_steps=3", *options) == 0
     assert [row["step"] for row in rows(tmp_path)] == [0, 1, 2, 3]
     assert "val/success" in rows(tmp_path)[0]
     assert {"reward/mean", "actor/loss", "timing_s/collect", "perf/tokens_per_s"} <= rows(tmp_path)[1].keys()
@@ -56,14 +57,19 @@ def test_a_run_leaves_everything_it_promises(task_folder, tmp_path, capsys):
     assert len(json.loads((tmp_path / "samples.json").read_text())) == 3
     assert "<svg" in (tmp_path / "report.html").read_text()
     assert list((tmp_path / "tensorboard").iterdir())
+    generations = [json.loads(line) for line in (tmp_path / "generations.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in generations] == [0, 0, 2, 2, 3, 3]
+    assert generations[0]["input"] == generations[2]["input"]  # the same tasks every time
+    trace = json.loads((tmp_path / "profile/step-2.json").read_text())["traceEvents"]
+    assert len({event["tid"] for event in trace if event.get("name") == "aten::mm"}) == 2  # engine and backend
     assert "report:" in capsys.readouterr().out
 
 
 def test_a_run_that_was_stopped_goes_on_as_if_it_never_had(task_folder, tmp_path):
     whole, halves = tmp_path / "whole", tmp_path / "halves"
-    assert grpo(task_folder, whole, "trainer.total_training_steps=4") == 0
-    assert grpo(task_folder, halves, "trainer.total_training_steps=2") == 0
-    assert grpo(task_folder, halves, "trainer.total_training_steps=4") == 0
+    for run, num_steps in ((whole, 4), (halves, 2), (halves, 4)):
+        schedule = "actor.optim.total_updates=4"  # of the whole run, also for its first half
+        assert grpo(task_folder, run, f"trainer.total_training_steps={num_steps}", schedule) == 0
     assert weights(whole) == weights(halves)
     assert list(map(untimed, rows(whole))) == list(map(untimed, rows(halves)))
 

@@ -1,0 +1,90 @@
+"""verl's command line: the same keys, the same grammar, the same YAML files, agentrl's run."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import cast
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import OverrideType
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
+
+from agentrl.compat.verl_keys.table import DEFAULTS
+from agentrl.compat.verl_keys.translate import flattened, in_verls_words, nested, translate
+from agentrl.config import RunConfig, validate_config
+from agentrl.errors import ConfigError, suggestion
+
+_BASES = ("ppo_trainer", "_self_")
+
+
+def read_verl(overrides: Sequence[str], folder: Path | None = None, name: str | None = None) -> dict[str, object]:
+    """What `a.b=c` overrides, over a YAML file of verl's, say: nested, interpolations resolved.
+
+    Args:
+        overrides: in Hydra's grammar; a leading `+` or `++` is allowed and means nothing here.
+        folder, name: of a YAML file, as in Hydra's --config-path and --config-name.
+
+    Raises:
+        ConfigError: they cannot be read.
+    """
+    try:
+        parsed = OverridesParser.create().parse_overrides(list(overrides))
+        said = OmegaConf.merge(_file(folder, name), *map(_override, parsed))
+        whole = OmegaConf.to_container(OmegaConf.merge(nested(DEFAULTS), said), resolve=True)
+        keys = dict(flattened(cast("dict[str, object]", OmegaConf.to_container(said))))
+    except (HydraException, OmegaConfBaseException, YAMLError) as error:
+        raise ConfigError(" ".join(str(error).split())) from None
+    values = dict(flattened(cast("dict[str, object]", whole)))
+    return nested({key: values[key] for key in keys})
+
+
+def verl_config(values: Mapping[str, object], check: Callable[[RunConfig], object]) -> RunConfig:
+    """agentrl's configuration for verl's nested keys, checked; says on stderr what has no meaning here, once each.
+
+    Args:
+        check: the rules of what is to be done.
+
+    Raises:
+        ConfigError: it cannot be honoured; in the words of the keys that were given.
+    """
+    draft = translate(values)
+    try:
+        config = validate_config(nested(draft.values))
+        check(config)
+    except ConfigError as error:
+        raise ConfigError(in_verls_words(str(error), draft.said_as)) from None
+    for notice in draft.notices:
+        print(f"agentrl: notice: {notice}", file=sys.stderr)
+    return config
+
+
+def _override(override):  # type: ignore[no-untyped-def]  # Hydra's Override; hydra has no types
+    key = override.key_or_group
+    if override.is_sweep_override():
+        raise ConfigError(f"'{key}' has several values: write them as a list, {key}=[a,b]")
+    if override.type == OverrideType.DEL:
+        raise ConfigError(f"'~{key}': nothing can be taken away; say what it should be instead")
+    return OmegaConf.create(nested({key: override.value()}))
+
+
+def _file(folder: Path | None, name: str | None) -> DictConfig:
+    """The YAML file's own keys; what it builds on must be verl's PPO defaults, which are in the table."""
+    if folder is None and name in (None, "ppo_trainer"):
+        return OmegaConf.create({})
+    path = ((folder or Path("config")) / (name or "ppo_trainer")).with_suffix(".yaml")
+    if not path.is_file():
+        names = [file.stem for file in path.parent.glob("*.yaml")]
+        raise ConfigError(f"there is no file '{path}': {suggestion(path.stem, names)}")
+    content = OmegaConf.load(path)
+    if not isinstance(content, DictConfig):
+        raise ConfigError(f"{path}: expected keys and values")
+    for base in content.pop("defaults", []):
+        if base not in _BASES:
+            raise ConfigError(f"{path}: builds on '{base}'; only ppo_trainer is known here")
+    content.pop("hydra", None)
+    return content

@@ -1,0 +1,105 @@
+"""Where one key of verl's means something only together with others."""
+
+from __future__ import annotations
+
+from agentrl.compat.verl_keys.draft import Draft, whole
+from agentrl.compat.verl_keys.trainer import missing_loggers
+
+_ROLLOUT = "actor_rollout_ref.rollout"
+_ACTOR = "actor_rollout_ref.actor"
+_TOOLS = ("rollout.multi_turn.tool_config_path", "rollout.multi_turn.function_tool_path")
+
+
+def adjust(draft: Draft) -> None:
+    """Bring the values into line with each other, as verl would."""
+    for rule in (_groups_of_one, _validation, _turns, _agent_loop, _schedule, _clip, _folder, _loggers):
+        rule(draft)
+
+
+def _groups_of_one(draft: Draft) -> None:
+    if draft.number("rollout.n") == 1:
+        draft.notices.append(
+            f"'{_ROLLOUT}.n=1' leaves nothing to compare: a group of one has advantage 0 (verl would train on its raw "
+            f"score), so only a KL or entropy term can move the policy. Set '{_ROLLOUT}.n' to 2 or more"
+        )
+
+
+def _validation(draft: Draft) -> None:
+    """verl's agent loops sample in validation by temperature, top_p and top_k, whatever do_sample says."""
+    prefix = "rollout.val_kwargs"
+    greedy = _as_float(draft.values.get(f"{prefix}.temperature", 0.0)) == 0.0
+    draft.values[f"{prefix}.do_sample"] = not greedy
+    if not greedy:
+        return
+    for option in ("temperature", "top_p", "top_k"):
+        draft.values.pop(f"{prefix}.{option}", None)
+    if draft.number(f"{prefix}.n") > 1:
+        draft.values[f"{prefix}.n"] = 1
+        draft.notices.append(
+            f"'{_ROLLOUT}.val_kwargs.n' is taken as 1: greedy rollouts of one task are all the same, "
+            f"and '{_ROLLOUT}.val_kwargs.temperature' is 0"
+        )
+
+
+def _turns(draft: Draft) -> None:
+    """After N answers (of tools or a simulated user) the model has had N + 1 turns."""
+    limits = {f"{_ROLLOUT}.multi_turn.max_assistant_turns": 0, f"{_ROLLOUT}.multi_turn.max_user_turns": 1}
+    given = [turns + extra for key, extra in limits.items() if (turns := whole(draft.given.get(key), 0)) > 0]
+    if given:
+        draft.values["rollout.multi_turn.max_assistant_turns"] = min(given)
+
+
+def _agent_loop(draft: Draft) -> None:
+    multi_turn = str(draft.given.get(f"{_ROLLOUT}.multi_turn.enable", False)).lower() in ("true", "1")
+    if multi_turn and any(map(draft.values.get, _TOOLS)) and not _said(draft, "rollout.agent.default_agent_loop"):
+        draft.values["rollout.agent.default_agent_loop"] = "tool_agent"
+        draft.notices.append(
+            f"rows that name no agent loop take tool_agent, as '{_ROLLOUT}.multi_turn.enable' and tools are set; "
+            f"'{_ROLLOUT}.agent.default_agent_loop' says otherwise"
+        )
+
+
+def _schedule(draft: Draft) -> None:
+    """verl moves its schedule once a step, agentrl once an update."""
+    if whole(draft.given.get(f"{_ACTOR}.optim.lr_warmup_steps"), 0) > 0:
+        mini_batch = draft.number("actor.ppo_mini_batch_size", draft.number("data.train_batch_size"))
+        updates = draft.number("actor.ppo_epochs") * max(1, draft.number("data.train_batch_size") // max(1, mini_batch))
+        draft.values["actor.optim.lr_warmup_steps"] = draft.number("actor.optim.lr_warmup_steps", 0) * updates
+
+
+def _clip(draft: Draft) -> None:
+    sides = [f"{_ACTOR}.clip_ratio_low", f"{_ACTOR}.clip_ratio_high"]
+    if draft.given.get(f"{_ACTOR}.clip_ratio", 0.2) != 0.2 and not any(side in draft.given for side in sides):
+        draft.notices.append(
+            f"'{_ACTOR}.clip_ratio' has no effect beside the defaults of '{sides[0]}' and '{sides[1]}', 0.2, "
+            "as in verl: set those"
+        )
+
+
+def _folder(draft: Draft) -> None:
+    if not draft.values.get("trainer.default_local_dir"):
+        names = [str(draft.values[f"trainer.{name}"]) for name in ("project_name", "experiment_name")]
+        draft.values["trainer.default_local_dir"] = "/".join(["checkpoints", *names])
+
+
+def _loggers(draft: Draft) -> None:
+    if missing := missing_loggers(draft.given.get("trainer.logger") or []):
+        draft.notices.append(
+            f"'trainer.logger': {', '.join(missing)} is not in this version; "
+            f"metrics go to {', '.join(_names(draft.values['trainer.logger']))}"
+        )
+
+
+def _names(value: object) -> list[str]:
+    return [str(item) for item in value] if isinstance(value, list | tuple) else []
+
+
+def _said(draft: Draft, target: str) -> bool:
+    return draft.said_as.get(target) in draft.given
+
+
+def _as_float(value: object) -> float:
+    try:
+        return float(str(value))
+    except ValueError:
+        return 1.0  # not a number: it is refused where its type is checked

@@ -1,0 +1,88 @@
+"""verl's `data.*` and `actor_rollout_ref.model.*`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from agentrl.compat.verl_keys.rows import Fixed, Hint, Mapped, Row
+
+_MODEL = "actor_rollout_ref.model"
+_LOADER = "rows are read one by one, as they are needed"
+_SPEED = "a speed or memory switch of verl's own"
+_NO_LORA = "there is no LoRA in this version, so it has nothing to shape"
+
+
+def expand_home(value: object) -> str:
+    """`~` made the home folder."""
+    return str(Path(str(value)).expanduser()) if str(value).startswith("~") else str(value)
+
+
+DATA: tuple[Row, ...] = (
+    Mapped("data.train_files", "data.train_files", note="one file or a list"),
+    Mapped("data.val_files", "data.val_files", note="one file or a list"),
+    Mapped("data.prompt_key", "data.prompt_key", "prompt"),
+    Mapped("data.train_batch_size", "data.train_batch_size", 1024, note="prompts a step, as in verl"),
+    Mapped("data.max_prompt_length", "data.max_prompt_length", 512),
+    Mapped("data.max_response_length", "data.max_response_length", 512),
+    Mapped("data.filter_overlong_prompts", "data.filter_overlong_prompts", False),
+    Mapped("data.shuffle", "data.shuffle", True),
+    Mapped("data.seed", "data.seed"),
+    Mapped("data.train_max_samples", "data.train_max_samples", -1),
+    Mapped("data.val_max_samples", "data.val_max_samples", -1),
+    Mapped("data.apply_chat_template_kwargs", "data.apply_chat_template_kwargs"),
+    Mapped("data.tool_config_path", "rollout.multi_turn.tool_config_path", read=expand_home),
+    Mapped("data.function_tool_path", "rollout.multi_turn.function_tool_path", read=expand_home),
+    Fixed("data.truncation", ("error",), "leave longer prompts out with data.filter_overlong_prompts=True"),
+    Fixed("data.reward_fn_key", ("data_source",), "name the column data_source"),
+    Fixed("data.gen_batch_size", (None,), "say data.train_batch_size alone"),
+    Fixed("data.custom_cls.*", (None,), "write the rows to a Parquet or JSON file"),
+    Fixed("data.sampler.*", (None,), "use data.shuffle and data.seed"),
+    Fixed("data.datagen.*", (None,), "write the rows to a Parquet or JSON file"),
+    *(Hint(f"data.{key}", _LOADER) for key in ("dataloader_num_workers", "filter_overlong_prompts_workers", "use_shm")),
+    Hint("data.val_batch_size", "validation rolls all its tasks out at once"),
+    Hint("data.validation_shuffle", "validation takes every row, whatever the order"),
+    Hint("data.tokenizer", "the model's own is used, or actor_rollout_ref.model.tokenizer_path"),
+    Hint("data.trust_remote_code", "use actor_rollout_ref.model.trust_remote_code"),
+    *(
+        Hint(f"data.{key}", "the prompt is always kept as messages")
+        for key in ("return_raw_chat", "return_raw_input_ids", "return_full_prompt")
+    ),
+    *(
+        Hint(f"data.{key}", "images, videos and audio are not in this version; rows that hold some are refused")
+        for key in ("image_key", "video_key", "audio_key", "image_patch_size", "return_multi_modal_inputs")
+    ),
+    Hint("data.mm_processor_kwargs.*", "images, videos and audio are not in this version"),
+)
+
+MODEL: tuple[Row, ...] = (
+    Mapped(f"{_MODEL}.path", "model.path", read=expand_home),
+    Mapped(f"{_MODEL}.tokenizer_path", "model.tokenizer_path", read=expand_home),
+    Mapped(f"{_MODEL}.trust_remote_code", "model.trust_remote_code", False),
+    Mapped(f"{_MODEL}.enable_gradient_checkpointing", "model.enable_gradient_checkpointing", True),
+    Mapped(f"{_MODEL}.override_config.attn_implementation", "model.attn_implementation"),
+    Fixed(f"{_MODEL}.override_config.*", (None,), "change the model's own config.json"),
+    Fixed(f"{_MODEL}.custom_chat_template", (None,), "put it into a file, model.chat_template=FILE"),
+    Fixed(f"{_MODEL}.hf_config_path", (None,), "put config.json beside the weights"),
+    Fixed(f"{_MODEL}.external_lib", (None,), "import it in your reward or agent loop file"),
+    Fixed(f"{_MODEL}.lora_rank", (0,), "all weights are trained in this version: lora_rank=0"),
+    Fixed(f"{_MODEL}.lora.rank", (0,), "all weights are trained in this version: lora.rank=0"),
+    *(
+        Fixed(f"{_MODEL}.{key}", (None,), "merge the adapter into the model first")
+        for key in ("lora_adapter_path", "lora.adapter_path")
+    ),
+    Fixed(f"{_MODEL}.mtp.enable", (None, False), "leave it out: not in this version"),
+    Hint(f"{_MODEL}.mtp.*", "no effect without mtp.enable"),
+    *(Hint(f"{_MODEL}.{key}", _NO_LORA) for key in ("lora_alpha", "target_modules", "exclude_modules", "lora.*")),
+    *(
+        Hint(f"{_MODEL}.{key}", _SPEED)
+        for key in (
+            "use_remove_padding",
+            "use_liger",
+            "use_fused_kernels",
+            "fused_kernel_options.*",
+            "tiled_mlp.*",
+            "use_shm",
+            "enable_activation_offload",
+        )
+    ),
+)

@@ -1,0 +1,131 @@
+"""verl's `trainer.*`, and what starts its cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from agentrl.compat.verl_keys.data import expand_home
+from agentrl.compat.verl_keys.rows import Fixed, Hint, Mapped, Row, choices, one_of
+from agentrl.errors import ConfigError, suggestion
+
+_LOGGERS = ("wandb", "mlflow", "swanlab", "vemlp_wandb", "tensorboard", "console", "clearml", "trackio", "rl_insight")
+_ONE_PROCESS = "set it to 1: one process drives one device in this version"
+_NO_RAY = "nothing is started on a cluster in this version"
+_KEPT = "checkpoints are kept whole, all of them, in the run's folder"
+
+
+def _every(value: object) -> int:
+    """-1, verl's never, is 0 here."""
+    return max(0, int(str(value)))
+
+
+def read_loggers(value: object) -> tuple[str, ...]:
+    """The trackers of this version among those named; metrics.jsonl is always written, as the report needs it."""
+    names = ["jsonl" if name == "file" else name for name in ([value] if isinstance(value, str) else _list(value))]
+    valid = choices("trainer.logger")
+    for name in names:
+        if name not in valid and name not in _LOGGERS:
+            raise ConfigError(f"there is no logger '{name}': {suggestion(str(name), [*valid, *_LOGGERS])}")
+    return tuple(dict.fromkeys(name for name in [*names, "jsonl"] if name in valid))
+
+
+def missing_loggers(value: object) -> list[str]:
+    """Those that verl has and this version has not."""
+    names = [value] if isinstance(value, str) else _list(value)
+    return [name for name in names if name in _LOGGERS and name not in choices("trainer.logger")]
+
+
+def _list(value: object) -> list[str]:
+    if not isinstance(value, list | tuple):
+        raise ConfigError(f"expected a name or a list of names, got {value!r}")
+    return [str(item) for item in value]
+
+
+def _device(value: object) -> Mapping[str, object]:
+    return {"actor.device": str(value), "rollout.device": str(value)}
+
+
+TRAINER: tuple[Row, ...] = (
+    Mapped(
+        "trainer.total_epochs",
+        "trainer.total_epochs",
+        30,
+        note="every row is drawn; verl leaves out the rows that fill no last batch of an epoch",
+    ),
+    Mapped("trainer.total_training_steps", "trainer.total_training_steps"),
+    Mapped("trainer.project_name", "trainer.project_name", "verl_examples"),
+    Mapped("trainer.experiment_name", "trainer.experiment_name", "gsm8k"),
+    Mapped(
+        "trainer.default_local_dir",
+        "trainer.default_local_dir",
+        read=expand_home,
+        note="the whole run's folder; by default checkpoints/<project_name>/<experiment_name>, as in verl",
+    ),
+    Mapped(
+        "trainer.logger",
+        "trainer.logger",
+        read=read_loggers,
+        note="a name or a list; metrics.jsonl (file) is always written; those not in this version are left out",
+    ),
+    Mapped("trainer.save_freq", "trainer.save_freq", -1, _every, "-1 becomes 0: only at the end"),
+    Mapped("trainer.test_freq", "trainer.test_freq", -1, _every, "-1 becomes 0: only at the end"),
+    Mapped("trainer.log_val_generations", "trainer.log_val_generations", 0),
+    *(
+        Mapped(key, "trainer.profile_steps", note="a torch.profiler trace of each")
+        for key in ("trainer.profile_steps", "global_profiler.steps")
+    ),
+    Mapped("trainer.val_before_train", "trainer.val_before_train", True),
+    Mapped("trainer.resume_mode", "trainer.resume_mode", "auto", one_of("trainer.resume_mode")),
+    Mapped(
+        "trainer.device",
+        ("actor.device", "rollout.device"),
+        read=_device,
+        note="by default a CUDA GPU where there is one, else the CPU",
+    ),
+    Fixed("trainer.n_gpus_per_node", (1,), _ONE_PROCESS, "one process drives one device"),
+    Fixed("trainer.nnodes", (1,), _ONE_PROCESS, "one process drives one device"),
+    Fixed(
+        "trainer.critic_warmup", (0,), "set it to 0: there is no critic to warm up, and the policy would wait for it"
+    ),
+    *(
+        Fixed(f"skip.{part}.enable", (False,), "leave it out: every step rolls out anew")
+        for part in ("rollout", "rollout_tq", "async_rollout")
+    ),
+    Hint("skip.*", "no effect without its enable"),
+    Fixed("trainer.val_only", (False,), "use `agentrl eval --verl`"),
+    Fixed("trainer.resume_from_path", (None, ""), "put the run's folder into trainer.default_local_dir"),
+    Fixed("trainer.v1.trainer_mode", (None, "sync"), "training is on-policy in this version: sync"),
+    Fixed("trainer.checkpoint_callback_class", (None,), "leave it out: not in this version"),
+    Hint("trainer.v1.*", "there is one trainer"),
+    Hint("trainer.use_v1", "there is one trainer"),
+    Hint("trainer.use_legacy_worker_impl", "there is one trainer"),
+    Hint("trainer.balance_batch", "one process trains on the whole batch"),
+    *(
+        Hint(f"trainer.{key}", "a run's samples.json and report.html show rollouts")
+        for key in ("rollout_data_dir", "validation_data_dir")
+    ),
+    *(
+        Hint(f"trainer.{key}", _KEPT)
+        for key in (
+            "max_actor_ckpt_to_keep",
+            "max_critic_ckpt_to_keep",
+            "del_local_ckpt_after_load",
+            "remove_previous_ckpt_in_save",
+            "default_hdfs_dir",
+            "esi_redundant_time",
+        )
+    ),
+    *(
+        Hint(key, _NO_RAY)
+        for key in (
+            "trainer.ray_wait_register_center_timeout",
+            "ray_kwargs.*",
+            "ray_init.*",
+            "transfer_queue.*",
+            "actor_rollout_ref.hybrid_engine",
+            "actor_rollout_ref.nccl_timeout",
+        )
+    ),
+    *(Hint(key, "a profiler of verl's own") for key in ("global_profiler.*", "trainer.npu_profile.*")),
+    Hint("hydra.*", "where the run's files go: trainer.default_local_dir"),
+)

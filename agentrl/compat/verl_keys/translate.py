@@ -1,0 +1,105 @@
+"""From verl's keys to agentrl's: what is mapped, what is said to have no meaning here, what is refused."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+from agentrl.compat.verl_keys.adjust import adjust
+from agentrl.compat.verl_keys.draft import Draft
+from agentrl.compat.verl_keys.rows import Fixed, Hint, Mapped
+from agentrl.compat.verl_keys.table import BY_KEY, DEFAULTS, ROWS, find, is_leaf, own_keys
+from agentrl.errors import ConfigError, suggestion
+
+_VERLS_NAMES = {
+    row.targets: row.key for row in reversed(ROWS) if isinstance(row, Mapped) and isinstance(row.targets, str)
+}
+
+
+def translate(nested: Mapping[str, object]) -> Draft:
+    """What verl's keys, nested as in its YAML, mean here; verl's own defaults stand in for what is not said.
+
+    Raises:
+        ConfigError: unknown keys, values that cannot be honoured, keys that contradict each other; a line each.
+    """
+    draft = Draft(dict(flattened(nested)))
+    problems: list[str] = []
+    for key, default in DEFAULTS.items():
+        if key not in draft.given:
+            problems += _take(draft, key, default)
+    for key, value in draft.given.items():
+        problems += _take(draft, key, value)
+    if problems:
+        raise ConfigError("\n".join(problems))
+    adjust(draft)
+    return draft
+
+
+def flattened(nested: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
+    """Dotted keys and their values; a mapping is a value where the table, or agentrl, says so."""
+    for name, value in nested.items():
+        key = f"{prefix}{name}"
+        if isinstance(value, Mapping) and value and not is_leaf(key):
+            yield from flattened(value, f"{key}.")
+        else:
+            yield key, value
+
+
+def nested(values: Mapping[str, object]) -> dict[str, object]:
+    """Dotted keys as nested mappings."""
+    tree: dict[str, object] = {}
+    for key, value in values.items():
+        *sections, leaf = key.split(".")
+        branch = tree
+        for section in sections:
+            inner = branch.setdefault(section, {})
+            assert isinstance(inner, dict)  # a key of the table is never a section too
+            branch = inner
+        branch[leaf] = value
+    return tree
+
+
+def in_verls_words(message: str, said_as: Mapping[str, str]) -> str:
+    """An error message with agentrl's keys named as the user said them, or as verl would."""
+    names = _VERLS_NAMES | dict(said_as)
+
+    def renamed(match: re.Match[str]) -> str:
+        return f"'{names.get(match[1], match[1])}"
+
+    return re.sub(r"'([\w.]+)(?=['=])", renamed, message)
+
+
+def _take(draft: Draft, key: str, value: object) -> list[str]:
+    """Enter one key; answers what is wrong with it, if anything."""
+    row = find(key)
+    if row is None:
+        return [f"unknown key '{key}': {suggestion(key, _sayable())}"]
+    if isinstance(row, Mapped):
+        return _map(draft, row, value)
+    if isinstance(row, Fixed) and not row.allows(value):
+        return [f"'{key}={value}' cannot be honoured here: {row.instead}"]
+    if why := row.why if isinstance(row, Hint) else row.notice:
+        draft.notices.append(f"'{key}' has no meaning here: {why}")
+    return []
+
+
+def _map(draft: Draft, row: Mapped, value: object) -> list[str]:
+    if value is None:  # verl's null is "not said": agentrl's default, which verl's may have hidden
+        for target in row.names:
+            draft.values.pop(target, None)
+        return []
+    try:
+        translated = row.values(value)
+    except (ConfigError, TypeError, ValueError) as error:
+        default = "" if row.key in draft.given else f" (verl's default {value})"
+        return [f"'{row.key}'{default}: {error}"]
+    for target, item in translated.items():
+        other = draft.said_as.get(target)
+        if other in draft.given and other != row.key and row.key in draft.given and draft.values.get(target) != item:
+            return [f"'{other}' and '{row.key}' say different things of the same"]
+        draft.values[target], draft.said_as[target] = item, row.key
+    return []
+
+
+def _sayable() -> set[str]:
+    return {key.removesuffix(".*") for key in BY_KEY} | own_keys()

@@ -1,0 +1,70 @@
+"""From a dataset as it is published to Parquet files of tasks in verl's columns; what the preparing scripts share."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TypeAlias
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from agentrl.data.arrow_rows import ArrowRows
+from agentrl.data.fields import FieldError
+from agentrl.data.rows import Row, Rows, open_rows
+from agentrl.errors import DataError
+
+MakeTask: TypeAlias = Callable[[Row, str, int], dict[str, object]]
+"""(row, split, its number) -> the task's columns; raises FieldError for a row that is no task."""
+
+
+def preparing_parser(description: str | None, out: str, dataset: str) -> argparse.ArgumentParser:
+    """The options every script takes: `--out`, `--train` and `--test`.
+
+    Args:
+        dataset: on the hub, read where no file is given.
+    """
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path(out))
+    for split in ("train", "test"):
+        parser.add_argument(f"--{split}", default=f"{dataset}:{split}", help="file, or dataset on the hub")
+    return parser
+
+
+def prepare_splits(arguments: argparse.Namespace, make_task: MakeTask, kept: str | None = None) -> None:
+    """Write both splits and say how many tasks they have; see `write_tasks`."""
+    for split in ("train", "test"):
+        path = write_tasks(getattr(arguments, split), split, arguments.out, make_task, kept)
+        print(f"{path}: {pq.read_metadata(path).num_rows} tasks")
+
+
+def write_tasks(source: str, split: str, out: Path, make_task: MakeTask, kept: str | None = None) -> Path:
+    """Write `out`/`split`.parquet from a file or a dataset on the hub; returns its path.
+
+    Args:
+        kept: a column that goes over as it is, such as images; only Parquet files and the hub have such.
+
+    Raises:
+        DataError: the source or one of its rows cannot be used.
+    """
+    rows = open_rows(source)
+    column = None
+    if kept is not None:
+        if not isinstance(rows, ArrowRows):
+            raise DataError(f"{source}: '{kept}' can only be read from Parquet files and the hub")
+        rows, column = rows.apart(kept)
+    table = pa.Table.from_pylist(list(_tasks(rows, split, make_task)))
+    if column is not None:
+        table = table.append_column(str(kept), column)
+    out.mkdir(parents=True, exist_ok=True)
+    pq.write_table(table, out / f"{split}.parquet")
+    return out / f"{split}.parquet"
+
+
+def _tasks(rows: Rows, split: str, make_task: MakeTask) -> Iterator[dict[str, object]]:
+    for index, row in enumerate(rows.scan(len(rows))):
+        try:
+            yield make_task(row, split, index)
+        except FieldError as error:
+            raise DataError(f"{rows.where(index)}: {error}") from error

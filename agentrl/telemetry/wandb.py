@@ -1,0 +1,56 @@
+"""Weights & Biases; its own environment variables (WANDB_MODE=offline, WANDB_API_KEY, …) hold."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+
+import wandb
+
+from agentrl.errors import ConfigError
+from agentrl.telemetry.base import Generation, TrackedRun, as_table
+
+
+class WandbTracker:
+    """One run of wandb, kept locally under `<run>/wandb`; a resumed run goes on under the same id.
+
+    Raises:
+        ConfigError: wandb cannot start, such as without an API key.
+    """
+
+    def __init__(self, run: TrackedRun) -> None:
+        run_id = run.kept_id("wandb", lambda: secrets.token_hex(4))
+        try:
+            self._run = wandb.init(
+                project=run.project,
+                name=run.name,
+                id=run_id,
+                resume="allow",
+                dir=str(run.folder),
+                config=dict(run.config),
+                settings=wandb.Settings(console="off"),  # a redrawn panel would fill its log
+            )
+        except wandb.Error as error:
+            raise ConfigError(f"'trainer.logger': wandb cannot start: {' '.join(str(error).split())}") from error
+        # wandb's own step only grows: steps done again after a resume would be dropped in silence
+        self._run.define_metric("*", step_metric="step")
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Log one row."""
+        self._run.log({**metrics, "step": step})
+
+    def log_generations(self, step: int, generations: Sequence[Generation]) -> None:
+        """Log a table."""
+        columns, rows = as_table(generations)
+        self._run.log({"val/generations": wandb.Table(columns=columns, data=rows), "step": step})
+
+    def log_warning(self, step: int, text: str) -> None:
+        """Raise an alert."""
+        self._run.alert(title=f"step {step}", text=text)
+
+    def close(self) -> None:
+        """Upload what is held back."""
+        self._run.finish()
+
+
+open_tracker = WandbTracker

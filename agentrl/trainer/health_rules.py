@@ -1,0 +1,232 @@
+"""What is not healthy in a run's metrics: one pure function a rule, of the run's first and latest steps.
+
+| rule            | fires when                                                                              |
+|-----------------|-----------------------------------------------------------------------------------------|
+| skipped_updates | an update of this step was skipped, or its loss or gradient norm is not finite          |
+| kl              | KL from the sampling policy above 0.1 nats a token in this step                         |
+| clipped         | more than 30 % of the ratios clipped in this step                                       |
+| all_zero        | every reward 0, for 5 steps                                                             |
+| all_one         | every reward the same and every rollout a success, for 5 steps                          |
+| no_contrast     | every group of equal rewards, for 5 steps, and neither of the two above                 |
+| length_limit    | 99 % of the rollouts stopped at a limit of tokens or turns, for 3 steps                 |
+| unused_tools    | a tool that is offered was not called in the latest 10 steps                            |
+| tool_failures   | over 5 steps with 10 calls or more: 20 % timeouts and failures of the world around,     |
+|                 | or 50 % errors of the tool, or 50 % calls that could not be read                        |
+| infra_failures  | 20 % of the rollouts failed from outside the policy, over 5 steps                       |
+| entropy         | entropy (mean of 5 steps) below 10 % of the first 5 steps', and not learning well       |
+| length          | response length (likewise) below 30 % or above 300 % of the first, and not learning well |
+
+Learning well: the reward rose from the first to the second half of the latest 20 steps, or 90 % of the rollouts are
+a success. A policy that becomes certain, brief or thorough because that pays is healthy.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean
+
+from agentrl.trainer.figures import num_tool_calls, tool_outcomes
+from agentrl.trajectory import Outcome, Stop
+
+Metrics = Mapping[str, float]
+
+NUM_FIRST, NUM_RECENT, NUM_TREND = 5, 5, 20
+MAX_KL, MAX_CLIPPED = 0.1, 0.3
+MIN_ENTROPY_RATIO, MIN_LENGTH_RATIO, MAX_LENGTH_RATIO = 0.1, 0.3, 3.0
+GOOD_SUCCESS = 0.9
+LIMIT_STEPS, LIMIT_SHARE = 3, 0.99
+UNUSED_STEPS = 10
+MIN_CALLS, MAX_BROKEN, MAX_WRONG, MAX_INFRA = 10, 0.2, 0.5, 0.2
+
+
+@dataclass(frozen=True)
+class History:
+    """The steps a rule looks at: the run's first and its latest, the last one last.
+
+    Attributes:
+        tools: names of the tools that are offered.
+        compares: whether advantages come from comparing the rollouts of a group.
+    """
+
+    tools: Sequence[str] = ()
+    compares: bool = True
+    first: list[Metrics] = field(default_factory=list)
+    recent: deque[Metrics] = field(default_factory=lambda: deque(maxlen=NUM_TREND))
+
+    def add(self, metrics: Metrics) -> None:
+        """Take in one more step."""
+        if len(self.first) < NUM_FIRST:
+            self.first.append(metrics)
+        self.recent.append(metrics)
+
+    @property
+    def now(self) -> Metrics:
+        """The latest step."""
+        return self.recent[-1]
+
+    def latest(self, num_steps: int) -> list[Metrics]:
+        """The latest `num_steps` steps; nothing while there are fewer."""
+        return list(self.recent)[-num_steps:] if len(self.recent) >= num_steps else []
+
+    def all_latest(self, num_steps: int, holds: Callable[[Metrics], bool]) -> bool:
+        """Whether something held in each of the latest `num_steps` steps."""
+        steps = self.latest(num_steps)
+        return bool(steps) and all(map(holds, steps))
+
+    def ratio_to_first(self, name: str) -> float | None:
+        """Mean of the latest 5 steps to that of the first 5; None before there are ten steps that have it."""
+        first, latest = (_values(steps, name) for steps in (self.first, self.latest(NUM_RECENT)))
+        if len(self.recent) < NUM_FIRST + NUM_RECENT or not (first and latest) or fmean(first) <= 0:
+            return None
+        return fmean(latest) / fmean(first)
+
+    def learning_well(self) -> bool:
+        """Whether the reward rises, or hardly can any more."""
+        rewards, successes = _values(self.recent, "reward/mean"), _values(self.latest(NUM_RECENT), "success")
+        half = len(rewards) // 2
+        rises = half > 0 and fmean(rewards[half:]) > fmean(rewards[:half])
+        return rises or (bool(successes) and fmean(successes) >= GOOD_SUCCESS)
+
+
+def skipped_updates(history: History) -> str | None:
+    """Updates without a usable gradient."""
+    skipped = history.now.get("actor/skipped_updates", 0.0) > 0
+    broken = [name for name in ("actor/loss", "actor/grad_norm") if not math.isfinite(history.now.get(name, 0.0))]
+    if not (skipped or broken):
+        return None
+    if history.now.get("actor/num_tokens") == 0:
+        return "an update was skipped: no token of this step is trained; do the rollouts sample any?"
+    what = f"{' and '.join(broken)} not finite" if broken else "an update was skipped"
+    return f"{what}: lower actor.optim.lr, or look for overflow in the model's number type"
+
+
+def kl(history: History) -> str | None:
+    """The policy is far from the one that sampled."""
+    if not (value := history.now.get("actor/ppo_kl", 0.0)) > MAX_KL:
+        return None
+    return f"KL from the sampling policy is {value:.3g}, above {MAX_KL}: learning rate or updates a step too high"
+
+
+def clipped(history: History) -> str | None:
+    """Most of the gradient is cut away."""
+    if not (share := history.now.get("actor/pg_clipfrac", 0.0)) > MAX_CLIPPED:
+        return None
+    return f"{share:.0%} of the ratios are clipped: learning rate or updates a step too high"
+
+
+def all_zero(history: History) -> str | None:
+    """Nothing is ever rewarded."""
+    if not history.all_latest(5, _all_zero):
+        return None
+    return "every reward is 0, so there is nothing to learn from: tasks too hard, or the reward cannot read the answers"
+
+
+def all_one(history: History) -> str | None:
+    """Everything is solved."""
+    if not history.all_latest(5, _all_one):
+        return None
+    return "every rollout is a full success, so there is nothing left to learn: harder tasks, or trainer.stop_when"
+
+
+def no_contrast(history: History) -> str | None:
+    """Groups without a spread of rewards."""
+    if not (history.compares and history.all_latest(5, _no_contrast)):
+        return None
+    return "no group has a spread of rewards, so all advantages are 0: raise rollout.n, or tasks of medium difficulty"
+
+
+def length_limit(history: History) -> str | None:
+    """Nothing ends by itself."""
+    if not history.all_latest(LIMIT_STEPS, lambda metrics: _limited(metrics) >= LIMIT_SHARE):
+        return None
+    return (
+        "every rollout stops at a limit of tokens or turns: raise data.max_response_length or the limits of "
+        "rollout.multi_turn, or the model never ends its turn (chat template, stop tokens)"
+    )
+
+
+def unused_tools(history: History) -> str | None:
+    """Tools nobody calls."""
+    steps = [metrics for metrics in history.latest(UNUSED_STEPS) if "tool_calls/mean" in metrics]
+    unused = [name for name in history.tools if not any(each.get(f"tool/{name}/calls") for each in steps)]
+    if len(steps) < UNUSED_STEPS or not unused:
+        return None
+    return (
+        f"not called in {UNUSED_STEPS} steps: {', '.join(unused)}; the prompt does not ask for it, the model cannot "
+        "write its calls (rollout.multi_turn.format), or calling it does not pay"
+    )
+
+
+def tool_failures(history: History) -> str | None:
+    """Calls that come to nothing."""
+    steps = history.latest(NUM_RECENT)
+    if (total := sum(map(num_tool_calls, steps))) < MIN_CALLS:
+        return None
+    counts = {outcome: sum(tool_outcomes(step).get(outcome, 0.0) for step in steps) for outcome in Outcome}
+    broken = (counts[Outcome.TIMEOUT] + counts[Outcome.INFRA_ERROR]) / total
+    if broken > MAX_BROKEN:
+        return f"{broken:.0%} of the tool calls time out or fail from outside: is the service behind them up?"
+    if (failed := counts[Outcome.TOOL_ERROR] / total) > MAX_WRONG:
+        return f"{failed:.0%} of the tool calls end in an error of the tool: wrong arguments, or a fault in the tool"
+    if (unread := counts[Outcome.FORMAT_ERROR] / total) > MAX_WRONG:
+        return f"{unread:.0%} of the tool calls cannot be read: does rollout.multi_turn.format fit the model?"
+    return None
+
+
+def infra_failures(history: History) -> str | None:
+    """Rollouts lost to the world around."""
+    shares = _values(history.latest(NUM_RECENT), "rollouts/infra_failed")
+    if not shares or fmean(shares) <= MAX_INFRA:
+        return None
+    return f"{fmean(shares):.0%} of the rollouts fail from outside the policy and are left out: tools, reward or engine"
+
+
+def entropy(history: History) -> str | None:
+    """Certain, and no better for it; supervised runs have no reward, and become certain rightly."""
+    ratio = history.ratio_to_first("actor/entropy")
+    if "reward/mean" not in history.now or ratio is None or ratio >= MIN_ENTROPY_RATIO or history.learning_well():
+        return None
+    return f"entropy fell to {ratio:.1%} of the first steps' and the reward does not rise: lower actor.optim.lr"
+
+
+def length(history: History) -> str | None:
+    """Much shorter or longer, and no better for it."""
+    ratio = history.ratio_to_first("response_length/mean")
+    if ratio is None or MIN_LENGTH_RATIO <= ratio <= MAX_LENGTH_RATIO or history.learning_well():
+        return None
+    cause = "answers give up early" if ratio < 1 else "answers ramble or repeat themselves"
+    return f"responses are {ratio:.2g} times as long as in the first steps and the reward does not rise: {cause}"
+
+
+RULES: Mapping[str, Callable[[History], str | None]] = {
+    rule.__name__: rule
+    for rule in (
+        *(skipped_updates, kl, clipped, all_zero, all_one, no_contrast),
+        *(length_limit, unused_tools, tool_failures, infra_failures, entropy, length),
+    )
+}
+"""Name -> what it has to say, or None."""
+
+
+def _values(steps: Iterable[Metrics], name: str) -> list[float]:
+    return [step[name] for step in steps if math.isfinite(step.get(name, math.nan))]
+
+
+def _all_zero(metrics: Metrics) -> bool:
+    return metrics.get("reward/mean") == 0 == metrics.get("reward/std")
+
+
+def _all_one(metrics: Metrics) -> bool:
+    return metrics.get("success") == 1 and metrics.get("reward/std") == 0
+
+
+def _no_contrast(metrics: Metrics) -> bool:
+    return metrics.get("groups/zero_variance") == 1 and not (_all_zero(metrics) or _all_one(metrics))
+
+
+def _limited(metrics: Metrics) -> float:
+    limits = (Stop.MAX_RESPONSE_TOKENS, Stop.MAX_TURN_TOKENS, Stop.MAX_ASSISTANT_TURNS)
+    return sum(metrics.get(f"stop/{stop.value}", 0.0) for stop in limits)

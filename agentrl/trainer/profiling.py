@@ -1,0 +1,51 @@
+"""Traces of whole steps, for chrome://tracing or ui.perfetto.dev."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+from types import TracebackType
+
+import torch
+from torch._C._profiler import _ExperimentalConfig
+from torch.profiler import ProfilerActivity, profile
+
+
+class StepProfiler:
+    """Writes `<folder>/step-N.json` for chosen steps: from collecting to publishing, what every thread computed.
+
+    As a context manager it drops the trace of a step that an error ended.
+    """
+
+    def __init__(self, folder: Path, steps: Collection[int]) -> None:
+        self._folder = folder
+        self._steps = frozenset(steps)
+        self._profile: profile | None = None
+
+    def begin(self, step: int) -> None:
+        """Step `step` begins."""
+        if step not in self._steps:
+            return
+        activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * torch.cuda.is_available()
+        # engine and backend compute on threads of their own, and torch looks at the calling one alone unless told
+        self._profile = profile(
+            activities=activities, experimental_config=_ExperimentalConfig(profile_all_threads=True)
+        )
+        self._profile.start()
+
+    def end(self, step: int) -> None:
+        """Step `step` is over."""
+        if self._profile is not None:
+            self._profile.stop()
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._profile.export_chrome_trace(str(self._folder / f"step-{step}.json"))
+            self._profile = None
+
+    def __enter__(self) -> StepProfiler:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._profile is not None:
+            self._profile.stop()

@@ -1,0 +1,54 @@
+"""A run's records: metrics, warnings and samples of validation, to every tracker that takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+
+from agentrl.telemetry.base import Generation, GenerationTracker, Tracker, WarningTracker
+from agentrl.trainer.health import Health
+from agentrl.trainer.parts import Metrics
+from agentrl.trainer.sample_view import TextOf, segments
+from agentrl.trajectory import Group, Rollout
+
+
+class Records:
+    """Tells the trackers of a run.
+
+    Args:
+        num_generations: validation samples that are kept as text; the same tasks every time.
+        text_of: tokens to text, special tokens included.
+    """
+
+    def __init__(self, trackers: Sequence[Tracker], health: Health, num_generations: int, text_of: TextOf) -> None:
+        self._trackers = trackers
+        self._health = health
+        self._num_generations = num_generations
+        self._text_of = text_of
+
+    def log(self, step: int, metrics: Metrics) -> None:
+        """Log the metrics of a training step, or of the validation before the first."""
+        for tracker in self._trackers:
+            tracker.log(step, metrics)
+        for warning in self._health.check(metrics) if step else ():
+            for tracker in self._trackers:
+                if isinstance(tracker, WarningTracker):
+                    tracker.log_warning(step, warning)
+
+    def log_generations(self, step: int, groups: Sequence[Group]) -> None:
+        """Keep the first rollouts of a validation as text."""
+        generations = list(islice(self._generations(groups), self._num_generations))
+        for tracker in self._trackers:
+            if generations and isinstance(tracker, GenerationTracker):
+                tracker.log_generations(step, generations)
+
+    def _generations(self, groups: Sequence[Group]) -> Iterator[Generation]:
+        for group in groups:
+            for rollout in group.rollouts:
+                yield self._generation(str(group.task.ground_truth), rollout)
+
+    def _generation(self, ground_truth: str, rollout: Rollout) -> Generation:
+        said = list(segments(rollout, self._text_of))
+        before, after = (said[0]["text"], said[1:]) if said else ("", [])
+        output = "".join(segment["text"] for segment in after)
+        return Generation(before, output, ground_truth, rollout.reward, rollout.stop.value)

@@ -1,0 +1,43 @@
+r"""Geometry3K in verl's columns, images included.
+
+    python examples/data_preparation/geo3k.py --out data/geo3k                       # from the hub
+    python examples/data_preparation/geo3k.py --train train.parquet --test test.parquet
+
+A source has the columns `problem` (with `<image>` where an image stands), `answer` and `images`. The files are ready
+for frameworks that read verl's columns; agentrl itself refuses tasks with images for now, by name and row.
+"""
+
+from __future__ import annotations
+
+from agentrl.data.fields import FieldError
+from agentrl.data.preparation import prepare_splits, preparing_parser
+from agentrl.data.rows import Row
+
+DATASET = "hiyouga/geometry3k"
+INSTRUCTION = (
+    r"You FIRST think about the reasoning process as an internal monologue and then provide the final answer. "
+    r"The reasoning process MUST BE enclosed within <think> </think> tags. "
+    r"The final answer MUST BE put in \boxed{}."
+)
+
+
+def main() -> None:
+    prepare_splits(preparing_parser(__doc__, "data/geo3k", DATASET).parse_args(), task, kept="images")
+
+
+def task(row: Row, split: str, index: int) -> dict[str, object]:
+    """One problem; its images go over as they are."""
+    problem, answer = str(row.get("problem", "")), str(row.get("answer", ""))
+    if not (problem and answer):
+        raise FieldError("expected a `problem` and an `answer`")
+    return {
+        "data_source": DATASET,
+        "prompt": [{"role": "user", "content": f"{problem} {INSTRUCTION}"}],
+        "ability": "math",
+        "reward_model": {"style": "rule", "ground_truth": answer},
+        "extra_info": {"split": split, "index": index, "question": problem, "answer": answer},
+    }
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,227 @@
+"""verl's command line, its YAML files and the short form: whole runs of a tiny model, and refusals in one line."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+import yaml
+
+from agentrl.cli.main import main
+from agentrl.cli.short_form import SHORT
+from agentrl.cli.short_form import main as short_form
+from agentrl.cli.verl import read_verl
+from agentrl.cli.verl_document import document
+from agentrl.errors import ConfigError
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory) -> Path:
+    """Random weights, a context of 1024 tokens."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(ROOT / "examples/calculator"))
+        from tiny_model import make_model, make_tokenizer
+    tokenizer = make_tokenizer(["<|im_start|>user\nWhat is 2 + 3?<|im_end|>\n"] * 4)
+    folder = tmp_path_factory.mktemp("model")
+    make_model(tokenizer, seed=0).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch) -> Path:
+    """An empty folder to stand in, with no variable of the short form set."""
+    monkeypatch.chdir(tmp_path)
+    for short in SHORT:
+        monkeypatch.delenv(short.variable or "_", raising=False)
+    return tmp_path
+
+
+def verl_row(split: str, index: int) -> dict[str, object]:
+    return {
+        "data_source": "openai/gsm8k",
+        "prompt": [{"role": "user", "content": f"What is {index} + 3?"}],
+        "ability": "math",
+        "reward_model": {"style": "rule", "ground_truth": str(index + 3)},
+        "extra_info": {"split": split, "index": index},
+    }
+
+
+def write_parquet(folder: Path) -> None:
+    for split, num_rows in (("train", 16), ("test", 4)):
+        table = pyarrow.Table.from_pylist([verl_row(split, index) for index in range(num_rows)])
+        pyarrow.parquet.write_table(table, folder / f"{split}.parquet")
+
+
+def metrics(run: Path) -> list[dict[str, float]]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+COMMAND = [
+    "data.train_files=train.parquet",
+    "data.val_files=test.parquet",
+    "data.train_batch_size=16",
+    "data.max_prompt_length=512",
+    "data.max_response_length=16",
+    "actor_rollout_ref.actor.optim.lr=1e-6",
+    "actor_rollout_ref.actor.ppo_mini_batch_size=4",
+    "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4",
+    "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=8",
+    "actor_rollout_ref.rollout.tensor_model_parallel_size=1",
+    "actor_rollout_ref.rollout.gpu_memory_utilization=0.4",
+    "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=4",
+    "algorithm.adv_estimator=grpo",
+    "algorithm.kl_ctrl.kl_coef=0.001",
+    "trainer.logger=console",
+    "trainer.val_before_train=False",
+    "trainer.n_gpus_per_node=1",
+    "trainer.nnodes=1",
+    "trainer.save_freq=10",
+    "trainer.test_freq=10",
+    "trainer.total_epochs=3",
+]
+
+
+def test_a_command_of_verls_trains_as_it_is(model, here):
+    write_parquet(here)
+    command = [sys.executable, "-m", "agentrl.trainer.main_ppo", *COMMAND, f"actor_rollout_ref.model.path={model}"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    run = here / "checkpoints/verl_examples/gsm8k"
+    assert [row["step"] for row in metrics(run)] == [1, 2, 3]
+    assert [row["actor/updates"] for row in metrics(run)] == [4.0] * 3
+    assert "val/success" in metrics(run)[-1]
+    said = [line for line in done.stderr.splitlines() if line.startswith("agentrl: notice:")]
+    assert len(said) == len(set(said)) == 8
+    assert sum("rollout.n=1" in line for line in said) == 1
+
+
+def test_the_short_form_trains_on_a_list_of_prompts_with_ones_own_reward(model, here, monkeypatch):
+    rows = [{"prompt": f"What is {i}?", "ground_truth": str(i), "data_source": "mine"} for i in range(4)]
+    (here / "train.json").write_text(json.dumps(rows))
+    (here / "my_reward.py").write_text("def length(solution_str):\n    return float(len(solution_str))\n")
+    monkeypatch.setenv("TRAIN_BATCH_SIZE", "4")
+    monkeypatch.setenv("ROLLOUT_N", "3")
+    monkeypatch.setenv("NORM_ADV_BY_STD", "0")
+    flags = ["--model", str(model), "--train", "train.json", "--rollout_n", "2", "--epochs", "1", "--lr", "5e-7"]
+    more = ["--reward_func", "./my_reward.py:length", "--kl_coef", "0.01", "--n_gpus", "1", "--name", "short"]
+    assert short_form([*flags, "data.max_response_length=8", *more, "trainer.logger=file"]) == 0
+    run = here / "checkpoints/verl_examples/short"
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    assert (config["rollout"]["n"], config["data"]["train_batch_size"]) == (2, 4)  # a flag wins over the environment
+    assert (config["actor"]["use_kl_loss"], config["actor"]["kl_loss_coef"]) == (True, 0.01)
+    assert config["algorithm"]["norm_adv_by_std_in_grpo"] is False
+    assert config["actor"]["optim"]["lr"] == 5e-7
+    (row,) = metrics(run)
+    assert row["reward/mean"] > 0
+    assert "actor/kl_loss" in row
+
+
+@pytest.mark.parametrize(
+    ("overrides", "complaint"),
+    [
+        (["actor_rollout_ref.rollout.nn=3"], "did you mean 'actor_rollout_ref.rollout.n'?"),
+        (["actor_rollout_ref.rollout.name=vllm"], "say actor_rollout_ref.rollout.name=torch"),
+        (["actor_rollout_ref.rollout.n=two"], "'actor_rollout_ref.rollout.n'"),  # agentrl's key is rollout.n
+        (["actor_rollout_ref.rollout.top_p=0.9"], "'actor_rollout_ref.rollout.top_p'"),
+        (["data.train_batch_size=100"], "'actor_rollout_ref.actor.ppo_mini_batch_size=256'"),
+        (["data.train_files=a,b"], "data.train_files=[a,b]"),
+        (["~data.train_files"], "nothing can be taken away"),
+        (["trainer.experiment_name=${trainer.nme}"], "trainer.nme"),
+        (["--config-name=ppo_megatron_trainer"], "there is no file"),
+    ],
+)
+def test_mistakes_are_one_line_in_verls_words(overrides, complaint, here, capsys):
+    needed = ["actor_rollout_ref.model.path=m", "algorithm.adv_estimator=grpo", "data.train_files=x.json"]
+    assert main(["train", "--verl", *needed, *overrides]) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 1
+    assert complaint in said[0]
+
+
+@pytest.mark.parametrize("arguments", [["actor_rollout_ref.rollout.n=2"], ["--config-name=gsm8k"]])
+def test_who_forgets_to_say_verl_is_told(arguments, here, capsys):
+    assert main(["train", "model.path=m", *arguments]) == 2
+    (said,) = capsys.readouterr().err.splitlines()
+    assert "--verl" in said
+
+
+def test_keys_may_stand_before_and_after_flags(here, capsys):
+    assert main(["train", "--verl", "data.trian_files=a", "--config-path", str(here), "trainer.seeed=1"]) == 2
+    assert "there is no file" in capsys.readouterr().err
+    (here / "ppo_trainer.yaml").write_text("{}\n")
+    assert main(["train", "--verl", "data.trian_files=a", "--config-path", str(here), "trainer.seeed=1"]) == 2
+    assert [line.split("'")[1] for line in capsys.readouterr().err.splitlines()][:2] == [
+        "algorithm.adv_estimator",
+        "data.trian_files",
+    ]
+    with pytest.raises(SystemExit):
+        main(["train", "--verl", "a.b=c", "--no-such-flag"])
+
+
+def test_refusal_comes_before_anything_heavy_loads(here):
+    script = (
+        "import sys; from agentrl.cli.main import main; status = main(['train', '--verl', 'trainer.nnodes=4']);"
+        "print(status, sorted({'torch', 'transformers', 'pyarrow'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "2 []"
+    assert "'trainer.nnodes=4' cannot be honoured here" in done.stderr
+
+
+def test_yaml_files_of_verls_are_read_under_the_command_line(here):
+    # what is not said, here project_name, is verl's default to an interpolation
+    (here / "mine.yaml").write_text(
+        "hydra: {searchpath: [file://verl/trainer/config]}\ndefaults: [ppo_trainer, _self_]\n"
+        "data: {train_batch_size: 8, max_response_length: 64}\n"
+        "trainer: {default_local_dir: 'runs/${trainer.project_name}/${trainer.experiment_name}'}\n"
+    )
+    values = read_verl(["+data.train_batch_size=4", "trainer.experiment_name=e"], here, "mine")
+    assert values == {
+        "data": {"train_batch_size": 4, "max_response_length": 64},
+        "trainer": {
+            "default_local_dir": "runs/verl_examples/e",
+            "experiment_name": "e",
+        },
+    }
+    (here / "other.yaml").write_text("defaults: [ppo_megatron_trainer]\n")
+    with pytest.raises(ConfigError, match="builds on 'ppo_megatron_trainer'"):
+        read_verl([], here, "other")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "variable", "complaint"),
+    [
+        (["--rollout_n", "many"], "", "--rollout_n: expected a whole number, got 'many'"),
+        (["--n_gpus", "8"], "", "'trainer.n_gpus_per_node=8'"),
+        ([], "perhaps", "NORM_ADV_BY_STD: expected true or false, got 'perhaps'"),
+        (["--rollout-n", "2", "--train", "x.json"], "1", "'actor_rollout_ref.model.path' must be given"),
+    ],
+)
+def test_mistakes_in_the_short_form_are_one_line(arguments, variable, complaint, here, monkeypatch, capsys):
+    monkeypatch.setenv("NORM_ADV_BY_STD", variable)
+    assert short_form(arguments) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 1
+    assert complaint in said[0]
+
+
+def test_the_script_at_the_root_is_the_short_form(here):
+    done = subprocess.run(
+        [ROOT / "train.sh", "--lr", "high"], capture_output=True, text=True, env={"PYTHON": sys.executable}
+    )
+    assert done.returncode == 2
+    assert done.stderr.strip() == "agentrl: error: --lr: expected a number, got 'high'"
+
+
+def test_the_page_for_verls_users_is_up_to_date():
+    assert (ROOT / "docs/from-verl.md").read_text(encoding="utf-8") == document(), (
+        "run python -m agentrl.cli.verl_document"
+    )

@@ -1,0 +1,170 @@
+"""verl's keys, translated: what is mapped, what is only noticed, what is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from agentrl.compat.verl_keys.rows import Mapped
+from agentrl.compat.verl_keys.table import ROWS, own_keys
+from agentrl.compat.verl_keys.translate import nested, translate
+from agentrl.config import RunConfig, validate_config
+from agentrl.errors import ConfigError
+
+ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
+NEEDED = {"actor_rollout_ref.model.path": "m", "algorithm.adv_estimator": "grpo"}
+
+
+def config_of(**keys: object) -> RunConfig:
+    return validate_config(nested(translate(nested(NEEDED | keys)).values))
+
+
+def notices_of(**keys: object) -> list[str]:
+    return translate(nested(NEEDED | {f"{ROLLOUT}.n": 2} | keys)).notices
+
+
+def test_no_key_stands_twice_and_every_target_is_a_key_of_ours() -> None:
+    assert len({row.key for row in ROWS}) == len(ROWS)
+    targets = {target for row in ROWS if isinstance(row, Mapped) for target in row.names}
+    assert targets <= own_keys()
+
+
+def test_verls_defaults_stand_in_for_what_is_not_said() -> None:
+    config = config_of()
+    data, actor, rollout, trainer = config.data, config.actor, config.rollout, config.trainer
+    assert (data.train_batch_size, data.max_prompt_length, data.max_response_length) == (1024, 512, 512)
+    assert (actor.ppo_mini_batch_size, actor.loss_agg_mode, actor.clip_low, actor.clip_high) == (
+        256,
+        "token-mean",
+        0.2,
+        0.2,
+    )
+    assert (actor.optim.lr, actor.optim.weight_decay, actor.use_kl_loss) == (1e-6, 0.01, False)
+    assert (rollout.n, rollout.temperature, rollout.val_kwargs.do_sample) == (1, 1.0, False)
+    assert (config.model.dtype, actor.autocast, rollout.dtype) == ("float32", "bfloat16", "bfloat16")
+    assert (trainer.total_epochs, trainer.val_before_train, trainer.save_freq, trainer.test_freq) == (30, True, 0, 0)
+    assert str(trainer.run_dir) == "checkpoints/verl_examples/gsm8k"
+
+
+@pytest.mark.parametrize(
+    ("given", "target", "value"),
+    [
+        ({"algorithm.group_size": 4}, "rollout.n", 4),
+        ({"algorithm.kl_penalty": 0.01}, "actor.kl_loss_coef", 0.01),
+        ({"algorithm.kl_penalty": 0.01}, "actor.use_kl_loss", True),
+        ({"algorithm.kl_penalty": "low_var_kl"}, "actor.use_kl_loss", False),
+        ({"algorithm.norm_adv_by_std_in_grpo": False}, "algorithm.norm_adv_by_std_in_grpo", False),
+        ({"data.train_files": "a"}, "data.train_files", ("a",)),
+        ({"data.train_files": ["a", "b"]}, "data.train_files", ("a", "b")),
+        (
+            {"data.apply_chat_template_kwargs.enable_thinking": False},
+            "data.apply_chat_template_kwargs",
+            {"enable_thinking": False},
+        ),
+        (
+            {"custom_reward_function.reward_kwargs.alpha": 2},
+            "reward.custom_reward_function.reward_kwargs",
+            {"alpha": 2},
+        ),
+        ({"trainer.logger": "console"}, "trainer.logger", ("console", "jsonl")),
+        ({"trainer.logger": ["console", "swanlab", "file"]}, "trainer.logger", ("console", "jsonl")),
+        ({"trainer.logger": ["tensorboard"]}, "trainer.logger", ("tensorboard", "jsonl")),
+        ({"trainer.save_freq": 10}, "trainer.save_freq", 10),
+        ({"trainer.default_local_dir": "x/y"}, "trainer.run_dir.name", "y"),
+        ({"trainer.project_name": "p", "trainer.experiment_name": "e"}, "trainer.run_dir.parent.name", "p"),
+        ({f"{ROLLOUT}.agent_loop": "tool_agent"}, "rollout.agent.default_agent_loop", "tool_agent"),
+        ({f"{ROLLOUT}.name": "hf"}, "rollout.engine", "torch"),
+        ({f"{ACTOR}.strategy": "fsdp2"}, "actor.backend", "torch"),
+        ({f"{ACTOR}.fsdp_config.model_dtype": "bf16"}, "model.dtype", "bfloat16"),
+        ({f"{ACTOR}.optim.warmup_style": "cosine"}, "actor.optim.lr_scheduler_type", "cosine"),
+        ({f"{ACTOR}.clip_ratio_high": 0.28}, "actor.clip_high", 0.28),
+        ({f"{ACTOR}.clip_ratio": 0.3}, "actor.clip_high", 0.2),  # as in verl: its two sides have defaults of their own
+        ({f"{ACTOR}.clip_ratio": 0.3, f"{ACTOR}.clip_ratio_high": None}, "actor.clip_high", 0.3),
+        # two steps of warm-up, of 1024 / 256 = 4 updates each
+        ({f"{ACTOR}.optim.lr_warmup_steps": 2}, "actor.optim.lr_warmup_steps", 8),
+        ({f"{ACTOR}.optim.lr_warmup_steps": -1}, "actor.optim.lr_warmup_steps", 0),
+        # verl goes by the temperature
+        ({f"{ROLLOUT}.val_kwargs.temperature": 0.6}, "rollout.val_kwargs.do_sample", True),
+        ({f"{ROLLOUT}.val_kwargs.temperature": 0.6}, "rollout.val_kwargs.temperature", 0.6),
+        ({f"{ROLLOUT}.val_kwargs.do_sample": True}, "rollout.val_kwargs.do_sample", False),
+        ({f"{ROLLOUT}.val_kwargs.n": 4}, "rollout.val_kwargs.n", 1),
+        # after 3 answers the model has had 4 turns
+        ({f"{ROLLOUT}.multi_turn.max_user_turns": 3}, "rollout.multi_turn.max_assistant_turns", 4),
+        (
+            {f"{ROLLOUT}.multi_turn.max_user_turns": 3, f"{ROLLOUT}.multi_turn.max_assistant_turns": 2},
+            "rollout.multi_turn.max_assistant_turns",
+            2,
+        ),
+        (
+            {f"{ROLLOUT}.multi_turn.enable": True, f"{ROLLOUT}.multi_turn.tool_config_path": "t.yaml"},
+            "rollout.agent.default_agent_loop",
+            "tool_agent",
+        ),
+        ({"rollout.deterministic": True}, "rollout.deterministic", True),  # ours; verl has no such key
+    ],
+)
+def test_values_are_translated(given, target, value) -> None:
+    found: object = config_of(**given)
+    for name in target.split("."):
+        found = getattr(found, name)
+    assert found == value
+
+
+@pytest.mark.parametrize(
+    ("given", "word"),
+    [
+        ({f"{ROLLOUT}.gpu_memory_utilization": 0.4}, "sizes itself"),
+        ({f"{ROLLOUT}.tensor_model_parallel_size": 1}, "one device"),
+        ({"trainer.n_gpus_per_node": 1}, "one device"),
+        ({f"{ACTOR}.fsdp_config.param_offload": True}, "whole policy"),
+        ({"algorithm.kl_ctrl.kl_coef": 0.001}, "use_kl_in_reward"),
+        ({"critic.optim.lr": 1e-5}, "no critic"),
+        ({"ray_kwargs.ray_init.num_cpus": 8}, "cluster"),
+        ({"trainer.logger": ["console", "swanlab"]}, "swanlab"),
+        ({f"{ROLLOUT}.n": 1}, "advantage 0"),
+        ({f"{ACTOR}.clip_ratio": 0.3}, "no effect"),
+    ],
+)
+def test_what_has_no_meaning_here_is_said_once(given, word) -> None:
+    (notice,) = notices_of(**given)
+    assert word in notice
+    assert next(iter(given)) in notice
+
+
+def test_what_means_the_same_is_not_spoken_of() -> None:
+    same = {"reward_model.reward_manager": "naive", "algorithm.use_kl_in_reward": False, "reward_model.enable": False}
+    assert notices_of(**same, **{"data.truncation": "error", "reward.reward_manager.name": "dapo"}) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        ({f"{ROLLOUT}.name": "vllm"}, f"say {ROLLOUT}.name=torch"),
+        ({f"{ROLLOUT}.tensor_model_parallel_size": 2}, "set it to 1"),
+        ({"trainer.n_gpus_per_node": 8}, "set it to 1"),
+        ({"algorithm.use_kl_in_reward": True}, f"use {ACTOR}.use_kl_loss=True"),
+        ({"algorithm.adv_estimator": "grop"}, "did you mean 'grpo'?"),
+        ({"actor_rollout_ref.model.lora_rank": 32}, "lora_rank=0"),
+        ({"data.truncation": "left"}, "data.filter_overlong_prompts=True"),
+        ({"reward_model.reward_manager": "prime"}, "compute_score"),
+        ({"reward_model.overlong_buffer.enable": True}, "reward function"),
+        ({"trainer.critic_warmup": 20}, "set it to 0"),
+        ({f"{ACTOR}.fsdp_config.mixed_precision.param_dtype": "fp32"}, "fsdp_config.dtype"),
+        ({"trainer.val_only": True}, "agentrl eval --verl"),
+        ({"trainer.logger": "consol"}, "did you mean 'console'?"),
+        ({f"{ACTOR}.loss_agg_mode": "token_mean"}, "did you mean 'token-mean'?"),
+        ({f"{ACTOR}.optim.lr_warmup_steps_ratio": 0.1}, "lr_warmup_steps=N"),
+        ({f"{ROLLOUT}.gpu_memory_utilisation": 0.4}, f"did you mean '{ROLLOUT}.gpu_memory_utilization'?"),
+        ({f"{ROLLOUT}.n": 4, "algorithm.group_size": 8}, "say different things"),
+    ],
+)
+def test_what_could_change_numbers_is_refused_with_what_to_say(given, complaint) -> None:
+    with pytest.raises(ConfigError) as error:
+        config_of(**given)
+    assert complaint in str(error.value)
+    assert next(iter(given)) in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_the_estimator_that_verl_would_take_is_refused_as_its_default() -> None:
+    with pytest.raises(ConfigError, match="verl's default gae"):
+        translate({"actor_rollout_ref": {"model": {"path": "m"}}})
