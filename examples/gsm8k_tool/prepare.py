@@ -1,7 +1,7 @@
 """GSM8K in verl's columns: plain, or for an agent that checks its result with a tool.
 
-    python examples/data_preparation/gsm8k.py --tool --out data/gsm8k                # from the hub
-    python examples/data_preparation/gsm8k.py --train train.jsonl --test test.parquet
+    python examples/gsm8k_tool/prepare.py --tool --out data/gsm8k                # from the hub
+    python examples/gsm8k_tool/prepare.py --train train.jsonl --test test.parquet
 
 A source has the columns `question` and `answer`; the answer's last line is `#### 72`.
 """
