@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -27,6 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def finish(command: Callable[[], None], traceback: bool = False) -> int:
     """Run a command to its exit status."""
+    before = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))  # both end a run alike
     try:
         command()
     except AgentRLError as error:
@@ -40,6 +42,8 @@ def finish(command: Callable[[], None], traceback: bool = False) -> int:
         return 130
     except BrokenPipeError:  # the reader of our output went away (`| head`)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    finally:
+        signal.signal(signal.SIGTERM, before)
     return 0
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from agentrl.config.document import redacted
 from agentrl.errors import ConfigError
 from agentrl.telemetry.base import check_installed
 from agentrl.trainer.build import open_run
+from agentrl.trainer.checkpoint import LATEST
 from agentrl.trainer.loop import train
 from agentrl.trainer.report import CONFIG_FILE, SAMPLES_FILE, report_from_run
 from agentrl.trainer.rollout_parts import Brought, RolloutParts, open_rollout_parts
@@ -35,7 +37,11 @@ def run_training(config: RunConfig, brought: Brought = NOTHING) -> Path:
     """
     check_installed(config.trainer.logger)
     _prepare(config)
-    asyncio.run(_train(config, brought))
+    try:
+        asyncio.run(_train(config, brought))
+    except KeyboardInterrupt:
+        print(_how_to_go_on(config.trainer.run_dir), file=sys.stderr)
+        raise
     return config.trainer.run_dir
 
 
@@ -94,6 +100,13 @@ async def _rollouts(config: RunConfig, brought: Brought) -> list[Group]:
 
 async def _keep_loaded_weights(version: int) -> None:
     """Evaluation rolls out with the weights the engine was loaded with."""
+
+
+def _how_to_go_on(run_dir: Path) -> str:
+    latest = run_dir / "checkpoints" / LATEST
+    if latest.exists():
+        return f"stopped; the same command goes on from {latest.resolve()}"
+    return "stopped before the first checkpoint (trainer.save_freq); the same command begins anew"
 
 
 def _prepare(config: RunConfig) -> None:
