@@ -6,9 +6,9 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, JsonValue, PositiveInt
 
-from agentrl.config.base import Section
+from agentrl.config.base import Section, one_or_many
 
-Files = Annotated[tuple[str, ...], BeforeValidator(lambda value: (value,) if isinstance(value, str) else value)]
+Files = Annotated[tuple[str, ...], BeforeValidator(one_or_many)]
 
 
 class DataConfig(Section):

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import NonNegativeInt, PositiveInt
+from pydantic import BeforeValidator, NonNegativeInt, PositiveInt
 
-from agentrl.config.base import Section
+from agentrl.config.base import Section, one_or_many
+
+LoggerName = Literal["console", "jsonl", "tensorboard", "wandb", "mlflow", "trackio"]
+Loggers = Annotated[tuple[LoggerName, ...], BeforeValidator(one_or_many)]
 
 
 class StopWhen(Section):
@@ -48,8 +51,8 @@ class TrainerConfig(Section):
     """Validate every so many steps; 0 only at the end, if at all."""
     save_freq: NonNegativeInt = 0
     """Save a checkpoint every so many steps; 0 only at the end."""
-    logger: tuple[Literal["console", "jsonl", "tensorboard", "wandb", "mlflow", "trackio"], ...] = ("console", "jsonl")
-    """Where metrics go; wandb, mlflow and trackio come with `pip install 'agentrl[trackers]'`."""
+    logger: Loggers = ("console", "jsonl")
+    """Where metrics go besides metrics.jsonl; wandb, mlflow and trackio need `pip install 'agentrl[trackers]'`."""
     log_val_generations: NonNegativeInt = 0
     """Validation samples that are logged as text, to every logger but the console."""
     profile_steps: tuple[PositiveInt, ...] = ()

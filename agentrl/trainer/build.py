@@ -148,7 +148,7 @@ def _records(rollouts: RolloutParts, loggers: Sequence[Tracker]) -> Records:
     config = rollouts.config
     health = Health([schema.name for schema in rollouts.toolbox.schemas], compares=config.rollout.n > 1)
     file = config.trainer.run_dir / METRICS_FILE
-    if "jsonl" in config.trainer.logger and file.exists():  # of a run that goes on: its first steps are the measure
+    if file.exists():  # of a run that goes on: its first steps are the measure
         health.remember(read_metrics(file))
     return Records(loggers, health, config.trainer.log_val_generations, rollouts.chat.tokenizer.decode)
 
@@ -160,7 +160,8 @@ def _open_trackers(config: RunConfig, total_steps: int, checkpoints: Checkpoints
     run = TrackedRun(trainer.run_dir, trainer.project_name, trainer.experiment_name, redacted(config), resumed_at)
     with ExitStack() as stack:
         opened: list[Tracker] = []
-        for name in sorted(trainer.logger, key="console".__eq__):  # the panel comes last: others print as they start
+        # jsonl always: the report and resuming read it. The panel comes last: others print as they start
+        for name in sorted({"jsonl", *trainer.logger}, key=lambda name: (name == "console", name)):
             opened.append(ConsoleTracker(total_steps, run.name) if name == "console" else trackers.get(name)(run))
             stack.callback(opened[-1].close)
         yield opened

@@ -112,6 +112,12 @@ def test_what_cannot_work_is_refused_at_the_start_in_one_line(task_folder, tmp_p
     assert complaint in said[0]
 
 
+def test_the_records_of_a_run_do_not_depend_on_where_metrics_are_shown(task_folder, tmp_path):
+    assert grpo(task_folder, tmp_path, "trainer.total_training_steps=1", "trainer.logger=console") == 0
+    assert [row["step"] for row in rows(tmp_path)] == [0, 1]
+    assert (tmp_path / "report.html").exists()
+
+
 def test_a_folder_that_holds_a_run_is_not_written_over(task_folder, tmp_path, capsys):
     (tmp_path / "config.yaml").write_text("{}")
     assert grpo(task_folder, tmp_path, "trainer.resume_mode=disable") == 2
