@@ -239,9 +239,17 @@ class Rollout:
         return self.rewards.get("score", 0.0)
 
     @property
+    def failed(self) -> bool:
+        """Whether it ended for reasons that say nothing about the policy."""
+        return self.infra_failed or self.stop is Stop.ERROR
+
+    @property
     def valid(self) -> bool:
-        """Whether it counts in its group: it has something to learn from and did not fail from outside."""
-        return not self.infra_failed and any(trajectory.num_trained_tokens for trajectory in self.trajectories)
+        """Whether it counts in its group: it has something to learn from, and neither the world nor its loop failed.
+
+        A loop that raises leaves no score, and 0 would be one: the best of its group where the others are negative.
+        """
+        return not self.failed and any(trajectory.num_trained_tokens for trajectory in self.trajectories)
 
     @property
     def policy_versions(self) -> Iterator[int]:

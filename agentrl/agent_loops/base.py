@@ -52,11 +52,13 @@ class AgentLoop:
     Attributes:
         tool_format: the one tool format this loop works with; None takes `rollout.multi_turn.format`.
         roles: the roles it may append after a model turn; the chat template is checked for them at the start.
+        uses_tools: whether it ever calls a tool; tools configured for a loop that does not are refused.
         conversation_class: what `open` makes: override its `opening` or `answer_messages` to word things differently.
     """
 
     tool_format: ClassVar[str | None] = None
     roles: ClassVar[tuple[str, ...]] = ("tool", "user")
+    uses_tools: ClassVar[bool] = True
     conversation_class: ClassVar[type[Conversation]] = Conversation
 
     def __init__(self, chat: ChatFormat, parser: ToolParser, config: RunConfig) -> None:

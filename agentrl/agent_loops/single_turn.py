@@ -18,6 +18,7 @@ class SingleTurnAgent(AgentLoop):
     """The model answers once. No tools are offered."""
 
     roles = ()
+    uses_tools = False
 
     async def run(
         self,

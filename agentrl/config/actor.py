@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from agentrl.config.base import Section
-from agentrl.config.model import Dtype
 
 Aggregation = Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
+Decay = Annotated[float, Field(ge=0, lt=1)]
 KLKind = Literal["kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3"]
 
 
@@ -20,7 +20,7 @@ class OptimConfig(Section):
     """adamw; muon uses Muon on hidden matrices and AdamW on everything else."""
     lr: PositiveFloat = 1e-6
     """Peak learning rate of AdamW."""
-    betas: tuple[float, float] = (0.9, 0.999)
+    betas: tuple[Decay, Decay] = (0.9, 0.999)
     """Decay of AdamW's two averages."""
     eps: PositiveFloat = 1e-8
     """AdamW's epsilon."""
@@ -47,7 +47,7 @@ class ActorConfig(Section):
     """What trains."""
     device: str = "auto"
     """Device of the torch backend: auto takes a CUDA GPU where there is one."""
-    autocast: Dtype | None = None
+    autocast: Literal["float32", "bfloat16", "float16"] | None = None
     """Number type of activations where it differs from the weights': bfloat16 for mixed precision."""
     optim: OptimConfig = OptimConfig()
     """The optimizer."""
@@ -63,7 +63,7 @@ class ActorConfig(Section):
     """Largest norm of the gradient; longer ones are scaled down to it."""
     clip_ratio: NonNegativeFloat = 0.2
     """PPO's clip on both sides, where the two below are not given."""
-    clip_ratio_low: NonNegativeFloat | None = None
+    clip_ratio_low: float | None = Field(default=None, ge=0, lt=1)
     """PPO's clip below 1."""
     clip_ratio_high: NonNegativeFloat | None = None
     """PPO's clip above 1 (clip-higher)."""

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import AfterValidator, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from agentrl.config.base import Section
 from agentrl.config.model import Dtype
+
+
+def _all_or_some(value: int) -> int:
+    if value != -1 and value < 1:
+        raise ValueError("expected 1 or more, or -1 for all")
+    return value
+
+
+TopK = Annotated[int, AfterValidator(_all_or_some)]
 
 
 class AgentConfig(Section):
@@ -62,7 +71,7 @@ class ValKwargs(Section):
     """Temperature, when sampling."""
     top_p: float = Field(default=1.0, gt=0, le=1)
     """Nucleus, when sampling."""
-    top_k: int = -1
+    top_k: TopK = -1
     """Most likely tokens to choose from, -1 for all, when sampling."""
 
 
@@ -77,7 +86,7 @@ class RolloutConfig(Section):
     """Sampling temperature in training."""
     top_p: float = Field(default=1.0, gt=0, le=1)
     """Nucleus sampling; changes the behaviour distribution, so training refuses anything below 1."""
-    top_k: int = -1
+    top_k: TopK = -1
     """Top-k sampling; training refuses anything but -1."""
     min_p: float = Field(default=0.0, ge=0, le=1)
     """Min-p sampling; training refuses anything above 0."""

@@ -48,6 +48,8 @@ def _ignored(config: RunConfig) -> Iterator[str]:
     if config.algorithm.name == "sft":
         yield from _unused("actor", actor, _RATIO_OPTIONS, "live rollouts ('algorithm.name=grpo')")
         yield from _unused("rollout", rollout, ("n",), "live rollouts ('algorithm.name=grpo')")
+    if not actor.use_kl_loss:
+        yield from _unused("ref", config.ref, ("path",), "'actor.use_kl_loss=true'")
     if optim.name != "muon":
         yield from _unused("actor.optim", optim, ("muon_lr", "muon_momentum"), "'actor.optim.name=muon'")
     if optim.lr_scheduler_type == "constant":

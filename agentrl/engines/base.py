@@ -36,7 +36,7 @@ class SamplingParams:
         top_p, top_k, min_p: the usual truncations; 1.0, -1 and 0.0 switch them off.
         max_new_tokens: at most so many tokens, None for what the context holds.
         stop: strings that end the completion; the tokens up to and including the match are kept.
-        stop_token_ids: tokens that end it, kept as its last token.
+        stop_token_ids: tokens that end it, kept as its last token; the model's own end tokens always do.
         seed: every draw is a function of (seed, position); None draws from the engine's own.
     """
 

@@ -112,6 +112,14 @@ class Conversations:
             conversation.prefilled_only = True
         self.index.clear()
 
+    def evict_idle(self) -> bool:
+        """Forget the idle conversation that was used longest ago; False where there is none."""
+        idle = [c for c in self._sessions.values() if not c.busy and len(c.blocks)]
+        if idle:
+            self.num_evicted += 1
+            self.drop(min(idle, key=lambda conversation: conversation.last_used))
+        return bool(idle)
+
     def extend(self, conversation: Conversation, length: int) -> None:
         """Hold blocks for `length` tokens; room was reserved, so only idle conversations stand in the way."""
         missing = num_blocks_for(length) - len(conversation.blocks)
@@ -166,13 +174,8 @@ class Conversations:
 
     def _allocate(self) -> int:
         while (block := self.books.allocate()) is None:
-            self._evict()
+            self.evict_idle()
         return block
-
-    def _evict(self) -> None:
-        idle = [c for c in self._sessions.values() if not c.busy and len(c.blocks)]
-        self.num_evicted += 1
-        self.drop(min(idle, key=lambda conversation: conversation.last_used))
 
     def _give_back(self, blocks: Sequence[int]) -> None:
         self.index.forget(self.books.give_back(blocks))

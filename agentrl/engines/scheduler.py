@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
@@ -11,6 +12,8 @@ from agentrl.engines.forward import Limits, Row, Runner
 from agentrl.engines.jobs import Conversation, Job
 from agentrl.engines.sampling import Draw, sample
 from agentrl.engines.stopping import DecodingTokenizer, matched_stop
+
+_LOGGER = logging.getLogger(__name__)
 
 MAX_PREFILLS_IN_A_ROW = 8
 """Prefill goes first, so that rows decode together; but decoding never waits longer than this."""
@@ -69,6 +72,19 @@ class Scheduler:
         self.conversations.forget_all([])
         for job in jobs:
             job.resolve(error)
+
+    def break_stall(self) -> None:
+        """Nothing moves: idle conversations hold all the room, maybe waiting for the very ones that wait for it.
+
+        Only deterministic mode reserves room for idle conversations. One of them is computed anew later, which may
+        change its last bits.
+        """
+        if self.conversations.evict_idle():
+            _LOGGER.warning(
+                "open conversations hold all %d slots: one is forgotten, so this run is not bitwise reproducible; raise"
+                " rollout.max_num_seqs",
+                self._limits.max_num_seqs,
+            )
 
     def weights_changed(self, version: int) -> None:
         """What is sampled from here on carries `version`; jobs under way compute their KV anew."""

@@ -159,7 +159,7 @@ class TorchEngine:
         if seed is None:
             self._num_seedless += 1
             seed = derive_seed(self._seed, self._num_seedless)
-        stops = frozenset(request.sampling.stop_token_ids or self.eos_token_ids)
+        stops = frozenset((*request.sampling.stop_token_ids, *self.eos_token_ids))
         return Job(request, resolve, seed, stops, max_length, token_ids=list(request.token_ids))
 
     def _checked_length(self, request: GenerateRequest) -> int:

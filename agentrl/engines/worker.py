@@ -19,6 +19,10 @@ from agentrl.engines.scheduler import Scheduler
 T = TypeVar("T")
 
 
+STALL_S = 10.0
+"""How long requests wait for room that only idle conversations hold, before one of those is forgotten."""
+
+
 class Worker:
     """Consumes commands and steps the scheduler while it is busy; waits on the command queue otherwise.
 
@@ -115,10 +119,14 @@ class Worker:
             return True
 
     def _obey(self, *, wait: bool) -> None:
-        with suppress(Empty):
+        stuck = wait and self._paused != "in_place" and bool(self._scheduler.jobs)
+        try:
             while True:
-                self._commands.get(block=wait)()
-                wait = False
+                self._commands.get(block=wait, timeout=STALL_S if stuck else None)()
+                wait = stuck = False
+        except Empty:
+            if stuck:
+                self._scheduler.break_stall()
 
     def _tell_quiet(self) -> None:
         if self.closed or self._paused != "drain" or not self._scheduler.jobs:

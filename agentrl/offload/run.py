@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Generic, TypeVar
 
@@ -38,7 +39,8 @@ class Running(Generic[T]):
                 raise OverdueError
         except asyncio.CancelledError:
             if not detached:
-                await self._end()
+                with suppress(UnavailableError):  # whoever cancelled wants to hear of that alone
+                    await self._end()
             raise
         self._lane.took(time.perf_counter() - self._start)
         return self.reply.result()

@@ -24,7 +24,7 @@ def solution_view(
         stop                       why the rollout ended
 
     Args:
-        chat_text: the text of some tokens, without special ones.
+        chat_text: the text of some tokens, as `ChatFormat.text` gives it.
     """
     turns = [chat_text(segment.token_ids) for segment in _segments(rollout) if segment.author.trained]
     calls = rollout.tool_calls

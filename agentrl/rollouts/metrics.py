@@ -12,7 +12,7 @@ from agentrl.trajectory import Group, Outcome, Rollout, Stop, ToolCall
 
 
 def rollout_metrics(groups: Sequence[Group], success_threshold: float = 1.0) -> dict[str, float]:
-    """Names and values; rollouts that failed from outside count only in `rollouts/infra_failed`.
+    """Names and values; rollouts that failed count only in `rollouts/failed` and `rollouts/infra_failed`.
 
     - `reward/mean`, `reward/std`, `reward/<name>` (other components), `success`, `success/<data_source>`
     - `response_length/mean`, `/max`: tokens after the prompt, all trajectories together; `num_turns/mean`
@@ -102,7 +102,7 @@ def _failures(rollouts: Sequence[Rollout]) -> dict[str, float]:
 
 
 def _counted(group: Group) -> list[Rollout]:
-    return [rollout for rollout in group.rollouts if not rollout.infra_failed]
+    return [rollout for rollout in group.rollouts if not rollout.failed]
 
 
 def _called_well(rollout: Rollout) -> bool:

@@ -16,7 +16,7 @@ from agentrl.agent_loops.loading import LoopFactory
 from agentrl.chat.parsers import check_parser
 from agentrl.config.run import RunConfig
 from agentrl.engines.base import Engine, SamplingParams
-from agentrl.errors import AgentRLError, RewardError
+from agentrl.errors import AgentRLError, ConfigError, RewardError
 from agentrl.interactions.base import BaseInteraction
 from agentrl.interactions.session import InteractionSession
 from agentrl.rewards.base import Reward
@@ -77,6 +77,12 @@ class RolloutRunner:
         """
         loops = self._loops.check(tasks)
         schemas = self._toolbox.schemas
+        if schemas and not any(loop.uses_tools for loop in loops.values()):
+            names = ", ".join(sorted({name or self._config.rollout.agent.default_agent_loop for name in loops}))
+            raise ConfigError(
+                f"tools are configured, but agent loop '{names}' calls none:"
+                " set rollout.agent.default_agent_loop=tool_agent"
+            )
         for loop in loops.values():
             uses_tool_role = bool(schemas) and "tool" in loop.roles
             if uses_tool_role:

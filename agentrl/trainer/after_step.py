@@ -57,6 +57,8 @@ class AfterStep:
         """Go on from the latest checkpoint where there is one; else start at 0, and validate if asked."""
         step = 0 if self._checkpoints.latest_step is None else await self._checkpoints.restore()
         await self._publish(step)
+        if step and self._validator and self._config.stop_when and self._due(step, self._config.test_freq):
+            await self._validate(step)  # the run may have reached its goal when it was saved
         if step == 0 and self._validator and self._config.val_before_train:
             self._records.log(0, await self._validate(0))
         self._start_step(step + 1)

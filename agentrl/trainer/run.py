@@ -51,7 +51,8 @@ def run_evaluation(config: RunConfig, brought: Brought = NOTHING) -> dict[str, f
     Raises:
         AgentRLError: something cannot be used as configured.
     """
-    _prepare(config)
+    config.trainer.run_dir.mkdir(parents=True, exist_ok=True)  # its config.yaml, if it holds a run, stays the run's
+    _limit_threads(config)
     return asyncio.run(_evaluate(config, brought))
 
 
@@ -71,7 +72,7 @@ async def _train(config: RunConfig, brought: Brought) -> None:
     first, last = run.after_step.first_validation, run.after_step.last_validation
     if last:
         metrics, groups = last
-        _show_samples(config.trainer.run_dir, groups, run.rollouts)
+        _show_samples(config.trainer.run_dir / SAMPLES_FILE, groups, run.rollouts)
         if first and first != metrics:
             print_comparison(first, metrics)
     print(f"report: {report_from_run(config.trainer.run_dir)}")
@@ -86,7 +87,7 @@ async def _evaluate(config: RunConfig, brought: Brought) -> dict[str, float]:
         metrics, groups = await validator(0)
     folder = config.trainer.run_dir
     (folder / "eval.json").write_text(json.dumps(metrics, indent=2) + "\n")
-    _show_samples(folder, groups, parts)
+    _show_samples(folder / "eval_samples.json", groups, parts)
     print(f"success {metrics['val/success']:.3f} on {len(groups)} tasks; all figures: {folder / 'eval.json'}")
     return metrics
 
@@ -123,12 +124,12 @@ def _limit_threads(config: RunConfig) -> None:
         torch.set_num_threads(config.trainer.num_threads)
 
 
-def _show_samples(folder: Path, groups: Sequence[Group], parts: RolloutParts) -> None:
+def _show_samples(file: Path, groups: Sequence[Group], parts: RolloutParts) -> None:
     """Keep a few rollouts as text and print them: the model's tokens told from the tools'."""
     chosen = _instructive(groups)
     text_of: TextOf = parts.chat.tokenizer.decode
     views = [sample_view(group.task, rollout, text_of) for group, rollout in chosen]
-    (folder / SAMPLES_FILE).write_text(json.dumps(views))
+    file.write_text(json.dumps(views))
     print_samples([rollout for _, rollout in chosen], text_of)
 
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 from engine_models import VOCABULARY, tiny_model
 
+from agentrl.engines import worker
 from agentrl.engines.base import Completion, FinishReason, GenerateRequest, SamplingParams
 from agentrl.engines.scheduler import NonFiniteLogitsError
 from agentrl.engines.torch_engine import TorchEngine
@@ -165,15 +166,32 @@ def test_a_full_context_ends_by_length():
     with_engine(use)
 
 
-def test_the_models_own_end_token_stops_unless_the_request_names_others():
+def test_the_models_own_end_tokens_stop_beside_those_of_the_request():
     async def use(engine: TorchEngine) -> None:
         assert engine.eos_token_ids == (96,)
         free = await engine.generate(ask(PROMPT))
         engine.eos_token_ids = (free.token_ids[1],)
         assert (await engine.generate(GenerateRequest(PROMPT, SamplingParams(seed=0)))).token_ids == free.token_ids[:2]
-        assert (await engine.generate(ask(PROMPT))).token_ids == free.token_ids
+        assert (await engine.generate(ask(PROMPT))).token_ids == free.token_ids[:2]
 
     with_engine(use)
+
+
+def test_rollouts_of_several_sessions_that_hold_all_slots_do_not_wait_for_each_other_for_ever(monkeypatch, caplog):
+    monkeypatch.setattr(worker, "STALL_S", 0.01)
+
+    async def rollout(engine: TorchEngine, name: str) -> None:
+        for part in ("a", "b"):  # the first session is idle, and holds its slot, while the second asks for one
+            await engine.generate(ask(PROMPT, f"{name}-{part}"))
+        for part in ("a", "b"):
+            await engine.release(f"{name}-{part}")
+
+    async def use(engine: TorchEngine) -> None:
+        await asyncio.gather(*(rollout(engine, name) for name in "xyz"))
+        assert engine.metrics()["evicted_sessions"] >= 1
+
+    with_engine(use, deterministic=True, max_num_seqs=2, max_sequence_length=64)
+    assert "not bitwise reproducible" in caplog.text
 
 
 class Letters:
@@ -227,7 +245,7 @@ def test_weights_may_change_in_the_middle_of_a_request():
         await engine.resume()
         seen.append(await work)
 
-    with_engine(use)
+    with_engine(use, eos_token_ids=(VOCABULARY,))
     (completion,) = seen
     first, second = completion.policy_versions
     assert (first.version, second.version) == (0, 1)

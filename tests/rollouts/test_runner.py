@@ -258,7 +258,11 @@ def test_a_parser_that_does_not_fit_the_template_is_refused(monkeypatch):
     monkeypatch.setitem(tool_parsers._objects, "deaf", Deaf)
     with pytest.raises(ConfigError, match="'deaf' does not read"):
         runner(ListEngine(), config(format="deaf")).check([TASK])
-    runner(ListEngine(), config("single_turn", format="deaf")).check([TASK])
+
+
+def test_tools_for_a_loop_that_calls_none_are_refused():
+    with pytest.raises(ConfigError, match=r"'single_turn' calls none.*default_agent_loop=tool_agent"):
+        runner(ListEngine(), config("single_turn")).check([TASK])
 
 
 def test_rollouts_are_reproducible():

@@ -87,6 +87,21 @@ def test_supervised_steps_lower_the_loss_and_stop_when_validation_says_so(task_f
     assert losses[1] < losses[0]
 
 
+def test_a_run_that_reached_its_goal_does_not_go_on(task_folder, tmp_path):
+    goal = ["trainer.stop_when={metric: val/success, at_least: 0}", "trainer.val_before_train=false"]
+    for _ in range(2):
+        assert grpo(task_folder, tmp_path, *goal) == 0
+        assert rows(tmp_path)[-1]["step"] == 2  # the first validation
+
+
+def test_evaluation_leaves_the_records_of_a_run_alone(task_folder, tmp_path):
+    (tmp_path / "config.yaml").write_text("{}")
+    options = [*files(task_folder, "train.jsonl"), "data.val_max_samples=2", f"trainer.default_local_dir={tmp_path}"]
+    assert main(["eval", "+experiment=calculator", *options]) == 0
+    assert {file.name for file in tmp_path.iterdir()} == {"config.yaml", "eval.json", "eval_samples.json"}
+    assert (tmp_path / "config.yaml").read_text() == "{}"
+
+
 def test_evaluation_is_of_the_weights_it_is_given(task_folder, tmp_path):
     options = [*files(task_folder, "train.jsonl"), "data.val_max_samples=8", f"trainer.default_local_dir={tmp_path}"]
     assert main(["eval", "+experiment=calculator", *options, "rollout.val_kwargs.n=2"]) == 0
@@ -102,6 +117,7 @@ def test_evaluation_is_of_the_weights_it_is_given(task_folder, tmp_path):
         (["model.path=/nowhere/at/all"], "/nowhere/at/all"),
         (["rollout.agent.default_agent_loop=tool_agnt"], "did you mean 'tool_agent'"),
         (["rollout.multi_turn.format=react"], "hermes"),
+        (["rollout.agent.default_agent_loop=single_turn_agent"], "calls none"),
         (["trainer.stop_when={metric: val/sucess, at_least: 1}"], "val/sucess"),
     ],
 )
