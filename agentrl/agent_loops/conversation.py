@@ -100,6 +100,7 @@ class Conversation:
         """Let the model speak. None once a limit was reached, in this turn or before: `stop` says which."""
         self._stop_if(self._no_turn_left, Stop.MAX_ASSISTANT_TURNS)
         if self.stop is not None:
+            await asyncio.sleep(0)  # a loop that asks on and on must still be reached by its deadline
             return None
         sampling = self._turn_sampling()
         completion = await self._bound.generate(self.trajectory.token_ids, sampling, trajectory=self._number)

@@ -10,7 +10,7 @@ from agentrl.engines.base import SamplingParams
 from agentrl.errors import AgentRLError
 from agentrl.seeds import derive_seed
 from agentrl.task import Task
-from agentrl.trajectory import Group, Rollout, Stop
+from agentrl.trajectory import Group, Rollout
 
 if TYPE_CHECKING:
     from agentrl.rollouts.runner import RolloutRunner
@@ -57,5 +57,5 @@ async def collect(
 
 def _refuse_all_failed(groups: Sequence[Group]) -> None:
     rollouts = [rollout for group in groups for rollout in group.rollouts]
-    if rollouts and all(rollout.stop is Stop.ERROR for rollout in rollouts):
+    if rollouts and all(rollout.failed for rollout in rollouts):
         raise AllFailedError(f"all {len(rollouts)} rollouts failed; the first: {rollouts[0].error}")

@@ -56,6 +56,8 @@ class AfterStep:
     async def begin(self) -> int:
         """Go on from the latest checkpoint where there is one; else start at 0, and validate if asked."""
         step = 0 if self._checkpoints.latest_step is None else await self._checkpoints.restore()
+        if step:
+            print(f"going on from step {step}")
         await self._publish(step)
         if step and self._validator and self._config.stop_when and self._due(step, self._config.test_freq):
             await self._validate(step)  # the run may have reached its goal when it was saved

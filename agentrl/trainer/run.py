@@ -68,6 +68,8 @@ def run_rollouts(config: RunConfig, brought: Brought = NOTHING) -> list[Group]:
 
 async def _train(config: RunConfig, brought: Brought) -> None:
     async with open_run(config, brought) as run:
+        # once everything could be opened: a start that fails leaves the records of an earlier run alone
+        (config.trainer.run_dir / CONFIG_FILE).write_text(yaml.safe_dump(redacted(config), sort_keys=False))
         await train(run.parts)
     first, last = run.after_step.first_validation, run.after_step.last_validation
     if last:
@@ -115,7 +117,6 @@ def _prepare(config: RunConfig) -> None:
     if config.trainer.resume_mode == "disable" and (folder / CONFIG_FILE).exists():
         raise ConfigError(f"'{folder}' holds a run: set trainer.default_local_dir, or trainer.resume_mode=auto")
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / CONFIG_FILE).write_text(yaml.safe_dump(redacted(config), sort_keys=False))
     _limit_threads(config)
 
 
