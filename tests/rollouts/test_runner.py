@@ -98,6 +98,22 @@ def test_errors_of_a_loops_own_task_group_are_unwrapped(own):
     assert rollout.infra_failed
 
 
+def test_a_loop_that_asks_on_after_its_end_is_cut_at_the_deadline(own, monkeypatch):
+    monkeypatch.setattr(runner_module, "GRACE_S", 0.01)
+
+    async def run(self, task, generate, tools, interaction, sampling):
+        chat = self.open(task, generate, tools, interaction, sampling)
+        while True:
+            await chat.model_turn()
+
+    limited = own(run)
+    multi_turn = limited.rollout.multi_turn.model_copy(update={"max_assistant_turns": 1, "rollout_timeout_s": 0.05})
+    rollout_config = limited.rollout.model_copy(update={"multi_turn": multi_turn})
+    rollout = roll(ListEngine("done"), limited.model_copy(update={"rollout": rollout_config}))
+    assert rollout.stop is Stop.DEADLINE
+    assert rollout.trajectories[0].num_turns == 1
+
+
 def test_a_timeout_of_the_loops_own_is_an_error_not_the_deadline(own):
     async def run(self, task, generate, tools, interaction, sampling):
         async with asyncio.timeout(0.001):

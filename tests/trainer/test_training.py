@@ -128,6 +128,12 @@ def test_what_cannot_work_is_refused_at_the_start_in_one_line(task_folder, tmp_p
     assert complaint in said[0]
 
 
+def test_a_start_that_fails_leaves_the_configuration_of_a_run(task_folder, tmp_path):
+    (tmp_path / "config.yaml").write_text("{}")
+    assert grpo(task_folder, tmp_path, "model.path=/nowhere/at/all") == 2
+    assert (tmp_path / "config.yaml").read_text() == "{}"
+
+
 def test_the_records_of_a_run_do_not_depend_on_where_metrics_are_shown(task_folder, tmp_path):
     assert grpo(task_folder, tmp_path, "trainer.total_training_steps=1", "trainer.logger=console") == 0
     assert [row["step"] for row in rows(tmp_path)] == [0, 1]
