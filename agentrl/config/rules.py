@@ -47,9 +47,15 @@ def _ignored(config: RunConfig) -> Iterator[str]:
         yield from _unused("rollout", rollout, ("script_path",), "'rollout.engine=scripted'")
     if config.algorithm.name == "sft":
         yield from _unused("actor", actor, _RATIO_OPTIONS, "live rollouts ('algorithm.name=grpo')")
-        yield from _unused("rollout", rollout, ("n",), "live rollouts ('algorithm.name=grpo')")
+        yield from _unused("rollout", rollout, ("n", "temperature"), "live rollouts ('algorithm.name=grpo')")
+        yield from _unused("algorithm", config.algorithm, ("norm_adv_by_std_in_grpo",), "'algorithm.name=grpo'")
     if not actor.use_kl_loss:
         yield from _unused("ref", config.ref, ("path",), "'actor.use_kl_loss=true'")
+    custom = config.reward.custom_reward_function
+    if custom.path is None:
+        yield from _unused("reward.custom_reward_function", custom, ("name",), "a 'path' beside it")
+    else:
+        yield from _unused("reward", config.reward, ("name",), "a built-in reward: a custom_reward_function is given")
     if optim.name != "muon":
         yield from _unused("actor.optim", optim, ("muon_lr", "muon_momentum"), "'actor.optim.name=muon'")
     if optim.lr_scheduler_type == "constant":

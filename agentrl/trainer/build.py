@@ -15,6 +15,7 @@ from agentrl.config import RunConfig
 from agentrl.config.document import redacted
 from agentrl.data.dialogues import Dialogue, load_dialogues
 from agentrl.data.order import TaskOrder
+from agentrl.errors import DataError, TemplateError
 from agentrl.telemetry.base import TrackedRun, Tracker, trackers
 from agentrl.telemetry.jsonl import METRICS_FILE, read_metrics
 from agentrl.telemetry.timing import Timer
@@ -90,15 +91,25 @@ def _source(rollouts: RolloutParts, timer: Timer) -> tuple[Source, int]:
     dialogues = load_dialogues(config.data.train_files, config.data, max_samples=config.data.train_max_samples)
 
     def render(row: int) -> Trajectory:
-        return _rendered(rollouts, dialogues[row])
+        return _rendered(rollouts, dialogues[row], dialogues.where(row))
 
     order = TaskOrder(len(dialogues), seed, config.data.shuffle)
     return SavedSource(render, order, config.data.train_batch_size), len(dialogues)
 
 
-def _rendered(rollouts: RolloutParts, dialogue: Dialogue) -> Trajectory:
+def _rendered(rollouts: RolloutParts, dialogue: Dialogue, where: str) -> Trajectory:
+    data = rollouts.config.data
     schemas = rollouts.toolbox.schemas if dialogue.tools is None else dialogue.tools
-    return rollouts.chat.dialogue(dialogue.messages, schemas)
+    try:
+        trajectory = rollouts.chat.dialogue(dialogue.messages, schemas)
+    except TemplateError as error:
+        raise DataError(f"{where}: {error}") from error
+    if (length := len(trajectory.token_ids)) > data.max_prompt_length + data.max_response_length:
+        raise DataError(
+            f"{where}: the conversation has {length} tokens, more than data.max_prompt_length +"
+            f" data.max_response_length, {data.max_prompt_length} + {data.max_response_length}"
+        )
+    return trajectory
 
 
 def _total_steps(config: RunConfig, num_rows: int) -> int:

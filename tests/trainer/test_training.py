@@ -87,6 +87,20 @@ def test_supervised_steps_lower_the_loss_and_stop_when_validation_says_so(task_f
     assert losses[1] < losses[0]
 
 
+def test_a_conversation_that_is_too_long_is_named(task_folder, tmp_path, capsys):
+    options = [
+        *files(task_folder, "sft.jsonl"),
+        "data.val_files=[]",
+        "data.max_prompt_length=8",
+        "trainer.stop_when=null",
+    ]
+    short = ["data.max_response_length=8", "trainer.logger=[jsonl]", f"trainer.default_local_dir={tmp_path}"]
+    assert main(["train", "+experiment=calculator_sft", *options, *short]) == 2
+    (said,) = capsys.readouterr().err.splitlines()
+    assert f"{task_folder}/sft.jsonl row" in said
+    assert "tokens, more than data.max_prompt_length + data.max_response_length, 8 + 8" in said
+
+
 def test_a_run_that_reached_its_goal_does_not_go_on(task_folder, tmp_path):
     goal = ["trainer.stop_when={metric: val/success, at_least: 0}", "trainer.val_before_train=false"]
     for _ in range(2):
