@@ -37,7 +37,7 @@ which is said once, on stderr; or it is **refused** with what to say instead, be
 - `solution_str` holds what the model wrote; verl's holds the text of tools too (`reward.include_tool_text=true`).
 - A prompt longer than `data.max_prompt_length` is refused or left out, never cut.
 - A rollout of several trajectories counts once in its group.
-- Every row of an epoch is drawn; verl leaves out those that fill no last batch.
+- Rows that fill no last batch of an epoch begin the next one; verl leaves them out.
 """
 
 _SHORT = """\

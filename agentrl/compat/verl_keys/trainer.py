@@ -50,7 +50,7 @@ TRAINER: tuple[Row, ...] = (
         "trainer.total_epochs",
         "trainer.total_epochs",
         30,
-        note="every row is drawn; verl leaves out the rows that fill no last batch of an epoch",
+        note="rows that fill no last batch of an epoch begin the next; verl leaves them out",
     ),
     Mapped("trainer.total_training_steps", "trainer.total_training_steps"),
     Mapped("trainer.project_name", "trainer.project_name", "verl_examples"),
