@@ -11,7 +11,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Generic, TypeVar
 
-from agentrl.errors import UnknownNameError, suggestion
+from agentrl.blame import told
+from agentrl.errors import AgentRLError, ConfigError, UnknownNameError, suggestion
 
 T = TypeVar("T")
 
@@ -84,25 +85,35 @@ def load_object(target: str):  # type: ignore[no-untyped-def]  # any object at a
     Raises:
         UnknownNameError: the file, module or attribute is not there, or importing it failed; says which.
     """
+    if target.endswith(".py"):
+        raise UnknownNameError(f"'{target}' names a file and nothing in it: write '{target}:Name'")
     where, separator, attribute = target.rpartition(":")
     if not separator:
         where, _, attribute = target.rpartition(".")
     if not where:
         raise UnknownNameError(f"'{target}' is not 'pkg.module:Name' or 'path/to/file.py:Name'")
-    module = _import(where)
+    module = load_module(where)
     if not hasattr(module, attribute):
         public = [name for name in vars(module) if not name.startswith("_")]
         raise UnknownNameError(f"'{where}' has no '{attribute}': {suggestion(attribute, public)}")
     return getattr(module, attribute)
 
 
-def _import(where: str) -> ModuleType:
+def load_module(where: str) -> ModuleType:
+    """Import `pkg.module` or `path/to/file.py`.
+
+    Raises:
+        UnknownNameError: it is not there, or running it failed; says in which line of the user's.
+        ConfigError: what it declares to agentrl cannot be used.
+    """
     try:
         return load_file(Path(where)) if where.endswith(".py") else importlib.import_module(where)
     except UnknownNameError:
         raise
-    except Exception as error:
-        raise UnknownNameError(f"cannot import '{where}': {type(error).__name__}: {error}") from error
+    except AgentRLError as error:  # what a file says to us as it is run, such as `@tool`
+        raise ConfigError(f"{where}: {error}") from error
+    except (Exception, SystemExit) as error:  # a script that ends itself must not end the program without a word
+        raise UnknownNameError(f"cannot import '{where}': {told(error)}") from error
 
 
 def load_file(path: Path) -> ModuleType:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pydantic import JsonValue
 
 from agentrl.messages import Message
+from agentrl.tool_options import ToolOptions, read_tool_options
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,7 @@ class Task:
         tools_kwargs: per tool name, arguments for `create`, `execute`, `calc_reward` and `release`.
         interaction_kwargs: which simulated user answers (`name`), and what it is told.
         extra_info: everything else the row brings; handed to the reward.
+        tool_options: what it says of its tools; read from `extra_info`.
     """
 
     messages: Sequence[Message]
@@ -35,3 +37,12 @@ class Task:
     tools_kwargs: Mapping[str, Mapping[str, JsonValue]] = field(default_factory=dict)
     interaction_kwargs: Mapping[str, JsonValue] = field(default_factory=dict)
     extra_info: Mapping[str, JsonValue] = field(default_factory=dict)
+
+    @property
+    def tool_options(self) -> ToolOptions:
+        """What the row says of its tools, in place of the configuration.
+
+        Raises:
+            DataError: it cannot be read.
+        """
+        return read_tool_options(self.extra_info)

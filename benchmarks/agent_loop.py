@@ -1,20 +1,35 @@
-"""What the framework itself costs a turn: 100 rollouts at once on one thread, with an engine that answers at once.
+"""What the framework itself costs a turn, with an engine that answers at once; beside verl's and TRL's loops if asked.
 
-    python benchmarks/agent_loop.py
+    OMP_NUM_THREADS=1 python benchmarks/agent_loop.py [--peers] [--rollouts 1,100] [--turns 3,30] [--all] [--profile]
 
-Each turn is a tool call by a scripted model, the call parsed, run (an async function on the tools' own loop thread),
-and its answer rendered and appended; the last turn answers.
+Each turn is a tool call by a scripted model, the call parsed, run (an async function, off the loop that trains), and
+its answer rendered and appended; the last turn answers. Rollouts run at once, ten of each prompt. "In place" answers
+tools without the thread they run on, to show what the way there costs.
+
+`--peers` gives both peers the same conversation, tokenizer, tool and turns, in turn with ours, each in a process and
+an environment of its own; what their stand-ins leave out is said in `peers/verl_loop.py` and `peers/trl_loop.py`. Ours
+leaves out sampling and the reward. Medians of five; of one where a run has more than 10,000 turns. 1,000 rollouts of
+100 turns take minutes: they are left out without `--all`.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import cProfile
 import json
 import pstats
+import statistics
+import subprocess
 import sys
-import time
+import tempfile
+from collections.abc import Callable
+from contextlib import ExitStack
+from importlib.metadata import version
 from pathlib import Path
+
+from peers.conversation import ANSWER, CALL, GROUP_SIZE, RESULT, Stopwatch, question, search
+from peers.environment import peer_python
 
 from agentrl.chat.base import ParsedCall
 from agentrl.chat.format import ChatFormat
@@ -30,18 +45,12 @@ from agentrl.trajectory import Outcome
 sys.path.append(str(Path(__file__).parents[1] / "tests/chat"))
 from chat_families import family_tokenizer  # a small tokenizer with a chat template
 
-NUM_ROLLOUTS = 100
-CALL = '<tool_call>\n{"name": "search", "arguments": {"query": "weather in Paris"}}\n</tool_call>'
-ANSWER = "It rains."
+PEERS = Path(__file__).parent / "peers"
+NUM_REPEATS, MAX_REPEATED_TURNS = 5, 10_000
+LONGEST = (1000, 100)
 
-
-async def search(query: str) -> str:
-    """Search.
-
-    Args:
-        query: what for.
-    """
-    return f"Nothing is known about {query}."
+Measure = Callable[[int, int], tuple[float, float]]
+"""(rollouts, turns) -> (wall-clock, CPU) microseconds a turn."""
 
 
 class Script:
@@ -75,22 +84,32 @@ class InlineToolbox(Toolbox):
         return ToolResult(await search(**json.loads(call.arguments)), Outcome.OK)
 
 
-async def measure(chat: ChatFormat, num_turns: int, toolbox_class: type[Toolbox]) -> tuple[float, float]:
-    """(wall-clock, CPU) microseconds a turn."""
+def ours(chat: ChatFormat, toolbox_class: type[Toolbox]) -> Measure:
+    def measure(num_rollouts: int, num_turns: int) -> tuple[float, float]:
+        return asyncio.run(rollouts(chat, toolbox_class, num_rollouts, num_turns))
+
+    measure(2, 3)  # what is learnt once: template shapes, imports
+    return measure
+
+
+async def rollouts(
+    chat: ChatFormat, toolbox_class: type[Toolbox], num_rollouts: int, num_turns: int
+) -> tuple[float, float]:
     config = config_of(num_turns)
-    tasks = [Task([{"role": "user", "content": "Will it rain?"}], uid=str(number)) for number in range(NUM_ROLLOUTS)]
+    starts = range(0, num_rollouts, GROUP_SIZE)
+    tasks = [Task(question(start), uid=str(start)) for start in starts]
     toolbox = toolbox_class([search], config.rollout.multi_turn)
-    engine = ScriptedEngine(Script(chat, num_turns))
-    runner = RolloutRunner(engine, chat, toolbox, None, config)
-    arguments = {"n": 1, "sampling": SamplingParams(), "seed": 0, "max_concurrent": NUM_ROLLOUTS}
-    await collect(runner, tasks[:2], **arguments)  # what is learnt once: template shapes, imports
-    with Stopwatch(NUM_ROLLOUTS * num_turns) as spent:
-        groups = await collect(runner, tasks, **arguments)
-    calls = [call for group in groups for call in group.rollouts[0].tool_calls]
-    assert len(calls) == NUM_ROLLOUTS * (num_turns - 1)
-    assert all(call.outcome is Outcome.OK for call in calls)
+    runner = RolloutRunner(ScriptedEngine(Script(chat, num_turns)), chat, toolbox, None, config)
+    n = min(num_rollouts, GROUP_SIZE)
+    options = {"sampling": SamplingParams(), "seed": 0, "max_concurrent": num_rollouts}
+    await collect(runner, [Task(question(-GROUP_SIZE), uid="first")], n=2, **options)  # the tools' thread starts
+    with Stopwatch(len(tasks) * n * num_turns) as spent:
+        groups = await collect(runner, tasks, n=n, **options)
+    calls = [call for group in groups for rollout in group.rollouts for call in rollout.tool_calls]
+    assert len(calls) == len(tasks) * n * (num_turns - 1)
+    assert all(call.outcome is Outcome.OK and call.result == RESULT for call in calls)
     await toolbox.close()
-    return spent.microseconds
+    return spent.wall_us, spent.cpu_us
 
 
 async def engine_alone(chat: ChatFormat) -> tuple[float, float]:
@@ -98,47 +117,75 @@ async def engine_alone(chat: ChatFormat) -> tuple[float, float]:
     engine = ScriptedEngine(Script(chat, 100))
     sampling = SamplingParams(stop_token_ids=chat.stop_token_ids, max_new_tokens=1000)
     with Stopwatch(10_000) as spent:
-        for _ in range(100):
-            for number in range(NUM_ROLLOUTS):
-                await engine.generate(GenerateRequest([1], sampling, str(number)))
-    return spent.microseconds
+        for request in range(10_000):
+            await engine.generate(GenerateRequest([1], sampling, str(request % 100)))
+    return spent.wall_us, spent.cpu_us
 
 
-class Stopwatch:
-    """Wall-clock and CPU time (of all threads) a turn."""
+def peer(name: str, tokenizer: Path, stack: ExitStack) -> Measure:
+    """A peer's loop in its own process, which ends with the stack."""
+    command = [peer_python(name), PEERS / f"{name}_loop.py", tokenizer]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
+    stack.callback(process.wait)
+    stack.callback(process.stdin.close)
 
-    def __init__(self, num_turns: int) -> None:
-        self._num_turns = num_turns
-        self.microseconds = (0.0, 0.0)
+    def answer() -> dict[str, str | float]:
+        while line := process.stdout.readline():
+            if line.startswith("{"):
+                return json.loads(line)
+        raise SystemExit(f"{name} ended: see what it wrote above")
 
-    def __enter__(self) -> Stopwatch:
-        self._start = (time.perf_counter(), time.process_time())
-        return self
+    print(name, answer())
 
-    def __exit__(self, *_: object) -> None:
-        end = (time.perf_counter(), time.process_time())
-        self.microseconds = tuple(1e6 * (b - a) / self._num_turns for a, b in zip(self._start, end, strict=True))
+    def measure(num_rollouts: int, num_turns: int) -> tuple[float, float]:
+        print(num_rollouts, num_turns, file=process.stdin)
+        spent = answer()
+        return spent["wall_us"], spent["cpu_us"]
+
+    return measure
 
 
-def report(name: str, runs: list[tuple[float, float]]) -> None:
-    wall_us, cpu_us = map(min, zip(*runs, strict=True))
-    print(f"{name:40s} {wall_us:7.1f} {cpu_us:7.1f}")
+def compare(sides: dict[str, Measure], sizes: list[tuple[int, int]]) -> None:
+    print(f"{'rollouts':>9}{'turns':>7}  {'microseconds a turn':24}{'wall':>9}{'CPU':>9}{'least CPU':>11}")
+    for num_rollouts, num_turns in sizes:
+        repeats = NUM_REPEATS if num_rollouts * num_turns <= MAX_REPEATED_TURNS else 1
+        runs = [[measure(num_rollouts, num_turns) for measure in sides.values()] for _ in range(repeats)]
+        for name, run in zip(sides, zip(*runs, strict=True), strict=True):
+            wall, cpu = (statistics.median(column) for column in zip(*run, strict=True))
+            least = min(cpu_us for _, cpu_us in run)
+            print(f"{num_rollouts:9}{num_turns:7}  {name:24}{wall:9.1f}{cpu:9.1f}{least:11.1f}", flush=True)
+
+
+def sizes_of(arguments: argparse.Namespace) -> list[tuple[int, int]]:
+    counts, turns = ([int(part) for part in text.split(",")] for text in (arguments.rollouts, arguments.turns))
+    return [(a, b) for a in counts for b in turns if arguments.all or (a, b) != LONGEST]
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rollouts", default="1,100,1000")
+    parser.add_argument("--turns", default="3,10,30,100")
+    parser.add_argument("--peers", action="store_true", help="verl and TRL too")
+    parser.add_argument("--all", action="store_true", help="1,000 rollouts of 100 turns too")
+    parser.add_argument("--profile", action="store_true", help="where the time of the loop goes, instead")
+    arguments = parser.parse_args()
     chat = ChatFormat(family_tokenizer("chatml"))
-    print(f"{NUM_ROLLOUTS} rollouts at once; microseconds a turn     wall     CPU")
-    for num_turns in (3, 30, 100):
-        for toolbox_class in (Toolbox, InlineToolbox):
-            runs = [asyncio.run(measure(chat, num_turns, toolbox_class)) for _ in range(3)]
-            report(f"{num_turns} turns, {toolbox_class.__name__}", runs)
-    report("of which the scripted engine", [asyncio.run(engine_alone(chat)) for _ in range(3)])
+    sides = {"agentrl": ours(chat, Toolbox), "agentrl, in place": ours(chat, InlineToolbox)}
+    if arguments.profile:
+        with cProfile.Profile() as profile:
+            sides["agentrl"](100, 30)
+        pstats.Stats(profile).sort_stats("tottime").print_stats(40)
+        return
+    print("agentrl", {name: version(name) for name in ("agentrl", "transformers", "torch")})
+    with ExitStack() as stack:
+        if arguments.peers:
+            tokenizer = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            chat.tokenizer.save_pretrained(tokenizer)
+            sides |= {name: peer(name, tokenizer, stack) for name in ("verl", "trl")}
+        compare(sides, sizes_of(arguments))
+    _, cpu_us = min(asyncio.run(engine_alone(chat)) for _ in range(3))
+    print(f"of which the scripted engine {cpu_us:.1f}")
 
 
 if __name__ == "__main__":
-    if "--profile" in sys.argv:
-        with cProfile.Profile() as profile:
-            asyncio.run(measure(ChatFormat(family_tokenizer("chatml")), 100, InlineToolbox))
-        pstats.Stats(profile).sort_stats("tottime").print_stats(40)
-    else:
-        main()
+    main()

@@ -41,6 +41,7 @@ OPTIONAL = {
     "wandb",
     "mlflow",
     "trackio",
+    "peft",
     "datasets",
     "verl",
 }

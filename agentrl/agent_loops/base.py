@@ -82,6 +82,10 @@ class AgentLoop:
         """
         raise NotImplementedError(f"{type(self).__name__} must define run")
 
+    def prompt(self, task: Task, tools: ToolSession | None) -> Conversation:
+        """The conversation as `open` begins it, to be looked at: nothing can be sampled in it."""
+        return self.open(task, _no_samples, tools if self.uses_tools else None, None, SamplingParams())
+
     def open(
         self,
         task: Task,
@@ -93,9 +97,13 @@ class AgentLoop:
         messages: Sequence[Message] | None = None,
     ) -> Conversation:
         """Begin a conversation: with the task's prompt, or with `messages` (a sub-agent's). Each is one trajectory."""
-        limits = Limits.of(self.config, sampling)
+        limits = Limits.of(self.config, sampling, task.tool_options.max_tool_calls)
         bindings = Bindings(self.chat, self.parser, limits, generate, tools, interaction, sampling, self.conversations)
         return self.conversation_class(bindings, task.messages if messages is None else messages)
+
+
+async def _no_samples(token_ids: Sequence[int], sampling: SamplingParams, *, trajectory: int = 0) -> Completion:
+    raise RuntimeError("a prompt was opened to be looked at, not to be continued")
 
 
 agent_loops: Registry[Callable[..., AgentLoop]] = Registry(

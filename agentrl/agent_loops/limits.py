@@ -28,9 +28,11 @@ class Limits:
     max_response_tokens: int
 
     @classmethod
-    def of(cls, config: RunConfig, sampling: SamplingParams) -> Self:
-        """What `config` allows; `sampling` may allow a turn less."""
+    def of(cls, config: RunConfig, sampling: SamplingParams, max_tool_calls: int | None = None) -> Self:
+        """What `config` allows; `sampling` may allow a turn less, and a row has its own `max_tool_calls`."""
         multi_turn = config.rollout.multi_turn
+        if max_tool_calls is not None:
+            multi_turn = multi_turn.model_copy(update={"max_tool_calls": max_tool_calls})
         turn_limits = [limit for limit in (multi_turn.max_turn_tokens, sampling.max_new_tokens) if limit is not None]
         return cls(multi_turn, min(turn_limits, default=None), config.data.max_response_length)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,6 @@ from agentrl.agent_loops.base import AgentLoop, agent_loops
 from agentrl.chat.parsers import tool_parsers
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError, UnknownNameError, suggestion
-from agentrl.task import Task
 
 if TYPE_CHECKING:
     from agentrl.chat.format import ChatFormat
@@ -44,39 +43,30 @@ class LoopFactory:
         self._config = config
         path = config.rollout.agent.agent_loop_config_path
         self._entries = read_entries(path) if path else {}
-        self._makers: dict[str, Callable[[], AgentLoop]] = {}
+        self._makers: dict[tuple[str, str | None], Callable[[], AgentLoop]] = {}
         self.build(None)
 
-    def build(self, name: str | None) -> AgentLoop:
+    def build(self, name: str | None, tool_format: str | None = None) -> AgentLoop:
         """A new loop called `name`; None is the default.
 
-        Raises:
-            ConfigError, UnknownNameError: there is none, or it does not take its options.
-        """
-        name = name or self._config.rollout.agent.default_agent_loop
-        if name not in self._makers:
-            self._makers[name] = self._maker(name)
-        return self._makers[name]()
-
-    def check(self, tasks: Iterable[Task]) -> dict[str | None, AgentLoop]:
-        """One loop of each name that rows ask for, so that a wrong one is found at the start.
+        Args:
+            tool_format: how the model writes calls, in place of `rollout.multi_turn.format`.
 
         Raises:
-            ConfigError, UnknownNameError: as `build`; the text names the first row that asks for it.
+            ConfigError, UnknownNameError: there is none, it does not take its options, or not this format.
         """
-        loops: dict[str | None, AgentLoop] = {}
-        for task in tasks:
-            if task.agent_name not in loops:
-                try:
-                    loops[task.agent_name] = self.build(task.agent_name)
-                except UnknownNameError as error:
-                    raise UnknownNameError(f"row {task.index} of '{task.data_source}': {error}") from error
-        return loops
+        key = (name or self._config.rollout.agent.default_agent_loop, tool_format)
+        if key not in self._makers:
+            self._makers[key] = self._maker(*key)
+        return self._makers[key]()
 
-    def _maker(self, name: str) -> Callable[[], AgentLoop]:
+    def _maker(self, name: str, tool_format: str | None) -> Callable[[], AgentLoop]:
         entry = self._entries.get(name) or LoopEntry(name, where=f"agent loop '{name}'")
         factory = self._find(name, entry)
-        parser = tool_parsers.get(getattr(factory, "tool_format", None) or self._config.rollout.multi_turn.format)()
+        own_format = getattr(factory, "tool_format", None)
+        if own_format and tool_format not in (None, own_format):
+            raise ConfigError(f"{entry.where} works with tool_format '{own_format}', not '{tool_format}'")
+        parser = tool_parsers.get(own_format or tool_format or self._config.rollout.multi_turn.format)()
         make = partial(getattr(factory, "as_agent_loop", factory), self._chat, parser, self._config, **entry.options)
         try:
             loop = make()
@@ -107,7 +97,8 @@ def read_entries(path: Path) -> dict[str, LoopEntry]:
     try:
         listed = yaml.safe_load(path.read_text())
     except (OSError, yaml.YAMLError) as error:
-        raise ConfigError(f"rollout.agent.agent_loop_config_path: {' '.join(str(error).split())}") from error
+        problem = " ".join(str(error).replace('"<unicode string>"', f"'{path}'").split())
+        raise ConfigError(f"rollout.agent.agent_loop_config_path: {problem}") from error
     if not isinstance(listed, list):
         raise ConfigError(f"{path}: expected a list of {{name, _target_, ...}}")
     return dict(_read_entry(path, number, entry) for number, entry in enumerate(listed))

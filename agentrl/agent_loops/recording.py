@@ -26,11 +26,8 @@ def model_segment(completion: Completion, sampling: SamplingParams) -> Segment:
 @dataclass(slots=True, eq=False)
 class _Sampled:
     num_context: int
-    tail: Sequence[int]
+    tail: int
     segment: Segment
-
-    def stands_at(self, token_ids: Sequence[int], start: int) -> bool:
-        return self.num_context == start and self.tail == token_ids[max(0, start - _TAIL) : start]
 
 
 class Recording:
@@ -45,8 +42,8 @@ class Recording:
         """Keep what was sampled after the first `num_context` tokens of `context` (which may have grown since)."""
         self.last = completion
         if completion.token_ids:
-            tail = list(context[max(0, num_context - _TAIL) : num_context])
-            self._unclaimed.append(_Sampled(num_context, tail, model_segment(completion, sampling)))
+            segment = model_segment(completion, sampling)
+            self._unclaimed.append(_Sampled(num_context, _tail(context, num_context), segment))
 
     def claim(self, token_ids: Sequence[int], start: int, stop: int) -> list[Segment]:
         """The model segments that `token_ids[start:stop]` consist of; a completion may be cut at `stop`.
@@ -64,11 +61,11 @@ class Recording:
         return segments
 
     def _find(self, token_ids: Sequence[int], start: int, stop: int) -> _Sampled:
-        wanted = list(token_ids[start:stop])
+        wanted, tail = list(token_ids[start:stop]), _tail(token_ids, start)
         found = [
             sampled
             for sampled in self._unclaimed
-            if sampled.stands_at(token_ids, start) and _agree(sampled.segment.token_ids, wanted)
+            if sampled.num_context == start and sampled.tail == tail and _agree(sampled.segment.token_ids, wanted)
         ]
         if not found:
             raise ValueError(f"tokens {start} to {stop} are given as sampled, {self._diagnosis(wanted)}")
@@ -84,6 +81,11 @@ class Recording:
         if any(_agree(sampled.segment.token_ids, wanted) for sampled in self._claimed):
             return "but already stand in another place; a copy belongs to a prompt"
         return "but nobody sampled them"
+
+
+def _tail(context: Sequence[int], num_context: int) -> int:
+    """Stands for the last of the first `num_context` tokens; a number, as every object kept costs the collector."""
+    return hash(tuple(context[max(0, num_context - _TAIL) : num_context]))
 
 
 def _agree(sampled: Sequence[int], wanted: list[int]) -> bool:

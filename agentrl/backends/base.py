@@ -51,7 +51,7 @@ class Backend(Protocol):
         ...
 
     def weights(self) -> WeightStream:
-        """The current weights under their Hugging Face names."""
+        """The current weights that training can change, under the names that the engine's model has too."""
         ...
 
     async def save(self, path: Path) -> None:

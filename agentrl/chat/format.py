@@ -12,6 +12,7 @@ from pydantic import JsonValue
 
 from agentrl.chat.check import check_template
 from agentrl.chat.encode import Frame, TextEncoder
+from agentrl.chat.prompts import Prompts
 from agentrl.chat.shapes import Shape, key_of, learn, values_of
 from agentrl.chat.template import OTHER_TOOLS, Template
 from agentrl.errors import DataError, TemplateError
@@ -52,6 +53,7 @@ class ChatFormat:
         self.template = Template(tokenizer, template_kwargs)
         self._tokenizer = tokenizer
         self._shapes: dict[Hashable, tuple[Shape, Frame] | None] = {}
+        self._prompts = Prompts()
 
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase:
@@ -77,7 +79,9 @@ class ChatFormat:
 
     def start(self, messages: Sequence[Message], schemas: Sequence[ToolSchema]) -> list[int]:
         """The prompt, with the generation prompt at its end."""
-        return self._encoder.encode(self.template.render(messages, schemas, prompt=True))
+        return self._prompts.get(
+            messages, schemas, lambda: self._encoder.encode(self.template.render(messages, schemas, prompt=True))
+        )
 
     def extend(self, new_messages: Sequence[Message], schemas: Sequence[ToolSchema], *, turn_closed: bool) -> list[int]:
         """The tokens that follow a model turn: its end, the new messages, and the prompt for the next turn.
@@ -96,8 +100,7 @@ class ChatFormat:
         ids = list(token_ids)
         if ids and ids[-1] in self.stop_token_ids:
             ids.pop()
-        text: str = self._tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
-        return text
+        return self._encoder.decode(ids)
 
     def dialogue(self, messages: Sequence[Message], schemas: Sequence[ToolSchema]) -> Trajectory:
         """A saved conversation as a trajectory, on the same append-only route that a rollout takes.

@@ -27,6 +27,8 @@ def compose_config(overrides: Sequence[str], config_dir: Path | None = None) -> 
     Raises:
         ConfigError: what Hydra cannot compose, or what `validate_config` refuses.
     """
+    if config_dir and not config_dir.is_dir():
+        raise ConfigError(f"--config-dir: there is no folder '{config_dir}'")
     search = [f"hydra.searchpath=[file://{config_dir.resolve()}]"] if config_dir else []
     GlobalHydra.instance().clear()
     try:

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from agentrl.errors import AgentRLError
+from agentrl.interrupts import INTERRUPTED, ended_by_signals
 from agentrl.registry import load_object
 
 COMMANDS = {
     "train": ("train a policy", "agentrl.cli.train:train"),
     "eval": ("roll out a model on the validation files and report what it achieves", "agentrl.cli.train:evaluate"),
     "config": ("print every key with its default and what it means", "agentrl.cli.config:show"),
+    "export": ("write a checkpoint as a model's folder, a LoRA adapter merged in", "agentrl.cli.export:export"),
 }
 VERL_COMMANDS = ("train", "eval")
 
@@ -28,9 +29,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def finish(command: Callable[[], None], traceback: bool = False) -> int:
     """Run a command to its exit status."""
-    before = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))  # both end a run alike
     try:
-        command()
+        with ended_by_signals():
+            command()
     except AgentRLError as error:
         if traceback:
             raise
@@ -39,20 +40,19 @@ def finish(command: Callable[[], None], traceback: bool = False) -> int:
         return 2
     except KeyboardInterrupt:
         print("agentrl: interrupted", file=sys.stderr)
-        return 130
+        return INTERRUPTED
     except BrokenPipeError:  # the reader of our output went away (`| head`)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    finally:
-        signal.signal(signal.SIGTERM, before)
     return 0
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """The options; overrides may stand before, between and after flags."""
     options, rest = parser().parse_known_args(arguments)
-    if flags := [word for word in rest if word.startswith("-")]:
-        parser().error(f"unrecognized arguments: {' '.join(flags)}")
-    options.overrides += rest
+    if unknown := [word for word in rest if word.startswith("-") or "overrides" not in options]:
+        parser().error(f"unrecognized arguments: {' '.join(unknown)}")
+    if rest:
+        options.overrides += rest
     return options
 
 
@@ -62,9 +62,14 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(dest="command", required=True, metavar="command")
     for name, (summary, _) in COMMANDS.items():
         command = commands.add_parser(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
+        command.add_argument("--traceback", action="store_true", help="show where a mistake was found")
+        if name == "export":
+            command.add_argument("checkpoint", type=Path, help="a checkpoint's folder, or a run's: then its latest")
+            command.add_argument("folder", type=Path, help="a new folder")
+            command.add_argument("--trust-remote-code", action="store_true", help="run code that the base ships with")
+            continue
         command.add_argument("overrides", nargs="*", help="+experiment=NAME and key=value, in Hydra's grammar")
         command.add_argument("--config-dir", "--config-path", type=Path, help="folder of your own YAML files")
-        command.add_argument("--traceback", action="store_true", help="show where a mistake was found")
         if name in VERL_COMMANDS:
             command.add_argument("--verl", action="store_true", help="keys, defaults and YAML files are verl's")
             command.add_argument("--config-name", help="with --verl: YAML file in that folder, without its ending")

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 from agentrl.cli.main import finish
 from agentrl.errors import ConfigError
@@ -37,7 +38,7 @@ def truth(text: str) -> bool:
 
 SHORT = (
     Short("model", "actor_rollout_ref.model.path", help="folder of a model, or its name on the hub"),
-    Short("train", "data.train_files", help="Parquet or JSON file to train on"),
+    Short("train", "data.train_files", help="Parquet or JSON file to train on; default train.* of this folder"),
     Short("val", "data.val_files", help="the same, to validate on"),
     Short("reward_func", "custom_reward_function.path", help="reward.py or reward.py:function (compute_score)"),
     Short("rollout_n", "actor_rollout_ref.rollout.n", int, "ROLLOUT_N", 8, "rollouts a prompt"),
@@ -53,6 +54,7 @@ SHORT = (
     Short("n_gpus", "trainer.n_gpus_per_node", int, help="1 in this version"),
     Short("name", "trainer.experiment_name", help="of the run; its folder is checkpoints/<project>/<name>"),
 )
+_DATA = ("train.parquet", "train.jsonl", "train.json")
 FIXED = {"algorithm.adv_estimator": "grpo", f"{_ACTOR}.ppo_mini_batch_size": None}  # None: a step is one update
 
 
@@ -71,11 +73,30 @@ def train(options: argparse.Namespace, rest: Sequence[str]) -> None:
     from agentrl.config.rules import check_training
 
     said = dict(flattened(read_verl([*options.overrides, *rest])))
-    values = {**defaults(), **from_environment(os.environ), **from_flags(options), **said}
-    config = verl_config(nested(values), partial(check_training, groups_of_one=True))
+    values = defaults()
+    for layer in (from_environment(os.environ), from_flags(options), said):
+        values = _under(values, layer) | layer
+    config = verl_config(nested(_with_data(values)), partial(check_training, groups_of_one=True))
     from agentrl.trainer.run import run_training  # torch and transformers come with it
 
     run_training(config)
+
+
+def _under(values: Mapping[str, object], above: Mapping[str, object]) -> dict[str, object]:
+    """What stays of `values` below other ones: --kl_coef takes the place of KL_LOSS_COEF and USE_KL_LOSS."""
+    from agentrl.compat.verl_keys.table import targets
+
+    hidden = set().union(*map(targets, above))
+    return {key: value for key, value in values.items() if not targets(key) or not targets(key) <= hidden}
+
+
+def _with_data(values: dict[str, object]) -> dict[str, object]:
+    """`values`, with a training file of this folder for who names none."""
+    found = next((name for name in _DATA if Path(name).is_file()), None)
+    if found is None or "data.train_files" in values:
+        return values
+    print(f"agentrl: notice: no --train is given: training on '{found}' of this folder", file=sys.stderr)
+    return values | {"data.train_files": found}
 
 
 def defaults() -> dict[str, object]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import cast
 
@@ -17,6 +17,7 @@ from yaml import YAMLError
 from agentrl.compat.verl_keys.table import DEFAULTS
 from agentrl.compat.verl_keys.translate import flattened, in_verls_words, nested, translate
 from agentrl.config import RunConfig, validate_config
+from agentrl.config.rules import idle_options
 from agentrl.errors import ConfigError, suggestion
 
 _BASES = ("ppo_trainer", "_self_")
@@ -40,7 +41,7 @@ def read_verl(overrides: Sequence[str], folder: Path | None = None, name: str | 
     except (HydraException, OmegaConfBaseException, YAMLError) as error:
         raise ConfigError(" ".join(str(error).split())) from None
     values = dict(flattened(cast("dict[str, object]", whole)))
-    return nested({key: values[key] for key in keys})
+    return nested({key: value for key, value in values.items() if any(part in keys for part in _upwards(key))})
 
 
 def verl_config(values: Mapping[str, object], check: Callable[[RunConfig], object]) -> RunConfig:
@@ -54,6 +55,10 @@ def verl_config(values: Mapping[str, object], check: Callable[[RunConfig], objec
     """
     draft = translate(values)
     try:
+        for key, line in idle_options(validate_config(nested(draft.values))).items():
+            draft.values.pop(key, None)  # verl's commands give many an option that changes nothing
+            if draft.said_as.get(key) in draft.given:
+                draft.notices.append(in_verls_words(line, draft.said_as))
         config = validate_config(nested(draft.values))
         check(config)
     except ConfigError as error:
@@ -61,6 +66,12 @@ def verl_config(values: Mapping[str, object], check: Callable[[RunConfig], objec
     for notice in draft.notices:
         print(f"agentrl: notice: {notice}", file=sys.stderr)
     return config
+
+
+def _upwards(key: str) -> Iterator[str]:
+    """A key and the sections it stands in: an interpolation may have stood for a whole section."""
+    parts = key.split(".")
+    return (".".join(parts[:length]) for length in range(len(parts), 0, -1))
 
 
 def _override(override):  # type: ignore[no-untyped-def]  # Hydra's Override; hydra has no types

@@ -35,9 +35,28 @@ which is said once, on stderr; or it is **refused** with what to say instead, be
   default, so set it.
 - Ratios are taken to the probabilities the engine sampled with; verl computes them again by default.
 - `solution_str` holds what the model wrote; verl's holds the text of tools too (`reward.include_tool_text=true`).
-- A prompt longer than `data.max_prompt_length` is refused or left out, never cut.
+- A prompt longer than `data.max_prompt_length` is refused, left out, or cut inside its last user message
+  (`data.truncation=left|middle|right`). verl cuts the rendered prompt, so that `left` loses system message and tools.
+  A prompt is measured as its row's agent loop puts it, with the tools that the row is offered.
 - A rollout of several trajectories counts once in its group.
-- Rows that fill no last batch of an epoch begin the next one; verl leaves them out.
+- Rows that fill no last batch of an epoch begin the next one; verl leaves them out. With fewer rows than
+  `data.train_batch_size` a step draws some more than once, which is said at the start; verl does not start.
+- `data.dataset_weights` (a weight a train file) draws files in that proportion, in every stretch of draws; within a
+  file every row comes once before any comes again. An epoch stays as many draws as there are rows.
+
+## Rows
+
+verl's columns are read as they are: `prompt`, `data_source`, `agent_name`, `reward_model.ground_truth`, `extra_info`
+with `tools_kwargs`, `interaction_kwargs` and `tool_selection`. Beside them:
+
+- `prompts` stands in for `prompt`: text, a list of messages, or a list of one text.
+- `reward_model.test_cases` reaches the reward as `extra_info["test_cases"]`, and as the ground truth where there is no
+  other.
+- `tool_config`, a column or a key of `extra_info`, holds for the rollouts of its row: `available_tools` (those that are
+  offered, as `tool_selection`), `tool_format` (how calls are written, in place of `multi_turn.format`),
+  `max_tool_calls`, and `timeout` (seconds a call, in place of the tool's own).
+- A tool, agent loop, interaction, tool format or data source that is not there is refused at the start, with file, row
+  and the nearest name; so are rows with images, videos or audio.
 """
 
 _SHORT = """\
@@ -48,8 +67,9 @@ _SHORT = """\
     --kl_coef 0.01 --n_gpus 1 [any.key=value]
 ```
 
-`train.json` may be a list of `{"prompt": …, "ground_truth": …, "data_source": …}`. A flag stands for a verl key, an
-environment variable for the flag; a flag wins over the environment, a key over both. GRPO; each step is one update.
+`train.json` may be a list of `{"prompt": …, "ground_truth": …, "data_source": …}`. Without `--train`, a
+`train.parquet`, `train.jsonl` or `train.json` of the folder is taken. A flag stands for a verl key, an environment
+variable for the flag; a flag wins over the environment, a key over both. GRPO; each step is one update.
 """
 
 

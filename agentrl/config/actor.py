@@ -7,6 +7,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from agentrl.config.base import Section
+from agentrl.config.model import Modules
 
 Aggregation = Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
 Decay = Annotated[float, Field(ge=0, lt=1)]
@@ -34,6 +35,8 @@ class OptimConfig(Section):
     """Shape of the learning rate after warm-up."""
     lr_warmup_steps: NonNegativeInt = 0
     """Updates over which the learning rate rises from 0."""
+    lr_warmup_steps_ratio: float = Field(default=0.0, ge=0, le=1)
+    """The same as a share of all updates, where lr_warmup_steps is 0."""
     min_lr_ratio: float = Field(default=0.0, ge=0, le=1)
     """Where linear and cosine end, as a share of the peak."""
     total_updates: PositiveInt | None = None
@@ -55,10 +58,20 @@ class ActorConfig(Section):
     """Tasks (groups) an update; none given: the whole step in one update."""
     ppo_epochs: PositiveInt = 1
     """Passes over a step's samples."""
+    use_dynamic_bsz: bool = True
+    """Cut micro-batches by tokens (ppo_max_token_len_per_gpu); false: by samples (ppo_micro_batch_size_per_gpu)."""
     ppo_max_token_len_per_gpu: PositiveInt = 16384
     """Token budget of a micro-batch, padding included."""
     ppo_micro_batch_size_per_gpu: PositiveInt | None = None
     """Most samples in a micro-batch, whatever their length."""
+    share_prompts: bool = True
+    """Compute a prompt that several samples share once a micro-batch, where the model allows it; same gradient."""
+    freeze_modules: Modules = ()
+    """Modules whose weights stay as they are, by name; * stands for any text (model.layers.0.*, *.mlp.*)."""
+    param_offload: bool = False
+    """Keep the weights in CPU memory except while a step trains or scores; on a CPU nothing changes."""
+    optimizer_offload: bool = False
+    """Keep the optimizer's averages in CPU memory except while it updates; on a CPU nothing changes."""
     grad_clip: PositiveFloat = 1.0
     """Largest norm of the gradient; longer ones are scaled down to it."""
     clip_ratio: NonNegativeFloat = 0.2
@@ -101,4 +114,6 @@ class RefConfig(Section):
     """The reference policy of the KL term; loaded only where something needs it."""
 
     path: str | None = None
-    """Folder of its model; none given: the policy as it is at the start."""
+    """Folder of its model; none given: the policy as it is at the start, or without its LoRA adapter."""
+    param_offload: bool = False
+    """Keep its weights in CPU memory except while it scores; on a CPU, or where it is the policy's base, no change."""

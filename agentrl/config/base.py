@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict
 class Section(BaseModel):
     """A frozen group of keys that refuses unknown ones; the sentence under a field is its documentation."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
 
 
 def one_or_many(value: object) -> object:

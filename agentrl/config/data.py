@@ -8,6 +8,7 @@ from pydantic import BeforeValidator, Field, JsonValue, PositiveInt
 
 from agentrl.config.base import Section, one_or_many
 
+Weight = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Files = Annotated[tuple[str, ...], BeforeValidator(one_or_many)]
 
 
@@ -20,6 +21,8 @@ class DataConfig(Section):
     """The same, to validate on."""
     prompt_key: str = "prompt"
     """Column that holds the prompt: text, or a list of chat messages."""
+    dataset_weights: tuple[Weight, ...] = ()
+    """How often each of train_files is drawn, in proportion; none given: every row as often as any other."""
     system_prompt: str | None = None
     """System message put before prompts that bring none."""
     train_batch_size: PositiveInt = 16
@@ -28,8 +31,8 @@ class DataConfig(Section):
     """Longest prompt, in tokens."""
     max_response_length: PositiveInt = 1024
     """Longest response, in tokens: everything after the prompt, tool text included."""
-    truncation: Literal["error"] = "error"
-    """What happens to a longer prompt: error refuses to start."""
+    truncation: Literal["error", "left", "middle", "right"] = "error"
+    """A longer prompt is refused (error), or its last user text is cut on that side; never the tools or the system."""
     filter_overlong_prompts: bool = False
     """Leave out longer prompts instead, and say how many."""
     shuffle: bool = True

@@ -15,7 +15,7 @@ def read_listing(path: Path, key: str) -> list[dict[str, object]]:
     """The mappings listed under `key`, interpolations such as `${oc.env:HOME}` resolved.
 
     Raises:
-        ConfigError: the file is not there, is not YAML, or holds something else.
+        ConfigError: the file is not there, is not YAML, lists nothing, or holds something else.
     """
     from omegaconf import OmegaConf  # words load nothing heavy, and a run without such a file needs none of it
 
@@ -28,6 +28,8 @@ def read_listing(path: Path, key: str) -> list[dict[str, object]]:
     if not isinstance(content, dict) or not isinstance(content.get(key), list):
         names = [str(name) for name in content] if isinstance(content, dict) else []
         raise ConfigError(f"{path}: expected a list under '{key}', found {', '.join(names) or 'no keys'}")
+    if not content[key]:
+        raise ConfigError(f"{path}: nothing is listed under '{key}'")
     for position, entry in enumerate(content[key]):
         if not isinstance(entry, dict):
             raise ConfigError(f"{path}: {key}[{position}] must be a mapping, not {entry!r}")

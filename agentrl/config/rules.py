@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from agentrl.config.base import Section
 from agentrl.config.run import RunConfig
@@ -10,6 +11,12 @@ from agentrl.errors import ConfigError
 
 _TORCH_ENGINE = ("device", "dtype", "max_num_seqs", "max_kv_tokens", "deterministic")
 _RATIO_OPTIONS = ("clip_ratio", "clip_ratio_low", "clip_ratio_high", "clip_ratio_c", "use_kl_loss")
+
+
+_NOT_IN_MODE = {  # how long and how often may stay: a mode is put behind the command of a whole run
+    "val_only": ("stop_when", "save_best", "profile_steps"),
+    "rollout_only": ("stop_when", "save_best", "log_val_generations"),
+}
 
 
 def check_rules(config: RunConfig) -> None:
@@ -21,7 +28,7 @@ def check_rules(config: RunConfig) -> None:
 
 def check_training(config: RunConfig, *, groups_of_one: bool = False) -> None:
     """The rules that hold for training alone. `groups_of_one` lets them pass: their advantage is 0."""
-    problems = list(_wrong_in_training(config, groups_of_one))
+    problems = [*_wrong_in_training(config, groups_of_one), *_wrong_in_mode(config), *idle_options(config).values()]
     if problems:
         raise ConfigError("\n".join(problems))
 
@@ -30,6 +37,14 @@ def check_evaluation(config: RunConfig) -> None:
     """The rules that hold for evaluation alone."""
     if not config.data.val_files:
         raise ConfigError("'data.val_files' must be given")
+
+
+def idle_options(config: RunConfig) -> dict[str, str]:
+    """Options of training that change nothing beside the others: key -> what to say of it.
+
+    Only what differs from its default counts as given: a run's own config.yaml, which says everything, must pass.
+    """
+    return {line.split("'")[1]: line for line in _idle(config)}
 
 
 def _not_built(config: RunConfig) -> Iterator[str]:
@@ -58,6 +73,8 @@ def _ignored(config: RunConfig) -> Iterator[str]:
         yield from _unused("reward", config.reward, ("name",), "a built-in reward: a custom_reward_function is given")
     if optim.name != "muon":
         yield from _unused("actor.optim", optim, ("muon_lr", "muon_momentum"), "'actor.optim.name=muon'")
+    if optim.lr_warmup_steps:
+        yield from _unused("actor.optim", optim, ("lr_warmup_steps_ratio",), "'actor.optim.lr_warmup_steps=0'")
     if optim.lr_scheduler_type == "constant":
         yield from _unused("actor.optim", optim, ("min_lr_ratio", "total_updates"), "a schedule that runs down")
     if not rollout.val_kwargs.do_sample:
@@ -65,13 +82,54 @@ def _ignored(config: RunConfig) -> Iterator[str]:
         yield from _unused("rollout.val_kwargs", rollout.val_kwargs, sampling, "'rollout.val_kwargs.do_sample=true'")
 
 
+def _idle(config: RunConfig) -> Iterator[str]:
+    rollout, actor, data, trainer, model = config.rollout, config.actor, config.data, config.trainer, config.model
+    if model.lora_adapter_path is not None:
+        yield from _unused("model", model, ("target_modules", "exclude_modules"), "a new adapter ('model.lora_rank')")
+    elif not model.lora_rank:
+        shape = ("lora_alpha", "target_modules", "exclude_modules")
+        yield from _unused("model", model, shape, "'model.lora_rank' above 0")
+    if rollout.multi_turn.interaction_config_path is None:
+        need = "'rollout.multi_turn.interaction_config_path'"
+        yield from _unused("rollout.multi_turn", rollout.multi_turn, ("max_user_turns",), need)
+    if not actor.use_kl_loss:
+        yield from _unused("actor", actor, ("kl_loss_coef", "kl_loss_type"), "'actor.use_kl_loss=true'")
+    if None not in (actor.clip_ratio_low, actor.clip_ratio_high):
+        yield from _beside("actor", actor, "clip_ratio", "'actor.clip_ratio_low' and 'actor.clip_ratio_high'")
+    if not data.shuffle:
+        yield from _unused("data", data, ("seed",), "'data.shuffle=true'")
+    if trainer.total_training_steps is not None:
+        yield from _beside("trainer", trainer, "total_epochs", "'trainer.total_training_steps'")
+    if not data.val_files and "val_files" not in data.model_fields_set:  # who says that there are none means it
+        validation = ("test_freq", "val_before_train")
+        yield from _unused("trainer", trainer, validation, "'data.val_files'")
+        every = tuple(type(rollout.val_kwargs).model_fields)
+        yield from _unused("rollout.val_kwargs", rollout.val_kwargs, every, "'data.val_files'")
+    if not data.val_files:
+        yield from _unused("trainer", trainer, ("save_best",), "'data.val_files'")
+    yield from _unused("trainer", trainer, _NOT_IN_MODE.get(trainer.mode, ()), "'trainer.mode=train'")
+    if trainer.mode != "train_only":
+        yield from _unused("trainer", trainer, ("saved_rollouts",), "'trainer.mode=train_only'")
+
+
 def _unused(where: str, section: Section, options: tuple[str, ...], need: str) -> Iterator[str]:
-    for option in options:
-        if getattr(section, option) != type(section).model_fields[option].get_default():
-            yield f"'{where}.{option}' has no effect without {need}"
+    for option in filter(partial(_given, section), options):
+        yield f"'{where}.{option}' has no effect without {need}"
+
+
+def _beside(where: str, section: Section, option: str, stronger: str) -> Iterator[str]:
+    if _given(section, option):
+        yield f"'{where}.{option}' has no effect beside {stronger}"
+
+
+def _given(section: Section, option: str) -> bool:
+    return bool(getattr(section, option) != type(section).model_fields[option].get_default())
 
 
 def _wrong(config: RunConfig) -> Iterator[str]:
+    num_weights, num_files = len(config.data.dataset_weights), len(config.data.train_files)
+    if num_weights and num_files and num_weights != num_files:
+        yield f"'data.dataset_weights' must hold one a train file, {num_files}, not {num_weights}"
     if config.rollout.engine == "scripted" and config.rollout.script_path is None:
         yield "'rollout.engine=scripted' needs 'rollout.script_path'"
     if config.rollout.val_kwargs.n > 1 and not config.rollout.val_kwargs.do_sample:
@@ -80,12 +138,12 @@ def _wrong(config: RunConfig) -> Iterator[str]:
 
 def _wrong_in_training(config: RunConfig, groups_of_one: bool) -> Iterator[str]:
     rollout, trainer = config.rollout, config.trainer
-    if not config.data.train_files:
+    if not config.data.train_files and trainer.mode in ("train", "rollout_only"):
         yield "'data.train_files' must be given"
-    if config.algorithm.name == "grpo" and rollout.n < 2 and not groups_of_one:
+    if config.algorithm.name == "grpo" and rollout.n < 2 and trainer.mode == "train" and not groups_of_one:
         yield "'rollout.n=1' gives every group advantage 0 under grpo: set 'rollout.n' to 2 or more"
     for option in ("top_p", "top_k", "min_p"):
-        if getattr(rollout, option) != type(rollout).model_fields[option].get_default():
+        if _given(rollout, option):
             yield f"'rollout.{option}' changes the distribution that is sampled: training on it would be biased"
     if trainer.stop_when and not (config.data.val_files and trainer.test_freq):
         yield "'trainer.stop_when' needs 'data.val_files' and 'trainer.test_freq' above 0"
@@ -94,3 +152,17 @@ def _wrong_in_training(config: RunConfig, groups_of_one: bool) -> Iterator[str]:
     mini_batch = config.actor.ppo_mini_batch_size
     if mini_batch and config.data.train_batch_size % mini_batch:
         yield f"'actor.ppo_mini_batch_size={mini_batch}' must divide 'data.train_batch_size'"
+    if not config.actor.use_dynamic_bsz and config.actor.ppo_micro_batch_size_per_gpu is None:
+        yield "'actor.use_dynamic_bsz=false' needs 'actor.ppo_micro_batch_size_per_gpu'"
+
+
+def _wrong_in_mode(config: RunConfig) -> Iterator[str]:
+    trainer = config.trainer
+    if trainer.mode == "val_only" and not config.data.val_files:
+        yield "'trainer.mode=val_only' needs 'data.val_files'"
+    if trainer.mode == "val_only" and not trainer.val_before_train:
+        yield "'trainer.mode=val_only' is the validation before training: leave out 'trainer.val_before_train=false'"
+    if trainer.mode == "rollout_only" and config.algorithm.name == "sft":
+        yield "'trainer.mode=rollout_only' needs live rollouts ('algorithm.name=grpo')"
+    if trainer.mode == "train_only" and trainer.saved_rollouts is None:
+        yield "'trainer.mode=train_only' needs 'trainer.saved_rollouts', a run's folder"

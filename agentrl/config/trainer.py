@@ -25,6 +25,10 @@ class StopWhen(Section):
 class TrainerConfig(Section):
     """How long, how often, where to."""
 
+    mode: Literal["train", "val_only", "rollout_only", "train_only"] = "train"
+    """val_only validates and ends; rollout_only saves rollouts without training; train_only trains on saved ones."""
+    saved_rollouts: Path | None = None
+    """What train_only trains on: a run's folder, or the folder of its trajectory files."""
     project_name: str = "agentrl"
     """What the run belongs to, in trackers that know projects."""
     experiment_name: str = "default"
@@ -51,6 +55,8 @@ class TrainerConfig(Section):
     """Validate every so many steps; 0 only at the end, if at all."""
     save_freq: NonNegativeInt = 0
     """Save a checkpoint every so many steps; 0 only at the end."""
+    save_best: str | None = None
+    """Validation metric, such as val/success: the step where it is highest is kept as checkpoints/best."""
     logger: Loggers = ("console", "jsonl")
     """Where metrics go besides metrics.jsonl; wandb, mlflow and trackio need `pip install 'agentrl[trackers]'`."""
     log_val_generations: NonNegativeInt = 0

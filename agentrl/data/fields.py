@@ -78,7 +78,15 @@ def _message(value: JsonValue, field: str) -> Message:
         message["tool_calls"] = cast(JsonValue, _tool_calls(calls, f"{field}.tool_calls"))
     elif not isinstance(message.get("content"), str | list):
         raise wrong(f"{field}.content", "text, or a list of parts", message.get("content"))
+    _check_parts(message.get("content"), f"{field}.content")
     return cast(Message, message)
+
+
+def _check_parts(content: JsonValue, field: str) -> None:
+    for part in content if isinstance(content, list) else ():
+        kind = part.get("type", "text") if isinstance(part, dict) else "text"
+        if kind != "text":
+            raise FieldError(f"field '{field}': a part of type '{kind}', only text can be trained on")
 
 
 def _tool_calls(value: JsonValue, field: str) -> list[MessageToolCall]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from fractions import Fraction
 from functools import lru_cache
 from typing import NamedTuple
 
+from agentrl.errors import DataError
 from agentrl.seeds import derive_seed
 
 
@@ -48,3 +50,61 @@ class TaskOrder:
         if self._shuffle:
             random.Random(derive_seed(self._seed, "order", epoch)).shuffle(rows)
         return rows
+
+
+class WeightedOrder(TaskOrder):
+    """Files in proportion to their weights, spread as evenly as can be; within a file every row once a pass.
+
+    The first file, of share s of the weights, gets floor(s p + o) of the first p draws, 0 <= o < 1 from the seed; the
+    second does so with what is left of draws and weights, and so on:
+
+        weights [2, 1]    files of the draws, such as 0 1 0 0 1 0 0 1 0 ...
+
+    The `epoch` of a draw is how often its file was gone through before: a row and its epoch are drawn once.
+
+    Args:
+        sizes: rows of each file, at least 1.
+        weights: above 0, one a file.
+    """
+
+    def __init__(self, sizes: Sequence[int], weights: Sequence[float], seed: int, shuffle: bool) -> None:
+        super().__init__(sum(sizes), seed, shuffle)
+        self._starts = [sum(sizes[:file]) for file in range(len(sizes))]
+        self._files = [TaskOrder(size, derive_seed(seed, "file", i), shuffle) for i, size in enumerate(sizes)]
+        exact = [Fraction(repr(weight)) for weight in weights]  # as it was written: 0.1 is a tenth
+        shares = [weight / sum(exact[file:]) for file, weight in enumerate(exact)]
+        self._turns = [_Turns(share, derive_seed(seed, "turns", file)) for file, share in enumerate(shares)]
+
+    def at(self, position: int) -> Draw:
+        """What is drawn at `position`, counted from 0."""
+        for start, order, turns in zip(self._starts, self._files, self._turns, strict=True):
+            earlier = turns.before(position)
+            if turns.before(position + 1) > earlier:
+                epoch, row, _ = order.at(earlier)
+                return Draw(epoch, start + row)
+            position -= earlier
+        raise AssertionError("the last file's share of what is left is all of it")
+
+
+class _Turns:
+    """One file's turns among draws; whole numbers, so that they are exact however long a run is."""
+
+    def __init__(self, share: Fraction, seed: int) -> None:
+        self._share = share
+        self._offset = seed % share.denominator
+
+    def before(self, position: int) -> int:
+        return (position * self._share.numerator + self._offset) // self._share.denominator
+
+
+def task_order(sizes: Sequence[int], weights: Sequence[float], seed: int, shuffle: bool) -> TaskOrder:
+    """The order of files with `sizes` rows; without weights every row is drawn as often as any other.
+
+    Raises:
+        DataError: a file has no rows left to draw.
+    """
+    if not weights:
+        return TaskOrder(sum(sizes), seed, shuffle)
+    if 0 in sizes:
+        raise DataError(f"data.dataset_weights: train file {sizes.index(0) + 1} of {len(sizes)} has no rows to draw")
+    return WeightedOrder(sizes, weights, seed, shuffle)

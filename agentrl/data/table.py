@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from typing import Generic, TypeVar, overload
 
@@ -42,6 +43,12 @@ class Table(Sequence[T], Generic[T]):
         part, row = self._locate(index)
         return self._checked(part, row, part[row], self._positions[index])
 
+    @property
+    def file_sizes(self) -> list[int]:
+        """Rows that this table shows of each dataset."""
+        counts = Counter(bisect_right(self._ends, position) for position in self._positions)
+        return [counts[part] for part in range(len(self._parts))]
+
     def where(self, index: int) -> str:
         """File and row, for error messages."""
         part, row = self._locate(index)
@@ -50,6 +57,15 @@ class Table(Sequence[T], Generic[T]):
     def keep(self, indices: Sequence[int]) -> Table[T]:
         """The table of these rows; they keep their positions in the dataset."""
         return Table(self._parts, self._read, [self._positions[index] for index in indices])
+
+    def replace(self, items: Mapping[int, T]) -> Table[T]:
+        """This table with some of its rows taken from `items`, by their index here."""
+        by_position = {self._positions[index]: item for index, item in items.items()}
+
+        def read(row: Row, position: int, rows: Rows) -> T:
+            return by_position[position] if position in by_position else self._read(row, position, rows)
+
+        return Table(self._parts, read, self._positions)
 
     def check(self, num_rows: int) -> None:
         """Read the first `num_rows` rows once and forget them, so that a bad one is found before training."""

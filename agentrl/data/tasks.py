@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TypeAlias, cast
 
@@ -15,19 +15,22 @@ from agentrl.data.table import Table, load_table
 from agentrl.errors import DataError
 from agentrl.messages import Message
 from agentrl.task import Task
+from agentrl.tool_options import read_tool_options
 
 TaskTable: TypeAlias = Table[Task]
 
-_MEDIA = ("images", "videos")
+_MEDIA = ("images", "videos", "audios")
 _NAMED = {"data_source", "agent_name", "ground_truth", "reward_model", "tools_kwargs", "interaction_kwargs", *_MEDIA}
 
 
 def load_tasks(files: Sequence[str], config: DataConfig, *, max_samples: int = -1) -> TaskTable:
     """The tasks of `files` (Parquet, JSON, JSONL, or names of the `datasets` library), built when asked for.
 
-    A row has the prompt in column `config.prompt_key` (text or chat messages), and may have `data_source`,
-    `agent_name`, a ground truth (`reward_model.ground_truth`, `ground_truth` or `answer`), and `extra_info` with
-    `tools_kwargs` and `interaction_kwargs`. Any other column is added to `extra_info`. Rows are counted from 0.
+    A row has the prompt in column `config.prompt_key` (text or chat messages; a column `prompts` stands in for one
+    called prompt), and may have `data_source`, `agent_name`, a ground truth (`reward_model.ground_truth`,
+    `ground_truth`, `answer` or `reward_model.test_cases`), and `extra_info` with `tools_kwargs`, `interaction_kwargs`
+    and `tool_config` (see `ToolOptions`). `reward_model.test_cases` and any other column are added to `extra_info`.
+    Rows are counted from 0.
 
     Raises:
         DataError: a file or a row cannot be used; names file, row and field. Every row is checked here.
@@ -35,38 +38,18 @@ def load_tasks(files: Sequence[str], config: DataConfig, *, max_samples: int = -
     return load_table(files, partial(_read_task, config), max_samples)
 
 
-def check_lengths(tasks: TaskTable, length_of: Callable[[Task], int], limit: int, drop: bool) -> tuple[TaskTable, int]:
-    """The tasks whose prompt has at most `limit` tokens, and how many were dropped.
-
-    Args:
-        length_of: tokens of a task's rendered prompt.
-
-    Raises:
-        DataError: some are longer and `drop` is off, or none are left.
-    """
-    lengths = [length_of(task) for task in tasks]
-    kept = [index for index, length in enumerate(lengths) if length <= limit]
-    num_dropped = len(lengths) - len(kept)
-    if num_dropped and not (drop and kept):
-        first = next(index for index, length in enumerate(lengths) if length > limit)
-        raise DataError(
-            f"{tasks.where(first)}: its prompt has {lengths[first]} tokens, data.max_prompt_length is {limit} "
-            f"({num_dropped} of {len(lengths)} rows are longer, up to {max(lengths)} tokens): "
-            + ("nothing is left" if drop else "raise it, or set data.filter_overlong_prompts")
-        )
-    return (tasks.keep(kept) if num_dropped else tasks), num_dropped
-
-
 def _read_task(config: DataConfig, row: Row, position: int, rows: Rows) -> Task:
     for key in _MEDIA:
         if row.get(key):
-            raise FieldError(f"field '{key}': tasks with images or videos cannot be trained on")
-    extra_info = {
-        **{key: value for key, value in row.items() if key not in _NAMED | {config.prompt_key, "extra_info"}},
-        **optional_object(row, "extra_info"),
-    }
+            raise FieldError(f"field '{key}': tasks with images, videos or audio cannot be trained on")
+    prompt_key = _prompt_key(row, config)
+    extra_info = _extra_info(row, prompt_key)
+    try:
+        read_tool_options(extra_info)  # a mistake in it is told now, not when the row is rolled out
+    except DataError as error:
+        raise FieldError(str(error)) from error
     return Task(
-        messages=_prompt(row, config),
+        messages=_prompt(row, prompt_key, config.system_prompt),
         ground_truth=_ground_truth(row),
         data_source=optional_text(row, "data_source") or rows.source or "unknown",
         index=position,
@@ -77,21 +60,38 @@ def _read_task(config: DataConfig, row: Row, position: int, rows: Rows) -> Task:
     )
 
 
-def _prompt(row: Row, config: DataConfig) -> list[Message]:
-    prompt = required(row, config.prompt_key, "text or a list of messages (data.prompt_key)")
+def _prompt_key(row: Row, config: DataConfig) -> str:
+    """The column that holds the prompt: derived datasets call it `prompts`."""
+    stands_in = config.prompt_key == "prompt" and row.get("prompt") is None and row.get("prompts") is not None
+    return "prompts" if stands_in else config.prompt_key
+
+
+def _extra_info(row: Row, prompt_key: str) -> dict[str, JsonValue]:
+    columns = {key: value for key, value in row.items() if key not in _NAMED | {prompt_key, "extra_info"}}
+    test_cases = optional_object(row, "reward_model").get("test_cases")
+    given = {} if test_cases is None else {"test_cases": test_cases}
+    return {**columns, **given, **optional_object(row, "extra_info")}
+
+
+def _prompt(row: Row, key: str, system_prompt: str | None) -> list[Message]:
+    prompt = required(row, key, "text or a list of messages (data.prompt_key)")
+    if key == "prompts" and isinstance(prompt, list) and all(isinstance(item, str) for item in prompt):
+        if len(prompt) != 1:
+            raise FieldError(f"field 'prompts': expected one prompt a row, got {len(prompt)}: write a row for each")
+        prompt = prompt[0]
     if isinstance(prompt, str):
         messages = [Message(role="user", content=prompt)]
     elif isinstance(prompt, list):
-        messages = read_messages(prompt, config.prompt_key)
+        messages = read_messages(prompt, key)
     else:
-        raise wrong(config.prompt_key, "text or a list of messages", prompt)
-    return with_system(messages, config.system_prompt)
+        raise wrong(key, "text or a list of messages", prompt)
+    return with_system(messages, system_prompt)
 
 
 def _ground_truth(row: Row) -> JsonValue:
     """verl's place first; a dataset that names it `answer` need not be rewritten."""
-    reward_model = optional_object(row, "reward_model")
-    for holder, key in ((reward_model, "ground_truth"), (row, "ground_truth"), (row, "answer")):
+    model = optional_object(row, "reward_model")
+    for holder, key in ((model, "ground_truth"), (row, "ground_truth"), (row, "answer"), (model, "test_cases")):
         if holder.get(key) is not None:
             return holder[key]
     return None

@@ -7,7 +7,7 @@ G = H / K query heads that share a key, D head size.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -30,23 +30,20 @@ class UnfaithfulError(Exception):
 
 
 @dataclass
-class Step:
-    """One forward of packed tokens: R rows of up to C new tokens, each row reading the KV of its own blocks.
+class Grid:
+    """R rows of up to C new tokens each, every row reading the KV of its own blocks.
 
     Attributes:
-        write: [M], where in the store each packed token's KV goes.
+        num_tokens: how many of a step's packed tokens are this grid's.
         positions: [R, C], the position of each new token in its sequence; 0 for padding.
         blocks: [R, W / 16], the blocks each row reads.
-        cells: [M], which of the R x C cells a packed token is; None when every cell is a token, in order.
-        windows: the sliding window of each layer, None for full attention.
+        cells: [num_tokens], which of the R x C cells a packed token is; None when every cell is a token, in order.
     """
 
-    store: KVStore
-    write: Tensor
+    num_tokens: int
     positions: Tensor
     blocks: Tensor
     cells: Tensor | None
-    windows: Mapping[int, int | None]
     biases: dict[tuple[int | None, int], Tensor] = field(default_factory=dict)
 
     def bias(self, window: int | None, num_groups: int, dtype: torch.dtype) -> Tensor:
@@ -58,13 +55,28 @@ class Step:
 
     def _bias(self, window: int | None, num_groups: int, dtype: torch.dtype) -> Tensor:
         rows, columns = self.positions.shape
-        keys_W = torch.arange(self.blocks.shape[1] * self.store.block_size, device=self.positions.device)
+        keys_W = torch.arange(self.blocks.shape[1] * KVStore.block_size, device=self.positions.device)
         queries_RC1 = self.positions[:, :, None]
         hidden_RCW = keys_W > queries_RC1
         if window is not None:
             hidden_RCW |= keys_W <= queries_RC1 - window
         bias_RCW = torch.zeros(hidden_RCW.shape, dtype=dtype, device=keys_W.device).masked_fill_(hidden_RCW, -torch.inf)
         return bias_RCW[:, :, None].expand(-1, -1, num_groups, -1).reshape(rows, 1, columns * num_groups, -1)
+
+
+@dataclass
+class Step:
+    """One forward of M packed tokens: those of the first grid, then those of the next.
+
+    Attributes:
+        write: [M], where in the store each token's KV goes.
+        windows: the sliding window of each layer, None for full attention.
+    """
+
+    store: KVStore
+    write: Tensor
+    grids: Sequence[Grid]
+    windows: Mapping[int, int | None]
 
 
 class _Active(threading.local):
@@ -98,35 +110,52 @@ def paged_attention(
     unknown = {name for name, given in others.items() if given is not None} - HARMLESS
     if step is None or not isinstance(layer, int) or layer not in step.windows or attention_mask is not None or unknown:
         raise UnfaithfulError(f"layer {layer} passes to its attention what is not understood: {sorted(unknown)}")
-    step.store.write(layer, step.write, key[0], value[0])
-    keys, values = step.store.read(layer, step.blocks)
-    folded, num_groups = _fold(step, query, keys.shape[1])
-    bias = step.bias(step.windows[layer], num_groups, query.dtype)
-    if softcap is None and s_aux is None:
+    step.store.write(layer, step.write, key[0], value[0])  # before any grid reads: a row may need what another computes
+    sizes = [grid.num_tokens for grid in step.grids]
+    attended = [
+        _attend(grid, queries_MHD, step.store.read(layer, grid.blocks), step.windows[layer], scaling, softcap, s_aux)
+        for grid, queries_MHD in zip(step.grids, torch.split(query[0].transpose(0, 1), sizes), strict=True)
+    ]
+    return attended[0] if len(attended) == 1 else torch.cat(attended, dim=1), None
+
+
+def _attend(
+    grid: Grid,
+    queries_MHD: Tensor,
+    keys_values: tuple[Tensor, Tensor],
+    window: int | None,
+    scaling: float | None,
+    softcap: float | None,
+    sinks: Tensor | None,
+) -> Tensor:
+    """The answers [1, M, H, D] to the queries of one grid."""
+    keys, values = keys_values
+    folded, num_groups = _fold(grid, queries_MHD, keys.shape[1])
+    bias = grid.bias(window, num_groups, folded.dtype)
+    if softcap is None and sinks is None:
         attended = scaled_dot_product_attention(folded, keys, values, attn_mask=bias, scale=scaling)
     else:
-        scale = scaling if scaling is not None else query.shape[-1] ** -0.5
-        attended = _explicit_attention(folded, keys, values, bias, scale, softcap, s_aux)
-    return _unfold(step, attended, num_groups), None
+        scale = scaling if scaling is not None else folded.shape[-1] ** -0.5
+        attended = _explicit_attention(folded, keys, values, bias, scale, softcap, sinks)
+    return _unfold(grid, attended, num_groups)
 
 
-def _fold(step: Step, query: Tensor, num_key_heads: int) -> tuple[Tensor, int]:
-    """[1, H, M, D] -> [R, K, C * G, D]: heads that share a key become queries of one head, so keys are not repeated."""
-    tokens_MHD = query[0].transpose(0, 1)
-    (rows, columns), (_, heads, size) = step.positions.shape, tokens_MHD.shape
-    if step.cells is not None:
-        tokens_MHD = tokens_MHD.new_zeros(rows * columns, heads, size).index_copy_(0, step.cells, tokens_MHD)
+def _fold(grid: Grid, tokens_MHD: Tensor, num_key_heads: int) -> tuple[Tensor, int]:
+    """[M, H, D] -> [R, K, C * G, D]: heads that share a key become queries of one head, so keys are not repeated."""
+    (rows, columns), (_, heads, size) = grid.positions.shape, tokens_MHD.shape
+    if grid.cells is not None:
+        tokens_MHD = tokens_MHD.new_zeros(rows * columns, heads, size).index_copy_(0, grid.cells, tokens_MHD)
     groups = heads // num_key_heads
-    grid = tokens_MHD.reshape(rows, columns, num_key_heads, groups, size).permute(0, 2, 1, 3, 4)
-    return grid.reshape(rows, num_key_heads, columns * groups, size), groups
+    by_head = tokens_MHD.reshape(rows, columns, num_key_heads, groups, size).permute(0, 2, 1, 3, 4)
+    return by_head.reshape(rows, num_key_heads, columns * groups, size), groups
 
 
-def _unfold(step: Step, attended: Tensor, num_groups: int) -> Tensor:
+def _unfold(grid: Grid, attended: Tensor, num_groups: int) -> Tensor:
     """[R, K, C * G, D] -> [1, M, H, D], the layout transformers expects back."""
     rows, key_heads, _, size = attended.shape
-    grid = attended.reshape(rows, key_heads, -1, num_groups, size).permute(0, 2, 1, 3, 4)
-    tokens = grid.reshape(1, -1, key_heads * num_groups, size)
-    return tokens if step.cells is None else tokens[:, step.cells]
+    by_token = attended.reshape(rows, key_heads, -1, num_groups, size).permute(0, 2, 1, 3, 4)
+    tokens = by_token.reshape(1, -1, key_heads * num_groups, size)
+    return tokens if grid.cells is None else tokens[:, grid.cells]
 
 
 def _explicit_attention(

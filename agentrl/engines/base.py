@@ -16,7 +16,8 @@ WeightStream = Iterable[tuple[str, "Tensor"]]
 """(Hugging Face parameter name, tensor), one at a time, so that a large model never stands in memory twice."""
 
 PauseMode = Literal["drain", "in_place"]
-"""drain: requests under way finish first. in_place: they stop where they are and go on after `resume`."""
+"""drain: requests under way finish first; those that find no room wait for `resume`. in_place: all stop where they are
+and go on after `resume`."""
 
 
 class FinishReason(StrEnum):

@@ -12,8 +12,8 @@ from transformers import PreTrainedModel
 
 from agentrl.engines.attention import UnfaithfulError
 from agentrl.engines.forward import Limits, PagedRunner, Row, Runner, Shape, WholeRunner
-from agentrl.engines.mask_reader import learn_windows
 from agentrl.engines.paged_kv import num_blocks_for
+from agentrl.models.attention import learn_windows
 
 logger = logging.getLogger(__name__)
 

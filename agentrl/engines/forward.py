@@ -6,17 +6,15 @@ import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 from transformers import PretrainedConfig, PreTrainedModel
 
-from agentrl.engines.attention import ACTIVE, PAGED, Step
+from agentrl.engines.attention import ACTIVE, PAGED, Grid, Step
 from agentrl.engines.paged_kv import BLOCK_SIZE, IntArray, KVStore, num_blocks_for
-
-BoolArray = np.ndarray[Any, np.dtype[np.bool_]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +34,10 @@ class Shape:
     rows: int
     columns: int
     fixed: bool
+
+
+FREE = Shape(rows=0, columns=0, fixed=False)
+"""As large as its rows are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +76,11 @@ class Runner(Protocol):
         """Compute and store the KV of new tokens."""
         ...
 
-    def decode(self, rows: Sequence[Row], shape: Shape) -> Tensor:
-        """Logits [R, V] that follow each row's last token; each row has one new token."""
+    def decode(self, rows: Sequence[Row], shape: Shape, beside: Sequence[Row] = ()) -> Tensor:
+        """Logits [R, V] that follow each row's last token; each row has one new token.
+
+        The KV of the tokens `beside` them is computed and stored on the way, before a row looks at it.
+        """
         ...
 
 
@@ -89,6 +94,7 @@ class PagedRunner:
         self.store = KVStore()
         self.windows = windows
         self._device = model.device
+        self._rows_a_piece = 32 if model.device.type == "cpu" else 256
         self._configs = configs_of(model)
         self._keep_last = (
             {"logits_to_keep": 1} if "logits_to_keep" in inspect.signature(model.forward).parameters else {}
@@ -96,15 +102,27 @@ class PagedRunner:
 
     def prefill(self, rows: Sequence[Row], shape: Shape) -> None:
         """Compute and store the KV of new tokens; logits are made for one token only, where the model allows it."""
-        self._forward(rows, shape, **self._keep_last)
+        self._forward([_lay_out(rows, shape)], **self._keep_last)
 
-    def decode(self, rows: Sequence[Row], shape: Shape) -> Tensor:
-        """Logits [R, V] that follow each row's one new token."""
-        return self._forward(rows, shape)[: len(rows)]
+    def decode(self, rows: Sequence[Row], shape: Shape, beside: Sequence[Row] = ()) -> Tensor:
+        """Logits [R, V] that follow each row's one new token; tokens `beside` them share the forward."""
+        layouts = list(self._lay_out_pieces(rows, shape))
+        if not beside:
+            return self._forward(layouts)[: len(rows)]
+        keep = {name: len(rows) for name in self._keep_last}  # theirs are the last tokens
+        return self._forward([_lay_out(beside, FREE), *layouts], **keep)[-len(rows) :]
 
-    def _forward(self, rows: Sequence[Row], shape: Shape, **options: int) -> Tensor:
-        ids_M, positions_M, step = self._step(rows, shape)
-        ACTIVE.step = step
+    def _lay_out_pieces(self, rows: Sequence[Row], shape: Shape) -> Iterator[_Layout]:
+        """A few rows at a time, so that a CPU's cache holds the keys and values that are gathered for them."""
+        for first in range(0, shape.rows if shape.fixed else len(rows), self._rows_a_piece):
+            piece = replace(shape, rows=min(self._rows_a_piece, shape.rows - first))
+            yield _lay_out(rows[first : first + self._rows_a_piece], piece)
+
+    def _forward(self, layouts: Sequence[_Layout], **options: int) -> Tensor:
+        cells = np.concatenate([layout.tokens for layout in layouts], axis=1)
+        ids_M, positions_M, write_M = torch.from_numpy(cells).to(self._device).unbind(0)
+        grids = [layout.grid(self._device) for layout in layouts]
+        ACTIVE.step = Step(self.store, write_M, grids, self.windows)
         try:
             with attention_implementation(self._configs, PAGED):
                 output = self.model(input_ids=ids_M[None], position_ids=positions_M[None], use_cache=False, **options)
@@ -113,20 +131,32 @@ class PagedRunner:
         logits: Tensor = output.logits[0]
         return logits
 
-    def _step(self, rows: Sequence[Row], shape: Shape) -> tuple[Tensor, Tensor, Step]:
-        cells, blocks_RN, used_RC = _lay_out(rows, shape)
-        packed = None if shape.fixed or used_RC.all() else np.flatnonzero(used_RC)
-        ids, positions, write = torch.from_numpy(cells).to(self._device).unbind(0)
-        chosen = None if packed is None else torch.from_numpy(packed).to(self._device)
-        ids_M, positions_M, write_M = (
-            cell.flatten() if chosen is None else cell.flatten()[chosen] for cell in (ids, positions, write)
-        )
-        blocks = torch.from_numpy(blocks_RN).to(self._device)
-        return ids_M, positions_M, Step(self.store, write_M, positions, blocks, chosen, self.windows)
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """Rows as a grid of cells.
+
+    Attributes:
+        tokens: [3, M], token id, position and place to write of each token; a fixed shape has one in every cell.
+        positions: [R, C]
+        blocks: [R, N], to read.
+        cells: [M], the cell of each token; None when it is its own number.
+    """
+
+    tokens: IntArray
+    positions: IntArray
+    blocks: IntArray
+    cells: IntArray | None
+
+    def grid(self, device: torch.device) -> Grid:
+        """The same on the model's device."""
+        cells = None if self.cells is None else torch.from_numpy(self.cells).to(device)
+        positions, blocks = (torch.from_numpy(array).to(device) for array in (self.positions, self.blocks))
+        return Grid(self.tokens.shape[1], positions, blocks, cells)
 
 
-def _lay_out(rows: Sequence[Row], shape: Shape) -> tuple[IntArray, IntArray, BoolArray]:
-    """Token ids, positions and places to write [3, R, C], blocks to read [R, N], and which of the R x C cells are used.
+def _lay_out(rows: Sequence[Row], shape: Shape) -> _Layout:
+    """Where each new token goes and what its row reads.
 
     Unused cells are token 0 at position 0, written to block 0: they look at one key, so that nothing is divided by 0.
     """
@@ -134,7 +164,7 @@ def _lay_out(rows: Sequence[Row], shape: Shape) -> tuple[IntArray, IntArray, Boo
     num_columns = shape.columns if shape.fixed else max(row.end - row.start for row in rows)
     cells = np.zeros((3, num_rows, num_columns), dtype=np.int64)
     starts_lengths = np.zeros((2, num_rows, 1), dtype=np.int64)
-    blocks_RN = np.zeros((num_rows, max(num_blocks_for(row.end) for row in rows)), dtype=np.int64)
+    blocks_RN = np.zeros((num_rows, max((num_blocks_for(row.end) for row in rows), default=1)), dtype=np.int64)
     for number, row in enumerate(rows):
         length, held = row.end - row.start, num_blocks_for(row.end)
         starts_lengths[:, number, 0] = row.start, length
@@ -145,7 +175,9 @@ def _lay_out(rows: Sequence[Row], shape: Shape) -> tuple[IntArray, IntArray, Boo
     cells[1] = (starts_lengths[0] + columns) * used_RC
     block_RC = np.take_along_axis(blocks_RN, cells[1] // BLOCK_SIZE, axis=1)
     cells[2] = (block_RC * BLOCK_SIZE + cells[1] % BLOCK_SIZE) * used_RC
-    return cells, blocks_RN, used_RC
+    tokens = cells.reshape(3, -1)
+    chosen = None if shape.fixed or used_RC.all() else np.flatnonzero(used_RC)
+    return _Layout(tokens if chosen is None else tokens[:, chosen], cells[1], blocks_RN, chosen)
 
 
 class WholeRunner:
@@ -160,7 +192,7 @@ class WholeRunner:
     def prefill(self, rows: Sequence[Row], shape: Shape) -> None:
         """Nothing is kept, so nothing is computed before it is needed."""
 
-    def decode(self, rows: Sequence[Row], shape: Shape) -> Tensor:
+    def decode(self, rows: Sequence[Row], shape: Shape, beside: Sequence[Row] = ()) -> Tensor:
         """Logits [R, V] that follow each row's last token, each row alone."""
         return torch.stack([self._last_logits(row.token_ids[: row.end]) for row in rows])
 

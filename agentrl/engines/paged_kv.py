@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 IntArray = np.ndarray[Any, np.dtype[np.int64]]
@@ -32,6 +34,7 @@ class KVStore:
 
     def __init__(self) -> None:
         self._layers: dict[int, tuple[Tensor, Tensor]] = {}
+        self._scratch: dict[str, Tensor] = {}
         self.num_blocks = 1
 
     def write(self, layer: int, where: Tensor, key_KMD: Tensor, value_KMD: Tensor) -> None:
@@ -42,9 +45,9 @@ class KVStore:
             blocks.flatten(1, 2).index_copy_(1, where, new)
 
     def read(self, layer: int, blocks_RN: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values [R, K, W, D] of the given blocks, W = 16 N."""
-        keys, values = (_gather(blocks, blocks_RN) for blocks in self._layers[layer])
-        return keys, values
+        """Keys and values [R, K, W, D] of the given blocks, W = 16 N; the next read overwrites them."""
+        keys, values = self._layers[layer]
+        return self._gather("keys", keys, blocks_RN), self._gather("values", values, blocks_RN)
 
     def copy_block(self, source: int, target: int) -> None:
         """Make `target` hold what `source` holds, in every layer."""
@@ -62,6 +65,18 @@ class KVStore:
         for layer, (keys, values) in self._layers.items():
             self._layers[layer] = (self._grown(keys), self._grown(values))
 
+    def _gather(self, name: str, blocks: Tensor, blocks_RN: Tensor) -> Tensor:
+        """[heads, blocks, 16, size] -> [R, heads, 16 N, size]."""
+        heads, _, _, size = blocks.shape
+        shape = (heads, blocks_RN.numel(), BLOCK_SIZE * size)
+        # memory that is kept: a CPU's allocator would hand megabytes back each time, and page them in anew
+        scratch = self._scratch.get(name)
+        if scratch is None or scratch.numel() < math.prod(shape):
+            scratch = self._scratch[name] = blocks.new_empty(math.prod(shape))
+        found = scratch[: math.prod(shape)].view(shape)
+        torch.index_select(blocks.flatten(2), 1, blocks_RN.flatten(), out=found)
+        return found.view(heads, blocks_RN.shape[0], -1, size).transpose(0, 1)
+
     def _empty(self, like_KMD: Tensor) -> Tensor:
         heads, _, size = like_KMD.shape
         return like_KMD.new_zeros(heads, self.num_blocks, BLOCK_SIZE, size)
@@ -70,13 +85,6 @@ class KVStore:
         grown = blocks.new_zeros(blocks.shape[0], self.num_blocks, *blocks.shape[2:])
         grown[:, : blocks.shape[1]] = blocks
         return grown
-
-
-def _gather(blocks: Tensor, blocks_RN: Tensor) -> Tensor:
-    """[heads, blocks, 16, size] -> [R, heads, 16 N, size]."""
-    heads, _, _, size = blocks.shape
-    found = blocks.flatten(2).index_select(1, blocks_RN.flatten())
-    return found.view(heads, blocks_RN.shape[0], -1, size).transpose(0, 1)
 
 
 class BlockBooks:

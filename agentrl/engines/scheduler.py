@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from agentrl.engines.base import FinishReason
 from agentrl.engines.conversations import Conversations
@@ -16,7 +16,9 @@ from agentrl.engines.stopping import DecodingTokenizer, matched_stop
 _LOGGER = logging.getLogger(__name__)
 
 MAX_PREFILLS_IN_A_ROW = 8
-"""Prefill goes first, so that rows decode together; but decoding never waits longer than this."""
+"""Where shapes are fixed, prefill goes first, so that rows decode together; decoding never waits longer than this."""
+
+NOTHING: Mapping[Job, int] = {}
 
 
 class NonFiniteLogitsError(RuntimeError):
@@ -50,7 +52,9 @@ class Scheduler:
         self._admit()
         prefilling = [job for job in self.running if _conversation(job).num_cached < len(job.token_ids) - 1]
         ready = [job for job in self.running if _conversation(job).num_cached == len(job.token_ids) - 1]
-        if prefilling and (not ready or self._prefills_in_a_row < MAX_PREFILLS_IN_A_ROW):
+        if not self._limits.decode.fixed:
+            self._step_together(prefilling, ready)
+        elif prefilling and (not ready or self._prefills_in_a_row < MAX_PREFILLS_IN_A_ROW):
             self._prefills_in_a_row += 1
             self._prefill(prefilling)
         elif ready:
@@ -124,10 +128,23 @@ class Scheduler:
         self.running.append(job)
         self._prefill_done(job)
 
+    def _step_together(self, prefilling: Sequence[Job], ready: Sequence[Job]) -> None:
+        """Prefill and decode in one forward (Sarathi-Serve, 2403.02310): where nothing is padded, a forward's own cost
+        counts. A job whose prefill ends here decodes its first token in the same forward."""
+        rows, parts = self._plan_prefill(prefilling)
+        decoding = [*ready, *(job for job, end in parts.items() if end == len(job.token_ids) - 1)]
+        if decoding:
+            self._decode_all(decoding, rows, parts)
+        elif rows:
+            self._prefill(prefilling)
+
     def _prefill(self, jobs: Sequence[Job]) -> None:
         rows, parts = self._plan_prefill(jobs)
         self.runner.prefill(rows, self._limits.prefill)
-        self.counters["prefill_steps"] += 1
+        self._prefilled(parts)
+
+    def _prefilled(self, parts: Mapping[Job, int]) -> None:
+        self.counters["prefill_steps"] += bool(parts)
         for job, end in parts.items():
             conversation = _conversation(job)
             self.counters["forwarded_tokens"] += end - conversation.num_cached
@@ -164,21 +181,22 @@ class Scheduler:
     def _unpark(self) -> None:
         self.waiting[:0], self._parked = self._parked, []
 
-    def _decode_all(self, jobs: list[Job]) -> None:
+    def _decode_all(self, jobs: Sequence[Job], beside: Sequence[Row] = (), parts: Mapping[Job, int] = NOTHING) -> None:
         """One token for every ready job, in batches of equal length as far as possible, so that little is padded."""
         rows = self._limits.decode.rows
-        if len(jobs) > rows:
-            jobs = sorted(jobs, key=lambda job: len(job.token_ids))
-        for first in range(0, len(jobs), rows):
+        jobs = sorted(jobs, key=lambda job: len(job.token_ids))
+        self._decode(jobs[:rows], beside, parts)
+        for first in range(rows, len(jobs), rows):
             self._decode(jobs[first : first + rows])
 
-    def _decode(self, jobs: Sequence[Job]) -> None:
+    def _decode(self, jobs: Sequence[Job], beside: Sequence[Row] = (), parts: Mapping[Job, int] = NOTHING) -> None:
         for job in jobs:
             self.conversations.extend(_conversation(job), len(job.token_ids))
         rows = [
             Row(job.token_ids, len(job.token_ids) - 1, len(job.token_ids), _conversation(job).blocks) for job in jobs
         ]
-        logits = self.runner.decode(rows, self._limits.decode)
+        logits = self.runner.decode(rows, self._limits.decode, beside)
+        self._prefilled(parts)
         draws = [Draw(job.request.sampling, job.seed, len(job.logprobs)) for job in jobs]
         token_ids, logprobs = sample(logits, draws)
         self.counters["decode_steps"] += 1
@@ -209,7 +227,12 @@ class Scheduler:
         blocks = _conversation(job).blocks.tolist()
         self._leave(job, self.conversations.drop)
         self.runner.store.clear_blocks([0, *(block for block in blocks if not self.conversations.books.is_held(block))])
-        job.resolve(NonFiniteLogitsError(f"the logits of session '{job.request.session}' are not finite"))
+        job.resolve(
+            NonFiniteLogitsError(
+                f"the model answered NaN in session '{job.request.session}' after {len(job.token_ids)} tokens, with the"
+                f" weights of step {self.version}: they diverged (actor.optim.lr), or overflow (rollout.dtype)"
+            )
+        )
 
     def _leave(self, job: Job, part_with: Callable[[Conversation], None]) -> None:
         for queue in (self.running, self.waiting, self._parked):

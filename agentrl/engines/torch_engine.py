@@ -19,7 +19,7 @@ from agentrl.engines.sampling import check_sampling
 from agentrl.engines.scheduler import Scheduler
 from agentrl.engines.stopping import DecodingTokenizer
 from agentrl.engines.weights_in_place import load_in_place
-from agentrl.engines.worker import Worker, settle_soon
+from agentrl.engines.worker import Worker
 from agentrl.errors import ConfigError
 from agentrl.seeds import derive_seed
 
@@ -83,7 +83,7 @@ class TorchEngine:
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Completion] = loop.create_future()
-        job = self._job(request, partial(settle_soon, loop, future))
+        job = self._job(request, partial(self._worker.settle, loop, future))
         abort = partial(self._worker.submit, partial(self._worker.abort, lambda other: other is job))
         self._worker.submit(partial(self._worker.accept, job))
         deadline = None if request.deadline_s is None else loop.call_later(request.deadline_s, abort)
@@ -104,7 +104,7 @@ class TorchEngine:
         """Stop sampling; returns when nothing is being computed."""
         loop = asyncio.get_running_loop()
         quiet: asyncio.Future[None] = loop.create_future()
-        self._worker.submit(partial(self._worker.pause, mode, partial(settle_soon, loop, quiet, None)))
+        self._worker.submit(partial(self._worker.pause, mode, partial(self._worker.settle, loop, quiet, None)))
         await quiet
 
     async def resume(self) -> None:

@@ -8,6 +8,7 @@ from agentrl.config.model import ModelConfig
 from agentrl.config.rollout import RolloutConfig
 from agentrl.engines.torch_engine import TorchEngine
 from agentrl.errors import ConfigError
+from agentrl.models.adapters import adapter_shaken
 from agentrl.models.loading import find_device, load_model, load_tokenizer
 
 
@@ -25,16 +26,17 @@ def load_torch_engine(
     """
     dtype = None if rollout_config.dtype == "auto" else rollout_config.dtype
     device = find_device(rollout_config.device, "rollout.device")
-    model = load_model(model_config, model_config.path, device, dtype)
+    model = load_model(model_config, device, dtype)
     _check_length(model.config, max_sequence_length)
-    return TorchEngine(
-        model,
-        max_num_seqs=rollout_config.max_num_seqs,
-        max_sequence_length=max_sequence_length,
-        max_kv_tokens=rollout_config.max_kv_tokens,
-        deterministic=rollout_config.deterministic,
-        tokenizer=load_tokenizer(model_config),
-    )
+    with adapter_shaken(model):  # the engine tries out how the model can be run
+        return TorchEngine(
+            model,
+            max_num_seqs=rollout_config.max_num_seqs,
+            max_sequence_length=max_sequence_length,
+            max_kv_tokens=rollout_config.max_kv_tokens,
+            deterministic=rollout_config.deterministic,
+            tokenizer=load_tokenizer(model_config),
+        )
 
 
 def _check_length(config: PretrainedConfig, max_sequence_length: int) -> None:

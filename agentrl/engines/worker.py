@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -37,6 +37,7 @@ class Worker:
         self._paused: PauseMode | None = None
         self._held: list[Job] = []  # came while paused
         self._on_drained: list[Callable[[], object]] = []
+        self._answers: dict[asyncio.AbstractEventLoop, list[Callable[[], object]]] = {}
 
     def submit(self, command: Callable[[], object]) -> None:
         """Have `command` done soon; it must not raise."""
@@ -55,12 +56,17 @@ class Worker:
 
         def answer() -> None:
             try:
-                settle_soon(loop, future, function())
+                self.settle(loop, future, function())
             except Exception as error:
-                settle_soon(loop, future, error)
+                self.settle(loop, future, error)
 
         self.submit(answer)
         return await future
+
+    def settle(self, loop: asyncio.AbstractEventLoop, future: asyncio.Future[T], result: T | Exception) -> None:
+        """Give a future of `loop` its result, soon: what a step has for a loop goes there at once, as waking it costs
+        more than a token."""
+        self._answers.setdefault(loop, []).append(partial(_settle, future, result))
 
     def accept(self, job: Job) -> None:
         """Take a new request."""
@@ -103,10 +109,13 @@ class Worker:
         torch.set_num_threads(num_threads)  # OpenMP's count is a thread's own
         with torch.inference_mode():
             while not self.closed:
-                self._obey(wait=not self._step())
-                self._tell_quiet()
+                busy = self._step()
+                self._tell_quiet(busy)  # before waiting: who pauses is not to wait for a command
+                self._deliver()
+                self._obey(wait=not busy)
         self._obey(wait=False)
-        self._tell_quiet()
+        self._tell_quiet(busy=False)
+        self._deliver()
 
     def _step(self) -> bool:
         """One step, if there is one to do. An error is our bug: it reaches all who wait, and the thread lives."""
@@ -127,18 +136,26 @@ class Worker:
         except Empty:
             if stuck:
                 self._scheduler.break_stall()
+        self._deliver()
 
-    def _tell_quiet(self) -> None:
-        if self.closed or self._paused != "drain" or not self._scheduler.jobs:
+    def _deliver(self) -> None:
+        answers, self._answers = self._answers, {}
+        for loop, settling in answers.items():
+            with suppress(RuntimeError):  # the loop has ended: nobody is left to tell
+                loop.call_soon_threadsafe(_call_all, settling)
+
+    def _tell_quiet(self, busy: bool) -> None:
+        if self._on_drained and not (busy and self._paused == "drain"):
+            if self._paused == "drain":  # what found no room may wait for sessions that are held: it waits with them
+                self._paused = "in_place"
             callbacks, self._on_drained = self._on_drained, []
             for tell in callbacks:
                 tell()
 
 
-def settle_soon(loop: asyncio.AbstractEventLoop, future: asyncio.Future[T], result: T | Exception) -> None:
-    """Give a future of `loop` its result from another thread; nobody is left to tell when the loop has ended."""
-    with suppress(RuntimeError):
-        loop.call_soon_threadsafe(_settle, future, result)
+def _call_all(functions: Iterable[Callable[[], object]]) -> None:
+    for function in functions:
+        function()
 
 
 def _settle(future: asyncio.Future[T], result: T | Exception) -> None:

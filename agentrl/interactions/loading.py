@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
+from agentrl.blame import told
 from agentrl.config.listing import check_keys, entry_errors, read_listing
 from agentrl.errors import AgentRLError, ConfigError
 from agentrl.interactions.base import BaseInteraction
@@ -35,13 +37,16 @@ def _build(entry: dict[str, object]) -> BaseInteraction:
         raise ConfigError("needs a 'class_name', and 'config' must be a mapping")
     if class_name.startswith("verl."):
         raise ConfigError(f"'{class_name}' belongs to verl: subclass agentrl.interactions.base.BaseInteraction")
-    name = str(entry.get("name") or class_name.rpartition(".")[2].removesuffix("Interaction").lower())
+    name = str(entry.get("name") or re.split("[.:]", class_name)[-1].removesuffix("Interaction").lower())
     cls = load_object(class_name)
     try:
         interaction: BaseInteraction = cls({**config, "name": name})
     except AgentRLError:
         raise
     except Exception as error:  # whatever a user's constructor raises
-        raise ConfigError(f"{class_name} failed: {type(error).__name__}: {error}") from error
+        raise ConfigError(f"{class_name} failed: {told(error)}") from error
+    own = getattr(type(interaction), "generate_response", None)
+    if own in (None, BaseInteraction.generate_response):
+        raise ConfigError(f"'{class_name}' must define generate_response, as agentrl.interactions.base.BaseInteraction")
     interaction.name = name
     return interaction

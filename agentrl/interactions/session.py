@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import inspect
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Self
 from uuid import uuid4
 
+from agentrl.blame import told
 from agentrl.errors import AgentRLError, DataError, suggestion
 from agentrl.interactions.base import BaseInteraction
 from agentrl.messages import Message
@@ -30,7 +32,10 @@ class InteractionSession:
     """
 
     def __init__(self, interactions: Mapping[str, BaseInteraction], task: Task, timeout_s: float = 60.0) -> None:
-        self._interaction = _chosen(interactions, task)
+        try:
+            self._interaction = chosen(interactions, task)
+        except DataError as error:
+            raise DataError(f"row {task.index}: {error}") from error
         self._options = {name: value for name, value in task.interaction_kwargs.items() if name != "name"}
         self._timeout_s = timeout_s
         self._lane = Lane(f"interaction '{self._interaction.name}'")
@@ -45,7 +50,7 @@ class InteractionSession:
         answer = await self._run("generate_response", self._id, list(messages))
         try:
             done, text, score = answer[:3]  # type: ignore[index]  # a user's code may return anything
-            return bool(done), str(text), float(score)
+            return bool(done), str(text), _finite(score)
         except (TypeError, ValueError) as error:
             raise InfraError(
                 f"{self._lane.name} answered {answer!r:.200}, expected (done, text, score, data)"
@@ -59,7 +64,7 @@ class InteractionSession:
         """
         value = await self._run("calculate_score", self._id)
         try:
-            return float(value)  # type: ignore[arg-type]  # a user's code may return anything
+            return _finite(value)
         except (TypeError, ValueError) as error:
             raise InfraError(f"{self._lane.name} gave the score {value!r:.200}") from error
 
@@ -87,20 +92,34 @@ class InteractionSession:
         except AgentRLError:  # the user's own mistake, such as a row without what the interaction needs
             raise
         except Exception as error:  # whatever a user's code raises
-            raise InfraError(f"{where} raised {type(error).__name__}: {error}") from error
+            raise InfraError(f"{where} raised {told(error)}") from error
 
     async def _invoke(self, method: str, *arguments: object) -> object:
         function = getattr(self._interaction, method)
         if not inspect.signature(function).parameters:  # verl's own calculate_score and finalize_interaction take none
-            return await function()
-        return await function(*arguments, **keyword_filter(function)(self._options))
+            returned = function()
+        else:
+            returned = function(*arguments, **keyword_filter(function)(self._options))
+        return await returned if inspect.isawaitable(returned) else returned
 
 
-def _chosen(interactions: Mapping[str, BaseInteraction], task: Task) -> BaseInteraction:
+def _finite(value: object) -> float:
+    number = float(value)  # type: ignore[arg-type]  # a user's code may return anything
+    if not math.isfinite(number):
+        raise ValueError(f"{number} is no score")
+    return number
+
+
+def chosen(interactions: Mapping[str, BaseInteraction], task: Task) -> BaseInteraction:
+    """The interaction that a row's `interaction_kwargs` name; the only one where they name none.
+
+    Raises:
+        DataError: it is not there, or none is named where there are several.
+    """
     name = task.interaction_kwargs.get("name")
     if name is None and len(interactions) == 1:
         return next(iter(interactions.values()))
     if name not in interactions:
-        named = f"names interaction '{name}'" if name is not None else "names no interaction"
-        raise DataError(f"row {task.index} {named}: {suggestion(str(name), interactions)}")
+        named = f"there is no interaction '{name}'" if name is not None else "names no interaction"
+        raise DataError(f"field 'interaction_kwargs.name': {named}: {suggestion(str(name), interactions)}")
     return interactions[str(name)]

@@ -14,6 +14,9 @@ from transformers.utils import logging
 
 from agentrl.config.model import Dtype, ModelConfig
 from agentrl.errors import ConfigError
+from agentrl.models.adapter_folder import ADAPTER_CONFIG, MOVED, Adapter, find_adapter
+from agentrl.models.adapters import add_new_adapter, add_saved_adapter, check_peft, has_adapter
+from agentrl.models.folder import check_folder
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -38,24 +41,54 @@ def find_device(name: str, key: str) -> torch.device:
 
 
 def load_model(
-    config: ModelConfig, path: str | Path, device: torch.device, dtype: Dtype | None = None
+    config: ModelConfig, device: torch.device, dtype: Dtype | None = None, key: str = "model.path"
 ) -> PreTrainedModel:
-    """The model at `path`, on `device`, in evaluation mode: dropout would make the trained policy another one.
+    """The model at `config.path`, on `device`, in evaluation mode: dropout would make the trained policy another one.
+
+    With a LoRA adapter where `config` asks for one, or `config.path` is one; it alone then requires gradients.
 
     Args:
         dtype: takes the place of `config.dtype`.
+        key: of the configuration, which `config.path` came from.
 
     Raises:
-        ConfigError: there is no such model, it is incomplete, or it is no causal language model.
+        ConfigError: there is no such model, it is incomplete, it is no causal language model, or an adapter does not
+            fit it.
     """
-    if not Path(path).is_dir() and not HUB_NAME.fullmatch(str(path)):
-        raise ConfigError(f"model.path: there is no folder '{path}'")
+    adapter = _adapter_of(config, key)
+    if adapter or config.lora_rank:
+        check_peft()
+    base = config.path
+    if adapter and config.lora_adapter_path is None:
+        base, key = adapter.base, f"base of '{config.path}' (if it has moved, {MOVED})"
+    model = _load_base(base, config, dtype or config.dtype, key)
+    if adapter:
+        add_saved_adapter(model, adapter, config, base)
+    elif config.lora_rank:
+        add_new_adapter(model, config, base)
+    return model.eval().to(device)
+
+
+def _adapter_of(config: ModelConfig, key: str) -> Adapter | None:
+    """The saved adapter that the model goes on from, if it does."""
+    own = find_adapter(config.path)
+    if config.lora_adapter_path is None:
+        return own
+    if own:
+        raise ConfigError(f"{key} '{config.path}' is an adapter itself: leave out model.lora_adapter_path")
+    if found := find_adapter(config.lora_adapter_path):
+        return found
+    raise ConfigError(f"model.lora_adapter_path: there is no {ADAPTER_CONFIG} in '{config.lora_adapter_path}'")
+
+
+def _load_base(path: str, config: ModelConfig, dtype: Dtype, key: str) -> PreTrainedModel:
+    _check_path(path, key)
     try:
         with quiet_transformers():
-            _refuse_encoder_decoder(str(path), config)
+            _refuse_encoder_decoder(path, config, key)
             model, report = AutoModelForCausalLM.from_pretrained(
-                str(path),
-                dtype=dtype or config.dtype,
+                path,
+                dtype=dtype,
                 attn_implementation=config.attn_implementation,
                 trust_remote_code=config.trust_remote_code,
                 output_loading_info=True,
@@ -63,27 +96,44 @@ def load_model(
     except ConfigError:
         raise
     except Exception as error:  # a missing, cut or foreign file fails in a dozen ways; all are the folder's fault
-        raise ConfigError(f"model.path: cannot load '{path}': {_first_line(error)}") from error
+        raise ConfigError(f"{key}: cannot load '{path}': {_first_line(error)}") from error
+    if has_adapter(model):  # transformers loads those of the hub by itself, and would train the base with them
+        raise ConfigError(f"{key}: '{path}' is an adapter on the hub: download it and give its folder")
     if report["missing_keys"]:
         first = sorted(report["missing_keys"])[0]
-        raise ConfigError(f"model.path: '{path}' lacks {len(report['missing_keys'])} weights, such as '{first}'")
-    return model.eval().to(device)
+        raise ConfigError(f"{key}: '{path}' lacks {len(report['missing_keys'])} weights, such as '{first}'")
+    return model
 
 
-def _refuse_encoder_decoder(path: str, config: ModelConfig) -> None:
+def check_model(config: ModelConfig) -> None:
+    """Refuse, before anything heavy is done, a model's folder that is not whole; hub names pass.
+
+    Raises:
+        ConfigError: names the file that is missing or cut off.
+    """
+    adapter = find_adapter(config.path)
+    _check_path(adapter.base if adapter else config.path, "model.path")
+
+
+def _check_path(path: str, key: str) -> None:
+    if Path(path).is_dir() or not HUB_NAME.fullmatch(path):
+        check_folder(Path(path), key)
+
+
+def _refuse_encoder_decoder(path: str, config: ModelConfig, key: str) -> None:
     if AutoConfig.from_pretrained(path, trust_remote_code=config.trust_remote_code).is_encoder_decoder:
-        raise ConfigError(f"model.path: '{path}' is an encoder-decoder; a causal language model is needed")
+        raise ConfigError(f"{key}: '{path}' is an encoder-decoder; a causal language model is needed")
 
 
 def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase | None:
-    """The tokenizer that is saved beside the weights; None where the model's folder brings none.
+    """The tokenizer that is saved beside the weights, or an adapter's base's; None where the model brings none.
 
     Raises:
-        ConfigError: `tokenizer_path` was given and has none.
+        ConfigError: the folder is missing, or `tokenizer_path` was given and has none.
     """
-    source = config.tokenizer_path or config.path
+    source = config.tokenizer_path or _tokenizer_folder(config.path)
     try:
-        if Path(source).is_dir() and not any(path for glob in TOKENIZER_FILES for path in Path(source).glob(glob)):
+        if Path(source).is_dir() and not _has_tokenizer(source):
             raise OSError("there are no tokenizer files")  # transformers would make up an empty tokenizer
         tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=config.trust_remote_code)
     except (OSError, ValueError) as error:
@@ -91,8 +141,26 @@ def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase | None:
             return None
         raise ConfigError(f"model.tokenizer_path: cannot load '{source}': {_first_line(error)}") from error
     if config.chat_template is not None:
-        tokenizer.chat_template = config.chat_template.read_text()
+        tokenizer.chat_template = _template(config.chat_template)
     return tokenizer
+
+
+def _template(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"model.chat_template: cannot read '{file}': {_first_line(error)}") from error
+
+
+def _tokenizer_folder(path: str) -> str:
+    if not Path(path).is_dir() and not HUB_NAME.fullmatch(path):
+        raise ConfigError(f"model.path: there is no folder '{path}'")
+    adapter = find_adapter(path)
+    return adapter.base if adapter and not _has_tokenizer(path) else path
+
+
+def _has_tokenizer(folder: str) -> bool:
+    return any(path for glob in TOKENIZER_FILES for path in Path(folder).glob(glob))
 
 
 @contextmanager

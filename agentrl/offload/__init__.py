@@ -5,8 +5,19 @@ is cancelled; one that blocks its loop is left there, and a new loop takes over.
 is left behind. What is left behind stays in its `Lane` until it ends, and a lane that holds too much refuses calls.
 """
 
-from agentrl.offload.reply import Lane, OverdueError, Reply, UnavailableError
+from agentrl.offload.lane import MAX_ABANDONED, Lane
+from agentrl.offload.reply import OverdueError, Reply, UnavailableError
 from agentrl.offload.run import GRACE_S, Offload, Running
 from agentrl.offload.threads import Work
 
-__all__ = ["GRACE_S", "Lane", "Offload", "OverdueError", "Reply", "Running", "UnavailableError", "Work"]
+__all__ = [
+    "GRACE_S",
+    "MAX_ABANDONED",
+    "Lane",
+    "Offload",
+    "OverdueError",
+    "Reply",
+    "Running",
+    "UnavailableError",
+    "Work",
+]

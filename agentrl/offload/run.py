@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Generic, TypeVar
 
-from agentrl.offload.reply import Lane, OverdueError, Reply, UnavailableError
+from agentrl.offload.lane import Lane
+from agentrl.offload.mailbox import Mailbox
+from agentrl.offload.reply import OverdueError, Reply, UnavailableError
 from agentrl.offload.threads import LoopThread, Work, Workers, as_error
 
 T = TypeVar("T")
@@ -22,9 +23,8 @@ class Running(Generic[T]):
     """A coroutine under way on a loop thread."""
 
     def __init__(self, offload: Offload, thread: LoopThread, lane: Lane) -> None:
-        self.reply: Reply[T] = Reply()
+        self.reply: Reply[T] = Reply(offload.home())
         self._offload, self._thread, self._lane = offload, thread, lane
-        self._start = time.perf_counter()
 
     async def result(self, deadline_s: float, *, detached: bool = False) -> T:
         """What it returned; raises what it raised. Detached, it goes on even if whoever awaits this is cancelled.
@@ -34,7 +34,7 @@ class Running(Generic[T]):
             UnavailableError: it did not end because another call blocked the loop.
         """
         try:
-            if not await self.reply.wait(deadline_s, self._lane.patience_s):
+            if not await self.reply.wait(deadline_s):
                 await self._end()
                 raise OverdueError
         except asyncio.CancelledError:
@@ -42,18 +42,19 @@ class Running(Generic[T]):
                 with suppress(UnavailableError):  # whoever cancelled wants to hear of that alone
                     await self._end()
             raise
-        self._lane.took(time.perf_counter() - self._start)
+        self._lane.ended()
         return self.reply.result()
 
     async def _end(self) -> None:
         self._thread.cut(self.reply)
         if await self.reply.wait(GRACE_S):
             return
-        self._lane.abandon(self.reply)
-        if self.reply.cut:  # the loop is alive, the coroutine goes on regardless
-            return
-        self._offload.replace(self._thread)
-        if self.reply.task is None or asyncio.current_task(self._thread.loop) is not self.reply.task:
+        task = self.reply.task
+        at_fault = self.reply.cut or (task is not None and asyncio.current_task(self._thread.loop) is task)
+        self._lane.abandon(self.reply, at_fault=at_fault)
+        if not self.reply.cut:  # the loop is blocked; otherwise the coroutine goes on regardless
+            self._offload.replace(self._thread)
+        if not at_fault:
             raise UnavailableError("another call blocked the loop")
 
 
@@ -63,7 +64,15 @@ class Offload:
     def __init__(self) -> None:
         self._workers = Workers()
         self._thread: LoopThread | None = None
+        self._home: Mailbox | None = None
         self.num_replaced_loops = 0
+
+    def home(self) -> Mailbox:
+        """Where replies arrive: the mailbox of the running loop."""
+        loop = asyncio.get_running_loop()
+        if self._home is None or self._home.loop is not loop:
+            self._home = Mailbox(loop)
+        return self._home
 
     async def run_function(
         self, function: Callable[[], T], deadline_s: float, lane: Lane, stop: Callable[[], None] | None = None
@@ -75,17 +84,17 @@ class Offload:
             UnavailableError: too many calls of this lane were left behind, or no thread can be had.
         """
         lane.enter()
-        reply: Reply[T] = Reply()
-        patience_s = lane.patience_s
-        self._workers.submit(partial(_call, function, reply, lane))
+        reply: Reply[T] = Reply(self.home())
+        self._workers.submit(partial(_call, function, reply))
         try:
-            if not await reply.wait(deadline_s, patience_s):
+            if not await reply.wait(deadline_s):
                 raise OverdueError
         except (asyncio.CancelledError, OverdueError):
             lane.abandon(reply)
             if stop is not None:
                 stop()
             raise
+        lane.ended()
         return reply.result()
 
     async def run(self, work: Work[T], deadline_s: float, lane: Lane) -> T:
@@ -119,8 +128,7 @@ class Offload:
             thread.join(GRACE_S)
 
 
-def _call(function: Callable[[], T], reply: Reply[T], lane: Lane) -> None:
-    start = time.perf_counter()
+def _call(function: Callable[[], T], reply: Reply[T]) -> None:
     try:
         value = function()
     except Exception as error:  # handed to whoever waits
@@ -128,5 +136,4 @@ def _call(function: Callable[[], T], reply: Reply[T], lane: Lane) -> None:
     except BaseException as error:  # SystemExit of a library must end neither thread nor program
         reply.bring(error=as_error(error))
     else:
-        lane.took(time.perf_counter() - start)
         reply.bring(value)

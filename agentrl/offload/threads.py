@@ -11,6 +11,7 @@ from functools import partial
 from queue import SimpleQueue
 from typing import TypeVar
 
+from agentrl.offload.mailbox import Mailbox
 from agentrl.offload.reply import Reply, UnavailableError
 
 T = TypeVar("T")
@@ -84,22 +85,22 @@ class LoopThread:
     def __init__(self, workers: Workers) -> None:
         self.loop = asyncio.new_event_loop()
         self.loop.set_default_executor(DaemonExecutor(workers))
+        self._mailbox = Mailbox(self.loop)
         self._drained = False
         self._thread = threading.Thread(target=self._serve, name="agentrl-user-loop", daemon=True)
         self._thread.start()
 
     def begin(self, work: Work[T], reply: Reply[T]) -> None:
-        """Start `work` on the loop; its end reaches `reply`."""
-        self.loop.call_soon_threadsafe(self._begin, work, reply)
+        """Start `work` on the loop; its end reaches `reply`, which waits on the calling one."""
+        reply.home.send(self._mailbox, partial(self._begin, work, reply))
 
     def cut(self, reply: Reply[T]) -> None:
         """Cancel the work of `reply`."""
-        with suppress(RuntimeError):  # a retired loop that is closed by now
-            self.loop.call_soon_threadsafe(_cut, reply)
+        self._mailbox.post(partial(_cut, reply))
 
     def retire(self) -> None:
         """End once what runs on it has ended."""
-        self.loop.call_soon_threadsafe(lambda: self.loop.create_task(self._drain()))
+        self._mailbox.post(self._begin_drain)
 
     def join(self, timeout_s: float) -> None:
         """Wait for the end."""
@@ -112,8 +113,10 @@ class LoopThread:
         self.loop.close()
 
     def _begin(self, work: Work[T], reply: Reply[T]) -> None:
-        reply.task = self.loop.create_task(_contained(work))
-        reply.task.add_done_callback(partial(_report, reply))
+        reply.task = self.loop.create_task(_answer(work, reply, self._mailbox))
+
+    def _begin_drain(self) -> None:
+        self._drainage = self.loop.create_task(self._drain())
 
     async def _drain(self) -> None:
         while others := asyncio.all_tasks() - {asyncio.current_task()}:
@@ -122,26 +125,29 @@ class LoopThread:
         self.loop.stop()
 
 
-async def _contained(work: Work[T]) -> T:
+async def _answer(work: Work[T], reply: Reply[T], sender: Mailbox) -> None:
     try:
-        return await work()
+        value = await work()
+    except asyncio.CancelledError:
+        reply.bring(error=RuntimeError("the coroutine cancelled itself"), sender=sender)
     except (SystemExit, KeyboardInterrupt) as error:  # either would end the loop that all calls share
-        raise as_error(error) from error
-
-
-def _report(reply: Reply[T], task: asyncio.Task[T]) -> None:
-    if task.cancelled():
-        reply.bring(error=RuntimeError("the coroutine cancelled itself"))
-    elif (error := task.exception()) is not None:
-        reply.bring(error=error)
+        reply.bring(error=as_error(error), sender=sender)
+    except BaseException as error:  # handed to whoever waits
+        reply.bring(error=error, sender=sender)
     else:
-        reply.bring(task.result())
+        reply.bring(value, sender=sender)
 
 
 def _cut(reply: Reply[T]) -> None:
     reply.cut = True
-    if reply.task is not None:
+    if reply.task is not None and not reply.done:
+        reply.task.add_done_callback(partial(_ended, reply))
         reply.task.cancel()
+
+
+def _ended(reply: Reply[T], _: asyncio.Task[None]) -> None:
+    if not reply.done:  # a task that is cancelled before its first step never runs, and so brought nothing itself
+        reply.bring()
 
 
 def as_error(error: BaseException) -> RuntimeError:

@@ -9,7 +9,7 @@ from pydantic import JsonValue
 
 
 class Reward(Protocol):
-    """Scores one answer."""
+    """Scores one answer. It may have a `close()`, for `close_reward` to call when a run is over."""
 
     async def __call__(
         self, data_source: str, solution_str: str, ground_truth: JsonValue, extra_info: Mapping[str, object]
@@ -20,3 +20,9 @@ class Reward(Protocol):
             RewardError: the user's function failed or gave no finite number; names function, source and row.
         """
         ...
+
+
+def close_reward(reward: Reward) -> None:
+    """End what a reward runs on, where there is something to end."""
+    if callable(close := getattr(reward, "close", None)):
+        close()

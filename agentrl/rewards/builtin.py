@@ -20,8 +20,13 @@ SOURCES = {"openai/gsm8k": "gsm8k", "gsm8k": "gsm8k"}
 """data_source -> built-in reward, for `reward.name: auto`."""
 
 
+_NO_TRUTH = "the row has no ground truth (column 'ground_truth', 'answer' or 'reward_model.ground_truth')"
+
+
 def exact_match(solution_str: str, ground_truth: JsonValue, extra_info: Mapping[str, object]) -> float:
     """1 where the last turn is the ground truth, or one of them; case, blanks and a closing full stop aside."""
+    if ground_truth is None:  # it would be wrong for ever
+        raise RewardError(_NO_TRUTH)
     answer = normalised(extra_info.get("last_turn", solution_str))
     valid = ground_truth if isinstance(ground_truth, list) else [ground_truth]
     return float(answer in map(normalised, valid))
@@ -41,7 +46,7 @@ def gsm8k(
     if method not in get_args(NumberMethod):
         raise ConfigError(f"reward 'gsm8k': method must be strict or flexible, not '{method}'")
     if (expected := as_number(ground_truth)) is None:
-        raise RewardError(f"the ground truth {ground_truth!r} is no number")
+        raise RewardError(_NO_TRUTH if ground_truth is None else f"the ground truth {ground_truth!r} is no number")
     answer = final_number(solution_str, method)
     if answer is None:
         return 0.0

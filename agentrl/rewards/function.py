@@ -11,9 +11,10 @@ from typing import cast
 
 from pydantic import JsonValue
 
+from agentrl.blame import defined_at, told
 from agentrl.errors import AgentRLError, ConfigError, RewardError, suggestion
 from agentrl.offload import Lane, Offload, OverdueError, UnavailableError, Work
-from agentrl.signatures import keyword_filter
+from agentrl.signatures import keyword_filter, parameters_of
 from agentrl.tools.base import InfraError
 
 _LOGGER = logging.getLogger(__name__)
@@ -35,7 +36,7 @@ class FunctionReward:
         self._kwargs = dict(kwargs)
         self._takes = keyword_filter(function)
         self._timeout_s = timeout_s
-        self._name = name
+        self._name, self._place = name, defined_at(function)
         self._offload = Offload()
         self._lane = Lane(f"reward '{name}'")
         self._dropped: set[str] = set()
@@ -55,15 +56,19 @@ class FunctionReward:
         try:
             return self._numbers(await self._run(call))
         except OverdueError:
-            raise InfraError(f"{where} took longer than {self._timeout_s:g} seconds") from None
+            raise InfraError(f"{where} took longer than {self._timeout_s:g} seconds{self._place}") from None
         except (InfraError, UnavailableError) as error:
             raise InfraError(f"{where}: {error}") from error
         except RewardError as error:
-            raise RewardError(f"{where}: {error}") from error
+            raise RewardError(f"{where}: {error}{self._place}") from error
         except AgentRLError:
             raise
         except Exception as error:  # whatever a user's function raises
-            raise RewardError(f"{where} raised {type(error).__name__}: {' '.join(str(error).split())}") from error
+            raise RewardError(f"{where} raised {told(error)}") from error
+
+    def close(self) -> None:
+        """Let its threads end; one that hangs in the function is left behind."""
+        self._offload.close()
 
     async def _run(self, call: Callable[[], object]) -> object:
         if inspect.iscoroutinefunction(self._function):
@@ -98,15 +103,19 @@ def number(value: object) -> float | None:
 
 
 def _check_signature(function: Callable[..., object], kwargs: Mapping[str, JsonValue], name: str) -> None:
-    parameters = inspect.signature(function).parameters
+    parameters, place = parameters_of(function, f"reward '{name}'"), defined_at(function)
     takes = keyword_filter(function)
     for key in kwargs:
         if not takes({key: None}) or key in _GIVEN:
-            raise ConfigError(f"reward '{name}' takes no reward_kwargs.{key}: {suggestion(key, parameters)}")
+            raise ConfigError(f"reward '{name}' takes no reward_kwargs.{key}: {suggestion(key, parameters)}{place}")
     for key, parameter in parameters.items():
         optional = parameter.default is not parameter.empty or parameter.kind in (
             parameter.VAR_KEYWORD,
             parameter.VAR_POSITIONAL,
         )
-        if not optional and key not in _GIVEN and key not in kwargs:
-            raise ConfigError(f"reward '{name}' needs '{key}': put it into reward_kwargs")
+        if not optional and not (takes({key: None}) and key in {*_GIVEN, *kwargs}):
+            given = ", ".join(_GIVEN)
+            raise ConfigError(
+                f"reward '{name}' needs '{key}', but is called with {given}, by name: rename it,"
+                f" or put it into reward_kwargs{place}"
+            )

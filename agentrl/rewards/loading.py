@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
 
 from pydantic import JsonValue
 
 from agentrl.config.reward import CustomRewardConfig, RewardConfig
-from agentrl.errors import ConfigError, UnknownNameError
+from agentrl.errors import ConfigError, DataError, UnknownNameError, suggestion
 from agentrl.registry import load_object
 from agentrl.rewards.base import Reward
 from agentrl.rewards.builtin import SOURCES, rewards
 from agentrl.rewards.function import FunctionReward
+from agentrl.rewards.reward_funcs import RewardFuncs, takes_completions
+from agentrl.signatures import name_of
 from agentrl.task import Task
+
+RewardLike: TypeAlias = Callable[..., object] | Sequence[Callable[..., object]] | None
+"""`compute_score(data_source, solution_str, ground_truth, extra_info)`, or one or several of TRL's
+`reward_func(prompts, completions, **columns)`, which are added up; None leaves the choice to the configuration."""
 
 
 def load_reward(config: RewardConfig) -> Reward:
@@ -29,16 +36,36 @@ def load_reward(config: RewardConfig) -> Reward:
     return _named(config.name, config)
 
 
-def check_data_sources(config: RewardConfig, tasks: Iterable[Task]) -> None:
-    """Refuse, at the start, rows that no built-in reward belongs to under `reward.name: auto`.
+def given_reward(reward: RewardLike, config: RewardConfig) -> Reward | None:
+    """The reward a caller in Python brings, if any.
 
     Raises:
-        ConfigError: names the row and its data source.
+        ConfigError: it is no function, or one that asks for something it is not given.
     """
-    if config.custom_reward_function.path is None and config.name == "auto":
-        for task in tasks:
-            if task.data_source not in SOURCES:
-                raise ConfigError(_unknown_source(task.data_source, f"row {task.index}"))
+    if reward is None:
+        return None
+    functions = list(reward) if isinstance(reward, Sequence) and not isinstance(reward, str) else [reward]
+    if not functions or not all(map(callable, functions)):
+        raise ConfigError(
+            f"reward must be a function or a list of functions, not {reward!r:.100}:"
+            " settings={'reward.name': ...} chooses a built-in one"
+        )
+    if all(map(takes_completions, functions)):
+        return RewardFuncs(functions, config.timeout_s)
+    if len(functions) > 1:
+        raise ConfigError("several rewards must each take (prompts, completions, **columns)")
+    kwargs = config.custom_reward_function.reward_kwargs
+    return FunctionReward(functions[0], kwargs, config.timeout_s, name_of(functions[0]))
+
+
+def check_data_source(config: RewardConfig, task: Task) -> None:
+    """Refuse, at the start, a row that no built-in reward belongs to under `reward.name: auto`.
+
+    Raises:
+        DataError: names its data source and the known ones.
+    """
+    if config.custom_reward_function.path is None and config.name == "auto" and task.data_source not in SOURCES:
+        raise DataError(_unknown_source(task.data_source))
 
 
 class AutoReward:
@@ -52,8 +79,13 @@ class AutoReward:
     ) -> dict[str, float]:
         """Rewards by name."""
         if data_source not in self._by_source:
-            raise ConfigError(_unknown_source(data_source, f"row {extra_info.get('index', 'unknown')}"))
+            raise DataError(f"row {extra_info.get('index', 'unknown')}: {_unknown_source(data_source)}")
         return await self._by_source[data_source](data_source, solution_str, ground_truth, extra_info)
+
+    def close(self) -> None:
+        """Let the threads of its functions end."""
+        for reward in self._by_source.values():
+            reward.close()
 
 
 def _custom(custom: CustomRewardConfig, timeout_s: float) -> Reward:
@@ -73,8 +105,8 @@ def _named(name: str, config: RewardConfig) -> FunctionReward:
     return FunctionReward(rewards.get(name), config.custom_reward_function.reward_kwargs, config.timeout_s, name)
 
 
-def _unknown_source(data_source: str, row: str) -> str:
+def _unknown_source(data_source: str) -> str:
     return (
-        f"{row}: no built-in reward belongs to data_source '{data_source}' (known: {', '.join(SOURCES)}): "
+        f"no built-in reward belongs to data_source '{data_source}' ({suggestion(data_source, SOURCES)}): "
         f"set reward.name ({', '.join(rewards.names())}) or reward.custom_reward_function.path"
     )

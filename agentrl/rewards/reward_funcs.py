@@ -8,16 +8,16 @@ from typing import cast
 
 from pydantic import JsonValue
 
-from agentrl.errors import RewardError
+from agentrl.errors import ConfigError, RewardError
 from agentrl.rewards.function import FunctionReward
-from agentrl.signatures import keyword_filter
+from agentrl.signatures import keyword_filter, name_of, parameters_of
 
 RewardFunc = Callable[..., object]
 
 
 def takes_completions(function: RewardFunc) -> bool:
     """Whether a function is written for TRL: it asks for `completions`."""
-    return "completions" in inspect.signature(function).parameters
+    return "completions" in parameters_of(function, f"reward '{name_of(function)}'")
 
 
 class RewardFuncs:
@@ -25,10 +25,15 @@ class RewardFuncs:
 
     A function is given lists of one: `prompts` and `completions` as lists of messages (a completion has one assistant
     message a turn of the model), and as `columns` what the row brought, `ground_truth` and `data_source` among it.
+
+    Raises:
+        ConfigError: two functions of one name.
     """
 
     def __init__(self, functions: Sequence[RewardFunc], timeout_s: float) -> None:
-        self._rewards = {function.__name__: _adapted(function, timeout_s) for function in functions}
+        self._rewards = {name_of(function): _adapted(function, timeout_s) for function in functions}
+        if len(self._rewards) < len(functions):
+            raise ConfigError(f"rewards need names of their own, given {', '.join(map(name_of, functions))}")
 
     async def __call__(
         self, data_source: str, solution_str: str, ground_truth: JsonValue, extra_info: Mapping[str, object]
@@ -39,6 +44,11 @@ class RewardFuncs:
             for name, reward in self._rewards.items()
         }
         return {"score": sum(scores.values()), **scores}
+
+    def close(self) -> None:
+        """Let the threads of its functions end."""
+        for reward in self._rewards.values():
+            reward.close()
 
 
 def _adapted(function: RewardFunc, timeout_s: float) -> FunctionReward:
@@ -60,7 +70,7 @@ def _adapted(function: RewardFunc, timeout_s: float) -> FunctionReward:
         return _only(await running)
 
     chosen = call_async if inspect.iscoroutinefunction(function) else call
-    return FunctionReward(chosen, {}, timeout_s, function.__name__)
+    return FunctionReward(chosen, {}, timeout_s, name_of(function))
 
 
 def _only(returned: object) -> object:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from agentrl.agent_loops.base import AgentLoop
 from agentrl.agent_loops.recording import Recording
+from agentrl.blame import defined_at
 from agentrl.trajectory import Author, Rollout, Segment, Stop, Trajectory
 
 
-def checked(rollout: object, recording: Recording, max_response_tokens: int) -> Rollout:
-    """`rollout`, or a failed one in its place if it would be trained on wrongly."""
+def checked(rollout: object, loop: AgentLoop, recording: Recording, max_response_tokens: int) -> Rollout:
+    """`rollout`, or a failed one in its place if it would be trained on wrongly; its error says which `loop` it was."""
     try:
         return _check(rollout, recording, max_response_tokens)
     except (TypeError, ValueError) as error:
-        return Rollout([], Stop.ERROR, error=f"{type(error).__name__}: {error}")
+        where = f"agent loop {type(loop).__name__}{defined_at(loop.run)}"
+        return Rollout([], Stop.ERROR, error=f"{where}: {type(error).__name__}: {error}")
 
 
 def _check(rollout: object, recording: Recording, max_response_tokens: int) -> Rollout:

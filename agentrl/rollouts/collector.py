@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from agentrl.engines.base import SamplingParams
 from agentrl.errors import AgentRLError
+from agentrl.rollouts.garbage import fewer_collections
 from agentrl.seeds import derive_seed
 from agentrl.task import Task
 from agentrl.trajectory import Group, Rollout
@@ -44,8 +45,9 @@ async def collect(
             return await runner.run(task, sampling, seed=derive_seed(seed, task.uid, number))
 
     try:
-        async with asyncio.TaskGroup() as together:
-            running = [[together.create_task(attempt(task, number)) for number in range(n)] for task in tasks]
+        with fewer_collections():
+            async with asyncio.TaskGroup() as together:
+                running = [[together.create_task(attempt(task, number)) for number in range(n)] for task in tasks]
     except BaseExceptionGroup as failures:
         raise failures.exceptions[0] from None
     groups = [

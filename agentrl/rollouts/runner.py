@@ -6,17 +6,16 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from agentrl.agent_loops.base import AgentLoop
 from agentrl.agent_loops.loading import LoopFactory
-from agentrl.chat.parsers import check_parser
 from agentrl.config.run import RunConfig
 from agentrl.engines.base import Engine, SamplingParams
-from agentrl.errors import AgentRLError, ConfigError, RewardError
+from agentrl.errors import AgentRLError, RewardError
 from agentrl.interactions.base import BaseInteraction
 from agentrl.interactions.session import InteractionSession
 from agentrl.rewards.base import Reward
@@ -69,37 +68,16 @@ class RolloutRunner:
         self._loops = LoopFactory(chat, config)
         self._logged: set[str] = set()
 
-    def check(self, tasks: Sequence[Task]) -> None:
-        """Refuse at the start what rows ask for and is not there, and a chat template that cannot go on turn by turn.
-
-        Raises:
-            UnknownNameError, ConfigError, DataError, TemplateError
-        """
-        loops = self._loops.check(tasks)
-        schemas = self._toolbox.schemas
-        if schemas and not any(loop.uses_tools for loop in loops.values()):
-            names = ", ".join(sorted({name or self._config.rollout.agent.default_agent_loop for name in loops}))
-            raise ConfigError(
-                f"tools are configured, but agent loop '{names}' calls none:"
-                " set rollout.agent.default_agent_loop=tool_agent"
-            )
-        for loop in loops.values():
-            uses_tool_role = bool(schemas) and "tool" in loop.roles
-            if uses_tool_role:
-                check_parser(loop.tool_format or self._config.rollout.multi_turn.format, self._chat, schemas)
-            roles = [role for role in loop.roles if role != "tool" or uses_tool_role]
-            self._chat.check(schemas if uses_tool_role else (), roles)
-
     async def run(self, task: Task, sampling: SamplingParams, *, seed: int) -> Rollout:
         """One attempt at `task`; turn t of trajectory k samples with derive_seed(seed, k, t)."""
         start = time.perf_counter()
-        loop = self._loops.build(task.agent_name)
+        loop = self._loops.build(task.agent_name, task.tool_options.tool_format)
         generate = RolloutGenerate(self._engine, seed=seed, deadline=self._deadline())
         try:
             rollout, tool_rewards = await self._attempt(task, loop, generate, self._completed(sampling))
         except Exception as error:
             rollout, tool_rewards = self._failed(loop, error), {}
-        rollout = checked(rollout, generate.recording, self._config.data.max_response_length)
+        rollout = checked(rollout, loop, generate.recording, self._config.data.max_response_length)
         rollout.seed, rollout.tool_rewards = seed, tool_rewards
         if rollout.stop is Stop.ABORTED and generate.cut_by_deadline:
             rollout.stop = Stop.DEADLINE

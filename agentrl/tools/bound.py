@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
+from copy import copy
 from dataclasses import dataclass
 from functools import partial
-from typing import cast
+from typing import Self, cast
 
 from pydantic import JsonValue, ValidationError
 
 from agentrl.messages import Message, ToolSchema
-from agentrl.offload import Lane, Offload, Running
+from agentrl.offload import Lane, Offload, Running, UnavailableError
 from agentrl.task import Task
 from agentrl.tools.answer import Answer, read_answer
 from agentrl.tools.arguments import ArgumentsError, ArgumentsReader, shorten
 from agentrl.tools.base import ToolError
 from agentrl.tools.function import FunctionTool
-from agentrl.tools.process import ProcessPool
+from agentrl.tools.process import ProcessPool, Taking
 
 _START_TIMEOUT_S = 120.0
 """How long a tool's process may take to import its code, apart from the call's own time."""
@@ -68,6 +69,14 @@ class BoundTool:
         """The tool for one trajectory."""
         raise NotImplementedError
 
+    def within(self, deadline_s: float | None) -> Self:
+        """The same tool with another deadline, if one is given; all else is shared."""
+        if deadline_s is None:
+            return self
+        other = copy(self)
+        other.deadline_s = deadline_s
+        return other
+
     def close(self) -> None:
         """Free what outlives trajectories."""
 
@@ -100,9 +109,14 @@ class BoundFunction(BoundTool, ToolInstance):
 
     async def _call_process(self, pool: ProcessPool, arguments: dict[str, JsonValue]) -> Answer:
         # starting one imports the user's code: not the call's own time
-        worker = await self.offload.run_function(pool.take, _START_TIMEOUT_S, self._start_lane)
+        taking = Taking(pool)
+        worker = await self.offload.run_function(taking, _START_TIMEOUT_S, self._start_lane, stop=taking.give_up)
         job = partial(pool.call, worker, arguments)
-        return await self.offload.run_function(job, self.deadline_s, self.lane, stop=worker.kill)
+        try:
+            return await self.offload.run_function(job, self.deadline_s, self.lane, stop=worker.kill)
+        except UnavailableError:  # it did not even begin
+            pool.put(worker)
+            raise
 
     def close(self) -> None:
         """End its processes."""

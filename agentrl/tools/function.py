@@ -60,7 +60,7 @@ class FunctionTool:
         """
         model = self.arguments.model_validate(arguments)
         # only what was given: the function's own defaults stay its own
-        fields = type(model).model_fields
+        fields = self.arguments.__pydantic_fields__
         return {str(fields[name].alias): getattr(model, name) for name in model.model_fields_set}
 
 

@@ -12,7 +12,7 @@ from pydantic import JsonValue
 
 from agentrl.errors import ConfigError
 from agentrl.messages import ToolSchema
-from agentrl.offload import Lane, Offload, Running
+from agentrl.offload import MAX_ABANDONED, Lane, Offload, Running
 from agentrl.signatures import keyword_filter
 from agentrl.tools.answer import Answer, read_answer
 from agentrl.tools.base import BaseTool, ToolError
@@ -30,8 +30,8 @@ class BoundClass(BoundTool):
     def __init__(self, tool: BaseTool, deadline_s: float, offload: Offload) -> None:
         super().__init__(_schema(tool), _own_deadline(tool) or deadline_s, offload)
         self.takes = {method: keyword_filter(getattr(tool, method)) for method in _METHODS}
-        # a lane of its own: calls that hang must not keep others from being released
-        self.release_lane = Lane(f"the release of tool '{self.name}'")
+        # a lane of its own, closed by no row of hung calls: whatever else hangs, what was created is to be released
+        self.release_lane = Lane(f"the release of tool '{self.name}'", max_in_row=MAX_ABANDONED)
         self._tool = tool
 
     def instance(self, data: AgentData) -> ToolInstance:
@@ -49,13 +49,18 @@ class BoundClass(BoundTool):
 
 
 class ClassInstance(ToolInstance):
-    """What a `BaseTool` keeps for one trajectory. Its state changes on the tools' loop thread only."""
+    """What a `BaseTool` keeps for one trajectory. Its state changes on the tools' loop thread only.
+
+    Where a call blocked that loop and another took over, what the old one was still creating is released once it is
+    there: the new one has created anew.
+    """
 
     def __init__(self, bound: BoundClass, data: AgentData) -> None:
         self._bound = bound
         self._data = data
         self._id: str | None = None
         self._ended = False
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._creating = asyncio.Lock()
 
     async def call(self, arguments: dict[str, JsonValue]) -> Answer:
@@ -77,19 +82,23 @@ class ClassInstance(ToolInstance):
         return self._bound.offload.begin(self._bounded_release, self._bound.release_lane)
 
     async def _execute(self, arguments: dict[str, JsonValue]) -> Answer:
+        loop = asyncio.get_running_loop()
+        if loop is not self._loop:  # a lock belongs to one loop, and one left behind may never let go of it
+            self._loop, self._creating = loop, asyncio.Lock()
         async with self._creating:
             if self._id is None:
-                await self._create()
+                await self._create(loop)
         options = {**self._row("execute"), "agent_data": self._data}
         return read_answer(await self._bound.invoke("execute", self._id, arguments, **options))
 
-    async def _create(self) -> None:
+    async def _create(self, loop: asyncio.AbstractEventLoop) -> None:
         row = self._row("create")
         created = await self._bound.invoke("create", **{**row, "instance_id": uuid4().hex, "create_kwargs": row})
-        self._id = str(created[0] if isinstance(created, tuple) else created)
-        if self._ended:  # the rollout ended meanwhile
-            await self._release()
-            raise ToolError("the rollout has ended")
+        created_id = str(created[0] if isinstance(created, tuple) else created)
+        if self._ended or loop is not self._loop:
+            await self._bound.invoke("release", created_id, **self._row("release"))
+            raise ToolError("the rollout went on without this call")
+        self._id = created_id
 
     async def _calc_reward(self) -> float:
         returned = await self._bound.invoke("calc_reward", self._id, **self._row("calc_reward"))

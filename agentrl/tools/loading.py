@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 from pydantic import JsonValue, PositiveFloat
 
+from agentrl.blame import told
 from agentrl.config.base import Section
 from agentrl.config.listing import check_keys, entry_errors, read_listing
 from agentrl.config.rollout import MultiTurnConfig
 from agentrl.errors import AgentRLError, ConfigError, suggestion
 from agentrl.messages import FunctionSchema, ToolSchema
-from agentrl.registry import load_file, load_object
+from agentrl.registry import load_module, load_object
 from agentrl.tools.base import BaseTool
 from agentrl.tools.function import TOOLS, FunctionTool, as_tool
 
@@ -29,8 +30,31 @@ def load_tools(multi_turn: MultiTurnConfig) -> list[BaseTool | FunctionTool]:
     if multi_turn.function_tool_path is not None:
         tools += functions_of(multi_turn.function_tool_path)
     if multi_turn.tool_config_path is not None:
-        tools += tools_of(multi_turn.tool_config_path)
+        tools += tools_of(multi_turn.tool_config_path, taken=[tool.name for tool in tools])
     return tools
+
+
+def given_tools(
+    tools: Iterable[Callable[..., object] | FunctionTool | BaseTool],
+) -> tuple[FunctionTool | BaseTool, ...]:
+    """The tools a caller in Python brings; plain functions become tools.
+
+    Raises:
+        ConfigError: one is neither a tool nor a typed function.
+    """
+    if isinstance(tools, (str, Mapping)) or not isinstance(tools, Iterable):
+        raise ConfigError(f"tools must be a list of functions or tools, not {tools!r:.100}")
+    return tuple(_given(tool, f"tools[{position}]") for position, tool in enumerate(tools))
+
+
+def _given(tool: Callable[..., object] | FunctionTool | BaseTool, where: str) -> FunctionTool | BaseTool:
+    if isinstance(tool, (FunctionTool, BaseTool)):
+        return tool
+    if isinstance(tool, type) or not callable(tool):
+        hint = ": give an object of it" if isinstance(tool, type) else ""
+        raise ConfigError(f"{where} must be a typed function or a tool, not {tool!r:.100}{hint}")
+    with entry_errors(where):
+        return as_tool(tool)
 
 
 def functions_of(path: Path) -> list[FunctionTool]:
@@ -39,27 +63,29 @@ def functions_of(path: Path) -> list[FunctionTool]:
     Raises:
         ConfigError: it cannot be imported, or holds none.
     """
-    try:
-        names = vars(load_file(path))
-    except AgentRLError:
-        raise
-    except Exception as error:  # whatever a user's module raises
-        raise ConfigError(f"cannot import '{path}': {type(error).__name__}: {error}") from error
+    with entry_errors("rollout.multi_turn.function_tool_path"):
+        if path.suffix != ".py":
+            raise ConfigError(f"'{path}' is no Python file")
+        names = vars(load_module(str(path)))
     marked = [as_tool(value) for value in names.values() if hasattr(value, "__agentrl_tool__")]
     if not marked:
         raise ConfigError(f"{path} holds no function marked with @tool")
     return marked
 
 
-def tools_of(path: Path) -> Iterator[BaseTool | FunctionTool]:
-    """The tools a YAML file lists.
+def tools_of(path: Path, taken: Iterable[str] = ()) -> Iterator[BaseTool | FunctionTool]:
+    """The tools a YAML file lists, beside others whose names are `taken`.
 
     Raises:
         ConfigError: names file, entry and key.
     """
+    names = set(taken)
     for position, entry in enumerate(read_listing(path, "tools")):
         with entry_errors(f"{path}: tools[{position}]"):
             tool = (_class_tool if "class_name" in entry else _function_tool)(entry, path.parent)
+            if (name := getattr(tool, "name", None)) in names:  # a class that does not call super() has no name yet
+                raise ConfigError(f"another tool is called '{name}'")
+            names.add(str(name))
         yield tool
 
 
@@ -144,4 +170,4 @@ def _instantiate(cls: type[BaseTool], config: dict[str, JsonValue], schema: obje
         raise
     except Exception as error:  # whatever a user's constructor raises
         hint = " (no 'tool_schema' is given)" if given is None else ""
-        raise ConfigError(f"{cls.__name__} failed{hint}: {type(error).__name__}: {error}") from error
+        raise ConfigError(f"{cls.__name__} failed{hint}: {told(error)}") from error

@@ -117,16 +117,48 @@ class ProcessPool:
         try:
             return worker.call(arguments)
         finally:
-            if worker.alive:
-                self._idle.append(worker)
-            else:
-                self._all.remove(worker)
-                worker.close()
+            self.put(worker)
+
+    def put(self, worker: ProcessWorker) -> None:
+        """Keep a process for the next call, if it is alive."""
+        if worker.alive:
+            self._idle.append(worker)
+        else:
+            self._all.remove(worker)
+            worker.close()
 
     def close(self) -> None:
         """End all of them."""
         for worker in self._all:
             worker.close()
+
+
+class Taking:
+    """`pool.take` for a caller who may have gone when the process is ready: then the pool has it back."""
+
+    def __init__(self, pool: ProcessPool) -> None:
+        self._pool = pool
+        self._ready: list[ProcessWorker] = []
+        self._given_up = False
+
+    def __call__(self) -> ProcessWorker:
+        """On a thread: a process that is ready; raises as `take`."""
+        worker = self._pool.take()
+        self._ready.append(worker)
+        if self._given_up:
+            self._put_back()
+        return worker
+
+    def give_up(self) -> None:
+        """Nobody waits for it any more; from any thread."""
+        self._given_up = True
+        self._put_back()
+
+    def _put_back(self) -> None:
+        # both threads first say what they have done and then look at what the other did: the one that comes last,
+        # or, as `pop` is atomic, one of the two, finds the process here
+        with suppress(IndexError):
+            self._pool.put(self._ready.pop())
 
 
 def import_path(function: Callable[..., object]) -> str:

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, create_model
 
 from agentrl.errors import ConfigError
 from agentrl.messages import FunctionSchema, ToolSchema
+from agentrl.signatures import parameters_of
 
 _SECTION = re.compile(r"^\s*(Args|Arguments|Parameters|Returns?|Raises|Yields|Examples?|Notes?):\s*$")
 _ARGUMENT = re.compile(r"^(\w+)\s*(?:\([^)]*\))?:\s*(.*)$")
@@ -52,7 +53,7 @@ def arguments_model(
         raise ConfigError(f"{where}: cannot read its annotations: {error}") from error
     # Any: create_model's fields are (annotation, FieldInfo) pairs under names known only at run time
     fields: dict[str, Any] = {}
-    for parameter in inspect.signature(function).parameters.values():
+    for parameter in parameters_of(function, where).values():
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
             raise ConfigError(f"{where}: parameter '{parameter}' has no name to pass it by")
         if parameter.name not in hints and not untyped:

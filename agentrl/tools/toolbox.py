@@ -17,6 +17,7 @@ from agentrl.errors import AgentRLError, ConfigError, DataError, suggestion
 from agentrl.messages import ToolSchema
 from agentrl.offload import GRACE_S, Offload, OverdueError, Running, UnavailableError
 from agentrl.task import Task
+from agentrl.tool_options import AS_CONFIGURED, ToolOptions
 from agentrl.tools.answer import Answer, bounded
 from agentrl.tools.arguments import ArgumentsError
 from agentrl.tools.base import BaseTool, InfraError, ToolError, ToolResponse
@@ -75,7 +76,21 @@ class Toolbox:
         Raises:
             DataError: the row selects a tool that is not there.
         """
-        return ToolSession(self, task)
+        try:
+            return ToolSession(self, task)
+        except DataError as error:
+            raise DataError(f"row {task.index}: {error}") from error
+
+    def check(self, task: Task) -> None:
+        """Refuse a row that selects, or has arguments for, a tool that is not there.
+
+        Raises:
+            DataError: names the nearest tool.
+        """
+        _selected(self.tools, task.tool_options)
+        for name in task.tools_kwargs if self.tools else ():
+            if name not in self.tools:
+                raise DataError(f"field 'tools_kwargs': there is no tool '{name}': {suggestion(name, self.tools)}")
 
     def metrics(self) -> dict[str, float]:
         """`abandoned_calls` that still hang now, and `replaced_loops` since the start."""
@@ -105,14 +120,14 @@ class ToolSession:
     """The tools of one rollout.
 
     Attributes:
-        schemas: what the model is told: all tools, or those the row's `extra_info["tool_selection"]` names.
+        schemas: what the model is told: all tools, or those the row's `tool_options` name.
         rewards: tool name -> what the tool gives the whole rollout; complete after `finish`.
         data: what tools that take `agent_data` see; a loop may point `data.messages` at its own list.
     """
 
     def __init__(self, toolbox: Toolbox, task: Task) -> None:
         self._toolbox = toolbox
-        self._tools = _selected(toolbox.tools, task)
+        self._tools = _selected(toolbox.tools, task.tool_options)
         self._instances: dict[str, ToolInstance] = {}
         self.data = AgentData(task, list(task.messages), uuid4().hex)
         self._finished = False
@@ -164,7 +179,8 @@ class ToolSession:
         """Ask the tools that were called for their rewards of the whole rollout. A second call does nothing."""
         if not self._finished:
             self._finished = True
-            await asyncio.gather(*(self._reward(name, held) for name, held in self._instances.items()))
+            rewards = [self._reward(name, held) for name, held in self._instances.items()]
+            await (rewards[0] if len(rewards) == 1 else asyncio.gather(*rewards))  # the common case needs no task
 
     async def _reward(self, name: str, instance: ToolInstance) -> None:
         try:
@@ -207,16 +223,15 @@ class ToolSession:
             self._toolbox.log_once(f"releasing {name}", error)
 
 
-def _selected(tools: dict[str, BoundTool], task: Task) -> dict[str, BoundTool]:
-    selection = task.extra_info.get("tool_selection")
-    if selection is None:
+def _selected(tools: dict[str, BoundTool], options: ToolOptions) -> dict[str, BoundTool]:
+    """The tools of a row, with its own deadline where it has one."""
+    if options is AS_CONFIGURED:
         return tools
-    if not isinstance(selection, list):
-        raise DataError(f"row {task.index}: extra_info.tool_selection must be a list of tool names, not {selection!r}")
-    for name in map(str, selection):
+    names = tools if options.available_tools is None else options.available_tools
+    for name in names:
         if name not in tools:
-            raise DataError(f"row {task.index}: tool_selection names '{name}': {suggestion(name, tools)}")
-    return {str(name): tools[str(name)] for name in selection}
+            raise DataError(f"the row's tool selection names '{name}': {suggestion(name, tools)}")
+    return {name: tools[name].within(options.timeout) for name in names}
 
 
 def describe(error: BaseException) -> str:

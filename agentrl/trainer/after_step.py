@@ -1,18 +1,20 @@
-"""After each step: log, validate, save, and decide whether the run is over; each on its schedule."""
+"""After each step: store, log, validate, save, and decide whether the run is over; each on its schedule."""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
 
 from agentrl.config import RunConfig
-from agentrl.errors import ConfigError, suggestion
 from agentrl.rollouts.metrics import rollout_metrics
+from agentrl.samples import Sample
 from agentrl.telemetry.timing import Timer
-from agentrl.trainer.checkpoint import Checkpoints
-from agentrl.trainer.parts import Metrics
+from agentrl.trainer.checkpoint import BEST, CHECKPOINTS
+from agentrl.trainer.parts import Best, Metrics, Progress
 from agentrl.trainer.profiling import StepProfiler
 from agentrl.trainer.records import Records
+from agentrl.trainer.val_metrics import metric_value
 from agentrl.trainer.validator import Validator
 from agentrl.trajectory import Group
 
@@ -20,10 +22,11 @@ Publish = Callable[[int], Awaitable[None]]
 
 
 class AfterStep:
-    """Keeps a run's records.
+    """Keeps a run's records, and the run itself.
 
     Args:
         total_steps: where the run ends, unless `config.stop_when` ends it earlier.
+        progress: what the run is saved by.
         validator: None where there is nothing to validate on.
         records: where metrics and samples go.
     """
@@ -32,7 +35,7 @@ class AfterStep:
         self,
         config: RunConfig,
         total_steps: int,
-        checkpoints: Checkpoints,
+        progress: Progress,
         publish: Publish,
         validator: Validator | None,
         records: Records,
@@ -44,7 +47,7 @@ class AfterStep:
         self._config = config.trainer
         self._success_threshold = config.reward.success_threshold
         self._total_steps = total_steps
-        self._checkpoints = checkpoints
+        self.progress = progress
         self._publish = publish
         self._validator = validator
         self._records = records
@@ -52,17 +55,22 @@ class AfterStep:
         self._profiler = profiler
         self._step_started = 0.0
         self._good_enough = False
+        self._new_best: Best | None = None  # of the latest validation, until it is saved
 
     async def begin(self) -> int:
-        """Go on from the latest checkpoint where there is one; else start at 0, and validate if asked."""
-        step = 0 if self._checkpoints.latest_step is None else await self._checkpoints.restore()
-        if step:
+        """Go on from where the run was saved, if it was; else start at 0, and validate if asked."""
+        resumed = self.progress.latest_step is not None
+        step = await self.progress.restore() if resumed else 0
+        if resumed:
             print(f"going on from step {step}")
+        self._records.go_on_from(step)
         await self._publish(step)
-        if step and self._validator and self._config.stop_when and self._due(step, self._config.test_freq):
+        if resumed and self._validator and self._config.stop_when and self._due(step, self._config.test_freq):
             await self._validate(step)  # the run may have reached its goal when it was saved
-        if step == 0 and self._validator and self._config.val_before_train:
+        if not resumed and self._validator and self._config.val_before_train:
             self._records.log(0, await self._validate(0))
+        if self._new_best:
+            await self._save(step)
         self._start_step(step + 1)
         return step
 
@@ -70,15 +78,17 @@ class AfterStep:
         """Whether the last step, or the goal of `stop_when`, is reached."""
         return self._good_enough or step >= self._total_steps
 
-    async def __call__(self, step: int, groups: Sequence[Group], stats: Metrics) -> None:
-        """Log step `step`, validate and save where it is time to."""
+    async def __call__(self, step: int, groups: Sequence[Group], samples: Sequence[Sample], stats: Metrics) -> None:
+        """Store and log step `step`, validate and save where it is time to."""
+        with self._timer.timed("store"):
+            self._records.store_rollouts(step, groups, samples)
         metrics = {**self._group_metrics(groups), **stats, **self._timings(groups)}
         self._profiler.end(step)
         if self._validator and self._due(step, self._config.test_freq):
             metrics |= await self._validate(step)
         self._records.log(step, metrics)
-        if self._due(step, self._config.save_freq):
-            await self._checkpoints.save(step)
+        if self._new_best or self._due(step, self._config.save_freq):
+            await self._save(step)
         self._start_step(step + 1)  # validation and saving belong to no step
 
     def _start_step(self, step: int) -> None:
@@ -104,11 +114,22 @@ class AfterStep:
         assert self._validator  # asked for only where there is one
         started = time.perf_counter()
         self.last_validation = metrics, groups = await self._validator(step)
-        self._records.log_generations(step, groups)
+        self._records.log_validation(step, groups)
         self.first_validation = self.first_validation or metrics
         if goal := self._config.stop_when:
-            if goal.metric not in metrics:
-                hint = suggestion(goal.metric, metrics)
-                raise ConfigError(f"'trainer.stop_when.metric': validation has no '{goal.metric}': {hint}")
-            self._good_enough = metrics[goal.metric] >= goal.at_least
+            self._good_enough = metric_value("trainer.stop_when.metric", goal.metric, metrics) >= goal.at_least
+        if name := self._config.save_best:
+            self._look_for_best(Best(name, metric_value("trainer.save_best", name, metrics), step))
         return {**metrics, "timing_s/validate": time.perf_counter() - started}
+
+    def _look_for_best(self, now: Best) -> None:
+        best = self.progress.best
+        bar = best.value if best and best.metric == now.metric else -math.inf
+        if now.value > bar:  # never where it is NaN
+            self._new_best = now
+
+    async def _save(self, step: int) -> None:
+        best, self._new_best = self._new_best, None
+        await self.progress.save(step, best)
+        if best:
+            print(f"best so far: {best}; saved as {CHECKPOINTS}/{BEST}")

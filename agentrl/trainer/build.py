@@ -1,49 +1,43 @@
-"""From the configuration to the parts of a run: with `rollout_parts`, the one place that names concrete classes."""
+"""From the configuration to the parts of a run; here and in `*_parts` alone are concrete classes named."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
+import gc
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from typing import ParamSpec, TypeVar
 
 from agentrl.algos.base import Algorithm, Need
 from agentrl.algos.build import build_algorithm
 from agentrl.backends.base import Backend
-from agentrl.backends.torch.backend import load_torch_backend
+from agentrl.backends.torch.backend import TorchBackend, load_torch_backend
 from agentrl.config import RunConfig
-from agentrl.config.document import redacted
-from agentrl.data.dialogues import Dialogue, load_dialogues
-from agentrl.data.order import TaskOrder
-from agentrl.errors import DataError, TemplateError
-from agentrl.telemetry.base import TrackedRun, Tracker, trackers
-from agentrl.telemetry.jsonl import METRICS_FILE, read_metrics
+from agentrl.samples import Sample
 from agentrl.telemetry.timing import Timer
 from agentrl.trainer.after_step import AfterStep, Publish
-from agentrl.trainer.checkpoint import Checkpoints
-from agentrl.trainer.console import ConsoleTracker
-from agentrl.trainer.health import Health
+from agentrl.trainer.checkpoint import CHECKPOINTS, Checkpoints, SampledSteps
 from agentrl.trainer.learner import Learner
-from agentrl.trainer.parts import Parts, Source
+from agentrl.trainer.parts import Metrics, Parts, Progress, Source, timed
 from agentrl.trainer.profiling import StepProfiler
-from agentrl.trainer.records import Records
+from agentrl.trainer.record_parts import open_records
 from agentrl.trainer.rollout_parts import Brought, RolloutParts, open_rollout_parts
-from agentrl.trainer.scorer import Scorer
-from agentrl.trainer.source import LiveSource, SavedSource
+from agentrl.trainer.scorer import Score, Scorer
+from agentrl.trainer.source_parts import open_source, stored_steps
+from agentrl.trainer.val_metrics import check_metric
 from agentrl.trainer.validator import Validator
-from agentrl.trajectory import Trajectory
 from agentrl.weights.publish import Publisher
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A run, ready to start: the loop's parts, and what its last page is written from."""
+    """A run, ready to start: the loop's parts, and what its last page is written from.
+
+    Attributes:
+        rollouts: None where nothing is rolled out.
+    """
 
     parts: Parts
-    rollouts: RolloutParts
+    rollouts: RolloutParts | None
     after_step: AfterStep
 
 
@@ -56,69 +50,72 @@ async def open_run(config: RunConfig, brought: Brought) -> AsyncIterator[Run]:
     """
     timer = Timer()
     async with AsyncExitStack() as stack:
-        rollouts = await stack.enter_async_context(open_rollout_parts(config, brought))
-        source, num_rows = _source(rollouts, timer)
-        total_steps = _total_steps(config, num_rows)
-        policy = _policy(config, total_steps)
-        stack.push_async_callback(policy.close)
-        publish = _timed(timer, "publish", Publisher(policy, rollouts.engine).publish)
-        checkpoints = Checkpoints(config.trainer.run_dir / "checkpoints", policy, source)
-        loggers = stack.enter_context(_open_trackers(config, total_steps, checkpoints))
+        rollouts = await _rollouts(config, brought, stack)
+        source, total_steps = open_source(config, rollouts, timer)
+        training = _training(config, rollouts, source, total_steps, timer, stack)
+        validator = _validator(config, rollouts, training.publish)
+        records = stack.enter_context(open_records(config, rollouts, total_steps, training.progress.latest_step))
         profiler = stack.enter_context(StepProfiler(config.trainer.run_dir / "profile", config.trainer.profile_steps))
-        validator = _validator(rollouts, publish)
-        records = _records(rollouts, loggers)
-        after_step = AfterStep(config, total_steps, checkpoints, publish, validator, records, timer, profiler)
-        algorithm = build_algorithm(config)
-        parts = Parts(
-            source,
-            algorithm,
-            _timed(timer, "score", Scorer(_scoring(algorithm, policy, config, stack))),
-            _timed(timer, "learn", _learner(config, policy, algorithm)),
-            publish if rollouts.train_tasks else _publish_nothing,
+        after_step = AfterStep(
+            config, total_steps, training.progress, training.publish, validator, records, timer, profiler
+        )
+        live = rollouts is not None and rollouts.train_tasks is not None
+        publish = training.publish if live else _publish_nothing
+        stack.callback(gc.unfreeze)
+        gc.freeze()  # what is loaded stays to the end: no collection need look through it again at every step
+        yield Run(
+            Parts(source, training.algorithm, training.scorer, training.learner, publish, after_step),
+            rollouts,
             after_step,
         )
-        yield Run(parts, rollouts, after_step)
 
 
-def _source(rollouts: RolloutParts, timer: Timer) -> tuple[Source, int]:
-    """The source, and how many rows it draws from."""
-    config, tasks = rollouts.config, rollouts.train_tasks
-    seed = config.trainer.seed if config.data.seed is None else config.data.seed
-    if tasks is not None:
-        order = TaskOrder(len(tasks), seed, config.data.shuffle)
-        collect = _timed(timer, "collect", rollouts.collect_train())
-        return LiveSource(tasks, order, config.data.train_batch_size, collect, config.trainer.seed), len(tasks)
-    dialogues = load_dialogues(config.data.train_files, config.data, max_samples=config.data.train_max_samples)
-
-    def render(row: int) -> Trajectory:
-        return _rendered(rollouts, dialogues[row], dialogues.where(row))
-
-    order = TaskOrder(len(dialogues), seed, config.data.shuffle)
-    return SavedSource(render, order, config.data.train_batch_size), len(dialogues)
+async def _rollouts(config: RunConfig, brought: Brought, stack: AsyncExitStack) -> RolloutParts | None:
+    """What rolls out, with the tasks that the run's mode rolls out; None where it rolls out none."""
+    unused = {"val_only": "train_files", "train_only": "train_files", "rollout_only": "val_files"}
+    if (key := unused.get(config.trainer.mode)) is not None:
+        config = config.model_copy(update={"data": config.data.model_copy(update={key: ()})})
+    if config.trainer.mode == "train_only" and not config.data.val_files:
+        return None
+    return await stack.enter_async_context(open_rollout_parts(config, brought))
 
 
-def _rendered(rollouts: RolloutParts, dialogue: Dialogue, where: str) -> Trajectory:
-    data = rollouts.config.data
-    schemas = rollouts.toolbox.schemas if dialogue.tools is None else dialogue.tools
-    try:
-        trajectory = rollouts.chat.dialogue(dialogue.messages, schemas)
-    except TemplateError as error:
-        raise DataError(f"{where}: {error}") from error
-    if (length := len(trajectory.token_ids)) > data.max_prompt_length + data.max_response_length:
-        raise DataError(
-            f"{where}: the conversation has {length} tokens, more than data.max_prompt_length +"
-            f" data.max_response_length, {data.max_prompt_length} + {data.max_response_length}"
-        )
-    return trajectory
+@dataclass(frozen=True, slots=True)
+class _Training:
+    """What learns, and what its progress is saved by."""
+
+    algorithm: Algorithm
+    scorer: Callable[[Sequence[Sample]], Awaitable[list[Sample]]]
+    learner: Callable[[Sequence[Sample], int], Awaitable[Metrics]]
+    publish: Publish
+    progress: Progress
 
 
-def _total_steps(config: RunConfig, num_rows: int) -> int:
-    return config.trainer.total_training_steps or max(
-        1, config.trainer.total_epochs * num_rows // config.data.train_batch_size
+def _training(
+    config: RunConfig,
+    rollouts: RolloutParts | None,
+    source: Source,
+    total_steps: int,
+    timer: Timer,
+    stack: AsyncExitStack,
+) -> _Training:
+    algorithm = build_algorithm(config)
+    if config.trainer.mode in ("val_only", "rollout_only"):
+        steps = stored_steps(config) if config.trainer.mode == "rollout_only" else ()
+        progress = SampledSteps(steps, source, config.data.train_batch_size)
+        return _Training(algorithm, Scorer({}), _learn_nothing, _publish_nothing, progress)
+    policy = _policy(config, config.trainer.total_training_steps or total_steps)
+    stack.push_async_callback(policy.close)
+    return _Training(
+        algorithm,
+        timed(timer, "score", Scorer(_scoring(algorithm, policy, config, stack))),
+        timed(timer, "learn", _learner(config, policy, algorithm)),
+        timed(timer, "publish", Publisher(policy, rollouts.engine).publish) if rollouts else _publish_nothing,
+        Checkpoints(config.trainer.run_dir / CHECKPOINTS, policy, source),
     )
 
 
-def _policy(config: RunConfig, total_steps: int) -> Backend:
+def _policy(config: RunConfig, total_steps: int) -> TorchBackend:
     mini_batch = config.actor.ppo_mini_batch_size or config.data.train_batch_size
     updates_per_step = config.actor.ppo_epochs * (config.data.train_batch_size // mini_batch)
     return load_torch_backend(
@@ -126,17 +123,25 @@ def _policy(config: RunConfig, total_steps: int) -> Backend:
     )
 
 
-def _scoring(algorithm: Algorithm, policy: Backend, config: RunConfig, stack: AsyncExitStack) -> dict[Need, Backend]:
-    """Which backend answers which need of the algorithm; a reference policy is loaded only where one is needed."""
-    scoring: dict[Need, Backend] = {}
+def _scoring(algorithm: Algorithm, policy: TorchBackend, config: RunConfig, stack: AsyncExitStack) -> dict[Need, Score]:
+    """What answers which need of the algorithm."""
+    scoring: dict[Need, Score] = {}
     if "old_logprobs" in algorithm.needs:
-        scoring["old_logprobs"] = policy
+        scoring["old_logprobs"] = policy.score
     if "ref_logprobs" in algorithm.needs:
-        model = config.model.model_copy(update={"path": config.ref.path or config.model.path})
-        reference = load_torch_backend(model, config.actor, total_updates=1, seed=config.trainer.seed, trainable=False)
-        stack.push_async_callback(reference.close)
-        scoring["ref_logprobs"] = reference
+        on_policy = policy.has_adapter and config.ref.path is None
+        scoring["ref_logprobs"] = policy.score_base if on_policy else _reference(config, stack).score
     return scoring
+
+
+def _reference(config: RunConfig, stack: AsyncExitStack) -> TorchBackend:
+    """The reference policy as a model of its own."""
+    path, key = (config.ref.path, "ref.path") if config.ref.path else (config.model.path, "model.path")
+    model = config.model.model_copy(update={"path": path, "lora_rank": 0, "lora_adapter_path": None})
+    actor = config.actor.model_copy(update={"param_offload": config.ref.param_offload})
+    backend = load_torch_backend(model, actor, total_updates=1, seed=config.trainer.seed, trainable=False, key=key)
+    stack.push_async_callback(backend.close)
+    return backend
 
 
 def _learner(config: RunConfig, policy: Backend, algorithm: Algorithm) -> Learner:
@@ -149,42 +154,22 @@ def _learner(config: RunConfig, policy: Backend, algorithm: Algorithm) -> Learne
     )
 
 
-def _validator(rollouts: RolloutParts, publish: Publish) -> Validator | None:
-    if rollouts.val_tasks is None:
+def _validator(config: RunConfig, rollouts: RolloutParts | None, publish: Publish) -> Validator | None:
+    if rollouts is None or rollouts.val_tasks is None:
         return None
-    return Validator(rollouts.val_tasks, rollouts.collect_val(), publish, rollouts.config.reward.success_threshold)
-
-
-def _records(rollouts: RolloutParts, loggers: Sequence[Tracker]) -> Records:
-    config = rollouts.config
-    health = Health([schema.name for schema in rollouts.toolbox.schemas], compares=config.rollout.n > 1)
-    file = config.trainer.run_dir / METRICS_FILE
-    if file.exists():  # of a run that goes on: its first steps are the measure
-        health.remember(read_metrics(file))
-    return Records(loggers, health, config.trainer.log_val_generations, rollouts.chat.tokenizer.decode)
-
-
-@contextmanager
-def _open_trackers(config: RunConfig, total_steps: int, checkpoints: Checkpoints) -> Iterator[list[Tracker]]:
-    resumed_at = -1 if checkpoints.latest_step is None else checkpoints.latest_step
-    trainer = config.trainer
-    run = TrackedRun(trainer.run_dir, trainer.project_name, trainer.experiment_name, redacted(config), resumed_at)
-    with ExitStack() as stack:
-        opened: list[Tracker] = []
-        # jsonl always: the report and resuming read it. The panel comes last: others print as they start
-        for name in sorted({"jsonl", *trainer.logger}, key=lambda name: (name == "console", name)):
-            opened.append(ConsoleTracker(total_steps, run.name) if name == "console" else trackers.get(name)(run))
-            stack.callback(opened[-1].close)
-        yield opened
+    tools, trainer = [schema.name for schema in rollouts.toolbox.schemas], config.trainer
+    data_sources = {task.data_source for task in rollouts.val_tasks}
+    if trainer.stop_when:
+        check_metric("trainer.stop_when.metric", trainer.stop_when.metric, data_sources, tools)
+    if trainer.save_best:
+        check_metric("trainer.save_best", trainer.save_best, data_sources, tools)
+    return Validator(rollouts.val_tasks, rollouts.collect_val(), publish, config.reward.success_threshold)
 
 
 async def _publish_nothing(version: int) -> None:
-    """Saved conversations need no engine; validation publishes for itself when it is due."""
+    """No engine waits for new weights; validation publishes for itself when it is due."""
 
 
-def _timed(timer: Timer, name: str, part: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]:
-    async def timed(*args: P.args, **kwargs: P.kwargs) -> R:
-        with timer.timed(name):
-            return await part(*args, **kwargs)
-
-    return timed
+async def _learn_nothing(samples: Sequence[Sample], step: int) -> Metrics:
+    """The rollouts are all that is wanted."""
+    return {}

@@ -1,66 +1,149 @@
-"""Checkpoints of a whole run: weights and optimizer by the backend, step and data position beside them."""
+"""Checkpoints of a whole run: weights and optimizer by the backend, step, data position and best step beside them."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
+from collections.abc import Coroutine, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from agentrl.backends.base import Backend
 from agentrl.errors import ConfigError
-from agentrl.trainer.parts import Source
+from agentrl.trainer.files import write_whole
+from agentrl.trainer.parts import Best, Source
 
-STATE_FILE = "run_state.json"
-LATEST = "latest"
+CHECKPOINTS, STATE_FILE = "checkpoints", "run_state.json"
+LATEST, BEST = "latest", "best"
+
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class RunState:
+    """Where a run stands: the step it is after, how many tasks it took, and its best step so far."""
+
+    step: int
+    position: int
+    best: Best | None = None
 
 
 class Checkpoints:
-    """Saves and restores a run under `<run>/checkpoints/step-N/`, with a link `latest` to the newest.
+    """Saves and restores a run under `<run>/checkpoints/step-N/`, with links `latest` and `best` into it.
 
     A folder is written aside and renamed when it is whole, so a kill at any moment leaves only whole ones.
+
+    Attributes:
+        best: the best step that was saved so far.
     """
 
     def __init__(self, folder: Path, backend: Backend, source: Source) -> None:
-        self._folder = folder
+        self.best: Best | None = None
+        self._folder = folder.resolve()
         self._backend = backend
         self._source = source
 
-    async def save(self, step: int) -> Path:
-        """Save the run as it is after `step`."""
-        target = self._folder / f"step-{step}"
-        aside = self._folder / f".step-{step}.partial"
-        shutil.rmtree(aside, ignore_errors=True)
-        aside.parent.mkdir(parents=True, exist_ok=True)
-        await self._backend.save(aside)
-        state = {"step": step, "position": self._source.position}
-        (aside / STATE_FILE).write_text(json.dumps(state))
-        shutil.rmtree(target, ignore_errors=True)
-        aside.rename(target)
-        self._point_latest_to(target)
-        return target
+    async def save(self, step: int, best: Best | None = None) -> None:
+        """Save the run as it is after `step`; with `best`, as its best so far. Once begun it is not cut off."""
+        await _uncut(self._save(step, best))
 
     async def restore(self) -> int:
         """Go on from the latest checkpoint; the step it was saved after."""
-        state = self._state()
+        state = read_state(self._folder / LATEST)
         await self._backend.load((self._folder / LATEST).resolve())
-        self._source.position = state["position"]
-        return state["step"]
+        self._source.position, self.best = state.position, state.best
+        return state.step
 
     @property
     def latest_step(self) -> int | None:
         """The step after which the latest was saved; None where there is none to go on from."""
-        return self._state()["step"] if (self._folder / LATEST).exists() else None
+        latest = self._folder / LATEST
+        return read_state(latest).step if latest.exists() else None
 
-    def _state(self) -> dict[str, int]:
-        file = self._folder / LATEST / STATE_FILE
+    async def _save(self, step: int, best: Best | None) -> None:
+        self.best = best or self.best
+        target = self._folder / f"step-{step}"
+        await self._write(RunState(step, self._source.position, self.best), target)
+        self._link(LATEST, target)
+        if best:
+            self._link(BEST, target)
+
+    async def _write(self, state: RunState, target: Path) -> None:
+        text = json.dumps(asdict(state))
+        if target == (self._folder / LATEST).resolve():  # gone on from and not a step further: it may be the best
+            write_whole(target / STATE_FILE, text)
+            return
+        aside = target.with_name(f".{target.name}.partial")
+        shutil.rmtree(aside, ignore_errors=True)
+        aside.parent.mkdir(parents=True, exist_ok=True)
         try:
-            state: dict[str, int] = json.loads(file.read_text())
-        except (OSError, ValueError) as error:
-            raise ConfigError(f"cannot go on from '{file.parent}': {error}") from None
-        return state
+            await self._backend.save(aside)
+            write_whole(aside / STATE_FILE, text)
+        except Exception:
+            shutil.rmtree(aside, ignore_errors=True)  # a full disk needs the room
+            raise
+        shutil.rmtree(target, ignore_errors=True)
+        aside.rename(target)
 
-    def _point_latest_to(self, target: Path) -> None:
-        link = self._folder / f".{LATEST}.partial"
+    def _link(self, name: str, target: Path) -> None:
+        link = self._folder / f".{name}.partial"
         link.unlink(missing_ok=True)
         link.symlink_to(target.name)
-        link.replace(self._folder / LATEST)
+        link.replace(self._folder / name)
+
+
+class SampledSteps:
+    """Where a run that only samples stands: after its last step whose rollouts are stored. It saves nothing itself."""
+
+    best: Best | None = None
+
+    def __init__(self, steps: Sequence[int], source: Source, tasks_per_step: int) -> None:
+        self.latest_step = max(steps, default=None)
+        self._source = source
+        self._tasks_per_step = tasks_per_step
+
+    async def save(self, step: int, best: Best | None = None) -> None:
+        """There are no weights that changed."""
+
+    async def restore(self) -> int:
+        """Go on after the stored steps."""
+        step = self.latest_step or 0
+        self._source.position = step * self._tasks_per_step
+        return step
+
+
+def read_state(checkpoint: Path) -> RunState:
+    """Where the run stood when that checkpoint was saved.
+
+    Raises:
+        ConfigError: it is not a whole checkpoint of a run.
+    """
+    try:
+        state = json.loads((checkpoint / STATE_FILE).read_text(encoding="utf-8"))
+        best = state.get("best")
+        return RunState(state["step"], state["position"], Best(**best) if best else None)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ConfigError(
+            f"cannot go on from '{checkpoint}': {STATE_FILE}: {' '.join(str(error).split())}; point the link"
+            f" '{checkpoint.name}' to a whole step, or give the run another folder (trainer.default_local_dir)"
+        ) from None
+
+
+def read_best(run_dir: Path) -> Best | None:
+    """The best step of the run in that folder, where it kept one (`trainer.save_best`)."""
+    link = run_dir / CHECKPOINTS / BEST
+    return read_state(link).best if link.exists() else None
+
+
+async def _uncut(work: Coroutine[None, None, R]) -> R:
+    """Do `work` to its end, also when the caller is cancelled meanwhile: that takes effect afterwards."""
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        with suppress(Exception):  # the cancellation is what ends the run
+            await task
+        raise

@@ -75,7 +75,7 @@ class ConsoleTracker:
         self._logged: deque[tuple[int, float]] = deque(maxlen=_RATE_STEPS)
         self._live = self._start_live() if (_is_terminal(self._console) if live is None else live) else None
         if self._live is None:
-            self._print(f"{title}: {total_steps} steps")
+            self._print(f"{title}: {total_steps} steps" if total_steps else title)
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Show `step`."""
@@ -169,6 +169,8 @@ def _rows(metrics: Mapping[str, float]) -> Iterator[tuple[str, str, str]]:
     yield from ((label, write(metrics[name]), name) for label, name, write in _WITH_HISTORY if name in metrics)
     if num_tool_calls(metrics):
         yield "tools", _tools(metrics), ""
+    if failed := metrics.get("rollouts/failed"):
+        yield "failed", f"{percent(failed)} of the rollouts", ""
     for label, parts in _JOINED:
         if text := ", ".join(form.format(number(metrics[name])) for name, form in parts if name in metrics):
             yield label, text, ""

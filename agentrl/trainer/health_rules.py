@@ -12,6 +12,7 @@
 | unused_tools    | a tool that is offered was not called in the latest 10 steps                            |
 | tool_failures   | over 5 steps with 10 calls or more: 20 % timeouts and failures of the world around,     |
 |                 | or 50 % errors of the tool, or 50 % calls that could not be read                        |
+| failed_rollouts | more than 10 % of the rollouts ended with an error in this step                          |
 | infra_failures  | 20 % of the rollouts failed from outside the policy, over 5 steps                       |
 | entropy         | entropy (mean of 5 steps) below 10 % of the first 5 steps', and not learning well       |
 | length          | response length (likewise) below 30 % or above 300 % of the first, and not learning well |
@@ -39,7 +40,7 @@ MIN_ENTROPY_RATIO, MIN_LENGTH_RATIO, MAX_LENGTH_RATIO = 0.1, 0.3, 3.0
 GOOD_SUCCESS = 0.9
 LIMIT_STEPS, LIMIT_SHARE = 3, 0.99
 UNUSED_STEPS = 10
-MIN_CALLS, MAX_BROKEN, MAX_WRONG, MAX_INFRA = 10, 0.2, 0.5, 0.2
+MIN_CALLS, MAX_BROKEN, MAX_WRONG, MAX_INFRA, MAX_FAILED = 10, 0.2, 0.5, 0.2, 0.1
 
 
 @dataclass(frozen=True)
@@ -176,6 +177,13 @@ def tool_failures(history: History) -> str | None:
     return None
 
 
+def failed_rollouts(history: History) -> str | None:
+    """Agent loops that raise."""
+    if not (share := history.now.get("rollouts/failed", 0.0)) > MAX_FAILED:
+        return None
+    return f"{share:.0%} of the rollouts end with an error and are left out: the log names the first of each kind"
+
+
 def infra_failures(history: History) -> str | None:
     """Rollouts lost to the world around."""
     shares = _values(history.latest(NUM_RECENT), "rollouts/infra_failed")
@@ -205,7 +213,7 @@ RULES: Mapping[str, Callable[[History], str | None]] = {
     rule.__name__: rule
     for rule in (
         *(skipped_updates, kl, clipped, all_zero, all_one, no_contrast),
-        *(length_limit, unused_tools, tool_failures, infra_failures, entropy, length),
+        *(length_limit, unused_tools, tool_failures, failed_rollouts, infra_failures, entropy, length),
     )
 }
 """Name -> what it has to say, or None."""

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import random
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from itertools import chain
+from operator import itemgetter
 
 from agentrl.algos.base import LossFunction
 from agentrl.backends.base import Backend
@@ -30,14 +33,23 @@ class Learner:
         self._seed = seed
 
     async def __call__(self, samples: Sequence[Sample], step: int) -> dict[str, float]:
-        """Take all updates of one step; metrics are means over them, as `actor/<name>`."""
+        """Take all updates of one step. Metrics, as `actor/<name>`, are means over the updates that have them.
+
+        `skipped_updates` is how many were skipped.
+        """
         updates: list[dict[str, float]] = []
         for epoch in range(self._epochs):
             for batch in mini_batches(samples, self._mini_batch_groups, derive_seed(self._seed, "deal", step, epoch)):
                 updates.append((await self._backend.train_step(batch, self._loss)).metrics)
-        names = {name for update in updates for name in update}
-        means = {f"actor/{name}": sum(u.get(name, 0.0) for u in updates) / len(updates) for name in sorted(names)}
-        return means | {"actor/updates": float(len(updates))}
+        return {**_means(updates), "actor/updates": float(len(updates))}
+
+
+def _means(updates: Sequence[dict[str, float]]) -> dict[str, float]:
+    values: defaultdict[str, list[float]] = defaultdict(list)
+    for name, value in sorted(chain.from_iterable(update.items() for update in updates), key=itemgetter(0)):
+        values[name].append(value)
+    counts = {"skipped_updates"}
+    return {f"actor/{name}": sum(each) / (1 if name in counts else len(each)) for name, each in values.items()}
 
 
 def mini_batches(samples: Sequence[Sample], num_groups: int | None, seed: int) -> Iterator[list[Sample]]:

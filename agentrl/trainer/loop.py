@@ -16,5 +16,5 @@ async def train(parts: Parts) -> int:
             stats = await parts.learner(samples, step)  # packs, updates the policy
             step += 1
             await parts.publish(step)
-            await parts.after_step(step, groups, stats)  # log, validate, checkpoint: each on its schedule
+            await parts.after_step(step, groups, samples, stats)  # store, log, validate, save: on schedule
     return step

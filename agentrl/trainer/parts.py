@@ -5,20 +5,35 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ParamSpec, Protocol, TypeVar
 
 from agentrl.algos.base import Algorithm
 from agentrl.samples import Sample
+from agentrl.telemetry.timing import Timer
 from agentrl.trajectory import Group
 
 Metrics = dict[str, float]
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class Best:
+    """The step at which a validation metric was highest."""
+
+    metric: str
+    value: float
+    step: int
+
+    def __str__(self) -> str:
+        return f"{self.metric} {self.value:.4g} at step {self.step}"
 
 
 class Source(Protocol):
-    """Where groups come from: live rollouts, or saved conversations.
+    """Where groups come from: live rollouts, saved conversations, stored rollouts.
 
     Attributes:
-        position: how many tasks were taken so far; all that must be saved to go on from here.
+        position: how many tasks (or stored steps) were taken so far; all that must be saved to go on from here.
     """
 
     position: int
@@ -29,6 +44,29 @@ class Source(Protocol):
 
     async def take(self, policy_version: int) -> list[Group]:
         """The groups of one step."""
+        ...
+
+
+class Progress(Protocol):
+    """Where a run stands, kept so that it can go on.
+
+    Attributes:
+        best: the best step that was saved so far.
+    """
+
+    best: Best | None
+
+    @property
+    def latest_step(self) -> int | None:
+        """The step after which it was kept last; None where there is nothing to go on from."""
+        ...
+
+    async def save(self, step: int, best: Best | None = None) -> None:
+        """Keep the run as it is after `step`; with `best`, as its best so far."""
+        ...
+
+    async def restore(self) -> int:
+        """Go on from there; the step."""
         ...
 
 
@@ -43,8 +81,8 @@ class AfterStep(Protocol):
         """Whether the run ends here."""
         ...
 
-    async def __call__(self, step: int, groups: Sequence[Group], stats: Metrics) -> None:
-        """Step `step` is done."""
+    async def __call__(self, step: int, groups: Sequence[Group], samples: Sequence[Sample], stats: Metrics) -> None:
+        """Step `step` is done; `samples` are the credited ones of `groups`."""
         ...
 
 
@@ -58,3 +96,13 @@ class Parts:
     learner: Callable[[Sequence[Sample], int], Awaitable[Metrics]]
     publish: Callable[[int], Awaitable[None]]
     after_step: AfterStep
+
+
+def timed(timer: Timer, name: str, part: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]:
+    """`part`, its seconds counted as `timing_s/<name>`."""
+
+    async def counted(*args: P.args, **kwargs: P.kwargs) -> R:
+        with timer.timed(name):
+            return await part(*args, **kwargs)
+
+    return counted

@@ -1,10 +1,12 @@
-"""A run's records: metrics, warnings and samples of validation, to every tracker that takes them."""
+"""A run's records: metrics, warnings and samples of validation to the trackers, rollouts to their stores."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
+from agentrl.samples import Sample
+from agentrl.store import TrajectoryStore
 from agentrl.telemetry.base import Generation, GenerationTracker, Tracker, WarningTracker
 from agentrl.trainer.health import Health
 from agentrl.trainer.parts import Metrics
@@ -13,18 +15,40 @@ from agentrl.trajectory import Group, Rollout
 
 
 class Records:
-    """Tells the trackers of a run.
+    """Tells the trackers of a run, and stores its rollouts.
 
     Args:
         num_generations: validation samples that are kept as text; the same tasks every time.
         text_of: tokens to text, special tokens included.
+        train_store: where the rollouts of training go; None where they are stored already.
+        val_store: where those of validation go.
     """
 
-    def __init__(self, trackers: Sequence[Tracker], health: Health, num_generations: int, text_of: TextOf) -> None:
+    def __init__(
+        self,
+        trackers: Sequence[Tracker],
+        health: Health,
+        num_generations: int,
+        text_of: TextOf,
+        train_store: TrajectoryStore | None = None,
+        val_store: TrajectoryStore | None = None,
+    ) -> None:
         self._trackers = trackers
         self._health = health
         self._num_generations = num_generations
         self._text_of = text_of
+        self._train_store = train_store
+        self._val_store = val_store
+
+    def go_on_from(self, step: int) -> None:
+        """Forget the rollouts of later steps: they are done anew."""
+        for store in filter(None, (self._train_store, self._val_store)):
+            store.truncate(step)
+
+    def store_rollouts(self, step: int, groups: Sequence[Group], samples: Sequence[Sample]) -> None:
+        """Keep the rollouts of a training step, with the advantages their samples were given."""
+        if self._train_store:
+            self._train_store.write(step, groups, samples)
 
     def log(self, step: int, metrics: Metrics) -> None:
         """Log the metrics of a training step, or of the validation before the first."""
@@ -35,8 +59,10 @@ class Records:
                 if isinstance(tracker, WarningTracker):
                     tracker.log_warning(step, warning)
 
-    def log_generations(self, step: int, groups: Sequence[Group]) -> None:
-        """Keep the first rollouts of a validation as text."""
+    def log_validation(self, step: int, groups: Sequence[Group]) -> None:
+        """Keep the rollouts of a validation, and the first of them as text."""
+        if self._val_store:
+            self._val_store.write(step, groups)
         generations = list(islice(self._generations(groups), self._num_generations))
         for tracker in self._trackers:
             if generations and isinstance(tracker, GenerationTracker):

@@ -17,8 +17,10 @@ from pydantic import JsonValue
 from agentrl.errors import DataError
 from agentrl.telemetry.jsonl import METRICS_FILE, read_metrics
 from agentrl.trainer.charts import charts
+from agentrl.trainer.checkpoint import read_best
 from agentrl.trainer.drawing import HEIGHT, WIDTH, draw
 from agentrl.trainer.figures import compare, duration, number
+from agentrl.trainer.files import write_whole
 from agentrl.trainer.sample_view import SampleView, visible
 
 SAMPLES_FILE, CONFIG_FILE, REPORT_FILE = "samples.json", "config.yaml", "report.html"
@@ -50,6 +52,7 @@ def write_report(
     samples: Sequence[SampleView] = (),
     before: Mapping[str, float] | None = None,
     after: Mapping[str, float] | None = None,
+    best: str | None = None,
 ) -> None:
     """Write the report: one file that loads nothing and runs nothing, whatever a model or a tool wrote into it.
 
@@ -57,6 +60,7 @@ def write_report(
         config: the resolved configuration, secrets already taken out.
         history: rows of metrics.jsonl, each with its `step`.
         before: held-out metrics before training; without them the first validation in `history`. `after` likewise.
+        best: the step that was kept as the best, in words.
     """
     rows = merged(history)
     validations = [row for row in rows if any(name.startswith("val/") for name in row)]
@@ -66,7 +70,7 @@ def write_report(
         .get_template("report.html.j2")
         .render(
             title=title,
-            facts=[*_progress(rows, config), *_facts(config)],
+            facts=[*_progress(rows, config), *([("best", best)] if best else []), *_facts(config)],
             comparison=compare(before or _validation(validations, 0), after or _validation(validations, -1)),
             charts=[draw(chart) for chart in main],
             more_charts=[draw(chart) for chart in rest],
@@ -76,7 +80,7 @@ def write_report(
             height=HEIGHT,
         )
     )
-    path.write_text(page, encoding="utf-8")
+    write_whole(path, page)
 
 
 def report_from_run(run_dir: Path) -> Path:
@@ -89,13 +93,15 @@ def report_from_run(run_dir: Path) -> Path:
     if not metrics.is_file():
         raise DataError(f"{run_dir}: not the folder of a run: it has no {METRICS_FILE}")
     path = run_dir / REPORT_FILE
-    config = _read_config(run_dir / CONFIG_FILE)
+    config = read_config(run_dir / CONFIG_FILE)
+    best = read_best(run_dir)
     write_report(
         path,
         title=str(_lookup(config, "trainer.experiment_name") or run_dir.name),
         config=config,
         history=list(read_metrics(metrics)),
         samples=_read_samples(run_dir / SAMPLES_FILE),
+        best=str(best) if best else None,
     )
     return path
 
@@ -167,7 +173,12 @@ def _by_task(samples: Sequence[SampleView]) -> Iterable[Attempts]:
     return (Attempts(uid, attempts) for uid, attempts in tasks.items())
 
 
-def _read_config(path: Path) -> dict[str, JsonValue]:
+def read_config(path: Path) -> dict[str, JsonValue]:
+    """The kept configuration of a run; empty where there is none.
+
+    Raises:
+        DataError: the file is no YAML.
+    """
     if not path.is_file():
         return {}
     try:

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 
 from agentrl.chat.format import ChatFormat
+from agentrl.chat.pieces import token_pieces
 from agentrl.config import RunConfig
-from agentrl.data.tasks import TaskTable, check_lengths, load_tasks
+from agentrl.data.fitting import Measure, fit_prompts
+from agentrl.data.tasks import TaskTable, load_tasks
 from agentrl.engines.base import Engine, SamplingParams
 from agentrl.engines.scripted import ScriptedEngine
 from agentrl.engines.torch_loader import load_torch_engine
 from agentrl.errors import ConfigError
+from agentrl.interactions.base import BaseInteraction
 from agentrl.interactions.loading import load_interactions
-from agentrl.models.loading import load_tokenizer
+from agentrl.models.loading import check_model, load_tokenizer
 from agentrl.registry import load_object
-from agentrl.rewards.base import Reward
-from agentrl.rewards.loading import check_data_sources, load_reward
+from agentrl.rewards.base import Reward, close_reward
+from agentrl.rewards.loading import check_data_source, load_reward
 from agentrl.rollouts.collector import collect
+from agentrl.rollouts.row_check import RowCheck
 from agentrl.rollouts.runner import RolloutRunner
 from agentrl.seeds import derive_seed
 from agentrl.task import Task
@@ -85,9 +89,6 @@ async def open_rollout_parts(config: RunConfig, brought: Brought) -> AsyncIterat
     live = config.algorithm.name != "sft"
     train_tasks = _tasks(config.data.train_files, config.data.train_max_samples, config) if live else None
     val_tasks = _tasks(config.data.val_files, config.data.val_max_samples, config)
-    if brought.reward is None:
-        for tasks in filter(None, (train_tasks, val_tasks)):
-            check_data_sources(config.reward, tasks)
     reward = brought.reward or load_reward(config.reward)
     interactions_path = config.rollout.multi_turn.interaction_config_path
     interactions = load_interactions(interactions_path) if interactions_path else None
@@ -95,13 +96,12 @@ async def open_rollout_parts(config: RunConfig, brought: Brought) -> AsyncIterat
     async with AsyncExitStack() as stack:
         toolbox = load_toolbox(config.rollout.multi_turn, extra_tools=brought.tools)
         stack.push_async_callback(toolbox.close)
-        length_of = partial(_prompt_length, chat, toolbox)
-        train_tasks, val_tasks = (_fitting(tasks, length_of, config) for tasks in (train_tasks, val_tasks))
+        stack.callback(close_reward, reward)
+        check = partial(_checked, config, brought, chat, toolbox, interactions)
+        train_tasks, val_tasks = (check(tasks) if tasks else None for tasks in (train_tasks, val_tasks))
         engine = _engine(config, chat)
         stack.push_async_callback(engine.close)
         runner = RolloutRunner(engine, chat, toolbox, reward, config, interactions=interactions)
-        for tasks in filter(None, (train_tasks, val_tasks)):
-            runner.check(tasks)
         yield RolloutParts(config, chat, toolbox, engine, runner, train_tasks, val_tasks)
 
 
@@ -109,6 +109,7 @@ def load_chat(config: RunConfig) -> ChatFormat:
     """The chat template of the model's tokenizer."""
     tokenizer = load_tokenizer(config.model)
     if tokenizer is None:
+        check_model(config.model)  # half a model says more than the lack of a tokenizer
         raise ConfigError(f"model.path '{config.model.path}' has no tokenizer: set model.tokenizer_path")
     return ChatFormat(tokenizer, template_kwargs=config.data.apply_chat_template_kwargs)
 
@@ -119,18 +120,34 @@ def _tasks(files: Sequence[str], max_samples: int, config: RunConfig) -> TaskTab
     return load_tasks(files, config.data, max_samples=max_samples)
 
 
-def _fitting(tasks: TaskTable | None, length_of: Callable[[Task], int], config: RunConfig) -> TaskTable | None:
-    if tasks is None:
-        return None
-    data = config.data
-    kept, num_dropped = check_lengths(tasks, length_of, data.max_prompt_length, data.filter_overlong_prompts)
-    if num_dropped:
-        print(f"{num_dropped} of {len(tasks)} prompts are longer than {data.max_prompt_length} tokens: left out")
-    return kept
+def _checked(
+    config: RunConfig,
+    brought: Brought,
+    chat: ChatFormat,
+    toolbox: Toolbox,
+    interactions: Mapping[str, BaseInteraction] | None,
+    tasks: TaskTable,
+) -> TaskTable:
+    """The tasks, each held against what there is, with prompts that fit; says what was done to longer ones."""
+    rows = RowCheck(chat, toolbox, config, interactions)
+
+    def length_of(task: Task) -> int:
+        if brought.reward is None:
+            check_data_source(config.reward, task)
+        return rows.prompt_length(task)
+
+    measure = Measure(length_of, partial(token_pieces, chat.tokenizer), chat.template.control_tokens)
+    fitting, told = fit_prompts(tasks, measure, config.data)
+    rows.finish()
+    if told:
+        print(told)
+    return fitting
 
 
-def _prompt_length(chat: ChatFormat, toolbox: Toolbox, task: Task) -> int:
-    return len(chat.start(task.messages, toolbox.schemas))
+def tell_few_rows(num_rows: int, config: RunConfig) -> None:
+    """Say that a step repeats rows, where it asks for more than there are."""
+    if num_rows < (size := config.data.train_batch_size):
+        print(f"there are fewer rows, {num_rows}, than data.train_batch_size={size}: a step draws some more than once")
 
 
 def _engine(config: RunConfig, chat: ChatFormat) -> Engine:

@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -14,12 +15,14 @@ import yaml
 
 from agentrl.config import RunConfig
 from agentrl.config.document import redacted
-from agentrl.errors import ConfigError
+from agentrl.interrupts import last_words
 from agentrl.telemetry.base import check_installed
 from agentrl.trainer.build import open_run
-from agentrl.trainer.checkpoint import LATEST
+from agentrl.trainer.checkpoint import BEST, CHECKPOINTS
+from agentrl.trainer.files import full_disk_in_one_line, locked, write_whole
 from agentrl.trainer.loop import train
 from agentrl.trainer.report import CONFIG_FILE, SAMPLES_FILE, report_from_run
+from agentrl.trainer.resume import check_folder, how_to_go_on
 from agentrl.trainer.rollout_parts import Brought, RolloutParts, open_rollout_parts
 from agentrl.trainer.sample_view import TextOf, sample_view
 from agentrl.trainer.transcript import print_comparison, print_samples
@@ -36,13 +39,16 @@ def run_training(config: RunConfig, brought: Brought = NOTHING) -> Path:
         AgentRLError: something cannot be used as configured.
     """
     check_installed(config.trainer.logger)
-    _prepare(config)
-    try:
-        asyncio.run(_train(config, brought))
-    except KeyboardInterrupt:
-        print(_how_to_go_on(config.trainer.run_dir), file=sys.stderr)
-        raise
-    return config.trainer.run_dir
+    folder, hint = config.trainer.run_dir, partial(how_to_go_on, config)
+    with locked(folder), full_disk_in_one_line(folder, hint), last_words(hint):
+        check_folder(config)
+        _limit_threads(config)
+        try:
+            asyncio.run(_train(config, brought))
+        except KeyboardInterrupt:
+            print(hint(), file=sys.stderr)
+            raise
+    return folder
 
 
 def run_evaluation(config: RunConfig, brought: Brought = NOTHING) -> dict[str, float]:
@@ -69,14 +75,16 @@ def run_rollouts(config: RunConfig, brought: Brought = NOTHING) -> list[Group]:
 async def _train(config: RunConfig, brought: Brought) -> None:
     async with open_run(config, brought) as run:
         # once everything could be opened: a start that fails leaves the records of an earlier run alone
-        (config.trainer.run_dir / CONFIG_FILE).write_text(yaml.safe_dump(redacted(config), sort_keys=False))
+        write_whole(config.trainer.run_dir / CONFIG_FILE, yaml.safe_dump(redacted(config), sort_keys=False))
         await train(run.parts)
     first, last = run.after_step.first_validation, run.after_step.last_validation
-    if last:
+    if last and run.rollouts:
         metrics, groups = last
         _show_samples(config.trainer.run_dir / SAMPLES_FILE, groups, run.rollouts)
         if first and first != metrics:
             print_comparison(first, metrics)
+    if best := run.after_step.progress.best:
+        print(f"best: {best}: {config.trainer.run_dir / CHECKPOINTS / BEST}")
     print(f"report: {report_from_run(config.trainer.run_dir)}")
 
 
@@ -105,21 +113,6 @@ async def _keep_loaded_weights(version: int) -> None:
     """Evaluation rolls out with the weights the engine was loaded with."""
 
 
-def _how_to_go_on(run_dir: Path) -> str:
-    latest = run_dir / "checkpoints" / LATEST
-    if latest.exists():
-        return f"stopped; the same command goes on from {latest.resolve()}"
-    return "stopped before the first checkpoint (trainer.save_freq); the same command begins anew"
-
-
-def _prepare(config: RunConfig) -> None:
-    folder = config.trainer.run_dir
-    if config.trainer.resume_mode == "disable" and (folder / CONFIG_FILE).exists():
-        raise ConfigError(f"'{folder}' holds a run: set trainer.default_local_dir, or trainer.resume_mode=auto")
-    folder.mkdir(parents=True, exist_ok=True)
-    _limit_threads(config)
-
-
 def _limit_threads(config: RunConfig) -> None:
     if config.trainer.num_threads:
         torch.set_num_threads(config.trainer.num_threads)
@@ -130,7 +123,7 @@ def _show_samples(file: Path, groups: Sequence[Group], parts: RolloutParts) -> N
     chosen = _instructive(groups)
     text_of: TextOf = parts.chat.tokenizer.decode
     views = [sample_view(group.task, rollout, text_of) for group, rollout in chosen]
-    file.write_text(json.dumps(views))
+    write_whole(file, json.dumps(views))
     print_samples([rollout for _, rollout in chosen], text_of)
 
 

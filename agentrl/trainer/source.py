@@ -1,4 +1,4 @@
-"""Two sources of groups: live rollouts of tasks, and saved conversations."""
+"""Three sources of groups: live rollouts of tasks, saved conversations, and the rollouts an earlier run stored."""
 
 from __future__ import annotations
 
@@ -82,3 +82,28 @@ class SavedSource:
         trajectory = self._dialogues(draw.row)
         task = Task(messages=trajectory.messages, index=draw.row, uid=f"{draw.epoch}-{draw.row}")
         return Group(task, [Rollout([trajectory], Stop.FINISHED)])
+
+
+class StoredSource:
+    """Serves stored rollouts again, step by step, as they were sampled; whatever sampled them, nothing does now.
+
+    Args:
+        read: the groups of a step.
+        steps: those to serve, in this order.
+    """
+
+    def __init__(self, read: Callable[[int], list[Group]], steps: Sequence[int]) -> None:
+        self.position = 0
+        self._read = read
+        self._steps = steps
+
+    @asynccontextmanager
+    async def feeding(self) -> AsyncIterator[None]:
+        """Nothing runs between steps."""
+        yield
+
+    async def take(self, policy_version: int) -> list[Group]:
+        """The groups of the next step."""
+        groups = self._read(self._steps[self.position])
+        self.position += 1
+        return groups

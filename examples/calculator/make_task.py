@@ -32,12 +32,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("outputs/quickstart/task"))
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--family", default="qwen3", choices=["qwen3", "llama"], help="what kind of model")
     arguments = parser.parse_args()
-    print(json.dumps(make_task(arguments.out, arguments.seed), indent=2))
+    print(json.dumps(make_task(arguments.out, arguments.seed, arguments.family), indent=2))
 
 
-def make_task(out: Path, seed: int) -> dict[str, object]:
-    """Write everything under `out`; a function of the seed alone. Returns what task.json says."""
+def make_task(out: Path, seed: int, family: str = "qwen3") -> dict[str, object]:
+    """Write everything under `out`; a function of seed and family alone. Returns what task.json says."""
     rng = random.Random(seed)
     problems = distinct_problems(rng)
     splits = {name: [next(problems) for _ in range(num_rows)] for name, num_rows in NUM_ROWS.items()}
@@ -50,7 +51,7 @@ def make_task(out: Path, seed: int) -> dict[str, object]:
         "seed": seed,
         "num_rows": NUM_ROWS,
         "teacher_share_correct": sum(is_right(*pair) for pair in demonstrations) / len(demonstrations),
-        **write_model(out / "model", [trace for _, trace in demonstrations], seed),
+        **write_model(out / "model", [trace for _, trace in demonstrations], seed, family),
     }
     (out / "task.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
     return facts
@@ -96,7 +97,7 @@ def write_jsonl(path: Path, rows: Iterable[dict[str, object]]) -> None:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 
-def write_model(path: Path, traces: Sequence[list[Message]], seed: int) -> dict[str, object]:
+def write_model(path: Path, traces: Sequence[list[Message]], seed: int, family: str) -> dict[str, object]:
     """Train the tokenizer on rendered traces, draw the weights, save both; returns their sizes."""
     from tiny_model import CHAT_TEMPLATE, make_model, make_tokenizer  # loads torch, which takes seconds
     from transformers.utils.chat_template_utils import render_jinja_template
@@ -106,7 +107,7 @@ def write_model(path: Path, traces: Sequence[list[Message]], seed: int) -> dict[
     tools = [as_tool(calculator).schema.for_template()]
     texts, _ = render_jinja_template(traces[:NUM_TOKENIZER_TEXTS], tools=tools, chat_template=CHAT_TEMPLATE)
     tokenizer = make_tokenizer(texts)
-    model = make_model(tokenizer, seed)
+    model = make_model(tokenizer, seed, family)
     model.save_pretrained(path)
     tokenizer.save_pretrained(path)
     prompt = tokenizer.apply_chat_template(traces[0][:2], tools=tools, add_generation_prompt=True, return_dict=False)

@@ -1,4 +1,4 @@
-"""A tokenizer, and a Qwen3 model of 460,544 random weights: small enough to train on one CPU core."""
+"""A tokenizer, and a Qwen3 or Llama model of some 460,000 random weights: small enough to train on one CPU core."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from pathlib import Path
 
 import torch
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel, PreTrainedTokenizerFast, Qwen3Config
 
 CHAT_TEMPLATE = Path(__file__).with_name("chat_template.jinja").read_text(encoding="utf-8")
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 MARKUP = ["<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>"]
 VOCAB_SIZE = 520
+FAMILIES = {"qwen3": Qwen3Config, "llama": LlamaConfig}
 
 
 def make_tokenizer(texts: Iterable[str]) -> PreTrainedTokenizerFast:
@@ -46,10 +47,10 @@ def make_tokenizer(texts: Iterable[str]) -> PreTrainedTokenizerFast:
     return tokenizer
 
 
-def make_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> Qwen3ForCausalLM:
-    """Random weights that depend on the seed alone."""
+def make_model(tokenizer: PreTrainedTokenizerFast, seed: int, family: str = "qwen3") -> PreTrainedModel:
+    """Random weights that depend on the seed and the family alone."""
     torch.manual_seed(seed)
-    config = Qwen3Config(
+    config = FAMILIES[family](
         vocab_size=VOCAB_SIZE,
         hidden_size=128,
         intermediate_size=384,
@@ -66,4 +67,4 @@ def make_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> Qwen3ForCausalL
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
     )
-    return Qwen3ForCausalLM(config)
+    return AutoModelForCausalLM.from_config(config)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
-from loop_builders import CHAT, TASK, config
+from loop_builders import CHAT, config
 
 from agentrl.agent_loops.loading import LoopFactory
 from agentrl.agent_loops.react import ReactAgent
 from agentrl.agent_loops.single_turn import SingleTurnAgent
 from agentrl.agent_loops.tool import ToolAgent
 from agentrl.chat.parsers import tool_parsers
+from agentrl.chat.parsers.hermes import HermesParser
+from agentrl.chat.parsers.react import ReactParser
 from agentrl.errors import AgentRLError, ConfigError, UnknownNameError
 
 LOOP = """
@@ -102,12 +102,11 @@ def test_a_missing_listing():
         LoopFactory(CHAT, config(agent={"agent_loop_config_path": "no_such.yaml"}))
 
 
-def test_rows_are_checked(folder):
+def test_a_loop_with_a_format_of_its_own_takes_no_other(folder):
     loops = factory(folder)
-    rows = [TASK, replace(TASK, index=3, agent_name="tool"), replace(TASK, index=4, agent_name="tool_agnet")]
-    assert {name: type(loop) for name, loop in loops.check(rows[:2]).items()} == {
-        None: SingleTurnAgent,
-        "tool": ToolAgent,
-    }
-    with pytest.raises(UnknownNameError, match="row 4 of 'sums': unknown agent loop 'tool_agnet': did you mean"):
-        loops.check(rows)
+    assert type(loops.build("react", "react").parser) is type(loops.build("tool", "react").parser) is ReactParser
+    assert isinstance(loops.build("tool").parser, HermesParser)
+    with pytest.raises(ConfigError, match="'react' works with tool_format 'react', not 'hermes'"):
+        loops.build("react", "hermes")
+    with pytest.raises(UnknownNameError, match="unknown tool parser 'hermse': did you mean 'hermes'"):
+        loops.build("tool", "hermse")

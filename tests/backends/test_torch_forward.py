@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
-from tiny_models import FAMILIES, make_model, make_samples
+from tiny_models import FAMILIES, make_groups, make_model, make_samples
 
 from agentrl.backends.torch import forward, logprobs
-from agentrl.backends.torch.batches import pad_samples
+from agentrl.backends.torch.batches import micro_batch
 from agentrl.backends.torch.forward import PositionwiseModel
 from agentrl.backends.torch.logprobs import token_logprobs
 from agentrl.samples import Sample
@@ -26,20 +28,20 @@ def reference(model, sample: Sample) -> tuple[list[float], list[float]]:
 
 
 def run(positionwise: PositionwiseModel, samples: list[Sample], *, entropy_gradient: bool = False):
-    batch = pad_samples(samples, CPU)
-    states = positionwise.states(batch.token_ids[:, :-1], batch.mask[:, :-1], batch.rows, batch.columns - 1)
-    return token_logprobs(
-        positionwise.logits,
-        states,
-        batch.targets,
-        batch.temperatures,
-        positionwise.vocab_size,
-        entropy_gradient=entropy_gradient,
-    )
+    batch = micro_batch(samples, CPU)
+    with positionwise.running():
+        return token_logprobs(
+            positionwise.logits,
+            positionwise.states(batch),
+            batch.targets,
+            batch.temperatures,
+            positionwise.vocab_size,
+            entropy_gradient=entropy_gradient,
+        )
 
 
 def check(positionwise: PositionwiseModel, tolerance: float = 2e-5) -> None:
-    samples = make_samples(5)
+    samples = [*make_samples(5), *make_groups()]
     with torch.no_grad():
         actual_logprobs, actual_entropy = run(positionwise, samples)
     expected = [reference(positionwise.model, sample) for sample in samples]
@@ -51,7 +53,8 @@ def check(positionwise: PositionwiseModel, tolerance: float = 2e-5) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_equals_plain_transformers(family: str):
-    positionwise = PositionwiseModel(make_model(family))
+    """On padded rows; test_torch_shared_prompts.py has the rest."""
+    positionwise = PositionwiseModel(make_model(family), share_prompts=False)
     assert positionwise.splits == (family != "opt")  # OPT's head reaches into its body, so it is run whole
     check(positionwise)
 
@@ -60,11 +63,11 @@ def test_a_split_that_gives_other_logits_is_not_used(monkeypatch: pytest.MonkeyP
     model = make_model("cohere")  # its logits are scaled after the head
     states = lambda self, *_, inputs_embeds, **__: forward._States(last_hidden_state=inputs_embeds * 1.01)  # noqa: E731
     monkeypatch.setattr(forward._GivenStates, "forward", states)
-    assert not PositionwiseModel(model).splits
+    assert not PositionwiseModel(model, share_prompts=False).splits
 
 
 def test_only_chosen_positions_reach_the_head():
-    positionwise = PositionwiseModel(make_model())
+    positionwise = PositionwiseModel(make_model(), share_prompts=True)
     samples = make_samples(5)
     sizes = []
     positionwise.model.lm_head.register_forward_hook(lambda module, inputs, output: sizes.append(output.shape))
@@ -76,7 +79,8 @@ def test_only_chosen_positions_reach_the_head():
 def test_chunks_change_neither_values_nor_gradients(entropy_gradient: bool, monkeypatch: pytest.MonkeyPatch):
     def values_and_gradients() -> list[torch.Tensor]:
         model = make_model("gemma2").double()
-        logprobs_N, entropy_N = run(PositionwiseModel(model), make_samples(4), entropy_gradient=entropy_gradient)
+        positionwise = PositionwiseModel(model, share_prompts=True)
+        logprobs_N, entropy_N = run(positionwise, make_samples(4), entropy_gradient=entropy_gradient)
         assert entropy_N.requires_grad == entropy_gradient
         (logprobs_N.sum() + 0.3 * entropy_N.sum()).backward()
         return [logprobs_N.detach(), entropy_N.detach(), *(value.grad for value in model.parameters())]
@@ -87,14 +91,23 @@ def test_chunks_change_neither_values_nor_gradients(entropy_gradient: bool, monk
         torch.testing.assert_close(actual, expected, rtol=1e-10, atol=1e-10)
 
 
-def test_temperature_0_counts_as_1():
+def test_temperature_0_counts_as_1_and_so_does_none(monkeypatch: pytest.MonkeyPatch):
     logits = torch.randn(3, 7, generator=torch.Generator().manual_seed(0))
     targets = torch.tensor([1, 2, 3])
-    greedy, _ = token_logprobs(lambda x: x, logits, targets, torch.zeros(3), 7, entropy_gradient=False)
-    plain, _ = token_logprobs(lambda x: x, logits, targets, torch.ones(3), 7, entropy_gradient=False)
-    assert torch.equal(greedy, plain)
+    temperatures = (torch.ones(3), torch.zeros(3), None)
+    for max_logits in (logprobs.MAX_LOGITS, 14):
+        monkeypatch.setattr(logprobs, "MAX_LOGITS", max_logits)
+        found = [token_logprobs(lambda x: x, logits, targets, t, 7, entropy_gradient=False)[0] for t in temperatures]
+        assert torch.equal(found[0], found[1])
+        assert torch.equal(found[0], found[2])
+
+
+def test_temperatures_are_left_out_where_all_are_1():
+    sample = Sample([1, 2, 3], [0, 1, 1], [0.5, 1.0, 1.0], [0.0] * 3)  # the first is trained nowhere
+    assert micro_batch([sample], CPU).temperatures is None
+    assert micro_batch([sample, replace(sample, temperatures=[1.0, 1.0, 0.7])], CPU).temperatures is not None
 
 
 def test_a_trained_first_token_is_refused():
     with pytest.raises(ValueError, match="nothing predicts"):
-        pad_samples([Sample([1, 2], [1, 1], [1.0, 1.0], [1.0, 1.0])], CPU)
+        micro_batch([Sample([1, 2], [1, 1], [1.0, 1.0], [1.0, 1.0])], CPU)

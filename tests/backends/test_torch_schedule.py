@@ -17,6 +17,11 @@ def test_warm_up_reaches_the_peak_with_its_last_update():
     assert scales("constant", 6, lr_warmup_steps=4) == [0.25, 0.5, 0.75, 1, 1, 1]
 
 
+def test_warm_up_as_a_share_of_the_run():
+    assert scales("linear", lr_warmup_steps_ratio=0.4) == scales("linear", lr_warmup_steps=4)
+    assert scales("linear", lr_warmup_steps_ratio=0.4, lr_warmup_steps=2) == scales("linear", lr_warmup_steps=2)
+
+
 @pytest.mark.parametrize("floor", [0.0, 0.1])
 @pytest.mark.parametrize("warmup", [0, 2])
 def test_decay_equals_the_formula(warmup: int, floor: float):

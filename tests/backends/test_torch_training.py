@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny_models import make_samples, save_model
+from tiny_models import make_groups, make_samples, save_model
 
 from agentrl.algos.aggregation import MODES
 from agentrl.algos.build import PolicyLoss
@@ -88,7 +88,7 @@ def test_gradient_equals_a_plain_computation(tmp_path: Path):
 @pytest.mark.parametrize("family", ["qwen3", "gpt_neox", "gpt2", "opt"])  # all but the first have dropout: it stays off
 def test_gradient_checkpointing_gives_the_same_gradient(family: str, tmp_path: Path):
     path = save_model(tmp_path, family, torch.float64)
-    samples = make_samples(5)
+    samples = make_groups()
     plain = gradients(load(path), samples, PolicyLoss("vanilla"))
     backend = load(path, model={"enable_gradient_checkpointing": True})
     calls = []

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -43,14 +45,32 @@ FAMILIES: dict[str, dict[str, object]] = {
     },
     "opt": {"ffn_dim": 48, "word_embed_proj_dim": 32, "dropout": 0.3, "attention_dropout": 0.3},
     "qwen3_moe": {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16},
+    "qwen2_moe": {
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 16,
+        "shared_expert_intermediate_size": 16,
+    },
+    "mistral": {"sliding_window": 6},
+    "gemma3_text": {"sliding_window": 6, "layer_types": ["sliding_attention", "full_attention"]},
+    "gpt_oss": {
+        "sliding_window": 6,
+        "num_local_experts": 4,
+        "num_experts_per_tok": 2,
+        "layer_types": ["sliding_attention", "full_attention"],
+        "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
+        "attn_implementation": "eager",  # learned sinks have no other on a CPU
+    },
 }
 
 
 def make_model(family: str = "qwen3", seed: int = 0) -> PreTrainedModel:
     """A random model whose logits are far from flat, so that a wrong temperature or a lost soft cap shows."""
     torch.manual_seed(seed)
-    config = AutoConfig.for_model(family, **({} if family == "gpt2" else _COMMON) | FAMILIES[family])
-    model = AutoModelForCausalLM.from_config(config).eval()
+    special = dict(FAMILIES[family])
+    attention = special.pop("attn_implementation", "sdpa")
+    config = AutoConfig.for_model(family, **({} if family == "gpt2" else _COMMON) | special)
+    model = AutoModelForCausalLM.from_config(config, attn_implementation=attention).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.ndim >= 2:
@@ -63,10 +83,57 @@ def save_model(path: Path, family: str = "qwen3", dtype: torch.dtype = torch.flo
     return path
 
 
+def in_float64(model: PreTrainedModel) -> PreTrainedModel:
+    """The same model in float64 throughout: norms that transformers computes in float32 are computed as they are."""
+    for module in model.double().modules():
+        if type(module).__name__.endswith("RMSNorm"):
+            module.forward = partial(_norm, module)
+    if hasattr(model.config, "num_experts_per_tok"):
+        model.set_experts_implementation("eager")  # the grouped product knows no float64
+    return model
+
+
+def _norm(module: torch.nn.Module, states: torch.Tensor) -> torch.Tensor:
+    epsilon = getattr(module, "variance_epsilon", None)
+    weight = module.weight if epsilon is not None else 1 + module.weight  # Gemma's
+    return torch.nn.functional.rms_norm(states, states.shape[-1:], weight, epsilon or module.eps)
+
+
 def make_samples(num_samples: int, seed: int = 0, max_length: int = 24, *, ref: bool = False) -> list[Sample]:
     """Random multi-turn samples; two consecutive ones share a rollout now and then."""
     draw = random.Random(seed)
     return [_sample(draw, f"rollout-{number - number % 3 // 2}", max_length, ref) for number in range(num_samples)]
+
+
+def make_groups(
+    seed: int = 0, *, prompts: tuple[tuple[int, int], ...] = ((9, 3), (5, 1), (14, 2), (1, 2))
+) -> list[Sample]:
+    """For each (length, number) of `prompts` so many samples that share a prompt of that length, shuffled.
+
+    The first of each has one token of its own; the last of all equals the first of all.
+    """
+    draw = random.Random(seed)
+    samples = []
+    for length, number in prompts:
+        head = [draw.randrange(VOCAB) for _ in range(length)]
+        for position in range(number):
+            own = _sample(draw, f"rollout-{len(samples)}", 12 if position else 3, False)
+            num_own = len(own.token_ids) - 2 if position == 0 else len(own.token_ids)
+            samples.append(_behind(head, own, num_own))
+    draw.shuffle(samples)
+    return [*samples, samples[0]]
+
+
+def _behind(head: list[int], own: Sample, num_own: int) -> Sample:
+    zeros = [0.0] * len(head)
+    return replace(
+        own,
+        token_ids=head + list(own.token_ids[:num_own]),
+        loss_mask=[0] * len(head) + [1, *own.loss_mask[1:num_own]],
+        temperatures=[1.0] * len(head) + [0.7, *own.temperatures[1:num_own]],
+        advantages=[*zeros, 0.5, *own.advantages[1:num_own]],
+        behaviour_logprobs=[*zeros, -4.0, *own.behaviour_logprobs[1:num_own]],
+    )
 
 
 def _sample(draw: random.Random, rollout_id: str, max_length: int, ref: bool) -> Sample:

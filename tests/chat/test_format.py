@@ -26,6 +26,7 @@ from transformers import PreTrainedTokenizerFast
 
 from agentrl.chat.encode import TextEncoder
 from agentrl.chat.format import ChatFormat
+from agentrl.chat.prompts import MAX_PROMPTS
 from agentrl.messages import Message
 from agentrl.trajectory import Author, Segment, Trajectory, VersionSpan
 
@@ -216,3 +217,44 @@ def test_text_keeps_special_tokens_but_the_last_end_of_turn() -> None:
     assert chat.text([end, *hello, end, end]) == "<|im_end|>hello <tool_call> .<|im_end|>"
     assert chat.text([]) == chat.text([end]) == ""
     assert chat.text([len(TOKENIZERS["chatml"]) + 5, *hello]) == "hello <tool_call> ."  # beyond the vocabulary
+
+
+# ---- what is kept ---------------------------------------------------------------------------------------------------
+
+
+def test_the_same_prompt_again_has_the_same_tokens_in_a_list_of_its_own() -> None:
+    chat = ChatFormat(family_tokenizer("chatml"))
+    first = chat.start([user("Hi")], TOOLS)
+    wanted = list(first)
+    first.append(0)
+    assert chat.start([user("Hi")], TOOLS) == wanted
+    others = [chat.start([user("Ho")], TOOLS), chat.start([user("Hi")], ()), chat.start([tool("Hi")], TOOLS)]
+    assert all(other != wanted for other in others)
+    both = [user("Hi"), user("Ho")]
+    assert chat.start(both, ()) == full_ids("chatml", rendered("chatml", both, ()))
+
+
+def test_no_more_prompts_are_kept_than_a_step_needs() -> None:
+    chat = ChatFormat(family_tokenizer("chatml"))
+    for number in range(MAX_PROMPTS + 5):
+        chat.start([user(str(number))], ())
+    assert len(chat._prompts._kept) == MAX_PROMPTS
+
+
+@families
+@relaxed
+@given(text=st.text())
+def test_text_of_tokens_is_the_tokenizer_s_own(name: str, text: str) -> None:
+    tokenizer = family_tokenizer(name)
+    ids = [*tokenizer.all_special_ids, *tokenizer.encode(text, add_special_tokens=False)]
+    assert ChatFormat(tokenizer)._encoder.decode(ids) == tokenizer.decode(ids, clean_up_tokenization_spaces=False)
+
+
+def test_a_tokenizer_with_a_decoding_of_its_own_is_asked() -> None:
+    class Shouting(PreTrainedTokenizerFast):
+        def _decode(self, *args: object, **kwargs: object) -> str:
+            return super()._decode(*args, **kwargs).upper()
+
+    plain = tokenizer_for(CHATML)
+    tokenizer = Shouting(tokenizer_object=plain.backend_tokenizer, chat_template=CHATML, eos_token="<|im_end|>")
+    assert ChatFormat(tokenizer).text(plain.encode("it rains")) == "IT RAINS"

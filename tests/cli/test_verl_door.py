@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +18,7 @@ from agentrl.cli.short_form import SHORT
 from agentrl.cli.short_form import main as short_form
 from agentrl.cli.verl import read_verl
 from agentrl.cli.verl_document import document
+from agentrl.config import RunConfig
 from agentrl.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]
@@ -101,6 +103,62 @@ def test_a_command_of_verls_trains_as_it_is(model, here):
     said = [line for line in done.stderr.splitlines() if line.startswith("agentrl: notice:")]
     assert len(said) == len(set(said)) == 8
     assert sum("rollout.n=1" in line for line in said) == 1
+
+
+VERLS_COMMAND = """\
+PYTHONUNBUFFERED=1 python3 -m agentrl.trainer.main_ppo data.train_files=train.parquet data.val_files=test.parquet \
+data.train_batch_size=16 data.max_prompt_length=512 data.max_response_length=256 actor_rollout_ref.model.path=MODEL \
+actor_rollout_ref.actor.optim.lr=1e-6 actor_rollout_ref.actor.ppo_mini_batch_size=4 \
+actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4 actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=8 \
+actor_rollout_ref.rollout.tensor_model_parallel_size=1 actor_rollout_ref.rollout.gpu_memory_utilization=0.4 \
+actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=4 algorithm.adv_estimator=grpo algorithm.kl_ctrl.kl_coef=0.001 \
+trainer.logger=console trainer.val_before_train=False trainer.n_gpus_per_node=1 trainer.nnodes=1 trainer.save_freq=10 \
+trainer.test_freq=10 trainer.total_epochs=3
+"""
+SHORT_COMMAND = """\
+./train.sh --model MODEL --rollout_n 8 --epochs 20 --reward_func ./my_reward.py --lr 5e-7 --kl_coef 0.01 --n_gpus 1 \
+data.max_response_length=8
+"""
+REWARD = """\
+def compute_score(data_source, solution_str, ground_truth, extra_info=None):
+    return float(len(solution_str))
+"""
+
+
+def typed(command: str, model: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """A command as a person types it into a shell, with this Python as `python3`."""
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    variables = os.environ | {"PATH": path, "PYTHONPATH": str(ROOT)} | environment
+    text = command.replace("MODEL", str(model))
+    return subprocess.run(["bash", "-c", text], capture_output=True, text=True, env=variables, timeout=600)
+
+
+@pytest.mark.slow
+def test_verls_command_as_it_is_typed(model, here):
+    write_parquet(here)
+    done = typed(VERLS_COMMAND, model)
+    assert done.returncode == 0, done.stderr
+    run = here / "checkpoints/verl_examples/gsm8k"
+    assert [row["actor/updates"] for row in metrics(run)] == [4.0] * 3
+    assert "val/success" in metrics(run)[-1]
+    assert (run / "checkpoints/latest/model.safetensors").is_file()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("environment", [{}, {"TRAIN_BATCH_SIZE": "4", "USE_KL_LOSS": "False", "ROLLOUT_N": "2"}])
+def test_the_short_form_as_it_is_typed(model, here, environment):
+    rows = [{"prompt": f"What is {i}?", "ground_truth": str(i), "data_source": "mine"} for i in range(8)]
+    (here / "train.json").write_text(json.dumps(rows))
+    (here / "my_reward.py").write_text(REWARD)
+    (here / "train.sh").symlink_to(ROOT / "train.sh")
+    done = typed(SHORT_COMMAND, model, **environment, PYTHON=sys.executable)
+    assert done.returncode == 0, done.stderr
+    run = here / "checkpoints/verl_examples/gsm8k"
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    assert (config["rollout"]["n"], config["actor"]["use_kl_loss"], config["actor"]["kl_loss_coef"]) == (8, True, 0.01)
+    batch_size = int(environment.get("TRAIN_BATCH_SIZE", 16))
+    assert len(metrics(run)) == 20 * 8 // batch_size
+    assert all("actor/kl_loss" in row for row in metrics(run))
 
 
 def test_the_short_form_trains_on_a_list_of_prompts_with_ones_own_reward(model, here, monkeypatch):
@@ -211,6 +269,54 @@ def test_mistakes_in_the_short_form_are_one_line(arguments, variable, complaint,
     said = capsys.readouterr().err.splitlines()
     assert len(said) == 1
     assert complaint in said[0]
+
+
+def short_config(arguments: list[str], monkeypatch) -> RunConfig:
+    """What the short form would train with."""
+    configs: list[RunConfig] = []
+    monkeypatch.setattr("agentrl.trainer.run.run_training", configs.append)
+    assert short_form(["--model", "m", *arguments]) == 0
+    return configs[0]
+
+
+def test_every_variable_of_the_short_form_is_read(here, monkeypatch):
+    environment = {
+        "ROLLOUT_N": "4",
+        "NORM_ADV_BY_STD": "False",
+        "USE_KL_LOSS": "True",
+        "KL_LOSS_COEF": "0.002",
+        "KL_LOSS_TYPE": "k2",
+        "TRAIN_BATCH_SIZE": "32",
+        "LEARNING_RATE": "3e-6",
+        "TOTAL_EPOCHS": "7",
+        "MAX_RESPONSE_LENGTH": "99",
+    }
+    assert set(environment) == {short.variable for short in SHORT if short.variable}
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    config = short_config(["--train", "x.json"], monkeypatch)
+    actor, data = config.actor, config.data
+    assert (config.rollout.n, config.algorithm.norm_adv_by_std_in_grpo) == (4, False)
+    assert (actor.use_kl_loss, actor.kl_loss_coef, actor.kl_loss_type, actor.optim.lr) == (True, 0.002, "k2", 3e-6)
+    assert (data.train_batch_size, data.max_response_length, config.trainer.total_epochs) == (32, 99, 7)
+
+
+def test_a_flag_wins_over_the_environment_and_a_key_over_both(here, monkeypatch):
+    monkeypatch.setenv("KL_LOSS_COEF", "0.5")
+    monkeypatch.setenv("USE_KL_LOSS", "False")
+    flags = ["--train", "x.json", "--kl_coef", "0.01", "--rollout_n", "8"]
+    actor = short_config(flags, monkeypatch).actor
+    assert (actor.use_kl_loss, actor.kl_loss_coef) == (True, 0.01)
+    config = short_config([*flags, "algorithm.kl_penalty=0.02", "algorithm.group_size=3"], monkeypatch)
+    assert (config.actor.kl_loss_coef, config.rollout.n) == (0.02, 3)
+
+
+def test_who_names_no_training_file_takes_the_one_of_the_folder(here, monkeypatch, capsys):
+    (here / "train.json").write_text("[]")
+    assert short_config([], monkeypatch).data.train_files == ("train.json",)
+    assert "no --train is given: training on 'train.json'" in capsys.readouterr().err
+    assert short_config(["data.train_files=x.json"], monkeypatch).data.train_files == ("x.json",)
+    assert "no --train" not in capsys.readouterr().err
 
 
 def test_the_script_at_the_root_is_the_short_form(here):

@@ -65,6 +65,10 @@ def test_all_mistakes_are_told_at_once() -> None:
             "must divide 'data.train_batch_size'",
         ),
         (
+            {"data": {"train_files": "t"}, "rollout": {"n": 2}, "actor": {"use_dynamic_bsz": False}},
+            "'actor.use_dynamic_bsz=false' needs 'actor.ppo_micro_batch_size_per_gpu'",
+        ),
+        (
             {
                 "data": {"train_files": "t"},
                 "rollout": {"n": 2},

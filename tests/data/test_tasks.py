@@ -11,8 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from agentrl.config.data import DataConfig
-from agentrl.data.tasks import check_lengths, load_tasks
+from agentrl.data.tasks import load_tasks
 from agentrl.errors import DataError
+from agentrl.tool_options import AS_CONFIGURED, ToolOptions
 
 CALCULATOR_ROW = {
     "data_source": "calculator",
@@ -142,7 +143,7 @@ def test_json_lines_under_the_name_of_json(tmp_path):
         ({"prompt": "x", "extra_info": "y"}, "field 'extra_info': expected an object, got text"),
         ({"prompt": "x", "extra_info": {"tools_kwargs": 1}}, "field 'extra_info.tools_kwargs': expected an object"),
         ({"prompt": "x", "tools_kwargs": {"calc": 1}}, "field 'tools_kwargs.calc': expected an object such as"),
-        ({"prompt": "x", "images": ["a.png"]}, "field 'images': tasks with images or videos cannot be trained on"),
+        ({"prompt": "x", "images": ["a.png"]}, "field 'images': tasks with images, videos or audio cannot be"),
         (["prompt"], 'expected an object such as {"prompt": ...}, got list'),
     ],
 )
@@ -180,22 +181,83 @@ def test_files_that_cannot_be_read(tmp_path):
         load_tasks([], DataConfig())
 
 
-def test_check_lengths(tmp_path):
-    tasks = load(tmp_path / "t.jsonl", [{"prompt": "x" * n} for n in (1, 9, 2, 7)])
+@pytest.mark.parametrize("suffix", ["parquet", "json", "jsonl"])
+def test_a_column_called_prompts_stands_in(tmp_path, suffix):
+    (one,) = load(tmp_path / f"text.{suffix}", [{"prompts": "1+1?"}])
+    (listed,) = load(tmp_path / f"list.{suffix}", [{"prompts": ["1+1?"]}])
+    (chat,) = load(tmp_path / f"chat.{suffix}", [{"prompts": CALCULATOR_ROW["prompt"]}])
+    assert one.messages == listed.messages == [{"role": "user", "content": "1+1?"}]
+    assert chat.messages == CALCULATOR_ROW["prompt"]
+    assert one.extra_info == listed.extra_info == chat.extra_info == {}
+    (both,) = load(tmp_path / f"both.{suffix}", [{"prompt": "a", "prompts": ["b", "c"]}])
+    assert (both.messages[0]["content"], both.extra_info) == ("a", {"prompts": ["b", "c"]})
 
-    def length(task):
-        return len(task.messages[0]["content"])
 
-    assert check_lengths(tasks, length, 9, drop=False) == (tasks, 0)
-    kept, num_dropped = check_lengths(tasks, length, 5, drop=True)
-    assert ([task.index for task in kept], num_dropped) == ([0, 2], 2)
-    with pytest.raises(DataError) as caught:
-        check_lengths(tasks, length, 5, drop=False)
-    assert "t.jsonl row 1 (line 2): its prompt has 9 tokens, data.max_prompt_length is 5 (2 of 4 rows" in str(
-        caught.value
-    )
-    with pytest.raises(DataError, match="nothing is left"):
-        check_lengths(tasks, length, 0, drop=True)
+@pytest.mark.parametrize("suffix", ["parquet", "jsonl"])
+def test_test_cases_reach_the_reward(tmp_path, suffix):
+    cases = [{"input": "1 1", "output": "2"}]
+    rows = [
+        {"prompt": "a", "reward_model": {"style": "code", "test_cases": cases}},
+        {"prompt": "b", "reward_model": {"ground_truth": "2", "test_cases": cases}},
+        {"prompt": "c", "reward_model": {"ground_truth": "2"}},
+    ]
+    alone, beside, none = load(tmp_path / f"t.{suffix}", rows)
+    assert (alone.ground_truth, beside.ground_truth, none.ground_truth) == (cases, "2", "2")
+    assert alone.extra_info == beside.extra_info == {"test_cases": cases}
+    assert none.extra_info == {}
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "jsonl"])
+def test_a_rows_tool_options(tmp_path, suffix):
+    options = {"available_tools": ["search"], "tool_format": "react", "max_tool_calls": 2, "timeout": 1.5}
+    rows = [
+        {"prompt": "a", "tool_config": options, "extra_info": None},
+        {"prompt": "b", "extra_info": {"tool_config": {"max_tool_calls": 0}}},
+        {"prompt": "c", "extra_info": {"tool_selection": ["search", "sum"]}},
+        {"prompt": "d"},
+    ]
+    column, inside, selected, none = (task.tool_options for task in load(tmp_path / f"t.{suffix}", rows))
+    assert column == ToolOptions(**options)
+    assert inside == ToolOptions(max_tool_calls=0)
+    assert selected == ToolOptions(available_tools=("search", "sum"))
+    assert none is AS_CONFIGURED
+
+
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        ({"tool_config": {"avaliable_tools": ["x"]}}, "unknown key 'avaliable_tools': did you mean 'available_tools'?"),
+        ({"tool_config": ["search"]}, "field 'tool_config': expected an object, got ['search']"),
+        ({"tool_config": {"max_tool_calls": -1}}, "'tool_config.max_tool_calls': expected a whole number, 0 or more"),
+        ({"tool_config": {"timeout": 0}}, "field 'tool_config.timeout': expected seconds above 0, got 0"),
+        ({"tool_config": {"tool_format": 5}}, "field 'tool_config.tool_format': expected text, got 5"),
+        ({"tool_config": {"available_tools": 5}}, "'tool_config.available_tools': expected a list of tool names"),
+        ({"tool_selection": 5}, "field 'tool_selection': expected a list of tool names, got 5"),
+        ({"tool_config": {"available_tools": ["a"]}, "tool_selection": ["b"]}, "name different tools"),
+        ({"prompt": None, "prompts": ["a", "b"]}, "field 'prompts': expected one prompt a row, got 2"),
+        ({"prompt": [{"role": "user", "content": [{"type": "image"}]}]}, "'prompt[0].content': a part of type 'image'"),
+        ({"audios": ["a.wav"]}, "tasks with images, videos or audio cannot be trained on"),
+    ],
+)
+def test_what_derived_datasets_bring_is_checked(tmp_path, row, expected):
+    message = message_of(tmp_path / "t.jsonl", [{"prompt": "good"}, {"prompt": "x"} | row])
+    assert message.startswith(f"{tmp_path}/t.jsonl row 1 (line 2): ")
+    assert expected in message
+
+
+def test_how_many_rows_of_each_file_there_are(tmp_path):
+    files = [write(tmp_path / f"{name}.jsonl", [{"prompt": name}] * 3) for name in "abc"]
+    tasks = load_tasks(files, DataConfig(), max_samples=7)
+    assert tasks.file_sizes == [3, 3, 1]
+    assert tasks.keep([0, 5, 6]).file_sizes == [1, 1, 1]
+
+
+def test_rows_that_were_replaced_keep_their_place(tmp_path):
+    tasks = load(tmp_path / "t.jsonl", [{"prompt": str(i)} for i in range(4)]).keep([1, 2, 3])
+    replaced = tasks.replace({1: tasks[0]})
+    assert [task.messages[0]["content"] for task in replaced] == ["1", "1", "3"]
+    assert replaced.where(1) == tasks.where(1)
+    assert replaced.keep([1])[0] is replaced[1]
 
 
 def answer_for_the_hub(monkeypatch, load_dataset, configs=("main", "socratic")):

@@ -27,9 +27,26 @@ SUBJECTS = {
     ),
     "scripted": Subject(lambda: ScriptedEngine(lambda request: range(2, 92), delay_s=0.01), None, stop_token_id=96),
 }
+ON_A_GPU = {
+    name: Subject(
+        lambda deterministic=deterministic: TorchEngine(
+            tiny_model("qwen3"), max_num_seqs=8, deterministic=deterministic, device="cuda"
+        ),
+        lambda: list(tiny_model("qwen3").named_parameters()),  # published from the CPU
+        stop_token_id=96,
+    )
+    for name, deterministic in (("cuda", False), ("cuda, deterministic", True))
+}
 
 
 @pytest.mark.parametrize("check", CONTRACT, ids=lambda check: check.__name__)
 @pytest.mark.parametrize("name", SUBJECTS)
 def test_contract(check, name):
     check_contract(check, SUBJECTS[name])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("check", CONTRACT, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("name", ON_A_GPU)
+def test_contract_on_a_gpu(check, name):
+    check_contract(check, ON_A_GPU[name])

@@ -16,6 +16,7 @@ from agentrl.engines.base import SamplingParams
 from agentrl.engines.scripted import ScriptedEngine
 from agentrl.registry import load_file
 from agentrl.rewards.loading import load_reward
+from agentrl.rollouts.row_check import RowCheck
 from agentrl.rollouts.runner import RolloutRunner
 from agentrl.tools.toolbox import load_toolbox
 from agentrl.trajectory import Stop
@@ -31,9 +32,12 @@ def attempt(task_folder, replies, loop=f"{FILE}:SecondChance"):
     tokenizer = AutoTokenizer.from_pretrained(task_folder / "model")
     chat = ChatFormat(tokenizer)
     engine = ScriptedEngine(replies, tokenizer=tokenizer, stop_token_id=chat.stop_token_ids[0])
-    runner = RolloutRunner(engine, chat, load_toolbox(config.rollout.multi_turn), load_reward(config.reward), config)
+    toolbox = load_toolbox(config.rollout.multi_turn)
+    runner = RolloutRunner(engine, chat, toolbox, load_reward(config.reward), config)
     task = load_tasks([str(task_folder / "val.jsonl")], config.data)[0]
-    runner.check([task])
+    check = RowCheck(chat, toolbox, config, None)
+    assert check.prompt_length(task) <= config.data.max_prompt_length
+    check.finish()
     return asyncio.run(runner.run(task, SamplingParams(), seed=0)), tokenizer
 
 

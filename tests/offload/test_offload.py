@@ -4,12 +4,11 @@ import asyncio
 import subprocess
 import sys
 import threading
-import time
 from functools import partial
 
 import pytest
 
-from agentrl.offload import Lane, Offload, OverdueError, UnavailableError, reply, run
+from agentrl.offload import Lane, Offload, OverdueError, UnavailableError, run
 
 
 @pytest.fixture(autouse=True)
@@ -30,32 +29,18 @@ def offloaded(main):
     return asyncio.run(body())
 
 
-@pytest.mark.parametrize("patience_s", [0.0, 0.5])
-def test_functions_and_coroutines_run_on_other_threads(patience_s):
+def test_functions_and_coroutines_run_on_other_threads():
     async def coroutine():
         await asyncio.sleep(0)
         return threading.current_thread()
 
     async def main(offload, lane):
-        lane.patience_s = patience_s
         function = await offload.run_function(threading.current_thread, 5.0, lane)
-        lane.patience_s = patience_s
         return function, await offload.run(coroutine, 5.0, lane)
 
     threads = offloaded(main)
     assert len({threading.main_thread(), *threads}) == 3
     assert all(thread.daemon for thread in threads)
-
-
-def test_patience_is_for_quick_calls_only():
-    async def main(offload, lane):
-        seen = [lane.patience_s]
-        for duration_s in (0.002, 0.0):
-            await offload.run_function(lambda s=duration_s: time.sleep(s) if s else None, 5.0, lane)
-            seen.append(lane.patience_s)
-        return seen
-
-    assert offloaded(main) == [reply.PATIENCE_S, 0.0, reply.PATIENCE_S]
 
 
 def meet(barrier):
@@ -65,7 +50,6 @@ def meet(barrier):
 
 def test_many_calls_at_a_time_reuse_threads():
     async def main(offload, lane):
-        lane.patience_s = 0.0
         seen = set()
         for _ in range(3):
             all_at_once = threading.Barrier(8)  # passed only by eight threads at a time
@@ -88,9 +72,10 @@ def test_an_overdue_function_is_told_to_stop():
 
 
 def test_a_cancelled_caller_cancels_its_coroutine():
-    ended = []
+    started, ended = threading.Event(), []
 
     async def coroutine():
+        started.set()
         try:
             await asyncio.sleep(60)
         finally:
@@ -98,7 +83,8 @@ def test_a_cancelled_caller_cancels_its_coroutine():
 
     async def main(offload, lane):
         call = asyncio.create_task(offload.run(coroutine, 60, lane))
-        await asyncio.sleep(0.005)
+        while not started.is_set():  # noqa: ASYNC110  # another thread's work
+            await asyncio.sleep(0.001)
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call
@@ -106,6 +92,25 @@ def test_a_cancelled_caller_cancels_its_coroutine():
 
     assert offloaded(main) == 0
     assert ended == [True]
+
+
+def test_a_call_cancelled_before_its_first_step_is_over_at_once(monkeypatch):
+    monkeypatch.setattr(run, "GRACE_S", 60.0)
+    begun = []
+
+    async def coroutine():
+        begun.append(True)
+
+    async def main(offload, lane):
+        call = asyncio.create_task(offload.run(coroutine, 60, lane))
+        await asyncio.sleep(0)  # it is posted, and the loop thread not yet told
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.wait_for(asyncio.shield(call), 10)
+        return lane.num_abandoned
+
+    assert offloaded(main) == 0
+    assert begun == []
 
 
 def test_a_coroutine_that_ignores_its_cancellation_is_left_behind_without_replacing_the_loop():

@@ -2,16 +2,18 @@ from __future__ import annotations
 
 import asyncio
 import math
+import threading
 import time
 
 import numpy as np
 import pytest
 
 from agentrl.config.reward import CustomRewardConfig, RewardConfig
-from agentrl.errors import AgentRLError, ConfigError, RewardError
+from agentrl.errors import AgentRLError, ConfigError, DataError, RewardError
+from agentrl.rewards.base import close_reward
 from agentrl.rewards.builtin import exact_match, gsm8k
 from agentrl.rewards.function import FunctionReward
-from agentrl.rewards.loading import check_data_sources, load_reward
+from agentrl.rewards.loading import check_data_source, load_reward
 from agentrl.task import Task
 from agentrl.tools.base import InfraError
 
@@ -85,6 +87,29 @@ def test_a_hanging_function_is_infra_and_does_not_stall_the_loop():
     assert len(ticks) > 3
 
 
+def test_threads_end_when_a_reward_is_closed():
+    async def main():
+        reward = load_reward(RewardConfig(name="auto"))
+        before = set(threading.enumerate())
+        await reward("gsm8k", "#### 1", "1", {})
+        started = set(threading.enumerate()) - before
+        close_reward(reward)
+        for thread in started:
+            thread.join(5)
+        return started
+
+    started = asyncio.run(main())
+    assert started
+    assert not any(thread.is_alive() for thread in started)
+
+
+def test_a_reward_without_close_is_left_alone():
+    async def reward(data_source, solution_str, ground_truth, extra_info):
+        return {"score": 0.0}
+
+    close_reward(reward)
+
+
 def test_only_what_the_signature_takes_is_passed():
     def old(data_source, solution_str, ground_truth):
         return len(data_source) + len(solution_str) + len(ground_truth)
@@ -107,7 +132,7 @@ def test_signatures_that_cannot_be_served_are_refused():
     def needs(solution_str, model):
         return 1.0
 
-    with pytest.raises(ConfigError, match="needs 'model': put it into reward_kwargs"):
+    with pytest.raises(ConfigError, match=r"needs 'model', but is called with.*reward_kwargs"):
         score(needs)
     with pytest.raises(ConfigError, match=r"takes no reward_kwargs\.modle: did you mean 'model'"):
         score(needs, modle=1)
@@ -162,11 +187,11 @@ def test_a_ground_truth_that_is_no_number_is_named():
 def test_auto_goes_by_the_data_source():
     config = RewardConfig()
     assert asyncio.run(load_reward(config)("openai/gsm8k", "#### 4", "4", {})) == {"score": 1.0}
-    check_data_sources(config, [Task([], data_source="openai/gsm8k")])
-    with pytest.raises(ConfigError, match=r"row 9: no built-in reward belongs to data_source 'mine'.*reward\.name"):
-        check_data_sources(config, [Task([], data_source="openai/gsm8k"), Task([], data_source="mine", index=9)])
-    with pytest.raises(ConfigError, match="data_source 'mine'"):
-        asyncio.run(load_reward(config)("mine", "", None, {}))
+    check_data_source(config, Task([], data_source="openai/gsm8k"))
+    with pytest.raises(DataError, match=r"no built-in reward belongs to data_source 'gsm9k' .did.*gsm8k.*reward\.name"):
+        check_data_source(config, Task([], data_source="gsm9k"))
+    with pytest.raises(DataError, match=r"row 9: .*data_source 'mine'"):
+        asyncio.run(load_reward(config)("mine", "", None, {"index": 9}))
 
 
 def test_options_of_built_ins_come_from_reward_kwargs():

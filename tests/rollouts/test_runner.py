@@ -7,13 +7,13 @@ import logging
 from dataclasses import replace
 
 import pytest
-from loop_builders import TASK, ListEngine, call, config, roll, runner
+from loop_builders import TASK, TOKENIZER, ListEngine, add, call, config, roll, runner
 
 from agentrl.agent_loops import AgentLoop, agent_loops
-from agentrl.chat.base import ParsedTurn
+from agentrl.chat.base import ParsedCall, ParsedTurn
 from agentrl.chat.parsers import tool_parsers
 from agentrl.engines.base import SamplingParams
-from agentrl.errors import ConfigError, DataError, RewardError, UnknownNameError
+from agentrl.errors import ConfigError, DataError, RewardError
 from agentrl.interactions.base import BaseInteraction
 from agentrl.rollouts import runner as runner_module
 from agentrl.tools.base import BaseTool, InfraError, ToolResponse
@@ -228,7 +228,7 @@ def test_a_simulated_user_that_fails_is_not_the_policys_fault():
 
 
 def test_a_row_that_names_no_simulated_user_among_several():
-    with pytest.raises(DataError, match="row 0 names no interaction"):
+    with pytest.raises(DataError, match=r"row 0: .* names no interaction"):
         roll(ListEngine("5"), config(), interactions={"a": Ended({}), "b": Ended({})})
 
 
@@ -257,28 +257,28 @@ def test_cancelling_releases_everything():
     assert engine.released == [engine.requests[0].session]
 
 
-def test_what_rows_ask_for_is_checked_at_the_start():
-    rolls = runner(ListEngine(), config())
-    rolls.check([TASK, replace(TASK, agent_name="react"), replace(TASK, agent_name="single_turn")])
-    with pytest.raises(UnknownNameError, match="unknown agent loop 'toool'"):
-        rolls.check([replace(TASK, agent_name="toool")])
+def test_a_rows_tool_options_hold_for_its_rollouts():
+    options = {"available_tools": ["add"], "max_tool_calls": 1}
+    row = replace(TASK, extra_info={"tool_config": options})
+    rollout = roll(ListEngine(SUM, SUM, SUM), config(), row, tools=[hang, add])
+    assert [each.outcome for each in rollout.tool_calls] == [Outcome.OK, Outcome.LIMIT_ERROR, Outcome.LIMIT_ERROR]
+    assert rollout.stop is Stop.MAX_TOOL_CALLS
+    assert '"hang"' not in TOKENIZER.decode(rollout.trajectories[0].segments[0].token_ids)
 
 
-def test_a_parser_that_does_not_fit_the_template_is_refused(monkeypatch):
-    class Deaf:
+def test_a_rows_tool_format_reads_its_turns(monkeypatch):
+    class Shouting:
         stop = ()
 
         def parse(self, text):
-            return ParsedTurn(text)
+            return ParsedTurn(text, (ParsedCall("add", '{"a": 2, "b": 3}'),) if "ADD" in text else ())
 
-    monkeypatch.setitem(tool_parsers._objects, "deaf", Deaf)
-    with pytest.raises(ConfigError, match="'deaf' does not read"):
-        runner(ListEngine(), config(format="deaf")).check([TASK])
-
-
-def test_tools_for_a_loop_that_calls_none_are_refused():
-    with pytest.raises(ConfigError, match=r"'single_turn' calls none.*default_agent_loop=tool_agent"):
-        runner(ListEngine(), config("single_turn")).check([TASK])
+    monkeypatch.setitem(tool_parsers._objects, "shouting", Shouting)
+    row = replace(TASK, extra_info={"tool_config": {"tool_format": "shouting"}})
+    rolls = runner(ListEngine("ADD", "5", "ADD"), config())
+    with_format, as_configured = (asyncio.run(rolls.run(task, SamplingParams(), seed=0)) for task in (row, TASK))
+    assert [each.result for each in with_format.tool_calls] == ["5"]
+    assert as_configured.tool_calls == []
 
 
 def test_rollouts_are_reproducible():

@@ -5,6 +5,7 @@ import json
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
 
 from agentrl.errors import ConfigError
 from agentrl.messages import FunctionSchema, ToolSchema
@@ -117,3 +118,32 @@ def test_nothing_a_model_writes_raises_anything_else(text):
     except ArgumentsError:
         return
     assert isinstance(json.loads(text), dict)
+
+
+PLAIN = {"type": "object", "properties": {name: {"type": name} for name in ("string", "integer", "number", "boolean")}}
+VALUES = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), st.text(max_size=3))
+
+
+@settings(derandomize=True, deadline=None, max_examples=200)
+@given(
+    arguments=st.dictionaries(st.sampled_from([*PLAIN["properties"], "other"]), VALUES),
+    required=st.sets(st.sampled_from([*PLAIN["properties"], "other"]), max_size=2),
+    closed=st.booleans(),
+)
+def test_what_is_surely_valid_is_valid(arguments, required, closed):
+    parameters = {**PLAIN, "required": sorted(required), "additionalProperties": not closed}
+    plain = reader(parameters)._plain
+    valid = Draft202012Validator(parameters).is_valid(arguments)
+    assert valid or not plain.surely(arguments)
+
+
+def test_plain_arguments_are_surely_valid():
+    assert reader(PLAIN)._plain.surely({"string": "a", "integer": 1, "number": 2, "boolean": True})
+
+
+@pytest.mark.parametrize(
+    "property",
+    [{"type": "string", "maxLength": 3}, {"type": ["string", "null"]}, {"enum": ["a"]}, {"type": "array"}, True],
+)
+def test_a_schema_that_says_more_is_left_to_the_validator(property):
+    assert reader({"type": "object", "properties": {"a": property}})._plain is None

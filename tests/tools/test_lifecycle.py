@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tool_builders import Recorder, call, task
+from tool_builders import Recorder, call, task, until
 
 from agentrl.config.rollout import MultiTurnConfig
+from agentrl.offload import run
 from agentrl.tools import lifecycle, toolbox
 from agentrl.tools.base import ToolError, ToolResponse
 from agentrl.tools.toolbox import Toolbox
@@ -92,3 +94,61 @@ def test_created_and_released_balance(script, num_calls, cancel_after_s, paralle
         asyncio.run(main())
     assert sorted(tool.created) == sorted(tool.released)
     assert set(outcomes) <= {Outcome.OK, Outcome.TOOL_ERROR, Outcome.TIMEOUT}
+
+
+def test_what_a_blocked_loop_was_creating_is_released_and_made_anew(monkeypatch):
+    """The first `create` blocks its loop; the next call creates on the new one; both instances are released, once."""
+    gate = threading.Event()
+
+    class Blocking(Recorder):
+        async def create(self, instance_id=None, **kwargs):
+            if not self.created:
+                self.created.append(instance_id)
+                gate.wait(10)  # the mistake under test
+                return instance_id, ToolResponse()
+            return await super().create(instance_id, **kwargs)
+
+    monkeypatch.setattr(run, "GRACE_S", 0.05)
+    tool = Blocking()
+
+    async def main():
+        box = Toolbox([tool], MultiTurnConfig(tool_timeout_s=0.05))
+        async with box.session(task()) as session:
+            blocked = await session.call(call("recorder"))
+            box.tools["recorder"].deadline_s = 5.0
+            served = [await session.call(call("recorder")) for _ in range(2)]
+            gate.set()
+            await until(lambda: tool.released == tool.created[:1])
+        await box.close()
+        return blocked.outcome, [result.outcome for result in served]
+
+    assert asyncio.run(main()) == (Outcome.TIMEOUT, [Outcome.OK] * 2)
+    assert tool.released == tool.created
+    assert len(tool.created) == 2
+
+
+def test_releases_go_on_however_many_hung():
+    class Hanging(Recorder):
+        async def release(self, instance_id, **kwargs):
+            self.released.append(instance_id)
+            while not gate:
+                try:
+                    await asyncio.sleep(0.001)
+                except asyncio.CancelledError:
+                    continue  # the mistake under test
+
+    gate, tool = [], Hanging()
+
+    async def rollout(box):
+        async with box.session(task()) as session:
+            await session.call(call("recorder"))
+
+    async def main():
+        box = Toolbox([tool])
+        await asyncio.gather(*(rollout(box) for _ in range(20)))
+        await rollout(box)
+        gate.append(True)
+        await box.close()
+
+    asyncio.run(main())
+    assert len(tool.released) == 21

@@ -7,6 +7,8 @@ import pytest
 from tool_builders import call, task, until
 
 from agentrl.config.rollout import MultiTurnConfig
+from agentrl.offload.mailbox import Mailbox
+from agentrl.offload.reply import Reply
 from agentrl.registry import load_file
 from agentrl.tools.function import as_tool
 from agentrl.tools.process import ProcessWorker, import_path
@@ -107,3 +109,38 @@ def test_a_hanging_process_ends_with_its_parent(act):
     worker._process.stdin.close()  # what the parent's death does
     assert worker._process.wait(timeout=10) == 0
     worker.close()
+
+
+def test_a_process_that_is_ready_too_late_serves_the_next_call(act, tmp_path):
+    async def main():
+        (tmp_path / "acting.py").write_text("import time; time.sleep(0.2)\n" + SOURCE)
+        box = Toolbox([act], MultiTurnConfig(tool_timeout_s=5.0))
+        async with box.session(task()) as session:
+            gone = asyncio.create_task(session.call(call("act", what="pid")))
+            await asyncio.sleep(0.05)
+            gone.cancel()
+            await asyncio.wait([gone])
+            pool = box.tools["act"]._pool
+            await until(lambda: pool._idle)
+            kept = pool._idle[0]
+            await session.call(call("act", what="pid"))
+            assert pool._all == [kept]
+        await box.close()
+        return kept.alive
+
+    assert asyncio.run(main()) is False
+
+
+def test_a_call_that_finds_no_place_leaves_its_process_to_the_next(act):
+    async def main():
+        box = Toolbox([act], MultiTurnConfig(tool_timeout_s=5.0))
+        bound = box.tools["act"]
+        async with box.session(task()) as session:
+            bound.lane.max_abandoned = 0
+            bound.lane.abandon(Reply(Mailbox(asyncio.get_running_loop())))
+            refused = await session.call(call("act", what="pid"))
+        num_idle, num_all = len(bound._pool._idle), len(bound._pool._all)
+        await box.close()
+        return refused.outcome, num_idle, num_all
+
+    assert asyncio.run(main()) == (Outcome.INFRA_ERROR, 1, 1)

@@ -417,8 +417,37 @@ def test_rows_select_tools():
 
 def test_a_selection_of_unknown_tools_is_refused():
     row = task(index=7, extra_info={"tool_selection": ["calculater"]})
-    with pytest.raises(DataError, match="row 7: tool_selection names 'calculater': did you mean 'calculator'"):
+    with pytest.raises(DataError, match=r"row 7: .*selection names 'calculater': did you mean 'calculator'"):
         Toolbox([calculator]).session(row)
+
+
+def test_arguments_for_unknown_tools_are_refused_at_the_start():
+    row = task(tools_kwargs={"calculater": {}})
+    with pytest.raises(DataError, match="field 'tools_kwargs': there is no tool 'calculater': did you mean"):
+        Toolbox([calculator]).check(row)
+    Toolbox().check(row)  # a run without tools, on rows made for some
+    Toolbox([calculator]).check(task(tools_kwargs={"calculator": {}}))
+
+
+async def sleeps() -> str:
+    """Sleep."""
+    await asyncio.sleep(60)
+    return "late"
+
+
+class Sleeps(Recorder):
+    async def execute(self, instance_id, parameters, **kwargs):
+        await asyncio.sleep(60)
+
+
+@pytest.mark.parametrize(("tool", "name"), [(sleeps, "sleeps"), (Sleeps({"timeout": 60}), "recorder")])
+def test_a_rows_timeout_is_that_of_each_call(tool, name):
+    row = task(extra_info={"tool_config": {"timeout": 0.02}})
+    (result,), _ = run_calls([tool], call(name), row=row)
+    assert (result.outcome, result.text) == (Outcome.TIMEOUT, "Error: no answer within 0.02 seconds")
+    box = Toolbox([tool])
+    box.session(row)
+    assert box.tools[name].deadline_s == 60  # of other rows, as configured
 
 
 def test_two_tools_of_one_name_are_refused():

@@ -65,6 +65,27 @@ def test_one_plain_line_a_step_where_nobody_watches():
     ]
 
 
+def test_failed_rollouts_are_shown_where_there_are_any():
+    log = console(width=40)
+    tracker = ConsoleTracker(2, "run", clock=clock(0.0, 1.0, 2.0), console=log)
+    tracker.log(1, {"reward/mean": 0.5, "rollouts/failed": 0.125})
+    tracker.log(2, {"reward/mean": 0.5, "rollouts/failed": 0.0})
+    assert log.file.getvalue().splitlines()[1:] == [
+        "step 1/2 | reward 0.5 | failed 12.5% of the rollouts",
+        "step 2/2 | reward 0.5",
+    ]
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_a_validation_alone_has_no_steps(terminal):
+    log = console(terminal)
+    tracker = ConsoleTracker(0, "run", clock=lambda: 0.0, console=log, live=terminal)
+    tracker.log(0, {"val/success": 0.75})
+    tracker.close()
+    assert "75.0%" in log.file.getvalue()
+    assert "0 steps" not in log.file.getvalue()
+
+
 def test_forced_colour_in_a_log_is_no_terminal():
     log = console(environment={"FORCE_COLOR": "1", "TERM": "xterm"})
     tracker = ConsoleTracker(3, "run", clock=clock(0.0, 1.0), console=log)

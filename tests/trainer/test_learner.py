@@ -57,6 +57,24 @@ def test_epochs_deal_anew_and_metrics_are_means_over_updates():
     assert metrics == {"actor/loss": 2.0, "actor/updates": 6.0}
 
 
+class SkippingBackend:
+    """Skips every second update; the others have a metric more."""
+
+    def __init__(self):
+        self.num_updates = 0
+
+    async def train_step(self, samples, loss):
+        self.num_updates += 1
+        if self.num_updates % 2:
+            return StepStats({"num_tokens": 0.0, "skipped_updates": 1.0})
+        return StepStats({"loss": 3.0, "num_tokens": 4.0, "skipped_updates": 0.0})
+
+
+def test_skipped_updates_are_counted_and_dilute_no_mean():
+    metrics = learn(SkippingBackend(), [sample(uid) for uid in "abcd"], mini_batch_groups=1)
+    assert metrics == {"actor/loss": 3.0, "actor/num_tokens": 2.0, "actor/skipped_updates": 2.0, "actor/updates": 4.0}
+
+
 def test_a_step_with_nothing_to_learn_from_updates_nothing():
     backend = CountingBackend()
     assert learn(backend, []) == {"actor/updates": 0.0}

@@ -55,7 +55,7 @@ def rows(path):
 def test_warnings_and_generations_reach_those_who_take_them(tmp_path):
     deaf, jsonl = Deaf(), JsonlTracker(tmp_path / "metrics.jsonl")
     records = Records([deaf, jsonl], Health(), 3, text_of)
-    records.log_generations(0, [group("a"), group("b")])
+    records.log_validation(0, [group("a"), group("b")])
     records.log(0, BAD)  # the validation before the first step says nothing about training
     records.log(1, BAD)
     records.log(2, BAD)
@@ -78,7 +78,7 @@ def test_warnings_and_generations_reach_those_who_take_them(tmp_path):
 
 def test_no_generations_unless_asked_for(tmp_path):
     tracker = JsonlTracker(tmp_path / "metrics.jsonl")
-    Records([tracker], Health(), 0, text_of).log_generations(1, [group("a")])
+    Records([tracker], Health(), 0, text_of).log_validation(1, [group("a")])
     tracker.close()
     assert not (tmp_path / "generations.jsonl").exists()
 

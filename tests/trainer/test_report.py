@@ -245,3 +245,13 @@ def test_the_curves_are_well_formed_svg(tmp_path):
     assert drawings
     for drawing in drawings:
         ElementTree.fromstring(f"<svg{drawing}</svg>")
+
+
+def test_the_best_step_is_named(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text('{"step": 4, "val/success": 0.75}\n')
+    (tmp_path / "checkpoints/step-4").mkdir(parents=True)
+    best = {"metric": "val/success", "value": 0.75, "step": 4}
+    (tmp_path / "checkpoints/step-4/run_state.json").write_text(json.dumps({"step": 4, "position": 8, "best": best}))
+    assert "val/success 0.75 at step 4" not in report_from_run(tmp_path).read_text()
+    (tmp_path / "checkpoints/best").symlink_to("step-4")
+    assert "val/success 0.75 at step 4" in report_from_run(tmp_path).read_text()

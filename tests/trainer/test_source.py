@@ -2,7 +2,7 @@ import asyncio
 
 from agentrl.data.order import TaskOrder
 from agentrl.task import Task
-from agentrl.trainer.source import LiveSource, SavedSource
+from agentrl.trainer.source import LiveSource, SavedSource, StoredSource
 from agentrl.trajectory import Author, Group, Segment, Trajectory
 
 TASKS = [Task(messages=[{"role": "user", "content": str(row)}], index=row) for row in range(5)]
@@ -46,3 +46,10 @@ def test_saved_conversations_are_groups_of_one_rendered_when_taken():
     source = SavedSource(render, TaskOrder(5, seed=0, shuffle=False), 2)
     assert [task.index for task in take(source, times=2)] == rendered == [0, 1, 2, 3]
     assert source.position == 4
+
+
+def test_stored_steps_are_served_in_order_from_the_position():
+    source = StoredSource(lambda step: [Group(TASKS[step], [])], [1, 2, 4])
+    source.position = 1
+    assert [task.index for task in take(source, times=2)] == [2, 4]
+    assert source.position == 3

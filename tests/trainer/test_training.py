@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -158,27 +154,3 @@ def test_a_folder_that_holds_a_run_is_not_written_over(task_folder, tmp_path, ca
     (tmp_path / "config.yaml").write_text("{}")
     assert grpo(task_folder, tmp_path, "trainer.resume_mode=disable") == 2
     assert "holds a run" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_a_run_and_says_how_to_go_on(task_folder, tmp_path, number):
-    options = [*files(task_folder, "train.jsonl"), "rollout.n=2", f"trainer.default_local_dir={tmp_path}"]
-    command = [
-        sys.executable,
-        "-m",
-        "agentrl",
-        "train",
-        "+experiment=calculator",
-        *options,
-        *SMALL,
-        "trainer.save_freq=1",
-    ]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        while not (tmp_path / "checkpoints/latest").exists():
-            assert process.poll() is None
-            time.sleep(0.01)  # until there is something to go on from
-        process.send_signal(number)
-        _, said = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert f"the same command goes on from {tmp_path}/checkpoints/step-" in said
-    assert "Traceback" not in said

@@ -16,17 +16,28 @@ from torch import Tensor
 from agentrl.algos.aggregation import aggregation_weights
 from agentrl.algos.base import LossFunction
 from agentrl.backends.base import Scores, StepStats
-from agentrl.backends.packing import pack
-from agentrl.backends.torch.batches import PaddedSamples, pad_samples, token_batch
-from agentrl.backends.torch.checkpoint import random_states, read_state, restore_random_states, save_checkpoint
+from agentrl.backends.packing import pack, pack_shared, split_prompt
+from agentrl.backends.torch.batches import MicroBatch, micro_batch, token_batch
+from agentrl.backends.torch.checkpoint import (
+    check_parts,
+    random_states,
+    read_state,
+    read_weights,
+    reading,
+    restore_random_states,
+    save_checkpoint,
+)
 from agentrl.backends.torch.forward import PositionwiseModel
+from agentrl.backends.torch.freezing import changing_weights, fingerprint, freeze_modules
 from agentrl.backends.torch.logprobs import token_logprobs
 from agentrl.backends.torch.optim import ScheduledOptimizer
+from agentrl.backends.torch.parking import Parking, moves_of
 from agentrl.backends.torch.recomputing import enable_checkpointing
 from agentrl.config.actor import ActorConfig
 from agentrl.config.model import ModelConfig
 from agentrl.engines.base import WeightStream
 from agentrl.errors import ConfigError
+from agentrl.models.adapters import adapter_off, has_adapter
 from agentrl.models.loading import find_device, load_model, load_tokenizer
 from agentrl.samples import Sample
 
@@ -34,6 +45,9 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 Result = TypeVar("Result")
+
+CPU_TOKENS = 2048
+"""Tokens from which on a CPU is no faster with a larger micro-batch, but slower: its caches no longer hold it."""
 
 
 class TorchBackend:
@@ -52,7 +66,9 @@ class TorchBackend:
     ) -> None:
         self.model, self._tokenizer = model, tokenizer
         self._model_config, self._config, self._optimizer = model_config, config, optimizer
-        self._positionwise = PositionwiseModel(model)
+        self._positionwise = PositionwiseModel(model, share_prompts=config.share_prompts)
+        self._frozen = fingerprint(model) if optimizer else ""
+        self._parking = Parking(model.parameters, moves_of(model.device) if config.param_offload else None)
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="torch-backend")
 
     async def train_step(self, samples: Sequence[Sample], loss: LossFunction) -> StepStats:
@@ -63,13 +79,26 @@ class TorchBackend:
         """See `Backend.score`."""
         return await self._run(lambda: self._score(samples))
 
+    @property
+    def has_adapter(self) -> bool:
+        """Whether a LoRA adapter is trained in place of the weights."""
+        return has_adapter(self.model)
+
+    async def score_base(self, samples: Sequence[Sample]) -> Scores:
+        """`score` under the model without its adapter: the reference policy, at no cost of memory."""
+
+        def work() -> Scores:
+            with adapter_off(self.model):
+                return self._score(samples)
+
+        return await self._run(work)
+
     def weights(self) -> WeightStream:
-        """The live weights, detached, not copied: read them before the next update. Tied weights come once."""
-        for name, value in [*self.model.named_parameters(), *self._persistent_buffers()]:
-            yield name, value.detach()
+        """The live weights that can change, detached, not copied: read them before the next update."""
+        return changing_weights(self.model)
 
     async def save(self, path: Path) -> None:
-        """See `Backend.save`: a folder that `from_pretrained` loads, with `trainer_state/` in it."""
+        """See `Backend.save`: a folder that `from_pretrained` loads, with `trainer_state/` in it. LoRA: the adapter."""
         await self._run(lambda: self._save(path))
 
     async def load(self, path: Path) -> None:
@@ -85,7 +114,11 @@ class TorchBackend:
         await asyncio.to_thread(self._thread.shutdown)
 
     async def _run(self, work: Callable[[], Result]) -> Result:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+        def in_use() -> Result:
+            with self._parking.in_use():
+                return work()
+
+        return await asyncio.get_running_loop().run_in_executor(self._thread, in_use)
 
     def _train_step(self, samples: Sequence[Sample], loss: LossFunction) -> StepStats:
         if self._optimizer is None:
@@ -95,7 +128,8 @@ class TorchBackend:
             return StepStats({"num_tokens": 0.0, "num_micro_batches": 0.0, "skipped_updates": 1.0})
         packs = self._pack(samples)
         self._optimizer.clear_gradients()  # of a step that an error ended
-        metrics = self._accumulate_gradients(samples, loss, packs, num_tokens)
+        with self._positionwise.running():
+            metrics = self._accumulate_gradients(samples, loss, packs, num_tokens)
         counts = {"num_tokens": float(num_tokens), "num_micro_batches": float(len(packs))}
         return StepStats(metrics | counts | self._optimizer.step())
 
@@ -110,7 +144,7 @@ class TorchBackend:
         )
         sums: defaultdict[str, Tensor | float] = defaultdict(float)
         for indices in packs:
-            batch = pad_samples([samples[index] for index in indices], self.model.device)
+            batch = micro_batch([samples[index] for index in indices], self.model.device)
             logprobs_N, entropy_N = self._forward(batch, entropy_gradient=loss.needs_entropy)
             row_weights = [weights[index] for index in indices]
             value, metrics = loss(token_batch(batch, logprobs_N, entropy_N, row_weights, denominator))
@@ -122,10 +156,12 @@ class TorchBackend:
 
     @torch.no_grad()
     def _score(self, samples: Sequence[Sample]) -> Scores:
-        scores = Scores([[]] * len(samples), [[]] * len(samples))
+        zeros = [[0.0] * len(sample.token_ids) for sample in samples]
+        scores = Scores(zeros, [*zeros])
         for indices in self._pack(samples):
-            batch = pad_samples([samples[index] for index in indices], self.model.device)
-            logprobs_N, entropy_N = self._forward(batch, entropy_gradient=False)
+            batch = micro_batch([samples[index] for index in indices], self.model.device)
+            with self._positionwise.running():
+                logprobs_N, entropy_N = self._forward(batch, entropy_gradient=False)
             logprobs, entropy = batch.spread(logprobs_N).tolist(), batch.spread(entropy_N).tolist()
             for row, index in enumerate(indices):
                 length = len(samples[index].token_ids)
@@ -133,17 +169,26 @@ class TorchBackend:
         return scores
 
     def _pack(self, samples: Sequence[Sample]) -> list[list[int]]:
-        lengths = [len(sample.token_ids) for sample in samples]
-        return pack(lengths, self._config.ppo_max_token_len_per_gpu, self._config.ppo_micro_batch_size_per_gpu)
+        """Micro-batches of the samples that train something."""
+        config = self._config
+        trained = [index for index, sample in enumerate(samples) if sample.num_trained_tokens]
+        max_tokens = config.ppo_max_token_len_per_gpu if config.use_dynamic_bsz else None
+        max_samples = config.ppo_micro_batch_size_per_gpu
+        enough_tokens = min(max_tokens, CPU_TOKENS) if max_tokens and self.model.device.type == "cpu" else max_tokens
+        if self._positionwise.shares_prompts:
+            split = [split_prompt(samples[index]) for index in trained]
+            prompts, num_own_tokens = [prompt for prompt, _ in split], [len(own) for _, own in split]
+            packs = pack_shared(prompts, num_own_tokens, max_tokens, max_samples, enough_tokens)
+        else:
+            packs = pack([len(samples[index].token_ids) for index in trained], enough_tokens, max_samples)
+        return [[trained[number] for number in numbers] for numbers in packs]
 
-    def _forward(self, batch: PaddedSamples, *, entropy_gradient: bool) -> tuple[Tensor, Tensor]:
+    def _forward(self, batch: MicroBatch, *, entropy_gradient: bool) -> tuple[Tensor, Tensor]:
         model = self._positionwise
         with self._autocast():
-            # the last column predicts nothing
-            states_NH = model.states(batch.token_ids[:, :-1], batch.mask[:, :-1], batch.rows, batch.columns - 1)
             return token_logprobs(
                 model.logits,
-                states_NH,
+                model.states(batch),
                 batch.targets,
                 batch.temperatures,
                 model.vocab_size,
@@ -155,43 +200,54 @@ class TorchBackend:
             return nullcontext()
         return torch.autocast(self.model.device.type, dtype=getattr(torch, self._config.autocast))
 
-    def _persistent_buffers(self) -> list[tuple[str, Tensor]]:
-        parameters = dict(self.model.named_parameters(remove_duplicate=False))
-        return [(name, value) for name, value in self.model.state_dict().items() if name not in parameters]
-
     def _save(self, path: Path) -> None:
-        state = {"optimizer": self._optimizer and self._optimizer.state_dict(), "random": random_states()}
+        state = {
+            "optimizer": self._optimizer and self._optimizer.state_dict(),
+            "random": random_states(),
+            "frozen": self._frozen,
+        }
         save_checkpoint(path, self.model, self._tokenizer, state)
 
     def _load(self, path: Path) -> None:
-        state = read_state(path)
-        saved = load_model(self._model_config, path, torch.device("cpu"))  # the device need not hold it twice
-        self.model.load_state_dict(saved.state_dict())
-        if self._optimizer is not None:
-            self._optimizer.load_state_dict(state["optimizer"])
-        restore_random_states(state["random"])
+        with reading(path):
+            state = read_state(path)
+            same_rest = not self._optimizer or state.get("frozen", self._frozen) == self._frozen
+            check_parts(path, self.model, same_rest=same_rest)
+            read_weights(path, self.model, self._model_config)
+            if self._optimizer:
+                self._optimizer.load_state_dict(state["optimizer"])
+            restore_random_states(state["random"])
 
 
 def load_torch_backend(
-    model: ModelConfig, actor: ActorConfig, *, total_updates: int, seed: int, trainable: bool = True
+    model: ModelConfig,
+    actor: ActorConfig,
+    *,
+    total_updates: int,
+    seed: int,
+    trainable: bool = True,
+    key: str = "model.path",
 ) -> TorchBackend:
     """Load a model to train, or with `trainable=False` only to read, such as a reference policy.
 
     Args:
         total_updates: updates over which the schedule runs down, where `actor.optim.total_updates` gives no other.
-        seed: of torch's generators, for models that draw random numbers.
+        seed: of torch's generators, for new adapters and models that draw random numbers.
+        key: of the configuration, which `model.path` came from.
 
     Raises:
         ConfigError: the model or device cannot be used.
     """
     torch.manual_seed(seed)
-    loaded = load_model(model, model.path, find_device(actor.device, "actor.device")).requires_grad_(trainable)
+    loaded = load_model(model, find_device(actor.device, "actor.device"), key=key)
     tokenizer = load_tokenizer(model)
     if not trainable:
-        return TorchBackend(loaded, tokenizer, model, actor, None)
+        return TorchBackend(loaded.requires_grad_(False), tokenizer, model, actor, None)
     if loaded.dtype == torch.float16 or actor.autocast == "float16":
         raise ConfigError("float16 gradients underflow: train in bfloat16, or in float32 with actor.autocast=bfloat16")
+    freeze_modules(loaded, actor.freeze_modules)
     if model.enable_gradient_checkpointing:
         enable_checkpointing(loaded)
-    optimizer = ScheduledOptimizer(loaded, actor.optim, actor.grad_clip, total_updates)
+    moves = moves_of(loaded.device) if actor.optimizer_offload else None
+    optimizer = ScheduledOptimizer(loaded, actor.optim, actor.grad_clip, total_updates, moves)
     return TorchBackend(loaded, tokenizer, model, actor, optimizer)

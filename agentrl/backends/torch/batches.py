@@ -1,4 +1,4 @@
-"""Samples as right-padded tensors.
+"""Samples as tensors: what a loss reads of a micro-batch.
 
 Axes: B samples, T tokens, N trained tokens.
 """
@@ -6,7 +6,9 @@ Axes: B samples, T tokens, N trained tokens.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -16,37 +18,30 @@ from agentrl.samples import Sample
 
 
 @dataclass(frozen=True, slots=True)
-class PaddedSamples:
-    """A micro-batch. A trained token at column t is predicted at column t - 1.
+class MicroBatch:
+    """Samples and where their trained tokens stand. A trained token at column t is predicted at column t - 1.
 
     Attributes:
         samples: [B], as they came.
-        token_ids: [B, T], padded with 0.
-        mask: [B, T], 1 where a token is not padding.
         loss_mask: [B, T] bool, true where a token is trained.
         rows, columns: [N], where the trained tokens stand.
-        temperatures: [N], of the trained tokens.
+        targets: [N], the trained tokens.
+        temperatures: [N], of the trained tokens; None where all are 1.
     """
 
     samples: Sequence[Sample]
-    token_ids: Tensor
-    mask: Tensor
     loss_mask: Tensor
     rows: Tensor
     columns: Tensor
-    temperatures: Tensor
-
-    @property
-    def targets(self) -> Tensor:
-        """[N], the trained tokens."""
-        return self.token_ids[self.rows, self.columns]
+    targets: Tensor
+    temperatures: Tensor | None
 
     def spread(self, values_N: Tensor) -> Tensor:
         """[B, T], 0 off the loss mask."""
-        return values_N.new_zeros(self.token_ids.shape).index_put((self.rows, self.columns), values_N)
+        return values_N.new_zeros(self.loss_mask.shape).index_put((self.rows, self.columns), values_N)
 
 
-def pad_samples(samples: Sequence[Sample], device: torch.device) -> PaddedSamples:
+def micro_batch(samples: Sequence[Sample], device: torch.device) -> MicroBatch:
     """Put samples into one micro-batch.
 
     Raises:
@@ -54,23 +49,16 @@ def pad_samples(samples: Sequence[Sample], device: torch.device) -> PaddedSample
     """
     if any(sample.loss_mask[0] for sample in samples):
         raise ValueError("a sample trains its first token, which nothing predicts")
-    lengths_B1 = torch.tensor([[len(sample.token_ids)] for sample in samples], device=device)
-    token_ids_BT = _padded([sample.token_ids for sample in samples], torch.long, device)
-    loss_mask_BT = _padded([sample.loss_mask for sample in samples], torch.bool, device)
-    rows, columns = loss_mask_BT.nonzero(as_tuple=True)
-    return PaddedSamples(
-        samples,
-        token_ids_BT,
-        (torch.arange(token_ids_BT.shape[1], device=device) < lengths_B1).long(),
-        loss_mask_BT,
-        rows,
-        columns,
-        _padded([sample.temperatures for sample in samples], torch.float32, device)[rows, columns],
-    )
+    loss_mask = padded([sample.loss_mask for sample in samples], torch.bool)
+    rows, columns = loss_mask.nonzero(as_tuple=True)
+    targets = padded([sample.token_ids for sample in samples], torch.long)[rows, columns]
+    temperatures = padded([sample.temperatures for sample in samples], torch.float32)[rows, columns]
+    found = MicroBatch(samples, *(tensor.to(device) for tensor in (loss_mask, rows, columns, targets, temperatures)))
+    return replace(found, temperatures=None) if (temperatures == 1).all() else found
 
 
 def token_batch(
-    batch: PaddedSamples, logprobs_N: Tensor, entropy_N: Tensor, weights: Sequence[float], denominator: float
+    batch: MicroBatch, logprobs_N: Tensor, entropy_N: Tensor, weights: Sequence[float], denominator: float
 ) -> TokenBatch:
     """What a loss reads. `weights`, [B], and `denominator` come from the whole mini-batch."""
 
@@ -80,14 +68,14 @@ def token_batch(
             return None
         if len(present) < len(values):
             raise ValueError("some samples of a micro-batch have log-probabilities that others lack")
-        return _padded(present, logprobs_N.dtype, logprobs_N.device)
+        return padded(present, logprobs_N.dtype).to(logprobs_N.device)
 
     samples = batch.samples
     return TokenBatch(
         logprobs=batch.spread(logprobs_N),
         entropy=batch.spread(entropy_N),
         loss_mask=batch.loss_mask,
-        advantages=_padded([sample.advantages for sample in samples], logprobs_N.dtype, logprobs_N.device),
+        advantages=cast(Tensor, field([sample.advantages for sample in samples])),
         behaviour_logprobs=field([sample.behaviour_logprobs for sample in samples]),
         old_logprobs=field([sample.old_logprobs for sample in samples]),
         ref_logprobs=field([sample.ref_logprobs for sample in samples]),
@@ -96,6 +84,9 @@ def token_batch(
     )
 
 
-def _padded(rows: Sequence[Sequence[float]], dtype: torch.dtype, device: torch.device) -> Tensor:
-    tensors = [torch.tensor(row, dtype=dtype) for row in rows]
-    return torch.nn.utils.rnn.pad_sequence(tensors, batch_first=True).to(device)
+def padded(rows: Sequence[Sequence[float]], dtype: torch.dtype) -> Tensor:
+    """[B, T] of rows of different lengths, with 0 behind them; on the CPU."""
+    lengths_B1 = torch.tensor([[len(row)] for row in rows])
+    values_BT = torch.zeros(len(rows), int(lengths_B1.max()), dtype=dtype)
+    values_BT[torch.arange(values_BT.shape[1]) < lengths_B1] = torch.tensor([*chain.from_iterable(rows)], dtype=dtype)
+    return values_BT

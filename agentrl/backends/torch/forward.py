@@ -7,11 +7,20 @@ from __future__ import annotations
 
 import copy
 import logging
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor, nn
 from transformers.modeling_outputs import BaseModelOutputWithPast
+
+from agentrl.backends.torch.batches import MicroBatch, micro_batch, padded
+from agentrl.backends.torch.layout import pack_tokens
+from agentrl.backends.torch.shared_attention import SHARED
+from agentrl.errors import ConfigError
+from agentrl.models.attention import UnfaithfulError, attention_implementation, configs_of, learn_windows
+from agentrl.samples import Sample
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -39,50 +48,119 @@ class PositionwiseModel:
     """A causal language model split into `states` (its body, at chosen positions) and `logits` (all that follows).
 
     What follows the body is the model's own forward pass with the body taken out, so a head's scaling or soft cap
-    (Cohere, Granite, Gemma) is kept, and nothing here knows an architecture. Right padding is invisible to causal
-    attention, so the body runs without a mask, on its fast path. Both are checked once on a small batch; a model that
-    does not allow them is run whole.
+    (Cohere, Granite, Gemma) is kept, and nothing here knows an architecture. The body runs on packed tokens, a prompt
+    once for all samples that share it; else on right-padded rows, without a mask, as padding on the right is invisible
+    to causal attention. Each is checked once on a small batch, and a model that does not allow it is run in the next
+    plainer way: packed, padded, whole.
+
+    Args:
+        share_prompts: false runs on padded rows in any case.
+
+    Raises:
+        ConfigError: a weight is not finite.
     """
 
-    def __init__(self, model: PreTrainedModel) -> None:
+    def __init__(self, model: PreTrainedModel, *, share_prompts: bool) -> None:
         self.model = model
         self.vocab_size: int = model.config.get_text_config().vocab_size
-        self._tail: nn.Module | None = _without_body(model)
-        if self._tail is not None and not self._agrees():
-            self._tail = None
-            logger.warning("%s is run whole: its logits cannot be taken at chosen positions only", type(model).__name__)
+        self._name = type(model).__name__
+        self._configs = configs_of(model)
+        self._windows: Mapping[int, int | None] | None = None
+        self._tail: nn.Module | None = None
+        _check_finite(model)
+        self._choose(share_prompts)
 
     @property
     def splits(self) -> bool:
         """Whether the model could be split."""
         return self._tail is not None
 
-    def states(self, token_ids_BT: Tensor, mask_BT: Tensor, rows_N: Tensor, columns_N: Tensor) -> Tensor:
-        """[N, H] at the chosen positions of right-padded rows; [N, V], already logits, if the model is run whole."""
-        if self._tail is None:
-            output = self.model(input_ids=token_ids_BT, attention_mask=mask_BT, use_cache=False)
-            return cast(Tensor, output.logits[rows_N, columns_N])
-        output = self.model.base_model(input_ids=token_ids_BT, use_cache=False)
-        return cast(Tensor, output[0][rows_N, columns_N])
+    @property
+    def shares_prompts(self) -> bool:
+        """Whether it runs on packed tokens; then every sample must train something."""
+        return self._windows is not None
+
+    def running(self) -> AbstractContextManager[None]:
+        """Forward and backward passes stand in here: a layer may be computed again in the backward pass."""
+        return attention_implementation(self._configs, SHARED) if self.shares_prompts else nullcontext()
+
+    def states(self, batch: MicroBatch) -> Tensor:
+        """[N, H] where the trained tokens are predicted; [N, V], already logits, if the model is run whole."""
+        if self._windows is not None:
+            return self._packed_states(batch, self._windows)
+        # the last column predicts nothing
+        token_ids_BT = padded([sample.token_ids for sample in batch.samples], torch.long)[:, :-1].to(self.model.device)
+        chosen = (batch.rows, batch.columns - 1)
+        if self._tail is not None:
+            return cast(Tensor, self.model.base_model(input_ids=token_ids_BT, use_cache=False)[0][chosen])
+        mask_BT = padded([[1] * len(sample.token_ids) for sample in batch.samples], torch.long)[:, :-1]
+        output = self.model(input_ids=token_ids_BT, attention_mask=mask_BT.to(self.model.device), use_cache=False)
+        return cast(Tensor, output.logits[chosen])
 
     def logits(self, states_NH: Tensor) -> Tensor:
         """[N, V] from `states`."""
         return states_NH if self._tail is None else cast(Tensor, self._tail(inputs_embeds=states_NH[None]).logits[0])
 
+    def _packed_states(self, batch: MicroBatch, windows: Mapping[int, int | None]) -> Tensor:
+        tokens = pack_tokens(batch.samples, windows, self.model.device)
+        output = self.model.base_model(
+            input_ids=tokens.token_ids[None],
+            position_ids=tokens.positions[None],
+            use_cache=False,
+            packed_layout=tokens.layout,
+        )
+        return cast(Tensor, output[0][0].index_select(0, tokens.predictors))
+
     @torch.no_grad()
-    def _agrees(self) -> bool:
-        device = self.model.device
-        token_ids_BT = (torch.arange(14, device=device) * 7 % self.vocab_size).view(2, 7)
-        mask_BT = torch.ones_like(token_ids_BT)
-        mask_BT[1, 4:] = 0
-        rows_N, columns_N = mask_BT.nonzero(as_tuple=True)
-        whole = self.model(input_ids=token_ids_BT, attention_mask=mask_BT, use_cache=False).logits[rows_N, columns_N]
+    def _choose(self, share_prompts: bool) -> None:
+        batch = micro_batch(_probe_samples(self.vocab_size), self.model.device)
+        whole = self.states(batch)
+        self._tail = _without_body(self.model)
+        if self._tail is not None and not self._agrees(batch, whole):
+            self._tail = None
+            logger.warning("%s is run whole: its logits cannot be taken at chosen positions only", self._name)
+        if share_prompts:
+            self._share(batch, whole)
+
+    def _share(self, batch: MicroBatch, whole: Tensor) -> None:
         try:
-            split = self.logits(self.states(token_ids_BT, mask_BT, rows_N, columns_N))
+            if not self.splits:
+                raise UnfaithfulError("it is run whole")
+            self._windows = learn_windows(self.model)
+            with self.running():
+                if not _close(self.logits(self.states(batch)), whole):
+                    raise UnfaithfulError("its logits would differ")
+        except Exception as error:  # whatever a model does not take, it then runs without
+            self._windows = None
+            logger.warning("%s: a prompt is computed for every sample (%s)", self._name, error)
+
+    def _agrees(self, batch: MicroBatch, whole: Tensor) -> bool:
+        try:
+            return _close(self.logits(self.states(batch)), whole)
         except (AttributeError, KeyError, IndexError, TypeError, ValueError, RuntimeError):
             return False  # its forward pass needs more of its body than the last hidden states
-        tolerance = max(1e-3, 8 * torch.finfo(whole.dtype).eps) * float(whole.abs().max())
-        return split.shape == whole.shape and torch.allclose(split, whole, rtol=0, atol=tolerance)
+
+
+def _close(actual: Tensor, expected: Tensor) -> bool:
+    tolerance = max(1e-3, 8 * torch.finfo(expected.dtype).eps) * float(expected.abs().max())
+    return actual.shape == expected.shape and torch.allclose(actual, expected, rtol=0, atol=tolerance)
+
+
+def _check_finite(model: PreTrainedModel) -> None:
+    for name, value in model.named_parameters():
+        if value.itemsize > 1 and not torch.isfinite(value).all():
+            raise ConfigError(f"the weights of '{model.name_or_path}' are not finite: '{name}' holds NaN or infinity")
+
+
+def _probe_samples(vocab_size: int) -> list[Sample]:
+    """Two samples that share a prompt, one of a single trained token that shares it too, and one of another prompt."""
+    parts = [(range(9), range(50, 57)), (range(9), range(90, 94)), (range(9), range(99, 100)), (range(3, 8), range(8))]
+    samples = []
+    for prompt, own in parts:
+        token_ids = [number * 7 % vocab_size for number in (*prompt, *own)]
+        loss_mask = [0] * len(prompt) + [1] * len(own)
+        samples.append(Sample(token_ids, loss_mask, [1.0] * len(token_ids), [0.0] * len(token_ids)))
+    return samples
 
 
 def _without_body(model: PreTrainedModel) -> nn.Module | None:

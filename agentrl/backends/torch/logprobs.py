@@ -20,21 +20,24 @@ def token_logprobs(
     logits_of: Callable[[Tensor], Tensor],
     states_NH: Tensor,
     targets_N: Tensor,
-    temperatures_N: Tensor,
+    temperatures_N: Tensor | None,
     vocab_size: int,
     *,
     entropy_gradient: bool,
 ) -> tuple[Tensor, Tensor]:
     """log-softmax(logits / temperature) at the targets, [N], and the entropy of that distribution, [N], in nats.
 
-    In float32 at least, whatever the model computes in. A temperature of 0 (greedy) counts as 1. Where there are more
-    than `MAX_LOGITS` logits they are made chunk by chunk, and made again in the backward pass.
+    In float32 at least, whatever the model computes in. A temperature of 0 (greedy) counts as 1; None stands for 1
+    everywhere. Where there are more than `MAX_LOGITS` logits they are made chunk by chunk, and made again in the
+    backward pass.
     """
     piece = partial(_piece, logits_of, entropy_gradient)
     num_tokens = max(1, MAX_LOGITS // vocab_size)
     if states_NH.shape[0] <= num_tokens:
         return piece(states_NH, targets_N, temperatures_N)
-    chunks = zip(*(torch.split(tensor, num_tokens) for tensor in (states_NH, targets_N, temperatures_N)), strict=True)
+    tensors = (states_NH, targets_N, temperatures_N)
+    slices = [slice(start, start + num_tokens) for start in range(0, states_NH.shape[0], num_tokens)]
+    chunks = [[None if tensor is None else tensor[chunk] for tensor in tensors] for chunk in slices]
     parts = [checkpoint(piece, *chunk, use_reentrant=False) for chunk in chunks]
     logprobs, entropy = zip(*parts, strict=True)
     return torch.cat(logprobs), torch.cat(entropy)
@@ -45,12 +48,14 @@ def _piece(
     entropy_gradient: bool,
     states_NH: Tensor,
     targets_N: Tensor,
-    temperatures_N: Tensor,
+    temperatures_N: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     logits_NV = logits_of(states_NH)
     logits_NV = logits_NV.to(torch.promote_types(logits_NV.dtype, torch.float32))
-    divisors_N = torch.where(temperatures_N > 0, temperatures_N, 1.0)
-    log_softmax_NV = (logits_NV / divisors_N[:, None].to(logits_NV.dtype)).log_softmax(-1)
+    if temperatures_N is not None:
+        divisors_N = torch.where(temperatures_N > 0, temperatures_N, 1.0)
+        logits_NV = logits_NV / divisors_N[:, None].to(logits_NV.dtype)
+    log_softmax_NV = logits_NV.log_softmax(-1)
     logprobs_N = log_softmax_NV.gather(-1, targets_N[:, None])[:, 0]
     with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
-        return logprobs_N, -(log_softmax_NV.exp() * log_softmax_NV).sum(-1)
+        return logprobs_N, -torch.linalg.vecdot(log_softmax_NV.exp(), log_softmax_NV)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from agentrl.backends.torch.parking import Moves, Parking
 from agentrl.backends.torch.schedule import learning_rate_scale
 from agentrl.config.actor import OptimConfig
 from agentrl.errors import ConfigError
@@ -31,9 +32,19 @@ class ScheduledOptimizer:
 
     Weight decay falls on matrices only, not on norms and biases. Muon takes the hidden matrices; embeddings, the head,
     and experts that are stored as one three-dimensional tensor stay with AdamW.
+
+    Args:
+        moves: of the averages, which then stand in CPU memory except in `step`.
     """
 
-    def __init__(self, model: PreTrainedModel, config: OptimConfig, grad_clip: float, total_updates: int) -> None:
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        config: OptimConfig,
+        grad_clip: float,
+        total_updates: int,
+        moves: Moves | None = None,
+    ) -> None:
         self._config, self._grad_clip = config, grad_clip
         self._total_updates = config.total_updates or total_updates
         self._parameters = {name: value for name, value in model.named_parameters() if value.requires_grad}
@@ -42,6 +53,7 @@ class ScheduledOptimizer:
         self._parts = [self._adamw([name for name in self._parameters if name not in muon_names])]
         if muon_names:
             self._parts.append(self._muon([name for name in self._parameters if name in muon_names]))
+        self._parking = Parking(self._averages, moves)
 
     def step(self) -> dict[str, float]:
         """One update from the gradients at hand, which are then cleared: `grad_norm`, `lr`, `skipped_updates` (0 or 1).
@@ -65,11 +77,16 @@ class ScheduledOptimizer:
             value.grad = None
 
     def _update(self, scale: float) -> None:
-        for part in self._parts:
-            for group in part.optimizer.param_groups:
-                group["lr"] = part.peak_lr * scale
-            part.optimizer.step()
+        with self._parking.in_use():
+            for part in self._parts:
+                for group in part.optimizer.param_groups:
+                    group["lr"] = part.peak_lr * scale
+                part.optimizer.step()
         self.num_updates += 1
+
+    def _averages(self) -> list[Tensor]:
+        states = [state for part in self._parts for state in part.optimizer.state.values()]
+        return [value for state in states for value in state.values() if isinstance(value, Tensor)]
 
     def state_dict(self) -> dict[str, Any]:
         """Averages and counts, without the configuration; tensors and plain values only (of any type, as torch's)."""
@@ -84,9 +101,10 @@ class ScheduledOptimizer:
         """
         if [part["names"] for part in state["parts"]] != [part.names for part in self._parts]:
             raise ConfigError(f"actor.optim.name '{self._config.name}' does not fit the checkpoint's optimizer state")
-        for part, saved in zip(self._parts, state["parts"], strict=True):
-            groups = part.optimizer.state_dict()["param_groups"]
-            part.optimizer.load_state_dict({"state": saved["state"], "param_groups": groups})
+        with self._parking.in_use():
+            for part, saved in zip(self._parts, state["parts"], strict=True):
+                groups = part.optimizer.state_dict()["param_groups"]
+                part.optimizer.load_state_dict({"state": saved["state"], "param_groups": groups})
         self.num_updates = state["num_updates"]
 
     def _adamw(self, names: list[str]) -> _Part:

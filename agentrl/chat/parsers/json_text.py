@@ -18,6 +18,7 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 _DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
+_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
 
 
 def read_json(text: str) -> tuple[JsonValue, int]:
@@ -62,7 +63,7 @@ def write_json(value: Mapping[str, JsonValue]) -> str:
         BadJSONError: it holds a number that JSON has no text for.
     """
     try:
-        text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+        text = _ENCODER.encode(value)
         return text if is_unicode(text) else json.dumps(value, allow_nan=False)
     except RecursionError:
         raise BadJSONError("it is nested too deeply") from None

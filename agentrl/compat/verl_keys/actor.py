@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agentrl.compat.verl_keys.data import expand_home
+from agentrl.compat.verl_keys.data import expand_home, lora_section
 from agentrl.compat.verl_keys.rows import Fixed, Hint, Mapped, Row, one_of
 
 _ACTOR = "actor_rollout_ref.actor"
@@ -10,7 +10,9 @@ _OPTIM = f"{_ACTOR}.optim"
 _REF = "actor_rollout_ref.ref"
 _SPEED = "a speed or memory switch of verl's own"
 _SHARDS = "one process holds the whole policy"
-_BATCHES = "micro-batches are cut by token budget (actor.ppo_max_token_len_per_gpu); sums do not depend on the cut"
+_OFFLOAD = "to the CPU's memory; nothing to do on a CPU"
+_BATCHES = "the reference scores in the actor's micro-batches; its sums do not depend on the cut"
+_WITHOUT_DYNAMIC = "samples a micro-batch, without use_dynamic_bsz"
 _PRECISIONS = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "half": "float16"}
 
 read_precision = one_of("model.dtype", _PRECISIONS)
@@ -24,7 +26,13 @@ ACTOR: tuple[Row, ...] = (
         note="fsdp and fsdp2 become torch: one process, no shards",
     ),
     Mapped(f"{_ACTOR}.ppo_mini_batch_size", "actor.ppo_mini_batch_size", 256, note="prompts an update, as in verl"),
-    Mapped(f"{_ACTOR}.ppo_micro_batch_size_per_gpu", "actor.ppo_micro_batch_size_per_gpu"),
+    Mapped(
+        f"{_ACTOR}.use_dynamic_bsz",
+        "actor.use_dynamic_bsz",
+        note="by default false where ppo_micro_batch_size_per_gpu is given, as in verl, else true; sums are the same",
+    ),
+    Mapped(f"{_ACTOR}.ppo_micro_batch_size_per_gpu", "actor.ppo_micro_batch_size_per_gpu", note=_WITHOUT_DYNAMIC),
+    Mapped(f"{_ACTOR}.ppo_micro_batch_size", "actor.ppo_micro_batch_size_per_gpu", note="older name"),
     Mapped(f"{_ACTOR}.ppo_max_token_len_per_gpu", "actor.ppo_max_token_len_per_gpu", 16384),
     Mapped(f"{_ACTOR}.ppo_epochs", "actor.ppo_epochs", 1),
     Mapped(f"{_ACTOR}.grad_clip", "actor.grad_clip", 1.0),
@@ -46,9 +54,19 @@ ACTOR: tuple[Row, ...] = (
     Mapped(
         f"{_ACTOR}.fsdp_config.dtype", "actor.autocast", "bfloat16", read_precision, "activations; float32: no autocast"
     ),
+    Mapped(f"{_ACTOR}.fsdp_config.param_offload", "actor.param_offload", False, note=_OFFLOAD),
+    Mapped(f"{_ACTOR}.fsdp_config.optimizer_offload", "actor.optimizer_offload", False, note=_OFFLOAD),
+    *lora_section(f"{_ACTOR}.lora"),
+    *lora_section("actor.lora"),
     Fixed(f"{_ACTOR}.policy_loss.loss_mode", ("vanilla",), "the clipped ratio is the only loss in this version"),
     Fixed(f"{_ACTOR}.loss_scale_factor", (None,), "seq-mean-token-sum-norm divides by data.max_response_length"),
-    Fixed(f"{_ACTOR}.router_replay.mode", (None, "disabled"), "leave it out: not in this version"),
+    *(
+        Fixed(f"{part}.router_replay.mode", (None, "disabled"), "leave it out: not in this version")
+        for part in (_ACTOR, _REF)
+    ),
+    *(Hint(f"{part}.router_replay.*", "no effect without its mode") for part in (_ACTOR, _REF)),
+    *(Fixed(f"{part}.load_weight", (True,), "leave it out: weights are always loaded") for part in (_ACTOR, _REF)),
+    Fixed(f"{_ACTOR}.tis_imp_ratio_cap", (None, -1), "leave it out: ratios are taken to what the engine sampled with"),
     Fixed(f"{_ACTOR}.qat.enable", (None, False), "leave it out: not in this version"),
     Hint(f"{_ACTOR}.qat.*", "no effect without qat.enable"),
     *(
@@ -57,11 +75,7 @@ ACTOR: tuple[Row, ...] = (
     ),
     Fixed(f"{_ACTOR}.fsdp_config.mixed_precision.*", (None,), f"say {_ACTOR}.fsdp_config.dtype"),
     Fixed(f"{_ACTOR}.fsdp_config.fsdp_size", (-1, 1), "set it to -1: one process", _SHARDS),
-    *(
-        Hint(f"{_ACTOR}.{key}", _SHARDS)
-        for key in ("fsdp_config.param_offload", "fsdp_config.optimizer_offload", "fsdp_config.*", "megatron.*")
-    ),
-    *(Hint(f"{_ACTOR}.{key}", _BATCHES) for key in ("use_dynamic_bsz", "ppo_micro_batch_size")),
+    *(Hint(f"{_ACTOR}.{key}", _SHARDS) for key in ("fsdp_config.*", "megatron.*")),
     *(
         Hint(f"{_ACTOR}.{key}", "groups are dealt into mini-batches by trainer.seed")
         for key in ("shuffle", "data_loader_seed")
@@ -73,6 +87,7 @@ ACTOR: tuple[Row, ...] = (
             "use_remove_padding",
             "use_fused_kernels",
             "use_prefix_grouper",
+            "sum_pi_squared_checkpointing",
             "entropy_checkpointing",
             "entropy_from_logits_with_chunking",
             "entropy_from_logits_chunk_size",
@@ -112,19 +127,37 @@ OPTIM: tuple[Row, ...] = (
         read=one_of("actor.optim.lr_scheduler_type"),
         note="older name",
     ),
+    Mapped(
+        f"{_OPTIM}.lr_decay_style",
+        "actor.optim.lr_scheduler_type",
+        read=one_of("actor.optim.lr_scheduler_type"),
+        note="Megatron's name",
+    ),
     Mapped(f"{_OPTIM}.min_lr_ratio", "actor.optim.min_lr_ratio"),
+    Fixed(f"{_OPTIM}.min_lr", (None, 0), f"give it as a share of lr: {_OPTIM}.min_lr_ratio"),
+    Fixed(f"{_OPTIM}.lr_warmup_init", (None, 0), "leave it out: a warm-up begins at 0"),
+    Fixed(f"{_OPTIM}.lr_decay_steps", (None,), "leave it out (the run's own length), or actor.optim.total_updates"),
+    Fixed(f"{_OPTIM}.weight_decay_incr_style", (None, "constant"), "leave it out: weight decay stays as it is"),
+    *(
+        Hint(f"{_OPTIM}.{key}", "belongs to Megatron's WSD schedule, which lr_decay_style would choose")
+        for key in ("lr_wsd_decay_style", "lr_wsd_decay_steps")
+    ),
+    Hint(f"{_OPTIM}.use_checkpoint_opt_param_scheduler", "a run that goes on keeps its schedule"),
     Mapped(
         f"{_OPTIM}.optimizer",
         "actor.optim.name",
-        read=lambda v: one_of("actor.optim.name")(str(v).lower()),
-        note="AdamW",
+        read=lambda v: "adamw" if v == "adam" else one_of("actor.optim.name")(str(v).lower()),
+        note="AdamW; Megatron's adam is the same",
     ),
     Fixed(f"{_OPTIM}.optimizer_impl", ("torch.optim",), "leave it out: torch's own AdamW is used"),
-    Fixed(f"{_OPTIM}.lr_warmup_steps_ratio", (None, 0), f"give the number: {_OPTIM}.lr_warmup_steps=N"),
-    Fixed(
+    Mapped(
+        f"{_OPTIM}.lr_warmup_steps_ratio",
+        "actor.optim.lr_warmup_steps_ratio",
+        note="of the run's steps; lr_warmup_steps above 0 goes before it, as in verl",
+    ),
+    Hint(
         f"{_OPTIM}.total_training_steps",
-        (None, -1),
-        "leave it out (the run's own length), or actor.optim.total_updates",
+        "schedules run over the run's own length, which verl's trainer sets it to, or over actor.optim.total_updates",
     ),
     Fixed(f"{_OPTIM}.num_cycles", (0.5,), "set it to 0.5: half a cosine"),
     Fixed(f"{_OPTIM}.override_optimizer_config.*", (None,), "use actor.optim.eps, actor.optim.betas"),
@@ -143,6 +176,7 @@ REF: tuple[Row, ...] = (
             "log_prob_max_token_len_per_gpu",
         )
     ),
+    Mapped(f"{_REF}.fsdp_config.param_offload", "ref.param_offload", False, note=_OFFLOAD),
     Hint(f"{_REF}.fsdp_config.*", _SHARDS),
     Hint(f"{_REF}.megatron.*", _SHARDS),
     Hint(f"{_REF}.strategy", "the reference runs as the actor does"),

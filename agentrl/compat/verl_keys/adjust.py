@@ -12,7 +12,7 @@ _TOOLS = ("rollout.multi_turn.tool_config_path", "rollout.multi_turn.function_to
 
 def adjust(draft: Draft) -> None:
     """Bring the values into line with each other, as verl would."""
-    for rule in (_groups_of_one, _validation, _turns, _agent_loop, _schedule, _clip, _folder, _loggers):
+    for rule in (_groups_of_one, _validation, _turns, _agent_loop, _batches, _schedule, _clip, _folder, _loggers):
         rule(draft)
 
 
@@ -59,9 +59,22 @@ def _agent_loop(draft: Draft) -> None:
         )
 
 
+def _batches(draft: Draft) -> None:
+    """verl's use_dynamic_bsz is off unless said; with it, it looks at no number of samples."""
+    dynamic, samples = "actor.use_dynamic_bsz", "actor.ppo_micro_batch_size_per_gpu"
+    if dynamic not in draft.values:
+        draft.values[dynamic] = samples not in draft.values
+    elif str(draft.values[dynamic]).lower() in ("true", "1") and draft.values.pop(samples, None) is not None:
+        draft.notices.append(
+            f"'{draft.said_as[samples]}' has no effect with '{_ACTOR}.use_dynamic_bsz=True', as in verl: "
+            f"'{_ACTOR}.ppo_max_token_len_per_gpu' bounds a micro-batch"
+        )
+
+
 def _schedule(draft: Draft) -> None:
-    """verl moves its schedule once a step, agentrl once an update."""
+    """verl moves its schedule once a step, agentrl once an update; a number of steps goes before a ratio."""
     if whole(draft.given.get(f"{_ACTOR}.optim.lr_warmup_steps"), 0) > 0:
+        draft.values.pop("actor.optim.lr_warmup_steps_ratio", None)
         mini_batch = draft.number("actor.ppo_mini_batch_size", draft.number("data.train_batch_size"))
         updates = draft.number("actor.ppo_epochs") * max(1, draft.number("data.train_batch_size") // max(1, mini_batch))
         draft.values["actor.optim.lr_warmup_steps"] = draft.number("actor.optim.lr_warmup_steps", 0) * updates
@@ -70,6 +83,7 @@ def _schedule(draft: Draft) -> None:
 def _clip(draft: Draft) -> None:
     sides = [f"{_ACTOR}.clip_ratio_low", f"{_ACTOR}.clip_ratio_high"]
     if draft.given.get(f"{_ACTOR}.clip_ratio", 0.2) != 0.2 and not any(side in draft.given for side in sides):
+        draft.values.pop("actor.clip_ratio", None)
         draft.notices.append(
             f"'{_ACTOR}.clip_ratio' has no effect beside the defaults of '{sides[0]}' and '{sides[1]}', 0.2, "
             "as in verl: set those"

@@ -54,6 +54,11 @@ ALGORITHM: tuple[Row, ...] = (
     ),
     Fixed("algorithm.rollout_correction.loss_type", (None, "ppo_clip"), "the clipped ratio is the only loss here"),
     Hint("algorithm.rollout_correction.*", "no effect without rollout_is or rollout_rs"),
+    Fixed("algorithm.rollout_is", (None, False), "leave it out: ratios are taken to what the engine sampled with"),
+    *(
+        Hint(f"algorithm.rollout_is_{key}", "no effect without rollout_is")
+        for key in ("threshold", "threshold_lower", "level", "mode", "veto_threshold")
+    ),
     Fixed("algorithm.use_pf_ppo", (False,), "leave it out: not in this version"),
     Hint("algorithm.pf_ppo.*", "no effect without use_pf_ppo"),
     Hint("critic.*", _NO_CRITIC),
@@ -74,10 +79,16 @@ REWARD: tuple[Row, ...] = (
     *_reward_function("custom_reward_function"),
     *_reward_function("reward.custom_reward_function"),
     Fixed("reward_model.reward_manager", (None, "naive", "dapo"), _MANAGER),
-    Fixed("reward.reward_manager.name", (None, "naive", "dapo"), _MANAGER),
-    Fixed("reward.reward_manager.source", (None, "register"), _MANAGER),
-    Fixed("reward.reward_manager.module.path", (None,), _MANAGER),
-    Hint("reward.reward_manager.module.name", "no effect without module.path"),
+    *(
+        row
+        for section in ("reward_manager", "reward.reward_manager")
+        for row in (
+            Fixed(f"{section}.name", (None, "naive", "dapo"), _MANAGER),
+            Fixed(f"{section}.source", (None, "register"), _MANAGER),
+            Fixed(f"{section}.module.path", (None,), _MANAGER),
+            Hint(f"{section}.module.name", "no effect without module.path"),
+        )
+    ),
     *(
         Fixed(f"{key}.enable", (None, False), "put the penalty into your reward function")
         for key in (
@@ -102,9 +113,10 @@ REWARD: tuple[Row, ...] = (
         Fixed(key, (None, False), "rewards are functions in this version: custom_reward_function.path")
         for key in ("reward_model.enable", "reward.reward_model.enable")
     ),
+    Fixed("reward_model.reward_loop_source", (None, "register"), "use custom_reward_function.path"),
     *(
         Fixed(f"reward_model.{key}", (None,), "use custom_reward_function.path")
-        for key in ("reward_loop_source", "reward_loop_module_path", "reward_loop_class_name")
+        for key in ("reward_loop_module_path", "reward_loop_class_name")
     ),
     *(
         Fixed(f"{key}.url", (None,), _NO_SANDBOX)
@@ -116,7 +128,12 @@ REWARD: tuple[Row, ...] = (
     ),
     *(
         Hint(key, "every reward runs off the event loop, with a deadline: reward.timeout_s")
-        for key in ("reward.num_workers", "reward_model.num_workers", "reward_model.launch_reward_fn_async")
+        for key in (
+            "reward.num_workers",
+            "reward_model.num_workers",
+            "reward_model.launch_reward_fn_async",
+            "reward_model.use_reward_loop",
+        )
     ),
     *(
         Hint(key, _NO_REWARD_MODEL)
@@ -131,6 +148,13 @@ REWARD: tuple[Row, ...] = (
             "reward_model.micro_batch_size",
             "reward_model.micro_batch_size_per_gpu",
             "reward_model.max_length",
+            "reward_model.use_dynamic_bsz",
+            "reward_model.forward_max_token_len_per_gpu",
+            "reward_model.ulysses_sequence_parallel_size",
+            "reward_model.nccl_timeout",
+            "reward_model.load_weight",
+            "reward_model.profiler.*",
+            "reward_model.megatron.*",
         )
     ),
 )

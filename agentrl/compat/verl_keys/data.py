@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from agentrl.compat.verl_keys.rows import Fixed, Hint, Mapped, Row
+from agentrl.compat.verl_keys.rows import Fixed, Hint, Mapped, Row, one_of
 
 _MODEL = "actor_rollout_ref.model"
 _LOADER = "rows are read one by one, as they are needed"
 _SPEED = "a speed or memory switch of verl's own"
-_NO_LORA = "there is no LoRA in this version, so it has nothing to shape"
 
 
 def expand_home(value: object) -> str:
     """`~` made the home folder."""
     return str(Path(str(value)).expanduser()) if str(value).startswith("~") else str(value)
+
+
+def lora_section(section: str) -> tuple[Mapped, ...]:
+    """The rows of a section that describes an adapter."""
+    names = {"rank": "lora_rank", "alpha": "lora_alpha", "target_modules": "target_modules"}
+    return tuple(Mapped(f"{section}.{key}", f"model.{target}") for key, target in names.items())
 
 
 DATA: tuple[Row, ...] = (
@@ -25,6 +30,14 @@ DATA: tuple[Row, ...] = (
     Mapped("data.max_prompt_length", "data.max_prompt_length", 512),
     Mapped("data.max_response_length", "data.max_response_length", 512),
     Mapped("data.filter_overlong_prompts", "data.filter_overlong_prompts", False),
+    Mapped(
+        "data.truncation",
+        "data.truncation",
+        "error",
+        one_of("data.truncation"),
+        "left, middle and right cut the last user text; verl cuts the rendered prompt, and with it system and tools",
+    ),
+    Mapped("data.dataset_weights", "data.dataset_weights", note="one a train file: how often each is drawn"),
     Mapped("data.shuffle", "data.shuffle", True),
     Mapped("data.seed", "data.seed"),
     Mapped("data.train_max_samples", "data.train_max_samples", -1),
@@ -32,12 +45,26 @@ DATA: tuple[Row, ...] = (
     Mapped("data.apply_chat_template_kwargs", "data.apply_chat_template_kwargs"),
     Mapped("data.tool_config_path", "rollout.multi_turn.tool_config_path", read=expand_home),
     Mapped("data.function_tool_path", "rollout.multi_turn.function_tool_path", read=expand_home),
-    Fixed("data.truncation", ("error",), "leave longer prompts out with data.filter_overlong_prompts=True"),
     Fixed("data.reward_fn_key", ("data_source",), "name the column data_source"),
     Fixed("data.gen_batch_size", (None,), "say data.train_batch_size alone"),
     Fixed("data.custom_cls.*", (None,), "write the rows to a Parquet or JSON file"),
     Fixed("data.sampler.*", (None,), "use data.shuffle and data.seed"),
     Fixed("data.datagen.*", (None,), "write the rows to a Parquet or JSON file"),
+    *(
+        Fixed(f"data.{key}", (None,), "verl's SFT trainer: `agentrl train algorithm.name=sft`, column messages")
+        for key in (
+            "response_key",
+            "prompt_dict_keys",
+            "response_dict_keys",
+            "micro_batch_size",
+            "micro_batch_size_per_gpu",
+            "multiturn.*",
+            "max_length",
+            "pad_mode",
+            "use_dynamic_bsz",
+            "max_token_len_per_gpu",
+        )
+    ),
     *(Hint(f"data.{key}", _LOADER) for key in ("dataloader_num_workers", "filter_overlong_prompts_workers", "use_shm")),
     Hint("data.val_batch_size", "validation rolls all its tasks out at once"),
     Hint("data.validation_shuffle", "validation takes every row, whatever the order"),
@@ -60,19 +87,24 @@ MODEL: tuple[Row, ...] = (
     Mapped(f"{_MODEL}.trust_remote_code", "model.trust_remote_code", False),
     Mapped(f"{_MODEL}.enable_gradient_checkpointing", "model.enable_gradient_checkpointing", True),
     Mapped(f"{_MODEL}.override_config.attn_implementation", "model.attn_implementation"),
+    Fixed(f"{_MODEL}.override_config.moe_config.freeze_moe_router", (False,), "use actor.freeze_modules"),
     Fixed(f"{_MODEL}.override_config.*", (None,), "change the model's own config.json"),
+    Fixed(f"{_MODEL}.torch_dtype", (None,), "use actor_rollout_ref.actor.fsdp_config.model_dtype"),
     Fixed(f"{_MODEL}.custom_chat_template", (None,), "put it into a file, model.chat_template=FILE"),
     Fixed(f"{_MODEL}.hf_config_path", (None,), "put config.json beside the weights"),
     Fixed(f"{_MODEL}.external_lib", (None,), "import it in your reward or agent loop file"),
-    Fixed(f"{_MODEL}.lora_rank", (0,), "all weights are trained in this version: lora_rank=0"),
-    Fixed(f"{_MODEL}.lora.rank", (0,), "all weights are trained in this version: lora.rank=0"),
-    *(
-        Fixed(f"{_MODEL}.{key}", (None,), "merge the adapter into the model first")
-        for key in ("lora_adapter_path", "lora.adapter_path")
-    ),
+    Mapped(f"{_MODEL}.lora_rank", "model.lora_rank", 0),
+    Mapped(f"{_MODEL}.lora_alpha", "model.lora_alpha", 16),
+    Mapped(f"{_MODEL}.target_modules", "model.target_modules", "all-linear", note="names or the ends of names"),
+    Mapped(f"{_MODEL}.exclude_modules", "model.exclude_modules"),
+    Mapped(f"{_MODEL}.lora_adapter_path", "model.lora_adapter_path", read=expand_home),
+    *lora_section(f"{_MODEL}.lora"),
+    Mapped(f"{_MODEL}.lora.exclude_modules", "model.exclude_modules"),
+    Mapped(f"{_MODEL}.lora.adapter_path", "model.lora_adapter_path", read=expand_home),
+    Fixed(f"{_MODEL}.lora.dropout", (0,), "adapters are trained without dropout, as the rest of the policy"),
+    Hint(f"{_MODEL}.lora.*", "adapters go from backend to engine as they are"),
     Fixed(f"{_MODEL}.mtp.enable", (None, False), "leave it out: not in this version"),
     Hint(f"{_MODEL}.mtp.*", "no effect without mtp.enable"),
-    *(Hint(f"{_MODEL}.{key}", _NO_LORA) for key in ("lora_alpha", "target_modules", "exclude_modules", "lora.*")),
     *(
         Hint(f"{_MODEL}.{key}", _SPEED)
         for key in (

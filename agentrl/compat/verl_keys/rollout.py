@@ -40,12 +40,16 @@ SAMPLING: tuple[Row, ...] = (
     Mapped(f"{_VAL}.top_k", "rollout.val_kwargs.top_k", -1),
     Fixed(f"{_ROLLOUT}.do_sample", (True,), "a policy is trained on what it samples: do_sample=True"),
     Fixed(f"{_ROLLOUT}.ignore_eos", (False,), "leave it out: a turn ends at the end-of-turn token"),
+    Fixed(f"{_ROLLOUT}.use_fire_sampling", (False,), "leave it out: not in this version"),
+    Fixed(f"{_ROLLOUT}.skip_rollout", (False,), "leave it out: trainer.mode=train_only trains on saved rollouts"),
     Fixed(f"{_ROLLOUT}.over_sample_rate", (0,), "set it to 0: every rollout that was asked for is used"),
     Fixed(f"{_ROLLOUT}.enable_rollout_routing_replay", (False,), "leave it out: not in this version"),
     *(
         Fixed(f"{_ROLLOUT}.{key}", (None,), "leave it out: not in this version")
-        for key in ("quantization", "quantization_config_file", "mtp.*", "qat.*")
+        for key in ("quantization", "quantization_config_file")
     ),
+    *(Fixed(f"{_ROLLOUT}.{key}.enable", (None, False), "leave it out: not in this version") for key in ("mtp", "qat")),
+    *(Hint(f"{_ROLLOUT}.{key}.*", f"no effect without {key}.enable") for key in ("mtp", "qat")),
     *(
         Fixed(f"{_ROLLOUT}.{key}", (1,), "set it to 1: one engine on one device in this version", _ONE_DEVICE)
         for key in (
@@ -75,6 +79,7 @@ TURNS: tuple[Row, ...] = (
     Mapped(f"{_TURNS}.interaction_config_path", "rollout.multi_turn.interaction_config_path", read=expand_home),
     Mapped(f"{_TURNS}.format", "rollout.multi_turn.format", "hermes"),
     Mapped(f"{_TURNS}.max_assistant_turns", "rollout.multi_turn.max_assistant_turns"),
+    Mapped(f"{_TURNS}.max_turns", "rollout.multi_turn.max_assistant_turns", note="older name"),
     Mapped(
         f"{_TURNS}.max_user_turns",
         (),
@@ -140,6 +145,8 @@ SERVING: tuple[Row, ...] = (
             "disaggregation.*",
             "router_config_path",
             "limit_images",
+            "layer_name_map.*",
+            "skip_dump_dir",
         )
     ),
     Hint(f"{_ROLLOUT}.seed", "every random number comes from trainer.seed"),

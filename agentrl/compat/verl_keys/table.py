@@ -30,6 +30,12 @@ def find(key: str) -> Row | None:
     return Mapped(key, key) if key in own_keys() else None
 
 
+def targets(key: str) -> frozenset[str]:
+    """agentrl's keys that a verl key sets; none where it is no mapped one."""
+    row = find(key)
+    return frozenset(row.names) if isinstance(row, Mapped) else frozenset()
+
+
 def is_leaf(key: str) -> bool:
     """Whether a mapping given for `key` is its value, and not a section of further keys."""
     return isinstance(BY_KEY.get(key), Mapped) or key in own_keys()

@@ -25,7 +25,7 @@ def read_loggers(value: object) -> tuple[str, ...]:
     valid = choices("trainer.logger")
     for name in names:
         if name not in valid and name not in _LOGGERS:
-            raise ConfigError(f"there is no logger '{name}': {suggestion(str(name), [*valid, *_LOGGERS])}")
+            raise ConfigError(f"there is no logger '{name}': {suggestion(str(name), {*valid, *_LOGGERS})}")
     return tuple(dict.fromkeys(name for name in [*names, "jsonl"] if name in valid))
 
 
@@ -39,6 +39,12 @@ def _list(value: object) -> list[str]:
     if not isinstance(value, list | tuple):
         raise ConfigError(f"expected a name or a list of names, got {value!r}")
     return [str(item) for item in value]
+
+
+def _mode(value: object) -> str:
+    if str(value).lower() not in ("true", "false"):
+        raise ConfigError(f"expected true or false, got {value!r}")
+    return "val_only" if str(value).lower() == "true" else "train"
 
 
 def _device(value: object) -> Mapping[str, object]:
@@ -92,7 +98,7 @@ TRAINER: tuple[Row, ...] = (
         for part in ("rollout", "rollout_tq", "async_rollout")
     ),
     Hint("skip.*", "no effect without its enable"),
-    Fixed("trainer.val_only", (False,), "use `agentrl eval --verl`"),
+    Mapped("trainer.val_only", "trainer.mode", read=_mode, note="true is trainer.mode=val_only: validate once and end"),
     Fixed("trainer.resume_from_path", (None, ""), "put the run's folder into trainer.default_local_dir"),
     Fixed("trainer.v1.trainer_mode", (None, "sync"), "training is on-policy in this version: sync"),
     Fixed("trainer.checkpoint_callback_class", (None,), "leave it out: not in this version"),
@@ -107,6 +113,7 @@ TRAINER: tuple[Row, ...] = (
     *(
         Hint(f"trainer.{key}", _KEPT)
         for key in (
+            "max_ckpt_to_keep",
             "max_actor_ckpt_to_keep",
             "max_critic_ckpt_to_keep",
             "del_local_ckpt_after_load",

@@ -22,7 +22,7 @@ def translate(nested: Mapping[str, object]) -> Draft:
     Raises:
         ConfigError: unknown keys, values that cannot be honoured, keys that contradict each other; a line each.
     """
-    draft = Draft(dict(flattened(nested)))
+    draft = Draft({key: value for key, value in flattened(nested) if not _class_of_verls(key, value)})
     problems: list[str] = []
     for key, default in DEFAULTS.items():
         if key not in draft.given:
@@ -67,6 +67,11 @@ def in_verls_words(message: str, said_as: Mapping[str, str]) -> str:
         return f"'{names.get(match[1], match[1])}"
 
     return re.sub(r"'([\w.]+)(?=['=])", renamed, message)
+
+
+def _class_of_verls(key: str, value: object) -> bool:
+    """Whether this says which class of verl's holds a section, as its own YAML does everywhere."""
+    return key.endswith("_target_") and str(value).startswith("verl.")
 
 
 def _take(draft: Draft, key: str, value: object) -> list[str]:

@@ -1,0 +1,72 @@
+"""Weights that stay as they are: chosen by name, and recognised when a run goes on."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+import torch
+
+from agentrl.engines.base import WeightStream
+from agentrl.errors import ConfigError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+def freeze_modules(model: PreTrainedModel, patterns: Sequence[str]) -> None:
+    """Keep gradients off every parameter whose name, or that of a module around it, fits one of `patterns`.
+
+    Tied weights are one parameter under several names: they are frozen where any of them fits.
+
+    Raises:
+        ConfigError: a pattern fits nothing, or nothing is left to train.
+    """
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    for pattern in patterns:
+        fitting = [value for name, value in parameters.items() if any(fnmatchcase(n, pattern) for n in _around(name))]
+        if not fitting:
+            names = {around for name in parameters for around in _around(name)}
+            (nearest,) = difflib.get_close_matches(pattern, sorted(names), n=1, cutoff=0)
+            raise ConfigError(f"'actor.freeze_modules': nothing is called '{pattern}': the nearest name is '{nearest}'")
+        for value in fitting:
+            value.requires_grad_(False)
+    if not any(value.requires_grad for value in parameters.values()):
+        raise ConfigError("'actor.freeze_modules' leaves nothing to train")
+
+
+def changing_weights(model: PreTrainedModel) -> WeightStream:
+    """The live weights that training can change, detached, not copied; tied weights come once.
+
+    All weights and buffers of a model that is trained whole, or only read.
+    """
+    parameters = list(model.named_parameters())
+    trained = [(name, value) for name, value in parameters if value.requires_grad]
+    if trained and len(trained) < len(parameters):
+        yield from ((name, value.detach()) for name, value in trained)
+        return
+    every_name = dict(model.named_parameters(remove_duplicate=False))
+    buffers = [(name, value) for name, value in model.state_dict().items() if name not in every_name]
+    yield from ((name, value.detach()) for name, value in [*parameters, *buffers])
+
+
+def fingerprint(model: PreTrainedModel) -> str:
+    """A digest of the weights that are not trained, the same on every device; equal weights have equal ones."""
+    digest = hashlib.sha256()
+    for name, value in model.named_parameters():
+        if not value.requires_grad:
+            bits = value.detach().view(_INTEGERS[value.element_size()])
+            digest.update(f"{name} {value.dtype} {int(bits.sum(dtype=torch.int64))}".encode())
+    return digest.hexdigest()
+
+
+def _around(name: str) -> Iterator[str]:
+    """model.layers.0 -> model, model.layers, model.layers.0."""
+    return accumulate(name.split("."), "{}.{}".format)
+
+
+_INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}

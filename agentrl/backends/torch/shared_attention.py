@@ -1,0 +1,95 @@
+"""Attention of packed tokens, in which samples share the keys and values of their prompt.
+
+Axes: M packed tokens, R rows, C columns, W keys a row, H query heads, K key-value heads, D head size.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
+from transformers import AttentionInterface
+
+from agentrl.backends.torch.layout import Grid, Layout
+from agentrl.models.attention import HARMLESS, UnfaithfulError, explicit_attention
+
+SHARED = "agentrl_shared"
+"""Name of our attention; no mask function is registered under it, so transformers builds no mask for it."""
+
+
+def shared_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    packed_layout: Layout | None = None,
+    **others: object,
+) -> tuple[Tensor, None]:
+    """Each token of queries [1, H, M, D] looks at those keys [1, K, M, D] that `packed_layout` gives it.
+
+    The layout comes as an argument all the way from the model's own: where layers are computed again in the backward
+    pass, nothing else reaches them, as that may run on another thread.
+
+    Raises:
+        UnfaithfulError: the layer passes something that is not understood here.
+    """
+    layer: int = getattr(module, "layer_idx", -1)
+    # whatever is given without being understood must not be ignored: it would change the numbers
+    unknown = {name for name, given in others.items() if given is not None} - HARMLESS
+    if packed_layout is None or layer not in packed_layout.windows:
+        raise UnfaithfulError(f"layer {layer} does not hand its arguments on to its attention")
+    if attention_mask is not None or unknown:
+        raise UnfaithfulError(f"layer {layer} passes to its attention what is not understood: {sorted(unknown)}")
+    window = packed_layout.windows[layer]
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    query, key, value = (states[0].transpose(0, 1) for states in (query, key, value))
+    attended = [_attend(grid, query, key, value, window, scale, softcap, s_aux) for grid in packed_layout.grids]
+    return torch.cat(attended).index_select(0, packed_layout.cells)[None], None
+
+
+def _attend(
+    grid: Grid,
+    query_MHD: Tensor,
+    key_MKD: Tensor,
+    value_MKD: Tensor,
+    window: int | None,
+    scale: float,
+    softcap: float | None,
+    sinks: Tensor | None,
+) -> Tensor:
+    """[R * C, H, D] of one grid."""
+    num_rows, num_columns, num_keys = grid.shape
+    query, key, value = (
+        tokens.index_select(0, cells).view(num_rows, width, *tokens.shape[1:]).transpose(1, 2)
+        for tokens, cells, width in (
+            (query_MHD, grid.queries, num_columns),
+            (key_MKD, grid.keys, num_keys),
+            (value_MKD, grid.keys, num_keys),
+        )
+    )
+    explicit = softcap is not None or sinks is not None
+    causal = grid.causal and not explicit and (window is None or window >= num_keys)
+    bias = None if causal else grid.bias(window, _computed_dtype(query))
+    if explicit or (bias is not None and query.device.type != "cpu"):  # kernels of a GPU take no bias with shared heads
+        key, value = (states.repeat_interleave(query.shape[1] // key.shape[1], dim=1) for states in (key, value))
+    if explicit:
+        attended = explicit_attention(query, key, value, cast(Tensor, bias), scale, softcap, sinks)
+    else:
+        attended = scaled_dot_product_attention(
+            query, key, value, attn_mask=bias, is_causal=causal, scale=scale, enable_gqa=query.shape[1] != key.shape[1]
+        )
+    return attended.transpose(1, 2).flatten(0, 1)
+
+
+def _computed_dtype(tensor: Tensor) -> torch.dtype:
+    device = tensor.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else tensor.dtype
+
+
+AttentionInterface.register(SHARED, shared_attention)

@@ -1,0 +1,67 @@
+"""`agentrl export`: a checkpoint as a Hugging Face folder that stands alone, with a LoRA adapter merged in."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+from pathlib import Path
+
+from agentrl.errors import ConfigError
+
+
+def export(options: argparse.Namespace) -> None:
+    """Write the model of `options.checkpoint` into the new folder `options.folder`.
+
+    Raises:
+        ConfigError: the checkpoint is not whole, or the folder is not empty.
+    """
+    folder: Path = options.folder
+    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
+        raise ConfigError(f"'{folder}' is not an empty folder: name a new one")
+    checkpoint = _checkpoint(options.checkpoint)
+    from agentrl.backends.torch.checkpoint import cleared_on_failure  # torch and transformers come with it
+
+    aside = folder.absolute().with_name(f".{folder.absolute().name}.partial")
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.parent.mkdir(parents=True, exist_ok=True)
+    with cleared_on_failure(aside, folder):
+        _write(checkpoint, aside, options.trust_remote_code)
+    if folder.exists():
+        folder.rmdir()
+    aside.rename(folder)
+    print(f"exported {checkpoint} to {folder}")
+
+
+def _checkpoint(path: Path) -> Path:
+    """The folder itself, or the latest checkpoint of a run's folder."""
+    latest = path / "checkpoints" / "latest"
+    found = latest if latest.exists() else path
+    if not found.is_dir():
+        raise ConfigError(f"there is no folder '{path}'")
+    return found.resolve()
+
+
+def _write(checkpoint: Path, folder: Path, trust_remote_code: bool) -> None:
+    from agentrl.backends.torch.checkpoint import STATE_FILE as BACKEND_STATE
+    from agentrl.models.adapter_folder import find_adapter
+    from agentrl.models.folder import check_folder
+    from agentrl.trainer.checkpoint import STATE_FILE as RUN_STATE
+
+    if find_adapter(checkpoint):
+        _merge(checkpoint, folder, trust_remote_code)
+        return
+    check_folder(checkpoint, "checkpoint")
+    shutil.copytree(checkpoint, folder, ignore=shutil.ignore_patterns(BACKEND_STATE.parts[0], RUN_STATE))
+
+
+def _merge(checkpoint: Path, folder: Path, trust_remote_code: bool) -> None:
+    from agentrl.config.model import ModelConfig
+    from agentrl.models.loading import load_tokenizer, quiet_transformers
+    from agentrl.models.merging import merge_adapter
+
+    config = ModelConfig(path=str(checkpoint), trust_remote_code=trust_remote_code)
+    model, tokenizer = merge_adapter(config), load_tokenizer(config)
+    with quiet_transformers():
+        model.save_pretrained(folder)
+    if tokenizer is not None:
+        tokenizer.save_pretrained(folder)

@@ -1,0 +1,123 @@
+"""Prompts that are too long: refused, left out, or their last user text cut."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from agentrl.config.data import DataConfig
+from agentrl.data.fields import FieldError
+from agentrl.data.tasks import TaskTable
+from agentrl.errors import DataError
+from agentrl.messages import Message
+from agentrl.task import Task
+
+Side = Literal["left", "middle", "right"]
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """How prompts are measured and where their text may be cut.
+
+    Attributes:
+        length_of: tokens of a task's prompt as its rollouts begin; raises DataError where the row cannot be used.
+        pieces_of: a text in pieces of about a token.
+        control_tokens: texts that are one token wherever they stand.
+    """
+
+    length_of: Callable[[Task], int]
+    pieces_of: Callable[[str], Sequence[str]]
+    control_tokens: Collection[str] = ()
+
+
+def fit_prompts(tasks: TaskTable, measure: Measure, config: DataConfig) -> tuple[TaskTable, str]:
+    """The tasks with prompts of at most `max_prompt_length` tokens, and a sentence on what was done to longer ones.
+
+    They are left out (`filter_overlong_prompts`), refused (`truncation: error`), or their last user message is cut.
+
+    Raises:
+        DataError: a row that cannot be used, or whose prompt is too long; none left. Names file and row.
+    """
+    limit = config.max_prompt_length
+    lengths = _lengths(tasks, measure.length_of)
+    long = [index for index, length in enumerate(lengths) if length > limit]
+    if not long:
+        return tasks, ""
+    told = f"{len(long)} of {len(lengths)} prompts are longer than {limit} tokens: "
+    if config.filter_overlong_prompts and len(long) < len(lengths):
+        left_out = set(long)
+        return tasks.keep([index for index in range(len(lengths)) if index not in left_out]), f"{told}left out"
+    if config.filter_overlong_prompts or config.truncation == "error":
+        raise DataError(
+            f"{tasks.where(long[0])}: its prompt has {lengths[long[0]]} tokens, data.max_prompt_length is {limit} "
+            f"({len(long)} of {len(lengths)} rows are longer, up to {max(lengths)} tokens): "
+            + ("nothing is left" if config.filter_overlong_prompts else _WAYS_OUT)
+        )
+    cut = {index: _cut(tasks, index, measure, limit, config.truncation) for index in long}
+    return tasks.replace(cut), f"{told}the last user text is cut ({config.truncation})"
+
+
+_WAYS_OUT = "raise it, or set data.filter_overlong_prompts, or data.truncation to left, middle or right"
+
+
+def _lengths(tasks: TaskTable, length_of: Callable[[Task], int]) -> list[int]:
+    lengths = []
+    for index, task in enumerate(tasks):
+        try:
+            lengths.append(length_of(task))
+        except DataError as error:
+            raise DataError(f"{tasks.where(index)}: {error}") from error
+    return lengths
+
+
+def _cut(tasks: TaskTable, index: int, measure: Measure, limit: int, side: Side) -> Task:
+    try:
+        return cut_prompt(tasks[index], measure, limit, side)
+    except (FieldError, DataError) as error:
+        raise DataError(f"{tasks.where(index)}: {error}") from error
+
+
+def cut_prompt(task: Task, measure: Measure, limit: int, side: Side) -> Task:
+    """`task` with so much cut out of its last user message, on `side`, that its prompt has at most `limit` tokens.
+
+    Everything else of the prompt stays as it is: tools, system message, earlier turns, the template's own tokens.
+
+    Raises:
+        FieldError: its prompt is too long even without that text.
+    """
+    users = [index for index, message in enumerate(task.messages) if message["role"] == "user"]
+    text = task.messages[users[-1]].get("content") if users else None
+    length = measure.length_of(task)
+    if not isinstance(text, str):
+        raise FieldError(f"its prompt has {length} tokens, data.max_prompt_length is {limit}, and no user text to cut")
+    pieces = measure.pieces_of(text)
+    num_kept = len(pieces)
+    while length > limit and num_kept:
+        num_kept = max(0, num_kept - (length - limit))  # cut text may tokenize otherwise, so it is measured again
+        kept = _kept(pieces, num_kept, side, measure.control_tokens)
+        task = replace(task, messages=_with_text(task.messages, users[-1], kept))
+        length = measure.length_of(task)
+    if length > limit:
+        raise FieldError(
+            f"its prompt has {length} tokens even without the text of its last user message, "
+            f"data.max_prompt_length is {limit}"
+        )
+    return task
+
+
+def _with_text(messages: Sequence[Message], place: int, text: str) -> list[Message]:
+    changed = messages[place].copy()
+    changed["content"] = text
+    return [*messages[:place], changed, *messages[place + 1 :]]
+
+
+def _kept(pieces: Sequence[str], num_kept: int, side: Side, control_tokens: Iterable[str]) -> str:
+    """`num_kept` pieces of a text cut on `side`; less where both ends together would spell a control token."""
+    num_tail = {"left": num_kept, "middle": num_kept // 2, "right": 0}[side]
+    tail = "".join(pieces[len(pieces) - num_tail :])
+    for num_head in range(num_kept - num_tail, -1, -1):
+        head = "".join(pieces[:num_head])
+        if not any((head + tail).count(token) > head.count(token) + tail.count(token) for token in control_tokens):
+            break
+    return head + tail

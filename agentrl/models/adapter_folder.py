@@ -1,0 +1,64 @@
+"""A LoRA adapter's folder on disk, in peft's layout."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from agentrl.errors import ConfigError
+from agentrl.models.folder import check_safetensors
+
+ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+MOVED = "give the base as model.path, and the adapter as model.lora_adapter_path"
+
+
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """A saved adapter: its folder, and what its `adapter_config.json` says."""
+
+    folder: Path
+    said: dict[str, Any]  # peft's fields, of many types
+
+    @property
+    def base(self) -> str:
+        """Folder or hub name of the model it was trained on.
+
+        Raises:
+            ConfigError: it does not say.
+        """
+        if base := self.said.get("base_model_name_or_path"):
+            return str(base)
+        raise ConfigError(f"'{self.folder}' does not name its base: {MOVED}")
+
+    def weights_file(self) -> Path:
+        """Where its weights are.
+
+        Raises:
+            ConfigError: they are missing or cut off.
+        """
+        file = self.folder / ADAPTER_WEIGHTS
+        if not file.is_file():
+            raise ConfigError(f"cannot load '{self.folder}': there is no {ADAPTER_WEIGHTS}")
+        check_safetensors(file, "adapter")
+        return file
+
+
+def find_adapter(path: str | Path) -> Adapter | None:
+    """The adapter saved in that folder, if it holds one.
+
+    Raises:
+        ConfigError: its configuration cannot be read, or it is no LoRA.
+    """
+    file = Path(path) / ADAPTER_CONFIG
+    if not file.is_file():
+        return None
+    try:
+        said = json.loads(file.read_text())
+        method = said["peft_type"]
+    except (ValueError, KeyError, TypeError):
+        raise ConfigError(f"'{file}' is no configuration of an adapter") from None
+    if method != "LORA":
+        raise ConfigError(f"'{path}' is an adapter of type {method}: LORA is the only one in this version")
+    return Adapter(Path(path), said)

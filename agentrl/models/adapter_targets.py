@@ -1,0 +1,52 @@
+"""Which modules of a model get a LoRA adapter."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch import nn
+from transformers.pytorch_utils import Conv1D
+
+from agentrl.config.model import ModelConfig
+from agentrl.errors import ConfigError, suggestion
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+ALL_LINEAR = "all-linear"
+LINEAR = nn.Linear, Conv1D
+
+
+def adapter_targets(model: PreTrainedModel, config: ModelConfig) -> list[str]:
+    """Full names of the modules that get an adapter, in the model's order.
+
+    Raises:
+        ConfigError: a name fits no module, or one that is not linear, or nothing is left.
+    """
+    ends = {id(model.get_input_embeddings()), id(model.get_output_embeddings())}
+    modules = {name: module for name, module in model.named_modules() if name}
+    chosen = _named(modules, config.exclude_modules, "exclude_modules")
+    if config.target_modules == (ALL_LINEAR,):
+        wanted = {name for name, m in modules.items() if isinstance(m, LINEAR) and id(m) not in ends}
+    else:
+        wanted = _named(modules, config.target_modules, "target_modules")
+    targets = [name for name in modules if name in wanted - chosen]
+    for name in targets:
+        if not isinstance(modules[name], LINEAR) or id(modules[name]) in ends:
+            kind = type(modules[name]).__name__
+            raise ConfigError(f"'model.target_modules': '{name}' ({kind}) is none of the linear modules of the body")
+    if not targets:
+        raise ConfigError("'model.exclude_modules' leaves none of 'model.target_modules'")
+    return targets
+
+
+def _named(modules: dict[str, nn.Module], ends: tuple[str, ...], option: str) -> set[str]:
+    """The modules whose name is, or ends with, one of `ends`."""
+    found: set[str] = set()
+    for end in ends:
+        matches = {name for name in modules if name == end or name.endswith(f".{end}")}
+        if not matches:
+            linear = {name.rpartition(".")[2] for name, m in modules.items() if isinstance(m, LINEAR)}
+            raise ConfigError(f"'model.{option}': the model has no module '{end}': {suggestion(end, linear)}")
+        found |= matches
+    return found

@@ -1,0 +1,179 @@
+"""LoRA adapters (arXiv 2106.09685) by peft: put on a model, written, read, switched off; the base is never changed."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from transformers.pytorch_utils import Conv1D
+
+from agentrl.config.model import ModelConfig
+from agentrl.errors import ConfigError
+from agentrl.models.adapter_folder import ADAPTER_WEIGHTS, Adapter
+from agentrl.models.adapter_targets import adapter_targets
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+PREFIX = "base_model.model."  # peft's, of the names in its files
+NOT_TAKEN = {"bias": "none", "modules_to_save": None, "trainable_token_indices": None, "layer_replication": None}
+"""What else an adapter may change, with the value that changes nothing."""
+
+
+def check_peft() -> None:
+    """Raise a ConfigError that says how to install peft, where it is missing."""
+    if importlib.util.find_spec("peft") is None:
+        raise ConfigError("LoRA needs peft: pip install 'agentrl[lora]'")
+
+
+def has_adapter(model: nn.Module) -> bool:
+    """Whether an adapter was put on this model."""
+    return hasattr(model, "peft_config")
+
+
+def add_new_adapter(model: PreTrainedModel, config: ModelConfig, base: str) -> None:
+    """Put a new adapter on `model`: A is random, B is 0, so the model answers as before. It alone requires gradients.
+
+    Args:
+        base: what `model` was loaded from; kept in the adapter's configuration.
+
+    Raises:
+        ConfigError: `target_modules` or `exclude_modules` name none of its modules, or one that is not linear.
+    """
+    from peft import LoraConfig
+
+    targets = adapter_targets(model, config)
+    lora = LoraConfig(
+        r=config.lora_rank,
+        lora_alpha=int(config.lora_alpha) if config.lora_alpha % 1 == 0 else config.lora_alpha,  # others expect int
+        target_modules=targets,
+        fan_in_fan_out=isinstance(model.get_submodule(targets[0]), Conv1D),
+        task_type="CAUSAL_LM",
+    )
+    _inject(model, lora, base)
+
+
+def add_saved_adapter(model: PreTrainedModel, adapter: Adapter, config: ModelConfig, base: str) -> None:
+    """Put a saved adapter on `model`; it alone requires gradients. `base` as in `add_new_adapter`.
+
+    Raises:
+        ConfigError: it does not fit the model, `config` says another rank or alpha, or it changes more than agentrl can
+            switch off again.
+    """
+    from peft import LoraConfig
+
+    for field, neutral in NOT_TAKEN.items():
+        if adapter.said.get(field) not in (neutral, None, []):
+            raise ConfigError(f"'{adapter.folder}' has '{field}', which goes beyond LoRA: merge it (agentrl export)")
+    _check_options(adapter, config)
+    try:
+        _inject(model, LoraConfig.from_pretrained(str(adapter.folder)), base)
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"'{adapter.folder}' does not fit its base: {str(error).splitlines()[0]}") from error
+    read_adapter(model, adapter)
+
+
+def read_adapter(model: PreTrainedModel, adapter: Adapter) -> None:
+    """Replace the values of the model's adapter by those of a saved one.
+
+    Raises:
+        ConfigError: it is torn, or has other modules, ranks or scales.
+    """
+    from peft import set_peft_model_state_dict
+    from safetensors.torch import load_file
+
+    file = adapter.weights_file()
+    own = model.peft_config["default"]
+    for field, value in (("r", own.r), ("lora_alpha", own.lora_alpha), ("use_rslora", own.use_rslora)):
+        if adapter.said.get(field, value) != value:
+            raise ConfigError(f"'{adapter.folder}' has {field}={adapter.said[field]}, and this run {value}")
+    try:
+        found = set_peft_model_state_dict(model, load_file(file))
+    except (RuntimeError, KeyError) as error:
+        raise ConfigError(f"'{file}' does not fit the model: {' '.join(str(error).split())[:200]}") from error
+    lacking = {name for name, _ in adapter_parameters(model)} & set(found.missing_keys)
+    for name in sorted([*found.unexpected_keys, *lacking])[:1]:
+        raise ConfigError(f"'{file}' does not fit the model's adapter: '{name}' is in one of them only")
+
+
+def write_adapter(model: PreTrainedModel, folder: Path) -> None:
+    """Write the model's adapter into `folder` as peft does."""
+    from peft import get_peft_model_state_dict
+    from safetensors.torch import save_file
+
+    values = get_peft_model_state_dict(model, save_embedding_layers=False)
+    contiguous = {f"{PREFIX}{name}": value.contiguous() for name, value in values.items()}
+    save_file(contiguous, folder / ADAPTER_WEIGHTS, metadata={"format": "pt"})
+    model.peft_config["default"].save_pretrained(str(folder))
+
+
+def adapter_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    """The adapter's parameters, by name; none of a model without one."""
+    for name, value in model.named_parameters():
+        if ".lora_" in name and has_adapter(model):
+            yield name, value
+
+
+@contextmanager
+def adapter_off(model: nn.Module) -> Iterator[None]:
+    """The base alone, for a while. What requires gradients is the same afterwards."""
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    layers = [layer for layer in model.modules() if isinstance(layer, BaseTunerLayer)]
+    trained = [(value, value.requires_grad) for value in model.parameters()]
+    for layer in layers:
+        layer.enable_adapters(False)
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.enable_adapters(True)  # which would have all of them trained
+        for value, was in trained:
+            value.requires_grad_(was)
+
+
+@contextmanager
+def adapter_shaken(model: nn.Module) -> Iterator[None]:
+    """Random numbers in place of an adapter's zeros, for a while: a check of a new one would not see it otherwise."""
+    generator = torch.Generator().manual_seed(0)
+    zeros = [value for _, value in adapter_parameters(model) if not value.any()]
+    for value in zeros:
+        _fill(value, torch.randn(value.shape, generator=generator) * 0.02)
+    try:
+        yield
+    finally:
+        for value in zeros:
+            _fill(value, torch.zeros(()))
+
+
+@torch.no_grad()
+def _fill(value: nn.Parameter, source: Tensor) -> None:
+    value.copy_(source)
+
+
+def _inject(model: PreTrainedModel, lora: Any, base: str) -> None:  # a LoraConfig: peft is optional
+    from peft import inject_adapter_in_model
+
+    lora.base_model_name_or_path = str(Path(base).resolve()) if Path(base).is_dir() else base
+    lora.inference_mode = False  # as peft saves it, it would not be trained
+    inject_adapter_in_model(lora, model)
+    for _, value in adapter_parameters(model):
+        value.data = value.data.to(torch.promote_types(value.dtype, torch.float32))  # bfloat16 loses small updates
+    model.eval()
+
+
+def _check_options(adapter: Adapter, config: ModelConfig) -> None:
+    """The adapter brings its rank and alpha; other ones that the configuration names would have no effect."""
+    fields = type(config).model_fields
+    for option, field in (("lora_rank", "r"), ("lora_alpha", "lora_alpha")):
+        value = getattr(config, option)
+        if value not in (adapter.said.get(field), fields[option].get_default()):
+            raise ConfigError(
+                f"'model.{option}={value:g}' contradicts the adapter '{adapter.folder}', which has"
+                f" {adapter.said.get(field)}: leave it out"
+            )

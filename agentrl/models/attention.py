@@ -1,0 +1,136 @@
+"""Another attention in place of a model's own, and what masks the model gives to its layers.
+
+Used where keys and values do not stand as transformers expects: cached (engines) or shared (backends).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface, PretrainedConfig, PreTrainedModel
+from transformers.masking_utils import sdpa_mask
+
+MaskFunction = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+"""Whether a query sees a key: of (batch, head, query position, key position), as in transformers' masking_utils."""
+
+PROBE = "agentrl_probe"
+
+HARMLESS = {"dropout", "is_causal", "sliding_window", "position_ids", "use_cache", "cache_position", "return_dict"}
+HARMLESS |= {"output_attentions", "output_hidden_states", "output_router_logits", "num_items_in_batch"}
+"""What layers pass that changes nothing here: windows are read from the masks at load, the rest is for training."""
+
+
+class UnfaithfulError(Exception):
+    """This model's attention cannot be reproduced in another way; the text says why."""
+
+
+def configs_of(model: PreTrainedModel) -> list[PretrainedConfig]:
+    """Every configuration that a layer of the model may read its attention from."""
+    found = {id(part.config): part.config for part in model.modules() if isinstance(part, PreTrainedModel)}
+    for part in model.modules():
+        if isinstance(config := getattr(part, "config", None), PretrainedConfig):
+            found[id(config)] = config
+    return list(found.values())
+
+
+@contextmanager
+def attention_implementation(configs: Sequence[PretrainedConfig], name: str) -> Iterator[None]:
+    """Attention `name` inside the block, and what it was before after it.
+
+    The internal field is set because the public one is made for loading: it walks sub-configurations and checks names.
+    """
+    before = [config._attn_implementation_internal for config in configs]
+    for config in configs:
+        config._attn_implementation_internal = name
+    try:
+        yield
+    finally:
+        for config, implementation in zip(configs, before, strict=True):
+            config._attn_implementation_internal = implementation
+
+
+def explicit_attention(
+    query: Tensor, keys: Tensor, values: Tensor, bias: Tensor, scale: float, softcap: float | None, sinks: Tensor | None
+) -> Tensor:
+    """Attention written out, for scores that are capped (Gemma 2) or compete with a learned sink (gpt-oss).
+
+    Args:
+        query: [R, K, Q, D], the Q = C * G queries of C tokens whose G heads share a key head, token by token.
+        keys, values: [R, K, W, D].
+        bias: [R, 1, Q, W], added to the scores.
+        sinks: [K * G], one score a query head.
+    """
+    scores = query @ keys.transpose(2, 3) * scale
+    if softcap is not None:
+        scores = torch.tanh(scores / softcap) * softcap
+    scores = scores + bias
+    if sinks is not None:
+        rows, key_heads, queries, _ = scores.shape
+        shared = sinks.reshape(1, key_heads, 1, -1).expand(rows, -1, queries * key_heads // sinks.numel(), -1)
+        scores = torch.cat([scores, shared.reshape(rows, key_heads, queries, 1).to(scores.dtype)], dim=-1)
+    weights = torch.softmax(scores, dim=-1, dtype=torch.promote_types(scores.dtype, torch.float32)).to(values.dtype)
+    return weights[..., : keys.shape[2]] @ values
+
+
+class _MaskReader:
+    """Records which mask transformers makes for which layer of a plain forward."""
+
+    def __init__(self) -> None:
+        self.windows: dict[int, int | None] = {}
+        self._masks: list[tuple[Tensor, MaskFunction, int | None]] = []
+
+    # Any: both methods have whatever signature transformers calls them with
+    def make_mask(self, *args: Any, mask_function: MaskFunction, **kwargs: Any) -> Tensor:
+        """A mask, remembered by its tensor."""
+        kwargs["allow_is_causal_skip"] = False
+        mask: Tensor = sdpa_mask(*args, mask_function=mask_function, **kwargs)
+        self._masks.append((mask, mask_function, kwargs.get("local_size")))
+        return mask
+
+    def attend(
+        self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **kwargs: Any
+    ) -> tuple[Tensor, None]:
+        """Record the layer; its output is of no interest."""
+        layer = getattr(module, "layer_idx", None)
+        known = [(function, size) for mask, function, size in self._masks if mask is attention_mask]
+        if not isinstance(layer, int) or layer in self.windows or not known:
+            raise UnfaithfulError(f"layer {layer} of {type(module).__name__} does not use transformers' causal masks")
+        self.windows[layer] = _window_of(*known[0])  # of masks in use only: Qwen2-MoE makes one of width 0 besides
+        return value.new_zeros(1, query.shape[2], query.shape[1], value.shape[3]), None
+
+
+def learn_windows(model: PreTrainedModel) -> dict[int, int | None]:
+    """Layer -> sliding window, from the masks transformers would use; None for full attention.
+
+    Raises:
+        UnfaithfulError: a layer has another mask, or there is no attention layer that could be read.
+    """
+    reader = _MaskReader()
+    AttentionInterface.register(PROBE, reader.attend)
+    AttentionMaskInterface.register(PROBE, reader.make_mask)
+    with attention_implementation(configs_of(model), PROBE):
+        model(input_ids=torch.zeros(1, 4, dtype=torch.long, device=model.device), use_cache=False)
+    if not reader.windows:
+        raise UnfaithfulError("its layers do not use transformers' attention interface")
+    return reader.windows
+
+
+def _window_of(mask_function: MaskFunction, local_size: int | None) -> int | None:
+    """The window of a mask, None for a plain causal one.
+
+    Raises:
+        UnfaithfulError: it is neither, such as attention in chunks.
+    """
+    far = 4 * (local_size or 64)
+    queries = torch.linspace(0, far - 1, 61).long()[:, None]
+    keys = torch.cat([torch.linspace(0, far - 1, 67).long(), queries[:, 0], queries[:, 0] - (local_size or 0)])
+    keys = keys.clamp(min=0)[None]
+    zero = torch.zeros((), dtype=torch.long)
+    expected = (keys <= queries) & (keys > queries - (local_size or far))
+    if not torch.equal(mask_function(zero, zero, queries, keys).expand_as(expected), expected):
+        raise UnfaithfulError("a layer's mask is neither causal nor a causal sliding window")
+    return local_size

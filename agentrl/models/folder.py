@@ -1,0 +1,72 @@
+"""A model's folder on disk: whether it is whole, said before anything is loaded from it."""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+
+from agentrl.errors import ConfigError
+
+CONFIG_FILE = "config.json"
+WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
+"""Weights in one file; `<name>.index.json` beside it lists the files where there are several."""
+MAX_HEADER = 100_000_000
+"""Bytes of the longest header that safetensors reads."""
+
+
+def check_folder(path: Path, key: str) -> None:
+    """Refuse a folder that holds no whole model of Hugging Face's layout.
+
+    Args:
+        key: of the configuration, which the folder came from.
+
+    Raises:
+        ConfigError: names the file that is missing or cut off.
+    """
+    if not path.is_dir():
+        raise ConfigError(f"{key}: there is no folder '{path}'")
+    if not (path / CONFIG_FILE).is_file():
+        raise ConfigError(f"{key}: cannot load '{path}': there is no {CONFIG_FILE}")
+    for file in _weight_files(path, key):
+        if not file.is_file():
+            raise ConfigError(f"{key}: cannot load '{path}': there is no {file.name}, which its index names")
+        check_safetensors(file, key)
+
+
+def check_safetensors(file: Path, key: str) -> None:
+    """Refuse a safetensors file that does not hold what its header lists (https://huggingface.co/docs/safetensors).
+
+    Raises:
+        ConfigError: it is cut off, or something else under that name.
+    """
+    if file.suffix != ".safetensors":
+        return
+    size = file.stat().st_size
+    try:
+        with file.open("rb") as opened:
+            (header_size,) = struct.unpack("<Q", opened.read(8))
+            if header_size > MAX_HEADER:
+                raise ValueError("text, such as a pointer to a file that was not fetched")
+            header = json.loads(opened.read(header_size)) if header_size < size else {}
+        ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
+    except (struct.error, ValueError, KeyError, TypeError, AttributeError):
+        raise ConfigError(f"{key}: cannot load '{file}': it is no safetensors file") from None
+    if (whole := 8 + header_size + max(ends, default=0)) != size:
+        raise ConfigError(f"{key}: cannot load '{file}': it has {size} of {whole} bytes; copy it again")
+
+
+def _weight_files(path: Path, key: str) -> list[Path]:
+    for name in WEIGHT_FILES:
+        if (path / name).is_file():
+            return [path / name]
+        if (index := path / f"{name}.index.json").is_file():
+            return [path / shard for shard in _shards(index, key)]
+    raise ConfigError(f"{key}: cannot load '{path}': there are no weights ({' or '.join(WEIGHT_FILES)})")
+
+
+def _shards(index: Path, key: str) -> list[str]:
+    try:
+        return sorted(set(json.loads(index.read_text())["weight_map"].values()))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise ConfigError(f"{key}: cannot load '{index}': it is no index of weights; copy it again") from None

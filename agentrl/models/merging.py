@@ -1,0 +1,37 @@
+"""An adapter and its base as one model."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+import torch
+
+from agentrl.config.model import ModelConfig
+from agentrl.errors import ConfigError
+from agentrl.models.adapter_folder import find_adapter
+from agentrl.models.adapters import check_peft
+from agentrl.models.loading import load_model
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+def merge_adapter(config: ModelConfig) -> PreTrainedModel:
+    """The model whose weights are those of the base with the adapter `config.path` added in, W + (alpha / r) B A.
+
+    Raises:
+        ConfigError: the base is not there, or the adapter does not fit it.
+    """
+    check_peft()
+    from peft import PeftModel
+
+    adapter = find_adapter(config.path)
+    assert adapter  # who calls has looked
+    adapter.weights_file()
+    base_config = config.model_copy(update={"path": adapter.base})
+    base = load_model(base_config, torch.device("cpu"), key=f"base of '{config.path}'")
+    try:
+        model = PeftModel.from_pretrained(base, config.path)
+    except (RuntimeError, ValueError, OSError) as error:
+        raise ConfigError(f"'{config.path}' does not fit its base: {' '.join(str(error).split())[:200]}") from error
+    return cast("PreTrainedModel", model.merge_and_unload())

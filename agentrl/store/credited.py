@@ -1,0 +1,41 @@
+"""Which advantages belong to which trajectory."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+
+from agentrl.samples import Sample
+from agentrl.trajectory import Group, Trajectory
+
+Advantages = Sequence[float] | None
+"""One a token of a trajectory, or None where it was not trained on."""
+
+
+def advantages_of(groups: Sequence[Group], samples: Sequence[Sample]) -> Iterator[list[Advantages]]:
+    """For each rollout the advantages of each of its trajectories.
+
+    Samples stand in the order of their trajectories and their `rollout_id` is `uid/number`, as
+    `algos.credit.samples_of` makes them; any trajectory may lack one.
+
+    Raises:
+        ValueError: at the end, a sample belongs to none of the trajectories.
+    """
+    waiting = deque(samples)
+    for group in groups:
+        for number, rollout in enumerate(group.rollouts):
+            rollout_id = f"{group.uid}/{number}"
+            yield [
+                waiting.popleft().advantages if waiting and _is_of(waiting[0], rollout_id, trajectory) else None
+                for trajectory in rollout.trajectories
+            ]
+    if waiting:
+        raise ValueError(f"a sample of rollout '{waiting[0].rollout_id}' belongs to no trajectory of the groups")
+
+
+def _is_of(sample: Sample, rollout_id: str, trajectory: Trajectory) -> bool:
+    return (
+        sample.rollout_id == rollout_id
+        and list(sample.token_ids) == list(trajectory.token_ids)
+        and list(sample.loss_mask[1:]) == trajectory.loss_mask[1:]  # the first token is never trained
+    )

@@ -1,0 +1,101 @@
+"""One Parquet file of trajectories: written, checked, and read row group by row group."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from agentrl.errors import DataError
+from agentrl.store.decode import StoredRollout, stored_rollouts
+from agentrl.store.query import FILTERS, Query
+from agentrl.store.schema import PROVENANCE_KEY, SCHEMA, VERSION, VERSION_KEY
+from agentrl.store.text import original, writable
+
+
+def write_batches(file: BinaryIO, batches: Iterable[pa.RecordBatch], provenance: Mapping[str, str]) -> None:
+    """Write each batch as a row group."""
+    kept = {f"{PROVENANCE_KEY}{name}": value for name, value in provenance.items()}
+    metadata = {writable(name): writable(value) for name, value in {VERSION_KEY: VERSION, **kept}.items()}
+    with pq.ParquetWriter(
+        file,
+        SCHEMA.with_metadata(metadata),
+        compression="zstd",
+        use_dictionary=False,  # tried on numbers of tokens it costs time and room; what repeats, zstd finds
+        write_statistics=list(FILTERS),
+        write_page_checksum=True,
+    ) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+
+
+def open_file(path: Path) -> pq.ParquetFile:
+    """Open a file of trajectories; the caller closes it.
+
+    Raises:
+        DataError: it is damaged, something else, of a version that is not known here, or lacks a column.
+    """
+    with _reading(path):
+        file = pq.ParquetFile(path, page_checksum_verification=True)
+    try:
+        _check(path, file.schema_arrow)
+    except DataError:
+        file.close()
+        raise
+    return file
+
+
+def read_provenance(file: pq.ParquetFile) -> dict[str, str]:
+    """What the file was written with."""
+    entries = {original(key.decode()): original(value.decode()) for key, value in file.schema_arrow.metadata.items()}
+    return {key.removeprefix(PROVENANCE_KEY): value for key, value in entries.items() if key.startswith(PROVENANCE_KEY)}
+
+
+def matching_rollouts(path: Path, query: Query, columns: list[str] | None) -> Iterator[StoredRollout]:
+    """The rollouts that `query` wants, in the order written; a row group is decoded when it is reached.
+
+    Raises:
+        DataError: the file cannot be read.
+    """
+    with open_file(path) as file:
+        for number in range(file.num_row_groups):
+            with _reading(path):
+                rollouts = list(stored_rollouts(_matching_rows(file, number, query, columns)))
+            yield from rollouts
+
+
+def _matching_rows(file: pq.ParquetFile, number: int, query: Query, columns: list[str] | None) -> pa.Table:
+    """The wanted rows of a row group. The columns of the query are read first, the others only if a row is wanted."""
+    if not query.may_match(file.metadata.row_group(number)):
+        return SCHEMA.empty_table()
+    if not query.columns:
+        return file.read_row_group(number, columns)
+    rows = query.rows(file.read_row_group(number, query.columns))
+    return file.read_row_group(number, columns).take(rows) if len(rows) else SCHEMA.empty_table()
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (pa.ArrowException, OSError, ValueError) as error:
+        line = " ".join(str(error).split())
+        raise DataError(f"{path}: not a readable file of trajectories: {line}") from error
+
+
+def _check(path: Path, schema: pa.Schema) -> None:
+    version = (schema.metadata or {}).get(VERSION_KEY.encode())
+    if version is None:
+        raise DataError(f"{path}: not a file of trajectories: its metadata has no '{VERSION_KEY}'")
+    if version != VERSION.encode():
+        raise DataError(f"{path}: its schema is of version {version.decode()}, this agentrl reads version {VERSION}")
+    for field in SCHEMA:
+        index = schema.get_field_index(field.name)
+        if index < 0:
+            raise DataError(f"{path}: it has no column '{field.name}'")
+        if schema.field(index).type != field.type:
+            raise DataError(f"{path}: column '{field.name}' is {schema.field(index).type}, expected {field.type}")

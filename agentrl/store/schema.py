@@ -1,0 +1,100 @@
+"""What a file of trajectories holds: its columns, and the version that names them.
+
+Text is UTF-8 as `agentrl.store.text` writes it. JSON is for what has no fixed shape: messages, and what a dataset
+brings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pyarrow as pa
+
+VERSION = "1"
+VERSION_KEY = "agentrl.schema_version"
+PROVENANCE_KEY = "agentrl.provenance."
+
+
+def _fields(types: Mapping[str, pa.DataType], nullable: tuple[str, ...] = ()) -> list[pa.Field]:
+    return [pa.field(name, kind, nullable=name in nullable) for name, kind in types.items()]
+
+
+def _list_of(kind: pa.DataType) -> pa.DataType:
+    return pa.list_(pa.field("element", kind, nullable=False))
+
+
+_TEXT, _INTEGER, _FLOAT = pa.string(), pa.int64(), pa.float64()
+_JSON = _TEXT
+_BY_NAME = pa.map_(_TEXT, pa.field("value", _FLOAT, nullable=False))
+
+SPAN = pa.struct(_fields({"version": _INTEGER, "num_tokens": _INTEGER}))
+SEGMENT = pa.struct(
+    _fields(
+        {
+            "author": _TEXT,
+            "token_ids": _list_of(pa.int32()),
+            "logprobs": _list_of(_FLOAT),
+            "policy_versions": _list_of(SPAN),
+            "temperature": _FLOAT,
+            "media": _list_of(_TEXT),
+        },
+        nullable=("logprobs",),
+    )
+)
+TRAJECTORY = pa.struct(
+    _fields(
+        {"messages": _JSON, "segments": _list_of(SEGMENT), "advantages": _list_of(_FLOAT)},
+        nullable=("advantages",),
+    )
+)
+TURN_REWARD = pa.struct(
+    _fields(
+        {"trajectory": _INTEGER, "segment": _INTEGER, "name": _TEXT, "value": _FLOAT, "observation_key": _TEXT},
+        nullable=("observation_key",),
+    )
+)
+TOOL_CALL = pa.struct(
+    _fields(
+        {
+            "name": _TEXT,
+            "arguments": _TEXT,
+            "result": _TEXT,
+            "outcome": _TEXT,
+            "duration_s": _FLOAT,
+            "num_tokens": _INTEGER,
+            "reward": _FLOAT,
+            "turn": _INTEGER,
+            "trajectory": _INTEGER,
+        }
+    )
+)
+TASK = {
+    "messages": _JSON,
+    "ground_truth": _JSON,
+    "data_source": _TEXT,
+    "index": _INTEGER,
+    "uid": _TEXT,
+    "agent_name": _TEXT,
+    "tools_kwargs": _JSON,
+    "interaction_kwargs": _JSON,
+    "extra_info": _JSON,
+}
+ROLLOUT = {
+    "stop": _TEXT,
+    "rewards": _BY_NAME,
+    "turn_rewards": _list_of(TURN_REWARD),
+    "tool_calls": _list_of(TOOL_CALL),
+    "tool_rewards": _BY_NAME,
+    "error": _TEXT,
+    "infra_failed": pa.bool_(),
+    "seed": pa.uint64(),
+    "duration_s": _FLOAT,
+}
+JSON_OF_TASK = {"messages", "ground_truth", "tools_kwargs", "interaction_kwargs", "extra_info"}
+PLACE = {"step": _INTEGER, "split": _TEXT, "rollout": _INTEGER}
+SCHEMA = pa.schema(
+    _fields(
+        {**PLACE, **TASK, **ROLLOUT, "reward": _FLOAT, "trajectories": _list_of(TRAJECTORY)},
+        nullable=("agent_name", "error"),
+    )
+)

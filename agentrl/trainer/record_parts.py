@@ -1,0 +1,60 @@
+"""Where a run's records go, from the configuration: trackers, health, stores of trajectories."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+
+from agentrl.config import RunConfig
+from agentrl.config.document import redacted
+from agentrl.store import TrajectoryStore
+from agentrl.telemetry.base import TrackedRun, Tracker, trackers
+from agentrl.telemetry.jsonl import METRICS_FILE, read_metrics
+from agentrl.trainer.console import ConsoleTracker
+from agentrl.trainer.health import Health
+from agentrl.trainer.provenance import provenance
+from agentrl.trainer.records import Records
+from agentrl.trainer.rollout_parts import RolloutParts
+from agentrl.trainer.source_parts import TRAJECTORIES
+
+
+@contextmanager
+def open_records(
+    config: RunConfig, rollouts: RolloutParts | None, total_steps: int, latest_step: int | None
+) -> Iterator[Records]:
+    """The records of a run; its trackers are closed in the end.
+
+    Args:
+        rollouts: None where nothing is rolled out, validation included.
+        latest_step: the step a run goes on from; None for a new one.
+    """
+    with _open_trackers(config, total_steps, -1 if latest_step is None else latest_step) as opened:
+        health = Health([s.name for s in rollouts.toolbox.schemas] if rollouts else (), compares=config.rollout.n > 1)
+        file = config.trainer.run_dir / METRICS_FILE
+        if file.exists():  # of a run that goes on: its first steps are the measure
+            health.remember(read_metrics(file))
+        if rollouts is None:
+            yield Records(opened, health, 0, _no_text)
+            return
+        folder, from_what = config.trainer.run_dir / TRAJECTORIES, provenance(rollouts.chat.tokenizer)
+        train, val = (TrajectoryStore(folder / split, split=split, provenance=from_what) for split in ("train", "val"))
+        sampled = train if rollouts.train_tasks else None  # what is stored already is not stored again
+        text_of = rollouts.chat.tokenizer.decode
+        yield Records(opened, health, config.trainer.log_val_generations, text_of, sampled, val)
+
+
+def _no_text(token_ids: Sequence[int]) -> str:
+    raise AssertionError("only validation becomes text, and there is none")
+
+
+@contextmanager
+def _open_trackers(config: RunConfig, total_steps: int, resumed_at: int) -> Iterator[list[Tracker]]:
+    trainer = config.trainer
+    run = TrackedRun(trainer.run_dir, trainer.project_name, trainer.experiment_name, redacted(config), resumed_at)
+    with ExitStack() as stack:
+        opened: list[Tracker] = []
+        # jsonl always: the report and resuming read it. The panel comes last: others print as they start
+        for name in sorted({"jsonl", *trainer.logger}, key=lambda name: (name == "console", name)):
+            opened.append(ConsoleTracker(total_steps, run.name) if name == "console" else trackers.get(name)(run))
+            stack.callback(opened[-1].close)
+        yield opened

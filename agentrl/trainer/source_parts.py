@@ -1,0 +1,93 @@
+"""What feeds a run, from the configuration: the source of its groups, and how many steps it has."""
+
+from __future__ import annotations
+
+from agentrl.config import RunConfig
+from agentrl.data.dialogues import Dialogue, load_dialogues
+from agentrl.data.order import task_order
+from agentrl.errors import ConfigError, DataError, TemplateError
+from agentrl.store import TrajectoryStore
+from agentrl.telemetry.timing import Timer
+from agentrl.trainer.parts import Source, timed
+from agentrl.trainer.provenance import check_vocabulary
+from agentrl.trainer.rollout_parts import RolloutParts, tell_few_rows
+from agentrl.trainer.source import LiveSource, SavedSource, StoredSource
+from agentrl.trajectory import Group, Trajectory
+
+TRAJECTORIES = "trajectories"
+
+
+def open_source(config: RunConfig, rollouts: RolloutParts | None, timer: Timer) -> tuple[Source, int]:
+    """The source, and after how many steps the run ends.
+
+    Args:
+        rollouts: what rolls out; None where stored rollouts are all there is.
+
+    Raises:
+        AgentRLError: what is to feed the run cannot be read.
+    """
+    if config.trainer.mode == "val_only":
+        return StoredSource(_no_groups, ()), 0
+    if rollouts is None or config.trainer.mode == "train_only":
+        return _stored_source(config)
+    source, num_rows = _source(rollouts, timer)
+    tell_few_rows(num_rows, config)
+    return source, _total_steps(config, num_rows)
+
+
+def stored_steps(config: RunConfig) -> list[int]:
+    """The steps whose rollouts this run's folder holds."""
+    return TrajectoryStore(config.trainer.run_dir / TRAJECTORIES / "train").steps
+
+
+def _no_groups(step: int) -> list[Group]:
+    return []
+
+
+def _stored_source(config: RunConfig) -> tuple[Source, int]:
+    path = config.trainer.saved_rollouts
+    assert path is not None  # a rule asks for it
+    for folder in (path / TRAJECTORIES / "train", path / "train", path):
+        store = TrajectoryStore(folder)
+        if steps := store.steps[: config.trainer.total_training_steps]:
+            check_vocabulary(store, folder, config.model)
+            return StoredSource(store.groups, steps), len(steps)
+    raise ConfigError(f"'trainer.saved_rollouts': '{path}' is no run's folder with {TRAJECTORIES}/train in it")
+
+
+def _source(rollouts: RolloutParts, timer: Timer) -> tuple[Source, int]:
+    """The source, and how many rows it draws from."""
+    config, tasks = rollouts.config, rollouts.train_tasks
+    seed = config.trainer.seed if config.data.seed is None else config.data.seed
+    if tasks is not None:
+        order = task_order(tasks.file_sizes, config.data.dataset_weights, seed, config.data.shuffle)
+        collect = timed(timer, "collect", rollouts.collect_train())
+        return LiveSource(tasks, order, config.data.train_batch_size, collect, config.trainer.seed), len(tasks)
+    dialogues = load_dialogues(config.data.train_files, config.data, max_samples=config.data.train_max_samples)
+
+    def render(row: int) -> Trajectory:
+        return _rendered(rollouts, dialogues[row], dialogues.where(row))
+
+    order = task_order(dialogues.file_sizes, config.data.dataset_weights, seed, config.data.shuffle)
+    return SavedSource(render, order, config.data.train_batch_size), len(dialogues)
+
+
+def _rendered(rollouts: RolloutParts, dialogue: Dialogue, where: str) -> Trajectory:
+    data = rollouts.config.data
+    schemas = rollouts.toolbox.schemas if dialogue.tools is None else dialogue.tools
+    try:
+        trajectory = rollouts.chat.dialogue(dialogue.messages, schemas)
+    except TemplateError as error:
+        raise DataError(f"{where}: {error}") from error
+    if (length := len(trajectory.token_ids)) > data.max_prompt_length + data.max_response_length:
+        raise DataError(
+            f"{where}: the conversation has {length} tokens, more than data.max_prompt_length +"
+            f" data.max_response_length, {data.max_prompt_length} + {data.max_response_length}"
+        )
+    return trajectory
+
+
+def _total_steps(config: RunConfig, num_rows: int) -> int:
+    return config.trainer.total_training_steps or max(
+        1, config.trainer.total_epochs * num_rows // config.data.train_batch_size
+    )

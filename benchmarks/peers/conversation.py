@@ -1,0 +1,55 @@
+"""What every side of `agent_loop.py` has to do: one conversation, one tool, and how a measurement is asked for.
+
+Without imports beyond the standard library, because each peer runs it in an environment of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+
+CALL = '<tool_call>\n{"name": "search", "arguments": {"query": "weather in Paris"}}\n</tool_call>'
+RESULT = "Nothing is known about weather in Paris."
+ANSWER = "It rains."
+GROUP_SIZE = 10
+"""Rollouts of one question, as in GRPO."""
+
+
+async def search(query: str) -> str:
+    """Search.
+
+    Args:
+        query: what for.
+    """
+    return f"Nothing is known about {query}."
+
+
+def question(rollout: int) -> list[dict[str, str]]:
+    """The prompt of a rollout."""
+    return [{"role": "user", "content": f"Will it rain in Paris on day {rollout // GROUP_SIZE}?"}]
+
+
+class Stopwatch:
+    """Wall-clock and CPU time of all threads, in microseconds a turn."""
+
+    def __init__(self, num_turns: int) -> None:
+        self._num_turns = num_turns
+
+    def __enter__(self) -> Stopwatch:
+        self._start = (time.perf_counter(), time.process_time())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        end = (time.perf_counter(), time.process_time())
+        self.wall_us, self.cpu_us = (1e6 * (b - a) / self._num_turns for a, b in zip(self._start, end, strict=True))
+
+
+def serve(measure: Callable[[int, int], Stopwatch], versions: dict[str, str]) -> None:
+    """Print the versions, and a line for each line `num_rollouts num_turns` on standard input; all are JSON."""
+    measure(2, 3)  # what is learnt once
+    print(json.dumps(versions), flush=True)
+    for line in sys.stdin:
+        spent = measure(*map(int, line.split()))
+        print(json.dumps({"wall_us": spent.wall_us, "cpu_us": spent.cpu_us}), flush=True)

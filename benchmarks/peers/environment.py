@@ -1,0 +1,31 @@
+"""The peers that benchmarks compare with, each in a virtual environment of its own, made when it is first asked for."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).parent
+CACHE = HERE.parents[1] / ".cache/peers"
+
+
+def peer_python(name: str) -> Path:
+    """The interpreter of the peer's environment, with nothing of ours in it.
+
+    `<name>.txt` beside this file lists what is installed there, and `<name>.alone.txt`, where there is one, what is
+    then added without what it requires itself.
+    """
+    installs = [(HERE / f"{name}.txt", []), (HERE / f"{name}.alone.txt", ["--no-deps"])]
+    installs = [(requirements, options) for requirements, options in installs if requirements.exists()]
+    wanted = "".join(requirements.read_text() for requirements, _ in installs)
+    folder = CACHE / name
+    made_from, python = folder / "made_from.txt", folder / "bin/python"
+    if not made_from.exists() or made_from.read_text() != wanted:
+        print(f"installing {name} into {folder}", file=sys.stderr)
+        subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
+        for requirements, options in installs:
+            install = [python, "-m", "pip", "install", "--quiet", *options, "--requirement", requirements]
+            subprocess.run(install, check=True)
+        made_from.write_text(wanted)
+    return python

@@ -1,0 +1,119 @@
+"""What a training step costs when a group's prompt is computed once, beside padded rows that each repeat it.
+
+    OMP_NUM_THREADS=1 python benchmarks/shared_prompts.py
+
+Pairs of steps, one of each kind, one after the other; the medians of the seconds, and of the ratios of the pairs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import statistics
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from agentrl.algos.build import PolicyLoss
+from agentrl.backends.torch.backend import TorchBackend, load_torch_backend
+from agentrl.config.actor import ActorConfig
+from agentrl.config.model import ModelConfig
+from agentrl.samples import Sample
+
+VOCAB = 517
+TINY = {
+    "vocab_size": VOCAB,
+    "hidden_size": 128,
+    "intermediate_size": 384,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "max_position_embeddings": 1024,
+    "tie_word_embeddings": True,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+}
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A mini-batch: groups of 8 samples, the lengths of their prompts and of what follows."""
+
+    name: str
+    num_groups: int
+    prompt: tuple[int, int]
+    response: tuple[int, int]
+
+
+SHAPES = [
+    Shape("16 groups, prompt 54, traces of about 90", 16, (51, 57), (20, 52)),
+    Shape("4 groups, prompt 512, response 128", 4, (512, 512), (128, 128)),
+]
+
+
+def make_model(family: str, folder: Path) -> Path:
+    torch.manual_seed(0)
+    AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **TINY)).save_pretrained(folder)
+    return folder
+
+
+def make_samples(shape: Shape) -> list[Sample]:
+    """Two model turns around a tool's reply."""
+    draw = random.Random(0)
+    samples = []
+    for group in range(shape.num_groups):
+        prompt = [draw.randrange(VOCAB) for _ in range(draw.randint(*shape.prompt))]
+        for number in range(8):
+            num_own = draw.randint(*shape.response)
+            ids = prompt + [draw.randrange(VOCAB) for _ in range(num_own)]
+            turn, reply = num_own // 3, num_own // 6
+            mask = [0] * len(prompt) + [1] * turn + [0] * reply + [1] * (num_own - turn - reply)
+            ones, advantage = [1.0] * len(ids), draw.uniform(-1, 1)
+            credit, behaviour = [advantage * trained for trained in mask], [-6.2 * trained for trained in mask]
+            samples.append(Sample(ids, mask, ones, credit, behaviour, rollout_id=f"{group}-{number}", uid=str(group)))
+    return samples
+
+
+def load(path: Path, *, share_prompts: bool, max_tokens: int) -> TorchBackend:
+    actor = {"share_prompts": share_prompts, "ppo_max_token_len_per_gpu": max_tokens, "device": "cpu"}
+    config = ActorConfig.model_validate({**actor, "optim": {"lr": 1e-4}})
+    return load_torch_backend(ModelConfig(path=str(path)), config, total_updates=1000, seed=0)
+
+
+def seconds(backend: TorchBackend, samples: list[Sample]) -> float:
+    start = time.perf_counter()
+    asyncio.run(backend.train_step(samples, PolicyLoss("vanilla")))
+    return time.perf_counter() - start
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--pairs", type=int, default=7)
+    parser.add_argument("--max-tokens", type=int, nargs="+", default=[1792])
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    for family in ("qwen3", "llama"):
+        with tempfile.TemporaryDirectory() as folder:
+            path = make_model(family, Path(folder))
+            for shape in SHAPES:
+                for max_tokens in options.max_tokens:
+                    plain, shared = (load(path, share_prompts=kind, max_tokens=max_tokens) for kind in (False, True))
+                    samples = make_samples(shape)
+                    pairs = [(seconds(plain, samples), seconds(shared, samples)) for _ in range(options.pairs + 1)][1:]
+                    padded, packed = (statistics.median(times) for times in zip(*pairs, strict=True))
+                    ratio = statistics.median(before / after for before, after in pairs)
+                    print(
+                        f"{family:6} {shape.name:42} {max_tokens:6} tokens a micro-batch: "
+                        f"padded {padded:.3f} s, shared {packed:.3f} s, ratio {ratio:.2f}"
+                    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,118 @@
+"""Weights and averages that leave the device between uses: bitwise the same training, and nothing left behind."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+from tiny_models import make_samples, save_model
+from torch import Tensor
+
+from agentrl.algos.build import PolicyLoss
+from agentrl.backends.torch import backend as backend_module
+from agentrl.backends.torch.backend import TorchBackend, load_torch_backend
+from agentrl.backends.torch.parking import Moves, Parking, moves_of
+from agentrl.config.actor import ActorConfig
+from agentrl.config.model import ModelConfig
+
+SFT = PolicyLoss("sft")
+OFFLOAD = {"param_offload": True, "optimizer_offload": True}
+
+
+class Elsewhere:
+    """A second device on the CPU: what leaves it is no longer there (NaN), so that a forgotten move shows."""
+
+    def __init__(self) -> None:
+        self.moved: Counter[str] = Counter()
+
+    @property
+    def moves(self) -> Moves:
+        return Moves(self._out, self._back)
+
+    def _out(self, value: Tensor) -> Tensor:
+        self.moved["out"] += 1
+        copy = value.clone()
+        if value.is_floating_point():
+            value.fill_(torch.nan)
+        return copy
+
+    def _back(self, value: Tensor) -> Tensor:
+        self.moved["back"] += 1
+        return value.clone()
+
+
+def load(
+    path: Path, device: str = "cpu", optimizer: str = "adamw", lora_rank: int = 0, **actor: object
+) -> TorchBackend:
+    optim = {"lr": 1e-2, "name": optimizer}
+    config = ActorConfig.model_validate({"optim": optim, "device": device, **actor})
+    model = ModelConfig(path=str(path), lora_rank=lora_rank)
+    return load_torch_backend(model, config, total_updates=9, seed=0)
+
+
+def trained(backend: TorchBackend, folder: Path) -> list[object]:
+    """Everything a run computes: metrics, scores, published weights, and the same again after going on."""
+    found: list[object] = []
+    for seed in range(3):
+        found.append(asyncio.run(backend.train_step(make_samples(4, seed), SFT)).metrics)
+        found.append(asyncio.run(backend.score(make_samples(3))))
+        asyncio.run(backend.save(folder))
+        asyncio.run(backend.load(folder))
+    found += [(name, value.tolist()) for name, value in backend.weights()]
+    asyncio.run(backend.close())
+    return found
+
+
+@pytest.mark.parametrize(("optimizer", "lora_rank"), [("adamw", 0), ("muon", 0), ("adamw", 4)])
+def test_training_is_bitwise_the_same(optimizer: str, lora_rank: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    path = save_model(tmp_path / "model")
+    plain = trained(load(path, optimizer=optimizer, lora_rank=lora_rank), tmp_path / "a")
+    elsewhere = Elsewhere()
+    monkeypatch.setattr(backend_module, "moves_of", lambda device: elsewhere.moves)
+    parked = load(path, optimizer=optimizer, lora_rank=lora_rank, **OFFLOAD)
+    assert elsewhere.moved == {"out": len(list(parked.model.parameters()))}
+    assert trained(parked, tmp_path / "b") == plain
+    assert elsewhere.moved["out"] > elsewhere.moved["back"] > 100
+
+
+def test_tensors_are_away_except_while_in_use():
+    elsewhere, tensors = Elsewhere(), [torch.ones(2), torch.nn.Parameter(torch.ones(3))]
+    first = [tensor.data_ptr() for tensor in tensors]
+    parking = Parking(lambda: tensors, elsewhere.moves)
+    assert elsewhere.moved == {"out": 2}
+
+    def fails() -> None:
+        with parking.in_use():
+            assert elsewhere.moved == {"out": 2, "back": 2}
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fails()  # what fails parks them all the same
+    assert elsewhere.moved == {"out": 4, "back": 2}
+    assert [tensor.data_ptr() for tensor in tensors] != first
+    assert all(tensor.eq(1).all() for tensor in tensors)
+
+
+def test_on_the_cpu_nothing_moves(tmp_path: Path):
+    assert moves_of(torch.device("cpu")) is None
+    backend = load(save_model(tmp_path), **OFFLOAD)
+    first = [value.data_ptr() for value in backend.model.parameters()]
+    asyncio.run(backend.train_step(make_samples(3), SFT))
+    assert [value.data_ptr() for value in backend.model.parameters()] == first
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("optimizer", "lora_rank"), [("adamw", 0), ("muon", 0), ("adamw", 4)])
+def test_on_a_gpu_training_is_bitwise_the_same_and_memory_is_free_between_uses(
+    optimizer: str, lora_rank: int, tmp_path: Path
+):
+    path = save_model(tmp_path / "model")
+    plain = trained(load(path, "cuda", optimizer, lora_rank), tmp_path / "a")
+    parked = load(path, "cuda", optimizer, lora_rank, **OFFLOAD)
+    assert trained(parked, tmp_path / "b") == plain
+    assert {value.device.type for value in parked.model.parameters()} == {"cpu"}
+    assert all(value.is_pinned() for value in parked.model.parameters())
+    assert {value.device.type for value in parked._optimizer._averages()} == {"cpu"}

@@ -1,0 +1,240 @@
+"""A prompt computed once for its samples has the gradient of plain transformers, one sample at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from tiny_models import in_float64, make_groups, make_model, save_model
+from torch import Tensor
+
+from agentrl.algos.build import PolicyLoss
+from agentrl.backends.torch.backend import TorchBackend, load_torch_backend
+from agentrl.backends.torch.batches import micro_batch
+from agentrl.backends.torch.forward import PositionwiseModel
+from agentrl.backends.torch.layout import pack_tokens
+from agentrl.backends.torch.logprobs import token_logprobs
+from agentrl.config.actor import ActorConfig
+from agentrl.config.model import ModelConfig
+from agentrl.errors import ConfigError
+from agentrl.samples import Sample
+
+CPU = torch.device("cpu")
+Result = tuple[Tensor, Tensor, list[Tensor]]
+"""Log-probabilities, entropies, gradients."""
+
+
+def weigh(logprobs_N: Tensor, entropy_N: Tensor) -> Tensor:
+    """A loss in which every token counts differently, and so does its entropy."""
+    numbers_N = torch.arange(len(logprobs_N), dtype=logprobs_N.dtype)
+    return (torch.sin(1 + numbers_N) * logprobs_N + 0.3 * torch.cos(numbers_N) * entropy_N).sum()
+
+
+def one_by_one(model, samples: list[Sample]) -> Result:
+    """transformers alone: each sample whole, by itself."""
+    logprobs, entropy = [], []
+    for sample in samples:
+        logits = model(input_ids=torch.tensor([sample.token_ids]), use_cache=False).logits[0]
+        for index in (index for index, trained in enumerate(sample.loss_mask) if trained):
+            log_softmax = (logits[index - 1] / torch.tensor(sample.temperatures[index]).to(logits)).log_softmax(-1)
+            logprobs.append(log_softmax[sample.token_ids[index]])
+            entropy.append(-(log_softmax.exp() * log_softmax).sum())
+    return finish(model, torch.stack(logprobs), torch.stack(entropy))
+
+
+def ours(positionwise: PositionwiseModel, samples: list[Sample]) -> Result:
+    batch = micro_batch(samples, CPU)
+    with positionwise.running():
+        logprobs_N, entropy_N = token_logprobs(
+            positionwise.logits,
+            positionwise.states(batch),
+            batch.targets,
+            batch.temperatures,
+            positionwise.vocab_size,
+            entropy_gradient=True,
+        )
+        return finish(positionwise.model, logprobs_N, entropy_N)
+
+
+def finish(model, logprobs_N: Tensor, entropy_N: Tensor) -> Result:
+    model.zero_grad()
+    weigh(logprobs_N, entropy_N).backward()
+    return logprobs_N.detach(), entropy_N.detach(), [value.grad.clone() for value in model.parameters()]
+
+
+def assert_same(one: Result, other: Result, tolerance: float) -> None:
+    for mine, theirs in zip([*one[:2], *one[2]], [*other[:2], *other[2]], strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=tolerance, atol=tolerance * max(1.0, float(theirs.abs().max())))
+
+
+EXACT = ("qwen3", "llama", "mistral", "gemma3_text", "gpt_oss", "gpt_neox", "gpt2")
+IN_FLOAT32 = ("gemma2", "qwen2_moe", "qwen3_moe", "cohere")  # as transformers computes a softmax or a norm of theirs
+TOLERANCE = dict.fromkeys(EXACT, 1e-9) | dict.fromkeys(IN_FLOAT32, 2e-6)
+
+
+@pytest.mark.parametrize("family", TOLERANCE)
+def test_gradient_is_that_of_transformers_one_sample_at_a_time(family: str):
+    model = in_float64(make_model(family))
+    if family == "gemma2":
+        model.set_attn_implementation("eager")  # transformers' sdpa leaves out its soft cap
+    positionwise = PositionwiseModel(model, share_prompts=True)
+    assert positionwise.shares_prompts
+    samples = make_groups()
+    assert_same(ours(positionwise, samples), one_by_one(model, samples), TOLERANCE[family])
+
+
+def test_gradient_is_that_of_padded_rows():
+    model = in_float64(make_model())
+    shared, plain = (PositionwiseModel(model, share_prompts=choice) for choice in (True, False))
+    assert (shared.shares_prompts, plain.shares_prompts) == (True, False)
+    assert_same(ours(shared, make_groups()), ours(plain, make_groups()), 1e-9)
+
+
+@pytest.mark.parametrize("prompts", [((1, 1),), ((7, 1), (3, 1), (12, 1)), ((6, 2),), ((1, 5), (20, 5))])
+def test_with_and_without_anything_to_share(prompts: tuple[tuple[int, int], ...]):
+    model = in_float64(make_model("mistral"))
+    positionwise = PositionwiseModel(model, share_prompts=True)
+    samples = make_groups(prompts=prompts)
+    assert_same(ours(positionwise, samples), one_by_one(model, samples), 1e-9)
+
+
+def test_a_prompt_is_computed_once_and_nothing_is_padding():
+    samples = [Sample([5, 6, 7, *own], [0, 0, 0] + [1] * len(own), [1.0] * 9, [0.0] * 9) for own in ([1], [2, 3, 4])]
+    alone = Sample([8, 9, 1, 2], [0, 1, 0, 0], [1.0] * 4, [0.0] * 4)
+    tokens = pack_tokens([*samples, samples[1], alone], {}, CPU)
+    # the last trained token, and what follows it, predicts nothing
+    assert tokens.token_ids.tolist() == [5, 6, 7, 2, 3, 2, 3, 8]
+    assert tokens.positions.tolist() == [0, 1, 2, 3, 4, 3, 4, 0]
+    assert tokens.predictors.tolist() == [2, 2, 3, 4, 2, 5, 6, 7]
+
+
+def load(path: Path, *, checkpointing: bool = False, **actor: object) -> TorchBackend:
+    config = ActorConfig.model_validate({"optim": {"lr": 1e-2}, "device": "cpu", **actor})
+    model = ModelConfig(path=str(path), enable_gradient_checkpointing=checkpointing)
+    return load_torch_backend(model, config, total_updates=10, seed=0)
+
+
+def gradients(backend: TorchBackend, samples: list[Sample], loss: PolicyLoss) -> list[Tensor]:
+    caught: list[Tensor] = []
+    step, parameters = backend._optimizer.step, list(backend.model.parameters())
+    backend._optimizer.step = lambda: caught.extend(value.grad.clone() for value in parameters) or step()
+    asyncio.run(backend.train_step(samples, loss))
+    asyncio.run(backend.close())
+    return caught
+
+
+@pytest.mark.parametrize(
+    ("family", "loss"),
+    [("qwen3", PolicyLoss("sft")), ("gpt_neox", PolicyLoss("vanilla", aggregation="seq-mean-token-mean"))],
+    ids=["sft", "vanilla"],
+)
+def test_updates_are_those_of_padded_rows_however_cut(family: str, loss: PolicyLoss, tmp_path: Path):
+    path, samples = save_model(tmp_path, family, torch.float64), make_groups()
+    plain = gradients(load(path, share_prompts=False), samples, loss)
+    tolerance = 1e-9 if family != "qwen3" else 1e-6  # Qwen3's norms are computed in float32
+    for cut in ({}, {"ppo_max_token_len_per_gpu": 40}, {"use_dynamic_bsz": False, "ppo_micro_batch_size_per_gpu": 3}):
+        for mine, theirs in zip(gradients(load(path, **cut), samples, loss), plain, strict=True):
+            torch.testing.assert_close(mine, theirs, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("share_prompts", [True, False])
+def test_how_many_micro_batches(share_prompts: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    path, samples = save_model(tmp_path), make_groups()
+
+    def count(**cut: object) -> float:
+        backend = load(path, share_prompts=share_prompts, **cut)
+        return asyncio.run(backend.train_step(samples, PolicyLoss("sft"))).metrics["num_micro_batches"]
+
+    assert len(samples) == 9
+    assert count(use_dynamic_bsz=False, ppo_micro_batch_size_per_gpu=2, ppo_max_token_len_per_gpu=1) == 5
+    assert count(ppo_micro_batch_size_per_gpu=1) == 9
+    assert count() == 1
+    monkeypatch.setattr("agentrl.backends.torch.backend.CPU_TOKENS", 60)
+    assert count() > 1
+
+
+def test_the_backward_pass_may_run_on_another_thread(tmp_path: Path):
+    backend = load(save_model(tmp_path), checkpointing=True)
+    model, batch = backend._positionwise, micro_batch(make_groups(), CPU)
+    results = []
+    for run in (lambda work: work(), on_a_thread):
+        backend.model.zero_grad()
+        with model.running():
+            loss = model.states(batch).square().mean()
+            run(loss.backward)
+        results.append([value.grad.clone() for value in backend.model.parameters() if value.grad is not None])
+    assert len(results[0]) > 10
+    assert all(torch.equal(one, other) for one, other in zip(*results, strict=True))
+
+
+def on_a_thread(work) -> None:
+    failures = []
+
+    def run() -> None:
+        try:
+            work()
+        except Exception as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert failures == []
+
+
+@pytest.mark.parametrize("family", ["qwen3", "gemma2"])
+def test_autocast_stays_near_float32(family: str):
+    model = make_model(family)
+    positionwise = PositionwiseModel(model, share_prompts=True)
+    samples = make_groups(prompts=((9, 3), (5, 1)))
+    exact = ours(positionwise, samples)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        low, plain = ours(positionwise, samples), one_by_one(model, samples)
+    assert not torch.equal(low[0], exact[0])
+    # no further from exact than transformers itself is under autocast
+    for number in (0, 1):
+        assert (low[number] - exact[number]).abs().mean() < 1.5 * (plain[number] - exact[number]).abs().mean()
+
+
+def test_scores_are_those_of_padded_rows(tmp_path: Path):
+    path, samples = save_model(tmp_path), make_groups()
+    silent = replace(samples[0], loss_mask=[0] * len(samples[0].token_ids))
+    scores = [asyncio.run(load(path, share_prompts=choice).score([*samples, silent])) for choice in (True, False)]
+    for mine, theirs in zip(
+        scores[0].logprobs + scores[0].entropy, scores[1].logprobs + scores[1].entropy, strict=True
+    ):
+        assert mine == pytest.approx(theirs, abs=2e-5)
+    assert scores[0].logprobs[-1] == [0.0] * len(silent.token_ids)
+
+
+def blend(module: torch.nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+    """Each token with the one before it: a past that is not keys and values, as of a convolution."""
+    return output + torch.nn.functional.pad(output, (0, 0, 1, 0))[:, :-1]
+
+
+@pytest.mark.parametrize("why", ["it is run whole", "its logits would differ"])
+def test_what_cannot_share_is_run_as_before(why: str, caplog: pytest.LogCaptureFixture):
+    model = make_model("opt" if why == "it is run whole" else "llama")
+    if why == "its logits would differ":
+        model.model.layers[0].mlp.register_forward_hook(blend)
+    with caplog.at_level(logging.WARNING):
+        positionwise = PositionwiseModel(model, share_prompts=True)
+    assert not positionwise.shares_prompts
+    assert [why in record.message for record in caplog.records if "every sample" in record.message] == [True]
+    assert model.config._attn_implementation == "sdpa"
+    assert_same(ours(positionwise, make_groups()), one_by_one(model, make_groups()), 1e-3)
+
+
+def test_weights_that_are_not_finite_are_named(tmp_path: Path):
+    model = make_model()
+    with torch.no_grad():
+        model.model.layers[1].mlp.up_proj.weight[3, 5] = float("nan")
+    model.save_pretrained(tmp_path)
+    with pytest.raises(ConfigError, match=r"not finite.*'model\.layers\.1\.mlp\.up_proj\.weight'") as caught:
+        load(tmp_path)
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,71 @@
+"""Model folders that are not there, half written, or without what a conversation needs."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+
+def without_weights(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+
+
+def truncated(folder: Path) -> None:
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:5000])
+
+
+def a_shard_missing(folder: Path) -> None:
+    (folder / "model.safetensors").rename(folder / "model-00001-of-00002.safetensors")
+    shards = {"model.embed_tokens.weight": 1, "model.norm.weight": 2}
+    names = {name: f"model-0000{shard}-of-00002.safetensors" for name, shard in shards.items()}
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": names}))
+
+
+def without_config(folder: Path) -> None:
+    (folder / "config.json").unlink()
+
+
+def without_tokenizer(folder: Path) -> None:
+    for file in folder.glob("tokenizer*"):
+        file.unlink()
+
+
+def without_template(folder: Path) -> None:
+    for file in folder.glob("*.jinja"):
+        file.unlink()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "complaint"),
+    [
+        (without_weights, "model.path: cannot load '{model}': there are no weights (model.safetensors"),
+        (truncated, "model.path: cannot load '{model}/model.safetensors': it has 5000 of "),
+        (a_shard_missing, "model.path: cannot load '{model}': there is no model-00002-of-00002.safetensors"),
+        (without_config, "model.path: cannot load '{model}': there is no config.json"),
+        (without_tokenizer, "model.path '{model}' has no tokenizer: set model.tokenizer_path"),
+        (without_template, "tokenizer '{model}' has no chat template: set model.chat_template"),
+    ],
+)
+def test_a_folder_that_is_not_whole(bad, spoil, complaint):
+    folder = bad.folder / "model"
+    shutil.copytree(bad.model, folder)
+    spoil(folder)
+    assert complaint.format(model=folder) in bad.refused(f"model.path={folder}")
+
+
+def test_a_folder_that_is_not_there(bad):
+    assert bad.refused("model.path=/nowhere/at/all") == "model.path: there is no folder '/nowhere/at/all'"
+
+
+def test_a_template_that_does_not_parse(bad):
+    file = bad.write("broken.jinja", "{% for message in messages %}{{ message.content ")
+    assert "the chat template refuses" in bad.refused(f"model.chat_template={file}")
+
+
+def test_a_device_or_number_type_that_there_is_not(bad):
+    assert bad.refused("actor.device=tpu").startswith("actor.device 'tpu' cannot be used: ")
+    assert "'model.dtype': input should be 'auto', 'float32'" in bad.refused("model.dtype=float12")

@@ -1,0 +1,112 @@
+"""Prompts that are too long: refused, left out, or cut; here a token is a character."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agentrl.config.data import DataConfig
+from agentrl.data.fields import FieldError
+from agentrl.data.fitting import Measure, cut_prompt, fit_prompts
+from agentrl.data.tasks import load_tasks
+from agentrl.errors import DataError
+from agentrl.task import Task
+
+CHARACTERS = Measure(lambda task: sum(len(message["content"]) for message in task.messages), list)
+
+
+def load(tmp_path, lengths):
+    path = tmp_path / "t.jsonl"
+    path.write_text("".join(json.dumps({"prompt": "abcdefghi"[:length]}) + "\n" for length in lengths))
+    return load_tasks([str(path)], DataConfig())
+
+
+def config(limit, **options):
+    return DataConfig(max_prompt_length=limit, **options)
+
+
+def contents(tasks):
+    return [task.messages[0]["content"] for task in tasks]
+
+
+def test_prompts_that_fit_are_left_alone(tmp_path):
+    tasks = load(tmp_path, (1, 9, 2, 7))
+    assert fit_prompts(tasks, CHARACTERS, config(9)) == (tasks, "")
+
+
+def test_longer_ones_are_left_out_before_any_is_cut(tmp_path):
+    for truncation in ("error", "left"):
+        how = config(5, filter_overlong_prompts=True, truncation=truncation)
+        kept, told = fit_prompts(load(tmp_path, (1, 9, 2, 7)), CHARACTERS, how)
+        assert [task.index for task in kept] == [0, 2]
+        assert told == "2 of 4 prompts are longer than 5 tokens: left out"
+
+
+@pytest.mark.parametrize(("side", "nine"), [("left", "efghi"), ("middle", "abchi"), ("right", "abcde")])
+def test_longer_ones_are_cut(tmp_path, side, nine):
+    cut, told = fit_prompts(load(tmp_path, (1, 9, 5)), CHARACTERS, config(5, truncation=side))
+    assert contents(cut) == ["a", nine, "abcde"]
+    assert [task.index for task in cut] == [0, 1, 2]
+    assert told == f"1 of 3 prompts are longer than 5 tokens: the last user text is cut ({side})"
+
+
+def test_longer_ones_are_refused_by_file_and_row(tmp_path):
+    with pytest.raises(DataError) as caught:
+        fit_prompts(load(tmp_path, (1, 9, 2, 7)), CHARACTERS, config(5))
+    assert "t.jsonl row 1 (line 2): its prompt has 9 tokens, data.max_prompt_length is 5 (2 of 4 rows" in str(
+        caught.value
+    )
+    with pytest.raises(DataError, match="nothing is left"):
+        fit_prompts(load(tmp_path, (6, 9)), CHARACTERS, config(5, filter_overlong_prompts=True))
+
+
+def test_a_row_that_cannot_be_measured_is_named(tmp_path):
+    def refuse(task):
+        if task.index == 1:
+            raise DataError("no such tool")
+        return 1
+
+    with pytest.raises(DataError, match=r"t\.jsonl row 1 \(line 2\): no such tool"):
+        fit_prompts(load(tmp_path, (1, 1)), Measure(refuse, list), config(5))
+
+
+def test_what_no_cut_can_shorten_is_refused_with_the_reason(tmp_path):
+    heavy = Measure(lambda task: 7 + len(task.messages[0]["content"]), list)
+    with pytest.raises(DataError, match=r"row 0 .*7 tokens even without the text of its last user message, .* 5"):
+        fit_prompts(load(tmp_path, (3,)), heavy, config(5, truncation="left"))
+    no_user = Task([{"role": "system", "content": "abcdefghi"}])
+    with pytest.raises(FieldError, match=r"its prompt has 9 tokens, .* no user text to cut"):
+        cut_prompt(no_user, CHARACTERS, 5, "left")
+
+
+def test_both_ends_together_never_spell_a_control_token():
+    task = Task([{"role": "user", "content": "ab<|_______|>yz"}])
+    measure = Measure(CHARACTERS.length_of, list, ["<||>"])
+    (message,) = cut_prompt(task, measure, 8, "middle").messages  # at 8 the ends are ab<| and |>yz
+    assert message["content"] == "ab<|>yz"
+
+
+@settings(derandomize=True, deadline=None)
+@given(
+    texts=st.lists(st.text("ab ", max_size=12), min_size=3, max_size=3),
+    limit=st.integers(1, 30),
+    side=st.sampled_from(["left", "middle", "right"]),
+)
+def test_only_the_last_user_text_is_cut_and_no_more_than_needed(texts, limit, side):
+    roles = ("system", "user", "assistant", "user")
+    messages = [{"role": role, "content": text} for role, text in zip(roles, ["sys", *texts], strict=True)]
+    task, others = Task(messages), len("sys") + len(texts[0]) + len(texts[1])
+    try:
+        cut = cut_prompt(task, CHARACTERS, limit, side)
+    except FieldError:
+        assert others > limit
+        return
+    assert list(cut.messages[:3]) == messages[:3]
+    assert CHARACTERS.length_of(cut) == min(limit, others + len(texts[2]))
+    kept = cut.messages[3]["content"]
+    num_tail = {"left": len(kept), "middle": len(kept) // 2, "right": 0}[side]
+    assert kept == texts[2][: len(kept) - num_tail] + texts[2][len(texts[2]) - num_tail :]
+    assert task.messages[3]["content"] == texts[2]  # the row itself stays whole

@@ -1,0 +1,209 @@
+"""LoRA adapters on models: where they go, that a new one changes nothing, and which ones are refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from transformers import AutoModelForCausalLM, GPT2Config, PreTrainedModel, Qwen2Config, Qwen3MoeConfig
+
+from agentrl.config.model import ModelConfig
+from agentrl.errors import ConfigError
+from agentrl.models.adapter_folder import MOVED
+from agentrl.models.adapters import adapter_off, adapter_parameters, adapter_shaken, write_adapter
+from agentrl.models.loading import load_model
+
+CPU = torch.device("cpu")
+SIZES = {"vocab_size": 61, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "head_dim": 8}
+CONFIGS = {
+    "qwen2": Qwen2Config(intermediate_size=48, num_key_value_heads=2, tie_word_embeddings=True, **SIZES),
+    "qwen3_moe": Qwen3MoeConfig(intermediate_size=48, num_key_value_heads=2, **EXPERTS, **SIZES),
+    "gpt2": GPT2Config(vocab_size=61, n_embd=32, n_layer=2, n_head=4),
+}
+IDS = torch.arange(20).view(2, 10) * 3 % 61
+
+
+@pytest.fixture(params=CONFIGS)
+def base(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    return save_base(tmp_path / "base", request.param)
+
+
+@pytest.fixture
+def qwen(tmp_path: Path) -> Path:
+    return save_base(tmp_path / "base", "qwen2")
+
+
+def save_base(path: Path, family: str) -> Path:
+    torch.manual_seed(0)
+    AutoModelForCausalLM.from_config(CONFIGS[family]).save_pretrained(path)
+    return path
+
+
+def load(path: Path, dtype: str | None = None, **options: object) -> PreTrainedModel:
+    return load_model(ModelConfig(path=str(path), **options), CPU, dtype)
+
+
+def refusal(path: Path, **options: object) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load(path, **options)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@torch.no_grad()
+def logits(model: torch.nn.Module) -> torch.Tensor:
+    return model(input_ids=IDS).logits
+
+
+def train_a_little(model: PreTrainedModel) -> PreTrainedModel:
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for _, value in adapter_parameters(model):
+            value.add_(torch.randn(value.shape, generator=generator) * 0.1)
+    return model
+
+
+def saved(model: PreTrainedModel, path: Path) -> Path:
+    path.mkdir()
+    write_adapter(model, path)
+    return path
+
+
+def adapted(model: PreTrainedModel) -> set[str]:
+    return {name.partition(".lora_")[0] for name, _ in adapter_parameters(model)}
+
+
+def test_a_new_adapter_changes_nothing_and_trains_alone(base: Path):
+    model = load(base, lora_rank=4)
+    assert torch.equal(logits(model), logits(load(base)))
+    assert type(model) is type(load(base))
+    trained = {name for name, value in model.named_parameters() if value.requires_grad}
+    assert trained == {name for name, _ in adapter_parameters(model)} != set()
+    assert all(value.any() == (".lora_A." in name) for name, value in adapter_parameters(model))
+    assert not any(module.training for module in model.modules())
+
+
+def test_an_adapter_is_what_peft_and_transformers_read(base: Path, tmp_path: Path):
+    model = train_a_little(load(base, lora_rank=4, lora_alpha=8))
+    folder = saved(model, tmp_path / "adapter")
+    assert sorted(file.name for file in folder.glob("*.json")) == ["adapter_config.json"]
+    with_peft = PeftModel.from_pretrained(load(base), str(folder)).eval()
+    assert not torch.allclose(logits(model), logits(load(base)), atol=1e-3)
+    torch.testing.assert_close(logits(with_peft), logits(model), rtol=0, atol=1e-6)
+    with_transformers = AutoModelForCausalLM.from_pretrained(folder).eval()
+    torch.testing.assert_close(logits(with_transformers), logits(model), rtol=0, atol=1e-6)
+    for again in (load(folder), load(base, lora_adapter_path=str(folder)), load(folder, lora_rank=4)):
+        assert torch.equal(logits(again), logits(model))
+
+
+def test_an_adapter_made_by_peft_is_gone_on_with(qwen: Path, tmp_path: Path):
+    theirs = get_peft_model(load(qwen), LoraConfig(r=3, lora_alpha=12, target_modules=["q_proj", "v_proj"]))
+    train_a_little(theirs.base_model.model)
+    theirs.save_pretrained(str(tmp_path / "adapter"))
+    ours = load(qwen, lora_adapter_path=str(tmp_path / "adapter"))
+    torch.testing.assert_close(logits(ours), logits(theirs.eval()), rtol=0, atol=1e-6)
+    assert all(value.requires_grad for _, value in adapter_parameters(ours))
+
+
+def test_switched_off_it_is_the_base_bit_for_bit(base: Path):
+    model = train_a_little(load(base, lora_rank=4))
+    (_, first), *_ = adapter_parameters(model)
+    first.requires_grad_(False)  # as actor.freeze_modules may
+    before = {name: value.requires_grad for name, value in model.named_parameters()}
+    with adapter_off(model):
+        assert torch.equal(logits(model), logits(load(base)))
+    assert {name: value.requires_grad for name, value in model.named_parameters()} == before
+    assert not torch.equal(logits(model), logits(load(base)))
+
+
+def test_a_new_adapter_is_seen_by_a_check_only_while_shaken(qwen: Path):
+    model = load(qwen, lora_rank=4)
+    plain = logits(model)
+    with adapter_shaken(model):
+        assert not torch.equal(logits(model), plain)
+    assert torch.equal(logits(model), plain)
+
+
+def test_where_it_goes(qwen: Path):
+    layers = {f"model.layers.{number}." for number in (0, 1)}
+    linear = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj"}
+    linear |= {"mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"}
+    assert adapted(load(qwen, lora_rank=2)) == {layer + name for layer in layers for name in linear}
+    named = load(qwen, lora_rank=2, target_modules=["q_proj", "mlp.up_proj"], exclude_modules="layers.0.mlp.up_proj")
+    expected = {"0.self_attn.q_proj", "1.self_attn.q_proj", "1.mlp.up_proj"}
+    assert adapted(named) == {f"model.layers.{name}" for name in expected}
+
+
+def test_adapters_are_kept_in_float32(qwen: Path):
+    model = load(qwen, "bfloat16", lora_rank=2)
+    assert {value.dtype for _, value in adapter_parameters(model)} == {torch.float32}
+    assert model.dtype == logits(model).dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"target_modules": "q_prj"}, "the model has no module 'q_prj': did you mean 'q_proj'?"),
+        ({"exclude_modules": "v"}, "'model.exclude_modules': the model has no module 'v'"),
+        ({"target_modules": ["q_proj", "all-linear"]}, "the model has no module 'all-linear'"),
+        ({"target_modules": "norm"}, "'model.norm' (Qwen2RMSNorm) is none of the linear modules"),
+        ({"target_modules": "lm_head"}, "'lm_head' (Linear) is none of the linear modules of the body"),
+        ({"target_modules": "q_proj", "exclude_modules": "self_attn.q_proj"}, "leaves none"),
+    ],
+)
+def test_modules_that_cannot_have_one(qwen: Path, options: dict[str, object], complaint: str):
+    assert complaint in refusal(qwen, lora_rank=2, **options)
+
+
+def test_contradictions_with_a_saved_adapter(qwen: Path, tmp_path: Path):
+    folder = saved(load(qwen, lora_rank=4, lora_alpha=8), tmp_path / "adapter")
+    path = str(folder)
+    assert "'model.lora_rank=8' contradicts" in refusal(qwen, lora_adapter_path=path, lora_rank=8)
+    assert "'model.lora_alpha=4' contradicts" in refusal(qwen, lora_adapter_path=path, lora_alpha=4)
+    assert "is an adapter itself" in refusal(folder, lora_adapter_path=path)
+    assert "there is no adapter_config.json in" in refusal(qwen, lora_adapter_path=str(qwen))
+
+
+def test_an_adapter_whose_base_is_not_there(qwen: Path, tmp_path: Path):
+    folder = saved(load(qwen, lora_rank=4), tmp_path / "adapter")
+    shutil.rmtree(qwen)
+    assert refusal(folder) == f"base of '{folder}' (if it has moved, {MOVED}): there is no folder '{qwen}'"
+
+
+def test_an_adapter_of_another_model_or_of_another_kind(qwen: Path, tmp_path: Path):
+    folder = saved(load(qwen, lora_rank=4), tmp_path / "adapter")
+    other = save_base(tmp_path / "other", "gpt2")
+    assert "does not fit its base" in refusal(other, lora_adapter_path=str(folder))
+    file = folder / "adapter_config.json"
+    whole = file.read_text()
+    for change, complaint in (
+        ({"peft_type": "IA3"}, "type IA3: LORA is the only one"),
+        ({"modules_to_save": ["lm_head"]}, "'modules_to_save', which goes beyond LoRA"),
+        ({"bias": "all"}, "'bias', which goes beyond LoRA"),
+        ({"base_model_name_or_path": None}, f"does not name its base: {MOVED}"),
+    ):
+        file.write_text(json.dumps(json.loads(whole) | change))
+        assert complaint in refusal(folder)
+    file.write_text(whole[:40])
+    assert "is no configuration of an adapter" in refusal(folder)
+
+
+@pytest.mark.parametrize("num_bytes", [0, 100, 3000])
+def test_a_torn_adapter(qwen: Path, tmp_path: Path, num_bytes: int):
+    file = saved(load(qwen, lora_rank=4), tmp_path / "adapter") / "adapter_model.safetensors"
+    file.write_bytes(file.read_bytes()[:num_bytes])
+    assert f"cannot load '{file}'" in refusal(file.parent)
+    file.unlink()
+    assert "there is no adapter_model.safetensors" in refusal(file.parent)
+
+
+def test_without_peft_the_line_says_how_to_get_it(qwen: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "peft", None)
+    assert refusal(qwen, lora_rank=2) == "LoRA needs peft: pip install 'agentrl[lora]'"
+    load(qwen)  # and without LoRA nothing needs it

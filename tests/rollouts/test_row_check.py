@@ -1,0 +1,124 @@
+"""What rows ask for, refused at the start, and how long their prompts are."""
+
+from __future__ import annotations
+
+import asyncio
+from copy import copy
+from dataclasses import replace
+
+import pytest
+from chat_families import family_tokenizer
+from loop_builders import CHAT, TASK, ListEngine, add, config, runner
+
+from agentrl.chat.base import ParsedTurn
+from agentrl.chat.format import ChatFormat
+from agentrl.chat.parsers import tool_parsers
+from agentrl.engines.base import SamplingParams
+from agentrl.errors import ConfigError, DataError
+from agentrl.interactions.base import BaseInteraction
+from agentrl.rollouts.row_check import RowCheck
+from agentrl.tools.toolbox import Toolbox
+
+
+async def search(query: str) -> str:
+    """Search.
+
+    Args:
+        query: what for.
+    """
+    return query
+
+
+def row_check(run_config, tools=(add, search), interactions=None, chat=CHAT) -> RowCheck:
+    return RowCheck(chat, Toolbox(tools, run_config.rollout.multi_turn), run_config, interactions)
+
+
+def row(agent_name=None, messages=TASK.messages, **extra_info):
+    return replace(TASK, agent_name=agent_name, messages=messages, extra_info=extra_info)
+
+
+REPLY = {"role": "assistant", "content": "Hi"}
+ROWS = {
+    "as configured": row(),
+    "react": row("react"),
+    "single turn": row("single_turn"),
+    "one tool": row(tool_config={"available_tools": ["add"]}),
+    "no tools": row(tool_config={"available_tools": []}),
+    "react with one tool": row("react", tool_selection=["search"]),
+    "a system message": row("react", [{"role": "system", "content": "Be brief."}, *TASK.messages]),
+}
+
+
+@pytest.mark.parametrize("task", ROWS.values(), ids=ROWS)
+def test_a_prompts_length_is_that_of_the_rollouts_prompt(task):
+    engine = ListEngine("5")
+    rollout = asyncio.run(runner(engine, config(), tools=[add, search]).run(task, SamplingParams(), seed=0))
+    assert row_check(config()).prompt_length(task) == len(rollout.trajectories[0].segments[0])
+    assert row_check(config()).prompt_length(task) == len(engine.requests[0].token_ids)
+
+
+def test_tools_and_instructions_count_where_they_are_shown():
+    lengths = {name: row_check(config()).prompt_length(task) for name, task in ROWS.items()}
+    assert len(set(lengths.values())) == len(lengths) - 1
+    assert lengths["single turn"] == lengths["no tools"] < lengths["one tool"] < lengths["as configured"]
+    assert lengths["react with one tool"] < lengths["react"] < lengths["a system message"]
+
+
+@pytest.mark.parametrize(
+    ("task", "complaint"),
+    [
+        (row("toool"), "field 'agent_name': unknown agent loop 'toool': did you mean 'tool'?"),
+        (row(tool_config={"available_tools": ["ad"]}), "tool selection names 'ad': did you mean 'add'?"),
+        (row(tool_selection=["serach"]), "tool selection names 'serach': did you mean 'search'?"),
+        (replace(TASK, tools_kwargs={"serach": {}}), "there is no tool 'serach': did you mean 'search'?"),
+        (replace(TASK, interaction_kwargs={"name": "techer"}), "interaction 'techer': did you mean 'teacher'?"),
+        (row(tool_config={"tool_format": "hermse"}), "tool parser 'hermse': did you mean 'hermes'?"),
+        (row(tool_config={"tool_format": "react"}), "'react' does not read the chat template's calls"),
+        (row("react", tool_config={"tool_format": "hermes"}), "'agent_name' and field 'tool_config.tool_format'"),
+        (row(tool_config={"timeouts": 1}), "did you mean 'timeout'?"),
+    ],
+)
+def test_a_name_that_is_not_there_is_refused(task, complaint):
+    teacher = BaseInteraction({"name": "teacher"})
+    check = row_check(config(), interactions={"teacher": teacher})
+    check.prompt_length(TASK)
+    with pytest.raises(DataError) as error:
+        check.prompt_length(task)
+    assert complaint in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_arguments_for_tools_do_no_harm_where_there_are_none():
+    task = replace(TASK, tools_kwargs={"search": {}}, interaction_kwargs={"name": "teacher"})
+    row_check(config(), tools=()).prompt_length(task)
+    row_check(config()).prompt_length(replace(task, agent_name="single_turn", tools_kwargs={"other": {}}))
+
+
+def test_messages_that_the_template_refuses_are_the_rows_fault():
+    tokenizer = copy(family_tokenizer("chatml"))
+    refusal = "{% if messages[0].role == 'assistant' %}{{ raise_exception('Begin with a user') }}{% endif %}"
+    tokenizer.chat_template = refusal + tokenizer.chat_template
+    chat = ChatFormat(tokenizer)
+    with pytest.raises(DataError, match=r"the chat template refuses a conversation of .*Begin with a user"):
+        row_check(config("single_turn"), (), chat=chat).prompt_length(row(messages=[REPLY]))
+
+
+def test_a_parser_that_does_not_fit_the_template_is_refused(monkeypatch):
+    class Deaf:
+        stop = ()
+
+        def parse(self, text):
+            return ParsedTurn(text)
+
+    monkeypatch.setitem(tool_parsers._objects, "deaf", Deaf)
+    with pytest.raises(ConfigError, match="'deaf' does not read"):
+        row_check(config(format="deaf")).prompt_length(TASK)
+
+
+def test_tools_for_loops_that_call_none_are_refused():
+    check = row_check(config("single_turn"))
+    check.prompt_length(TASK)
+    with pytest.raises(ConfigError, match=r"'single_turn' calls none.*default_agent_loop=tool_agent"):
+        check.finish()
+    check.prompt_length(row("tool"))
+    check.finish()

@@ -1,0 +1,70 @@
+"""Ctrl-C and SIGTERM in the middle of each phase: soon over, one line on how to go on, the last checkpoint whole."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+RUNS = Path(__file__).parent / "interrupted_runs.py"
+CASES = {
+    "loading": None,
+    "rollout": None,
+    "validation": None,
+    "scoring": "step-1",
+    "learning": "step-1",
+    "publishing": "step-2",
+    "saving": "step-2",  # once begun it is finished
+    "long_update": "step-1",
+    "twice": "step-1",
+}
+"""Phase -> the checkpoint there is afterwards."""
+
+AT_ONCE = ("long_update", "twice")  # an update cannot be cut off but by ending the process
+
+
+def interrupt(task_folder: Path, out: Path, cases: list[str]) -> dict[str, dict[str, object]]:
+    command = [sys.executable, str(RUNS), str(task_folder), str(out), *cases]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
+    return dict(zip(cases, map(json.loads, done.stdout.splitlines()), strict=True))
+
+
+def check(case: str, result: dict[str, object]) -> None:
+    phase = case.split(":")[0]
+    assert result["status"] == 130
+    assert result["seconds"] < 30  # what hangs hangs for a minute
+    hint, last = result["said"]
+    assert last.startswith("agentrl: interrupted")
+    assert ("at once" in last) == (phase in AT_ONCE)
+    checkpoints = Path(str(result["folder"])) / "checkpoints"
+    assert result["latest"] == CASES[phase]
+    if result["latest"]:
+        assert hint.endswith(f"the same command goes on from {checkpoints.resolve()}/{result['latest']}")
+        assert load_file(checkpoints / "latest/model.safetensors")
+        assert json.loads((checkpoints / "latest/run_state.json").read_text())["step"] == int(result["latest"][-1])
+    else:
+        assert hint.endswith("stopped before the first checkpoint (trainer.save_freq); the same command begins anew")
+
+
+ALL = [f"{phase}:{name}" for phase in CASES for name in ("SIGINT", "SIGTERM")]
+FAST = ["loading:SIGTERM", "rollout:SIGINT", "validation:SIGTERM", "learning:SIGINT", "saving:SIGTERM", "twice:SIGINT"]
+
+
+@pytest.fixture(scope="module")
+def results(task_folder, tmp_path_factory):
+    return interrupt(task_folder, tmp_path_factory.mktemp("interrupted"), FAST)
+
+
+@pytest.mark.parametrize("case", FAST)
+def test_an_interrupted_run_ends_soon_and_well(results, case):
+    check(case, results[case])
+
+
+@pytest.mark.slow
+def test_so_it_does_in_every_phase_by_either_signal(task_folder, tmp_path):
+    for case, result in interrupt(task_folder, tmp_path, [case for case in ALL if case not in FAST]).items():
+        check(case, result)

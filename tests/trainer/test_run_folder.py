@@ -1,0 +1,182 @@
+"""A run's folder: one run at a time, what changed since it began, and a disk that is full."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from agentrl.cli.main import main
+from agentrl.config import validate_config
+from agentrl.config.document import redacted
+from agentrl.errors import ConfigError
+from agentrl.telemetry.jsonl import JsonlTracker
+from agentrl.trainer.files import StorageError, full_disk_in_one_line, locked, write_whole
+from agentrl.trainer.resume import check_folder, how_to_go_on
+
+ROOT = Path(__file__).parents[2]
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from agentrl.trainer.files import locked
+with locked(Path(sys.argv[1])):
+    print("locked", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_a_folder_is_one_process_s_and_free_again_when_it_is_killed(tmp_path):
+    with subprocess.Popen([sys.executable, "-c", HOLD, tmp_path], stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout.readline() == "locked\n"
+        with pytest.raises(ConfigError) as refused, locked(tmp_path):
+            pass
+        os.kill(holder.pid, signal.SIGKILL)
+    assert str(refused.value).startswith(f"'{tmp_path}' is in use by another run, process {holder.pid}: ")
+    assert "trainer.default_local_dir" in str(refused.value)
+    with locked(tmp_path):
+        assert (tmp_path / ".lock").read_text() == str(os.getpid())
+
+
+def test_a_second_run_in_one_folder_is_refused_in_one_line(tmp_path, capsys):
+    with locked(tmp_path):
+        given = ["model.path=m", "data.train_files=t", "rollout.n=2", f"trainer.default_local_dir={tmp_path}"]
+        assert main(["train", *given]) == 2
+    (said,) = capsys.readouterr().err.splitlines()
+    assert f"process {os.getpid()}" in said
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match=r"trainer\.default_local_dir.*file/run"), locked(tmp_path / "file/run"):
+        pass
+
+
+def config(folder, **changes):
+    values = {"model": {"path": "m"}, "trainer": {"default_local_dir": folder}, "data": {"train_files": ["a"]}}
+    for key, value in changes.items():
+        section, name = key.split("__")
+        values.setdefault(section, {})[name] = value
+    return validate_config(values)
+
+
+@pytest.fixture
+def begun(tmp_path):
+    """A folder whose run may go on."""
+    kept = redacted(config(tmp_path, reward__custom_reward_function={"reward_kwargs": {"api_key": "first"}}))
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(kept))
+    (tmp_path / "checkpoints/step-3").mkdir(parents=True)
+    (tmp_path / "checkpoints/latest").symlink_to("step-3")
+    return tmp_path
+
+
+def test_keys_that_changed_are_told_one_a_line_without_secrets(begun, capsys):
+    kwargs = {"reward_kwargs": {"api_key": "second", "scale": 2}}
+    check_folder(config(begun, rollout__n=4, actor__ppo_epochs=2, reward__custom_reward_function=kwargs))
+    assert capsys.readouterr().out.splitlines() == [
+        "changed: actor.ppo_epochs was 1 and is now 2",
+        "changed: rollout.n was 1 and is now 4",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("model__path", "other"), ("data__train_files", ["b"]), ("trainer__seed", 1), ("data__shuffle", False)],
+)
+def test_keys_that_a_run_keeps_for_life_are_refused(begun, capsys, key, value):
+    with pytest.raises(ConfigError) as refused:
+        check_folder(config(begun, rollout__n=4, **{key: value}))
+    (line,) = str(refused.value).splitlines()
+    assert line.startswith(f"'{key.replace('__', '.')}' was ")
+    assert "trainer.default_local_dir" in line
+    assert capsys.readouterr().out == ""
+
+
+def test_a_run_that_begins_anew_may_change_everything(begun, capsys):
+    (begun / "checkpoints/latest").unlink()
+    check_folder(config(begun, model__path="other", trainer__seed=1))
+    assert capsys.readouterr().out == ""
+    assert "begins anew" in how_to_go_on(config(begun))
+
+
+def test_a_config_of_an_earlier_version_passes(begun, capsys):
+    (begun / "config.yaml").write_text("trainer: {seed: 0, gone: 3}\nmodel: {path: m}\n")
+    check_folder(config(begun))
+    assert capsys.readouterr().out == ""
+
+
+def really_full(*_, **__):
+    with Path("/dev/full").open("w") as file:
+        file.write("x")
+
+
+def test_a_full_disk_is_one_line_and_other_errors_are_our_own(tmp_path):
+    with pytest.raises(StorageError) as full, full_disk_in_one_line(tmp_path, lambda: "go on"):
+        really_full()
+    assert str(full.value) == f"writing to '{tmp_path}': no space left on device; make room. go on"
+    with pytest.raises(FileNotFoundError), full_disk_in_one_line(tmp_path, str):
+        (tmp_path / "none").read_text()
+
+
+def test_a_full_disk_leaves_the_file_that_was_there(tmp_path, monkeypatch):
+    write_whole(tmp_path / "file", "first")
+    monkeypatch.setattr(Path, "replace", really_full)
+    with pytest.raises(OSError, match="No space left"):
+        write_whole(tmp_path / "file", "second")
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"file": "first"}
+
+
+def full_in_second_step(write):
+    def full(self, step, *rest):
+        return really_full() if step == 2 else write(self, step, *rest)
+
+    return full
+
+
+@pytest.fixture
+def calculator(task_folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    small = ["data.train_max_samples=8", "rollout.n=2", "data.train_batch_size=2"]
+    files = [f"model.path={task_folder}/model", f"data.train_files={task_folder}/train.jsonl", "data.val_files=[]"]
+    own = [*small, "trainer.stop_when=null", "trainer.test_freq=0", "trainer.logger=[jsonl]"]
+    steps = ["trainer.total_training_steps=2", "trainer.save_freq=1", f"trainer.default_local_dir={tmp_path}"]
+    return ["train", "+experiment=calculator", *files, *own, *steps]
+
+
+@pytest.mark.parametrize(
+    "where",
+    ["metrics", "checkpoint", *(pytest.param(each, marks=pytest.mark.slow) for each in ("trajectories", "report"))],
+)
+def test_a_disk_that_fills_up_ends_a_run_in_one_line_with_its_last_checkpoint_whole(
+    calculator, tmp_path, monkeypatch, capsys, where
+):
+    from agentrl.store import TrajectoryStore
+    from agentrl.trainer import checkpoint, report
+
+    owner, name, last = {
+        "metrics": (JsonlTracker, "log", 1),
+        "trajectories": (TrajectoryStore, "write", 1),
+        "checkpoint": (checkpoint.RunState, "__init__", 1),
+        "report": (report, "write_whole", 2),
+    }[where]
+    full = really_full if where == "report" else full_in_second_step(getattr(owner, name))
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, full)
+        assert main(calculator) == 2
+    (said,) = capsys.readouterr().err.splitlines()
+    assert said.startswith(f"agentrl: error: writing to '{tmp_path}': no space left on device; make room. stopped; ")
+    assert (tmp_path / "checkpoints/latest").resolve().name == f"step-{last}"
+    assert not list((tmp_path / "checkpoints").glob(".*"))
+    assert main(calculator) == 0  # with room again
+    assert (tmp_path / "report.html").exists()
+
+
+def test_errno_of_a_quota_counts_too(tmp_path):
+    with pytest.raises(StorageError, match="quota"), full_disk_in_one_line(tmp_path, str):
+        raise OSError(errno.EDQUOT, "x")
