@@ -13,7 +13,7 @@ from agentrl.config.validate import config_fields
 from agentrl.tools.function import TOOLS
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "docs/extending.md"]
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "docs/extending.md", ROOT / "docs/gpu.md"]
 
 
 def blocks(path, language):
