@@ -69,6 +69,8 @@ class Recording:
         ]
         if not found:
             raise ValueError(f"tokens {start} to {stop} are given as sampled, {self._diagnosis(wanted)}")
+        if len(found) == 1:
+            return found[0]
         # a context may have been sampled from several times: the whole of one completion before part of another
         return max(found, key=lambda sampled: (len(sampled.segment) == len(wanted), len(sampled.segment)))
 

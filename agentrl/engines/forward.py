@@ -94,7 +94,6 @@ class PagedRunner:
         self.store = KVStore()
         self.windows = windows
         self._device = model.device
-        self._rows_a_piece = 32 if model.device.type == "cpu" else 256
         self._configs = configs_of(model)
         self._keep_last = (
             {"logits_to_keep": 1} if "logits_to_keep" in inspect.signature(model.forward).parameters else {}
@@ -106,17 +105,11 @@ class PagedRunner:
 
     def decode(self, rows: Sequence[Row], shape: Shape, beside: Sequence[Row] = ()) -> Tensor:
         """Logits [R, V] that follow each row's one new token; tokens `beside` them share the forward."""
-        layouts = list(self._lay_out_pieces(rows, shape))
+        layout = _lay_out(rows, shape)
         if not beside:
-            return self._forward(layouts)[: len(rows)]
+            return self._forward([layout])[: len(rows)]
         keep = {name: len(rows) for name in self._keep_last}  # theirs are the last tokens
-        return self._forward([_lay_out(beside, FREE), *layouts], **keep)[-len(rows) :]
-
-    def _lay_out_pieces(self, rows: Sequence[Row], shape: Shape) -> Iterator[_Layout]:
-        """A few rows at a time, so that a CPU's cache holds the keys and values that are gathered for them."""
-        for first in range(0, shape.rows if shape.fixed else len(rows), self._rows_a_piece):
-            piece = replace(shape, rows=min(self._rows_a_piece, shape.rows - first))
-            yield _lay_out(rows[first : first + self._rows_a_piece], piece)
+        return self._forward([_lay_out(beside, FREE), layout], **keep)[-len(rows) :]
 
     def _forward(self, layouts: Sequence[_Layout], **options: int) -> Tensor:
         cells = np.concatenate([layout.tokens for layout in layouts], axis=1)
@@ -164,7 +157,7 @@ def _lay_out(rows: Sequence[Row], shape: Shape) -> _Layout:
     num_columns = shape.columns if shape.fixed else max(row.end - row.start for row in rows)
     cells = np.zeros((3, num_rows, num_columns), dtype=np.int64)
     starts_lengths = np.zeros((2, num_rows, 1), dtype=np.int64)
-    blocks_RN = np.zeros((num_rows, max((num_blocks_for(row.end) for row in rows), default=1)), dtype=np.int64)
+    blocks_RN = np.zeros((num_rows, max(num_blocks_for(row.end) for row in rows)), dtype=np.int64)
     for number, row in enumerate(rows):
         length, held = row.end - row.start, num_blocks_for(row.end)
         starts_lengths[:, number, 0] = row.start, length

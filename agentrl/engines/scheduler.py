@@ -184,7 +184,8 @@ class Scheduler:
     def _decode_all(self, jobs: Sequence[Job], beside: Sequence[Row] = (), parts: Mapping[Job, int] = NOTHING) -> None:
         """One token for every ready job, in batches of equal length as far as possible, so that little is padded."""
         rows = self._limits.decode.rows
-        jobs = sorted(jobs, key=lambda job: len(job.token_ids))
+        if len(jobs) > rows:
+            jobs = sorted(jobs, key=lambda job: len(job.token_ids))
         self._decode(jobs[:rows], beside, parts)
         for first in range(rows, len(jobs), rows):
             self._decode(jobs[first : first + rows])

@@ -50,22 +50,23 @@ def _read_block(text: str, start: int) -> tuple[ParsedCall, int]:
     """The call whose block begins at `start`, just after its tag, and where reading goes on."""
     limit = text.find(OPEN, start)
     block = text[start : limit if limit >= 0 else len(text)]
+    read: tuple[JsonValue, int] | None
     try:
-        _, end = read_json(block)
+        read = read_json(block)
     except BadJSONError:  # said below, of the block's body alone
-        end = 0
-    close = _BLOCK_END.search(block, end)
+        read = None
+    close = _BLOCK_END.search(block, read[1] if read else 0)
     body = block[: close.start()] if close else block
     if close is None or close[0] == THINK_END:
-        return _read_call(body, closed=False), start + len(body)
-    return _read_call(body, closed=True), start + close.end()
+        return _read_call(body, read, closed=False), start + len(body)
+    return _read_call(body, read, closed=True), start + close.end()
 
 
-def _read_call(body: str, *, closed: bool) -> ParsedCall:
-    """The call that the text between two tags describes."""
-    name, body = "", body.strip()
+def _read_call(body: str, read: tuple[JsonValue, int] | None, *, closed: bool) -> ParsedCall:
+    """The call that the text between two tags describes, which begins with the JSON `read` if there is any."""
+    name, num_blanks, body = "", len(body) - len(body.lstrip()), body.strip()
     try:
-        value, end = _json(body)
+        value, end = (read[0], read[1] - num_blanks) if read else _json(body)
         if isinstance(value, dict) and isinstance(said := value.get("name"), str) and is_unicode(said):
             name = said
         if rest := body[end:]:
