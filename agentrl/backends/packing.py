@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
-from itertools import chain
+from typing import Any, TypeAlias
+
+import numpy as np
 
 from agentrl.samples import Sample
 
-Prompt = tuple[int, ...]
-"""The tokens of a sample before its first trained one."""
+IntArray: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]  # Any: of any shape
 
 
-def split_prompt(sample: Sample) -> tuple[Prompt, Sequence[int]]:
-    """A sample's prompt, and its own tokens after it; without the last trained token and what follows.
+def used_tokens(sample: Sample) -> IntArray:
+    """A sample's tokens before its last trained one: that one and what follows predict nothing, and are not computed.
 
-    Those predict nothing, so nobody need compute them. The sample must train something.
+    The sample must train something.
     """
-    first = sample.loss_mask.index(1)
     last = len(sample.loss_mask) - 1 - sample.loss_mask[::-1].index(1)
-    return tuple(sample.token_ids[:first]), sample.token_ids[first:last]
+    return np.array(sample.token_ids[:last], dtype=np.int64)
+
+
+def beginnings_first(sequences: Sequence[IntArray]) -> list[int]:
+    """Their indices in alphabetical order: each then has its longest common beginning with the one before it."""
+    return sorted(range(len(sequences)), key=lambda index: (sequences[index].astype(">u8").tobytes(), index))
+
+
+def num_common(one: IntArray, other: IntArray) -> int:
+    """How many tokens the two begin with alike."""
+    shorter = min(len(one), len(other))
+    differing = np.flatnonzero(one[:shorter] != other[:shorter])
+    return int(differing[0]) if len(differing) else shorter
 
 
 def pack(lengths: Sequence[int], max_tokens: int | None, max_samples: int | None = None) -> list[list[int]]:
@@ -42,58 +53,32 @@ def pack(lengths: Sequence[int], max_tokens: int | None, max_samples: int | None
 
 
 def pack_shared(
-    prompts: Sequence[Prompt],
-    num_own_tokens: Sequence[int],
+    sequences: Sequence[IntArray],
     max_tokens: int | None,
     max_samples: int | None = None,
     enough_tokens: int | None = None,
 ) -> list[list[int]]:
-    """The same where a micro-batch has no padding and computes a prompt once for all its samples of that prompt.
+    """The same where a micro-batch has no padding and computes what samples begin with alike once: a prefix tree.
 
-    Samples that share a prompt stay together where they fit; different prompts are put together up to `enough_tokens`
-    only. Without `max_tokens`, every micro-batch but the last has exactly `max_samples`.
+    Samples of a common beginning stay together where they fit. Beyond `enough_tokens` a micro-batch grows only by
+    samples that share more with it than they add. Without `max_tokens`, all but one have exactly `max_samples`.
 
-        prompts A, A, B, A of 3, 3, 2, 3 tokens, followed by 1, 2, 4, 5:
-        pack_shared(..., max_tokens=10) == [[3, 1], [2, 0]]         3 + 5 + 2 and 2 + 4 + 3 + 1 tokens
+        A = [1 1 1 5], B = [1 1 1 6 6], C = [2 2], D = [1 1 1 5 7 7 7]; in alphabetical order A D B C
+        pack_shared([A, B, C, D], max_tokens=9) == [[0, 3, 1], [2]]                       4 + 3 + 2 tokens, and 2
     """
-    families = _families(prompts, num_own_tokens)
-    if max_tokens is None:
-        order = list(chain.from_iterable(families))
-        step = max_samples or max(1, len(order))
-        return [order[start : start + step] for start in range(0, len(order), step)]
-    pieces = []
-    for members in families:
-        num_prompt = len(prompts[members[0]])
-        items = [(num_own_tokens[index], [index]) for index in members]
-        pieces += _fill(items, max_tokens, max_samples, num_prompt)
-    pieces.sort(key=lambda piece: (-piece[0], piece[1]))
-    packs = _fill(pieces, min(max_tokens, enough_tokens or max_tokens), max_samples)
-    return [indices for _, indices in sorted(packs, key=lambda piece: -piece[0])]
-
-
-def _families(prompts: Sequence[Prompt], num_own_tokens: Sequence[int]) -> list[list[int]]:
-    """The samples of each prompt, longest first."""
-    families: defaultdict[Prompt, list[int]] = defaultdict(list)
-    for index in sorted(range(len(prompts)), key=lambda index: (-num_own_tokens[index], index)):
-        families[prompts[index]].append(index)
-    return list(families.values())
-
-
-Piece = tuple[int, list[int]]
-"""Tokens, and the samples that have them."""
-
-
-def _fill(items: Sequence[Piece], max_tokens: int, max_samples: int | None, num_shared: int = 0) -> list[Piece]:
-    """Neighbouring items put together while they fit; each result has `num_shared` tokens besides."""
-    filled: list[Piece] = []
-    for tokens, indices in items:
-        held, members = filled[-1] if filled else (0, [])
-        fits = _within(held + tokens, max_tokens) and _within(len(members) + len(indices), max_samples)
-        if members and fits:
-            filled[-1] = (held + tokens, members + indices)
+    packs: list[tuple[int, list[int]]] = []
+    before: IntArray = np.empty(0, dtype=np.int64)
+    for index in beginnings_first(sequences):
+        own, (held, members) = sequences[index], packs[-1] if packs else (0, [])
+        num_shared = num_common(before, own) if members else 0
+        new = len(own) - num_shared
+        fits = _within(held + new, max_tokens) and _within(len(members) + 1, max_samples)
+        if members and fits and (_within(held + new, enough_tokens) or num_shared > new):
+            packs[-1] = (held + new, [*members, index])
         else:
-            filled.append((num_shared + tokens, indices))
-    return filled
+            packs.append((len(own), [index]))
+        before = own
+    return [members for _, members in sorted(packs, key=lambda piece: -piece[0])]
 
 
 def _within(count: int, limit: int | None) -> bool:

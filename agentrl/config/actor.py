@@ -61,11 +61,11 @@ class ActorConfig(Section):
     use_dynamic_bsz: bool = True
     """Cut micro-batches by tokens (ppo_max_token_len_per_gpu); false: by samples (ppo_micro_batch_size_per_gpu)."""
     ppo_max_token_len_per_gpu: PositiveInt = 16384
-    """Token budget of a micro-batch: a shared prompt counts once, padding counts; a CPU may cut finer."""
+    """Token budget of a micro-batch: what is shared counts once, padding counts; a CPU may cut finer."""
     ppo_micro_batch_size_per_gpu: PositiveInt | None = None
     """Most samples in a micro-batch, whatever their length."""
-    share_prompts: bool = True
-    """Compute a prompt that several samples share once a micro-batch, where the model allows it; same gradient."""
+    share_prefixes: bool = True
+    """Compute what samples begin with alike once a micro-batch, where the model allows it; same gradient."""
     freeze_modules: Modules = ()
     """Modules whose weights stay as they are, by name; * stands for any text (model.layers.0.*, *.mlp.*)."""
     param_offload: bool = False

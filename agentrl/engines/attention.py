@@ -16,17 +16,10 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
 from agentrl.engines.paged_kv import KVStore
+from agentrl.models.attention import HARMLESS, UnfaithfulError, explicit_attention
 
 PAGED = "agentrl_paged"
 """Name of our attention; no mask function is registered under it, so transformers builds no mask for it."""
-
-HARMLESS = {"dropout", "is_causal", "sliding_window", "position_ids", "use_cache", "cache_position", "return_dict"}
-HARMLESS |= {"output_attentions", "output_hidden_states", "output_router_logits", "num_items_in_batch"}
-"""What layers pass that changes nothing here: windows are read from the masks at load, the rest is for training."""
-
-
-class UnfaithfulError(Exception):
-    """This model's attention cannot be reproduced over cached keys and values; the text says why."""
 
 
 @dataclass
@@ -136,7 +129,7 @@ def _attend(
         attended = scaled_dot_product_attention(folded, keys, values, attn_mask=bias, scale=scaling)
     else:
         scale = scaling if scaling is not None else folded.shape[-1] ** -0.5
-        attended = _explicit_attention(folded, keys, values, bias, scale, softcap, sinks)
+        attended = explicit_attention(folded, keys, values, bias, scale, softcap, sinks)
     return _unfold(grid, attended, num_groups)
 
 
@@ -156,22 +149,6 @@ def _unfold(grid: Grid, attended: Tensor, num_groups: int) -> Tensor:
     by_token = attended.reshape(rows, key_heads, -1, num_groups, size).permute(0, 2, 1, 3, 4)
     tokens = by_token.reshape(1, -1, key_heads * num_groups, size)
     return tokens if grid.cells is None else tokens[:, grid.cells]
-
-
-def _explicit_attention(
-    query: Tensor, keys: Tensor, values: Tensor, bias: Tensor, scale: float, softcap: float | None, sinks: Tensor | None
-) -> Tensor:
-    """Attention written out, for scores that are capped (Gemma 2) or compete with a learned sink (gpt-oss)."""
-    scores = query @ keys.transpose(2, 3) * scale
-    if softcap is not None:
-        scores = torch.tanh(scores / softcap) * softcap
-    scores = scores + bias
-    if sinks is not None:
-        rows, key_heads, queries, _ = scores.shape
-        sinks_KG = sinks.reshape(1, key_heads, 1, -1).expand(rows, -1, queries * key_heads // sinks.numel(), -1)
-        scores = torch.cat([scores, sinks_KG.reshape(rows, key_heads, queries, 1).to(scores.dtype)], dim=-1)
-    weights = torch.softmax(scores, dim=-1, dtype=torch.float32).to(values.dtype)
-    return weights[..., : keys.shape[2]] @ values
 
 
 AttentionInterface.register(PAGED, paged_attention)

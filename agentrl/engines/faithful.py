@@ -10,10 +10,9 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from agentrl.engines.attention import UnfaithfulError
 from agentrl.engines.forward import Limits, PagedRunner, Row, Runner, Shape, WholeRunner
 from agentrl.engines.paged_kv import num_blocks_for
-from agentrl.models.attention import learn_windows
+from agentrl.models.attention import UnfaithfulError, learn_windows
 
 logger = logging.getLogger(__name__)
 

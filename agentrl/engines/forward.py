@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import PretrainedConfig, PreTrainedModel
+from transformers import PreTrainedModel
 
 from agentrl.engines.attention import ACTIVE, PAGED, Grid, Step
 from agentrl.engines.paged_kv import BLOCK_SIZE, IntArray, KVStore, num_blocks_for
+from agentrl.models.attention import attention_implementation, configs_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,28 +193,3 @@ class WholeRunner:
         ids = torch.tensor([list(token_ids)], device=self.model.device)
         logits: Tensor = self.model(input_ids=ids, use_cache=False).logits[0, -1]
         return logits
-
-
-def configs_of(model: PreTrainedModel) -> list[PretrainedConfig]:
-    """Every configuration that a layer of the model may read its attention from."""
-    found = {id(part.config): part.config for part in model.modules() if isinstance(part, PreTrainedModel)}
-    for part in model.modules():
-        if isinstance(config := getattr(part, "config", None), PretrainedConfig):
-            found[id(config)] = config
-    return list(found.values())
-
-
-@contextmanager
-def attention_implementation(configs: Sequence[PretrainedConfig], name: str) -> Iterator[None]:
-    """Attention `name` inside the block, and what it was before after it.
-
-    The internal field is set because the public one is made for loading: it walks sub-configurations and checks names.
-    """
-    before = [config._attn_implementation_internal for config in configs]
-    for config in configs:
-        config._attn_implementation_internal = name
-    try:
-        yield
-    finally:
-        for config, implementation in zip(configs, before, strict=True):
-            config._attn_implementation_internal = implementation

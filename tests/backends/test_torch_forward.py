@@ -54,7 +54,7 @@ def check(positionwise: PositionwiseModel, tolerance: float = 2e-5) -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_equals_plain_transformers(family: str):
     """On padded rows; test_torch_shared_prompts.py has the rest."""
-    positionwise = PositionwiseModel(make_model(family), share_prompts=False)
+    positionwise = PositionwiseModel(make_model(family), share_prefixes=False)
     assert positionwise.splits == (family != "opt")  # OPT's head reaches into its body, so it is run whole
     check(positionwise)
 
@@ -63,11 +63,11 @@ def test_a_split_that_gives_other_logits_is_not_used(monkeypatch: pytest.MonkeyP
     model = make_model("cohere")  # its logits are scaled after the head
     states = lambda self, *_, inputs_embeds, **__: forward._States(last_hidden_state=inputs_embeds * 1.01)  # noqa: E731
     monkeypatch.setattr(forward._GivenStates, "forward", states)
-    assert not PositionwiseModel(model, share_prompts=False).splits
+    assert not PositionwiseModel(model, share_prefixes=False).splits
 
 
 def test_only_chosen_positions_reach_the_head():
-    positionwise = PositionwiseModel(make_model(), share_prompts=True)
+    positionwise = PositionwiseModel(make_model(), share_prefixes=True)
     samples = make_samples(5)
     sizes = []
     positionwise.model.lm_head.register_forward_hook(lambda module, inputs, output: sizes.append(output.shape))
@@ -79,7 +79,7 @@ def test_only_chosen_positions_reach_the_head():
 def test_chunks_change_neither_values_nor_gradients(entropy_gradient: bool, monkeypatch: pytest.MonkeyPatch):
     def values_and_gradients() -> list[torch.Tensor]:
         model = make_model("gemma2").double()
-        positionwise = PositionwiseModel(model, share_prompts=True)
+        positionwise = PositionwiseModel(model, share_prefixes=True)
         logprobs_N, entropy_N = run(positionwise, make_samples(4), entropy_gradient=entropy_gradient)
         assert entropy_N.requires_grad == entropy_gradient
         (logprobs_N.sum() + 0.3 * entropy_N.sum()).backward()

@@ -16,7 +16,7 @@ from torch import Tensor
 from agentrl.algos.aggregation import aggregation_weights
 from agentrl.algos.base import LossFunction
 from agentrl.backends.base import Scores, StepStats
-from agentrl.backends.packing import pack, pack_shared, split_prompt
+from agentrl.backends.packing import pack, pack_shared, used_tokens
 from agentrl.backends.torch.batches import MicroBatch, micro_batch, token_batch
 from agentrl.backends.torch.checkpoint import (
     check_parts,
@@ -66,7 +66,7 @@ class TorchBackend:
     ) -> None:
         self.model, self._tokenizer = model, tokenizer
         self._model_config, self._config, self._optimizer = model_config, config, optimizer
-        self._positionwise = PositionwiseModel(model, share_prompts=config.share_prompts)
+        self._positionwise = PositionwiseModel(model, share_prefixes=config.share_prefixes)
         self._frozen = fingerprint(model) if optimizer else ""
         self._parking = Parking(model.parameters, moves_of(model.device) if config.param_offload else None)
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="torch-backend")
@@ -175,10 +175,9 @@ class TorchBackend:
         max_tokens = config.ppo_max_token_len_per_gpu if config.use_dynamic_bsz else None
         max_samples = config.ppo_micro_batch_size_per_gpu
         enough_tokens = min(max_tokens, CPU_TOKENS) if max_tokens and self.model.device.type == "cpu" else max_tokens
-        if self._positionwise.shares_prompts:
-            split = [split_prompt(samples[index]) for index in trained]
-            prompts, num_own_tokens = [prompt for prompt, _ in split], [len(own) for _, own in split]
-            packs = pack_shared(prompts, num_own_tokens, max_tokens, max_samples, enough_tokens)
+        if self._positionwise.shares_prefixes:
+            sequences = [used_tokens(samples[index]) for index in trained]
+            packs = pack_shared(sequences, max_tokens, max_samples, enough_tokens)
         else:
             packs = pack([len(samples[index].token_ids) for index in trained], enough_tokens, max_samples)
         return [[trained[number] for number in numbers] for numbers in packs]

@@ -48,19 +48,19 @@ class PositionwiseModel:
     """A causal language model split into `states` (its body, at chosen positions) and `logits` (all that follows).
 
     What follows the body is the model's own forward pass with the body taken out, so a head's scaling or soft cap
-    (Cohere, Granite, Gemma) is kept, and nothing here knows an architecture. The body runs on packed tokens, a prompt
-    once for all samples that share it; else on right-padded rows, without a mask, as padding on the right is invisible
-    to causal attention. Each is checked once on a small batch, and a model that does not allow it is run in the next
-    plainer way: packed, padded, whole.
+    (Cohere, Granite, Gemma) is kept, and nothing here knows an architecture. The body runs on packed tokens, what
+    samples begin with alike once for all of them; else on right-padded rows, without a mask, as padding on the right is
+    invisible to causal attention. Each is checked once on a small batch, and a model that does not allow it is run in
+    the next plainer way: packed, padded, whole.
 
     Args:
-        share_prompts: false runs on padded rows in any case.
+        share_prefixes: false runs on padded rows in any case.
 
     Raises:
         ConfigError: a weight is not finite.
     """
 
-    def __init__(self, model: PreTrainedModel, *, share_prompts: bool) -> None:
+    def __init__(self, model: PreTrainedModel, *, share_prefixes: bool) -> None:
         self.model = model
         self.vocab_size: int = model.config.get_text_config().vocab_size
         self._name = type(model).__name__
@@ -68,7 +68,7 @@ class PositionwiseModel:
         self._windows: Mapping[int, int | None] | None = None
         self._tail: nn.Module | None = None
         _check_finite(model)
-        self._choose(share_prompts)
+        self._choose(share_prefixes)
 
     @property
     def splits(self) -> bool:
@@ -76,13 +76,13 @@ class PositionwiseModel:
         return self._tail is not None
 
     @property
-    def shares_prompts(self) -> bool:
+    def shares_prefixes(self) -> bool:
         """Whether it runs on packed tokens; then every sample must train something."""
         return self._windows is not None
 
     def running(self) -> AbstractContextManager[None]:
         """Forward and backward passes stand in here: a layer may be computed again in the backward pass."""
-        return attention_implementation(self._configs, SHARED) if self.shares_prompts else nullcontext()
+        return attention_implementation(self._configs, SHARED) if self.shares_prefixes else nullcontext()
 
     def states(self, batch: MicroBatch) -> Tensor:
         """[N, H] where the trained tokens are predicted; [N, V], already logits, if the model is run whole."""
@@ -112,14 +112,14 @@ class PositionwiseModel:
         return cast(Tensor, output[0][0].index_select(0, tokens.predictors))
 
     @torch.no_grad()
-    def _choose(self, share_prompts: bool) -> None:
+    def _choose(self, share_prefixes: bool) -> None:
         batch = micro_batch(_probe_samples(self.vocab_size), self.model.device)
         whole = self.states(batch)
         self._tail = _without_body(self.model)
         if self._tail is not None and not self._agrees(batch, whole):
             self._tail = None
             logger.warning("%s is run whole: its logits cannot be taken at chosen positions only", self._name)
-        if share_prompts:
+        if share_prefixes:
             self._share(batch, whole)
 
     def _share(self, batch: MicroBatch, whole: Tensor) -> None:
@@ -132,7 +132,7 @@ class PositionwiseModel:
                     raise UnfaithfulError("its logits would differ")
         except Exception as error:  # whatever a model does not take, it then runs without
             self._windows = None
-            logger.warning("%s: a prompt is computed for every sample (%s)", self._name, error)
+            logger.warning("%s: every sample is computed whole (%s)", self._name, error)
 
     def _agrees(self, batch: MicroBatch, whole: Tensor) -> bool:
         try:
@@ -153,8 +153,10 @@ def _check_finite(model: PreTrainedModel) -> None:
 
 
 def _probe_samples(vocab_size: int) -> list[Sample]:
-    """Two samples that share a prompt, one of a single trained token that shares it too, and one of another prompt."""
-    parts = [(range(9), range(50, 57)), (range(9), range(90, 94)), (range(9), range(99, 100)), (range(3, 8), range(8))]
+    """Two samples that share a prompt, one that goes on from the middle of the first, one of a single trained token
+    that shares the prompt too, and one of another prompt."""
+    owns = [[*range(50, 57)], [*range(90, 94)], [*range(50, 53), *range(70, 75)], [99]]
+    parts = [*((range(9), own) for own in owns), (range(3, 8), range(8))]
     samples = []
     for prompt, own in parts:
         token_ids = [number * 7 % vocab_size for number in (*prompt, *own)]

@@ -1,4 +1,4 @@
-"""A micro-batch as one row of tokens without padding, in which samples of one prompt share it.
+"""A micro-batch as one row of tokens without padding, in which samples share what they begin with alike.
 
 Axes: M packed tokens, N trained tokens, R rows, C columns (queries of a row), W keys of a row.
 """
@@ -12,23 +12,24 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agentrl.backends.packing import Prompt, split_prompt
+from agentrl.backends.packing import IntArray, beginnings_first, num_common, used_tokens
 from agentrl.samples import Sample
 
 SIMILAR = 0.7
 """Rows of a grid have at least this share of the queries of its longest: more padding, or more calls."""
 
-IntArray = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
-
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """`num_own` consecutive packed tokens from `own` on; they look at `num_before` others from `before` on, too."""
+    """`path` is a sequence, as packed tokens in order; its last `num_own` look at all up to themselves."""
 
-    own: int
+    path: IntArray
     num_own: int
-    before: int = 0
-    num_before: int = 0
+
+    @property
+    def num_shared(self) -> int:
+        """How many tokens at its beginning are another row's."""
+        return len(self.path) - self.num_own
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -94,81 +95,56 @@ class PackedTokens:
     layout: Layout
 
 
-class _Packer:
-    """Lays samples out one family after the other: the prompt, then what its samples have of their own."""
-
-    def __init__(self) -> None:
-        self.token_ids: list[int] = []
-        self.positions: list[IntArray] = []
-        self.rows: list[_Row] = []
-
-    def add(self, prompt: Prompt, owns: Sequence[Sequence[int]]) -> tuple[int, list[int]]:
-        """Where the prompt stands, and where each sample's own tokens do."""
-        start = self._put(prompt, 0)
-        starts = [self._put(own, len(prompt)) for own in owns]
-        some = [(at, len(own)) for at, own in zip(starts, owns, strict=True) if own]
-        if len(some) == 1:  # nobody to share with: its own tokens stand right behind the prompt
-            self.rows.append(_Row(start, len(prompt) + some[0][1]))
-        else:
-            self.rows.append(_Row(start, len(prompt)))
-            self.rows += [_Row(at, length, start, len(prompt)) for at, length in some]
-        return start, starts
-
-    def _put(self, token_ids: Sequence[int], position: int) -> int:
-        start = len(self.token_ids)
-        self.token_ids += token_ids
-        self.positions.append(np.arange(position, position + len(token_ids)))
-        return start
-
-
 def pack_tokens(samples: Sequence[Sample], windows: Mapping[int, int | None], device: torch.device) -> PackedTokens:
-    """Put samples, each of which trains something, into one row of tokens. `windows`: see `Layout`."""
-    split = [split_prompt(sample) for sample in samples]
-    families: dict[Prompt, list[int]] = {}
-    for index, (prompt, _) in enumerate(split):
-        families.setdefault(prompt, []).append(index)
-    packer, predictors = _Packer(), [np.empty(0, dtype=np.int64)] * len(samples)
-    for prompt, members in families.items():
-        start, starts = packer.add(prompt, [split[index][1] for index in members])
-        for index, own in zip(members, starts, strict=True):
-            predictors[index] = np.flatnonzero(samples[index].loss_mask) + (own - len(prompt) - 1)
-            predictors[index][0] = start + len(prompt) - 1  # the first trained token is predicted by the prompt's last
-    grids, cells = _grids(packer.rows, len(packer.token_ids), device)
-    arrays = (packer.token_ids, np.concatenate(packer.positions), np.concatenate(predictors), cells)
-    token_ids, positions, predictors_N, cells_M = (torch.as_tensor(array).to(device) for array in arrays)
-    return PackedTokens(token_ids, positions, predictors_N, Layout(grids, cells_M, windows))
+    """Put samples, each of which trains something, into one row of tokens. `windows`: see `Layout`.
+
+    Each sample takes over what it begins with like the one before it, and adds the rest: [1 2 3] and [1 2 4] become
+    the tokens [1 2 3 4], and the paths [0 1 2] and [0 1 3].
+    """
+    sequences = [used_tokens(sample) for sample in samples]
+    before = path = np.empty(0, dtype=np.int64)
+    token_ids, positions, rows, predictors = [before], [before], [], [before] * len(samples)
+    num_tokens = 0
+    for index in beginnings_first(sequences):
+        own, num_shared = sequences[index], num_common(before, sequences[index])
+        num_own = len(own) - num_shared
+        path = np.concatenate([path[:num_shared], np.arange(num_tokens, num_tokens + num_own)])
+        if num_own:
+            rows.append(_Row(path, num_own))
+            token_ids.append(own[num_shared:])
+            positions.append(np.arange(num_shared, len(own)))
+        predictors[index] = path[np.flatnonzero(samples[index].loss_mask) - 1]
+        before, num_tokens = own, num_tokens + num_own
+    grids, cells = _grids(rows, num_tokens, device)
+    arrays = (np.concatenate(token_ids), np.concatenate(positions), np.concatenate(predictors), cells)
+    token_ids_M, positions_M, predictors_N, cells_M = (torch.as_tensor(array).to(device) for array in arrays)
+    return PackedTokens(token_ids_M, positions_M, predictors_N, Layout(grids, cells_M, windows))
 
 
 def _grids(rows: Sequence[_Row], num_tokens: int, device: torch.device) -> tuple[list[Grid], IntArray]:
     cells, offset, grids = np.zeros(num_tokens, dtype=np.int64), 0, []
     for chosen in _similar(rows):
-        fields = [(row.own, row.num_own, row.before, row.num_before) for row in chosen]
-        own, num_own, before, num_before = np.array(fields, dtype=np.int64).T[:, :, None]
-        columns, places = np.arange(num_own.max()), np.arange((num_own + num_before).max())
-        positions = num_before + np.minimum(columns, num_own - 1)
-        queries = own + positions - num_before
-        held = np.minimum(places, num_own + num_before - 1)
-        keys = np.where(held < num_before, before + held, own + held - num_before)
+        lengths, num_own = np.array([(len(row.path), row.num_own) for row in chosen]).T[:, :, None]
+        keys = np.stack([np.resize(row.path, lengths.max()) for row in chosen])
+        keys = np.where(np.arange(keys.shape[1]) < lengths, keys, np.take_along_axis(keys, lengths - 1, axis=1))
+        columns = np.arange(num_own.max())
+        positions = lengths - num_own + np.minimum(columns, num_own - 1)
+        queries = np.take_along_axis(keys, positions, axis=1)
         real = columns < num_own
         cells[queries[real]] = offset + np.flatnonzero(real)
         offset += queries.size
-        arrays = (queries.ravel(), keys.ravel(), positions)
-        queries_RC, keys_RW, positions_RC = (torch.from_numpy(array).to(device) for array in arrays)
-        shape = (len(chosen), len(columns), len(places))
-        grids.append(Grid(shape, queries_RC, keys_RW, positions_RC, causal=not chosen[0].num_before))
+        own, seen, places = (torch.from_numpy(array).to(device) for array in (queries.ravel(), keys.ravel(), positions))
+        shape = (*queries.shape, keys.shape[1])
+        grids.append(Grid(shape, own, seen, places, causal=not chosen[0].num_shared))
     return grids, cells
 
 
 def _similar(rows: Sequence[_Row]) -> list[list[_Row]]:
-    """Rows in groups of similar numbers of queries and of keys; those that look at others by themselves."""
-
-    def kind(row: _Row) -> tuple[bool, int]:
-        return row.num_before > 0, (row.num_before + row.num_own).bit_length()
-
+    """Rows in groups of similar length; those that look at others' tokens stand in groups of their own."""
     groups: list[list[_Row]] = []
-    for row in sorted(rows, key=lambda row: (*kind(row), -row.num_own)):
-        first = groups[-1][0] if groups else row
-        if groups and kind(row) == kind(first) and row.num_own >= SIMILAR * first.num_own:
+    for row in sorted(rows, key=lambda row: (row.num_shared > 0, -row.num_own)):
+        first = groups[-1][0] if groups else None
+        if first and bool(row.num_shared) == bool(first.num_shared) and row.num_own >= SIMILAR * first.num_own:
             groups[-1].append(row)
         else:
             groups.append([row])

@@ -1,4 +1,4 @@
-"""A prompt computed once for its samples has the gradient of plain transformers, one sample at a time."""
+"""What samples begin with alike, computed once, has the gradient of plain transformers, one sample at a time."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tiny_models import in_float64, make_groups, make_model, save_model
 from torch import Tensor
 
@@ -82,35 +84,79 @@ def test_gradient_is_that_of_transformers_one_sample_at_a_time(family: str):
     model = in_float64(make_model(family))
     if family == "gemma2":
         model.set_attn_implementation("eager")  # transformers' sdpa leaves out its soft cap
-    positionwise = PositionwiseModel(model, share_prompts=True)
-    assert positionwise.shares_prompts
+    positionwise = PositionwiseModel(model, share_prefixes=True)
+    assert positionwise.shares_prefixes
     samples = make_groups()
     assert_same(ours(positionwise, samples), one_by_one(model, samples), TOLERANCE[family])
 
 
 def test_gradient_is_that_of_padded_rows():
     model = in_float64(make_model())
-    shared, plain = (PositionwiseModel(model, share_prompts=choice) for choice in (True, False))
-    assert (shared.shares_prompts, plain.shares_prompts) == (True, False)
+    shared, plain = (PositionwiseModel(model, share_prefixes=choice) for choice in (True, False))
+    assert (shared.shares_prefixes, plain.shares_prefixes) == (True, False)
     assert_same(ours(shared, make_groups()), ours(plain, make_groups()), 1e-9)
 
 
 @pytest.mark.parametrize("prompts", [((1, 1),), ((7, 1), (3, 1), (12, 1)), ((6, 2),), ((1, 5), (20, 5))])
 def test_with_and_without_anything_to_share(prompts: tuple[tuple[int, int], ...]):
     model = in_float64(make_model("mistral"))
-    positionwise = PositionwiseModel(model, share_prompts=True)
+    positionwise = PositionwiseModel(model, share_prefixes=True)
     samples = make_groups(prompts=prompts)
     assert_same(ours(positionwise, samples), one_by_one(model, samples), 1e-9)
 
 
-def test_a_prompt_is_computed_once_and_nothing_is_padding():
+def test_a_beginning_is_computed_once_and_nothing_is_padding():
     samples = [Sample([5, 6, 7, *own], [0, 0, 0] + [1] * len(own), [1.0] * 9, [0.0] * 9) for own in ([1], [2, 3, 4])]
+    fork = Sample([5, 6, 7, 2, 9, 9], [0, 0, 0, 1, 0, 1], [1.0] * 6, [0.0] * 6)
     alone = Sample([8, 9, 1, 2], [0, 1, 0, 0], [1.0] * 4, [0.0] * 4)
-    tokens = pack_tokens([*samples, samples[1], alone], {}, CPU)
+    tokens = pack_tokens([*samples, samples[1], fork, alone], {}, CPU)
     # the last trained token, and what follows it, predicts nothing
-    assert tokens.token_ids.tolist() == [5, 6, 7, 2, 3, 2, 3, 8]
-    assert tokens.positions.tolist() == [0, 1, 2, 3, 4, 3, 4, 0]
-    assert tokens.predictors.tolist() == [2, 2, 3, 4, 2, 5, 6, 7]
+    assert tokens.token_ids.tolist() == [5, 6, 7, 2, 3, 9, 8]
+    assert tokens.positions.tolist() == [0, 1, 2, 3, 4, 4, 0]
+    assert tokens.predictors.tolist() == [2, 2, 3, 4, 2, 3, 4, 2, 5, 6]
+
+
+TREES = st.lists(st.lists(st.tuples(st.integers(1, 3), st.booleans()), min_size=2, max_size=9), min_size=1, max_size=6)
+"""(token, whether it is trained) of samples that fork anywhere."""
+
+
+def tree_samples(tree: list[list[tuple[int, bool]]]) -> list[Sample]:
+    return [
+        Sample(
+            [token for token, _ in sample],
+            [0, *(int(trained) for _, trained in sample[1:-1]), 1],
+            [0.5 + 0.25 * token for token, _ in sample],
+            [0.0] * len(sample),
+        )
+        for sample in tree
+    ]
+
+
+@settings(derandomize=True, deadline=None)
+@given(TREES)
+def test_every_token_is_predicted_from_what_stands_before_it(tree):
+    samples = tree_samples(tree)
+    tokens = pack_tokens(samples, {}, CPU)
+    trained = [(sample, index) for sample in samples for index, mask in enumerate(sample.loss_mask) if mask]
+    before = [sample.token_ids[index - 1] for sample, index in trained]
+    assert tokens.token_ids[tokens.predictors].tolist() == before
+    assert tokens.positions[tokens.predictors].tolist() == [index - 1 for _, index in trained]
+    beginnings = {tuple(sample.token_ids[: end + 1]) for sample in samples for end in range(len(sample.token_ids) - 1)}
+    assert len(tokens.token_ids) == len(beginnings)
+
+
+@pytest.mark.parametrize("family", ["llama", "mistral"])
+def test_gradient_of_samples_that_fork_anywhere(family: str):
+    model = in_float64(make_model(family))
+    positionwise = PositionwiseModel(model, share_prefixes=True)
+
+    @settings(derandomize=True, deadline=None, max_examples=15)
+    @given(TREES)
+    def check(tree):
+        samples = tree_samples(tree)
+        assert_same(ours(positionwise, samples), one_by_one(model, samples), 1e-9)
+
+    check()
 
 
 def load(path: Path, *, checkpointing: bool = False, **actor: object) -> TorchBackend:
@@ -135,26 +181,26 @@ def gradients(backend: TorchBackend, samples: list[Sample], loss: PolicyLoss) ->
 )
 def test_updates_are_those_of_padded_rows_however_cut(family: str, loss: PolicyLoss, tmp_path: Path):
     path, samples = save_model(tmp_path, family, torch.float64), make_groups()
-    plain = gradients(load(path, share_prompts=False), samples, loss)
+    plain = gradients(load(path, share_prefixes=False), samples, loss)
     tolerance = 1e-9 if family != "qwen3" else 1e-6  # Qwen3's norms are computed in float32
     for cut in ({}, {"ppo_max_token_len_per_gpu": 40}, {"use_dynamic_bsz": False, "ppo_micro_batch_size_per_gpu": 3}):
         for mine, theirs in zip(gradients(load(path, **cut), samples, loss), plain, strict=True):
             torch.testing.assert_close(mine, theirs, rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize("share_prompts", [True, False])
-def test_how_many_micro_batches(share_prompts: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("share_prefixes", [True, False])
+def test_how_many_micro_batches(share_prefixes: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     path, samples = save_model(tmp_path), make_groups()
 
     def count(**cut: object) -> float:
-        backend = load(path, share_prompts=share_prompts, **cut)
+        backend = load(path, share_prefixes=share_prefixes, **cut)
         return asyncio.run(backend.train_step(samples, PolicyLoss("sft"))).metrics["num_micro_batches"]
 
     assert len(samples) == 9
     assert count(use_dynamic_bsz=False, ppo_micro_batch_size_per_gpu=2, ppo_max_token_len_per_gpu=1) == 5
     assert count(ppo_micro_batch_size_per_gpu=1) == 9
     assert count() == 1
-    monkeypatch.setattr("agentrl.backends.torch.backend.CPU_TOKENS", 60)
+    monkeypatch.setattr("agentrl.backends.torch.backend.CPU_TOKENS", 30)
     assert count() > 1
 
 
@@ -190,7 +236,7 @@ def on_a_thread(work) -> None:
 @pytest.mark.parametrize("family", ["qwen3", "gemma2"])
 def test_autocast_stays_near_float32(family: str):
     model = make_model(family)
-    positionwise = PositionwiseModel(model, share_prompts=True)
+    positionwise = PositionwiseModel(model, share_prefixes=True)
     samples = make_groups(prompts=((9, 3), (5, 1)))
     exact = ours(positionwise, samples)
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -204,7 +250,7 @@ def test_autocast_stays_near_float32(family: str):
 def test_scores_are_those_of_padded_rows(tmp_path: Path):
     path, samples = save_model(tmp_path), make_groups()
     silent = replace(samples[0], loss_mask=[0] * len(samples[0].token_ids))
-    scores = [asyncio.run(load(path, share_prompts=choice).score([*samples, silent])) for choice in (True, False)]
+    scores = [asyncio.run(load(path, share_prefixes=choice).score([*samples, silent])) for choice in (True, False)]
     for mine, theirs in zip(
         scores[0].logprobs + scores[0].entropy, scores[1].logprobs + scores[1].entropy, strict=True
     ):
@@ -223,8 +269,8 @@ def test_what_cannot_share_is_run_as_before(why: str, caplog: pytest.LogCaptureF
     if why == "its logits would differ":
         model.model.layers[0].mlp.register_forward_hook(blend)
     with caplog.at_level(logging.WARNING):
-        positionwise = PositionwiseModel(model, share_prompts=True)
-    assert not positionwise.shares_prompts
+        positionwise = PositionwiseModel(model, share_prefixes=True)
+    assert not positionwise.shares_prefixes
     assert [why in record.message for record in caplog.records if "every sample" in record.message] == [True]
     assert model.config._attn_implementation == "sdpa"
     assert_same(ours(positionwise, make_groups()), one_by_one(model, make_groups()), 1e-3)

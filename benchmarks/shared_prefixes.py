@@ -1,6 +1,6 @@
-"""What a training step costs when a group's prompt is computed once, beside padded rows that each repeat it.
+"""What a training step costs when what samples begin with alike is computed once, beside padded rows that repeat it.
 
-    OMP_NUM_THREADS=1 python benchmarks/shared_prompts.py
+    OMP_NUM_THREADS=1 python benchmarks/shared_prefixes.py
 
 Pairs of steps, one of each kind, one after the other; the medians of the seconds, and of the ratios of the pairs.
 """
@@ -44,16 +44,21 @@ TINY = {
 
 @dataclass(frozen=True)
 class Shape:
-    """A mini-batch: groups of 8 samples, the lengths of their prompts and of what follows."""
+    """A mini-batch: groups of 8 samples, the lengths of their prompts and of what follows, and how much of that is alike.
+
+    Siblings of a real model agree on more than the prompt; how much more depends on the task and the policy.
+    """
 
     name: str
     num_groups: int
     prompt: tuple[int, int]
     response: tuple[int, int]
+    num_alike: int = 0
 
 
 SHAPES = [
     Shape("16 groups, prompt 54, traces of about 90", 16, (51, 57), (20, 52)),
+    Shape("the same, 20 tokens after the prompt alike", 16, (51, 57), (20, 52), 20),
     Shape("4 groups, prompt 512, response 128", 4, (512, 512), (128, 128)),
 ]
 
@@ -70,9 +75,10 @@ def make_samples(shape: Shape) -> list[Sample]:
     samples = []
     for group in range(shape.num_groups):
         prompt = [draw.randrange(VOCAB) for _ in range(draw.randint(*shape.prompt))]
+        alike = [draw.randrange(VOCAB) for _ in range(shape.num_alike)]
         for number in range(8):
             num_own = draw.randint(*shape.response)
-            ids = prompt + [draw.randrange(VOCAB) for _ in range(num_own)]
+            ids = prompt + alike + [draw.randrange(VOCAB) for _ in range(num_own - shape.num_alike)]
             turn, reply = num_own // 3, num_own // 6
             mask = [0] * len(prompt) + [1] * turn + [0] * reply + [1] * (num_own - turn - reply)
             ones, advantage = [1.0] * len(ids), draw.uniform(-1, 1)
@@ -81,8 +87,8 @@ def make_samples(shape: Shape) -> list[Sample]:
     return samples
 
 
-def load(path: Path, *, share_prompts: bool, max_tokens: int) -> TorchBackend:
-    actor = {"share_prompts": share_prompts, "ppo_max_token_len_per_gpu": max_tokens, "device": "cpu"}
+def load(path: Path, *, share_prefixes: bool, max_tokens: int) -> TorchBackend:
+    actor = {"share_prefixes": share_prefixes, "ppo_max_token_len_per_gpu": max_tokens, "device": "cpu"}
     config = ActorConfig.model_validate({**actor, "optim": {"lr": 1e-4}})
     return load_torch_backend(ModelConfig(path=str(path)), config, total_updates=1000, seed=0)
 
@@ -104,7 +110,7 @@ def main() -> None:
             path = make_model(family, Path(folder))
             for shape in SHAPES:
                 for max_tokens in options.max_tokens:
-                    plain, shared = (load(path, share_prompts=kind, max_tokens=max_tokens) for kind in (False, True))
+                    plain, shared = (load(path, share_prefixes=kind, max_tokens=max_tokens) for kind in (False, True))
                     samples = make_samples(shape)
                     pairs = [(seconds(plain, samples), seconds(shared, samples)) for _ in range(options.pairs + 1)][1:]
                     padded, packed = (statistics.median(times) for times in zip(*pairs, strict=True))
