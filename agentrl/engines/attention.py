@@ -64,12 +64,15 @@ class Step:
     Attributes:
         write: [M], where in the store each token's KV goes.
         windows: the sliding window of each layer, None for full attention.
+        copied, copies: [X], tokens whose KV goes to further places, and these.
     """
 
     store: KVStore
     write: Tensor
     grids: Sequence[Grid]
     windows: Mapping[int, int | None]
+    copied: Tensor
+    copies: Tensor
 
 
 class _Active(threading.local):
@@ -104,6 +107,8 @@ def paged_attention(
     if step is None or not isinstance(layer, int) or layer not in step.windows or attention_mask is not None or unknown:
         raise UnfaithfulError(f"layer {layer} passes to its attention what is not understood: {sorted(unknown)}")
     step.store.write(layer, step.write, key[0], value[0])  # before any grid reads: a row may need what another computes
+    if len(step.copies):
+        step.store.write(layer, step.copies, *(states[0].index_select(1, step.copied) for states in (key, value)))
     sizes = [grid.num_tokens for grid in step.grids]
     attended = [
         _attend(grid, queries_MHD, step.store.read(layer, grid.blocks), step.windows[layer], scaling, softcap, s_aux)

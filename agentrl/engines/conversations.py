@@ -66,6 +66,7 @@ class Conversations:
             self._sessions.setdefault(conversation.session, conversation)
         own = _common_length(conversation, token_ids)
         self._cut(conversation, own)
+        conversation.origin = hash((conversation.origin if own else 0, own, len(token_ids)))
         if not own:
             self._share(conversation, token_ids)
         self.extend(conversation, len(token_ids))
@@ -110,6 +111,7 @@ class Conversations:
         for conversation in [*running, *(c for c in self._sessions.values() if not c.busy)]:
             self._cut(conversation, 0)
             conversation.prefilled_only = True
+            conversation.origin = hash((0, 0, len(conversation.token_ids)))  # all that is there is prefilled again
         self.index.clear()
 
     def evict_idle(self) -> bool:

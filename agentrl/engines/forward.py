@@ -19,12 +19,13 @@ from agentrl.models.attention import attention_implementation, configs_of
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Tokens `start` to `end` of a sequence are new; `blocks` hold its KV."""
+    """Tokens `start` to `end` of a sequence are new; `blocks` hold its KV, and those of each of its `twins` a copy."""
 
     token_ids: Sequence[int]
     start: int
     end: int
     blocks: IntArray
+    twins: Sequence[IntArray] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +116,12 @@ class PagedRunner:
         cells = np.concatenate([layout.tokens for layout in layouts], axis=1)
         ids_M, positions_M, write_M = torch.from_numpy(cells).to(self._device).unbind(0)
         grids = [layout.grid(self._device) for layout in layouts]
-        ACTIVE.step = Step(self.store, write_M, grids, self.windows)
+        starts = np.cumsum([0, *(layout.tokens.shape[1] for layout in layouts[:-1])])
+        copies = np.concatenate(
+            [layout.copies + np.array([[start], [0]]) for layout, start in zip(layouts, starts, strict=True)], axis=1
+        )
+        source_X, copy_X = torch.from_numpy(copies).to(self._device).unbind(0)
+        ACTIVE.step = Step(self.store, write_M, grids, self.windows, source_X, copy_X)
         try:
             with attention_implementation(self._configs, PAGED):
                 output = self.model(input_ids=ids_M[None], position_ids=positions_M[None], use_cache=False, **options)
@@ -134,12 +140,14 @@ class _Layout:
         positions: [R, C]
         blocks: [R, N], to read.
         cells: [M], the cell of each token; None when it is its own number.
+        copies: [2, X], which token's KV goes to which place besides.
     """
 
     tokens: IntArray
     positions: IntArray
     blocks: IntArray
     cells: IntArray | None
+    copies: IntArray
 
     def grid(self, device: torch.device) -> Grid:
         """The same on the model's device."""
@@ -170,7 +178,20 @@ def _lay_out(rows: Sequence[Row], shape: Shape) -> _Layout:
     cells[2] = (block_RC * BLOCK_SIZE + cells[1] % BLOCK_SIZE) * used_RC
     tokens = cells.reshape(3, -1)
     chosen = None if shape.fixed or used_RC.all() else np.flatnonzero(used_RC)
-    return _Layout(tokens if chosen is None else tokens[:, chosen], cells[1], blocks_RN, chosen)
+    numbers_RC = np.cumsum(used_RC).reshape(used_RC.shape) - 1 if chosen is not None else np.arange(tokens.shape[1])
+    copies = _copies(rows, numbers_RC.reshape(-1, num_columns)[:, 0])
+    return _Layout(tokens if chosen is None else tokens[:, chosen], cells[1], blocks_RN, chosen, copies)
+
+
+def _copies(rows: Sequence[Row], first_tokens: IntArray) -> IntArray:
+    """[2, X]: the number of a token, and where a twin of its row keeps its KV."""
+    copies = [
+        (first + position - row.start, int(blocks[position // BLOCK_SIZE]) * BLOCK_SIZE + position % BLOCK_SIZE)
+        for row, first in zip(rows, first_tokens.tolist(), strict=False)
+        for blocks in (row.twins if len(row.blocks) else ())
+        for position in range(row.start, row.end)
+    ]
+    return np.array(copies, dtype=np.int64).reshape(-1, 2).T
 
 
 class WholeRunner:

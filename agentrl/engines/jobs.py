@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -20,6 +20,7 @@ class Conversation:
         reserved: blocks it may grow to, counted against the capacity.
         num_indexed: leading full blocks that others can find by their tokens.
         prefilled_only: all of it was computed by prefill, so its bits depend on the tokens alone.
+        origin: which parts were prefilled and which decoded, as a hash: with it the tokens decide the bits.
         last_used: when its latest turn ended, in turns of the engine.
     """
 
@@ -30,6 +31,7 @@ class Conversation:
     reserved: int = 0
     num_indexed: int = 0
     prefilled_only: bool = True
+    origin: int = 0
     busy: bool = False
     last_used: int = 0
 
@@ -41,6 +43,7 @@ class Job:
     Attributes:
         stop_token_ids: tokens that end it.
         token_ids: the context, then what was sampled.
+        mark: a hash of `token_ids`.
         logprobs: one a sampled token.
         max_length: context and completion together never get longer.
     """
@@ -52,6 +55,7 @@ class Job:
     max_length: int
     conversation: Conversation | None = None
     token_ids: list[int] = field(default_factory=list)
+    mark: int = 0
     logprobs: list[float] = field(default_factory=list)
     spans: list[VersionSpan] = field(default_factory=list)
     num_reused: int = 0
@@ -59,6 +63,7 @@ class Job:
     def add(self, token_id: int, logprob: float, version: int) -> None:
         """One more sampled token."""
         self.token_ids.append(token_id)
+        self.mark = hash((self.mark, token_id))
         self.logprobs.append(logprob)
         if self.spans and self.spans[-1].version == version:
             self.spans[-1] = VersionSpan(version, self.spans[-1].num_tokens + 1)
@@ -69,3 +74,24 @@ class Job:
         """What was sampled so far."""
         sampled = self.token_ids[len(self.token_ids) - len(self.logprobs) :]
         return Completion(sampled, self.logprobs, tuple(self.spans), reason, self.num_reused, matched_stop)
+
+
+def twins(jobs: Iterable[Job]) -> list[list[Job]]:
+    """Jobs of one context, computed alike so far, side by side: a single row serves them all.
+
+    Siblings share their prompt, and often agree on their first tokens: until they differ, they cost what one costs.
+    """
+    found: dict[tuple[int, ...], list[Job]] = {}
+    for job in jobs:
+        conversation = conversation_of(job)
+        alike = found.setdefault((conversation.origin, conversation.num_cached, job.mark), [])
+        if alike and alike[0].token_ids != job.token_ids:  # the hash alone is the same
+            alike = found.setdefault((id(job),), [])
+        alike.append(job)
+    return list(found.values())
+
+
+def conversation_of(job: Job) -> Conversation:
+    """The conversation of a job that runs."""
+    assert job.conversation is not None, "only running jobs have a conversation"
+    return job.conversation

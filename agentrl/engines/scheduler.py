@@ -6,10 +6,12 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+import torch
+
 from agentrl.engines.base import FinishReason
 from agentrl.engines.conversations import Conversations
 from agentrl.engines.forward import Limits, Row, Runner
-from agentrl.engines.jobs import Conversation, Job
+from agentrl.engines.jobs import Conversation, Job, conversation_of, twins
 from agentrl.engines.sampling import Draw, sample
 from agentrl.engines.stopping import DecodingTokenizer, matched_stop
 
@@ -50,8 +52,8 @@ class Scheduler:
     def step(self) -> bool:
         """Admit what can be admitted and compute one step; False when there is nothing to compute."""
         self._admit()
-        prefilling = [job for job in self.running if _conversation(job).num_cached < len(job.token_ids) - 1]
-        ready = [job for job in self.running if _conversation(job).num_cached == len(job.token_ids) - 1]
+        prefilling = [job for job in self.running if conversation_of(job).num_cached < len(job.token_ids) - 1]
+        ready = [job for job in self.running if conversation_of(job).num_cached == len(job.token_ids) - 1]
         if not self._limits.decode.fixed:
             self._step_together(prefilling, ready)
         elif prefilling and (not ready or self._prefills_in_a_row < MAX_PREFILLS_IN_A_ROW):
@@ -93,7 +95,7 @@ class Scheduler:
     def weights_changed(self, version: int) -> None:
         """What is sampled from here on carries `version`; jobs under way compute their KV anew."""
         self.version = version
-        self.conversations.forget_all([_conversation(job) for job in self.running])
+        self.conversations.forget_all([conversation_of(job) for job in self.running])
 
     def _admit(self) -> None:
         """Start what there is room for, first come, first served.
@@ -122,6 +124,7 @@ class Scheduler:
         job.conversation = conversation
         self.conversations.begin(conversation, context)
         conversation.token_ids = job.token_ids
+        job.mark = hash(tuple(job.token_ids))
         job.num_reused = conversation.num_cached if self.runner.kv_reuse else 0
         self.counters["prompt_tokens"] += len(job.token_ids)
         self.counters["cached_tokens"] += job.num_reused
@@ -141,14 +144,13 @@ class Scheduler:
     def _prefill(self, jobs: Sequence[Job]) -> None:
         rows, parts = self._plan_prefill(jobs)
         self.runner.prefill(rows, self._limits.prefill)
-        self._prefilled(parts)
+        self._prefilled(rows, parts)
 
-    def _prefilled(self, parts: Mapping[Job, int]) -> None:
+    def _prefilled(self, rows: Sequence[Row], parts: Mapping[Job, int]) -> None:
         self.counters["prefill_steps"] += bool(parts)
+        self.counters["forwarded_tokens"] += sum(row.end - row.start for row in rows)
         for job, end in parts.items():
-            conversation = _conversation(job)
-            self.counters["forwarded_tokens"] += end - conversation.num_cached
-            conversation.num_cached = end
+            conversation_of(job).num_cached = end
             self._prefill_done(job)
 
     def _plan_prefill(self, jobs: Iterable[Job]) -> tuple[list[Row], dict[Job, int]]:
@@ -160,20 +162,26 @@ class Scheduler:
         rows: list[Row] = []
         parts: dict[Job, int] = {}
         columns = shape.columns
-        for job in jobs:
-            conversation, last = _conversation(job), len(job.token_ids) - 1
-            self.conversations.extend(conversation, last)
+        for alike in twins(jobs):
+            start, last = conversation_of(alike[0]).num_cached, len(alike[0].token_ids) - 1
             if not rows and not shape.fixed:
-                columns = min(shape.rows * shape.columns, last - conversation.num_cached)
-            start = conversation.num_cached
+                columns = min(shape.rows * shape.columns, last - start)
             while start < last and (not rows or (len(rows) + 1) * columns <= shape.rows * shape.columns):
                 end = min(start + columns, last)
-                rows.append(Row(job.token_ids, start, end, conversation.blocks))
-                parts[job] = start = end
+                rows.append(self._row(alike, start, end))
+                parts |= dict.fromkeys(alike, end)
+                start = end
         return rows, parts
 
+    def _row(self, alike: Sequence[Job], start: int, end: int) -> Row:
+        """The row of jobs of one context."""
+        for job in alike:
+            self.conversations.extend(conversation_of(job), end)
+        blocks, *copies = (conversation_of(job).blocks for job in alike)
+        return Row(alike[0].token_ids, start, end, blocks, copies)
+
     def _prefill_done(self, job: Job) -> None:
-        conversation = _conversation(job)
+        conversation = conversation_of(job)
         if conversation.num_cached == len(job.token_ids) - 1:
             self.conversations.prefilled(conversation)
             self._unpark()
@@ -183,27 +191,29 @@ class Scheduler:
 
     def _decode_all(self, jobs: Sequence[Job], beside: Sequence[Row] = (), parts: Mapping[Job, int] = NOTHING) -> None:
         """One token for every ready job, in batches of equal length as far as possible, so that little is padded."""
-        rows = self._limits.decode.rows
-        if len(jobs) > rows:
-            jobs = sorted(jobs, key=lambda job: len(job.token_ids))
-        self._decode(jobs[:rows], beside, parts)
-        for first in range(rows, len(jobs), rows):
-            self._decode(jobs[first : first + rows])
+        rows, ready = self._limits.decode.rows, twins(jobs)
+        if len(ready) > rows:
+            ready = sorted(ready, key=lambda alike: len(alike[0].token_ids))
+        self._decode(ready[:rows], beside, parts)
+        for first in range(rows, len(ready), rows):
+            self._decode(ready[first : first + rows])
 
-    def _decode(self, jobs: Sequence[Job], beside: Sequence[Row] = (), parts: Mapping[Job, int] = NOTHING) -> None:
-        for job in jobs:
-            self.conversations.extend(_conversation(job), len(job.token_ids))
-        rows = [
-            Row(job.token_ids, len(job.token_ids) - 1, len(job.token_ids), _conversation(job).blocks) for job in jobs
-        ]
+    def _decode(
+        self, ready: Sequence[Sequence[Job]], beside: Sequence[Row] = (), parts: Mapping[Job, int] = NOTHING
+    ) -> None:
+        rows = [self._row(alike, len(alike[0].token_ids) - 1, len(alike[0].token_ids)) for alike in ready]
         logits = self.runner.decode(rows, self._limits.decode, beside)
-        self._prefilled(parts)
+        self._prefilled(beside, parts)
+        jobs = [job for alike in ready for job in alike]
+        if len(jobs) > len(ready):
+            sizes = torch.tensor([len(alike) for alike in ready], device=logits.device)
+            logits = logits.repeat_interleave(sizes, dim=0, output_size=len(jobs))
         draws = [Draw(job.request.sampling, job.seed, len(job.logprobs)) for job in jobs]
         token_ids, logprobs = sample(logits, draws)
         self.counters["decode_steps"] += 1
-        self.counters["forwarded_tokens"] += len(jobs) if self.runner.kv_reuse else sum(row.end for row in rows)
+        self.counters["forwarded_tokens"] += len(rows) if self.runner.kv_reuse else sum(row.end for row in rows)
         for job, token_id, logprob in zip(jobs, token_ids, logprobs, strict=True):
-            _conversation(job).num_cached += 1
+            conversation_of(job).num_cached += 1
             self._sampled(job, token_id, logprob)
 
     def _sampled(self, job: Job, token_id: int, logprob: float) -> None:
@@ -225,7 +235,7 @@ class Scheduler:
         job.resolve(job.completion(reason, matched))
 
     def _fail_non_finite(self, job: Job) -> None:
-        blocks = _conversation(job).blocks.tolist()
+        blocks = conversation_of(job).blocks.tolist()
         self._leave(job, self.conversations.drop)
         self.runner.store.clear_blocks([0, *(block for block in blocks if not self.conversations.books.is_held(block))])
         job.resolve(
@@ -242,8 +252,3 @@ class Scheduler:
         if job.conversation is not None:
             part_with(job.conversation)
         self._unpark()  # they may have waited for this job
-
-
-def _conversation(job: Job) -> Conversation:
-    assert job.conversation is not None, "only running jobs have a conversation"
-    return job.conversation

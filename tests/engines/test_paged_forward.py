@@ -32,3 +32,21 @@ def test_logits_are_those_of_plain_forwards_whatever_is_computed_beside(family):
     logits = runner.decode(last, free, before[20:])
     plain = [model(input_ids=torch.tensor([ids]), use_cache=False).logits[0, -1] for ids in sequences]
     torch.testing.assert_close(logits, torch.stack(plain), rtol=1e-4, atol=1e-4)
+
+
+@torch.inference_mode()
+def test_the_twins_of_a_row_hold_its_keys_and_values():
+    model = tiny_model("qwen3")
+    runner = PagedRunner(model, learn_windows(model))
+    short, long = random_ids(model, 9), random_ids(model, 21)
+    blocks = np.arange(1, 13).reshape(-1, 2)
+    runner.store.grow(1 + blocks.size)
+    twin, last = (blocks[1],), len(long)
+    rows = [Row(short, 0, 8, blocks[2]), Row(long, 0, 11, blocks[0], twin), Row(long, 11, 18, blocks[0], twin)]
+    runner.prefill(rows, Shape(8, 16, fixed=False))
+    beside = [Row(short, 8, 9, blocks[2]), Row(long, 18, last - 1, blocks[0], twin)]
+    runner.decode([Row(long, last - 1, last, blocks[0], twin)], Shape(8, 1, fixed=False), beside)
+    for own, copy in zip(blocks[0], blocks[1], strict=True):
+        for stored in runner.store._layers[0] + runner.store._layers[1]:
+            assert torch.equal(stored[:, own], stored[:, copy])
+            assert stored[:, own].any()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from itertools import chain
 
 import pytest
 import torch
@@ -56,11 +57,50 @@ def test_a_group_computes_its_prompt_once(deterministic):
     async def use(engine: TorchEngine) -> None:
         completions = await asyncio.gather(*[engine.generate(ask(PROMPT, f"s{i}", seed=i)) for i in range(8)])
         assert sorted(c.num_cached_tokens for c in completions) == [0] + [53] * 7
-        assert engine.metrics()["forwarded_tokens"] == 53 + 8 * 6  # the last prompt token is each sibling's first step
         # where shapes are free, the first sibling's first token comes with the prompt, before the others can start
+        groups = [completions] if deterministic else [completions[:1], completions[1:]]
+        contexts = [{tuple(c.token_ids[:length]) for c in group for length in range(6)} for group in groups]
+        assert engine.metrics()["forwarded_tokens"] == 53 + sum(map(len, contexts))
         assert engine.metrics()["decode_steps"] == (6 if deterministic else 7)
 
     with_engine(use, deterministic=deterministic)
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_siblings_that_agree_cost_what_one_costs_until_they_differ(deterministic):
+    """Greedy siblings say the same; then a tool answers all of them alike, then each of them something else."""
+    replies = [[[70, 71, 72]] * 4, [[80 + i, 1, 2] for i in range(4)]]
+    costs: list[float] = []
+
+    async def talk(engine: TorchEngine, sessions: list[int]) -> list[list[list[float]]]:
+        contexts = [PROMPT for _ in sessions]
+        logprobs: list[list[list[float]]] = [[] for _ in sessions]
+        for turn in range(3):
+            asks = [ask(c, f"s{i}", temperature=0.0) for i, c in zip(sessions, contexts, strict=True)]
+            completions = await asyncio.gather(*map(engine.generate, asks))
+            costs.append(engine.metrics()["forwarded_tokens"])
+            for number, done in enumerate(completions):
+                logprobs[number].append(list(done.logprobs))
+                reply = replies[turn][sessions[number]] if turn < 2 else []
+                contexts[number] = [*contexts[number], *done.token_ids, *reply]
+        return logprobs
+
+    together: list[list[list[float]]] = []
+    with_engine(lambda engine: _into(together, talk(engine, [0, 1, 2, 3])), deterministic=deterministic)
+    first, second, third = costs
+    late = 0 if deterministic else 6  # the first sibling is a token ahead
+    assert first == 53 + 6 + late
+    assert second - first == 4 + 5
+    assert third - second == 4 * (4 + 5)
+    for number in range(4):
+        alone: list[list[list[float]]] = []
+        with_engine(lambda engine, n=number, a=alone: _into(a, talk(engine, [n])), deterministic=deterministic)
+        one, other = (list(chain.from_iterable(turns)) for turns in (alone[0], together[number]))
+        assert one == (other if deterministic else pytest.approx(other, abs=1e-5))
+
+
+async def _into(found: list, work: Awaitable[list]) -> None:
+    found += await work
 
 
 @pytest.mark.parametrize("deterministic", [False, True])
