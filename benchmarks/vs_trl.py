@@ -28,8 +28,8 @@ ROOT = HERE.parents[1]
 CACHE = ROOT / ".cache/vs_trl"
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
 FIGURES = ("step_s", "rollout_s", "training_s", "rest_s", "cpu_s", "turns", "response_tokens", "reward")
-MICRO_BATCH = 16
-"""Rollouts a forward pass in TRL's training: of 16, 32 and 128 none was faster than 16."""
+MICRO_BATCH = 64
+"""Rollouts a forward pass in TRL's training: the fastest of 16, 32, 64 and 128 here, by 3 to 5%."""
 
 Step = dict[str, float]
 
