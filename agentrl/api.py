@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import ParamSpec, TypeAlias, TypeVar
@@ -17,6 +17,8 @@ from agentrl.rewards.loading import RewardLike, given_reward
 from agentrl.tools.base import BaseTool
 from agentrl.tools.function import FunctionTool
 from agentrl.tools.loading import given_tools
+from agentrl.trainer.elsewhere import call_elsewhere
+from agentrl.trainer.files import write_whole
 from agentrl.trainer.rollout_parts import Brought
 from agentrl.trainer.run import run_evaluation, run_rollouts, run_training
 from agentrl.trajectory import Group
@@ -105,11 +107,30 @@ def _files(data: Mapping[str, Data], folder: Path) -> dict[str, list[str]]:
     files: dict[str, list[str]] = {}
     for key, rows in data.items():
         name = "val_data" if files else "data"
-        if given := given_files(rows, folder / f"{key.removesuffix('_files')}.jsonl", name):
-            files[f"data.{key}"] = given
+        given, lines = given_files(rows, name)
+        if given or lines:
+            files[f"data.{key}"] = given or [_kept(lines, folder, key.removesuffix("_files"))]
         elif not files:
             raise DataError("data is empty: expected files or rows")
     return files
+
+
+def _kept(lines: str, folder: Path, purpose: str) -> str:
+    """Keep rows in the run's folder. Their digest is in the name: other rows are another file, which resuming refuses.
+
+    Raises:
+        ConfigError: the folder cannot be written, or the file there was changed.
+    """
+    path = folder / f"{purpose}-{sha256(lines.encode()).hexdigest()[:12]}.jsonl"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not path.exists():
+            write_whole(path, lines)
+        elif path.read_text(encoding="utf-8") != lines:
+            raise ConfigError(f"'{path}' is not as it was written: delete it, or give the rows a folder of their own")
+    except OSError as error:
+        raise ConfigError(f"'trainer.default_local_dir': cannot write to '{folder}': {error.strerror}") from error
+    return str(path)
 
 
 def _nested(values: Mapping[str, object], into: Mapping[str, object] | None = None) -> dict[str, object]:
@@ -128,9 +149,12 @@ def _nested(values: Mapping[str, object], into: Mapping[str, object] | None = No
 
 def _outside_loop(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
     """Call it where it may start an event loop: in a notebook, whose thread runs one already, on another thread."""
+    return call_elsewhere(function, *args, **kwargs) if _in_loop() else function(*args, **kwargs)
+
+
+def _in_loop() -> bool:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return function(*args, **kwargs)
-    with ThreadPoolExecutor(1) as elsewhere:
-        return elsewhere.submit(function, *args, **kwargs).result()
+        return False
+    return True

@@ -9,7 +9,6 @@ import pytest
 
 import agentrl
 from agentrl.errors import AgentRLError
-from agentrl.rewards.reward_funcs import RewardFuncs
 
 ROWS = [{"prompt": f"What is {a}+{a}?", "ground_truth": str(2 * a), "data_source": "doubles"} for a in range(10, 18)]
 SMALL = {
@@ -39,6 +38,17 @@ def test_rollouts_come_back_in_the_order_of_the_rows(task_folder):
     assert all(0 < r.trajectories[0].num_trained_tokens <= 32 for group in groups for r in group.rollouts)
 
 
+def test_a_reward_function_of_trl_is_given_what_was_sampled(task_folder):
+    def num_tokens(prompts, completions, completion_ids, **columns):
+        assert prompts == [columns["prompt"][0][-1]["content"]]
+        assert isinstance(completions[0], str)
+        return [float(len(completion_ids[0]))]
+
+    (group,) = agentrl.rollout(task_folder / "model", ROWS[:1], reward=num_tokens, n=2, settings=SMALL)
+    lengths = [rollout.trajectories[0].num_response_tokens for rollout in group.rollouts]
+    assert [rollout.reward for rollout in group.rollouts] == lengths
+
+
 def test_training_leaves_a_run_and_the_rows_it_was_given(task_folder, tmp_path):
     settings = {
         **SMALL,
@@ -49,7 +59,27 @@ def test_training_leaves_a_run_and_the_rows_it_was_given(task_folder, tmp_path):
     }
     run = agentrl.train(task_folder / "model", ROWS, tools=[double], reward=score, settings=settings)
     assert (run / "checkpoints/latest/model.safetensors").is_file()
-    assert [json.loads(line) for line in (run / "data/train.jsonl").read_text().splitlines()] == ROWS
+    (file,) = (run / "data").iterdir()
+    assert [json.loads(line) for line in file.read_text().splitlines()] == ROWS
+    assert agentrl.train(task_folder / "model", ROWS, tools=[double], reward=score, settings=settings) == run
+    with pytest.raises(AgentRLError, match=r"'data.train_files' was \[.*\] and is now \[.*cannot go on with it"):
+        agentrl.train(task_folder / "model", ROWS[1:], tools=[double], reward=score, settings=settings)
+    assert [json.loads(line) for line in file.read_text().splitlines()] == ROWS
+
+
+def test_rows_that_were_kept_are_never_written_over(tmp_path):
+    settings = {"trainer.default_local_dir": str(tmp_path)}
+    for rows in (ROWS, ROWS[1:], ROWS):
+        with pytest.raises(AgentRLError, match="there is no folder"):
+            agentrl.evaluate("/no/model", rows, reward=score, settings=settings)
+    first, second = sorted((tmp_path / "data").iterdir(), key=lambda path: -path.stat().st_size)
+    assert (len(first.read_text().splitlines()), len(second.read_text().splitlines())) == (8, 7)
+    first.write_text("{}")
+    with pytest.raises(AgentRLError, match=f"'{first}' is not as it was written"):
+        agentrl.evaluate("/no/model", ROWS, reward=score, settings=settings)
+    (tmp_path / "file").touch()
+    with pytest.raises(AgentRLError, match=r"'trainer\.default_local_dir': cannot write to"):
+        agentrl.evaluate("/no/model", ROWS, settings={"trainer.default_local_dir": str(tmp_path / "file")})
 
 
 def test_evaluation_works_where_an_event_loop_runs_already(task_folder, tmp_path):
@@ -68,39 +98,3 @@ def test_mistakes_are_told_as_on_the_command_line(tmp_path):
         agentrl.train("m", [*ROWS, "file.jsonl"], settings=settings)
     with pytest.raises(AgentRLError, match="several rewards"):
         agentrl.train("m", ROWS, reward=[score, score], settings=settings)
-
-
-def judge(functions, **row) -> dict[str, float]:
-    extra = {"turn_texts": ["let me see", "it is 20"], "prompt": [{"role": "user", "content": "?"}], **row}
-    return asyncio.run(RewardFuncs(functions, 5.0)("doubles", "it is 20", "20", extra))
-
-
-def test_reward_functions_of_trl_are_called_with_lists_of_one_and_added_up():
-    def right(completions, ground_truth, **columns):
-        assert columns["prompts"] == [[{"role": "user", "content": "?"}]]
-        assert columns["level"] == [3]
-        return [
-            float(truth in completion[-1]["content"])
-            for completion, truth in zip(completions, ground_truth, strict=True)
-        ]
-
-    async def short(completions):
-        return [0.5 if len(completion) == 2 else 0.0 for completion in completions]
-
-    def does_not_apply(prompts, completions):
-        return [None]
-
-    assert judge([right, short, does_not_apply], level=3) == {
-        "score": 1.5,
-        "right": 1.0,
-        "short": 0.5,
-        "does_not_apply": 0.0,
-    }
-
-
-def test_a_reward_function_that_gives_no_list_of_one_is_named():
-    def wrong(completions):
-        return [1.0, 2.0]
-
-    with pytest.raises(AgentRLError, match=r"reward 'wrong'.*row 7.*list of one number"):
-        judge([wrong], index=7)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from agentrl.algos.base import LossFunction
 from agentrl.engines.base import WeightStream
@@ -23,6 +23,9 @@ class Scores:
 
     logprobs: list[list[float]]
     entropy: list[list[float]]
+
+
+Score: TypeAlias = Callable[[Sequence[Sample]], Awaitable[Scores]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,13 @@ class Backend(Protocol):
 
     async def score(self, samples: Sequence[Sample]) -> Scores:
         """Log-probabilities and entropy of the trained tokens, without gradients."""
+        ...
+
+    def reference_score(self) -> Score | None:
+        """`score` under the reference policy, where this backend holds it anyway: the base beneath a LoRA adapter.
+
+        None where a reference policy needs a backend of its own.
+        """
         ...
 
     def weights(self) -> WeightStream:

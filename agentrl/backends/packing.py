@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -57,28 +58,50 @@ def pack_shared(
     max_tokens: int | None,
     max_samples: int | None = None,
     enough_tokens: int | None = None,
+    keys_a_token: int = 16,
 ) -> list[list[int]]:
     """The same where a micro-batch has no padding and computes what samples begin with alike once: a prefix tree.
 
-    Samples of a common beginning stay together where they fit. Beyond `enough_tokens` a micro-batch grows only by
-    samples that share more with it than they add. Without `max_tokens`, all but one have exactly `max_samples`.
+    Samples of a common beginning stay together where they fit. Each of them has a copy of all keys and values it looks
+    at, padded to the longest: `keys_a_token` of these count as one token of `max_tokens`. Beyond `enough_tokens` a
+    micro-batch grows only by samples that share more with it than they add. Without `max_tokens`, all but one have
+    exactly `max_samples`.
 
         A = [1 1 1 5], B = [1 1 1 6 6], C = [2 2], D = [1 1 1 5 7 7 7]; in alphabetical order A D B C
-        pack_shared([A, B, C, D], max_tokens=9) == [[0, 3, 1], [2]]                       4 + 3 + 2 tokens, and 2
+        pack_shared([A, B, C, D], max_tokens=9) == [[0, 3, 1], [2]]       4 + 3 + 2 tokens, copies for D and B; and 2
     """
-    packs: list[tuple[int, list[int]]] = []
+    packs: list[_Pack] = []
     before: IntArray = np.empty(0, dtype=np.int64)
     for index in beginnings_first(sequences):
-        own, (held, members) = sequences[index], packs[-1] if packs else (0, [])
-        num_shared = num_common(before, own) if members else 0
-        new = len(own) - num_shared
-        fits = _within(held + new, max_tokens) and _within(len(members) + 1, max_samples)
-        if members and fits and (_within(held + new, enough_tokens) or num_shared > new):
-            packs[-1] = (held + new, [*members, index])
+        own, last = sequences[index], packs[-1] if packs else _Pack()
+        num_shared = num_common(before, own) if packs else 0
+        new, grown = len(own) - num_shared, last.grown(index, len(own), num_shared)
+        fits = _within(grown.size(keys_a_token), max_tokens) and _within(len(grown.members), max_samples)
+        if packs and fits and (_within(grown.num_tokens, enough_tokens) or num_shared > new):
+            packs[-1] = grown
         else:
-            packs.append((len(own), [index]))
+            packs.append(_Pack().grown(index, len(own), 0))
         before = own
-    return [members for _, members in sorted(packs, key=lambda piece: -piece[0])]
+    return [pack.members for pack in sorted(packs, key=lambda pack: -pack.size(keys_a_token))]
+
+
+@dataclass(frozen=True, slots=True)
+class _Pack:
+    """Samples of one micro-batch; `num_looking` of them look at tokens of others, the longest at `longest` in all."""
+
+    members: list[int] = field(default_factory=list)
+    num_tokens: int = 0
+    num_looking: int = 0
+    longest: int = 0
+
+    def grown(self, index: int, length: int, num_shared: int) -> _Pack:
+        looks = 0 < num_shared < length  # one that adds nothing is computed already
+        longest = max(self.longest, length) if looks else self.longest
+        num_tokens = self.num_tokens + length - num_shared
+        return _Pack([*self.members, index], num_tokens, self.num_looking + looks, longest)
+
+    def size(self, keys_a_token: int) -> int:
+        return self.num_tokens + self.num_looking * self.longest // keys_a_token
 
 
 def _within(count: int, limit: int | None) -> bool:

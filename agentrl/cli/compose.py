@@ -9,6 +9,8 @@ from pathlib import Path
 
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -29,6 +31,7 @@ def compose_config(overrides: Sequence[str], config_dir: Path | None = None) -> 
     """
     if config_dir and not config_dir.is_dir():
         raise ConfigError(f"--config-dir: there is no folder '{config_dir}'")
+    parse_overrides(overrides)
     search = [f"hydra.searchpath=[file://{config_dir.resolve()}]"] if config_dir else []
     GlobalHydra.instance().clear()
     try:
@@ -41,11 +44,36 @@ def compose_config(overrides: Sequence[str], config_dir: Path | None = None) -> 
     return validate_config({str(key): value for key, value in values.items()})
 
 
+def parse_overrides(overrides: Sequence[str]) -> list[Override]:
+    """What each `key=value` says, in Hydra's grammar.
+
+    Raises:
+        ConfigError: names the one that cannot be read, and how to quote it.
+    """
+    return [_parsed(override) for override in overrides]
+
+
 def configs_dir() -> Path:
     """Where agentrl's own YAML files are: in the wheel, or beside the package in a checkout."""
     package = Path(str(files("agentrl")))
     inside = package / "configs"
     return inside if inside.is_dir() else package.parent / "configs"
+
+
+def _parsed(override: str) -> Override:
+    parser = OverridesParser.create()
+    try:
+        return parser.parse_override(override)
+    except HydraException as error:
+        reason = str(error).partition("\n")[0]
+        key, _, value = override.partition("=")
+        quoted = f'{key}="{value}"'
+    try:
+        parser.parse_override(quoted)
+        hint = f": if it is meant as text, quote it twice, '{quoted}'"
+    except HydraException:  # not the value alone is wrong
+        hint = ""
+    raise ConfigError(f"cannot read '{override}': {reason}{hint}")
 
 
 def _ours(override: str) -> str:

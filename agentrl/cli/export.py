@@ -13,7 +13,7 @@ def export(options: argparse.Namespace) -> None:
     """Write the model of `options.checkpoint` into the new folder `options.folder`.
 
     Raises:
-        ConfigError: the checkpoint is not whole, or the folder is not empty.
+        ConfigError: the checkpoint is not whole, the folder is not empty, or it cannot be written.
     """
     folder: Path = options.folder
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
@@ -23,13 +23,20 @@ def export(options: argparse.Namespace) -> None:
 
     aside = folder.absolute().with_name(f".{folder.absolute().name}.partial")
     shutil.rmtree(aside, ignore_errors=True)
-    aside.parent.mkdir(parents=True, exist_ok=True)
+    _make(aside.parent)
     with cleared_on_failure(aside, folder):
-        _write(checkpoint, aside, options.trust_remote_code)
+        told = _write(checkpoint, aside, options)
     if folder.exists():
         folder.rmdir()
     aside.rename(folder)
-    print(f"exported {checkpoint} to {folder}")
+    print(f"exported {checkpoint} to {folder}{told}")
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"cannot make the folder '{folder}': {error.strerror}") from error
 
 
 def _checkpoint(path: Path) -> Path:
@@ -41,27 +48,34 @@ def _checkpoint(path: Path) -> Path:
     return found.resolve()
 
 
-def _write(checkpoint: Path, folder: Path, trust_remote_code: bool) -> None:
+def _write(checkpoint: Path, folder: Path, options: argparse.Namespace) -> str:
+    """Write the model; what there is to say of how."""
     from agentrl.backends.torch.checkpoint import STATE_FILE as BACKEND_STATE
     from agentrl.models.adapter_folder import find_adapter
     from agentrl.models.folder import check_folder
     from agentrl.trainer.checkpoint import STATE_FILE as RUN_STATE
 
     if find_adapter(checkpoint):
-        _merge(checkpoint, folder, trust_remote_code)
-        return
+        return _merge(checkpoint, folder, options.dtype or "float32", options.trust_remote_code)
+    if options.dtype:
+        raise ConfigError(f"'{checkpoint}' holds whole weights, which are copied as they are: leave out --dtype")
     check_folder(checkpoint, "checkpoint")
     shutil.copytree(checkpoint, folder, ignore=shutil.ignore_patterns(BACKEND_STATE.parts[0], RUN_STATE))
+    return ""
 
 
-def _merge(checkpoint: Path, folder: Path, trust_remote_code: bool) -> None:
+def _merge(checkpoint: Path, folder: Path, dtype: str, trust_remote_code: bool) -> str:
+    import torch
+
     from agentrl.config.model import ModelConfig
     from agentrl.models.loading import load_tokenizer, quiet_transformers
     from agentrl.models.merging import merge_adapter
 
     config = ModelConfig(path=str(checkpoint), trust_remote_code=trust_remote_code)
-    model, tokenizer = merge_adapter(config), load_tokenizer(config)
+    model, tokenizer = merge_adapter(config, getattr(torch, dtype)), load_tokenizer(config)
     with quiet_transformers():
         model.save_pretrained(folder)
     if tokenizer is not None:
         tokenizer.save_pretrained(folder)
+    hint = "--dtype bfloat16 halves it, but rounds" if dtype == "float32" else "which rounds the adapter's update"
+    return f" in {dtype} ({hint})"

@@ -8,8 +8,9 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import agentrl
 from agentrl.errors import AgentRLError
-from agentrl.interrupts import INTERRUPTED, ended_by_signals
+from agentrl.interrupts import ended_by_signals, exit_status
 from agentrl.registry import load_object
 
 COMMANDS = {
@@ -40,7 +41,7 @@ def finish(command: Callable[[], None], traceback: bool = False) -> int:
         return 2
     except KeyboardInterrupt:
         print("agentrl: interrupted", file=sys.stderr)
-        return INTERRUPTED
+        return exit_status()
     except BrokenPipeError:  # the reader of our output went away (`| head`)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
@@ -59,6 +60,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     top = argparse.ArgumentParser(prog="agentrl", description="Train language-model agents that use tools.")
+    top.add_argument("--version", action="version", version=f"agentrl {agentrl.__version__}")
     commands = top.add_subparsers(dest="command", required=True, metavar="command")
     for name, (summary, _) in COMMANDS.items():
         command = commands.add_parser(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
@@ -67,6 +69,7 @@ def parser() -> argparse.ArgumentParser:
             command.add_argument("checkpoint", type=Path, help="a checkpoint's folder, or a run's: then its latest")
             command.add_argument("folder", type=Path, help="a new folder")
             command.add_argument("--trust-remote-code", action="store_true", help="run code that the base ships with")
+            command.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), help="of an adapter merged in")
             continue
         command.add_argument("overrides", nargs="*", help="+experiment=NAME and key=value, in Hydra's grammar")
         command.add_argument("--config-dir", "--config-path", type=Path, help="folder of your own YAML files")

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import cast
 
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import OverrideType
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
+from agentrl.cli.compose import parse_overrides
 from agentrl.compat.verl_keys.table import DEFAULTS
 from agentrl.compat.verl_keys.translate import flattened, in_verls_words, nested, translate
 from agentrl.config import RunConfig, validate_config
@@ -34,7 +34,7 @@ def read_verl(overrides: Sequence[str], folder: Path | None = None, name: str | 
         ConfigError: they cannot be read.
     """
     try:
-        parsed = OverridesParser.create().parse_overrides(list(overrides))
+        parsed = parse_overrides(overrides)
         said = OmegaConf.merge(_file(folder, name), *map(_override, parsed))
         whole = OmegaConf.to_container(OmegaConf.merge(nested(DEFAULTS), said), resolve=True)
         keys = dict(flattened(cast("dict[str, object]", OmegaConf.to_container(said))))
@@ -45,7 +45,7 @@ def read_verl(overrides: Sequence[str], folder: Path | None = None, name: str | 
 
 
 def verl_config(values: Mapping[str, object], check: Callable[[RunConfig], object]) -> RunConfig:
-    """agentrl's configuration for verl's nested keys, checked; says on stderr what has no meaning here, once each.
+    """agentrl's configuration for verl's nested keys, checked; what has no meaning here is said on stderr, by reason.
 
     Args:
         check: the rules of what is to be done.
@@ -63,7 +63,7 @@ def verl_config(values: Mapping[str, object], check: Callable[[RunConfig], objec
         check(config)
     except ConfigError as error:
         raise ConfigError(in_verls_words(str(error), draft.said_as)) from None
-    for notice in draft.notices:
+    for notice in draft.lines():
         print(f"agentrl: notice: {notice}", file=sys.stderr)
     return config
 

@@ -61,7 +61,7 @@ class ActorConfig(Section):
     use_dynamic_bsz: bool = True
     """Cut micro-batches by tokens (ppo_max_token_len_per_gpu); false: by samples (ppo_micro_batch_size_per_gpu)."""
     ppo_max_token_len_per_gpu: PositiveInt = 16384
-    """Token budget of a micro-batch: what is shared counts once, padding counts; a CPU may cut finer."""
+    """Token budget of a micro-batch: what is shared counts once, padding and copied keys count; a CPU may cut finer."""
     ppo_micro_batch_size_per_gpu: PositiveInt | None = None
     """Most samples in a micro-batch, whatever their length."""
     share_prefixes: bool = True

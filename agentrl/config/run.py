@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from agentrl.config.actor import ActorConfig, RefConfig
 from agentrl.config.algorithm import AlgorithmConfig
 from agentrl.config.base import Section
@@ -31,3 +33,7 @@ class RunConfig(Section):
     """The reward."""
     trainer: TrainerConfig = TrainerConfig()
     """The run."""
+
+    def without(self, files: Literal["train_files", "val_files"]) -> RunConfig:
+        """The same for a run that leaves those files alone."""
+        return self.model_copy(update={"data": self.data.model_copy(update={files: ()})})

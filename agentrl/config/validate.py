@@ -53,10 +53,16 @@ def _explain(problem: ErrorDetails) -> str:
     if problem["type"] == "extra_forbidden":
         return f"unknown key '{key}': {_nearest(place)}"
     if problem["type"] == "missing":
-        return f"'{key}' must be given"
+        return f"'{_required(key)}' must be given"
     message = problem["msg"].removeprefix("Value error, ")
     got = "" if isinstance(problem["input"], dict) else f", got {problem['input']!r}"
     return f"'{key}': {message[0].lower() + message[1:]}{got}" if key else message
+
+
+def _required(key: str) -> str:
+    """The first key that must be given in a section of that name, else the key."""
+    inside = (name for name, field in config_fields() if name.startswith(f"{key}.") and field.is_required())
+    return next(inside, key)
 
 
 def _nearest(place: list[str]) -> str:

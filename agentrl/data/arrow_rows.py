@@ -63,7 +63,7 @@ def read_parquet(path: Path) -> ArrowRows:
 
 def _rows(table: pa.Table | pa.RecordBatch) -> Iterator[Row]:
     for row in table.to_pylist():
-        yield {key: _plain(value) for key, value in row.items() if value is not None}
+        yield {key: _plain(value) for key, value in row.items()}
 
 
 def _plain(value: object) -> JsonValue:

@@ -12,10 +12,7 @@ from agentrl.config.data import DataConfig
 from agentrl.data.fields import SYSTEM_ROLES, FieldError, parse_json, read_messages, required, with_system, wrong
 from agentrl.data.rows import Row, Rows
 from agentrl.data.table import Table, load_table
-from agentrl.errors import suggestion
 from agentrl.messages import Message, ToolSchema
-
-_ROLES = SYSTEM_ROLES | {"user", "assistant", "tool"}
 
 
 class Dialogue(NamedTuple):
@@ -45,8 +42,6 @@ def load_dialogues(files: Sequence[str], config: DataConfig, *, max_samples: int
 def _check_order(messages: list[Message]) -> None:
     roles = [message["role"] for message in messages]
     for i, role in enumerate(roles):
-        if role not in _ROLES:
-            raise FieldError(f"field 'messages[{i}].role': unknown role '{role}': {suggestion(role, _ROLES)}")
         if role in SYSTEM_ROLES and i:
             raise FieldError(f"field 'messages[{i}]': a {role} message must come first")
     for i, (before, role) in enumerate(pairwise(["", *roles])):

@@ -13,6 +13,7 @@ from agentrl.errors import suggestion
 from agentrl.messages import FunctionCall, Message, MessageToolCall
 
 SYSTEM_ROLES = frozenset({"system", "developer"})
+ROLES = SYSTEM_ROLES | {"user", "assistant", "tool"}
 
 
 class FieldError(Exception):
@@ -31,8 +32,10 @@ def required(row: Row, key: str, expected: str) -> JsonValue:
     Raises:
         FieldError: missing or null; names the nearest column.
     """
-    if row.get(key) is None:
-        raise FieldError(f"no field '{key}', expected {expected}; {suggestion(key, row.keys() - {key})}")
+    if key not in row:
+        raise FieldError(f"no field '{key}', expected {expected}; {suggestion(key, row)}")
+    if row[key] is None:
+        raise FieldError(f"field '{key}': expected {expected}, got null")
     return row[key]
 
 
@@ -45,19 +48,22 @@ def optional_text(row: Row, key: str) -> str | None:
 
 
 def optional_object(row: Row, key: str, within: str = "") -> Mapping[str, JsonValue]:
-    """The object at `key`, empty where there is none."""
+    """The object at `key`, or in the JSON text there; empty where there is none."""
     value = row.get(key)
-    if value is None:
+    if value is None or value == "":
         return {}
+    value = parse_json(value, within + key)
     if not isinstance(value, dict):
         raise wrong(within + key, "an object", value)
     return value
 
 
 def read_messages(value: JsonValue, field: str) -> list[Message]:
-    """Chat messages: every one has a role, and content or tool calls, whose arguments become objects."""
-    if not isinstance(value, list) or not value:
-        raise wrong(field, "a list of messages", value or None)
+    """Chat messages: every one has a known role, and content or tool calls, whose arguments become objects."""
+    if not isinstance(value, list):
+        raise wrong(field, "a list of messages", value)
+    if not value:
+        raise FieldError(f"field '{field}': expected a list of messages, got an empty one")
     return [_message(item, f"{field}[{i}]") for i, item in enumerate(value)]
 
 
@@ -71,8 +77,10 @@ def with_system(messages: list[Message], system_prompt: str | None) -> list[Mess
 def _message(value: JsonValue, field: str) -> Message:
     if not isinstance(value, dict):
         raise wrong(field, "an object with role and content", value)
-    if not isinstance(value.get("role"), str):
-        raise wrong(f"{field}.role", "text", value.get("role"))
+    if not isinstance(role := value.get("role"), str):
+        raise wrong(f"{field}.role", "text", role)
+    if role not in ROLES:
+        raise FieldError(f"field '{field}.role': unknown role '{role}': {suggestion(role, ROLES)}")
     message: dict[str, JsonValue] = {key: item for key, item in value.items() if item is not None}
     if calls := message.pop("tool_calls", None):
         message["tool_calls"] = cast(JsonValue, _tool_calls(calls, f"{field}.tool_calls"))

@@ -1,9 +1,9 @@
-"""What a caller in Python brings as data, as files."""
+"""What a caller in Python brings as data: files, or rows as a file would hold them."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TypeAlias
 
@@ -15,8 +15,8 @@ Data: TypeAlias = str | Path | Iterable[str | Path] | Iterable[Mapping[str, Json
 """Files, or rows as a file would hold them: a list, a generator, a dataset."""
 
 
-def given_files(data: Data, path: Path, name: str) -> list[str]:
-    """Names of files; rows are written to `path`, so that the run's folder holds what it was trained on.
+def given_files(data: Data, name: str) -> tuple[list[str], str]:
+    """(names of files, rows as the text of a JSONL file); one of them is empty.
 
     Args:
         name: of the argument, for error messages.
@@ -25,7 +25,7 @@ def given_files(data: Data, path: Path, name: str) -> list[str]:
         DataError: it holds neither files nor rows, or both, or a row that JSON cannot express.
     """
     if isinstance(data, (str, Path)):
-        return [str(data)]
+        return [str(data)], ""
     if isinstance(data, Mapping) or not isinstance(data, Iterable) or hasattr(data, "iloc"):
         hint = ": give its .to_dict('records')" if hasattr(data, "iloc") else ""
         raise DataError(f"{name} must be files or a list of rows (dicts), not a {type(data).__name__}{hint}")
@@ -36,14 +36,9 @@ def given_files(data: Data, path: Path, name: str) -> list[str]:
     rows = [item for item in items if isinstance(item, Mapping)]
     if rows and len(rows) < len(items):
         raise DataError(f"{name} must be files or rows, not both")
-    return _written(rows, path, name) if rows else [str(item) for item in items]
-
-
-def _written(rows: Sequence[Mapping[str, JsonValue]], path: Path, name: str) -> list[str]:
-    lines = [_line(row, f"{name}[{position}]") for position, row in enumerate(rows)]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(lines), encoding="utf-8")
-    return [str(path)]
+    if rows:
+        return [], "".join(_line(row, f"{name}[{position}]") for position, row in enumerate(rows))
+    return [str(item) for item in items], ""
 
 
 def _line(row: Mapping[str, JsonValue], where: str) -> str:

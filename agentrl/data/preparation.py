@@ -46,7 +46,7 @@ def write_tasks(source: str, split: str, out: Path, make_task: MakeTask, kept: s
         kept: a column that goes over as it is, such as images; only Parquet files and the hub have such.
 
     Raises:
-        DataError: the source or one of its rows cannot be used.
+        DataError: the source or one of its rows cannot be used, or nothing can be written to `out`.
     """
     rows = open_rows(source)
     column = None
@@ -57,14 +57,18 @@ def write_tasks(source: str, split: str, out: Path, make_task: MakeTask, kept: s
     table = pa.Table.from_pylist(list(_tasks(rows, split, make_task)))
     if column is not None:
         table = table.append_column(str(kept), column)
-    out.mkdir(parents=True, exist_ok=True)
-    pq.write_table(table, out / f"{split}.parquet")
-    return out / f"{split}.parquet"
+    path = out / f"{split}.parquet"
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        pq.write_table(table, path)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be written: {error.strerror or error}") from error
+    return path
 
 
 def _tasks(rows: Rows, split: str, make_task: MakeTask) -> Iterator[dict[str, object]]:
     for index, row in enumerate(rows.scan(len(rows))):
         try:
-            yield make_task(row, split, index)
+            yield make_task({key: value for key, value in row.items() if value is not None}, split, index)
         except FieldError as error:
             raise DataError(f"{rows.where(index)}: {error}") from error

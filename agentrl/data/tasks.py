@@ -9,7 +9,16 @@ from typing import TypeAlias, cast
 from pydantic import JsonValue
 
 from agentrl.config.data import DataConfig
-from agentrl.data.fields import FieldError, optional_object, optional_text, read_messages, required, with_system, wrong
+from agentrl.data.fields import (
+    FieldError,
+    optional_object,
+    optional_text,
+    parse_json,
+    read_messages,
+    required,
+    with_system,
+    wrong,
+)
 from agentrl.data.rows import Row, Rows
 from agentrl.data.table import Table, load_table
 from agentrl.errors import DataError
@@ -29,8 +38,8 @@ def load_tasks(files: Sequence[str], config: DataConfig, *, max_samples: int = -
     A row has the prompt in column `config.prompt_key` (text or chat messages; a column `prompts` stands in for one
     called prompt), and may have `data_source`, `agent_name`, a ground truth (`reward_model.ground_truth`,
     `ground_truth`, `answer` or `reward_model.test_cases`), and `extra_info` with `tools_kwargs`, `interaction_kwargs`
-    and `tool_config` (see `ToolOptions`). `reward_model.test_cases` and any other column are added to `extra_info`.
-    Rows are counted from 0.
+    and `tool_config` (see `ToolOptions`). `reward_model.test_cases` and any other column are added to `extra_info`, and
+    `text_prompt: true` where the prompt was text. Rows are counted from 0.
 
     Raises:
         DataError: a file or a row cannot be used; names file, row and field. Every row is checked here.
@@ -67,15 +76,20 @@ def _prompt_key(row: Row, config: DataConfig) -> str:
 
 
 def _extra_info(row: Row, prompt_key: str) -> dict[str, JsonValue]:
-    columns = {key: value for key, value in row.items() if key not in _NAMED | {prompt_key, "extra_info"}}
+    own = _NAMED | {prompt_key, "extra_info"}
+    columns = {key: value for key, value in row.items() if key not in own and value is not None}
     test_cases = optional_object(row, "reward_model").get("test_cases")
     given = {} if test_cases is None else {"test_cases": test_cases}
-    return {**columns, **given, **optional_object(row, "extra_info")}
+    said: dict[str, JsonValue] = {"text_prompt": True} if _is_text(row.get(prompt_key)) else {}
+    info = {**said, **columns, **given, **optional_object(row, "extra_info")}
+    if info.get("tool_config"):
+        info["tool_config"] = parse_json(info["tool_config"], "tool_config")
+    return info
 
 
 def _prompt(row: Row, key: str, system_prompt: str | None) -> list[Message]:
     prompt = required(row, key, "text or a list of messages (data.prompt_key)")
-    if key == "prompts" and isinstance(prompt, list) and all(isinstance(item, str) for item in prompt):
+    if key == "prompts" and isinstance(prompt, list) and _is_text(prompt):
         if len(prompt) != 1:
             raise FieldError(f"field 'prompts': expected one prompt a row, got {len(prompt)}: write a row for each")
         prompt = prompt[0]
@@ -85,7 +99,14 @@ def _prompt(row: Row, key: str, system_prompt: str | None) -> list[Message]:
         messages = read_messages(prompt, key)
     else:
         raise wrong(key, "text or a list of messages", prompt)
+    if not any(str(message.get("content") or "").strip() for message in messages):
+        raise FieldError(f"field '{key}': expected a prompt, got empty text")
     return with_system(messages, system_prompt)
+
+
+def _is_text(prompt: JsonValue) -> bool:
+    parts = prompt if isinstance(prompt, list) else [prompt]
+    return all(isinstance(part, str) for part in parts)
 
 
 def _ground_truth(row: Row) -> JsonValue:

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 from agentrl.engines.forward import Limits, PagedRunner, Row, Runner, Shape, WholeRunner
 from agentrl.engines.paged_kv import num_blocks_for
-from agentrl.models.attention import UnfaithfulError, learn_windows
+from agentrl.models.attention import UnfaithfulError, windows_of_all_layers
 
 logger = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ def choose_runner(model: PreTrainedModel, max_sequence_length: int, limits: Limi
     """
     try:
         _check_rotary(model, max_sequence_length)
-        windows = learn_windows(model)
+        windows = windows_of_all_layers(model)
         _check_against_plain(model, windows, min(40, max_sequence_length))
     except Exception as error:  # whatever a model does not take, it then runs without
         logger.warning("%s: KV is not reused, every token costs a whole forward (%s)", type(model).__name__, error)

@@ -134,3 +134,16 @@ def _window_of(mask_function: MaskFunction, local_size: int | None) -> int | Non
     if not torch.equal(mask_function(zero, zero, queries, keys).expand_as(expected), expected):
         raise UnfaithfulError("a layer's mask is neither causal nor a causal sliding window")
     return local_size
+
+
+def windows_of_all_layers(model: PreTrainedModel) -> dict[int, int | None]:
+    """Layer -> sliding window, see `learn_windows`.
+
+    Raises:
+        UnfaithfulError: a layer has its past from elsewhere, such as a convolution or a recurrent state.
+    """
+    windows = learn_windows(model)
+    num_layers: int = model.config.get_text_config().num_hidden_layers
+    if windows.keys() != set(range(num_layers)):
+        raise UnfaithfulError(f"{len(windows)} of its {num_layers} layers attend in transformers' way")
+    return windows

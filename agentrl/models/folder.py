@@ -27,6 +27,8 @@ def check_folder(path: Path, key: str) -> None:
     if not path.is_dir():
         raise ConfigError(f"{key}: there is no folder '{path}'")
     if not (path / CONFIG_FILE).is_file():
+        if (latest := path / "checkpoints" / "latest").is_dir():
+            raise ConfigError(f"{key}: '{path}' is a run's folder: give its model, {latest}")
         raise ConfigError(f"{key}: cannot load '{path}': there is no {CONFIG_FILE}")
     for file in _weight_files(path, key):
         if not file.is_file():
@@ -54,6 +56,16 @@ def check_safetensors(file: Path, key: str) -> None:
         raise ConfigError(f"{key}: cannot load '{file}': it is no safetensors file") from None
     if (whole := 8 + header_size + max(ends, default=0)) != size:
         raise ConfigError(f"{key}: cannot load '{file}': it has {size} of {whole} bytes; copy it again")
+
+
+def torn_json(path: Path) -> str | None:
+    """What is wrong with the first JSON file of a folder that is none, if there is one."""
+    for file in sorted(path.glob("*.json")):
+        try:
+            json.loads(file.read_bytes())
+        except (OSError, ValueError) as error:
+            return f"cannot read '{file}': {'not JSON: ' if isinstance(error, ValueError) else ''}{error}"
+    return None
 
 
 def _weight_files(path: Path, key: str) -> list[Path]:

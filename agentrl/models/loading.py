@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,13 +15,14 @@ from agentrl.config.model import Dtype, ModelConfig
 from agentrl.errors import ConfigError
 from agentrl.models.adapter_folder import ADAPTER_CONFIG, MOVED, Adapter, find_adapter
 from agentrl.models.adapters import add_new_adapter, add_saved_adapter, check_peft, has_adapter
-from agentrl.models.folder import check_folder
+from agentrl.models.finite import check_finite
+from agentrl.models.folder import check_folder, torn_json
+from agentrl.models.hub import check_hub, is_folder
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
-HUB_NAME = re.compile(r"\w[\w.-]*(/[\w.-]+)?")
 TOKENIZER_FILES = ("*token*", "vocab*", "*.model")
 
 
@@ -52,8 +52,8 @@ def load_model(
         key: of the configuration, which `config.path` came from.
 
     Raises:
-        ConfigError: there is no such model, it is incomplete, it is no causal language model, or an adapter does not
-            fit it.
+        ConfigError: there is no such model, it is incomplete, it is no causal language model, an adapter does not
+            fit it, or a weight is not finite.
     """
     adapter = _adapter_of(config, key)
     if adapter or config.lora_rank:
@@ -66,7 +66,9 @@ def load_model(
         add_saved_adapter(model, adapter, config, base)
     elif config.lora_rank:
         add_new_adapter(model, config, base)
-    return model.eval().to(device)
+    model.eval().to(device)
+    check_finite(model)
+    return model
 
 
 def _adapter_of(config: ModelConfig, key: str) -> Adapter | None:
@@ -106,7 +108,7 @@ def _load_base(path: str, config: ModelConfig, dtype: Dtype, key: str) -> PreTra
 
 
 def check_model(config: ModelConfig) -> None:
-    """Refuse, before anything heavy is done, a model's folder that is not whole; hub names pass.
+    """Refuse, before anything heavy is done, a model's folder that is not whole, or a name the hub does not know.
 
     Raises:
         ConfigError: names the file that is missing or cut off.
@@ -116,8 +118,10 @@ def check_model(config: ModelConfig) -> None:
 
 
 def _check_path(path: str, key: str) -> None:
-    if Path(path).is_dir() or not HUB_NAME.fullmatch(path):
+    if is_folder(path):
         check_folder(Path(path), key)
+    else:
+        check_hub(path, key)
 
 
 def _refuse_encoder_decoder(path: str, config: ModelConfig, key: str) -> None:
@@ -126,23 +130,35 @@ def _refuse_encoder_decoder(path: str, config: ModelConfig, key: str) -> None:
 
 
 def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase | None:
-    """The tokenizer that is saved beside the weights, or an adapter's base's; None where the model brings none.
+    """The tokenizer that is saved beside the weights, or an adapter's base's; None where a model's folder brings none.
 
     Raises:
-        ConfigError: the folder is missing, or `tokenizer_path` was given and has none.
+        ConfigError: the folder is missing, the hub has no such model or cannot be reached, or the tokenizer cannot be
+            read.
     """
+    key = "model.path" if config.tokenizer_path is None else "model.tokenizer_path"
     source = config.tokenizer_path or _tokenizer_folder(config.path)
-    try:
-        if Path(source).is_dir() and not _has_tokenizer(source):
-            raise OSError("there are no tokenizer files")  # transformers would make up an empty tokenizer
-        tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=config.trust_remote_code)
-    except (OSError, ValueError) as error:
+    if not is_folder(source):
+        check_hub(source, key)
+    elif not Path(source).is_dir():
+        raise ConfigError(f"{key}: there is no folder '{source}'")
+    elif not _has_tokenizer(source):  # transformers would make up an empty one
         if config.tokenizer_path is None:
             return None
-        raise ConfigError(f"model.tokenizer_path: cannot load '{source}': {_first_line(error)}") from error
+        raise ConfigError(f"{key}: cannot load '{source}': there are no tokenizer files")
+    tokenizer = _read_tokenizer(source, config, key)
     if config.chat_template is not None:
         tokenizer.chat_template = _template(config.chat_template)
     return tokenizer
+
+
+def _read_tokenizer(source: str, config: ModelConfig, key: str) -> PreTrainedTokenizerBase:
+    try:
+        with quiet_transformers():
+            return AutoTokenizer.from_pretrained(source, trust_remote_code=config.trust_remote_code)
+    except Exception as error:  # a torn or foreign file fails in a dozen ways, some of them a bare Exception
+        reason = torn_json(Path(source)) or f"the tokenizer of '{source}' cannot be read: {_first_line(error)}"
+        raise ConfigError(f"{key}: {reason}") from error
 
 
 def _template(file: Path) -> str:
@@ -153,8 +169,6 @@ def _template(file: Path) -> str:
 
 
 def _tokenizer_folder(path: str) -> str:
-    if not Path(path).is_dir() and not HUB_NAME.fullmatch(path):
-        raise ConfigError(f"model.path: there is no folder '{path}'")
     adapter = find_adapter(path)
     return adapter.base if adapter and not _has_tokenizer(path) else path
 

@@ -16,8 +16,11 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-def merge_adapter(config: ModelConfig) -> PreTrainedModel:
+def merge_adapter(config: ModelConfig, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
     """The model whose weights are those of the base with the adapter `config.path` added in, W + (alpha / r) B A.
+
+    Args:
+        dtype: of the answer. The sum is taken in float32; rounded to bfloat16, most of a small update is lost.
 
     Raises:
         ConfigError: the base is not there, or the adapter does not fit it.
@@ -29,9 +32,10 @@ def merge_adapter(config: ModelConfig) -> PreTrainedModel:
     assert adapter  # who calls has looked
     adapter.weights_file()
     base_config = config.model_copy(update={"path": adapter.base})
-    base = load_model(base_config, torch.device("cpu"), key=f"base of '{config.path}'")
+    base = load_model(base_config, torch.device("cpu"), "float32", key=f"base of '{config.path}'")
     try:
         model = PeftModel.from_pretrained(base, config.path)
     except (RuntimeError, ValueError, OSError) as error:
         raise ConfigError(f"'{config.path}' does not fit its base: {' '.join(str(error).split())[:200]}") from error
-    return cast("PreTrainedModel", model.merge_and_unload())
+    merged = cast("PreTrainedModel", model.merge_and_unload())
+    return merged.to(dtype)

@@ -151,5 +151,5 @@ def _ended(reply: Reply[T], _: asyncio.Task[None]) -> None:
 
 
 def as_error(error: BaseException) -> RuntimeError:
-    """An exception that ends nothing but the call, for one that would end the program."""
-    return RuntimeError(f"{type(error).__name__}: {error}")
+    """An exception that ends nothing but the call, for one that would end the program; it tells of the same place."""
+    return RuntimeError(f"{type(error).__name__}: {error}").with_traceback(error.__traceback__)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import cast
 
@@ -74,7 +74,10 @@ class FunctionReward:
         if inspect.iscoroutinefunction(self._function):
             work = cast("Work[object]", call)
             return await self._offload.run(work, self._timeout_s, self._lane)
-        return await self._offload.run_function(call, self._timeout_s, self._lane)
+        returned = await self._offload.run_function(call, self._timeout_s, self._lane)
+        if inspect.isawaitable(returned):  # of an object whose __call__ is async, or of a plain wrapper
+            return await self._offload.run(partial(_result, returned), self._timeout_s, self._lane)
+        return returned
 
     def _numbers(self, returned: object) -> dict[str, float]:
         entries = returned if isinstance(returned, Mapping) else {"score": returned}
@@ -88,6 +91,10 @@ class FunctionReward:
                 self._dropped.add(name)
                 _LOGGER.warning("reward '%s': entry '%s' is not a finite number and is left out", self._name, name)
         return {name: value for name, value in numbers.items() if value is not None}
+
+
+async def _result(running: Awaitable[object]) -> object:
+    return await running
 
 
 def number(value: object) -> float | None:

@@ -16,6 +16,7 @@ def solution_view(
     `include_tool_text`, since a reward that looks for the answer anywhere would find it there. Added are:
 
         turn_texts, last_turn      the text of each model turn; of the last one
+        completion_ids             tokens of all turns, what tools and users said among them
         num_turns                  model turns
         num_tool_calls, tool_outcomes, tool_text, tool_rewards
                                    calls, and for each of them outcome and reward; the answers, joined
@@ -31,6 +32,7 @@ def solution_view(
     extra: dict[str, object] = {
         "turn_texts": turns,
         "last_turn": turns[-1] if turns else "",
+        "completion_ids": [token_id for trajectory in rollout.trajectories for token_id in _response(trajectory)],
         "num_turns": len(turns),
         "num_tool_calls": len(calls),
         "tool_outcomes": [call.outcome.value for call in calls],

@@ -43,7 +43,6 @@ class AfterStep:
         profiler: StepProfiler,
     ) -> None:
         self.last_validation: tuple[dict[str, float], list[Group]] | None = None
-        self.first_validation: dict[str, float] | None = None
         self._config = config.trainer
         self._success_threshold = config.reward.success_threshold
         self._total_steps = total_steps
@@ -62,14 +61,15 @@ class AfterStep:
         resumed = self.progress.latest_step is not None
         step = await self.progress.restore() if resumed else 0
         if resumed:
-            print(f"going on from step {step}")
-        self._records.go_on_from(step)
+            done = self.finished(step)
+            print(f"already finished at step {step}: nothing to do" if done else f"going on from step {step}")
+        self._records.go_on_from(step if resumed else -1)
         await self._publish(step)
         if resumed and self._validator and self._config.stop_when and self._due(step, self._config.test_freq):
             await self._validate(step)  # the run may have reached its goal when it was saved
         if not resumed and self._validator and self._config.val_before_train:
             self._records.log(0, await self._validate(0))
-        if self._new_best:
+        if self._new_best or (not resumed and self.finished(step)):  # a run always leaves a checkpoint
             await self._save(step)
         self._start_step(step + 1)
         return step
@@ -115,7 +115,6 @@ class AfterStep:
         started = time.perf_counter()
         self.last_validation = metrics, groups = await self._validator(step)
         self._records.log_validation(step, groups)
-        self.first_validation = self.first_validation or metrics
         if goal := self._config.stop_when:
             self._good_enough = metric_value("trainer.stop_when.metric", goal.metric, metrics) >= goal.at_least
         if name := self._config.save_best:

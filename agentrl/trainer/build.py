@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from agentrl.algos.base import Algorithm, Need
 from agentrl.algos.build import build_algorithm
-from agentrl.backends.base import Backend
+from agentrl.backends.base import Backend, Score
 from agentrl.backends.torch.backend import TorchBackend, load_torch_backend
 from agentrl.config import RunConfig
 from agentrl.samples import Sample
@@ -21,7 +21,7 @@ from agentrl.trainer.parts import Metrics, Parts, Progress, Source, timed
 from agentrl.trainer.profiling import StepProfiler
 from agentrl.trainer.record_parts import open_records
 from agentrl.trainer.rollout_parts import Brought, RolloutParts, open_rollout_parts
-from agentrl.trainer.scorer import Score, Scorer
+from agentrl.trainer.scorer import Scorer
 from agentrl.trainer.source_parts import open_source, stored_steps
 from agentrl.trainer.val_metrics import check_metric
 from agentrl.trainer.validator import Validator
@@ -72,9 +72,10 @@ async def open_run(config: RunConfig, brought: Brought) -> AsyncIterator[Run]:
 
 async def _rollouts(config: RunConfig, brought: Brought, stack: AsyncExitStack) -> RolloutParts | None:
     """What rolls out, with the tasks that the run's mode rolls out; None where it rolls out none."""
-    unused = {"val_only": "train_files", "train_only": "train_files", "rollout_only": "val_files"}
-    if (key := unused.get(config.trainer.mode)) is not None:
-        config = config.model_copy(update={"data": config.data.model_copy(update={key: ()})})
+    if config.trainer.mode in ("val_only", "train_only"):
+        config = config.without("train_files")
+    if config.trainer.mode == "rollout_only":
+        config = config.without("val_files")
     if config.trainer.mode == "train_only" and not config.data.val_files:
         return None
     return await stack.enter_async_context(open_rollout_parts(config, brought))
@@ -123,14 +124,14 @@ def _policy(config: RunConfig, total_steps: int) -> TorchBackend:
     )
 
 
-def _scoring(algorithm: Algorithm, policy: TorchBackend, config: RunConfig, stack: AsyncExitStack) -> dict[Need, Score]:
+def _scoring(algorithm: Algorithm, policy: Backend, config: RunConfig, stack: AsyncExitStack) -> dict[Need, Score]:
     """What answers which need of the algorithm."""
     scoring: dict[Need, Score] = {}
     if "old_logprobs" in algorithm.needs:
         scoring["old_logprobs"] = policy.score
     if "ref_logprobs" in algorithm.needs:
-        on_policy = policy.has_adapter and config.ref.path is None
-        scoring["ref_logprobs"] = policy.score_base if on_policy else _reference(config, stack).score
+        held = policy.reference_score() if config.ref.path is None else None
+        scoring["ref_logprobs"] = held or _reference(config, stack).score
     return scoring
 
 

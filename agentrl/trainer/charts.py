@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -11,6 +12,7 @@ Point = tuple[float, float]
 """(step, value)"""
 History = Sequence[Mapping[str, float]]
 """One mapping a step, with the step under `step`; finite numbers only."""
+_LARGEST = 1e300  # what is larger is left out as infinity is: sums and differences of it are
 
 
 class Series(NamedTuple):
@@ -65,12 +67,12 @@ def charts(history: History) -> tuple[list[Chart], list[Chart]]:
     main.insert(4, Chart("Tool calls by outcome", _outcome_shares(history), percent))
     shown = {name for _, _, lines in _CHARTS for _, name in lines} | {"step"}
     names = sorted({name for row in history for name in row} - shown)
-    rest = [Chart(name, [Series(name, _points(history, name))]) for name in names]
+    rest = [Chart(name, [Series(name, points)]) for name in names if (points := _points(history, name))]
     return [chart for chart in main if chart.series], rest
 
 
 def _points(history: History, name: str) -> list[Point]:
-    return [(row["step"], row[name]) for row in history if name in row]
+    return [(row["step"], row[name]) for row in history if abs(row.get(name, math.inf)) <= _LARGEST]
 
 
 def _outcome_shares(history: History) -> list[Series]:

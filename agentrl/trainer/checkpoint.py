@@ -60,16 +60,15 @@ class Checkpoints:
     @property
     def latest_step(self) -> int | None:
         """The step after which the latest was saved; None where there is none to go on from."""
-        latest = self._folder / LATEST
-        return read_state(latest).step if latest.exists() else None
+        return read_state(self._folder / LATEST).step if has_latest(self._folder) else None
 
     async def _save(self, step: int, best: Best | None) -> None:
         self.best = best or self.best
         target = self._folder / f"step-{step}"
         await self._write(RunState(step, self._source.position, self.best), target)
-        self._link(LATEST, target)
         if best:
-            self._link(BEST, target)
+            self._link(BEST, target)  # first: a run that is killed in between goes on from before, and links it again
+        self._link(LATEST, target)
 
     async def _write(self, state: RunState, target: Path) -> None:
         text = json.dumps(asdict(state))
@@ -130,6 +129,31 @@ def read_state(checkpoint: Path) -> RunState:
             f"cannot go on from '{checkpoint}': {STATE_FILE}: {' '.join(str(error).split())}; point the link"
             f" '{checkpoint.name}' to a whole step, or give the run another folder (trainer.default_local_dir)"
         ) from None
+
+
+def has_latest(checkpoints: Path) -> bool:
+    """Whether a run may go on from `latest` there.
+
+    Raises:
+        ConfigError: it leads nowhere, or steps are saved and it is not there: to begin anew would drop their records.
+    """
+    latest = checkpoints / LATEST
+    if latest.exists():
+        return True
+    steps = sorted((file.parent.name for file in checkpoints.glob(f"step-*/{STATE_FILE}")), key=_number)
+    if not steps and not latest.is_symlink():
+        return False
+    wrong = f"leads to '{latest.readlink()}', which is gone" if latest.is_symlink() else "is not there"
+    remedy = f"point it to one of {', '.join(steps)}" if steps else "put that step back"
+    raise ConfigError(
+        f"cannot go on: the link '{latest}' {wrong}; {remedy}, or give the run another folder"
+        " (trainer.default_local_dir)"
+    )
+
+
+def _number(step: str) -> tuple[int, str]:
+    """The key that sorts `step-10` after `step-9`."""
+    return len(step), step
 
 
 def read_best(run_dir: Path) -> Best | None:

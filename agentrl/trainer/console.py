@@ -159,7 +159,8 @@ def sparkline(values: Sequence[float], width: int, blocks: str = _BLOCKS) -> str
     if width < 2:
         return ""
     edges = [round(i * len(values) / width) for i in range(width + 1)]
-    means = [sum(values[a:b]) / (b - a) for a, b in pairwise(edges)]
+    size = max(map(abs, values)) or 1  # shares of it: sums of the largest numbers would be infinite
+    means = [sum(value / size for value in values[a:b]) / (b - a) for a, b in pairwise(edges)]
     low, high = min(means), max(means)
     return "".join(blocks[round((mean - low) / ((high - low) or 1) * (len(blocks) - 1))] for mean in means)
 

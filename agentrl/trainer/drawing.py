@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
 
 from agentrl.trainer.charts import Chart, Point, Series
-from agentrl.trainer.figures import percent
+from agentrl.trainer.figures import exponent, is_plain, number, percent, scientific
 
 WIDTH, HEIGHT = 440, 220
-_LEFT, _RIGHT, _TOP, _BOTTOM = 46, 12, 10, 26
+_LEFT, _RIGHT, _TOP, _BOTTOM = 46, 12, 10, 26  # left: at least, and as far as the longest label needs
+_CHARACTER = 6.5  # width of one
+_FLAT = 1e-6  # a spread below this share of the values is drawn as none: float32 says no more
 _MAX_COLUMNS = 60  # places that show their values under the pointer
 _SMOOTH_FROM = 30  # points from which on a noisy line gets a moving average
 
@@ -37,7 +40,7 @@ class Column(NamedTuple):
 
 
 class Drawing(NamedTuple):
-    """A chart in units of its WIDTH x HEIGHT box; ticks are (position, label)."""
+    """A chart in units of its WIDTH x HEIGHT box; ticks are (position, label), `left` is where its lines may begin."""
 
     title: str
     summary: str
@@ -45,22 +48,26 @@ class Drawing(NamedTuple):
     x_ticks: list[tuple[float, str]]
     y_ticks: list[tuple[float, str]]
     columns: list[Column]
+    left: float
 
 
 def draw(chart: Chart) -> Drawing:
     """Lay a chart out; it has at least one point."""
     steps = sorted({step for series in chart.series for step, _ in series.points})
-    x_of = _scale(steps[0], steps[-1], _LEFT, WIDTH - _RIGHT)
     y_ticks = _y_ticks(chart)
+    labels, write = _tick_labels(y_ticks, chart.write), _reading(y_ticks, chart.write)
+    left = max(_LEFT, _CHARACTER * max(map(len, labels)) + 6)
+    x_of = _scale(steps[0], steps[-1], left, WIDTH - _RIGHT)
     y_of = _scale(y_ticks[0], y_ticks[-1], HEIGHT - _BOTTOM, _TOP)
     x_ticks = [tick for tick in _ticks(steps[0], steps[-1], 6) if steps[0] <= tick <= steps[-1] and tick == round(tick)]
     return Drawing(
         title=chart.title,
-        summary="; ".join(_summary(series, chart.write) for series in chart.series),
-        lines=[_line(series, x_of, y_of, chart.write) for series in chart.series],
+        summary="; ".join(_summary(series, write) for series in chart.series),
+        lines=[_line(series, x_of, y_of, write) for series in chart.series],
         x_ticks=[(x_of(tick), f"{tick:,.0f}") for tick in x_ticks],
-        y_ticks=[(y_of(tick), _tick_label(tick, y_ticks, chart.write)) for tick in y_ticks],
-        columns=list(_columns(chart, steps, x_of, y_of)),
+        y_ticks=[(y_of(tick), label) for tick, label in zip(y_ticks, labels, strict=True)],
+        columns=list(_columns(chart._replace(write=write), steps, x_of, y_of, left)),
+        left=left,
     )
 
 
@@ -79,7 +86,9 @@ def _scale(low: float, high: float, start: float, end: float) -> Callable[[float
 
 def _ticks(low: float, high: float, most: int) -> list[float]:
     """Round numbers that reach over low to high, at most about `most` of them."""
-    span = (high - low) or abs(high) or 1.0
+    size, span = max(abs(low), abs(high)), high - low
+    if span <= _FLAT * size:
+        span = size or 1.0
     magnitude = 10.0 ** math.floor(math.log10(span / most))
     step = next(magnitude * factor for factor in (1, 2, 5, 10, 20) if magnitude * factor * most >= span)
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
@@ -96,10 +105,28 @@ def _y_ticks(chart: Chart) -> list[float]:
     return _ticks(low, high, 5)
 
 
-def _tick_label(tick: float, ticks: Sequence[float], write: Callable[[float], str]) -> str:
-    if abs(tick) < 1e-9 * (ticks[-1] - ticks[0]):
-        return "0"
-    return f"{100 * tick:.3g}%" if write is percent else write(tick)
+def _tick_labels(ticks: Sequence[float], write: Callable[[float], str]) -> list[str]:
+    """As many digits as tell one from the next; the same kind of number along the whole axis."""
+    scale, unit = (100, "%") if write is percent else (1, "")
+    apart = scale * (ticks[1] - ticks[0])
+    last_digit = exponent(apart * (1 + 1e-9))  # 0.3 - 0.2 is not quite 0.1
+    readable = is_plain(scale * max(map(abs, ticks)))
+
+    def label(value: float) -> str:
+        if abs(value) < apart / 2:
+            return "0"
+        if readable:
+            return f"{value:,.{max(0, -last_digit)}f}{unit}"
+        return f"{scientific(value, exponent(value) - last_digit)}{unit}"
+
+    return [label(scale * tick) for tick in ticks]
+
+
+def _reading(ticks: Sequence[float], write: Callable[[float], str]) -> Callable[[float], str]:
+    """`write`, with one digit more than the ticks have where they need many."""
+    if write is not number:
+        return write
+    return partial(number, digits=max(3, exponent(max(map(abs, ticks))) - exponent(ticks[1] - ticks[0]) + 2))
 
 
 def _line(
@@ -131,14 +158,18 @@ def _path(points: Sequence[Point]) -> str:
 
 
 def _columns(
-    chart: Chart, steps: Sequence[float], x_of: Callable[[float], float], y_of: Callable[[float], float]
+    chart: Chart,
+    steps: Sequence[float],
+    x_of: Callable[[float], float],
+    y_of: Callable[[float], float],
+    left_edge: float,
 ) -> Iterator[Column]:
     """Values to be read under the pointer, at steps spread evenly."""
     num_columns = min(_MAX_COLUMNS, len(steps))
     chosen = [steps[round(i * (len(steps) - 1) / max(1, num_columns - 1))] for i in range(num_columns)]
     values = [dict(series.points) for series in chart.series]
     centres = [x_of(step) for step in chosen]
-    edges = [float(_LEFT), *((a + b) / 2 for a, b in pairwise(centres)), float(WIDTH - _RIGHT)]
+    edges = [left_edge, *((a + b) / 2 for a, b in pairwise(centres)), float(WIDTH - _RIGHT)]
     for step, centre, (left, right) in zip(chosen, centres, pairwise(edges), strict=True):
         readings = [
             (i, y_of(at[step]), f"{series.label} {chart.write(at[step])}")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from agentrl.trajectory import Outcome
+
+Metrics = Mapping[str, float]
 
 
 class Figure(NamedTuple):
@@ -18,7 +20,7 @@ class Figure(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """One figure before and after training; `better` is None where neither way is."""
+    """One figure of two validations; `better` is None where neither way is."""
 
     label: str
     before: str
@@ -27,16 +29,33 @@ class Comparison(NamedTuple):
     better: bool | None
 
 
-def number(value: float) -> str:
-    """About three significant digits: 0.00123, 12.3, 1,234, 12.3k, 4.56M."""
-    for unit, suffix in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
-        if max(unit, 1e4) <= abs(value) < math.inf:
-            return _short(value / unit) + suffix
-    return _short(value)
+def number(value: float, digits: int = 3) -> str:
+    """About so many significant digits: 0.0123, 12.3, 12,345, 1.23e5, 1.23e-4."""
+    if not math.isfinite(value) or value == 0:
+        return f"{value + 0.0:g}"  # 0, not -0
+    if not is_plain(value):
+        return scientific(value, digits - 1)
+    return _without_zeros(f"{value:,.{max(0, digits - 1 - exponent(value))}f}")
 
 
-def _short(value: float) -> str:
-    return f"{value:,.0f}" if 100 <= abs(value) < math.inf else f"{value:.3g}"
+def is_plain(value: float) -> bool:
+    """Whether `value` is of a size that is read without powers of ten."""
+    return 1e-3 <= abs(value) < 1e5
+
+
+def scientific(value: float, decimals: int) -> str:
+    """1.5e-5, with so many decimals less the zeros that end them."""
+    mantissa, _, power = f"{value:.{decimals}e}".partition("e")
+    return f"{_without_zeros(mantissa)}e{int(power)}"
+
+
+def exponent(value: float) -> int:
+    """Of the power of ten that the first digit of `value`, which is not 0, stands for."""
+    return math.floor(math.log10(abs(value)))
+
+
+def _without_zeros(text: str) -> str:
+    return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 def percent(value: float) -> str:
@@ -60,7 +79,7 @@ _CALLS_OK = Figure("tool calls ok", "tool_calls/ok", percent)
 _MORE_IS_BETTER = (SUCCESS, REWARD, _CALLS_OK)
 
 
-def tool_outcomes(metrics: Mapping[str, float]) -> dict[str, float]:
+def tool_outcomes(metrics: Metrics) -> dict[str, float]:
     """Calls by outcome, over all tools, in the order of `Outcome`; outcomes that did not happen are left out."""
     counts = {outcome.value: 0.0 for outcome in Outcome}
     for name, value in metrics.items():
@@ -70,12 +89,29 @@ def tool_outcomes(metrics: Mapping[str, float]) -> dict[str, float]:
     return {outcome: count for outcome, count in counts.items() if count}
 
 
-def num_tool_calls(metrics: Mapping[str, float]) -> float:
+def num_tool_calls(metrics: Metrics) -> float:
     """Calls of all tools, whatever became of them."""
     return sum(value for name, value in metrics.items() if name.startswith("tool/") and name.endswith("/calls"))
 
 
-def compare(before: Mapping[str, float], after: Mapping[str, float]) -> list[Comparison]:
+def first_and_last(history: Iterable[Metrics]) -> tuple[Metrics, Metrics] | None:
+    """The first and the last validation in the rows of a run, each with its `step`; None where there is one at most."""
+    held_out = [
+        {name: value for name, value in row.items() if name == "step" or name.startswith("val/")}
+        for row in history
+        if any(name.startswith("val/") for name in row)
+    ]
+    return (held_out[0], held_out[-1]) if len(held_out) > 1 else None
+
+
+def moment(validation: Metrics, otherwise: str) -> str:
+    """When a validation was; `otherwise` where it does not say."""
+    if (step := validation.get("step")) is None:
+        return otherwise
+    return f"step {step:,.0f}" if step else "before training"
+
+
+def compare(before: Metrics, after: Metrics) -> list[Comparison]:
     """The figures that both have, such as two validations; names may start with `val/` or `test/`."""
     first, last = _with_tools(before), _with_tools(after)
     known = (SUCCESS, REWARD, _CALLS, _CALLS_OK, TURNS, RESPONSE)
@@ -86,7 +122,7 @@ def compare(before: Mapping[str, float], after: Mapping[str, float]) -> list[Com
     ]
 
 
-def _with_tools(metrics: Mapping[str, float]) -> dict[str, float]:
+def _with_tools(metrics: Metrics) -> dict[str, float]:
     plain = {name.removeprefix("val/").removeprefix("test/"): value for name, value in metrics.items()}
     if calls := num_tool_calls(plain):
         plain |= {_CALLS.metric: calls, _CALLS_OK.metric: tool_outcomes(plain).get(Outcome.OK, 0) / calls}

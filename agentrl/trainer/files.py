@@ -1,4 +1,4 @@
-"""A run's folder: one run at a time, files that are whole or not there, and a disk that is full."""
+"""A run's folder: one run at a time, files that are whole or not there, and a disk that is full or fails."""
 
 from __future__ import annotations
 
@@ -12,10 +12,13 @@ from pathlib import Path
 from agentrl.errors import AgentRLError, ConfigError
 
 LOCK_FILE = ".lock"
+FULL = (errno.ENOSPC, errno.EDQUOT)
+FAULTS = (*FULL, errno.EIO, errno.EROFS, errno.ESTALE, errno.ENOLCK)
+"""What only a disk or its file system says; other errors may be our own."""
 
 
 class StorageError(AgentRLError):
-    """The disk that a run writes to is full."""
+    """The disk that a run writes to is full, fails, or may not be written to."""
 
 
 @contextmanager
@@ -49,19 +52,25 @@ def _lock(descriptor: int, folder: Path) -> None:
 
 
 @contextmanager
-def full_disk_in_one_line(folder: Path, how_to_go_on: Callable[[], str]) -> Iterator[None]:
-    """Turn the system's error for a full disk into ours.
+def disk_faults_in_one_line(folder: Path, how_to_go_on: Callable[[], str]) -> Iterator[None]:
+    """Turn the system's error for a disk that is full, fails or is read-only into ours.
 
     Raises:
-        StorageError: the disk is full, or a quota is used up.
+        StorageError: so it is, or the user has no right to a file of `folder`.
     """
     try:
         yield
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno not in FAULTS and not _forbidden(error, folder):
             raise
-        text = f"writing to '{folder}': {os.strerror(error.errno).lower()}; make room"
-        raise StorageError(f"{text}. {how_to_go_on()}") from error
+        reason = f"{os.strerror(error.errno or 0).lower()}{'; make room' if error.errno in FULL else ''}"
+        raise StorageError(f"writing to '{error.filename or folder}': {reason}. {how_to_go_on()}") from error
+
+
+def _forbidden(error: OSError, folder: Path) -> bool:
+    if not isinstance(error, PermissionError) or error.filename is None:
+        return False
+    return Path(str(error.filename)).resolve().is_relative_to(folder.resolve())
 
 
 def write_whole(path: Path, text: str) -> None:

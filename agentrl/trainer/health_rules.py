@@ -24,72 +24,18 @@ a success. A policy that becomes certain, brief or thorough because that pays is
 from __future__ import annotations
 
 import math
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
 from statistics import fmean
 
 from agentrl.trainer.figures import num_tool_calls, tool_outcomes
+from agentrl.trainer.health_history import NUM_RECENT, History, Metrics, values
 from agentrl.trajectory import Outcome, Stop
 
-Metrics = Mapping[str, float]
-
-NUM_FIRST, NUM_RECENT, NUM_TREND = 5, 5, 20
 MAX_KL, MAX_CLIPPED = 0.1, 0.3
 MIN_ENTROPY_RATIO, MIN_LENGTH_RATIO, MAX_LENGTH_RATIO = 0.1, 0.3, 3.0
-GOOD_SUCCESS = 0.9
 LIMIT_STEPS, LIMIT_SHARE = 3, 0.99
 UNUSED_STEPS = 10
 MIN_CALLS, MAX_BROKEN, MAX_WRONG, MAX_INFRA, MAX_FAILED = 10, 0.2, 0.5, 0.2, 0.1
-
-
-@dataclass(frozen=True)
-class History:
-    """The steps a rule looks at: the run's first and its latest, the last one last.
-
-    Attributes:
-        tools: names of the tools that are offered.
-        compares: whether advantages come from comparing the rollouts of a group.
-    """
-
-    tools: Sequence[str] = ()
-    compares: bool = True
-    first: list[Metrics] = field(default_factory=list)
-    recent: deque[Metrics] = field(default_factory=lambda: deque(maxlen=NUM_TREND))
-
-    def add(self, metrics: Metrics) -> None:
-        """Take in one more step."""
-        if len(self.first) < NUM_FIRST:
-            self.first.append(metrics)
-        self.recent.append(metrics)
-
-    @property
-    def now(self) -> Metrics:
-        """The latest step."""
-        return self.recent[-1]
-
-    def latest(self, num_steps: int) -> list[Metrics]:
-        """The latest `num_steps` steps; nothing while there are fewer."""
-        return list(self.recent)[-num_steps:] if len(self.recent) >= num_steps else []
-
-    def all_latest(self, num_steps: int, holds: Callable[[Metrics], bool]) -> bool:
-        """Whether something held in each of the latest `num_steps` steps."""
-        steps = self.latest(num_steps)
-        return bool(steps) and all(map(holds, steps))
-
-    def ratio_to_first(self, name: str) -> float | None:
-        """Mean of the latest 5 steps to that of the first 5; None before there are ten steps that have it."""
-        first, latest = (_values(steps, name) for steps in (self.first, self.latest(NUM_RECENT)))
-        if len(self.recent) < NUM_FIRST + NUM_RECENT or not (first and latest) or fmean(first) <= 0:
-            return None
-        return fmean(latest) / fmean(first)
-
-    def learning_well(self) -> bool:
-        """Whether the reward rises, or hardly can any more."""
-        rewards, successes = _values(self.recent, "reward/mean"), _values(self.latest(NUM_RECENT), "success")
-        half = len(rewards) // 2
-        rises = half > 0 and fmean(rewards[half:]) > fmean(rewards[:half])
-        return rises or (bool(successes) and fmean(successes) >= GOOD_SUCCESS)
 
 
 def skipped_updates(history: History) -> str | None:
@@ -186,7 +132,7 @@ def failed_rollouts(history: History) -> str | None:
 
 def infra_failures(history: History) -> str | None:
     """Rollouts lost to the world around."""
-    shares = _values(history.latest(NUM_RECENT), "rollouts/infra_failed")
+    shares = values(history.latest(NUM_RECENT), "rollouts/infra_failed")
     if not shares or fmean(shares) <= MAX_INFRA:
         return None
     return f"{fmean(shares):.0%} of the rollouts fail from outside the policy and are left out: tools, reward or engine"
@@ -217,10 +163,6 @@ RULES: Mapping[str, Callable[[History], str | None]] = {
     )
 }
 """Name -> what it has to say, or None."""
-
-
-def _values(steps: Iterable[Metrics], name: str) -> list[float]:
-    return [step[name] for step in steps if math.isfinite(step.get(name, math.nan))]
 
 
 def _all_zero(metrics: Metrics) -> bool:

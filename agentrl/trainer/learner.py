@@ -6,6 +6,7 @@ import random
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import chain
+from math import isfinite
 from operator import itemgetter
 
 from agentrl.algos.base import LossFunction
@@ -35,7 +36,7 @@ class Learner:
     async def __call__(self, samples: Sequence[Sample], step: int) -> dict[str, float]:
         """Take all updates of one step. Metrics, as `actor/<name>`, are means over the updates that have them.
 
-        `skipped_updates` is how many were skipped.
+        `skipped_updates` is how many were skipped; what of those is not finite stands in no mean.
         """
         updates: list[dict[str, float]] = []
         for epoch in range(self._epochs):
@@ -46,10 +47,15 @@ class Learner:
 
 def _means(updates: Sequence[dict[str, float]]) -> dict[str, float]:
     values: defaultdict[str, list[float]] = defaultdict(list)
-    for name, value in sorted(chain.from_iterable(update.items() for update in updates), key=itemgetter(0)):
+    for name, value in sorted(chain.from_iterable(map(_figures, updates)), key=itemgetter(0)):
         values[name].append(value)
     counts = {"skipped_updates"}
     return {f"actor/{name}": sum(each) / (1 if name in counts else len(each)) for name, each in values.items()}
+
+
+def _figures(update: dict[str, float]) -> list[tuple[str, float]]:
+    skipped = bool(update.get("skipped_updates"))
+    return [(name, value) for name, value in update.items() if isfinite(value) or not skipped]
 
 
 def mini_batches(samples: Sequence[Sample], num_groups: int | None, seed: int) -> Iterator[list[Sample]]:

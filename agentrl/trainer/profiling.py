@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection
 from pathlib import Path
 from types import TracebackType
@@ -26,6 +27,7 @@ class StepProfiler:
         """Step `step` begins."""
         if step not in self._steps:
             return
+        os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else it tells stderr that it starts and stops
         activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * torch.cuda.is_available()
         # engine and backend compute on threads of their own, and torch looks at the calling one alone unless told
         self._profile = profile(

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+
+import yaml
 
 from agentrl.config import RunConfig
 from agentrl.config.document import redacted
 from agentrl.store import TrajectoryStore
 from agentrl.telemetry.base import TrackedRun, Tracker, trackers
-from agentrl.telemetry.jsonl import METRICS_FILE, read_metrics
+from agentrl.telemetry.jsonl import GENERATIONS_FILE, METRICS_FILE, WARNINGS_FILE, read_metrics
 from agentrl.trainer.console import ConsoleTracker
+from agentrl.trainer.files import write_whole
 from agentrl.trainer.health import Health
 from agentrl.trainer.provenance import provenance
 from agentrl.trainer.records import Records
+from agentrl.trainer.report import CONFIG_FILE
 from agentrl.trainer.rollout_parts import RolloutParts
 from agentrl.trainer.source_parts import TRAJECTORIES
 
@@ -22,25 +28,40 @@ from agentrl.trainer.source_parts import TRAJECTORIES
 def open_records(
     config: RunConfig, rollouts: RolloutParts | None, total_steps: int, latest_step: int | None
 ) -> Iterator[Records]:
-    """The records of a run; its trackers are closed in the end.
+    """The records of a run; its trackers are closed in the end. A new run drops those of an earlier one, and says so.
 
     Args:
         rollouts: None where nothing is rolled out, validation included.
         latest_step: the step a run goes on from; None for a new one.
     """
+    if latest_step is None:
+        _tell_dropped(config.trainer.run_dir)
     with _open_trackers(config, total_steps, -1 if latest_step is None else latest_step) as opened:
         health = Health([s.name for s in rollouts.toolbox.schemas] if rollouts else (), compares=config.rollout.n > 1)
         file = config.trainer.run_dir / METRICS_FILE
         if file.exists():  # of a run that goes on: its first steps are the measure
             health.remember(read_metrics(file))
+        began = partial(_keep_config, config)
         if rollouts is None:
-            yield Records(opened, health, 0, _no_text)
+            yield Records(opened, health, 0, _no_text, began=began)
             return
         folder, from_what = config.trainer.run_dir / TRAJECTORIES, provenance(rollouts.chat.tokenizer)
         train, val = (TrajectoryStore(folder / split, split=split, provenance=from_what) for split in ("train", "val"))
         sampled = train if rollouts.train_tasks else None  # what is stored already is not stored again
         text_of = rollouts.chat.tokenizer.decode
-        yield Records(opened, health, config.trainer.log_val_generations, text_of, sampled, val)
+        yield Records(opened, health, config.trainer.log_val_generations, text_of, sampled, val, began)
+
+
+def _keep_config(config: RunConfig) -> None:
+    write_whole(config.trainer.run_dir / CONFIG_FILE, yaml.safe_dump(redacted(config), sort_keys=False))
+
+
+def _tell_dropped(folder: Path) -> None:
+    names = [name for name in (METRICS_FILE, GENERATIONS_FILE, WARNINGS_FILE) if (folder / name).exists()]
+    if any((folder / TRAJECTORIES).rglob("*.parquet")):
+        names.append(TRAJECTORIES)
+    if names:
+        print(f"beginning anew: '{folder}' holds nothing to go on from; dropped there: {', '.join(names)}")
 
 
 def _no_text(token_ids: Sequence[int]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 
 from agentrl.samples import Sample
@@ -22,6 +22,7 @@ class Records:
         text_of: tokens to text, special tokens included.
         train_store: where the rollouts of training go; None where they are stored already.
         val_store: where those of validation go.
+        began: called once the run has begun: one that cannot go on leaves the folder as it was.
     """
 
     def __init__(
@@ -32,6 +33,7 @@ class Records:
         text_of: TextOf,
         train_store: TrajectoryStore | None = None,
         val_store: TrajectoryStore | None = None,
+        began: Callable[[], None] = lambda: None,
     ) -> None:
         self._trackers = trackers
         self._health = health
@@ -39,9 +41,11 @@ class Records:
         self._text_of = text_of
         self._train_store = train_store
         self._val_store = val_store
+        self._began = began
 
     def go_on_from(self, step: int) -> None:
-        """Forget the rollouts of later steps: they are done anew."""
+        """The run has begun. Forget the rollouts of later steps: they are done anew. A new run goes on from -1."""
+        self._began()
         for store in filter(None, (self._train_store, self._val_store)):
             store.truncate(step)
 

@@ -19,7 +19,7 @@ from agentrl.telemetry.jsonl import METRICS_FILE, read_metrics
 from agentrl.trainer.charts import charts
 from agentrl.trainer.checkpoint import read_best
 from agentrl.trainer.drawing import HEIGHT, WIDTH, draw
-from agentrl.trainer.figures import compare, duration, number
+from agentrl.trainer.figures import compare, duration, first_and_last, moment, number
 from agentrl.trainer.files import write_whole
 from agentrl.trainer.sample_view import SampleView, visible
 
@@ -50,8 +50,6 @@ def write_report(
     config: Mapping[str, JsonValue],
     history: Sequence[Mapping[str, Any]],
     samples: Sequence[SampleView] = (),
-    before: Mapping[str, float] | None = None,
-    after: Mapping[str, float] | None = None,
     best: str | None = None,
 ) -> None:
     """Write the report: one file that loads nothing and runs nothing, whatever a model or a tool wrote into it.
@@ -59,11 +57,10 @@ def write_report(
     Args:
         config: the resolved configuration, secrets already taken out.
         history: rows of metrics.jsonl, each with its `step`.
-        before: held-out metrics before training; without them the first validation in `history`. `after` likewise.
         best: the step that was kept as the best, in words.
     """
     rows = merged(history)
-    validations = [row for row in rows if any(name.startswith("val/") for name in row)]
+    held_out = first_and_last(rows)
     main, rest = charts(rows)
     page = (
         _environment()
@@ -71,7 +68,8 @@ def write_report(
         .render(
             title=title,
             facts=[*_progress(rows, config), *([("best", best)] if best else []), *_facts(config)],
-            comparison=compare(before or _validation(validations, 0), after or _validation(validations, -1)),
+            comparison=compare(*held_out) if held_out else [],
+            moments=[moment(validation, "") for validation in held_out or ()],
             charts=[draw(chart) for chart in main],
             more_charts=[draw(chart) for chart in rest],
             tasks=list(_by_task(samples)),
@@ -138,12 +136,6 @@ def _dim_special_tokens(text: str) -> Markup:
     pieces = _SPECIAL_TOKEN.split(visible(text))
     # every second piece is a special token; % escapes what it puts in
     return Markup("").join(Markup("<i>%s</i>" if i % 2 else "%s") % piece for i, piece in enumerate(pieces))
-
-
-def _validation(validations: Sequence[Mapping[str, float]], which: int) -> dict[str, float]:
-    if len(validations) < 2:
-        return {}
-    return {name: value for name, value in validations[which].items() if name.startswith("val/")}
 
 
 def _progress(rows: Sequence[Mapping[str, float]], config: Mapping[str, JsonValue]) -> list[tuple[str, str]]:

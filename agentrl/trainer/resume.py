@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
@@ -11,7 +11,7 @@ from pydantic import JsonValue
 from agentrl.config import RunConfig
 from agentrl.config.document import redacted
 from agentrl.errors import ConfigError
-from agentrl.trainer.checkpoint import CHECKPOINTS, LATEST
+from agentrl.trainer.checkpoint import CHECKPOINTS, LATEST, has_latest
 from agentrl.trainer.report import CONFIG_FILE, read_config
 from agentrl.trainer.source_parts import TRAJECTORIES, stored_steps
 
@@ -28,12 +28,17 @@ FIXED = (
     "data.dataset_weights",
     "data.shuffle",
     "data.seed",
+    "data.train_max_samples",
+    "data.filter_overlong_prompts",
     "trainer.seed",
     "trainer.saved_rollouts",
 )
 """What a run keeps for life: with another model or another order of the rows, its checkpoint would mean nothing."""
 
+_FIXED_IF_FILTERED = ("data.max_prompt_length", "data.system_prompt")  # which rows are left out; others move up
+
 _NAMES = ("model.path", "model.lora_adapter_path", "data.train_files", "trainer.saved_rollouts")
+_SAVING = ("train", "train_only")  # modes that have checkpoints
 _FREE = ("trainer.default_local_dir", "trainer.resume_mode")  # where the folder stands and how it is opened
 
 
@@ -48,9 +53,11 @@ def check_folder(config: RunConfig) -> None:
         raise ConfigError(f"'{folder}' holds a run: set trainer.default_local_dir, or trainer.resume_mode=auto")
     kept = read_config(folder / CONFIG_FILE)
     _check_mode(config, kept)
+    if config.trainer.mode in _SAVING:
+        has_latest(folder / CHECKPOINTS)  # refuses one that is gone
     if _goes_on_from(config):
         changed = sorted(changes(kept, redacted(config)), key=lambda change: change[0])
-        _check_fixed(folder, changed)
+        _check_fixed(folder, changed, _fixed(config))
         for key, before, now in changed:
             print(f"changed: {key} was {before} and is now {now}")
 
@@ -70,7 +77,7 @@ def _goes_on_from(config: RunConfig) -> str | None:
     if mode == "rollout_only" and (steps := stored_steps(config)):
         return f"step {steps[-1]}, the last in {folder / TRAJECTORIES}"
     latest = folder / CHECKPOINTS / LATEST
-    return str(latest.resolve()) if mode in ("train", "train_only") and latest.exists() else None
+    return str(latest.resolve()) if mode in _SAVING and latest.exists() else None
 
 
 def changes(before: Mapping[str, JsonValue], now: Mapping[str, JsonValue]) -> Iterator[Change]:
@@ -91,13 +98,19 @@ def _check_mode(config: RunConfig, kept: Mapping[str, JsonValue]) -> None:
         )
 
 
-def _check_fixed(folder: Path, changed: Sequence[Change]) -> None:
+def _fixed(config: RunConfig) -> set[str]:
+    filtered = _FIXED_IF_FILTERED if config.data.filter_overlong_prompts else ()
+    counted_in_steps = ("data.train_batch_size",) if config.trainer.mode == "rollout_only" else ()
+    return {*FIXED, *filtered, *counted_in_steps}
+
+
+def _check_fixed(folder: Path, changed: Sequence[Change], fixed: Collection[str]) -> None:
     lines = [
         f"'{key}' was {before} and is now {now}, and the run in '{folder}' cannot go on with it: set"
         " trainer.default_local_dir for a new run"
         + (f", or, if both name the same, correct {CONFIG_FILE} there" if key in _NAMES else "")
         for key, before, now in changed
-        if key in FIXED
+        if key in fixed
     ]
     if lines:
         raise ConfigError("\n".join(lines))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sys
 from collections.abc import Sequence
@@ -11,17 +10,18 @@ from functools import partial
 from pathlib import Path
 
 import torch
-import yaml
 
 from agentrl.config import RunConfig
-from agentrl.config.document import redacted
 from agentrl.interrupts import last_words
 from agentrl.telemetry.base import check_installed
+from agentrl.telemetry.jsonl import METRICS_FILE, read_metrics
 from agentrl.trainer.build import open_run
 from agentrl.trainer.checkpoint import BEST, CHECKPOINTS
-from agentrl.trainer.files import full_disk_in_one_line, locked, write_whole
+from agentrl.trainer.elsewhere import run_loop
+from agentrl.trainer.figures import first_and_last
+from agentrl.trainer.files import disk_faults_in_one_line, locked, write_whole
 from agentrl.trainer.loop import train
-from agentrl.trainer.report import CONFIG_FILE, SAMPLES_FILE, report_from_run
+from agentrl.trainer.report import SAMPLES_FILE, merged, report_from_run
 from agentrl.trainer.resume import check_folder, how_to_go_on
 from agentrl.trainer.rollout_parts import Brought, RolloutParts, open_rollout_parts
 from agentrl.trainer.sample_view import TextOf, sample_view
@@ -40,11 +40,11 @@ def run_training(config: RunConfig, brought: Brought = NOTHING) -> Path:
     """
     check_installed(config.trainer.logger)
     folder, hint = config.trainer.run_dir, partial(how_to_go_on, config)
-    with locked(folder), full_disk_in_one_line(folder, hint), last_words(hint):
+    with disk_faults_in_one_line(folder, hint), locked(folder), last_words(hint):
         check_folder(config)
         _limit_threads(config)
         try:
-            asyncio.run(_train(config, brought))
+            run_loop(_train(config, brought))
         except KeyboardInterrupt:
             print(hint(), file=sys.stderr)
             raise
@@ -57,9 +57,11 @@ def run_evaluation(config: RunConfig, brought: Brought = NOTHING) -> dict[str, f
     Raises:
         AgentRLError: something cannot be used as configured.
     """
-    config.trainer.run_dir.mkdir(parents=True, exist_ok=True)  # its config.yaml, if it holds a run, stays the run's
-    _limit_threads(config)
-    return asyncio.run(_evaluate(config, brought))
+    folder = config.trainer.run_dir
+    with disk_faults_in_one_line(folder, lambda: "run it again"):
+        folder.mkdir(parents=True, exist_ok=True)  # its config.yaml, if it holds a run, stays the run's
+        _limit_threads(config)
+        return run_loop(_evaluate(config.without("train_files"), brought))
 
 
 def run_rollouts(config: RunConfig, brought: Brought = NOTHING) -> list[Group]:
@@ -69,23 +71,20 @@ def run_rollouts(config: RunConfig, brought: Brought = NOTHING) -> list[Group]:
         AgentRLError: something cannot be used as configured.
     """
     _limit_threads(config)
-    return asyncio.run(_rollouts(config, brought))
+    return run_loop(_rollouts(config, brought))
 
 
 async def _train(config: RunConfig, brought: Brought) -> None:
     async with open_run(config, brought) as run:
-        # once everything could be opened: a start that fails leaves the records of an earlier run alone
-        write_whole(config.trainer.run_dir / CONFIG_FILE, yaml.safe_dump(redacted(config), sort_keys=False))
         await train(run.parts)
-    first, last = run.after_step.first_validation, run.after_step.last_validation
-    if last and run.rollouts:
-        metrics, groups = last
-        _show_samples(config.trainer.run_dir / SAMPLES_FILE, groups, run.rollouts)
-        if first and first != metrics:
-            print_comparison(first, metrics)
+    folder = config.trainer.run_dir
+    if (last := run.after_step.last_validation) and run.rollouts:
+        _show_samples(folder / SAMPLES_FILE, last[1], run.rollouts)
+        if pair := first_and_last(merged(read_metrics(folder / METRICS_FILE))):
+            print_comparison(*pair)
     if best := run.after_step.progress.best:
-        print(f"best: {best}: {config.trainer.run_dir / CHECKPOINTS / BEST}")
-    print(f"report: {report_from_run(config.trainer.run_dir)}")
+        print(f"best: {best}: {folder / CHECKPOINTS / BEST}")
+    print(f"report: {report_from_run(folder)}")
 
 
 async def _evaluate(config: RunConfig, brought: Brought) -> dict[str, float]:

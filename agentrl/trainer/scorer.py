@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from agentrl.algos.base import Need
-from agentrl.backends.base import Scores
+from agentrl.backends.base import Score
 from agentrl.samples import Sample
-
-Score = Callable[[Sequence[Sample]], Awaitable[Scores]]
 
 
 class Scorer:

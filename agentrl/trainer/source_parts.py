@@ -26,6 +26,15 @@ def open_source(config: RunConfig, rollouts: RolloutParts | None, timer: Timer) 
     Raises:
         AgentRLError: what is to feed the run cannot be read.
     """
+    source, total_steps = _open(config, rollouts, timer)
+    if never := [str(step) for step in config.trainer.profile_steps if step > total_steps]:
+        print(
+            f"trainer.profile_steps: the run has {total_steps} steps, so there is no step {', '.join(never)} to profile"
+        )
+    return source, total_steps
+
+
+def _open(config: RunConfig, rollouts: RolloutParts | None, timer: Timer) -> tuple[Source, int]:
     if config.trainer.mode == "val_only":
         return StoredSource(_no_groups, ()), 0
     if rollouts is None or config.trainer.mode == "train_only":
@@ -45,12 +54,16 @@ def _no_groups(step: int) -> list[Group]:
 
 
 def _stored_source(config: RunConfig) -> tuple[Source, int]:
-    path = config.trainer.saved_rollouts
+    path, asked = config.trainer.saved_rollouts, config.trainer.total_training_steps
     assert path is not None  # a rule asks for it
     for folder in (path / TRAJECTORIES / "train", path / "train", path):
         store = TrajectoryStore(folder)
-        if steps := store.steps[: config.trainer.total_training_steps]:
+        if steps := store.steps[:asked]:
             check_vocabulary(store, folder, config.model)
+            if asked and len(steps) < asked:
+                print(
+                    f"trainer.total_training_steps={asked}, but '{folder}' holds {len(steps)}: the run ends after those"
+                )
             return StoredSource(store.groups, steps), len(steps)
     raise ConfigError(f"'trainer.saved_rollouts': '{path}' is no run's folder with {TRAJECTORIES}/train in it")
 

@@ -11,7 +11,7 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from agentrl.trainer.figures import compare, number
+from agentrl.trainer.figures import compare, moment, number
 from agentrl.trainer.sample_view import TextOf, segments, visible
 from agentrl.trajectory import Author, Rollout
 
@@ -49,10 +49,11 @@ def print_samples(
 
 
 def print_comparison(before: Mapping[str, float], after: Mapping[str, float], console: Console | None = None) -> None:
-    """Print held-out figures before and after training side by side."""
-    table = Table(box=SIMPLE_HEAD, title="held-out, before and after training", title_justify="left")
+    """Print the held-out figures of two validations side by side, under their `step` where they have one."""
+    moments = (moment(before, "before"), moment(after, "after"))
+    table = Table(box=SIMPLE_HEAD, title=f"held-out, {' -> '.join(moments)}", title_justify="left")
     table.add_column("")
-    for name in ("before", "after", "change"):
+    for name in (*moments, "change"):
         table.add_column(name, justify="right", no_wrap=True)
     colours = {True: "green", False: "red", None: ""}
     for row in compare(before, after):

@@ -9,6 +9,9 @@ for frameworks that read verl's columns; agentrl itself refuses tasks with image
 
 from __future__ import annotations
 
+import sys
+
+from agentrl.cli.main import finish
 from agentrl.data.fields import FieldError
 from agentrl.data.preparation import prepare_splits, preparing_parser
 from agentrl.data.rows import Row
@@ -40,4 +43,4 @@ def task(row: Row, split: str, index: int) -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(finish(main))

@@ -8,7 +8,10 @@ A source has the columns `problem` and `solution`; `level` and `type` reach the 
 
 from __future__ import annotations
 
+import sys
+
 from agentrl.answers import boxed
+from agentrl.cli.main import finish
 from agentrl.data.fields import FieldError
 from agentrl.data.preparation import prepare_splits, preparing_parser
 from agentrl.data.rows import Row
@@ -36,4 +39,4 @@ def task(row: Row, split: str, index: int) -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(finish(main))

@@ -8,8 +8,10 @@ A source has the columns `question` and `answer`; the answer's last line is `###
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
+from agentrl.cli.main import finish
 from agentrl.data.fields import FieldError
 from agentrl.data.preparation import prepare_splits, preparing_parser
 from agentrl.data.rows import Row
@@ -63,4 +65,4 @@ def read(row: Row) -> tuple[str, str, str]:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(finish(main))

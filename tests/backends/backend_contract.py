@@ -50,6 +50,15 @@ def test_score_changes_nothing(make_backend: MakeBackend):
     assert equal(weights_of(backend), before)
 
 
+def test_a_reference_that_is_held_is_not_trained(make_backend: MakeBackend):
+    backend, samples = make_backend(), make_samples(3)
+    before = asyncio.run(backend.score(samples))
+    asyncio.run(backend.train_step(samples, SFT))
+    assert asyncio.run(backend.score(samples)) != before
+    if held := backend.reference_score():
+        assert asyncio.run(held(samples)) == before
+
+
 def test_training_raises_the_likelihood_of_what_is_imitated(make_backend: MakeBackend):
     backend = make_backend()
     samples = [replace(sample, advantages=[float(x) for x in sample.loss_mask]) for sample in make_samples(4)]

@@ -53,7 +53,7 @@ def check(positionwise: PositionwiseModel, tolerance: float = 2e-5) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_equals_plain_transformers(family: str):
-    """On padded rows; test_torch_shared_prompts.py has the rest."""
+    """On padded rows; test_torch_shared_prefixes.py has the rest."""
     positionwise = PositionwiseModel(make_model(family), share_prefixes=False)
     assert positionwise.splits == (family != "opt")  # OPT's head reaches into its body, so it is run whole
     check(positionwise)

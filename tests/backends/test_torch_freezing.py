@@ -113,3 +113,15 @@ def test_a_fingerprint_tells_weights_and_number_types_apart():
 
     assert of() == of()
     assert len({of(), of(seed=1), of(dtype=torch.bfloat16), of(1, torch.bfloat16)}) == 4
+
+
+def test_a_fingerprint_knows_where_each_number_stands():
+    model = make_model("llama")
+    freeze_modules(model, ["model.layers.0"])
+    before, weight = fingerprint(model), model.model.layers[0].mlp.up_proj.weight
+    with torch.no_grad():
+        weight.copy_(weight.flip(0))
+    swapped = fingerprint(model)
+    with torch.no_grad():
+        weight.copy_(weight.flip(0))
+    assert swapped != before == fingerprint(model)

@@ -39,7 +39,7 @@ def test_a_missing_folder(tmp_path: Path):
 
 def test_an_unreachable_hub(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    assert_refused("model.path: cannot load 'nobody/nothing'", "nobody/nothing")
+    assert_refused("model.path: there is no folder 'nobody/nothing', and no model", "nobody/nothing")
 
 
 @pytest.mark.parametrize("num_bytes", [0, 20, 5000])

@@ -46,7 +46,7 @@ def scores(backend: TorchBackend) -> list[list[float]]:
 
 
 def base_scores(backend: TorchBackend) -> list[list[float]]:
-    return asyncio.run(backend.score_base(make_samples(5))).logprobs
+    return asyncio.run(backend.reference_score()(make_samples(5))).logprobs
 
 
 @pytest.mark.parametrize("family", ["qwen3", "gemma2", "gpt_neox", "gpt2", "qwen3_moe"])
@@ -54,6 +54,7 @@ def test_the_reference_is_the_base_and_the_first_step_starts_there(family: str, 
     path = save_model(tmp_path, family)
     backend, plain = load(path), load(path, {})
     assert scores(backend) == base_scores(backend) == scores(plain)
+    assert plain.reference_score() is None
     train(backend, 2)
     assert base_scores(backend) == scores(plain)
     assert scores(backend) != scores(plain)
@@ -118,7 +119,7 @@ def test_the_engine_samples_from_the_trained_adapter(family: str, deterministic:
     ours = asyncio.run(backend.score(samples)).logprobs
     for (request, answer), logprobs in zip(answers, ours, strict=True):
         assert answer.logprobs == pytest.approx(logprobs[len(request.token_ids) :], abs=1e-4)
-    base = asyncio.run(backend.score_base(samples)).logprobs
+    base = asyncio.run(backend.reference_score()(samples)).logprobs
     assert max(abs(a - b) for one, two in zip(ours, base, strict=True) for a, b in zip(one, two, strict=True)) > 0.1
 
 

@@ -12,10 +12,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny_models import in_float64, make_groups, make_model, save_model
+from tiny_models import FAMILIES, in_float64, make_groups, make_model, save_model
 from torch import Tensor
 
 from agentrl.algos.build import PolicyLoss
+from agentrl.backends.torch import forward
 from agentrl.backends.torch.backend import TorchBackend, load_torch_backend
 from agentrl.backends.torch.batches import micro_batch
 from agentrl.backends.torch.forward import PositionwiseModel
@@ -24,6 +25,7 @@ from agentrl.backends.torch.logprobs import token_logprobs
 from agentrl.config.actor import ActorConfig
 from agentrl.config.model import ModelConfig
 from agentrl.errors import ConfigError
+from agentrl.models.attention import learn_windows
 from agentrl.samples import Sample
 
 CPU = torch.device("cpu")
@@ -200,7 +202,7 @@ def test_how_many_micro_batches(share_prefixes: bool, tmp_path: Path, monkeypatc
     assert count(use_dynamic_bsz=False, ppo_micro_batch_size_per_gpu=2, ppo_max_token_len_per_gpu=1) == 5
     assert count(ppo_micro_batch_size_per_gpu=1) == 9
     assert count() == 1
-    monkeypatch.setattr("agentrl.backends.torch.backend.CPU_TOKENS", 30)
+    monkeypatch.setattr("agentrl.backends.torch.micro_batches.CPU_TOKENS", 30)
     assert count() > 1
 
 
@@ -263,17 +265,103 @@ def blend(module: torch.nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -
     return output + torch.nn.functional.pad(output, (0, 0, 1, 0))[:, :-1]
 
 
-@pytest.mark.parametrize("why", ["it is run whole", "its logits would differ"])
-def test_what_cannot_share_is_run_as_before(why: str, caplog: pytest.LogCaptureFixture):
-    model = make_model("opt" if why == "it is run whole" else "llama")
-    if why == "its logits would differ":
-        model.model.layers[0].mlp.register_forward_hook(blend)
+def stretch(module: torch.nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+    """Other numbers in a row that is longer than a sample, from each token alone."""
+    return output * (1 + output.shape[1] / 1000)
+
+
+def faint(model, dtype: torch.dtype):
+    """The same model with weights so small that its layers hardly change what passes through them."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim >= 2:
+                parameter.mul_(0.02)
+    return model.to(dtype)
+
+
+def assert_runs_as_before(model, why: str, caplog: pytest.LogCaptureFixture) -> PositionwiseModel:
     with caplog.at_level(logging.WARNING):
         positionwise = PositionwiseModel(model, share_prefixes=True)
     assert not positionwise.shares_prefixes
     assert [why in record.message for record in caplog.records if "every sample" in record.message] == [True]
     assert model.config._attn_implementation == "sdpa"
+    assert not any(module._forward_hooks for module in model.modules() if isinstance(module, torch.nn.Embedding))
+    return positionwise
+
+
+def test_what_is_run_whole_cannot_share(caplog: pytest.LogCaptureFixture):
+    positionwise = assert_runs_as_before(model := make_model("opt"), "it is run whole", caplog)
     assert_same(ours(positionwise, make_groups()), one_by_one(model, make_groups()), 1e-3)
+
+
+@pytest.mark.parametrize("hook", [blend, stretch])
+def test_other_numbers_are_noticed(hook, caplog: pytest.LogCaptureFixture):
+    model = make_model("llama")
+    model.model.layers[0].mlp.register_forward_hook(hook)
+    positionwise = assert_runs_as_before(model, "its logits would differ", caplog)
+    if hook is blend:
+        assert_same(ours(positionwise, make_groups()), one_by_one(model, make_groups()), 1e-3)
+
+
+SEES = "a sample would see the tokens of others"
+
+
+@pytest.mark.parametrize(("dtype", "why"), [(torch.float32, "its logits would differ"), (torch.bfloat16, SEES)])
+def test_samples_that_see_each_other_are_noticed_however_faintly(
+    dtype: torch.dtype, why: str, caplog: pytest.LogCaptureFixture
+):
+    model = faint(make_model("llama"), dtype)
+    model.model.layers[0].mlp.register_forward_hook(blend)
+    assert_runs_as_before(model, why, caplog)
+
+
+HYBRIDS = {
+    "lfm2": {"layer_types": ["conv", "full_attention"], "block_auto_adjust_ff_dim": False},
+    "qwen3_next": {
+        "layer_types": ["linear_attention", "full_attention"],
+        "linear_num_value_heads": 4,
+        "linear_num_key_heads": 2,
+        "linear_key_head_dim": 8,
+        "linear_value_head_dim": 8,
+        "num_experts": 0,
+        "mlp_only_layers": [0, 1],
+    },
+}
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.125])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("family", HYBRIDS)
+def test_layers_without_attention_do_not_share(
+    family: str, dtype: torch.dtype, scale: float, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setitem(FAMILIES, family, HYBRIDS[family])
+    model = make_model(family)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(scale if parameter.ndim >= 2 else 1.0)
+    assert_runs_as_before(model.to(dtype), "1 of its 2 layers attend", caplog)
+    monkeypatch.setattr(forward, "windows_of_all_layers", learn_windows)
+    monkeypatch.setattr(forward, "difference", lambda actual, expected: 0.0)  # the last check alone notices too
+    caplog.clear()
+    assert_runs_as_before(model, SEES, caplog)
+
+
+@pytest.mark.parametrize("family", TOLERANCE)
+def test_bfloat16_shares_too(family: str):
+    assert PositionwiseModel(make_model(family).bfloat16(), share_prefixes=True).shares_prefixes
+    assert PositionwiseModel(faint(make_model(family), torch.bfloat16), share_prefixes=True).shares_prefixes
+
+
+def test_running_out_of_memory_is_no_reason_to_run_otherwise():
+    def fail(module: torch.nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        if output.shape[1] > 20:  # packed
+            raise torch.OutOfMemoryError("no room")
+
+    model = make_model("llama")
+    model.model.layers[0].mlp.register_forward_hook(fail)
+    with pytest.raises(torch.OutOfMemoryError):
+        PositionwiseModel(model, share_prefixes=True)
 
 
 def test_weights_that_are_not_finite_are_named(tmp_path: Path):

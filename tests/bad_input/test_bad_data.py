@@ -15,7 +15,7 @@ import pytest
         ('{"prompt": "a"}\n\n3\n', "train.jsonl row 1 (line 3): expected an object"),
         ('{"question": "a"}', "train.jsonl row 0 (line 1): no field 'prompt', expected text"),
         ('{"promt": "a"}', "did you mean 'promt'?"),
-        ('{"prompt": null}', "row 0 (line 1): no field 'prompt'"),
+        ('{"prompt": null}', "row 0 (line 1): field 'prompt': expected text or a list"),
         ('{"prompt": 3}', "row 0 (line 1): field 'prompt': expected text or a list of messages, got a number"),
         ('{"prompt": []}', "row 0 (line 1): field 'prompt': expected a list of messages"),
         ('{"prompt": [{"role": "user"}]}', "row 0 (line 1): field 'prompt[0].content': expected text"),

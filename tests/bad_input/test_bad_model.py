@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 
 def without_weights(folder: Path) -> None:
@@ -34,6 +36,31 @@ def without_tokenizer(folder: Path) -> None:
         file.unlink()
 
 
+def a_torn_config(folder: Path) -> None:
+    (folder / "config.json").write_text('{"model_type": ')
+
+
+def a_torn_tokenizer(folder: Path) -> None:
+    (folder / "tokenizer.json").write_text("{")
+
+
+def a_foreign_tokenizer(folder: Path) -> None:
+    (folder / "tokenizer.json").write_text('{"model": 3}')
+
+
+def not_finite(folder: Path) -> None:
+    weights = load_file(folder / "model.safetensors")
+    next(iter(weights.values())).fill_(math.nan)
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+
+
+def a_run(folder: Path) -> None:
+    inside = folder / "checkpoints/latest"
+    inside.mkdir(parents=True)
+    for file in folder.glob("*.*"):
+        file.rename(inside / file.name)
+
+
 def without_template(folder: Path) -> None:
     for file in folder.glob("*.jinja"):
         file.unlink()
@@ -47,6 +74,11 @@ def without_template(folder: Path) -> None:
         (a_shard_missing, "model.path: cannot load '{model}': there is no model-00002-of-00002.safetensors"),
         (without_config, "model.path: cannot load '{model}': there is no config.json"),
         (without_tokenizer, "model.path '{model}' has no tokenizer: set model.tokenizer_path"),
+        (a_torn_config, "model.path: cannot read '{model}/config.json': not JSON: Expecting value"),
+        (a_torn_tokenizer, "model.path: cannot read '{model}/tokenizer.json': not JSON: Expecting property name"),
+        (a_foreign_tokenizer, "model.path: the tokenizer of '{model}' cannot be read: "),
+        (not_finite, "the weights of '{model}' are not finite: "),
+        (a_run, "model.path: '{model}' is a run's folder: give its model, {model}/checkpoints/latest"),
         (without_template, "tokenizer '{model}' has no chat template: set model.chat_template"),
     ],
 )
@@ -54,7 +86,8 @@ def test_a_folder_that_is_not_whole(bad, spoil, complaint):
     folder = bad.folder / "model"
     shutil.copytree(bad.model, folder)
     spoil(folder)
-    assert complaint.format(model=folder) in bad.refused(f"model.path={folder}")
+    torch_engine = ("rollout.engine=torch", "rollout.script_path=null")
+    assert complaint.format(model=folder) in bad.refused(f"model.path={folder}", *torch_engine)
 
 
 def test_a_folder_that_is_not_there(bad):

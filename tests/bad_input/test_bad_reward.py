@@ -30,9 +30,10 @@ def test_what_it_does_wrong_ends_the_run(bad, kind, body, complaint):
     assert complaint.format(file=file) in line
 
 
-def test_what_ends_the_process_ends_the_run_in_one_line(bad):
-    bad.write("reward.py", "import sys\ndef compute_score(solution_str):\n    sys.exit(3)\n")
-    assert "SystemExit: 3" in bad.refused()
+@pytest.mark.parametrize("kind", ["def", "async def"])
+def test_what_ends_the_process_ends_the_run_in_one_line(bad, kind):
+    file = bad.write("reward.py", f"import sys\n{kind} compute_score(solution_str):\n    sys.exit(3)\n")
+    assert f"SystemExit: 3 ({file}:3)" in bad.refused()
 
 
 def test_one_that_hangs_now_and_then_costs_those_rollouts(bad):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors import safe_open
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast, Qwen2Config
@@ -74,6 +75,26 @@ def test_what_is_exported_is_the_same_policy_and_stands_alone(base: Path, tmp_pa
     assert torch.equal(logits(load_model(ModelConfig(path=str(tmp_path / "b")), torch.device("cpu"))), logits(exported))
 
 
+def test_a_small_update_of_a_bfloat16_base_is_kept(base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    AutoModelForCausalLM.from_pretrained(base, dtype="bfloat16").save_pretrained(base)
+    checkpoint(base, tmp_path / "step", 4)
+    with safe_open(tmp_path / "step/adapter_model.safetensors", "pt") as file:
+        adapter = {name: file.get_tensor(name).float() for name in file.keys()}  # noqa: SIM118  # it is no mapping
+    assert main(["export", str(tmp_path / "step"), str(tmp_path / "new")]) == 0
+    assert "in float32 (--dtype bfloat16 halves it" in capsys.readouterr().out
+    assert main(["export", "--dtype", "bfloat16", str(tmp_path / "step"), str(tmp_path / "half")]) == 0
+    exported, half = (AutoModelForCausalLM.from_pretrained(tmp_path / name) for name in ("new", "half"))
+    assert (exported.dtype, half.dtype) == (torch.float32, torch.bfloat16)
+    before = AutoModelForCausalLM.from_pretrained(base, dtype="float32")
+    for name in ("model.layers.1.self_attn.q_proj", "model.layers.0.mlp.down_proj"):
+        lora_a, lora_b = (adapter[f"base_model.model.{name}.lora_{letter}.weight"] for letter in "AB")
+        delta = exported.get_submodule(name).weight - before.get_submodule(name).weight
+        torch.testing.assert_close(delta.detach(), 16 / 4 * lora_b @ lora_a, rtol=0, atol=1e-7)
+    policy = load_model(ModelConfig(path=str(tmp_path / "step"), dtype="float32"), torch.device("cpu"))
+    torch.testing.assert_close(logits(exported), logits(policy), rtol=0, atol=1e-5)
+    assert (logits(half).float() - logits(policy)).abs().max() > 1e-4
+
+
 def test_a_folder_may_exist_if_it_is_empty(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     checkpoint(base, tmp_path / "step")
     (tmp_path / "new").mkdir()
@@ -95,6 +116,7 @@ def test_what_cannot_be_exported(base: Path, tmp_path: Path, capsys: pytest.Capt
     assert refusal(capsys, tmp_path / "step", base) == f"'{base}' is not an empty folder: name a new one"
     assert refusal(capsys, tmp_path / "step", base / "config.json").endswith("is not an empty folder: name a new one")
     assert refusal(capsys, tmp_path / "gone", new) == f"there is no folder '{tmp_path / 'gone'}'"
+    assert refusal(capsys, tmp_path / "step", base / "config.json/a/new").startswith("cannot make the folder '")
     weights = tmp_path / "step/adapter_model.safetensors"
     whole = weights.read_bytes()
     weights.write_bytes(whole[:500])
@@ -102,6 +124,7 @@ def test_what_cannot_be_exported(base: Path, tmp_path: Path, capsys: pytest.Capt
     weights.write_bytes(whole)
     (base / "model.safetensors").unlink()
     assert refusal(capsys, tmp_path / "step", new).startswith(f"base of '{tmp_path / 'step'}': cannot load '{base}'")
+    assert "holds whole weights, which are copied as they are" in refusal(capsys, base, new, "--dtype", "bfloat16")
     assert refusal(capsys, base, new).startswith(f"checkpoint: cannot load '{base}': there are no weights")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["base", "step"]
 

@@ -4,6 +4,7 @@ import sys
 import pytest
 import yaml
 
+from agentrl import __version__
 from agentrl.cli.compose import compose_config
 from agentrl.cli.main import main
 from agentrl.errors import ConfigError
@@ -28,8 +29,13 @@ def test_a_folder_of_ones_own_is_looked_in(tmp_path) -> None:
         (["model.path=m", "rollot.n=3"], "unknown key 'rollot': did you mean 'rollout'?"),
         (["model.path=m", "rollot=3"], "unknown key 'rollot': did you mean 'rollout'?"),
         (["experiment=3"], "must be a string"),
-        (["model.path=["], "no viable alternative"),
-        ([], "'model' must be given"),
+        (
+            ["model.path=a[b"],
+            "cannot read 'model.path=a[b': mismatched input '[' expecting <EOF>: "
+            "if it is meant as text, quote it twice, 'model.path=\"a[b\"'",
+        ),
+        (["model.path=m", "a b"], "cannot read 'a b': "),
+        ([], "'model.path' must be given"),
     ],
 )
 def test_mistakes_are_one_line_and_status_2(overrides, complaint, capsys) -> None:
@@ -38,6 +44,16 @@ def test_mistakes_are_one_line_and_status_2(overrides, complaint, capsys) -> Non
     assert said.out == ""
     assert complaint in said.err
     assert len(said.err.splitlines()) == 1
+
+
+def test_a_value_quoted_as_told_is_taken() -> None:
+    assert compose_config(['model.path="a[b"']).model.path == "a[b"
+
+
+def test_version(capsys) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert (ended.value.code, capsys.readouterr().out) == (0, f"agentrl {__version__}\n")
 
 
 def test_traceback_is_shown_when_asked() -> None:

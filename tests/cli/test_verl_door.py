@@ -101,7 +101,7 @@ def test_a_command_of_verls_trains_as_it_is(model, here):
     assert [row["actor/updates"] for row in metrics(run)] == [4.0] * 3
     assert "val/success" in metrics(run)[-1]
     said = [line for line in done.stderr.splitlines() if line.startswith("agentrl: notice:")]
-    assert len(said) == len(set(said)) == 8
+    assert len(said) == len(set(said)) == 7
     assert sum("rollout.n=1" in line for line in said) == 1
 
 
@@ -187,6 +187,8 @@ def test_the_short_form_trains_on_a_list_of_prompts_with_ones_own_reward(model, 
     [
         (["actor_rollout_ref.rollout.nn=3"], "did you mean 'actor_rollout_ref.rollout.n'?"),
         (["actor_rollout_ref.rollout.name=vllm"], "say actor_rollout_ref.rollout.name=torch"),
+        (["actor_rollout_ref.rollout.name=sglang", "data.train_batch_size=256"], "say actor_rollout_ref.rollout.name"),
+        (["rollout.engine=sglang", "data.train_batch_size=256"], "use 'rollout.engine=torch'"),
         (["actor_rollout_ref.rollout.n=two"], "'actor_rollout_ref.rollout.n'"),  # agentrl's key is rollout.n
         (["actor_rollout_ref.rollout.top_p=0.9"], "'actor_rollout_ref.rollout.top_p'"),
         (["data.train_batch_size=100"], "'actor_rollout_ref.actor.ppo_mini_batch_size=256'"),
@@ -325,6 +327,17 @@ def test_the_script_at_the_root_is_the_short_form(here):
     )
     assert done.returncode == 2
     assert done.stderr.strip() == "agentrl: error: --lr: expected a number, got 'high'"
+
+
+def test_a_python_without_what_is_needed_is_told_so(here):
+    bare = here / "bare-python"
+    bare.write_text(f'#!/bin/sh\nexec "{sys.executable}" -I -S "$@"\n')
+    bare.chmod(0o755)
+    for python in (bare, here / "absent"):
+        done = subprocess.run([ROOT / "train.sh"], capture_output=True, text=True, env={"PYTHON": str(python)})
+        assert done.returncode == 2
+        (line,) = done.stderr.splitlines()
+        assert line.startswith(f"agentrl: error: '{python}' does not have what agentrl needs: ")
 
 
 def test_the_page_for_verls_users_is_up_to_date():

@@ -19,7 +19,7 @@ def config_of(**keys: object) -> RunConfig:
 
 
 def notices_of(**keys: object) -> list[str]:
-    return translate(nested(NEEDED | {f"{ROLLOUT}.n": 2} | keys)).notices
+    return translate(nested(NEEDED | {f"{ROLLOUT}.n": 2} | keys)).lines()
 
 
 def test_no_key_stands_twice_and_every_target_is_a_key_of_ours() -> None:
@@ -78,6 +78,8 @@ def test_verls_defaults_stand_in_for_what_is_not_said() -> None:
         ({"trainer.val_only": False}, "trainer.mode", "train"),
         ({"trainer.default_local_dir": "x/y"}, "trainer.run_dir.name", "y"),
         ({"trainer.project_name": "p", "trainer.experiment_name": "e"}, "trainer.run_dir.parent.name", "p"),
+        ({"trainer.project_name": None}, "trainer.run_dir.parent.name", "verl_examples"),
+        ({"trainer.experiment_name": None}, "trainer.experiment_name", "gsm8k"),
         ({f"{ROLLOUT}.agent_loop": "tool_agent"}, "rollout.agent.default_agent_loop", "tool_agent"),
         ({"rollout.agent_loop": "tool_agent"}, "rollout.agent.default_agent_loop", "tool_agent"),
         ({f"{ROLLOUT}.name": "hf"}, "rollout.engine", "torch"),
@@ -89,6 +91,9 @@ def test_verls_defaults_stand_in_for_what_is_not_said() -> None:
         ({f"{ACTOR}.clip_ratio": 0.3, f"{ACTOR}.clip_ratio_high": None}, "actor.clip_high", 0.3),
         # two steps of warm-up, of 1024 / 256 = 4 updates each
         ({f"{ACTOR}.optim.lr_warmup_steps": 2}, "actor.optim.lr_warmup_steps", 8),
+        ({f"{ACTOR}.optim.lr_warmup_steps": 2.0}, "actor.optim.lr_warmup_steps", 8),
+        ({f"{ACTOR}.optim.lr_warmup_steps": "2.5"}, "actor.optim.lr_warmup_steps", 8),
+        ({"actor.optim.lr_warmup_steps": 2}, "actor.optim.lr_warmup_steps", 2),  # in our words, updates
         ({f"{ACTOR}.optim.lr_warmup_steps": -1}, "actor.optim.lr_warmup_steps", 0),
         ({f"{ACTOR}.optim.lr_warmup_steps_ratio": 0.1}, "actor.optim.lr_warmup_steps_ratio", 0.1),
         (
@@ -112,6 +117,18 @@ def test_verls_defaults_stand_in_for_what_is_not_said() -> None:
             "actor.ppo_micro_batch_size_per_gpu",
             None,
         ),
+        (
+            {f"{ACTOR}.use_dynamic_bsz": "yes", f"{ACTOR}.ppo_micro_batch_size_per_gpu": 4},
+            "actor.ppo_micro_batch_size_per_gpu",
+            None,
+        ),
+        ({"trainer.val_only": "on"}, "trainer.mode", "val_only"),
+        ({"algorithm.use_kl_in_reward": "off"}, "trainer.mode", "train"),  # as false: nothing to refuse
+        (
+            {f"{ROLLOUT}.name": "scripted", "rollout.script_path": "s.py:reply"},
+            "rollout.dtype",
+            "auto",
+        ),  # verl's bfloat16 is for an engine that computes
         (
             {f"{ACTOR}.use_dynamic_bsz": False, f"{ACTOR}.ppo_micro_batch_size_per_gpu": 4},
             "actor.ppo_micro_batch_size_per_gpu",
@@ -162,6 +179,7 @@ def test_values_are_translated(given, target, value) -> None:
         ({"ray_kwargs.ray_init.num_cpus": 8}, "cluster"),
         ({"trainer.logger": ["console", "swanlab"]}, "swanlab"),
         ({f"{ROLLOUT}.n": 1}, "advantage 0"),
+        ({"algorithm.kl_penalty": "low_var_kl"}, "use_kl_in_reward"),
         ({f"{ACTOR}.clip_ratio": 0.3}, "no effect"),
     ],
 )
@@ -169,6 +187,16 @@ def test_what_has_no_meaning_here_is_said_once(given, word) -> None:
     (notice,) = notices_of(**given)
     assert word in notice
     assert next(iter(given)) in notice
+
+
+def test_keys_of_one_reason_are_one_line() -> None:
+    sizes = {f"critic.size_{number}": 1 for number in range(10)}
+    (few,) = notices_of(**dict(list(sizes.items())[:2]))
+    assert few == "'critic.size_0', 'critic.size_1' have no meaning here: group-relative advantages need no critic"
+    many, other = notices_of(**sizes, **{"trainer.balance_batch": True})
+    assert many.count("'critic.size_") == 8
+    assert "'critic.size_7' (+2 more) have no meaning here" in many
+    assert other.startswith("'trainer.balance_batch' has no meaning here")
 
 
 def test_what_means_the_same_is_not_spoken_of() -> None:
@@ -180,6 +208,9 @@ def test_what_means_the_same_is_not_spoken_of() -> None:
     ("given", "complaint"),
     [
         ({f"{ROLLOUT}.name": "vllm"}, f"say {ROLLOUT}.name=torch"),
+        ({f"{ROLLOUT}.name": "sglang"}, f"say {ROLLOUT}.name=torch"),
+        ({f"{ROLLOUT}.tensor_model_parallel_size": "yes"}, "set it to 1"),
+        ({f"{ACTOR}.optim.lr_warmup_steps": "inf"}, f"{ACTOR}.optim.lr_warmup_steps"),
         ({f"{ROLLOUT}.tensor_model_parallel_size": 2}, "set it to 1"),
         ({"trainer.n_gpus_per_node": 8}, "set it to 1"),
         ({"algorithm.use_kl_in_reward": True}, f"use {ACTOR}.use_kl_loss=True"),

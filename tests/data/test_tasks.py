@@ -79,7 +79,7 @@ def test_plain_columns_and_unknown_ones(tmp_path, suffix):
     rows = [{"prompt": "1+1?", "ground_truth": "2", "data_source": "sums", "level": 3}]
     (task,) = load(tmp_path / f"train.{suffix}", rows)
     assert task.messages == [{"role": "user", "content": "1+1?"}]
-    assert (task.ground_truth, task.data_source, task.extra_info) == ("2", "sums", {"level": 3})
+    assert (task.ground_truth, task.data_source, task.extra_info) == ("2", "sums", {"text_prompt": True, "level": 3})
 
 
 def test_system_prompt_goes_before_prompts_that_bring_none(tmp_path):
@@ -92,7 +92,7 @@ def test_prompt_key_and_answer_column(tmp_path):
     (task,) = load(tmp_path / "t.json", [{"question": "1+1?", "answer": "2"}], prompt_key="question")
     assert task.messages[0]["content"] == "1+1?"
     assert task.ground_truth == "2"
-    assert task.extra_info == {"answer": "2"}
+    assert task.extra_info == {"text_prompt": True, "answer": "2"}
 
 
 def test_files_follow_each_other_and_rows_keep_their_position(tmp_path):
@@ -133,14 +133,21 @@ def test_json_lines_under_the_name_of_json(tmp_path):
             {"promt": "x"},
             "no field 'prompt', expected text or a list of messages (data.prompt_key); did you mean 'promt'?",
         ),
-        ({"prompt": None, "id": 1}, "no field 'prompt'"),
-        ({"prompt": []}, "field 'prompt': expected a list of messages, got nothing"),
+        ({"prompt": None, "id": 1}, "field 'prompt': expected text or a list of messages (data.prompt_key), got null"),
+        ({"prompt": []}, "field 'prompt': expected a list of messages, got an empty one"),
+        ({"prompt": " "}, "field 'prompt': expected a prompt, got empty text"),
+        ({"prompt": [{"role": "user", "content": ""}]}, "field 'prompt': expected a prompt, got empty text"),
+        (
+            {"prompt": [{"role": "wizard", "content": "x"}]},
+            "field 'prompt[0].role': unknown role 'wizard': valid: assistant, developer, system, tool, user",
+        ),
         ({"prompt": [{"content": "x"}]}, "field 'prompt[0].role': expected text, got nothing"),
         ({"prompt": [{"role": "user"}]}, "field 'prompt[0].content': expected text, or a list of parts, got nothing"),
         ({"prompt": ["x"]}, "field 'prompt[0]': expected an object with role and content, got text"),
         ({"prompt": "x", "agent_name": 3}, "field 'agent_name': expected text, got a number"),
         ({"prompt": "x", "data_source": ["y"]}, "field 'data_source': expected text, got a list"),
-        ({"prompt": "x", "extra_info": "y"}, "field 'extra_info': expected an object, got text"),
+        ({"prompt": "x", "extra_info": "y"}, "field 'extra_info': not JSON: Expecting value"),
+        ({"prompt": "x", "extra_info": "[1]"}, "field 'extra_info': expected an object, got a list"),
         ({"prompt": "x", "extra_info": {"tools_kwargs": 1}}, "field 'extra_info.tools_kwargs': expected an object"),
         ({"prompt": "x", "tools_kwargs": {"calc": 1}}, "field 'tools_kwargs.calc': expected an object such as"),
         ({"prompt": "x", "images": ["a.png"]}, "field 'images': tasks with images, videos or audio cannot be"),
@@ -155,7 +162,8 @@ def test_a_bad_row_is_named(tmp_path, row, expected):
 
 def test_a_bad_row_of_parquet_is_named(tmp_path):
     message = message_of(tmp_path / "t.parquet", [{"prompt": "a"}, {"prompt": None}])
-    assert message.startswith(f"{tmp_path}/t.parquet row 1: no field 'prompt'")
+    assert message.startswith(f"{tmp_path}/t.parquet row 1: field 'prompt': expected text or a list")
+    assert message.endswith("got null")
 
 
 def test_files_that_cannot_be_read(tmp_path):
@@ -188,9 +196,37 @@ def test_a_column_called_prompts_stands_in(tmp_path, suffix):
     (chat,) = load(tmp_path / f"chat.{suffix}", [{"prompts": CALCULATOR_ROW["prompt"]}])
     assert one.messages == listed.messages == [{"role": "user", "content": "1+1?"}]
     assert chat.messages == CALCULATOR_ROW["prompt"]
-    assert one.extra_info == listed.extra_info == chat.extra_info == {}
+    assert one.extra_info == listed.extra_info == {"text_prompt": True}
+    assert chat.extra_info == {}
     (both,) = load(tmp_path / f"both.{suffix}", [{"prompt": "a", "prompts": ["b", "c"]}])
-    assert (both.messages[0]["content"], both.extra_info) == ("a", {"prompts": ["b", "c"]})
+    assert (both.messages[0]["content"], both.extra_info) == ("a", {"text_prompt": True, "prompts": ["b", "c"]})
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "jsonl"])
+def test_objects_may_be_json_text(tmp_path, suffix):
+    calculator, inner = {"calculator": {"create_kwargs": {"x": 1}}}, {"name": "teacher"}
+    beside = {"tool_config": {"max_tool_calls": 2}, "tools_kwargs": calculator, "interaction_kwargs": inner}
+    model = {"reward_model": {"ground_truth": "2"}}
+    rows = [
+        {"prompt": "a", "extra_info": "", **{key: json.dumps(value) for key, value in (model | beside).items()}},
+        {
+            "prompt": "b",
+            "extra_info": json.dumps(beside | {"level": 3}),
+            "reward_model": json.dumps(model["reward_model"]),
+        },
+    ]
+    tasks = load(tmp_path / f"t.{suffix}", rows)
+    for task in tasks:
+        assert (task.ground_truth, task.tools_kwargs, task.interaction_kwargs) == ("2", calculator, inner)
+        assert task.tool_options == ToolOptions(max_tool_calls=2)
+        assert task.extra_info["tool_config"] == {"max_tool_calls": 2}
+    assert tasks[1].extra_info["level"] == 3
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "jsonl"])
+def test_columns_without_a_value_are_left_out(tmp_path, suffix):
+    (task,) = load(tmp_path / f"t.{suffix}", [{"prompt": [{"role": "user", "content": "a"}], "level": None}])
+    assert task.extra_info == {}
 
 
 @pytest.mark.parametrize("suffix", ["parquet", "jsonl"])
@@ -203,8 +239,8 @@ def test_test_cases_reach_the_reward(tmp_path, suffix):
     ]
     alone, beside, none = load(tmp_path / f"t.{suffix}", rows)
     assert (alone.ground_truth, beside.ground_truth, none.ground_truth) == (cases, "2", "2")
-    assert alone.extra_info == beside.extra_info == {"test_cases": cases}
-    assert none.extra_info == {}
+    assert alone.extra_info == beside.extra_info == {"text_prompt": True, "test_cases": cases}
+    assert none.extra_info == {"text_prompt": True}
 
 
 @pytest.mark.parametrize("suffix", ["parquet", "jsonl"])
@@ -227,6 +263,7 @@ def test_a_rows_tool_options(tmp_path, suffix):
     ("row", "expected"),
     [
         ({"tool_config": {"avaliable_tools": ["x"]}}, "unknown key 'avaliable_tools': did you mean 'available_tools'?"),
+        ({"tool_config": '{"max_tool_calls": -1}'}, "'tool_config.max_tool_calls': expected a whole number, 0 or more"),
         ({"tool_config": ["search"]}, "field 'tool_config': expected an object, got ['search']"),
         ({"tool_config": {"max_tool_calls": -1}}, "'tool_config.max_tool_calls': expected a whole number, 0 or more"),
         ({"tool_config": {"timeout": 0}}, "field 'tool_config.timeout': expected seconds above 0, got 0"),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import runpy
+import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -105,6 +107,27 @@ def test_a_row_that_is_no_task_is_named(tmp_path, module, make_task, row, compla
     source = written([row], tmp_path / "bad.jsonl")
     with pytest.raises(DataError, match=rf"bad\.jsonl row 0 \(line 1\): {complaint}"):
         write_tasks(source, "train", tmp_path, getattr(module, make_task))
+
+
+def test_what_is_null_is_missing(source, tmp_path):
+    with pytest.raises(DataError, match=r"row 0.*expected a `question`"):
+        write_tasks(source([{"question": None, "answer": "#### 3"}]), "train", tmp_path / "out", gsm8k.plain_task)
+
+
+@pytest.mark.parametrize("script", ["gsm8k_tool/prepare", "data_preparation/math_dataset", "data_preparation/geo3k"])
+def test_a_mistake_is_one_line_and_status_2(tmp_path, capsys, monkeypatch, script):
+    absent, taken = tmp_path / "absent.jsonl", tmp_path / "taken"
+    taken.touch()
+    given = written(GSM8K if "gsm8k" in script else MATH, tmp_path / "given.jsonl")
+    if "geo3k" in script:
+        given = written(GEO3K, tmp_path / "given.parquet")
+    for train, complaint in ((absent, "absent.jsonl: no such file"), (given, "train.parquet: cannot be written")):
+        monkeypatch.setattr(sys, "argv", ["prepare", f"--train={train}", f"--out={taken}"])
+        with pytest.raises(SystemExit) as ended:
+            runpy.run_path(str(EXAMPLES / f"{script}.py"), run_name="__main__")
+        (line,) = capsys.readouterr().err.splitlines()
+        assert ended.value.code == 2
+        assert complaint in line
 
 
 def test_images_come_from_parquet_that_has_them(tmp_path):

@@ -4,6 +4,7 @@ import asyncio
 import math
 import threading
 import time
+from functools import partial
 
 import numpy as np
 import pytest
@@ -56,6 +57,22 @@ def test_what_does_not(returned):
 
     with pytest.raises(RewardError, match=r"reward 'bad' \(data source 'math', row 3\)"):
         score(bad)
+
+
+class Judge:
+    async def __call__(self, solution_str):
+        await asyncio.sleep(0)
+        return float(len(solution_str))
+
+
+@pytest.mark.parametrize("function", [Judge(), partial(Judge()), lambda solution_str: Judge()(solution_str)])
+def test_what_returns_a_coroutine_is_awaited(function):
+    assert score(function) == {"score": 8.0}
+
+
+def test_a_coroutine_that_a_plain_function_returned_has_a_deadline_too():
+    with pytest.raises(InfraError, match=r"took longer than 0\.05 seconds"):
+        score(lambda solution_str: asyncio.sleep(5), timeout_s=0.05)
 
 
 def test_a_raising_function_is_named():

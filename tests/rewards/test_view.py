@@ -50,6 +50,7 @@ def test_the_reward_sees_what_the_model_wrote():
     assert extra == {
         "turn_texts": ["call", "It is 42."],
         "last_turn": "It is 42.",
+        "completion_ids": list(b"call<tool>42</tool>It is 42."),
         "num_turns": 2,
         "num_tool_calls": 1,
         "tool_outcomes": ["ok"],
@@ -70,6 +71,7 @@ def test_several_trajectories_are_joined_and_copies_do_not_count_twice():
     solution, extra = solution_view(rollout(WITH_TOOL, rewritten), text)
     assert solution == "call\nIt is 42.\ndone"
     assert extra["last_turn"] == "done"
+    assert extra["completion_ids"] == list(b"call<tool>42</tool>It is 42.done")
 
 
 def test_a_rollout_in_which_nothing_was_said():

@@ -114,6 +114,39 @@ def test_a_step_that_is_gone_on_from_may_turn_out_the_best(tmp_path):
     assert (weights(tmp_path, "best"), weights(tmp_path, "latest")) == (1, 2)
 
 
+def test_a_kill_between_the_links_leaves_no_stale_best(tmp_path, monkeypatch):
+    link, calls = Checkpoints._link, []
+
+    def killed(self, name, target):
+        calls.append(name)
+        if len(calls) == 4:  # the second of step 1
+            raise KeyboardInterrupt
+        link(self, name, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Checkpoints, "_link", killed)
+        with pytest.raises(KeyboardInterrupt):
+            play(tmp_path, [0.25, 0.5, 0.1])
+    play(tmp_path, [0.5, 0.1], num_steps=2)
+    assert read_best(tmp_path) == Best(NAME, 0.5, 1)
+    assert weights(tmp_path, "latest") == 2
+
+
+@pytest.mark.parametrize("save_best", [NAME, None])
+def test_a_goal_that_is_met_before_the_first_step_leaves_a_checkpoint(tmp_path, save_best):
+    goal = {"metric": NAME, "at_least": 0.5}
+    play(tmp_path, [0.5], num_steps=2, stop_when=goal, save_best=save_best)
+    assert saved(tmp_path) == [0]
+    assert weights(tmp_path, "latest") == 0
+
+
+def test_a_latest_step_that_is_gone_is_not_begun_anew(tmp_path):
+    play(tmp_path, [0.25, 0.5], save_best=None)
+    (tmp_path / "checkpoints/step-1").rename(tmp_path / "elsewhere")
+    with pytest.raises(ConfigError, match="'step-1', which is gone; put that step back"):
+        play(tmp_path, [0.25, 0.5], save_best=None)
+
+
 def test_without_save_best_there_is_no_link(tmp_path):
     play(tmp_path, [0.25, 0.5], save_best=None)
     assert saved(tmp_path) == [1]

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from agentrl.task import Task
 from agentrl.trainer.console import ConsoleTracker, print_comparison, print_samples, sparkline
-from agentrl.trainer.figures import compare, duration, number, tool_outcomes
+from agentrl.trainer.figures import compare, duration, first_and_last, number, tool_outcomes
 from agentrl.trainer.sample_view import sample_view, visible
 from agentrl.trajectory import Author, Outcome, Rollout, Segment, Stop, ToolCall, Trajectory, VersionSpan
 
@@ -60,7 +60,7 @@ def test_one_plain_line_a_step_where_nobody_watches():
     assert log.file.getvalue().splitlines() == [
         "calculator: 100 steps",
         "step   1/100 | reward 0.5 | success 25.0% | tools 20 calls, 80.0% ok, format_error 3, timeout 1 | "
-        "response 36 tokens, 2.5 turns | speed 2 s/step, 12.3k tokens/s | 3:18 left",
+        "response 36 tokens, 2.5 turns | speed 2 s/step, 12,345 tokens/s | 3:18 left",
         "step   2/100 | val success 75.0% | 4:54 left",
     ]
 
@@ -131,21 +131,24 @@ def test_a_run_of_imitation_has_its_loss_and_no_rollouts():
     tracker = ConsoleTracker(9, "sft", clock=clock(0.0, 1.0), console=log)
     tracker.log(1, {"actor/loss": 1.25, "actor/grad_norm": 0.5, "actor/lr": 1e-5, "timing_s/step": 0.5})
     line = log.file.getvalue().splitlines()[-1]
-    assert line == "step 1/9 | loss 1.25 | update grad norm 0.5, lr 1e-05 | speed 0.5 s/step | 0:04 left"
+    assert line == "step 1/9 | loss 1.25 | update grad norm 0.5, lr 1e-5 | speed 0.5 s/step | 0:04 left"
 
 
 def test_sparkline():
     assert sparkline([0, 1, 2, 3, 4, 5, 6, 7], 8) == "▁▂▃▄▅▆▇█"
     assert sparkline([0, 0, 4, 4, 1, 1], 3) == "▁█▃"
     assert sparkline([1, 1, 1], 9) == "▁▁▁"
+    assert sparkline([-1e308, -1e308, 1.5e308, 1.5e308], 2) == "▁█"
     assert sparkline([1], 9) == sparkline([1, 2, 3], 1) == ""
 
 
 @pytest.mark.parametrize(
     ("value", "text"),
     [
-        *((0, "0"), (0.00012345, "0.000123"), (-0.5, "-0.5"), (12.345, "12.3"), (1234, "1,234"), (12345, "12.3k")),
-        *((999_999, "1,000k"), (4.56e6, "4.56M"), (-2e9, "-2B"), (math.nan, "nan"), (-math.inf, "-inf")),
+        *((0, "0"), (-0.0, "0"), (0.0012345, "0.00123"), (0.00012345, "1.23e-4"), (-0.5, "-0.5"), (12.345, "12.3")),
+        *((100, "100"), (999.96, "1,000"), (0.99996, "1"), (1234, "1,234"), (12345, "12,345"), (-2e9, "-2e9")),
+        *((99_999, "99,999"), (1e5, "1e5"), (999_999, "1e6"), (1e300, "1e300"), (5e-324, "4.94e-324")),
+        *((math.nan, "nan"), (-math.inf, "-inf")),
     ],
 )
 def test_numbers(value, text):
@@ -252,5 +255,20 @@ def test_comparison_of_two_validations():
 def test_comparison_as_a_table():
     screen = console()
     print_comparison({"success": 0.2}, {"success": 0.9}, screen)
-    (row,) = [line for line in screen.file.getvalue().splitlines() if "success" in line]
+    lines = screen.file.getvalue().splitlines()
+    (row,) = [line for line in lines if "success" in line]
     assert row.split() == ["success", "20.0%", "90.0%", "+70.0", "pp"]
+    assert lines[0].strip() == "held-out, before -> after"
+
+
+@pytest.mark.parametrize(("first", "said"), [(0, "before training"), (1, "step 1")])
+def test_validations_are_named_by_their_steps(first, said):
+    rows = [{"step": first, "success": 0.9, "val/success": 0.2}, {"step": 2, "success": 0.7}]
+    assert first_and_last(rows) is None  # one validation compares with nothing
+    before, after = first_and_last([*rows, {"step": 3, "success": 0.0, "val/success": 0.5}])
+    screen = console()
+    print_comparison(before, after, screen)
+    title, columns, *_ = filter(str.strip, screen.file.getvalue().splitlines())
+    assert title.strip() == f"held-out, {said} -> step 3"
+    assert re.split(" {2,}", columns.strip()) == [said, "step 3", "change"]
+    assert "+30.0 pp" in screen.file.getvalue()

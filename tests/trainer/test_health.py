@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentrl.trainer.health import RECOVERED_AFTER, Health
-from agentrl.trainer.health_rules import RULES, History
+from agentrl.trainer.health_history import History
+from agentrl.trainer.health_rules import RULES
 
 RECORDED = [json.loads(line) for line in (Path(__file__).parent / "recorded_run.jsonl").read_text().splitlines()]
 HEALTHY = {
@@ -155,6 +156,30 @@ def test_one_warning_until_it_has_recovered():
     flickering = [bad, *[good] * (RECOVERED_AFTER - 1)] * 10
     assert [step for step, _ in warnings(flickering)] == [1]
     assert [step for step, _ in warnings([bad, *[good] * RECOVERED_AFTER, bad])] == [1, 2 + RECOVERED_AFTER]
+
+
+def test_what_comes_and_goes_for_ever_is_told_ever_less_often():
+    """Once where it never recovers, and a few lines whatever the rhythm."""
+    limited = HEALTHY | {"stop/max_response_tokens": 1.0}
+    assert [step for step, _ in warnings(([HEALTHY] * 10 + [limited] * 4) * 47)] == [13]
+    for period in (1, 5, 49, 50, 51, 60, 110, 300):
+        told = [
+            step for step, _ in warnings(([HEALTHY | {"actor/ppo_kl": 0.5}] + [HEALTHY] * period) * (700 // period))
+        ]
+        assert len(told) <= 1 + math.log2(1 + 700 / RECOVERED_AFTER)
+        assert told[0] == 1
+
+
+def test_a_run_that_is_cut_anywhere_warns_at_the_same_steps():
+    bad = HEALTHY | {"actor/ppo_kl": 0.5}
+    steps = [{**(bad if step in (1, 30, 100, 180, 300, 520) else HEALTHY), "step": step} for step in range(1, 601)]
+    whole = warnings(steps)
+    assert [step for step, _ in whole] == [1, 100, 300, 520]  # after 50, 100 and 200 silent steps
+    for cut in (1, 30, 99, 100, 200, 500):
+        health = Health(("search",))
+        health.remember(steps[:cut])
+        rest = [(number, text) for number, step in enumerate(steps[cut:], cut + 1) for text in health.check(step)]
+        assert rest == [told for told in whole if told[0] > cut]
 
 
 def test_two_things_wrong_are_two_warnings():

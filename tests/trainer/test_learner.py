@@ -1,4 +1,5 @@
 import asyncio
+import math
 from collections import Counter
 
 from hypothesis import given, settings
@@ -73,6 +74,28 @@ class SkippingBackend:
 def test_skipped_updates_are_counted_and_dilute_no_mean():
     metrics = learn(SkippingBackend(), [sample(uid) for uid in "abcd"], mini_batch_groups=1)
     assert metrics == {"actor/loss": 3.0, "actor/num_tokens": 2.0, "actor/skipped_updates": 2.0, "actor/updates": 4.0}
+
+
+class OverflowingBackend:
+    """The first update overflows and is skipped; the second is not finite and is not skipped."""
+
+    def __init__(self):
+        self.updates = iter([(math.nan, math.inf, 1.0), (3.0, 2.0, 0.0), (5.0, math.inf, 0.0)])
+
+    async def train_step(self, samples, loss):
+        return StepStats(dict(zip(("loss", "grad_norm", "skipped_updates"), next(self.updates), strict=True)))
+
+
+def test_what_a_skipped_update_overflowed_to_stands_in_no_mean():
+    backend = OverflowingBackend()
+    metrics = learn(backend, [sample(uid) for uid in "ab"], mini_batch_groups=1)
+    assert metrics == {
+        "actor/loss": 3.0,
+        "actor/grad_norm": 2.0,
+        "actor/skipped_updates": 1.0,
+        "actor/updates": 2.0,
+    }
+    assert learn(backend, [sample("c")])["actor/grad_norm"] == math.inf
 
 
 def test_a_step_with_nothing_to_learn_from_updates_nothing():

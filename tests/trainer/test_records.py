@@ -125,7 +125,7 @@ def events(path):
     return {event.get("name") for event in json.loads(path.read_text())["traceEvents"]}
 
 
-def test_a_trace_sees_what_another_thread_computes(tmp_path):
+def test_a_trace_sees_what_another_thread_computes(tmp_path, capfd):
     def work():
         return torch.ones(4, 4) @ torch.ones(4, 4)
 
@@ -136,6 +136,7 @@ def test_a_trace_sees_what_another_thread_computes(tmp_path):
             profiler.end(step)
     assert [file.name for file in (tmp_path / "profile").iterdir()] == ["step-2.json"]
     assert "aten::mm" in events(tmp_path / "profile/step-2.json")
+    assert capfd.readouterr().err == ""  # torch's profiler would tell that it starts and stops
 
 
 def test_an_error_in_a_profiled_step_leaves_no_profiler_behind(tmp_path):

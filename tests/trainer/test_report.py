@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import xml.etree.ElementTree as ElementTree
 from html.parser import HTMLParser
 
@@ -12,7 +13,7 @@ import pytest
 from agentrl.errors import DataError
 from agentrl.trainer.charts import Chart, Series, charts
 from agentrl.trainer.drawing import HEIGHT, WIDTH, draw, moving_average
-from agentrl.trainer.figures import percent
+from agentrl.trainer.figures import number, percent
 from agentrl.trainer.report import merged, report_from_run, write_report
 
 HOSTILE = "</pre></script><script>alert(1)</script><img src=x onerror=alert(1)>\"'{{ 7*7 }}\u202egnp.\x00\ud800"
@@ -142,10 +143,12 @@ def test_samples_say_who_wrote_what(tmp_path):
 def test_before_and_after_are_the_first_and_last_validation(tmp_path):
     _, page = page_of(tmp_path)
     assert "from 0.0% +75.0 pp" in page.text
-    _, page = page_of(tmp_path, before={"success": 0.1}, after={"val/success": 0.2})
-    assert "from 10.0% +10.0 pp" in page.text
+    assert "Held-out, before training → step 15" in page.text
+    _, page = page_of(tmp_path, history=list(history(20))[5:])  # trainer.val_before_train=false
+    assert "from 25.0% +50.0 pp" in page.text
+    assert "Held-out, step 5 → step 15" in page.text
     _, page = page_of(tmp_path, history=list(history(3)))
-    assert "before and after" not in page.text  # one validation compares with nothing
+    assert "Held-out" not in page.text  # one validation compares with nothing
 
 
 def test_every_metric_has_a_chart(tmp_path):
@@ -226,6 +229,38 @@ def test_a_line_goes_up_as_values_do_and_is_read_where_it_is():
     assert drawing.columns[1].readings == [(0, middle[1], "training 50.0%")]
     assert [column.step for column in drawing.columns] == ["step 0", "step 10", "step 20"]
     assert [label for _, label in drawing.x_ticks] == ["0", "5", "10", "15", "20"]
+
+
+@pytest.mark.parametrize(
+    ("values", "write", "labels"),
+    [
+        ([6.10, 6.12], number, ["6.100", "6.105", "6.110", "6.115", "6.120"]),
+        ([0.0, 0.0015], number, ["0", "0.0005", "0.0010", "0.0015"]),
+        ([0.0, 1.7e5], number, ["0", "5e4", "1e5", "1.5e5", "2e5"]),
+        ([1e-6, 5e-6], number, ["0", "2e-6", "4e-6", "6e-6"]),
+        ([0.1, 0.1005], percent, ["10.00%", "10.02%", "10.04%", "10.06%"]),
+        ([0.0, 1e300], number, ["0", "2e299", "4e299", "6e299", "8e299", "1e300"]),
+        ([1e300, 1e300 * (1 + 1e-15)], number, ["1e300", "1.5e300"]),
+    ],
+)
+def test_ticks_are_told_apart(values, write, labels):
+    drawing = draw(Chart("x", [Series("a", list(enumerate(values)))], write))
+    assert [label for _, label in drawing.y_ticks] == labels
+    assert all(len(label) * 6.5 <= drawing.left for label in labels)  # none is written outside its card
+
+
+def test_readings_tell_as_much_as_ticks():
+    drawing = draw(Chart("Entropy", [Series("policy", [(1, 6.1012), (2, 6.1189)])]))
+    assert [column.readings[0][2] for column in drawing.columns] == ["policy 6.1012", "policy 6.1189"]
+    assert drawing.lines[0].last == "6.1189"
+
+
+def test_numbers_of_any_size_leave_a_page_of_ordinary_size(tmp_path):
+    values = [1e300, -1e300, 1.7e308, -1.7e308, 1e-300, 0.0, 3.0]
+    text, page = page_of(tmp_path, history=[{"step": i, "reward/mean": v, "x": v} for i, v in enumerate(values)])
+    assert "training from 1e300 at step 0 to 3 at step 6" in text
+    assert not re.search(r"\d{20}", text)
+    assert {"inf", "nan"} & set(re.findall(r"[a-z]+", page.text)) == set()
 
 
 def test_moving_average():

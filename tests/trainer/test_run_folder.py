@@ -17,7 +17,9 @@ from agentrl.config import validate_config
 from agentrl.config.document import redacted
 from agentrl.errors import ConfigError
 from agentrl.telemetry.jsonl import JsonlTracker
-from agentrl.trainer.files import StorageError, full_disk_in_one_line, locked, write_whole
+from agentrl.trainer.checkpoint import STATE_FILE
+from agentrl.trainer.files import StorageError, disk_faults_in_one_line, locked, write_whole
+from agentrl.trainer.record_parts import open_records
 from agentrl.trainer.resume import check_folder, how_to_go_on
 
 ROOT = Path(__file__).parents[2]
@@ -58,6 +60,15 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path):
         pass
 
 
+def test_a_disk_that_is_full_at_the_start_is_one_line(tmp_path, monkeypatch, capsys):
+    given = ["model.path=m", "data.train_files=t", "rollout.n=2", f"trainer.default_local_dir={tmp_path}"]
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "ftruncate", really_full)  # of the lock file
+        assert main(["train", *given]) == 2
+    (said,) = capsys.readouterr().err.splitlines()
+    assert f"writing to '{tmp_path}': no space left on device; make room" in said
+
+
 def config(folder, **changes):
     values = {"model": {"path": "m"}, "trainer": {"default_local_dir": folder}, "data": {"train_files": ["a"]}}
     for key, value in changes.items():
@@ -87,7 +98,14 @@ def test_keys_that_changed_are_told_one_a_line_without_secrets(begun, capsys):
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("model__path", "other"), ("data__train_files", ["b"]), ("trainer__seed", 1), ("data__shuffle", False)],
+    [
+        ("model__path", "other"),
+        ("data__train_files", ["b"]),
+        ("trainer__seed", 1),
+        ("data__shuffle", False),
+        ("data__train_max_samples", 8),
+        ("data__filter_overlong_prompts", True),
+    ],
 )
 def test_keys_that_a_run_keeps_for_life_are_refused(begun, capsys, key, value):
     with pytest.raises(ConfigError) as refused:
@@ -96,6 +114,66 @@ def test_keys_that_a_run_keeps_for_life_are_refused(begun, capsys, key, value):
     assert line.startswith(f"'{key.replace('__', '.')}' was ")
     assert "trainer.default_local_dir" in line
     assert capsys.readouterr().out == ""
+
+
+def test_what_leaves_rows_out_is_kept_where_rows_are_left_out(begun, capsys):
+    check_folder(config(begun, data__max_prompt_length=99))
+    assert capsys.readouterr().out == "changed: data.max_prompt_length was 1024 and is now 99\n"
+    (begun / "config.yaml").write_text(yaml.safe_dump(redacted(config(begun, data__filter_overlong_prompts=True))))
+    with pytest.raises(ConfigError, match=r"'data\.max_prompt_length' was 1024 and is now 99"):
+        check_folder(config(begun, data__filter_overlong_prompts=True, data__max_prompt_length=99))
+
+
+def test_a_run_that_only_samples_keeps_the_size_of_its_steps(begun):
+    """Where it goes on is counted in them."""
+    sampling = {"trainer__mode": "rollout_only", "data__train_batch_size": 4}
+    (begun / "config.yaml").write_text(yaml.safe_dump(redacted(config(begun, **sampling))))
+    (begun / "trajectories/train").mkdir(parents=True)
+    (begun / "trajectories/train/step-000001.parquet").touch()
+    check_folder(config(begun, **sampling))
+    with pytest.raises(ConfigError, match=r"'data\.train_batch_size' was 4 and is now 8"):
+        check_folder(config(begun, **sampling | {"data__train_batch_size": 8}))
+
+
+def save_steps(folder, *steps):
+    for step in steps:
+        (folder / f"checkpoints/step-{step}").mkdir()
+        (folder / f"checkpoints/step-{step}" / STATE_FILE).write_text("{}")
+
+
+def test_a_latest_checkpoint_that_is_gone_is_refused_with_those_that_are_there(begun):
+    (begun / "checkpoints/step-3").rmdir()
+    save_steps(begun, 10, 2)
+    with pytest.raises(ConfigError) as refused:
+        check_folder(config(begun))
+    assert str(refused.value).endswith(
+        f"the link '{begun}/checkpoints/latest' leads to 'step-3', which is gone; point it to one of step-2, step-10,"
+        " or give the run another folder (trainer.default_local_dir)"
+    )
+
+
+def test_a_folder_that_lost_the_link_is_refused_while_it_holds_steps(begun):
+    (begun / "checkpoints/latest").unlink()
+    check_folder(config(begun))  # step-3 is not whole
+    save_steps(begun, 4)
+    with pytest.raises(ConfigError, match="is not there; point it to one of step-4,"):
+        check_folder(config(begun))
+
+
+def test_a_run_that_begins_anew_says_what_it_drops(tmp_path, capsys):
+    new = config(tmp_path, trainer__logger=["jsonl"])
+    with open_records(new, None, 1, None) as records:
+        records.log(1, {"reward/mean": 0.5})
+    assert capsys.readouterr().out == ""
+    (tmp_path / "trajectories/val").mkdir(parents=True)
+    (tmp_path / "trajectories/val/step-000000.parquet").touch()
+    with open_records(new, None, 1, 1):
+        assert capsys.readouterr().out == ""  # it goes on
+    with open_records(new, None, 1, None):
+        assert (tmp_path / "metrics.jsonl").read_text() == ""
+    assert capsys.readouterr().out == (
+        f"beginning anew: '{tmp_path}' holds nothing to go on from; dropped there: metrics.jsonl, trajectories\n"
+    )
 
 
 def test_a_run_that_begins_anew_may_change_everything(begun, capsys):
@@ -117,11 +195,34 @@ def really_full(*_, **__):
 
 
 def test_a_full_disk_is_one_line_and_other_errors_are_our_own(tmp_path):
-    with pytest.raises(StorageError) as full, full_disk_in_one_line(tmp_path, lambda: "go on"):
+    with pytest.raises(StorageError) as full, disk_faults_in_one_line(tmp_path, lambda: "go on"):
         really_full()
     assert str(full.value) == f"writing to '{tmp_path}': no space left on device; make room. go on"
-    with pytest.raises(FileNotFoundError), full_disk_in_one_line(tmp_path, str):
+    with pytest.raises(FileNotFoundError), disk_faults_in_one_line(tmp_path, str):
         (tmp_path / "none").read_text()
+
+
+def fail_in(folder, work):
+    with disk_faults_in_one_line(folder, lambda: "go on"):
+        work()
+
+
+def test_a_disk_that_fails_is_one_line(tmp_path):
+    memory = Path("/proc/self/mem")  # nothing is at its beginning
+    with memory.open("rb", buffering=0) as file, pytest.raises(StorageError) as failed:
+        fail_in(tmp_path, lambda: file.read(1))
+    assert str(failed.value) == f"writing to '{tmp_path}': input/output error. go on"
+    with pytest.raises(StorageError, match="read-only file system"), disk_faults_in_one_line(tmp_path, str):
+        raise OSError(errno.EROFS, "x")
+
+
+def test_a_file_of_the_run_that_may_not_be_written_is_named(tmp_path):
+    own, other = (PermissionError(errno.EACCES, "x", path) for path in (tmp_path / "run/a", tmp_path / "b"))
+    with pytest.raises(StorageError) as refused, disk_faults_in_one_line(tmp_path / "run", lambda: "go on"):
+        raise own
+    assert str(refused.value) == f"writing to '{tmp_path}/run/a': permission denied. go on"
+    with pytest.raises(PermissionError), disk_faults_in_one_line(tmp_path / "run", str):
+        raise other
 
 
 def test_a_full_disk_leaves_the_file_that_was_there(tmp_path, monkeypatch):
@@ -178,5 +279,5 @@ def test_a_disk_that_fills_up_ends_a_run_in_one_line_with_its_last_checkpoint_wh
 
 
 def test_errno_of_a_quota_counts_too(tmp_path):
-    with pytest.raises(StorageError, match="quota"), full_disk_in_one_line(tmp_path, str):
+    with pytest.raises(StorageError, match="quota"), disk_faults_in_one_line(tmp_path, str):
         raise OSError(errno.EDQUOT, "x")

@@ -144,6 +144,20 @@ def test_a_start_that_fails_leaves_the_configuration_of_a_run(task_folder, tmp_p
     assert (tmp_path / "config.yaml").read_text() == "{}"
 
 
+def test_a_run_that_cannot_go_on_keeps_its_configuration(task_folder, tmp_path, capsys):
+    steps = ["trainer.total_training_steps=1", "data.val_files=[]", "trainer.stop_when=null", "trainer.test_freq=0"]
+    assert grpo(task_folder, tmp_path, *steps) == 0
+    before = (tmp_path / "config.yaml").read_text()
+    assert grpo(task_folder, tmp_path, *steps, "actor.optim.name=muon", "rollout.n=3") == 2
+    assert "'muon' does not fit the checkpoint" in capsys.readouterr().err
+    assert (tmp_path / "config.yaml").read_text() == before
+
+
+def test_evaluation_needs_no_training_data(task_folder, tmp_path):
+    options = [*files(task_folder, "gone.jsonl"), "data.val_max_samples=2", f"trainer.default_local_dir={tmp_path}"]
+    assert main(["eval", "+experiment=calculator", *options]) == 0
+
+
 def test_the_records_of_a_run_do_not_depend_on_where_metrics_are_shown(task_folder, tmp_path):
     assert grpo(task_folder, tmp_path, "trainer.total_training_steps=1", "trainer.logger=console") == 0
     assert [row["step"] for row in rows(tmp_path)] == [0, 1]

@@ -6,7 +6,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -15,21 +15,12 @@ from torch import Tensor
 
 from agentrl.algos.aggregation import aggregation_weights
 from agentrl.algos.base import LossFunction
-from agentrl.backends.base import Scores, StepStats
-from agentrl.backends.packing import pack, pack_shared, used_tokens
-from agentrl.backends.torch.batches import MicroBatch, micro_batch, token_batch
-from agentrl.backends.torch.checkpoint import (
-    check_parts,
-    random_states,
-    read_state,
-    read_weights,
-    reading,
-    restore_random_states,
-    save_checkpoint,
-)
+from agentrl.backends.base import Score, Scores, StepStats
+from agentrl.backends.torch import checkpoint
+from agentrl.backends.torch.batches import micro_batch, token_batch
 from agentrl.backends.torch.forward import PositionwiseModel
 from agentrl.backends.torch.freezing import changing_weights, fingerprint, freeze_modules
-from agentrl.backends.torch.logprobs import token_logprobs
+from agentrl.backends.torch.micro_batches import cut
 from agentrl.backends.torch.optim import ScheduledOptimizer
 from agentrl.backends.torch.parking import Parking, moves_of
 from agentrl.backends.torch.recomputing import enable_checkpointing
@@ -45,9 +36,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 Result = TypeVar("Result")
-
-CPU_TOKENS = 2048
-"""Tokens from which on a CPU is no faster with a larger micro-batch, but slower: its caches no longer hold it."""
 
 
 class TorchBackend:
@@ -66,7 +54,9 @@ class TorchBackend:
     ) -> None:
         self.model, self._tokenizer = model, tokenizer
         self._model_config, self._config, self._optimizer = model_config, config, optimizer
-        self._positionwise = PositionwiseModel(model, share_prefixes=config.share_prefixes)
+        autocast = getattr(torch, config.autocast) if config.autocast in ("bfloat16", "float16") else None
+        self._positionwise = PositionwiseModel(model, share_prefixes=config.share_prefixes, autocast=autocast)
+        self._cut = partial(cut, config=config, shares_prefixes=self._positionwise.shares_prefixes, device=model.device)
         self._frozen = fingerprint(model) if optimizer else ""
         self._parking = Parking(model.parameters, moves_of(model.device) if config.param_offload else None)
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="torch-backend")
@@ -79,14 +69,11 @@ class TorchBackend:
         """See `Backend.score`."""
         return await self._run(lambda: self._score(samples))
 
-    @property
-    def has_adapter(self) -> bool:
-        """Whether a LoRA adapter is trained in place of the weights."""
-        return has_adapter(self.model)
+    def reference_score(self) -> Score | None:
+        """See `Backend.reference_score`: the model without its LoRA adapter."""
+        return self._score_base if has_adapter(self.model) else None
 
-    async def score_base(self, samples: Sequence[Sample]) -> Scores:
-        """`score` under the model without its adapter: the reference policy, at no cost of memory."""
-
+    async def _score_base(self, samples: Sequence[Sample]) -> Scores:
         def work() -> Scores:
             with adapter_off(self.model):
                 return self._score(samples)
@@ -126,7 +113,7 @@ class TorchBackend:
         num_tokens = sum(sample.num_trained_tokens for sample in samples)
         if not num_tokens:
             return StepStats({"num_tokens": 0.0, "num_micro_batches": 0.0, "skipped_updates": 1.0})
-        packs = self._pack(samples)
+        packs = self._cut(samples)
         self._optimizer.clear_gradients()  # of a step that an error ended
         with self._positionwise.running():
             metrics = self._accumulate_gradients(samples, loss, packs, num_tokens)
@@ -145,7 +132,7 @@ class TorchBackend:
         sums: defaultdict[str, Tensor | float] = defaultdict(float)
         for indices in packs:
             batch = micro_batch([samples[index] for index in indices], self.model.device)
-            logprobs_N, entropy_N = self._forward(batch, entropy_gradient=loss.needs_entropy)
+            logprobs_N, entropy_N = self._positionwise.token_logprobs(batch, entropy_gradient=loss.needs_entropy)
             row_weights = [weights[index] for index in indices]
             value, metrics = loss(token_batch(batch, logprobs_N, entropy_N, row_weights, denominator))
             torch.autograd.backward(value)
@@ -158,64 +145,33 @@ class TorchBackend:
     def _score(self, samples: Sequence[Sample]) -> Scores:
         zeros = [[0.0] * len(sample.token_ids) for sample in samples]
         scores = Scores(zeros, [*zeros])
-        for indices in self._pack(samples):
+        for indices in self._cut(samples):
             batch = micro_batch([samples[index] for index in indices], self.model.device)
             with self._positionwise.running():
-                logprobs_N, entropy_N = self._forward(batch, entropy_gradient=False)
+                logprobs_N, entropy_N = self._positionwise.token_logprobs(batch, entropy_gradient=False)
             logprobs, entropy = batch.spread(logprobs_N).tolist(), batch.spread(entropy_N).tolist()
             for row, index in enumerate(indices):
                 length = len(samples[index].token_ids)
                 scores.logprobs[index], scores.entropy[index] = logprobs[row][:length], entropy[row][:length]
         return scores
 
-    def _pack(self, samples: Sequence[Sample]) -> list[list[int]]:
-        """Micro-batches of the samples that train something."""
-        config = self._config
-        trained = [index for index, sample in enumerate(samples) if sample.num_trained_tokens]
-        max_tokens = config.ppo_max_token_len_per_gpu if config.use_dynamic_bsz else None
-        max_samples = config.ppo_micro_batch_size_per_gpu
-        enough_tokens = min(max_tokens, CPU_TOKENS) if max_tokens and self.model.device.type == "cpu" else max_tokens
-        if self._positionwise.shares_prefixes:
-            sequences = [used_tokens(samples[index]) for index in trained]
-            packs = pack_shared(sequences, max_tokens, max_samples, enough_tokens)
-        else:
-            packs = pack([len(samples[index].token_ids) for index in trained], enough_tokens, max_samples)
-        return [[trained[number] for number in numbers] for numbers in packs]
-
-    def _forward(self, batch: MicroBatch, *, entropy_gradient: bool) -> tuple[Tensor, Tensor]:
-        model = self._positionwise
-        with self._autocast():
-            return token_logprobs(
-                model.logits,
-                model.states(batch),
-                batch.targets,
-                batch.temperatures,
-                model.vocab_size,
-                entropy_gradient=entropy_gradient,
-            )
-
-    def _autocast(self) -> AbstractContextManager[None]:
-        if self._config.autocast not in ("bfloat16", "float16"):
-            return nullcontext()
-        return torch.autocast(self.model.device.type, dtype=getattr(torch, self._config.autocast))
-
     def _save(self, path: Path) -> None:
         state = {
             "optimizer": self._optimizer and self._optimizer.state_dict(),
-            "random": random_states(),
+            "random": checkpoint.random_states(),
             "frozen": self._frozen,
         }
-        save_checkpoint(path, self.model, self._tokenizer, state)
+        checkpoint.save_checkpoint(path, self.model, self._tokenizer, state)
 
     def _load(self, path: Path) -> None:
-        with reading(path):
-            state = read_state(path)
+        with checkpoint.reading(path):
+            state = checkpoint.read_state(path)
             same_rest = not self._optimizer or state.get("frozen", self._frozen) == self._frozen
-            check_parts(path, self.model, same_rest=same_rest)
-            read_weights(path, self.model, self._model_config)
+            checkpoint.check_parts(path, self.model, same_rest=same_rest)
+            checkpoint.read_weights(path, self.model, self._model_config)
             if self._optimizer:
                 self._optimizer.load_state_dict(state["optimizer"])
-            restore_random_states(state["random"])
+            checkpoint.restore_random_states(state["random"])
 
 
 def load_torch_backend(

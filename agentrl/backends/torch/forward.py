@@ -17,16 +17,25 @@ from transformers.modeling_outputs import BaseModelOutputWithPast
 
 from agentrl.backends.torch.batches import MicroBatch, micro_batch, padded
 from agentrl.backends.torch.layout import pack_tokens
+from agentrl.backends.torch.logprobs import token_logprobs
+from agentrl.backends.torch.probing import (
+    check_apart,
+    difference,
+    probe_samples,
+    tolerance,
+    unfaithful,
+    watched_embeddings,
+)
 from agentrl.backends.torch.shared_attention import SHARED
-from agentrl.errors import ConfigError
-from agentrl.models.attention import UnfaithfulError, attention_implementation, configs_of, learn_windows
-from agentrl.samples import Sample
+from agentrl.models.attention import UnfaithfulError, attention_implementation, configs_of, windows_of_all_layers
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
 logger = logging.getLogger(__name__)
+
+CPU = torch.device("cpu")
 
 
 class _States(BaseModelOutputWithPast):  # type: ignore[misc]  # transformers is untyped
@@ -55,19 +64,17 @@ class PositionwiseModel:
 
     Args:
         share_prefixes: false runs on padded rows in any case.
-
-    Raises:
-        ConfigError: a weight is not finite.
+        autocast: what `token_logprobs` computes in, where it is not as the weights are.
     """
 
-    def __init__(self, model: PreTrainedModel, *, share_prefixes: bool) -> None:
+    def __init__(self, model: PreTrainedModel, *, share_prefixes: bool, autocast: torch.dtype | None = None) -> None:
         self.model = model
         self.vocab_size: int = model.config.get_text_config().vocab_size
         self._name = type(model).__name__
         self._configs = configs_of(model)
+        self._autocast_dtype = autocast
         self._windows: Mapping[int, int | None] | None = None
         self._tail: nn.Module | None = None
-        _check_finite(model)
         self._choose(share_prefixes)
 
     @property
@@ -101,6 +108,22 @@ class PositionwiseModel:
         """[N, V] from `states`."""
         return states_NH if self._tail is None else cast(Tensor, self._tail(inputs_embeds=states_NH[None]).logits[0])
 
+    def token_logprobs(self, batch: MicroBatch, *, entropy_gradient: bool) -> tuple[Tensor, Tensor]:
+        """[N] log-probabilities and entropies, see `logprobs.token_logprobs`; under autocast where asked for."""
+        with self._autocast():
+            return token_logprobs(
+                self.logits,
+                self.states(batch),
+                batch.targets,
+                batch.temperatures,
+                self.vocab_size,
+                entropy_gradient=entropy_gradient,
+            )
+
+    def _autocast(self) -> AbstractContextManager[None]:
+        device = self.model.device.type
+        return torch.autocast(device, dtype=self._autocast_dtype) if self._autocast_dtype else nullcontext()
+
     def _packed_states(self, batch: MicroBatch, windows: Mapping[int, int | None]) -> Tensor:
         tokens = pack_tokens(batch.samples, windows, self.model.device)
         output = self.model.base_model(
@@ -113,56 +136,42 @@ class PositionwiseModel:
 
     @torch.no_grad()
     def _choose(self, share_prefixes: bool) -> None:
-        batch = micro_batch(_probe_samples(self.vocab_size), self.model.device)
+        samples = probe_samples(self.vocab_size)
+        batch = micro_batch(samples, self.model.device)
         whole = self.states(batch)
+        alone = torch.cat([self.states(micro_batch([sample], self.model.device)) for sample in samples])
         self._tail = _without_body(self.model)
-        if self._tail is not None and not self._agrees(batch, whole):
+        if self._tail is not None and not self._splits_like(batch, whole):
             self._tail = None
             logger.warning("%s is run whole: its logits cannot be taken at chosen positions only", self._name)
         if share_prefixes:
-            self._share(batch, whole)
+            self._share(batch, alone, tolerance(whole, alone))
 
-    def _share(self, batch: MicroBatch, whole: Tensor) -> None:
+    def _share(self, batch: MicroBatch, alone: Tensor, most: float) -> None:
         try:
-            if not self.splits:
-                raise UnfaithfulError("it is run whole")
-            self._windows = learn_windows(self.model)
-            with self.running():
-                if not _close(self.logits(self.states(batch)), whole):
-                    raise UnfaithfulError("its logits would differ")
-        except Exception as error:  # whatever a model does not take, it then runs without
+            with unfaithful():
+                if not self.splits:
+                    raise UnfaithfulError("it is run whole")
+                self._windows = windows_of_all_layers(self.model)
+                self._check_packed(batch, alone, most, self._windows)
+        except UnfaithfulError as error:
             self._windows = None
             logger.warning("%s: every sample is computed whole (%s)", self._name, error)
 
-    def _agrees(self, batch: MicroBatch, whole: Tensor) -> bool:
+    def _check_packed(self, batch: MicroBatch, alone: Tensor, most: float, windows: Mapping[int, int | None]) -> None:
+        with self.running(), torch.enable_grad(), watched_embeddings(self.model) as embeddings:
+            states = self.states(batch)
+            if not difference(self.logits(states).detach(), alone) <= most:  # NaN is no small difference
+                raise UnfaithfulError("its logits would differ")
+            (embedded,) = embeddings
+            check_apart(states, batch.rows, embedded, batch.samples, pack_tokens(batch.samples, windows, CPU))
+
+    def _splits_like(self, batch: MicroBatch, whole: Tensor) -> bool:
         try:
-            return _close(self.logits(self.states(batch)), whole)
-        except (AttributeError, KeyError, IndexError, TypeError, ValueError, RuntimeError):
+            with unfaithful():
+                return difference(self.logits(self.states(batch)), whole) <= tolerance(whole, whole)
+        except UnfaithfulError:
             return False  # its forward pass needs more of its body than the last hidden states
-
-
-def _close(actual: Tensor, expected: Tensor) -> bool:
-    tolerance = max(1e-3, 8 * torch.finfo(expected.dtype).eps) * float(expected.abs().max())
-    return actual.shape == expected.shape and torch.allclose(actual, expected, rtol=0, atol=tolerance)
-
-
-def _check_finite(model: PreTrainedModel) -> None:
-    for name, value in model.named_parameters():
-        if value.itemsize > 1 and not torch.isfinite(value).all():
-            raise ConfigError(f"the weights of '{model.name_or_path}' are not finite: '{name}' holds NaN or infinity")
-
-
-def _probe_samples(vocab_size: int) -> list[Sample]:
-    """Two samples that share a prompt, one that goes on from the middle of the first, one of a single trained token
-    that shares the prompt too, and one of another prompt."""
-    owns = [[*range(50, 57)], [*range(90, 94)], [*range(50, 53), *range(70, 75)], [99]]
-    parts = [*((range(9), own) for own in owns), (range(3, 8), range(8))]
-    samples = []
-    for prompt, own in parts:
-        token_ids = [number * 7 % vocab_size for number in (*prompt, *own)]
-        loss_mask = [0] * len(prompt) + [1] * len(own)
-        samples.append(Sample(token_ids, loss_mask, [1.0] * len(token_ids), [0.0] * len(token_ids)))
-    return samples
 
 
 def _without_body(model: PreTrainedModel) -> nn.Module | None:

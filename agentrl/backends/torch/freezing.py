@@ -55,18 +55,19 @@ def changing_weights(model: PreTrainedModel) -> WeightStream:
 
 
 def fingerprint(model: PreTrainedModel) -> str:
-    """A digest of the weights that are not trained, the same on every device; equal weights have equal ones."""
+    """A digest of the weights that are not trained, every byte of them, the same on every device.
+
+    The base model of an adapter with 0.5 billion weights in float32 takes about a second (SHA-256 at 1.8 GB/s).
+    """
     digest = hashlib.sha256()
     for name, value in model.named_parameters():
         if not value.requires_grad:
-            bits = value.detach().view(_INTEGERS[value.element_size()])
-            digest.update(f"{name} {value.dtype} {int(bits.sum(dtype=torch.int64))}".encode())
+            digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
+            for piece in value.detach().contiguous().flatten().view(torch.uint8).split(2**26):
+                digest.update(piece.cpu().numpy())
     return digest.hexdigest()
 
 
 def _around(name: str) -> Iterator[str]:
     """model.layers.0 -> model, model.layers, model.layers.0."""
     return accumulate(name.split("."), "{}.{}".format)
-
-
-_INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}

@@ -111,7 +111,7 @@ OPTIM: tuple[Row, ...] = (
     Mapped(
         f"{_OPTIM}.lr_warmup_steps",
         "actor.optim.lr_warmup_steps",
-        read=lambda value: max(0, int(value)),
+        read=lambda value: max(0, int(float(value))),
         note="verl counts steps, agentrl updates: multiplied by the updates of a step",
     ),
     Mapped(
@@ -153,7 +153,8 @@ OPTIM: tuple[Row, ...] = (
     Mapped(
         f"{_OPTIM}.lr_warmup_steps_ratio",
         "actor.optim.lr_warmup_steps_ratio",
-        note="of the run's steps; lr_warmup_steps above 0 goes before it, as in verl",
+        note="of the run's updates, where verl rounds down to whole steps: less than a step longer; "
+        "lr_warmup_steps above 0 goes before it, as in verl",
     ),
     Hint(
         f"{_OPTIM}.total_training_steps",

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from agentrl.compat.verl_keys.algorithm import NO_KL_IN_REWARD, kl_coefficient
 from agentrl.compat.verl_keys.draft import Draft, whole
+from agentrl.compat.verl_keys.rows import truth
+from agentrl.compat.verl_keys.table import DEFAULTS
 from agentrl.compat.verl_keys.trainer import missing_loggers
 
 _ROLLOUT = "actor_rollout_ref.rollout"
@@ -12,7 +15,10 @@ _TOOLS = ("rollout.multi_turn.tool_config_path", "rollout.multi_turn.function_to
 
 def adjust(draft: Draft) -> None:
     """Bring the values into line with each other, as verl would."""
-    for rule in (_groups_of_one, _validation, _turns, _agent_loop, _batches, _schedule, _clip, _folder, _loggers):
+    for rule in (
+        *(_groups_of_one, _validation, _turns, _agent_loop, _engine, _batches),
+        *(_schedule, _clip, _kl, _folder, _loggers),
+    ):
         rule(draft)
 
 
@@ -50,7 +56,7 @@ def _turns(draft: Draft) -> None:
 
 
 def _agent_loop(draft: Draft) -> None:
-    multi_turn = str(draft.given.get(f"{_ROLLOUT}.multi_turn.enable", False)).lower() in ("true", "1")
+    multi_turn = truth(draft.given.get(f"{_ROLLOUT}.multi_turn.enable"))
     if multi_turn and any(map(draft.values.get, _TOOLS)) and not _said(draft, "rollout.agent.default_agent_loop"):
         draft.values["rollout.agent.default_agent_loop"] = "tool_agent"
         draft.notices.append(
@@ -64,7 +70,7 @@ def _batches(draft: Draft) -> None:
     dynamic, samples = "actor.use_dynamic_bsz", "actor.ppo_micro_batch_size_per_gpu"
     if dynamic not in draft.values:
         draft.values[dynamic] = samples not in draft.values
-    elif str(draft.values[dynamic]).lower() in ("true", "1") and draft.values.pop(samples, None) is not None:
+    elif truth(draft.values[dynamic]) and draft.values.pop(samples, None) is not None:
         draft.notices.append(
             f"'{draft.said_as[samples]}' has no effect with '{_ACTOR}.use_dynamic_bsz=True', as in verl: "
             f"'{_ACTOR}.ppo_max_token_len_per_gpu' bounds a micro-batch"
@@ -73,11 +79,12 @@ def _batches(draft: Draft) -> None:
 
 def _schedule(draft: Draft) -> None:
     """verl moves its schedule once a step, agentrl once an update; a number of steps goes before a ratio."""
-    if whole(draft.given.get(f"{_ACTOR}.optim.lr_warmup_steps"), 0) > 0:
+    key = "actor.optim.lr_warmup_steps"
+    if draft.said_as.get(key) == f"{_ACTOR}.optim.lr_warmup_steps" and (steps := draft.number(key, 0)):
         draft.values.pop("actor.optim.lr_warmup_steps_ratio", None)
         mini_batch = draft.number("actor.ppo_mini_batch_size", draft.number("data.train_batch_size"))
         updates = draft.number("actor.ppo_epochs") * max(1, draft.number("data.train_batch_size") // max(1, mini_batch))
-        draft.values["actor.optim.lr_warmup_steps"] = draft.number("actor.optim.lr_warmup_steps", 0) * updates
+        draft.values[key] = steps * updates
 
 
 def _clip(draft: Draft) -> None:
@@ -90,7 +97,22 @@ def _clip(draft: Draft) -> None:
         )
 
 
+def _kl(draft: Draft) -> None:
+    """A name, verl's estimator of the KL in the reward, is read to nothing."""
+    key = "algorithm.kl_penalty"
+    if draft.given.get(key) is not None and kl_coefficient(draft.given[key]) is None:
+        draft.idle.setdefault(NO_KL_IN_REWARD, []).append(key)
+
+
+def _engine(draft: Draft) -> None:
+    """verl's default precision of the rollouts is for an engine that computes."""
+    if draft.values.get("rollout.engine", "torch") != "torch" and not _said(draft, "rollout.dtype"):
+        draft.values.pop("rollout.dtype", None)
+
+
 def _folder(draft: Draft) -> None:
+    for name in ("trainer.project_name", "trainer.experiment_name"):
+        draft.values.setdefault(name, DEFAULTS[name])  # null: no folder is named so
     if not draft.values.get("trainer.default_local_dir"):
         names = [str(draft.values[f"trainer.{name}"]) for name in ("project_name", "experiment_name")]
         draft.values["trainer.default_local_dir"] = "/".join(["checkpoints", *names])

@@ -8,6 +8,7 @@ from agentrl.compat.verl_keys.data import expand_home
 from agentrl.compat.verl_keys.rows import Fixed, Hint, Mapped, Row, one_of
 
 _KL_LOSS = "actor_rollout_ref.actor.use_kl_loss=True and actor_rollout_ref.actor.kl_loss_coef"
+NO_KL_IN_REWARD = f"no effect without algorithm.use_kl_in_reward, in verl as here; for a KL term: {_KL_LOSS}"
 _NO_CRITIC = "group-relative advantages need no critic"
 _NO_REWARD_MODEL = "there is no reward model in this version; rewards are functions"
 _NO_SANDBOX = "call the sandbox in your own reward function"
@@ -16,13 +17,18 @@ _MANAGER = (
 )
 
 
+def kl_coefficient(value: object) -> float | None:
+    """The number that `algorithm.kl_penalty` is; None where it is a name."""
+    try:
+        return float(str(value))
+    except ValueError:
+        return None
+
+
 def _kl_penalty(value: object) -> Mapping[str, object]:
     """A number is the coefficient of a KL loss; a name is the estimator of a KL that is not taken from the reward."""
-    try:
-        coefficient = float(str(value))
-    except ValueError:
-        return {}
-    return {"actor.use_kl_loss": coefficient > 0, "actor.kl_loss_coef": coefficient}
+    coefficient = kl_coefficient(value)
+    return {} if coefficient is None else {"actor.use_kl_loss": coefficient > 0, "actor.kl_loss_coef": coefficient}
 
 
 ALGORITHM: tuple[Row, ...] = (
@@ -36,10 +42,7 @@ ALGORITHM: tuple[Row, ...] = (
         note="a number: KL loss with that coefficient, 0 for none; a name has no effect without use_kl_in_reward",
     ),
     Fixed("algorithm.use_kl_in_reward", (False,), f"KL in the reward is not in this version: use {_KL_LOSS}"),
-    Hint(
-        "algorithm.kl_ctrl.*",
-        f"no effect without algorithm.use_kl_in_reward, in verl as here; for a KL term: {_KL_LOSS}",
-    ),
+    Hint("algorithm.kl_ctrl.*", NO_KL_IN_REWARD),
     *(Hint(f"algorithm.{key}", "group-relative advantages do not use it") for key in ("gamma", "lam")),
     Fixed("algorithm.filter_groups.enable", (None, False), "leave it out: groups of equal rewards have advantage 0"),
     Hint("algorithm.filter_groups.*", "no effect without filter_groups.enable"),

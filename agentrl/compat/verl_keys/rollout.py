@@ -12,11 +12,12 @@ _TURNS, _VAL, _AGENT = f"{_ROLLOUT}.multi_turn", f"{_ROLLOUT}.val_kwargs", f"{_R
 _ONE_DEVICE = "one engine, on one device"
 _SIZES = "the embedded engine sizes itself: rollout.max_num_seqs, rollout.max_kv_tokens"
 _SCORES = "what the engine sampled is not scored again: its own log-probabilities are kept"
+_NOT_BUILT = ("sglang",)  # config/rules.py refuses it too
 _SERVER = "a setting of verl's inference servers"
 
 
 def _engine(name: object) -> str:
-    engines = {"hf": "torch", **{engine: engine for engine in choices("rollout.engine")}}
+    engines = {"hf": "torch", **{engine: engine for engine in choices("rollout.engine") if engine not in _NOT_BUILT}}
     if str(name) not in engines:
         raise ConfigError(f"'{name}' is not an engine here: say {_ROLLOUT}.name=torch, or leave it out")
     return engines[str(name)]

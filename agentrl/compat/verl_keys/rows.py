@@ -6,10 +6,21 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, get_args
 
+from pydantic import TypeAdapter, ValidationError
+
 from agentrl.config.validate import config_fields
 from agentrl.errors import ConfigError, suggestion
 
 UNSET = object()
+_BOOL = TypeAdapter(bool)
+
+
+def truth(value: object) -> bool | None:
+    """True or false as the configuration reads it, `yes` and `off` too; None where it is neither."""
+    try:
+        return _BOOL.validate_python(value)
+    except ValidationError:
+        return None
 
 
 def unchanged(value: object) -> object:
@@ -73,7 +84,10 @@ class Fixed:
     def allows(self, value: object) -> bool:
         """Whether this value may be said; an empty mapping is verl's null, and text may stand for what it names."""
         said = None if value == {} else value
-        return said in self.allowed or (isinstance(said, str) and said in map(str, self.allowed))
+        if not isinstance(said, str):
+            return said in self.allowed
+        flag = truth(said)
+        return said in map(str, self.allowed) or (flag is not None and any(flag is value for value in self.allowed))
 
 
 Row = Mapped | Hint | Fixed

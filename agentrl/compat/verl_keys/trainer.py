@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from agentrl.compat.verl_keys.data import expand_home
-from agentrl.compat.verl_keys.rows import Fixed, Hint, Mapped, Row, choices, one_of
+from agentrl.compat.verl_keys.rows import Fixed, Hint, Mapped, Row, choices, one_of, truth
 from agentrl.errors import ConfigError, suggestion
 
 _LOGGERS = ("wandb", "mlflow", "swanlab", "vemlp_wandb", "tensorboard", "console", "clearml", "trackio", "rl_insight")
@@ -42,9 +42,9 @@ def _list(value: object) -> list[str]:
 
 
 def _mode(value: object) -> str:
-    if str(value).lower() not in ("true", "false"):
+    if (val_only := truth(value)) is None:
         raise ConfigError(f"expected true or false, got {value!r}")
-    return "val_only" if str(value).lower() == "true" else "train"
+    return "val_only" if val_only else "train"
 
 
 def _device(value: object) -> Mapping[str, object]:

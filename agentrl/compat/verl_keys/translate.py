@@ -84,7 +84,7 @@ def _take(draft: Draft, key: str, value: object) -> list[str]:
     if isinstance(row, Fixed) and not row.allows(value):
         return [f"'{key}={value}' cannot be honoured here: {row.instead}"]
     if why := row.why if isinstance(row, Hint) else row.notice:
-        draft.notices.append(f"'{key}' has no meaning here: {why}")
+        draft.idle.setdefault(why, []).append(key)
     return []
 
 
@@ -95,7 +95,7 @@ def _map(draft: Draft, row: Mapped, value: object) -> list[str]:
         return []
     try:
         translated = row.values(value)
-    except (ConfigError, TypeError, ValueError) as error:
+    except (ConfigError, TypeError, ValueError, OverflowError) as error:
         default = "" if row.key in draft.given else f" (verl's default {value})"
         return [f"'{row.key}'{default}: {error}"]
     for target, item in translated.items():

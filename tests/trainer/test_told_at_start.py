@@ -1,0 +1,73 @@
+"""What a run will not do although it was asked to is said in one line as it starts, and what it did as it ends."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from agentrl.cli.main import main
+
+SCRIPT = "def reply(context):\n    return 'done'\n"
+REWARD = "def compute_score(data_source, solution_str, ground_truth, extra_info=None):\n    return 1.0\n"
+
+
+@pytest.fixture
+def run(task_folder, tmp_path, capsys):
+    """Runs `agentrl train` with overrides; what it said on standard output."""
+    (tmp_path / "script.py").write_text(SCRIPT)
+    (tmp_path / "reward.py").write_text(REWARD)
+    given = {
+        "model.path": task_folder / "model",
+        "data.train_files": task_folder / "train.jsonl",
+        "data.train_max_samples": 4,
+        "data.train_batch_size": 2,
+        "rollout.n": 2,
+        "rollout.engine": "scripted",
+        "rollout.script_path": f"{tmp_path}/script.py:reply",
+        "reward.custom_reward_function.path": tmp_path / "reward.py",
+        "data.val_max_samples": 2,
+        "trainer.default_local_dir": tmp_path / "run",
+        "trainer.logger": "[jsonl]",
+    }
+
+    def run(**overrides: object) -> list[str]:
+        words = {**given, **{name if "." in name else f"trainer.{name}": value for name, value in overrides.items()}}
+        assert main(["train", *(f"{key}={value}" for key, value in words.items())]) == 0
+        return capsys.readouterr().out.splitlines()
+
+    return run
+
+
+def said(lines: list[str], word: str) -> list[str]:
+    return [line for line in lines if word in line]
+
+
+def test_steps_that_there_are_none_of(run, tmp_path: Path):
+    lines = run(mode="rollout_only", total_training_steps=2, profile_steps="[1,7]")
+    (line,) = said(lines, "profile")
+    assert line == "trainer.profile_steps: the run has 2 steps, so there is no step 7 to profile"
+
+    stored = {"mode": "train_only", "saved_rollouts": tmp_path / "run", "default_local_dir": tmp_path / "again"}
+    (line,) = said(run(**stored, total_training_steps=5), "total_training_steps")
+    folder = tmp_path / "run/trajectories/train"
+    assert line == f"trainer.total_training_steps=5, but '{folder}' holds 2: the run ends after those"
+
+    schedule = {"total_training_steps": 2, "profile_steps": "[2]"}
+    assert not said(run(**{**stored, "default_local_dir": tmp_path / "third"}, **schedule), "trainer.")
+
+
+def test_a_run_that_is_finished(run):
+    run(mode="rollout_only", total_training_steps=1)
+    assert said(run(mode="rollout_only", total_training_steps=2), "step 1") == ["going on from step 1"]
+    assert said(run(mode="rollout_only", total_training_steps=2), "step 2") == [
+        "already finished at step 2: nothing to do"
+    ]
+
+
+def test_held_out_figures_are_compared_by_their_steps(run, task_folder):
+    more = {"val_before_train": "false", "test_freq": 1, "data.val_files": task_folder / "val.jsonl"}
+    assert not said(run(**more, total_training_steps=1), "held-out")
+    assert [line.strip() for line in said(run(**more, total_training_steps=3), "held-out")] == [
+        "held-out, step 1 -> step 3"
+    ]
