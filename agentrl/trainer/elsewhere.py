@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, wait
 from contextvars import ContextVar
 from functools import partial
-from threading import Lock
+from threading import Lock, Thread
 from typing import ParamSpec, TypeVar
 
 P = ParamSpec("P")
@@ -33,13 +33,26 @@ def call_elsewhere(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) 
     On Ctrl-C, or when the task that calls is cancelled, the `run_loop` of that thread is ended first; a second Ctrl-C
     no longer waits for that.
     """
-    cancelled, ending = _cancellations(), _Ending()
-    with ThreadPoolExecutor(1, initializer=_ENDING.set, initargs=(ending,)) as elsewhere:
-        try:
-            return _result(elsewhere.submit(function, *args, **kwargs), cancelled)
-        except (KeyboardInterrupt, asyncio.CancelledError):
-            ending.ask()
-            raise
+    cancelled, ending, future = _cancellations(), _Ending(), Future[R]()
+    # no executor: interrupted while it starts its thread, it would not know the thread, and not wait for it
+    thread = Thread(target=_call, args=(partial(function, *args, **kwargs), future, ending), name="agentrl-run")
+    try:
+        thread.start()
+        return _result(future, cancelled)
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        ending.ask()
+        raise
+    finally:
+        if thread.is_alive():
+            thread.join()
+
+
+def _call(function: Callable[[], R], future: Future[R], ending: _Ending) -> None:
+    _ENDING.set(ending)
+    try:
+        future.set_result(function())
+    except BaseException as error:  # handed to whoever waits
+        future.set_exception(error)
 
 
 def _cancellations() -> int:
