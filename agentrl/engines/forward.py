@@ -178,8 +178,9 @@ def _lay_out(rows: Sequence[Row], shape: Shape) -> _Layout:
     cells[2] = (block_RC * BLOCK_SIZE + cells[1] % BLOCK_SIZE) * used_RC
     tokens = cells.reshape(3, -1)
     chosen = None if shape.fixed or used_RC.all() else np.flatnonzero(used_RC)
-    numbers_RC = np.cumsum(used_RC).reshape(used_RC.shape) - 1 if chosen is not None else np.arange(tokens.shape[1])
-    copies = _copies(rows, numbers_RC.reshape(-1, num_columns)[:, 0])
+    lengths = starts_lengths[1, :, 0]
+    first_tokens = np.arange(num_rows) * num_columns if chosen is None else np.cumsum(lengths) - lengths
+    copies = _copies(rows, first_tokens)
     return _Layout(tokens if chosen is None else tokens[:, chosen], cells[1], blocks_RN, chosen, copies)
 
 
@@ -188,7 +189,7 @@ def _copies(rows: Sequence[Row], first_tokens: IntArray) -> IntArray:
     copies = [
         (first + position - row.start, int(blocks[position // BLOCK_SIZE]) * BLOCK_SIZE + position % BLOCK_SIZE)
         for row, first in zip(rows, first_tokens.tolist(), strict=False)
-        for blocks in (row.twins if len(row.blocks) else ())
+        for blocks in row.twins
         for position in range(row.start, row.end)
     ]
     return np.array(copies, dtype=np.int64).reshape(-1, 2).T

@@ -58,7 +58,7 @@ class Scheduler:
             self._step_together(prefilling, ready)
         elif prefilling and (not ready or self._prefills_in_a_row < MAX_PREFILLS_IN_A_ROW):
             self._prefills_in_a_row += 1
-            self._prefill(prefilling)
+            self._prefill(*self._plan_prefill(prefilling))
         elif ready:
             self._prefills_in_a_row = 0
             self._decode_all(ready)
@@ -139,10 +139,9 @@ class Scheduler:
         if decoding:
             self._decode_all(decoding, rows, parts)
         elif rows:
-            self._prefill(prefilling)
+            self._prefill(rows, parts)
 
-    def _prefill(self, jobs: Sequence[Job]) -> None:
-        rows, parts = self._plan_prefill(jobs)
+    def _prefill(self, rows: Sequence[Row], parts: Mapping[Job, int]) -> None:
         self.runner.prefill(rows, self._limits.prefill)
         self._prefilled(rows, parts)
 
