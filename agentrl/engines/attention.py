@@ -16,7 +16,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
 from agentrl.engines.paged_kv import KVStore
-from agentrl.models.attention import HARMLESS, UnfaithfulError, explicit_attention
+from agentrl.models.attention import UnfaithfulError, check_understood, explicit_attention
 
 PAGED = "agentrl_paged"
 """Name of our attention; no mask function is registered under it, so transformers builds no mask for it."""
@@ -102,10 +102,9 @@ def paged_attention(
     """
     step = ACTIVE.step
     layer = getattr(module, "layer_idx", None)
-    # whatever is given without being understood must not be ignored: it would change the numbers
-    unknown = {name for name, given in others.items() if given is not None} - HARMLESS
-    if step is None or not isinstance(layer, int) or layer not in step.windows or attention_mask is not None or unknown:
-        raise UnfaithfulError(f"layer {layer} passes to its attention what is not understood: {sorted(unknown)}")
+    if step is None or not isinstance(layer, int) or layer not in step.windows:
+        raise UnfaithfulError(f"layer {layer} is none of those that keep keys and values")
+    check_understood(layer, attention_mask, others)
     step.store.write(layer, step.write, key[0], value[0])  # before any grid reads: a row may need what another computes
     if len(step.copies):
         step.store.write(layer, step.copies, *(states[0].index_select(1, step.copied) for states in (key, value)))

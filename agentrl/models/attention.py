@@ -5,7 +5,7 @@ Used where keys and values do not stand as transformers expects: cached (engines
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -51,6 +51,17 @@ def attention_implementation(configs: Sequence[PretrainedConfig], name: str) -> 
     finally:
         for config, implementation in zip(configs, before, strict=True):
             config._attn_implementation_internal = implementation
+
+
+def check_understood(layer: object, attention_mask: Tensor | None, others: Mapping[str, object]) -> None:
+    """Refuse what a layer passes to its attention without our understanding it: ignored, it would change the numbers.
+
+    Raises:
+        UnfaithfulError: names it.
+    """
+    unknown = {name for name, given in others.items() if given is not None} - HARMLESS
+    if attention_mask is not None or unknown:
+        raise UnfaithfulError(f"layer {layer} passes to its attention what is not understood: {sorted(unknown)}")
 
 
 def explicit_attention(

@@ -68,4 +68,6 @@ def test_a_closed_loop_is_not_woken():
     loop = asyncio.new_event_loop()
     box = Mailbox(loop)
     loop.close()
-    box.post(lambda: None)
+    delivered: list[int] = []
+    box.post(lambda: delivered.append(1))
+    assert delivered == []

@@ -125,6 +125,7 @@ def test_a_reward_without_close_is_left_alone():
         return {"score": 0.0}
 
     close_reward(reward)
+    assert asyncio.run(reward("", "", "", {})) == {"score": 0.0}
 
 
 def test_only_what_the_signature_takes_is_passed():

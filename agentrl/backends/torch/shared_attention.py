@@ -13,7 +13,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
 from agentrl.backends.torch.layout import Grid, Layout
-from agentrl.models.attention import HARMLESS, UnfaithfulError, explicit_attention
+from agentrl.models.attention import UnfaithfulError, check_understood, explicit_attention
 
 SHARED = "agentrl_shared"
 """Name of our attention; no mask function is registered under it, so transformers builds no mask for it."""
@@ -40,12 +40,9 @@ def shared_attention(
         UnfaithfulError: the layer passes something that is not understood here.
     """
     layer: int = getattr(module, "layer_idx", -1)
-    # whatever is given without being understood must not be ignored: it would change the numbers
-    unknown = {name for name, given in others.items() if given is not None} - HARMLESS
     if packed_layout is None or layer not in packed_layout.windows:
         raise UnfaithfulError(f"layer {layer} does not hand its arguments on to its attention")
-    if attention_mask is not None or unknown:
-        raise UnfaithfulError(f"layer {layer} passes to its attention what is not understood: {sorted(unknown)}")
+    check_understood(layer, attention_mask, others)
     window = packed_layout.windows[layer]
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     query, key, value = (states[0].transpose(0, 1) for states in (query, key, value))
