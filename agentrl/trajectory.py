@@ -197,6 +197,7 @@ class ToolCall:
         num_tokens: tokens the answer added to the trajectory.
         reward: what the tool itself gave for this call.
         turn: the model turn that made it, counted from 0.
+        started_s: seconds from the opening of the rollout's tools to the call.
     """
 
     name: str
@@ -208,6 +209,7 @@ class ToolCall:
     reward: float = 0.0
     turn: int = 0
     trajectory: int = 0
+    started_s: float = 0.0
 
 
 @dataclass(slots=True)
@@ -220,6 +222,8 @@ class Rollout:
         infra_failed: it failed for reasons outside the policy; it stays visible and is left out of statistics.
         seed: the seed its sampling was derived from.
         duration_s: wall-clock seconds from start to reward.
+        scored_text_sha256: of the UTF-8 of the text that the reward was shown (a lone surrogate as three bytes); None
+            where no reward function was asked.
     """
 
     trajectories: list[Trajectory]
@@ -232,6 +236,7 @@ class Rollout:
     infra_failed: bool = False
     seed: int = 0
     duration_s: float = 0.0
+    scored_text_sha256: str | None = None
 
     @property
     def reward(self) -> float:

@@ -20,7 +20,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 WORDS = {path.stem for path in PACKAGE.glob("*.py")} - {"__init__", "__main__", "api"}
 FLOORS = [
     {*WORDS, "config", "offload", "telemetry"},
-    {"algos", "chat", "data", "models"},
+    {"algos", "chat", "data", "estimates", "models"},
     {"engines", "tools", "interactions", "rewards", "backends", "store"},
     {"agent_loops", "weights", "compat"},
     {"rollouts"},  # runs agent loops

@@ -74,6 +74,7 @@ def tool_calls(
             reward=result.reward,
             turn=turn,
             trajectory=trajectory,
+            started_s=result.started_s,
         )
         for call, result, added in zip(calls, results, num_tokens, strict=True)
     ]

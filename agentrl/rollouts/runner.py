@@ -9,6 +9,7 @@ import time
 from collections.abc import Coroutine, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from agentrl.agent_loops.base import AgentLoop
@@ -127,6 +128,7 @@ class RolloutRunner:
             return
         if "score" not in rollout.rewards:  # a loop may have scored itself
             solution, extra = solution_view(rollout, self._chat.text, self._config.reward.include_tool_text)
+            rollout.scored_text_sha256 = sha256(solution.encode("utf-8", "surrogatepass")).hexdigest()
             extra_info = {"index": task.index, "prompt": list(task.messages), **task.extra_info, **extra}
             try:
                 scored = await self._reward(task.data_source, solution, task.ground_truth, extra_info)

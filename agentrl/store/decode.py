@@ -3,37 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, cast
 
 import pyarrow as pa
 
 from agentrl.messages import Message
 from agentrl.store.columns import python_values, sliced
-from agentrl.store.schema import JSON_OF_TASK, ROLLOUT, TASK
+from agentrl.store.schema import JSON_OF_TASK, ROLLOUT, SEALS, TASK
+from agentrl.store.stored import StoredRollout
 from agentrl.store.text import read_json
 from agentrl.task import Task
 from agentrl.trajectory import Author, Outcome, Rollout, Segment, Stop, ToolCall, Trajectory, TurnReward, VersionSpan
 
 Columns = Mapping[str, Sequence[Any]]
 """Values by column, one a row. Any: each column has its own type, which the schema says."""
-
-
-@dataclass(frozen=True, slots=True)
-class StoredRollout:
-    """One row: a rollout, and where it stood. What of it was not read has its default.
-
-    Attributes:
-        number: its place among the rollouts of its group, from 0.
-        advantages: for each trajectory one a token, or None where it was not trained on.
-    """
-
-    step: int
-    split: str
-    number: int
-    task: Task
-    rollout: Rollout
-    advantages: list[list[float] | None]
 
 
 def stored_rollouts(table: pa.Table) -> Iterator[StoredRollout]:
@@ -44,7 +27,7 @@ def stored_rollouts(table: pa.Table) -> Iterator[StoredRollout]:
     """
     arrays = {name: column.combine_chunks() for name, column in zip(table.column_names, table.columns, strict=True)}
     histories = _histories(arrays.pop("trajectories", None)) or [[]] * table.num_rows
-    columns = {name: python_values(array) for name, array in arrays.items()}
+    columns = {name: python_values(array) for name, array in arrays.items() if name != SEALS}
     places = zip(columns["step"], columns["split"], columns["rollout"], strict=True)
     rows = zip(places, _tasks(columns), _rollouts(columns), histories, strict=True)
     for place, task, rollout, history in rows:

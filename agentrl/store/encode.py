@@ -13,7 +13,8 @@ from agentrl.errors import DataError
 from agentrl.samples import Sample
 from agentrl.store.columns import arrow_array
 from agentrl.store.credited import Advantages, advantages_of
-from agentrl.store.schema import JSON_OF_TASK, SCHEMA, TASK
+from agentrl.store.schema import JSON_OF_TASK, SCHEMA, SEALS, TASK
+from agentrl.store.seal import seals
 from agentrl.store.text import write_json
 from agentrl.task import Task
 from agentrl.trajectory import Group, Rollout, Segment
@@ -54,8 +55,9 @@ def batches(step: int, split: str, groups: Sequence[Group], samples: Sequence[Sa
     """
     rows = _rows(step, split, groups, samples)
     while batch := list(islice(rows, ROWS_PER_BATCH)):
-        columns = [_column(field, [row.value(field.name) for row in batch], step) for field in SCHEMA]
-        yield pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+        fields = [field for field in SCHEMA if field.name != SEALS]
+        columns = [_column(field, [row.value(field.name) for row in batch], step) for field in fields]
+        yield pa.RecordBatch.from_arrays([*columns, seals(columns).cast(SCHEMA.field(SEALS).type)], schema=SCHEMA)
 
 
 def _column(field: pa.Field, values: list[Any], step: int) -> pa.Array:

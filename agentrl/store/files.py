@@ -11,9 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from agentrl.errors import DataError
-from agentrl.store.decode import StoredRollout, stored_rollouts
+from agentrl.store.decode import stored_rollouts
 from agentrl.store.query import FILTERS, Query
 from agentrl.store.schema import PROVENANCE_KEY, SCHEMA, VERSION, VERSION_KEY
+from agentrl.store.stored import StoredRollout
 from agentrl.store.text import original, writable
 
 

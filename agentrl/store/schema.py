@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
-VERSION = "1"
+VERSION = "2"
 VERSION_KEY = "agentrl.schema_version"
 PROVENANCE_KEY = "agentrl.provenance."
 
@@ -65,6 +65,7 @@ TOOL_CALL = pa.struct(
             "reward": _FLOAT,
             "turn": _INTEGER,
             "trajectory": _INTEGER,
+            "started_s": _FLOAT,
         }
     )
 )
@@ -89,12 +90,23 @@ ROLLOUT = {
     "infra_failed": pa.bool_(),
     "seed": pa.uint64(),
     "duration_s": _FLOAT,
+    "scored_text_sha256": _TEXT,
 }
 JSON_OF_TASK = {"messages", "ground_truth", "tools_kwargs", "interaction_kwargs", "extra_info"}
+SEALS = "seals"
+"""What `store.seal` makes of all the other columns."""
+
 PLACE = {"step": _INTEGER, "split": _TEXT, "rollout": _INTEGER}
 SCHEMA = pa.schema(
     _fields(
-        {**PLACE, **TASK, **ROLLOUT, "reward": _FLOAT, "trajectories": _list_of(TRAJECTORY)},
-        nullable=("agent_name", "error"),
+        {
+            **PLACE,
+            **TASK,
+            **ROLLOUT,
+            "reward": _FLOAT,
+            "trajectories": _list_of(TRAJECTORY),
+            SEALS: _list_of(pa.uint64()),
+        },
+        nullable=("agent_name", "error", "scored_text_sha256"),
     )
 )

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from agentrl.errors import DataError
 from agentrl.samples import Sample
-from agentrl.store.decode import StoredRollout
 from agentrl.store.encode import batches
 from agentrl.store.files import matching_rollouts, open_file, read_provenance, write_batches
 from agentrl.store.query import Bounds, Query, leaves
+from agentrl.store.stored import StoredRollout
 from agentrl.store.text import writable
 from agentrl.store.whole import remove_parts, whole_file
 from agentrl.trajectory import Group, Outcome, Stop

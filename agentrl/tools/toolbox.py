@@ -44,6 +44,7 @@ class ToolResult:
     duration_s: float = 0.0
     metrics: dict[str, object] = field(default_factory=dict)
     response: ToolResponse | None = None
+    started_s: float = 0.0
 
 
 class Toolbox:
@@ -131,6 +132,7 @@ class ToolSession:
         self._instances: dict[str, ToolInstance] = {}
         self.data = AgentData(task, list(task.messages), uuid4().hex)
         self._finished = False
+        self._opened = time.perf_counter()
         self.rewards: dict[str, float] = {}
 
     @property
@@ -143,8 +145,8 @@ class ToolSession:
         start = time.perf_counter()
         answer, outcome = await self._outcome(call)
         text = bounded(answer.text, self._toolbox.max_text_chars)
-        duration_s = time.perf_counter() - start
-        return ToolResult(text, outcome, answer.reward, duration_s, answer.metrics, answer.response)
+        duration_s, started_s = time.perf_counter() - start, start - self._opened
+        return ToolResult(text, outcome, answer.reward, duration_s, answer.metrics, answer.response, started_s)
 
     async def _outcome(self, call: ParsedCall) -> tuple[Answer, Outcome]:
         if call.error is not None:

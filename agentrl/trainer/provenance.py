@@ -1,14 +1,19 @@
-"""What the tokens of a stored trajectory mean nothing without: its tokenizer and its chat template, as hashes."""
+"""What a stored trajectory means little without: its tokenizer and chat template as hashes, tools, configuration."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import agentrl
+from agentrl.config.document import redacted
 from agentrl.config.model import ModelConfig
+from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
+from agentrl.messages import ToolSchema
 from agentrl.models.loading import load_tokenizer
 from agentrl.store import TrajectoryStore
 
@@ -16,9 +21,26 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 VOCABULARY, TEMPLATE = "tokenizer_sha256", "chat_template_sha256"
+CONFIG, TOOLS, MADE_BY = "config", "tools", "agentrl"
 
 
-def provenance(tokenizer: PreTrainedTokenizerBase) -> dict[str, str]:
+def provenance(tokenizer: PreTrainedTokenizerBase, config: RunConfig, tools: Sequence[ToolSchema]) -> dict[str, str]:
+    """What a file of trajectories is written with.
+
+    - `tokenizer_sha256`, `chat_template_sha256`: SHA-256 of the vocabulary and of the template, each as JSON
+    - `config`: the configuration as JSON, secrets redacted
+    - `tools`: the schemas of all tools as a JSON list, as chat templates are told of them
+    - `agentrl`: the version that wrote it
+    """
+    return {
+        **hashes(tokenizer),
+        CONFIG: json.dumps(redacted(config)),
+        TOOLS: json.dumps([schema.for_template() for schema in tools]),
+        MADE_BY: agentrl.__version__,
+    }
+
+
+def hashes(tokenizer: PreTrainedTokenizerBase) -> dict[str, str]:
     """SHA-256 of the vocabulary and of the chat template, each as JSON."""
     parts = {VOCABULARY: tokenizer.get_vocab(), TEMPLATE: tokenizer.chat_template}
     return {name: hashlib.sha256(json.dumps(part, sort_keys=True).encode()).hexdigest() for name, part in parts.items()}
@@ -32,7 +54,7 @@ def check_vocabulary(store: TrajectoryStore, folder: Path, model: ModelConfig) -
     """
     made_with = store.provenance(store.steps[0]).get(VOCABULARY)
     tokenizer = load_tokenizer(model)
-    if made_with and tokenizer and provenance(tokenizer)[VOCABULARY] != made_with:
+    if made_with and tokenizer and hashes(tokenizer)[VOCABULARY] != made_with:
         raise ConfigError(
             f"'trainer.saved_rollouts': those in '{folder}' were made with another tokenizer than that of model.path"
             f" '{model.path}'"

@@ -45,11 +45,16 @@ def open_records(
         if rollouts is None:
             yield Records(opened, health, 0, _no_text, began=began)
             return
-        folder, from_what = config.trainer.run_dir / TRAJECTORIES, provenance(rollouts.chat.tokenizer)
-        train, val = (TrajectoryStore(folder / split, split=split, provenance=from_what) for split in ("train", "val"))
+        train, val = (open_store(config, rollouts, split) for split in ("train", "val"))
         sampled = train if rollouts.train_tasks else None  # what is stored already is not stored again
         text_of = rollouts.chat.tokenizer.decode
         yield Records(opened, health, config.trainer.log_val_generations, text_of, sampled, val, began)
+
+
+def open_store(config: RunConfig, rollouts: RolloutParts, split: str) -> TrajectoryStore:
+    """Where the run keeps the rollouts of `split`, with what they were made by."""
+    made_with = provenance(rollouts.chat.tokenizer, config, rollouts.toolbox.schemas)
+    return TrajectoryStore(config.trainer.run_dir / TRAJECTORIES / split, split=split, provenance=made_with)
 
 
 def _keep_config(config: RunConfig) -> None:

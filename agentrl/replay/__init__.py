@@ -1,0 +1,1 @@
+"""Saved rollouts again, without a GPU: parsed, masked, scored, credited and compared."""
