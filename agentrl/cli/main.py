@@ -6,26 +6,18 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import agentrl
+from agentrl.cli.commands import COMMANDS
 from agentrl.errors import AgentRLError
 from agentrl.interrupts import ended_by_signals, exit_status
 from agentrl.registry import load_object
-
-COMMANDS = {
-    "train": ("train a policy", "agentrl.cli.train:train"),
-    "eval": ("roll out a model on the validation files and report what it achieves", "agentrl.cli.train:evaluate"),
-    "config": ("print every key with its default and what it means", "agentrl.cli.config:show"),
-    "export": ("write a checkpoint as a model's folder, a LoRA adapter merged in", "agentrl.cli.export:export"),
-}
-VERL_COMMANDS = ("train", "eval")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command. Exit status 2 is the user's mistake, said in one line; `--traceback` shows where."""
     options = parse(arguments)
-    return finish(lambda: load_object(COMMANDS[options.command][1])(options), options.traceback)
+    return finish(lambda: load_object(COMMANDS[options.command].target)(options), options.traceback)
 
 
 def finish(command: Callable[[], None], traceback: bool = False) -> int:
@@ -62,20 +54,11 @@ def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(prog="agentrl", description="Train language-model agents that use tools.")
     top.add_argument("--version", action="version", version=f"agentrl {agentrl.__version__}")
     commands = top.add_subparsers(dest="command", required=True, metavar="command")
-    for name, (summary, _) in COMMANDS.items():
-        command = commands.add_parser(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
-        command.add_argument("--traceback", action="store_true", help="show where a mistake was found")
-        if name == "export":
-            command.add_argument("checkpoint", type=Path, help="a checkpoint's folder, or a run's: then its latest")
-            command.add_argument("folder", type=Path, help="a new folder")
-            command.add_argument("--trust-remote-code", action="store_true", help="run code that the base ships with")
-            command.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), help="of an adapter merged in")
-            continue
-        command.add_argument("overrides", nargs="*", help="+experiment=NAME and key=value, in Hydra's grammar")
-        command.add_argument("--config-dir", "--config-path", type=Path, help="folder of your own YAML files")
-        if name in VERL_COMMANDS:
-            command.add_argument("--verl", action="store_true", help="keys, defaults and YAML files are verl's")
-            command.add_argument("--config-name", help="with --verl: YAML file in that folder, without its ending")
+    for name, command in COMMANDS.items():
+        summary = command.summary
+        words = commands.add_parser(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
+        words.add_argument("--traceback", action="store_true", help="show where a mistake was found")
+        command.arguments(words)
     return top
 
 

@@ -105,7 +105,7 @@ SCHEMA = pa.schema(
             **ROLLOUT,
             "reward": _FLOAT,
             "trajectories": _list_of(TRAJECTORY),
-            SEALS: _list_of(pa.uint64()),
+            SEALS: _list_of(pa.uint32()),
         },
         nullable=("agent_name", "error", "scored_text_sha256"),
     )
