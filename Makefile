@@ -7,7 +7,7 @@ READY  := $(VENV)/ready
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: quickstart test test-all check bench clean
+.PHONY: quickstart test test-all browser check bench clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -21,8 +21,14 @@ quickstart: $(READY)
 test: $(READY)
 	$(BIN)/python -m pytest
 
-test-all: $(READY)
+test-all: $(READY) browser
 	$(BIN)/python -m pytest -m 'slow and not gpu'
+
+# what the tests of the viewer click in; without it they fail under CI=true and are left out elsewhere
+browser:
+	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null \
+		|| { [ "$$(id -u)" = 0 ] && apt-get install -y chromium; } \
+		|| echo "no chromium, which the tests of the viewer click in: apt-get install chromium"
 
 check: $(READY)
 	$(BIN)/ruff check .

@@ -50,6 +50,10 @@ class Registry(Generic[T]):
         """Every name `get` answers to, aliases left out."""
         return sorted({*self._objects, *self._lazy, *self._entry_points()})
 
+    def is_builtin(self, name: str) -> bool:
+        """Whether `name` means what agentrl itself brings: nothing registered, installed or imported by its path."""
+        return name not in self._objects and self._aliases.get(name, name) in self._lazy
+
     def get(self, name: str) -> T:
         """The object called `name`.
 

@@ -20,16 +20,18 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 WORDS = {path.stem for path in PACKAGE.glob("*.py")} - {"__init__", "__main__", "api"}
 FLOORS = [
     {*WORDS, "config", "offload", "telemetry"},
-    {"algos", "chat", "data", "estimates", "models"},
+    {"algos", "audit", "chat", "data", "estimates", "models"},
     {"engines", "tools", "interactions", "rewards", "backends", "store"},
     {"agent_loops", "weights", "compat"},
     {"rollouts"},  # runs agent loops
     {"cluster"},
     {"trainer"},
-    {"api", "cli", "replay", "viewer"},
+    {"replay"},  # the viewer opens runs as it does
+    {"viewer"},
+    {"api", "cli"},
     {"__main__"},
 ]
-DOORS = {"agentrl.trainer.main_ppo"}  # of the command line; it stands where users of verl look for it
+DOORS = {f"agentrl.trainer.main_{name}" for name in ("ppo", "generation", "generation_server", "eval")}  # verl's names
 FLOOR = {part: number for number, parts in enumerate(FLOORS) for part in parts}
 HEAVY = {"torch", "transformers", "numpy", "pyarrow", "datasets", "hydra", "omegaconf", "tensorboard", "pandas"}
 OPTIONAL = {
@@ -94,6 +96,12 @@ def test_packages_on_one_floor_meet_only_through_base():
         and target.split(".")[2:3] != ["base"]
     ]
     assert beside == []
+
+
+def test_the_audit_shares_nothing_with_what_it_audits():
+    shared = [f"{source} -> {target}" for source, target in edges() if part(source) == "audit" != part(target)]
+    assert shared == []
+    assert any(part(source) == "audit" for source, _ in edges())
 
 
 def test_optional_libraries_are_imported_only_inside_functions_or_leaves():
@@ -167,6 +175,7 @@ def test_the_wheel_brings_configs_types_and_license(tmp_path):
     assert configs
     assert configs <= names
     assert {f"{path.relative_to(ROOT)}" for path in MODULES} <= names
+    assert {str(path.relative_to(ROOT)) for path in (PACKAGE / "viewer/static").iterdir()} <= names
     assert "agentrl/py.typed" in names
     assert any(name.endswith("licenses/LICENSE") for name in names)
     assert not any(name.startswith(("tests", "examples")) for name in names)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
+from agentrl.agent_loops.beginning import Beginning
 from agentrl.agent_loops.conversation import Bindings, Conversation
 from agentrl.agent_loops.limits import Limits
 from agentrl.agent_loops.recording import Recording, model_segment
@@ -54,6 +55,8 @@ class AgentLoop:
         roles: the roles it may append after a model turn; the chat template is checked for them at the start.
         uses_tools: whether it ever calls a tool; tools configured for a loop that does not are refused.
         conversation_class: what `open` makes: override its `opening` or `answer_messages` to word things differently.
+        beginning: where the task's conversation goes on from, in place of its prompt. A loop that keeps a state of its
+            own over turns cannot be continued so.
     """
 
     tool_format: ClassVar[str | None] = None
@@ -67,6 +70,7 @@ class AgentLoop:
         self.parser = parser
         self.config = config
         self.conversations: list[Conversation] = []
+        self.beginning: Beginning | None = None
 
     async def run(
         self,
@@ -99,7 +103,10 @@ class AgentLoop:
         """Begin a conversation: with the task's prompt, or with `messages` (a sub-agent's). Each is one trajectory."""
         limits = Limits.of(self.config, sampling, task.tool_options.max_tool_calls)
         bindings = Bindings(self.chat, self.parser, limits, generate, tools, interaction, sampling, self.conversations)
-        return self.conversation_class(bindings, task.messages if messages is None else messages)
+        conversation = self.conversation_class(bindings, task.messages if messages is None else messages)
+        if self.beginning is not None and messages is None:
+            conversation.resume_from(self.beginning)
+        return conversation
 
 
 async def _no_samples(token_ids: Sequence[int], sampling: SamplingParams, *, trajectory: int = 0) -> Completion:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from agentrl.agent_loops.beginning import Beginning
 from agentrl.agent_loops.limits import Limits
 from agentrl.agent_loops.recording import model_segment
 from agentrl.agent_loops.tool_calls import (
@@ -154,6 +155,19 @@ class Conversation:
         successor._num_turns, successor._num_user_turns = self._num_turns, self._num_user_turns
         successor._told_no_calls_left = self._told_no_calls_left
         return successor
+
+    def resume_from(self, beginning: Beginning) -> None:
+        """Stand where a saved rollout stood before a model turn, in place of the prompt; limits count on from there."""
+        messages = beginning.messages_after(len(self.trajectory.messages))
+        self.trajectory = Trajectory(beginning.segments, messages)
+        self.tool_calls, self.turn_rewards = list(beginning.tool_calls), list(beginning.turn_rewards)
+        self._num_turns = beginning.num_turns
+        self._num_user_turns = sum(segment.author is Author.USER for segment in beginning.segments)
+        last = [call for call in self.tool_calls if call.turn == beginning.num_turns - 1]
+        if (num_left := self._num_calls_left) is not None:
+            num_run = sum(call.outcome is not Outcome.LIMIT_ERROR for call in last)
+            self._told_no_calls_left = len(last) > num_left + num_run
+        self._stop_if(self._num_tokens_left <= 0, Stop.MAX_RESPONSE_TOKENS)
 
     def rollout(self) -> Rollout:
         """The attempt so far: every conversation that its loop opened, ended as this one did."""

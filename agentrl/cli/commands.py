@@ -33,6 +33,17 @@ def _verl_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--config-name", help="with --verl: YAML file in that folder, without its ending")
 
 
+def _eval_arguments(parser: ArgumentParser) -> None:
+    _verl_arguments(parser)
+    parser.add_argument("--from", dest="saved", metavar="RUN[@STEP]", help="saved rollouts in place of a model")
+    parser.add_argument("--responses", type=Path, metavar="FILE", help="rows with texts to score, in place of a model")
+    parser.add_argument("--reward", metavar="FILE.py:FUNCTION", help="with either: scores anew")
+    parser.add_argument("--split", choices=("train", "val"), help="with --from: val, where there is one")
+    parser.add_argument("--tokenizer", help="with --from and --reward: in place of the run's own")
+    parser.add_argument("--response-key", metavar="COLUMN", help="with --responses: its texts; responses by default")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="with either: where figures go")
+
+
 def _export_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("checkpoint", type=Path, help="a checkpoint's folder, or a run's: then its latest")
     parser.add_argument("folder", type=Path, help="a new folder")
@@ -40,11 +51,60 @@ def _export_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), help="of an adapter merged in")
 
 
+def _replay_arguments(parser: ArgumentParser) -> None:
+    words = "RUN (PATH or PATH@STEP), modes, key=value over the kept configuration; none lists the modes"
+    parser.add_argument("overrides", nargs="*", metavar="RUN MODE...", help=words)
+    parser.add_argument("--split", choices=("train", "val"), help="whose rollouts; train where there are some")
+    parser.add_argument("--reward", action="append", default=[], help="file.py:function or a built-in; repeatable")
+    parser.add_argument("--tokenizer", help="folder or name in place of the run's own")
+    parser.add_argument("--unrecorded", choices=("error", "stub", "live"), default="error", help="calls not recorded")
+    parser.add_argument("--out", type=Path, help="folder for new rollouts")
+    parser.add_argument("--k", default="1,2,4,8", help="of pass@k and pass^k")
+    parser.add_argument("--level", default="0.95", help="of all intervals")
+    parser.add_argument("--json", type=Path, help="write everything there; - is the standard output")
+    parser.add_argument("--html", type=Path, help="write one page there")
+
+
+def _view_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("run", metavar="RUN", help="a run's folder, finished or under way")
+    parser.add_argument("other", metavar="OTHER", nargs="?", help="another, to see both side by side")
+    parser.add_argument("--port", type=int, help="of 127.0.0.1; by default a free one")
+    parser.add_argument("--open", action="store_true", help="open the page in the browser")
+    parser.add_argument("--tokenizer", metavar="FOLDER", help="one with a tokenizer.json, in place of the run's own")
+
+
+def _import_rollouts_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("source", type=Path, help="a file, or a folder of them: .jsonl, .json, .parquet")
+    parser.add_argument("folder", type=Path, help="a new folder, laid out like a run's")
+    parser.add_argument("--format", choices=("verl", "messages", "trl"), help="by default what the first rows say")
+    parser.add_argument("--split", choices=("train", "val"), default="train", help="what they were rolled out for")
+    parser.add_argument("--skip-bad-rows", action="store_true", help="leave out what cannot be read, and list it")
+    words = "with trl: a column of a reward function; repeatable; by default every column of numbers"
+    parser.add_argument("--reward-column", action="append", default=[], metavar="NAME", help=words)
+
+
+def _export_rollouts_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("run", metavar="RUN", help="PATH or PATH@STEP, as for replay")
+    parser.add_argument("file", type=Path, help="messages and pairs are .jsonl, verl is .parquet")
+    words = "dialogues to imitate, preferred and rejected answers, or the tasks in verl's columns"
+    parser.add_argument("--format", choices=("messages", "pairs", "verl"), required=True, help=words)
+    parser.add_argument("--split", choices=("train", "val"), help="whose rollouts; train where there are some")
+    parser.add_argument("--min-reward", type=float, metavar="R", help="take rollouts of at least this reward")
+    words = "with pairs: a group's best against its worst (default), or every two that differ"
+    parser.add_argument("--pairs", choices=("best", "all"), help=words)
+    parser.add_argument("--margin", type=float, metavar="M", help="with pairs: by how much rewards differ at least")
+
+
 COMMANDS = {
     "train": Command("train a policy", "agentrl.cli.train:train", _verl_arguments),
     "eval": Command(
-        "roll out a model on the validation files and report what it achieves",
+        "report what a model achieves on the validation files, or what saved rollouts did",
         "agentrl.cli.train:evaluate",
+        _eval_arguments,
+    ),
+    "generate": Command(
+        "roll out every row of the training files once and keep the rollouts, without training",
+        "agentrl.cli.generate:generate",
         _verl_arguments,
     ),
     "config": Command("print every key with its default and what it means", "agentrl.cli.config:show", _run_arguments),
@@ -52,5 +112,21 @@ COMMANDS = {
         "write a checkpoint as a model's folder, a LoRA adapter merged in",
         "agentrl.cli.export:export",
         _export_arguments,
+    ),
+    "replay": Command(
+        "look at saved rollouts again: audit, rescore, compare and more", "agentrl.cli.replay:replay", _replay_arguments
+    ),
+    "view": Command(
+        "show a run in the browser: curves, rollouts and conversations", "agentrl.cli.view:view", _view_arguments
+    ),
+    "import-rollouts": Command(
+        "read rollouts that verl, TRL or a log of messages kept",
+        "agentrl.cli.rollouts:import_",
+        _import_rollouts_arguments,
+    ),
+    "export-rollouts": Command(
+        "write saved rollouts as dialogues, preference pairs or tasks",
+        "agentrl.cli.rollouts:export",
+        _export_rollouts_arguments,
     ),
 }

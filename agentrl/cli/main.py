@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 
@@ -20,11 +22,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return finish(lambda: load_object(COMMANDS[options.command].target)(options), options.traceback)
 
 
-def finish(command: Callable[[], None], traceback: bool = False) -> int:
-    """Run a command to its exit status."""
+def finish(command: Callable[[], int | None], traceback: bool = False) -> int:
+    """Run a command to its exit status, which it may answer; 0 where it answers none."""
     try:
         with ended_by_signals():
-            command()
+            return command() or 0
     except AgentRLError as error:
         if traceback:
             raise
@@ -43,7 +45,11 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """The options; overrides may stand before, between and after flags."""
     options, rest = parser().parse_known_args(arguments)
     if unknown := [word for word in rest if word.startswith("-") or "overrides" not in options]:
-        parser().error(f"unrecognized arguments: {' '.join(unknown)}")
+        words = argparse.ArgumentParser()
+        COMMANDS[options.command].arguments(words)
+        near = difflib.get_close_matches(unknown[0], re.findall(r"--[\w-]+", words.format_usage()), n=1)
+        hint = f" (did you mean '{near[0]}'?)" if near else ""
+        parser().error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
     if rest:
         options.overrides += rest
     return options

@@ -84,10 +84,10 @@ def train(options: argparse.Namespace, rest: Sequence[str]) -> None:
 
 def _under(values: Mapping[str, object], above: Mapping[str, object]) -> dict[str, object]:
     """What stays of `values` below other ones: --kl_coef takes the place of KL_LOSS_COEF and USE_KL_LOSS."""
-    from agentrl.compat.verl_keys.table import targets
+    from agentrl.compat.verl_keys.table import PPO
 
-    hidden = set().union(*map(targets, above))
-    return {key: value for key, value in values.items() if not targets(key) or not targets(key) <= hidden}
+    hidden = set().union(*map(PPO.targets, above))
+    return {key: value for key, value in values.items() if not PPO.targets(key) or not PPO.targets(key) <= hidden}
 
 
 def _with_data(values: dict[str, object]) -> dict[str, object]:

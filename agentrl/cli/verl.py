@@ -14,55 +14,57 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from agentrl.cli.compose import parse_overrides
-from agentrl.compat.verl_keys.table import DEFAULTS
+from agentrl.compat.verl_keys.table import PPO, KeyTable
 from agentrl.compat.verl_keys.translate import flattened, in_verls_words, nested, translate
 from agentrl.config import RunConfig, validate_config
 from agentrl.config.rules import idle_options
 from agentrl.errors import ConfigError, suggestion
 
-_BASES = ("ppo_trainer", "_self_")
 
-
-def read_verl(overrides: Sequence[str], folder: Path | None = None, name: str | None = None) -> dict[str, object]:
+def read_verl(
+    overrides: Sequence[str], folder: Path | None = None, name: str | None = None, table: KeyTable = PPO
+) -> dict[str, object]:
     """What `a.b=c` overrides, over a YAML file of verl's, say: nested, interpolations resolved.
 
     Args:
         overrides: in Hydra's grammar; a leading `+` or `++` is allowed and means nothing here.
         folder, name: of a YAML file, as in Hydra's --config-path and --config-name.
+        table: the keys of the program they are said to.
 
     Raises:
         ConfigError: they cannot be read.
     """
     try:
         parsed = parse_overrides(overrides)
-        said = OmegaConf.merge(_file(folder, name), *map(_override, parsed))
-        whole = OmegaConf.to_container(OmegaConf.merge(nested(DEFAULTS), said), resolve=True)
-        keys = dict(flattened(cast("dict[str, object]", OmegaConf.to_container(said))))
+        said = OmegaConf.merge(_file(folder, name, table.base), *map(_override, parsed))
+        whole = OmegaConf.to_container(OmegaConf.merge(nested(table.defaults), said), resolve=True)
+        keys = dict(flattened(cast("dict[str, object]", OmegaConf.to_container(said)), table))
     except (HydraException, OmegaConfBaseException, YAMLError) as error:
         raise ConfigError(" ".join(str(error).split())) from None
-    values = dict(flattened(cast("dict[str, object]", whole)))
+    values = dict(flattened(cast("dict[str, object]", whole), table))
     return nested({key: value for key, value in values.items() if any(part in keys for part in _upwards(key))})
 
 
-def verl_config(values: Mapping[str, object], check: Callable[[RunConfig], object]) -> RunConfig:
+def verl_config(values: Mapping[str, object], check: Callable[[RunConfig], object], table: KeyTable = PPO) -> RunConfig:
     """agentrl's configuration for verl's nested keys, checked; what has no meaning here is said on stderr, by reason.
 
     Args:
         check: the rules of what is to be done.
+        table: the keys of the program they are said to.
 
     Raises:
         ConfigError: it cannot be honoured; in the words of the keys that were given.
     """
-    draft = translate(values)
+    draft = translate(values, table)
     try:
         for key, line in idle_options(validate_config(nested(draft.values))).items():
             draft.values.pop(key, None)  # verl's commands give many an option that changes nothing
             if draft.said_as.get(key) in draft.given:
-                draft.notices.append(in_verls_words(line, draft.said_as))
+                draft.notices.append(in_verls_words(line, draft.said_as, table))
         config = validate_config(nested(draft.values))
         check(config)
     except ConfigError as error:
-        raise ConfigError(in_verls_words(str(error), draft.said_as)) from None
+        raise ConfigError(in_verls_words(str(error), draft.said_as, table)) from None
     for notice in draft.lines():
         print(f"agentrl: notice: {notice}", file=sys.stderr)
     return config
@@ -83,11 +85,11 @@ def _override(override):  # type: ignore[no-untyped-def]  # Hydra's Override; hy
     return OmegaConf.create(nested({key: override.value()}))
 
 
-def _file(folder: Path | None, name: str | None) -> DictConfig:
-    """The YAML file's own keys; what it builds on must be verl's PPO defaults, which are in the table."""
-    if folder is None and name in (None, "ppo_trainer"):
+def _file(folder: Path | None, name: str | None, base_name: str) -> DictConfig:
+    """The YAML file's own keys; what it builds on must be verl's own file, whose defaults are in the table."""
+    if folder is None and name in (None, base_name):
         return OmegaConf.create({})
-    path = ((folder or Path("config")) / (name or "ppo_trainer")).with_suffix(".yaml")
+    path = ((folder or Path("config")) / (name or base_name)).with_suffix(".yaml")
     if not path.is_file():
         names = [file.stem for file in path.parent.glob("*.yaml")]
         raise ConfigError(f"there is no file '{path}': {suggestion(path.stem, names)}")
@@ -95,7 +97,7 @@ def _file(folder: Path | None, name: str | None) -> DictConfig:
     if not isinstance(content, DictConfig):
         raise ConfigError(f"{path}: expected keys and values")
     for base in content.pop("defaults", []):
-        if base not in _BASES:
-            raise ConfigError(f"{path}: builds on '{base}'; only ppo_trainer is known here")
+        if base not in (base_name, "_self_"):
+            raise ConfigError(f"{path}: builds on '{base}'; only {base_name} is known here")
     content.pop("hydra", None)
     return content

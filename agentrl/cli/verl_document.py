@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from agentrl.cli.short_form import SHORT
-from agentrl.compat.verl_keys.rows import UNSET, Fixed, Hint, Mapped
-from agentrl.compat.verl_keys.table import ROWS
+from agentrl.compat.verl_keys.evaluation import EVALUATION
+from agentrl.compat.verl_keys.generation import GENERATION, SERVER
+from agentrl.compat.verl_keys.rows import UNSET, Fixed, Hint, Mapped, Row
+from agentrl.compat.verl_keys.table import PPO
 
 _OPENING = """\
 # Coming from verl
@@ -73,32 +76,72 @@ variable for the flag; a flag wins over the environment, a key over both. GRPO; 
 """
 
 
+_GENERATION = """\
+## Generating and scoring responses
+
+```sh
+python3 -m agentrl.trainer.main_generation data.path=test.parquet data.n_samples=4 data.output_path=out.parquet \\
+    model.path=MODEL rollout.temperature=1.0 rollout.response_length=1024
+python3 -m agentrl.trainer.main_eval data.path=out.parquet custom_reward_function.path=reward.py
+```
+
+The first is `agentrl generate --verl`, and `main_generation_server` is the same; a command that says `data.train_files`
+or `actor_rollout_ref.*` is read as the server's. Beside `out.parquet` the rollouts lie with their tokens in `out/`, a
+run's folder, and the same command goes on where it was stopped. Agents, tools and a reward work as in training:
+agentrl's keys for them may stand in the command. Figures of `main_eval` have intervals, and `out.eval.json` holds all
+of them ([evaluate.md](evaluate.md)).
+
+### main_generation
+
+What is not named is as in training, where it stands under `actor_rollout_ref`.
+"""
+
+_EVALUATION = """\
+### main_eval
+
+A key that begins with two dashes is a flag of `agentrl eval`.
+"""
+
+
 def document() -> str:
     """The whole page."""
-    return "\n".join([_OPENING, *_mapped(), *_hints(), *_refused(), _SHORT, *_short_form()])
+    return "\n".join([_OPENING, *_classes(PPO.rows, "##"), *_generation(), _SHORT, *_short_form()])
 
 
-def _mapped() -> Iterator[str]:
-    yield "## Mapped\n\nverl's defaults are applied where the table names one; `null` leaves agentrl's.\n"
-    rows = [row for row in ROWS if isinstance(row, Mapped)]
+def _generation() -> Iterator[str]:
+    yield _GENERATION
+    yield from _classes([row for row in GENERATION.rows if not _in_training(row)], "####")
+    yield "### main_generation_server\n\nAs in training, but:\n"
+    yield from _classes([row for row in SERVER.rows if not _in_training(row)], "####")
+    yield _EVALUATION
+    yield from _classes(EVALUATION.rows, "####")
+
+
+def _in_training(row: Row) -> bool:
+    """Whether the PPO table says it already, of the same key or of that key under its own section."""
+    return any(replace(row, key=key) == PPO.by_key.get(key) for key in (row.key, f"actor_rollout_ref.{row.key}"))
+
+
+def _classes(rows: Sequence[Row], level: str) -> Iterator[str]:
+    """The tables of the three classes; one that is empty is left out."""
+    mapped = [row for row in rows if isinstance(row, Mapped)]
+    yield f"{level} Mapped\n\nverl's defaults are applied where the table names one; `null` leaves agentrl's.\n"
     yield from _table(
         ("verl", "agentrl", "verl's default", "note"),
-        [(_code(row.key), ", ".join(map(_code, row.names)), _default(row), row.note) for row in rows],
+        [(_code(row.key), ", ".join(map(_code, row.names)), _default(row), row.note) for row in mapped],
     )
-
-
-def _hints() -> Iterator[str]:
-    yield "## No meaning here\n\n`x.*` is every key under `x` that is not named elsewhere.\n"
-    yield from _table(("verl", "why"), [(_code(row.key), row.why) for row in ROWS if isinstance(row, Hint)])
-
-
-def _refused() -> Iterator[str]:
-    yield "## Refused, but for these values\n"
-    rows = [row for row in ROWS if isinstance(row, Fixed)]
-    yield from _table(
-        ("verl", "allowed", "instead"),
-        [(_code(row.key), ", ".join(_code(_value(value)) for value in row.allowed), row.instead) for row in rows],
-    )
+    if hints := [row for row in rows if isinstance(row, Hint)]:
+        yield f"{level} No meaning here\n\n`x.*` is every key under `x` that is not named elsewhere.\n"
+        yield from _table(("verl", "why"), [(_code(row.key), row.why) for row in hints])
+    if refused := [row for row in rows if isinstance(row, Fixed)]:
+        yield f"{level} Refused, but for these values\n"
+        yield from _table(
+            ("verl", "allowed", "instead"),
+            [
+                (_code(row.key), ", ".join(_code(_value(value)) for value in row.allowed), row.instead)
+                for row in refused
+            ],
+        )
 
 
 def _short_form() -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, JsonValue, PositiveInt
@@ -45,3 +46,5 @@ class DataConfig(Section):
     """Use only the first so many validation rows; -1 uses all."""
     apply_chat_template_kwargs: dict[str, JsonValue] = {}
     """Extra variables for the chat template, such as enable_thinking."""
+    output_path: Path | None = None
+    """Generation: Parquet file of the rows with a column `responses`, the texts of their rollouts."""

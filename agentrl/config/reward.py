@@ -8,6 +8,9 @@ from pydantic import JsonValue, PositiveFloat
 
 from agentrl.config.base import Section
 
+NO_REWARD = "none"
+"""What `reward.name` says where rollouts are generated without a score."""
+
 
 class CustomRewardConfig(Section):
     """A reward function from the user's file."""
@@ -24,7 +27,7 @@ class RewardConfig(Section):
     """What a rollout is worth."""
 
     name: str = "auto"
-    """A built-in reward (exact_match, gsm8k), or auto to choose by the row's data_source."""
+    """A built-in reward (exact_match, gsm8k), auto to choose by the row's data_source, or none to generate unscored."""
     custom_reward_function: CustomRewardConfig = CustomRewardConfig()
     """The user's own function; takes the place of `name`."""
     include_tool_text: bool = False

@@ -82,8 +82,8 @@ class RolloutConfig(Section):
     """What samples: the embedded torch engine, SGLang, or a script (tests and examples)."""
     n: PositiveInt = 1
     """Rollouts a task: the size of a group."""
-    temperature: PositiveFloat = 1.0
-    """Sampling temperature in training."""
+    temperature: NonNegativeFloat = 1.0
+    """Sampling temperature in training and generation; 0 is greedy, which only generation can be."""
     top_p: float = Field(default=1.0, gt=0, le=1)
     """Nucleus sampling; changes the behaviour distribution, so training refuses anything below 1."""
     top_k: TopK = -1

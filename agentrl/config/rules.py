@@ -6,16 +6,18 @@ from collections.abc import Iterator
 from functools import partial
 
 from agentrl.config.base import Section
+from agentrl.config.reward import NO_REWARD
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
 
 _TORCH_ENGINE = ("device", "dtype", "max_num_seqs", "max_kv_tokens", "deterministic")
+_TRUNCATIONS = ("top_p", "top_k", "min_p")
 _RATIO_OPTIONS = ("clip_ratio", "clip_ratio_low", "clip_ratio_high", "clip_ratio_c", "use_kl_loss")
 
 
 _NOT_IN_MODE = {  # how long and how often may stay: a mode is put behind the command of a whole run
-    "val_only": ("stop_when", "save_best", "profile_steps"),
-    "rollout_only": ("stop_when", "save_best", "log_val_generations"),
+    "val_only": ("stop_when", "save_best", "profile_steps", "resume_from_path"),
+    "rollout_only": ("stop_when", "save_best", "log_val_generations", "resume_from_path"),
 }
 
 
@@ -37,6 +39,14 @@ def check_evaluation(config: RunConfig) -> None:
     """The rules that hold for evaluation alone."""
     if not config.data.val_files:
         raise ConfigError("'data.val_files' must be given")
+    if config.reward.name == NO_REWARD:
+        raise ConfigError("'reward.name=none' leaves nothing to evaluate: `agentrl generate` rolls out without a score")
+
+
+def check_generation(config: RunConfig) -> None:
+    """The rules that hold for generation alone; what only training looks at may be said, and is not looked at."""
+    if problems := list(_wrong_in_generation(config)):
+        raise ConfigError("\n".join(problems))
 
 
 def idle_options(config: RunConfig) -> dict[str, str]:
@@ -107,7 +117,11 @@ def _idle(config: RunConfig) -> Iterator[str]:
         yield from _unused("rollout.val_kwargs", rollout.val_kwargs, every, "'data.val_files'")
     if not data.val_files:
         yield from _unused("trainer", trainer, ("save_best",), "'data.val_files'")
+    if trainer.mode != "rollout_only":
+        yield from _unused("data", data, ("output_path",), "'trainer.mode=rollout_only', which is `agentrl generate`")
     yield from _unused("trainer", trainer, _NOT_IN_MODE.get(trainer.mode, ()), "'trainer.mode=train'")
+    if trainer.resume_mode != "path":
+        yield from _unused("trainer", trainer, ("resume_from_path",), "'trainer.resume_mode=path'")
     if trainer.mode != "train_only":
         yield from _unused("trainer", trainer, ("saved_rollouts",), "'trainer.mode=train_only'")
 
@@ -132,6 +146,8 @@ def _wrong(config: RunConfig) -> Iterator[str]:
         yield f"'data.dataset_weights' must hold one a train file, {num_files}, not {num_weights}"
     if config.rollout.engine == "scripted" and config.rollout.script_path is None:
         yield "'rollout.engine=scripted' needs 'rollout.script_path'"
+    if (output := config.data.output_path) and output.suffix != ".parquet":
+        yield f"'data.output_path' must name a Parquet file, not '{output}'"
     if config.rollout.val_kwargs.n > 1 and not config.rollout.val_kwargs.do_sample:
         yield "'rollout.val_kwargs.n' above 1 repeats one greedy rollout: set 'rollout.val_kwargs.do_sample=true'"
 
@@ -142,18 +158,38 @@ def _wrong_in_training(config: RunConfig, groups_of_one: bool) -> Iterator[str]:
         yield "'data.train_files' must be given"
     if config.algorithm.name == "grpo" and rollout.n < 2 and trainer.mode == "train" and not groups_of_one:
         yield "'rollout.n=1' gives every group advantage 0 under grpo: set 'rollout.n' to 2 or more"
-    for option in ("top_p", "top_k", "min_p"):
+    for option in _TRUNCATIONS:
         if _given(rollout, option):
             yield f"'rollout.{option}' changes the distribution that is sampled: training on it would be biased"
+    if not rollout.temperature and trainer.mode == "train":
+        yield "'rollout.temperature=0' is greedy: siblings would all be the same, and nothing be learnt from them"
+    if config.reward.name == NO_REWARD and trainer.mode != "rollout_only":
+        yield "'reward.name=none' is for `agentrl generate`: training and validation need a score"
     if trainer.stop_when and not (config.data.val_files and trainer.test_freq):
         yield "'trainer.stop_when' needs 'data.val_files' and 'trainer.test_freq' above 0"
     if trainer.log_val_generations and not (config.data.val_files and set(trainer.logger) - {"console"}):
         yield "'trainer.log_val_generations' needs 'data.val_files' and a logger other than console"
+    if trainer.resume_mode == "path" and trainer.resume_from_path is None:
+        yield "'trainer.resume_mode=path' needs 'trainer.resume_from_path', a checkpoint's folder"
     mini_batch = config.actor.ppo_mini_batch_size
     if mini_batch and config.data.train_batch_size % mini_batch:
         yield f"'actor.ppo_mini_batch_size={mini_batch}' must divide 'data.train_batch_size'"
     if not config.actor.use_dynamic_bsz and config.actor.ppo_micro_batch_size_per_gpu is None:
         yield "'actor.use_dynamic_bsz=false' needs 'actor.ppo_micro_batch_size_per_gpu'"
+
+
+def _wrong_in_generation(config: RunConfig) -> Iterator[str]:
+    rollout, data = config.rollout, config.data
+    if not data.train_files:
+        yield "'data.train_files' must be given: its rows are rolled out, each once"
+    if data.dataset_weights:
+        yield "'data.dataset_weights' has no effect in generation: each row is rolled out once"
+    if config.algorithm.name == "sft":
+        yield "'algorithm.name=sft' has no live rollouts: leave it out"
+    if not rollout.temperature:
+        yield from _unused("rollout", rollout, _TRUNCATIONS, "'rollout.temperature' above 0")
+        if rollout.n > 1:
+            yield "'rollout.n' above 1 repeats one greedy rollout: set 'rollout.temperature' above 0"
 
 
 def _wrong_in_mode(config: RunConfig) -> Iterator[str]:

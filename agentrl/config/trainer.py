@@ -13,6 +13,14 @@ LoggerName = Literal["console", "jsonl", "tensorboard", "wandb", "mlflow", "trac
 Loggers = Annotated[tuple[LoggerName, ...], BeforeValidator(one_or_many)]
 
 
+def _ours(mode: object) -> object:
+    """verl's name for a mode is taken as well."""
+    return "path" if mode == "resume_path" else mode
+
+
+ResumeMode = Annotated[Literal["auto", "disable", "path"], BeforeValidator(_ours)]
+
+
 class StopWhen(Section):
     """Ends the run as soon as a validation metric is good enough."""
 
@@ -43,8 +51,10 @@ class TrainerConfig(Section):
     """Steps; takes the place of total_epochs."""
     stop_when: StopWhen | None = None
     """End earlier, when validation says so."""
-    resume_mode: Literal["auto", "disable"] = "auto"
-    """auto goes on from the run's latest checkpoint where there is one; disable refuses a folder that holds a run."""
+    resume_mode: ResumeMode = "auto"
+    """auto: from the newest whole checkpoint, if any; path: from resume_from_path; disable: never in a run's folder."""
+    resume_from_path: Path | None = None
+    """Checkpoint to go on from under resume_mode=path, of this run (later steps are dropped) or of another."""
     max_staleness: Literal[0] = 0
     """Policy versions a group may lag behind; 0 is on-policy."""
     max_concurrent_rollouts: PositiveInt = 1024
@@ -55,6 +65,8 @@ class TrainerConfig(Section):
     """Validate every so many steps; 0 only at the end, if at all."""
     save_freq: NonNegativeInt = 0
     """Save a checkpoint every so many steps; 0 only at the end."""
+    max_checkpoints_to_keep: PositiveInt | None = None
+    """Checkpoints to keep, the newest, and the best if it is older; null keeps all."""
     save_best: str | None = None
     """Validation metric, such as val/success: the step where it is highest is kept as checkpoints/best."""
     logger: Loggers = ("console", "jsonl")

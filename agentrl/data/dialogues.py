@@ -32,11 +32,20 @@ def load_dialogues(files: Sequence[str], config: DataConfig, *, max_samples: int
     """
 
     def read(row: Row, position: int, rows: Rows) -> Dialogue:
-        messages = read_messages(required(row, "messages", "a list of messages"), "messages")
-        _check_order(messages)
-        return Dialogue(with_system(messages, config.system_prompt), _tools(row.get("tools")))
+        return read_dialogue(row, config.system_prompt)
 
     return load_table(files, read, max_samples)
+
+
+def read_dialogue(row: Row, system_prompt: str | None = None) -> Dialogue:
+    """The dialogue of a row.
+
+    Raises:
+        FieldError: it holds none that can be imitated.
+    """
+    messages = read_messages(required(row, "messages", "a list of messages"), "messages")
+    _check_order(messages)
+    return Dialogue(with_system(messages, system_prompt), _tools(row.get("tools")))
 
 
 def _check_order(messages: list[Message]) -> None:

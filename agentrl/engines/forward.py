@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Protocol
 
 import numpy as np
@@ -115,7 +116,7 @@ class PagedRunner:
     def _forward(self, layouts: Sequence[_Layout], **options: int) -> Tensor:
         cells = np.concatenate([layout.tokens for layout in layouts], axis=1)
         ids_M, positions_M, write_M = torch.from_numpy(cells).to(self._device).unbind(0)
-        grids = [layout.grid(self._device) for layout in layouts]
+        grids = [grid for layout in layouts for grid in layout.grids(self._device)]
         starts = np.cumsum([0, *(layout.tokens.shape[1] for layout in layouts[:-1])])
         copies = np.concatenate(
             [layout.copies + np.array([[start], [0]]) for layout, start in zip(layouts, starts, strict=True)], axis=1
@@ -141,6 +142,7 @@ class _Layout:
         blocks: [R, N], to read.
         cells: [M], the cell of each token; None when it is its own number.
         copies: [2, X], which token's KV goes to which place besides.
+        runs: how many rows, one after the other, read how many blocks.
     """
 
     tokens: IntArray
@@ -148,12 +150,17 @@ class _Layout:
     blocks: IntArray
     cells: IntArray | None
     copies: IntArray
+    runs: Sequence[tuple[int, int]]
 
-    def grid(self, device: torch.device) -> Grid:
-        """The same on the model's device."""
+    def grids(self, device: torch.device) -> Iterator[Grid]:
+        """The same on the model's device, a grid a run."""
         cells = None if self.cells is None else torch.from_numpy(self.cells).to(device)
         positions, blocks = (torch.from_numpy(array).to(device) for array in (self.positions, self.blocks))
-        return Grid(self.tokens.shape[1], positions, blocks, cells)
+        first = 0
+        for num_rows, width in self.runs:
+            rows = slice(first, first := first + num_rows)
+            num_tokens = positions[rows].numel() if cells is None else len(cells)
+            yield Grid(num_tokens, positions[rows], blocks[rows, :width], cells)
 
 
 def _lay_out(rows: Sequence[Row], shape: Shape) -> _Layout:
@@ -165,7 +172,8 @@ def _lay_out(rows: Sequence[Row], shape: Shape) -> _Layout:
     num_columns = shape.columns if shape.fixed else max(row.end - row.start for row in rows)
     cells = np.zeros((3, num_rows, num_columns), dtype=np.int64)
     starts_lengths = np.zeros((2, num_rows, 1), dtype=np.int64)
-    blocks_RN = np.zeros((num_rows, max(num_blocks_for(row.end) for row in rows)), dtype=np.int64)
+    runs = _runs(rows, shape, num_rows)
+    blocks_RN = np.zeros((num_rows, max(width for _, width in runs)), dtype=np.int64)
     for number, row in enumerate(rows):
         length, held = row.end - row.start, num_blocks_for(row.end)
         starts_lengths[:, number, 0] = row.start, length
@@ -181,7 +189,27 @@ def _lay_out(rows: Sequence[Row], shape: Shape) -> _Layout:
     lengths = starts_lengths[1, :, 0]
     first_tokens = np.arange(num_rows) * num_columns if chosen is None else np.cumsum(lengths) - lengths
     copies = _copies(rows, first_tokens)
-    return _Layout(tokens if chosen is None else tokens[:, chosen], cells[1], blocks_RN, chosen, copies)
+    return _Layout(tokens if chosen is None else tokens[:, chosen], cells[1], blocks_RN, chosen, copies, runs)
+
+
+def _runs(rows: Sequence[Row], shape: Shape, num_rows: int) -> list[tuple[int, int]]:
+    """How many rows, one after the other, read how many blocks; unused rows read along with the last ones.
+
+    A sum over more keys is added up in another order, though the further ones weigh nothing (from some 200 keys on).
+    So where shapes are fixed, how many a row reads follows from its own length alone.
+    """
+    if not shape.fixed:
+        return [(num_rows, max(num_blocks_for(row.end) for row in rows))]
+    runs = [(len(list(alike)), width) for width, alike in groupby(fixed_width(row.end) for row in rows)]
+    (num_last, width) = runs[-1]
+    return [*runs[:-1], (num_last + num_rows - len(rows), width)]
+
+
+def fixed_width(num_tokens: int) -> int:
+    """Blocks that are read for `num_tokens`: 4, 8, 12, 16, 24, 32, 48, ... so that few widths occur side by side."""
+    num_blocks = num_blocks_for(num_tokens)
+    step = 1 << max(2, (num_blocks - 1).bit_length() - 2)
+    return -(-num_blocks // step) * step
 
 
 def _copies(rows: Sequence[Row], first_tokens: IntArray) -> IntArray:

@@ -191,7 +191,7 @@ class Scheduler:
     def _decode_all(self, jobs: Sequence[Job], beside: Sequence[Row] = (), parts: Mapping[Job, int] = NOTHING) -> None:
         """One token for every ready job, in batches of equal length as far as possible, so that little is padded."""
         rows, ready = self._limits.decode.rows, twins(jobs)
-        if len(ready) > rows:
+        if len(ready) > rows or self._limits.decode.fixed:  # rows that read alike side by side
             ready = sorted(ready, key=lambda alike: len(alike[0].token_ids))
         self._decode(ready[:rows], beside, parts)
         for first in range(rows, len(ready), rows):

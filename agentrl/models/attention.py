@@ -75,7 +75,8 @@ def explicit_attention(
         bias: [R, 1, Q, W], added to the scores.
         sinks: [K * G], one score a query head.
     """
-    scores = query @ keys.transpose(2, 3) * scale
+    # contiguous: matmul copies keys that lie apart and takes others as they lie, which gives other last bits
+    scores = query @ keys.transpose(2, 3).contiguous() * scale
     if softcap is not None:
         scores = torch.tanh(scores / softcap) * softcap
     scores = scores + bias

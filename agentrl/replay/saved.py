@@ -1,22 +1,31 @@
-"""What is to be replayed: the rollouts of a run's folder, of a store, or of one Parquet file."""
+"""What is to be replayed: the rollouts of a run's folder, of a checkpoint's validation, of a store, or of one file."""
 
 from __future__ import annotations
 
 import json
+import os
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pydantic import JsonValue
 
-from agentrl.errors import DataError
+from agentrl.errors import DataError, suggestion
+from agentrl.replay.tokenizer import KeptTokenizer, load_kept_tokenizer
 from agentrl.store import StoredRollout, TrajectoryStore
-from agentrl.trainer.provenance import CONFIG
+from agentrl.trainer.checkpoint import CHECKPOINTS
+from agentrl.trainer.provenance import CONFIG, MADE_BY
 from agentrl.trainer.source_parts import TRAJECTORIES
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
 SPLITS = ("train", "val")
+_CHECKPOINT = re.compile(r"step-(\d+)")
 
 
 @dataclass(frozen=True)
@@ -34,6 +43,7 @@ class SavedRun:
     store: TrajectoryStore
     split: str
     steps: Sequence[int]
+    _tokenizers: dict[str | None, KeptTokenizer] = field(default_factory=dict, repr=False, compare=False)
 
     def rollouts(self, columns: Collection[str] | None = None) -> Iterator[StoredRollout]:
         """Every rollout, step by step; `columns` as in `TrajectoryStore.scan`."""
@@ -51,28 +61,128 @@ class SavedRun:
 
     @cached_property
     def config(self) -> Mapping[str, JsonValue]:
-        """The configuration they were made with, as plain values; empty where it is not known."""
-        kept: Mapping[str, JsonValue] = json.loads(self.provenance.get(CONFIG, "{}"))
+        """The configuration they were made with, as plain values; empty where it is not known.
+
+        Raises:
+            DataError: what was kept of it is no JSON object.
+        """
+        try:
+            kept = json.loads(self.provenance.get(CONFIG, "{}"))
+        except ValueError as error:
+            raise DataError(f"'{self.name}': the configuration that was kept is no JSON: {error}") from None
+        if not isinstance(kept, dict):
+            raise DataError(f"'{self.name}': the configuration that was kept is no JSON object")
         return kept
+
+    @property
+    def told(self) -> str:
+        """Which rollouts these are, in a few words."""
+        first, last = self.steps[0], self.steps[-1]
+        steps = f"step {first}" if first == last else f"{len(self.steps)} steps, {first} to {last}"
+        source = self.provenance.get("imported_from")
+        made = f"imported from {source}" if source else f"made by agentrl {self.provenance.get(MADE_BY, 'unknown')}"
+        return f"{self.split}, {steps}; {made}"
+
+    def tokenizer(self, override: str | None = None) -> PreTrainedTokenizerBase:
+        """The tokenizer they were made with; never runs code that comes with it.
+
+        Args:
+            override: a folder or name in place of the run's own.
+
+        Raises:
+            ConfigError: it cannot be found, or is not the one they were made with, which only an `override` may be.
+        """
+        return self._kept_tokenizer(override).tokenizer
+
+    def tokenizer_note(self, override: str | None = None) -> str:
+        """What is to be said of `tokenizer(override)`; nothing where it is the one they were made with."""
+        return self._kept_tokenizer(override).note
+
+    def _kept_tokenizer(self, override: str | None) -> KeptTokenizer:
+        if override not in self._tokenizers:
+            hashes = [self.store.provenance(step) for step in self.steps]
+            kept = load_kept_tokenizer(self.name, self.folder, self.config, hashes, override)
+            self._tokenizers[override] = kept
+        return self._tokenizers[override]
 
 
 def open_saved(where: str, split: str | None = None) -> SavedRun:
     """The rollouts at `PATH` or `PATH@STEP`; STEP is a number, `first` or `last`.
 
     Args:
-        where: a run's folder, or the folder of its files.
+        where: a run's folder, one of its checkpoints (then its validation at that step), a folder of files, or a file.
         split: `train` or `val`; by default the first of them that is there.
 
     Raises:
-        DataError: there are none; says where they were looked for.
+        DataError: there are none; says where they were looked for, and what is there instead.
     """
-    path, _, step = where.partition("@")
-    for name in (split,) if split else SPLITS:
-        for folder in (Path(path) / TRAJECTORIES / name, Path(path) / name, Path(path)):
-            store = TrajectoryStore(folder)
-            if steps := store.steps:
-                return SavedRun(where, Path(path), store, name, _chosen(steps, step, where))
-    raise DataError(f"'{path}' holds no trajectories")
+    name, _, step = where.rpartition("@") if _names_a_step(where) else (where, "", "")
+    path = Path(name)
+    if not _exists(name):
+        raise DataError(f"there is no '{name}'")
+    if checkpoint := _checkpoint_step(path):
+        return _of_checkpoint(where, path.resolve(), checkpoint, split, step)
+    stores = _stores(path)
+    if not stores:
+        raise DataError(
+            f"'{name}' holds no trajectories: looked for {TRAJECTORIES}/train, {TRAJECTORIES}/val and step-*.parquet"
+        )
+    chosen = split or next(iter(stores))
+    if chosen not in stores:
+        raise DataError(f"'{name}' has no rollouts of split '{chosen}', only of {', '.join(stores)}")
+    store = stores[chosen]
+    return SavedRun(where, _run_folder(path.resolve()), store, chosen, _chosen(store.steps, step, where))
+
+
+def _names_a_step(where: str) -> bool:
+    return "@" in where and not _exists(where)
+
+
+def _exists(name: str) -> bool:
+    return os.path.exists(name)  # noqa: PTH110  # pathlib raises where a name is too long for a file
+
+
+def _run_folder(path: Path) -> Path | None:
+    """The run's folder that holds these trajectories, if one does."""
+    inside = (parent.parent for parent in (path, *path.parents) if parent.name == TRAJECTORIES)
+    return path if (path / TRAJECTORIES).is_dir() else next(inside, None)
+
+
+def _stores(path: Path) -> dict[str, TrajectoryStore]:
+    """The stores at `path`, by their split."""
+    if path.is_file():
+        return _by_split(TrajectoryStore.of_file(path))
+    for folder in (path / TRAJECTORIES, path):
+        stores = {name: TrajectoryStore(folder / name) for name in SPLITS}
+        if found := {name: store for name, store in stores.items() if store.steps}:
+            return found
+    return _by_split(TrajectoryStore(path))
+
+
+def _by_split(store: TrajectoryStore) -> dict[str, TrajectoryStore]:
+    """A store whose folder does not say of which split it is: its first row does."""
+    if not store.steps:
+        return {}
+    first = next(store.scan(steps=store.steps[:1], columns=[]), None)
+    return {"train" if first is None else first.split: store}
+
+
+def _checkpoint_step(path: Path) -> int | None:
+    """The step of a checkpoint's folder, also of a link to one."""
+    folder = path.resolve()
+    name = _CHECKPOINT.fullmatch(folder.name)
+    return int(name[1]) if name and folder.is_dir() and folder.parent.name == CHECKPOINTS else None
+
+
+def _of_checkpoint(where: str, path: Path, checkpoint: int, split: str | None, step: str) -> SavedRun:
+    run = path.parent.parent
+    if step or split == "train":
+        raise DataError(f"'{where}': a checkpoint stands for its validation; for other rollouts name the run, '{run}'")
+    store = TrajectoryStore(run / TRAJECTORIES / "val")
+    if checkpoint not in store.steps:
+        kept = ", ".join(map(str, store.steps)) or "none"
+        raise DataError(f"'{where}': the run kept no validation at step {checkpoint}; steps with one: {kept}")
+    return SavedRun(where, run, store, "val", [checkpoint])
 
 
 def _chosen(steps: Sequence[int], asked: str, where: str) -> Sequence[int]:
@@ -80,5 +190,6 @@ def _chosen(steps: Sequence[int], asked: str, where: str) -> Sequence[int]:
         return steps
     named = {"first": steps[0], "last": steps[-1], **{str(step): step for step in steps}}
     if asked not in named:
-        raise DataError(f"'{where}': no such step; kept are {steps[0]} to {steps[-1]}")
+        kept = f"kept are {steps[0]} to {steps[-1]}" if asked.isdecimal() else suggestion(asked, ("first", "last"))
+        raise DataError(f"'{where}': there is no step '{asked}'; {kept}")
     return [named[asked]]

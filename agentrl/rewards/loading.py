@@ -108,5 +108,6 @@ def _named(name: str, config: RewardConfig) -> FunctionReward:
 def _unknown_source(data_source: str) -> str:
     return (
         f"no built-in reward belongs to data_source '{data_source}' ({suggestion(data_source, SOURCES)}): "
-        f"set reward.name ({', '.join(rewards.names())}) or reward.custom_reward_function.path"
+        f"set reward.name ({', '.join(rewards.names())}; none generates unscored) or"
+        " reward.custom_reward_function.path"
     )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from agentrl.engines.base import SamplingParams
@@ -38,23 +39,32 @@ async def collect(
     Raises:
         AllFailedError: every rollout ended with an error; its text is the first one's.
     """
+    attempts = [
+        partial(runner.run, task, sampling, seed=derive_seed(seed, task.uid, number))
+        for task in tasks
+        for number in range(n)
+    ]
+    rollouts = await side_by_side(attempts, max_concurrent)
+    groups = [Group(task, rollouts[place * n : (place + 1) * n]) for place, task in enumerate(tasks)]
+    _refuse_all_failed(groups)
+    return groups
+
+
+async def side_by_side(attempts: Sequence[Callable[[], Awaitable[Rollout]]], max_concurrent: int) -> list[Rollout]:
+    """What `attempts` give, in their order. Where one raises, all others are cancelled and cleaned up first."""
     slots = asyncio.Semaphore(max_concurrent)
 
-    async def attempt(task: Task, number: int) -> Rollout:
+    async def one(attempt: Callable[[], Awaitable[Rollout]]) -> Rollout:
         async with slots:
-            return await runner.run(task, sampling, seed=derive_seed(seed, task.uid, number))
+            return await attempt()
 
     try:
         with fewer_collections():
             async with asyncio.TaskGroup() as together:
-                running = [[together.create_task(attempt(task, number)) for number in range(n)] for task in tasks]
+                running = [together.create_task(one(attempt)) for attempt in attempts]
     except BaseExceptionGroup as failures:
         raise failures.exceptions[0] from None
-    groups = [
-        Group(task, [attempt.result() for attempt in attempts]) for task, attempts in zip(tasks, running, strict=True)
-    ]
-    _refuse_all_failed(groups)
-    return groups
+    return [each.result() for each in running]
 
 
 def _refuse_all_failed(groups: Sequence[Group]) -> None:

@@ -14,7 +14,7 @@ from agentrl.trajectory import Group, Outcome, Rollout, Stop, ToolCall
 def rollout_metrics(groups: Sequence[Group], success_threshold: float = 1.0) -> dict[str, float]:
     """Names and values; rollouts that failed count only in `rollouts/failed` and `rollouts/infra_failed`.
 
-    - `reward/mean`, `reward/std`, `reward/<name>` (other components), `success`, `success/<data_source>`
+    - `reward/mean`, `reward/std`, `reward/<name>` (other components), `success`, `success/<data_source>`: where scored
     - `response_length/mean`, `/max`: tokens after the prompt, all trajectories together; `num_turns/mean`
     - `tool_calls/mean`; `tool_calls/share`, of rollouts in which at least one call ended ok
     - `tool/<name>/calls`, `tool/<name>/<outcome>`: how many; `/p50_s`, `/p95_s`, `/tokens_per_call`
@@ -26,7 +26,7 @@ def rollout_metrics(groups: Sequence[Group], success_threshold: float = 1.0) -> 
     if not counted:
         return _failures(rollouts)
     return {
-        **_rewards(groups, counted, success_threshold),
+        **(_rewards(groups, counted, success_threshold) if any("score" in each.rewards for each in counted) else {}),
         **_sizes(counted),
         **_tools([call for rollout in counted for call in rollout.tool_calls]),
         **{f"stop/{stop}": _share(rollout.stop is stop for rollout in counted) for stop in Stop},

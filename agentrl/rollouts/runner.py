@@ -6,13 +6,14 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from agentrl.agent_loops.base import AgentLoop
+from agentrl.agent_loops.beginning import Beginning
 from agentrl.agent_loops.loading import LoopFactory
 from agentrl.config.run import RunConfig
 from agentrl.engines.base import Engine, SamplingParams
@@ -26,7 +27,7 @@ from agentrl.rollouts.failure import failed_rollout, innermost, salvaged
 from agentrl.rollouts.generate import RolloutGenerate
 from agentrl.task import Task
 from agentrl.tools.base import InfraError
-from agentrl.tools.toolbox import Toolbox
+from agentrl.tools.toolbox import Toolbox, ToolSession
 from agentrl.trajectory import Rollout, Stop
 
 if TYPE_CHECKING:
@@ -48,6 +49,9 @@ class RolloutRunner:
     Args:
         reward: None leaves rollouts without a score.
         interactions: the simulated users, where rows name one.
+
+    Attributes:
+        on_end: told of each rollout that came to its end, however; for whoever shows how far it is.
     """
 
     def __init__(
@@ -68,14 +72,30 @@ class RolloutRunner:
         self._interactions = interactions or {}
         self._loops = LoopFactory(chat, config)
         self._logged: set[str] = set()
+        self.on_end: Callable[[Rollout], object] | None = None
 
-    async def run(self, task: Task, sampling: SamplingParams, *, seed: int) -> Rollout:
-        """One attempt at `task`; turn t of trajectory k samples with derive_seed(seed, k, t)."""
+    async def run(
+        self,
+        task: Task,
+        sampling: SamplingParams,
+        *,
+        seed: int,
+        beginning: Beginning | None = None,
+        toolbox: Toolbox | None = None,
+    ) -> Rollout:
+        """One attempt at `task`; turn t of trajectory k samples with derive_seed(seed, k, t).
+
+        Args:
+            beginning: goes on from there, with t counted from 0 again.
+            toolbox: in place of the run's.
+        """
         start = time.perf_counter()
         loop = self._loops.build(task.agent_name, task.tool_options.tool_format)
+        loop.beginning = beginning
         generate = RolloutGenerate(self._engine, seed=seed, deadline=self._deadline())
         try:
-            rollout, tool_rewards = await self._attempt(task, loop, generate, self._completed(sampling))
+            tools = (toolbox or self._toolbox).session(task)
+            rollout, tool_rewards = await self._attempt(task, loop, generate, tools, self._completed(sampling))
         except Exception as error:
             rollout, tool_rewards = self._failed(loop, error), {}
         rollout = checked(rollout, loop, generate.recording, self._config.data.max_response_length)
@@ -84,6 +104,8 @@ class RolloutRunner:
             rollout.stop = Stop.DEADLINE
         await self._score(task, rollout)
         rollout.duration_s = time.perf_counter() - start
+        if self.on_end:
+            self.on_end(rollout)
         return rollout
 
     def _deadline(self) -> float | None:
@@ -100,11 +122,11 @@ class RolloutRunner:
         )
 
     async def _attempt(
-        self, task: Task, loop: AgentLoop, generate: RolloutGenerate, sampling: SamplingParams
+        self, task: Task, loop: AgentLoop, generate: RolloutGenerate, session: ToolSession, sampling: SamplingParams
     ) -> tuple[Rollout, dict[str, float]]:
         async with AsyncExitStack() as stack:
             stack.push_async_callback(generate.release)
-            tools = await stack.enter_async_context(self._toolbox.session(task))
+            tools = await stack.enter_async_context(session)
             interaction = None
             if self._interactions and "user" in loop.roles:
                 interaction = await stack.enter_async_context(InteractionSession(self._interactions, task))

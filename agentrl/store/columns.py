@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Sized
+import struct
+from collections.abc import Callable, Sequence, Sized
 from itertools import accumulate, chain, pairwise
+from operator import attrgetter
 from typing import Any, Literal, TypeAlias, TypeVar
 
 import pyarrow as pa
@@ -15,7 +17,7 @@ V = TypeVar("V")
 Letter: TypeAlias = Literal["i", "q", "Q", "d"]
 
 _LETTERS: dict[pa.DataType, Letter] = {pa.int32(): "i", pa.int64(): "q", pa.uint64(): "Q", pa.float64(): "d"}
-"""What `memoryview` calls the numbers of a buffer."""
+"""What `struct` and `memoryview` call the numbers of a buffer."""
 
 
 def arrow_array(values: Sequence[Any], field: pa.Field) -> pa.Array:
@@ -26,21 +28,23 @@ def arrow_array(values: Sequence[Any], field: pa.Field) -> pa.Array:
     Raises:
         pa.ArrowException, TypeError, OverflowError, AttributeError: a value is not what `field` says.
     """
-    array = _array(values, field.type)
+    array = _array(values, field.type, field.nullable)
     if array.null_count and not field.nullable:
         raise TypeError(f"'{field.name}' must not be None")
     return array
 
 
-def _array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+def _array(values: Sequence[Any], kind: pa.DataType, nullable: bool) -> pa.Array:
+    if letter := _LETTERS.get(kind):
+        return _of_numbers(values, kind, letter)
     if pa.types.is_string(kind):
-        return pa.array([None if text is None else writable(text) for text in values], kind)
+        return _of_texts(values, kind)
     if pa.types.is_struct(kind):
-        parts = [arrow_array([getattr(value, field.name) for value in values], field) for field in kind]
+        parts = [arrow_array(list(map(attrgetter(field.name), values)), field) for field in kind]
         return pa.StructArray.from_arrays(parts, fields=list(kind))
     if pa.types.is_list(kind):
-        nulls = pa.array([items is None for items in values], pa.bool_())
-        lists = [() if items is None else items for items in values]
+        nulls = pa.array([items is None for items in values], pa.bool_()) if nullable else None
+        lists = [() if items is None else items for items in values] if nullable else values
         items = arrow_array(list(chain.from_iterable(lists)), kind.value_field)
         return pa.ListArray.from_arrays(_ends(lists), items, type=kind, mask=nulls)
     if pa.types.is_map(kind):
@@ -50,8 +54,22 @@ def _array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     return pa.array(values, kind)
 
 
+def _of_numbers(values: Sequence[Any], kind: pa.DataType, letter: Letter) -> pa.Array:
+    try:
+        content = struct.pack(f"{len(values)}{letter}", *values)
+    except struct.error:
+        return pa.array(values, kind)  # says what is wrong
+    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(content)])
+
+
+def _of_texts(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    if not "".join(filter(None, values)).isascii():
+        values = [None if text is None else writable(text) for text in values]
+    return pa.array(values, kind)
+
+
 def _ends(lists: Sequence[Sized]) -> pa.Array:
-    return pa.array([0, *accumulate(map(len, lists))], pa.int32())
+    return _of_numbers([0, *accumulate(map(len, lists))], pa.int32(), "i")
 
 
 def python_values(array: pa.Array) -> list[Any]:
@@ -62,7 +80,7 @@ def python_values(array: pa.Array) -> list[Any]:
     if letter := _LETTERS.get(array.type):
         return _numbers(array, letter)
     if pa.types.is_string(array.type):
-        return _texts(array)
+        return text_values(array)
     if pa.types.is_list(array.type):
         return sliced(array, python_values(array.values))
     if pa.types.is_map(array.type):
@@ -93,8 +111,10 @@ def _numbers(array: pa.Array, letter: Letter) -> list[Any]:
     return memoryview(buffer).cast("B").cast(letter)[array.offset : array.offset + len(array)].tolist()
 
 
-def _texts(array: pa.StringArray) -> list[Any]:
-    """Each different text once: authors, names and outcomes repeat."""
+def text_values(array: pa.StringArray, meaning: Callable[[str], object] = str) -> list[Any]:
+    """What each text means; each different one is asked once, since authors and names repeat. Any: see `meaning`."""
     encoded = array.dictionary_encode()
-    texts = [original(text) for text in encoded.dictionary.to_pylist()]
-    return [None if index is None else texts[index] for index in encoded.indices.to_pylist()]
+    meanings = [meaning(original(text)) for text in encoded.dictionary.to_pylist()]
+    if array.null_count:
+        return [None if index is None else meanings[index] for index in encoded.indices.to_pylist()]
+    return [meanings[index] for index in python_values(encoded.indices)]

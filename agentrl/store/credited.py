@@ -25,17 +25,19 @@ def advantages_of(groups: Sequence[Group], samples: Sequence[Sample]) -> Iterato
     for group in groups:
         for number, rollout in enumerate(group.rollouts):
             rollout_id = f"{group.uid}/{number}"
+            alone = len(rollout.trajectories) == 1
             yield [
-                waiting.popleft().advantages if waiting and _is_of(waiting[0], rollout_id, trajectory) else None
+                waiting.popleft().advantages if waiting and _is_of(waiting[0], rollout_id, trajectory, alone) else None
                 for trajectory in rollout.trajectories
             ]
     if waiting:
         raise ValueError(f"a sample of rollout '{waiting[0].rollout_id}' belongs to no trajectory of the groups")
 
 
-def _is_of(sample: Sample, rollout_id: str, trajectory: Trajectory) -> bool:
+def _is_of(sample: Sample, rollout_id: str, trajectory: Trajectory, alone: bool) -> bool:
+    """Among several, one of the same tokens may have nothing to train and so no sample: then the mask tells."""
     return (
         sample.rollout_id == rollout_id
-        and list(sample.token_ids) == list(trajectory.token_ids)
-        and list(sample.loss_mask[1:]) == trajectory.loss_mask[1:]  # the first token is never trained
+        and list(sample.token_ids) == trajectory.token_ids
+        and (alone or list(sample.loss_mask[1:]) == trajectory.loss_mask[1:])  # the first token is never trained
     )

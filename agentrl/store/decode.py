@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import repeat
+from typing import Any, TypeVar, cast
 
 import pyarrow as pa
 
 from agentrl.messages import Message
-from agentrl.store.columns import python_values, sliced
+from agentrl.store.columns import python_values, sliced, text_values
 from agentrl.store.schema import JSON_OF_TASK, ROLLOUT, SEALS, TASK
 from agentrl.store.stored import StoredRollout
 from agentrl.store.text import read_json
 from agentrl.task import Task
 from agentrl.trajectory import Author, Outcome, Rollout, Segment, Stop, ToolCall, Trajectory, TurnReward, VersionSpan
 
+T = TypeVar("T")
+
 Columns = Mapping[str, Sequence[Any]]
 """Values by column, one a row. Any: each column has its own type, which the schema says."""
+
+Read = Callable[[pa.Array], Iterable[Any]]
+"""The values of an array, where they are not the plain ones. Any: as above."""
 
 
 def stored_rollouts(table: pa.Table) -> Iterator[StoredRollout]:
@@ -27,7 +34,7 @@ def stored_rollouts(table: pa.Table) -> Iterator[StoredRollout]:
     """
     arrays = {name: column.combine_chunks() for name, column in zip(table.column_names, table.columns, strict=True)}
     histories = _histories(arrays.pop("trajectories", None)) or [[]] * table.num_rows
-    columns = {name: python_values(array) for name, array in arrays.items() if name != SEALS}
+    columns = {name: _READ.get(name, python_values)(array) for name, array in arrays.items() if name != SEALS}
     places = zip(columns["step"], columns["split"], columns["rollout"], strict=True)
     rows = zip(places, _tasks(columns), _rollouts(columns), histories, strict=True)
     for place, task, rollout, history in rows:
@@ -53,26 +60,8 @@ def _task(values: dict[str, Any]) -> Task:
 def _rollouts(columns: Columns) -> Iterator[Rollout]:
     """One a row, without its trajectories."""
     names = [name for name in ROLLOUT if name in columns]
-    for values in zip(*(_READ.get(name, iter)(columns[name]) for name in names), strict=True):
+    for values in zip(*(columns[name] for name in names), strict=True):
         yield Rollout([], **dict(zip(names, values, strict=True)))
-
-
-def _turn_rewards(rows: Sequence[Any]) -> Iterator[list[TurnReward]]:
-    return ([TurnReward(*fields) for fields in row] for row in rows)
-
-
-def _tool_calls(rows: Sequence[Any]) -> Iterator[list[ToolCall]]:
-    return (
-        [ToolCall(name, arguments, result, Outcome(outcome), *rest) for name, arguments, result, outcome, *rest in row]
-        for row in rows
-    )
-
-
-_READ: dict[str, Callable[[Sequence[Any]], Iterator[Any]]] = {
-    "stop": lambda texts: map(Stop, texts),
-    "turn_rewards": _turn_rewards,
-    "tool_calls": _tool_calls,
-}
 
 
 def _histories(array: pa.ListArray | None) -> list[list[tuple[Trajectory, list[float] | None]]]:
@@ -80,24 +69,35 @@ def _histories(array: pa.ListArray | None) -> list[list[tuple[Trajectory, list[f
     if array is None:
         return []
     structs = array.values
-    fields = {field.name: python_values(part) for field, part in zip(structs.type, structs.flatten(), strict=True)}
-    nothing = [None] * len(structs)
-    trajectories = map(_trajectory, fields.get("segments", nothing), fields.get("messages", nothing))
-    return sliced(array, list(zip(trajectories, fields.get("advantages", nothing), strict=True)))
+    fields = {field.name: part for field, part in zip(structs.type, structs.flatten(), strict=True)}
+    segments = _segments(fields["segments"]) if "segments" in fields else repeat((), len(structs))
+    messages = map(_messages, python_values(fields["messages"])) if "messages" in fields else repeat((), len(structs))
+    advantages = python_values(fields["advantages"]) if "advantages" in fields else repeat(None, len(structs))
+    return sliced(array, list(zip(map(Trajectory, segments, messages), advantages, strict=True)))
 
 
-def _trajectory(segments: Sequence[Any] | None, messages: str | None) -> Trajectory:
-    read = cast(list[Message], read_json(messages)) if messages else []
-    return Trajectory([_segment(*fields) for fields in segments or ()], read)
+def _messages(text: str) -> list[Message]:
+    return cast(list[Message], read_json(text))
 
 
-def _segment(
-    author: str,
-    token_ids: list[int],
-    logprobs: list[float] | None,
-    spans: list[tuple[int, int]],
-    temperature: float,
-    media: list[str],
-) -> Segment:
-    versions = [VersionSpan(*span) for span in spans]
-    return Segment(Author(author), token_ids, logprobs, versions or (), temperature, media or ())
+def _lists_of(kind: Callable[..., T], array: pa.ListArray, **read: Read) -> list[list[T]]:
+    """The structs of each list as `kind`, which takes their fields in order; `read` is by field."""
+    parts = zip(array.values.type, array.values.flatten(), strict=True)
+    return sliced(array, list(map(kind, *(read.get(field.name, python_values)(part) for field, part in parts))))
+
+
+def _segments(array: pa.ListArray) -> list[list[Segment]]:
+    return _lists_of(
+        Segment,
+        array,
+        author=partial(text_values, meaning=Author),
+        policy_versions=partial(_lists_of, VersionSpan),
+        media=lambda part: [hashes or () for hashes in python_values(part)],
+    )
+
+
+_READ: dict[str, Callable[[pa.Array], list[Any]]] = {
+    "stop": partial(text_values, meaning=Stop),
+    "turn_rewards": partial(_lists_of, TurnReward),
+    "tool_calls": partial(_lists_of, ToolCall, outcome=partial(text_values, meaning=Outcome)),
+}

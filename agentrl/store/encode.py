@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from operator import attrgetter
 from typing import Any
 
 import pyarrow as pa
@@ -25,17 +26,12 @@ ROWS_PER_BATCH = 128
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    place: dict[str, Any]
-    task: dict[str, Any]  # the task's own values, but JSON as text
+    step: int
+    split: str
+    number: int
+    task: Mapping[str, Any]  # the task's own values, but JSON as text
     rollout: Rollout
     trajectories: list[_History]
-
-    def value(self, column: str) -> Any:
-        """Any: what the schema says of the column."""
-        if column == "trajectories":
-            return self.trajectories
-        holder = self.place if column in self.place else self.task
-        return holder[column] if column in holder else getattr(self.rollout, column)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +50,21 @@ def batches(step: int, split: str, groups: Sequence[Group], samples: Sequence[Sa
         DataError: a value that a row cannot hold; names step or task, and column.
     """
     rows = _rows(step, split, groups, samples)
+    fields = [field for field in SCHEMA if field.name != SEALS]
     while batch := list(islice(rows, ROWS_PER_BATCH)):
-        fields = [field for field in SCHEMA if field.name != SEALS]
-        columns = [_column(field, [row.value(field.name) for row in batch], step) for field in fields]
+        columns = [_column(field, _values(field.name, batch), step) for field in fields]
         yield pa.RecordBatch.from_arrays([*columns, seals(columns).cast(SCHEMA.field(SEALS).type)], schema=SCHEMA)
+
+
+def _values(column: str, rows: Sequence[_Row]) -> list[Any]:
+    """Any: what the schema says of the column."""
+    if column in TASK:
+        return [row.task[column] for row in rows]
+    return list(map(attrgetter(_OF_ROW.get(column, f"rollout.{column}")), rows))
+
+
+_OF_ROW = {"step": "step", "split": "split", "rollout": "number", "trajectories": "trajectories"}
+"""Columns that are no attribute of the rollout, by the row's name of them."""
 
 
 def _column(field: pa.Field, values: list[Any], step: int) -> pa.Array:
@@ -73,8 +80,7 @@ def _rows(step: int, split: str, groups: Sequence[Group], samples: Sequence[Samp
     for group in groups:
         task = _task(group.task)
         for number, rollout in enumerate(group.rollouts):
-            place: dict[str, Any] = {"step": step, "split": split, "rollout": number}
-            yield _Row(place, task, rollout, _histories(group.uid, rollout, next(advantages)))
+            yield _Row(step, split, number, task, rollout, _histories(group.uid, rollout, next(advantages)))
     next(advantages, None)  # no sample is left, or it says so
 
 

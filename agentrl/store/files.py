@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from agentrl.errors import DataError
@@ -56,6 +57,19 @@ def read_provenance(file: pq.ParquetFile) -> dict[str, str]:
     return {key.removeprefix(PROVENANCE_KEY): value for key, value in entries.items() if key.startswith(PROVENANCE_KEY)}
 
 
+def steps_of(path: Path) -> list[int]:
+    """The steps that a file holds rollouts of, ascending.
+
+    Raises:
+        DataError: it cannot be read, or holds none.
+    """
+    with open_file(path) as file, _reading(path):
+        steps = sorted(pc.unique(file.read(["step"])["step"]).to_pylist())
+    if not steps:
+        raise DataError(f"{path}: it holds no rollouts")
+    return steps
+
+
 def matching_rollouts(path: Path, query: Query, columns: list[str] | None) -> Iterator[StoredRollout]:
     """The rollouts that `query` wants, in the order written; a row group is decoded when it is reached.
 
@@ -74,9 +88,14 @@ def _matching_rows(file: pq.ParquetFile, number: int, query: Query, columns: lis
     if not query.may_match(file.metadata.row_group(number)):
         return SCHEMA.empty_table()
     if not query.columns:
-        return file.read_row_group(number, columns)
-    rows = query.rows(file.read_row_group(number, query.columns))
-    return file.read_row_group(number, columns).take(rows) if len(rows) else SCHEMA.empty_table()
+        return _row_group(file, number, columns)
+    rows = query.rows(_row_group(file, number, query.columns))
+    return _row_group(file, number, columns).take(rows) if len(rows) else SCHEMA.empty_table()
+
+
+def _row_group(file: pq.ParquetFile, number: int, columns: list[str] | None) -> pa.Table:
+    """Its columns are so short that threads would cost more than they save."""
+    return file.read_row_group(number, columns, use_threads=False)
 
 
 @contextmanager

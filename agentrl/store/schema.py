@@ -13,6 +13,8 @@ import pyarrow as pa
 VERSION = "2"
 VERSION_KEY = "agentrl.schema_version"
 PROVENANCE_KEY = "agentrl.provenance."
+IMPORTED_FROM = "imported_from"
+"""What the provenance of imported files calls the format they were read from. Their rollouts have no tokens."""
 
 
 def _fields(types: Mapping[str, pa.DataType], nullable: tuple[str, ...] = ()) -> list[pa.Field]:

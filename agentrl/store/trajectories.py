@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from agentrl.errors import DataError
 from agentrl.samples import Sample
 from agentrl.store.encode import batches
-from agentrl.store.files import matching_rollouts, open_file, read_provenance, write_batches
+from agentrl.store.files import matching_rollouts, open_file, read_provenance, steps_of, write_batches
 from agentrl.store.query import Bounds, Query, leaves
 from agentrl.store.stored import StoredRollout
 from agentrl.store.text import writable
@@ -34,6 +35,19 @@ class TrajectoryStore:
         self._folder = folder
         self._split = split
         self._provenance = dict(provenance)
+        self._file: Path | None = None  # of `of_file`
+        self._file_steps: Collection[int] = ()
+
+    @classmethod
+    def of_file(cls, path: Path) -> TrajectoryStore:
+        """The rollouts of one file, whatever it is called and however many steps are in it; only to be read.
+
+        Raises:
+            DataError: it cannot be read, or holds no rollouts.
+        """
+        store = cls(path.parent)
+        store._file, store._file_steps = path, steps_of(path)
+        return store
 
     def write(self, step: int, groups: Sequence[Group], samples: Sequence[Sample] = ()) -> Path:
         """Keep the rollouts of `step`, in place of those kept before; the file.
@@ -44,6 +58,7 @@ class TrajectoryStore:
             DataError: a value that cannot be kept; names step or task, and field.
             ValueError: a sample belongs to no trajectory.
         """
+        self._check_writable()
         path = self._path(step)
         self._folder.mkdir(parents=True, exist_ok=True)
         with whole_file(path) as file:
@@ -55,6 +70,10 @@ class TrajectoryStore:
         """The steps that are kept, ascending."""
         return sorted(step for step, _ in self._files())
 
+    def file(self, step: int) -> Path:
+        """The file that holds `step`; a `DataError` where none does."""
+        return self._existing(step)
+
     def groups(self, step: int) -> list[Group]:
         """What `write` was given for `step`, in its order.
 
@@ -62,7 +81,7 @@ class TrajectoryStore:
             DataError: no such step, or a file that cannot be read.
         """
         groups: list[Group] = []
-        for stored in matching_rollouts(self._existing(step), Query(), None):
+        for stored in matching_rollouts(self._existing(step), self._of_step(Query(), step), None):
             if stored.number == 0:
                 groups.append(Group(stored.task, []))
             groups[-1].rollouts.append(stored.rollout)
@@ -75,6 +94,7 @@ class TrajectoryStore:
 
     def truncate(self, after_step: int) -> None:
         """Forget the steps after `after_step`, and what a killed writer left behind."""
+        self._check_writable()
         for step, path in self._files():
             if step > after_step:
                 path.unlink()
@@ -121,25 +141,36 @@ class TrajectoryStore:
         """
         path = self._existing(step)
         query = Query(_equal({"uid": writable(uid), "rollout": number}))
-        for stored in matching_rollouts(path, query, None):
+        for stored in matching_rollouts(path, self._of_step(query, step), None):
             return stored
         raise DataError(f"{path}: no rollout {number} of group '{uid}'")
 
     def _scan(self, steps: Sequence[int], query: Query, columns: list[str] | None) -> Iterator[StoredRollout]:
         for step in steps:
-            yield from matching_rollouts(self._path(step), query, columns)
+            yield from matching_rollouts(self._path(step), self._of_step(query, step), columns)
+
+    def _of_step(self, query: Query, step: int) -> Query:
+        """Of files named by their step every row is wanted, which need not be asked."""
+        return replace(query, rollout={**query.rollout, **_equal({"step": step})}) if self._file else query
 
     def _path(self, step: int) -> Path:
-        return self._folder / f"step-{step:06d}.parquet"
+        return self._file or self._folder / f"step-{step:06d}.parquet"
+
+    def _check_writable(self) -> None:
+        if self._file:
+            raise ValueError(f"{self._file}: a single file of trajectories is only read")
 
     def _existing(self, step: int) -> Path:
         path = self._path(step)
-        if not path.exists():
+        if not path.exists() or (self._file and step not in self._file_steps):
             kept = f"{self.steps[0]} to {self.steps[-1]}" if self.steps else "none"
-            raise DataError(f"{self._folder}: no trajectories of step {step}; steps kept: {kept}")
+            raise DataError(f"{self._file or self._folder}: no trajectories of step {step}; steps kept: {kept}")
         return path
 
     def _files(self) -> Iterator[tuple[int, Path]]:
+        if self._file:
+            yield from ((step, self._file) for step in self._file_steps)
+            return
         for path in self._folder.glob("step-*.parquet"):
             if name := _NAME.fullmatch(path.name):
                 yield int(name[1]), path

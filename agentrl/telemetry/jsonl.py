@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from agentrl.telemetry.base import Generation, TrackedRun
 
@@ -15,7 +16,7 @@ METRICS_FILE, GENERATIONS_FILE, WARNINGS_FILE = "metrics.jsonl", "generations.js
 
 
 class JsonlTracker:
-    """Appends a line a step and flushes it, so that a killed run keeps what it had.
+    """Appends a line a step and puts it on the disk, so that a killed run keeps what it had.
 
     Args:
         resumed_at: drop what the file holds of later steps, and a half-written last line; None keeps the file as it
@@ -34,7 +35,7 @@ class JsonlTracker:
         """Append one line; what JSON has no number for (NaN, infinities) becomes null."""
         finite = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
         self._file.write(json.dumps({"step": step, **finite}, allow_nan=False) + "\n")
-        self._file.flush()
+        _sync(self._file)
 
     def log_generations(self, step: int, generations: Sequence[Generation]) -> None:
         """Append one line a generation to generations.jsonl."""
@@ -47,6 +48,7 @@ class JsonlTracker:
     def _append(self, name: str, rows: Sequence[Mapping[str, object]]) -> None:
         with (self._beside / name).open("a", encoding="utf-8") as file:
             file.writelines(json.dumps(row) + "\n" for row in rows)
+            _sync(file)
 
     def close(self) -> None:
         """Close the file."""
@@ -74,5 +76,13 @@ def _drop_after(path: Path, step: int) -> None:
         return
     kept = [row for row in read_metrics(path) if row["step"] <= step]
     aside = path.with_suffix(".tmp")
-    aside.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
+    with aside.open("w", encoding="utf-8") as file:
+        file.writelines(json.dumps(row) + "\n" for row in kept)
+        _sync(file)
     aside.replace(path)  # at once: a reader sees the old rows or the new ones
+
+
+def _sync(file: TextIO) -> None:
+    """Onto the disk: a checkpoint that survives a loss of power counts on the rows before it."""
+    file.flush()
+    os.fsync(file.fileno())

@@ -11,6 +11,8 @@ from types import TracebackType
 from typing import Self
 from uuid import uuid4
 
+from pydantic import JsonValue
+
 from agentrl.chat.base import ParsedCall
 from agentrl.config.rollout import MultiTurnConfig
 from agentrl.errors import AgentRLError, ConfigError, DataError, suggestion
@@ -78,9 +80,12 @@ class Toolbox:
             DataError: the row selects a tool that is not there.
         """
         try:
-            return ToolSession(self, task)
+            return self._open(task)
         except DataError as error:
             raise DataError(f"row {task.index}: {error}") from error
+
+    def _open(self, task: Task) -> ToolSession:
+        return ToolSession(self, task)
 
     def check(self, task: Task) -> None:
         """Refuse a row that selects, or has arguments for, a tool that is not there.
@@ -155,8 +160,7 @@ class ToolSession:
             hint = suggestion(call.name, self._tools)
             return Answer(f"Error: there is no tool '{call.name[:100]}': {hint}"), Outcome.FORMAT_ERROR
         try:
-            arguments = tool.reader.read(call.arguments)
-            return await self._instance(tool).call(arguments), Outcome.OK
+            return await self._run(tool, tool.reader.read(call.arguments))
         except ArgumentsError as error:
             return Answer(f"Error: {error}"), Outcome.FORMAT_ERROR
         except OverdueError:
@@ -171,6 +175,9 @@ class ToolSession:
         except Exception as error:  # a user's code may raise anything
             self._toolbox.log_once(f"calling {tool.name}", error)
             return Answer(f"Error: {describe(error)}"), Outcome.TOOL_ERROR
+
+    async def _run(self, tool: BoundTool, arguments: dict[str, JsonValue]) -> tuple[Answer, Outcome]:
+        return await self._instance(tool).call(arguments), Outcome.OK
 
     def _instance(self, tool: BoundTool) -> ToolInstance:
         if tool.name not in self._instances:

@@ -57,22 +57,32 @@ class AfterStep:
         self._new_best: Best | None = None  # of the latest validation, until it is saved
 
     async def begin(self) -> int:
-        """Go on from where the run was saved, if it was; else start at 0, and validate if asked."""
-        resumed = self.progress.latest_step is not None
-        step = await self.progress.restore() if resumed else 0
-        if resumed:
+        """Go on from the step that was restored, if one was; else start at 0, and validate if asked."""
+        saved = self.progress.latest_step
+        step = saved or 0
+        if saved is not None:
             done = self.finished(step)
             print(f"already finished at step {step}: nothing to do" if done else f"going on from step {step}")
-        self._records.go_on_from(step if resumed else -1)
+        self._records.go_on_from(-1 if saved is None else saved)
         await self._publish(step)
-        if resumed and self._validator and self._config.stop_when and self._due(step, self._config.test_freq):
-            await self._validate(step)  # the run may have reached its goal when it was saved
-        if not resumed and self._validator and self._config.val_before_train:
-            self._records.log(0, await self._validate(0))
-        if self._new_best or (not resumed and self.finished(step)):  # a run always leaves a checkpoint
-            await self._save(step)
+        await (self._begin_anew() if saved is None else self._go_on(step))
         self._start_step(step + 1)
         return step
+
+    async def _begin_anew(self) -> None:
+        if self._validator and self._config.val_before_train:
+            self._records.log(0, await self._validate(0))
+        if self._new_best or self.finished(0):  # a run always leaves a checkpoint
+            await self._save(0)
+
+    async def _go_on(self, step: int) -> None:
+        """Find out again what was known when the run was saved: whether its goal is reached, what it showed last."""
+        if self._validator and self._config.stop_when and self._due(step, self._config.test_freq):
+            await self._validate(step, recorded=False)  # the record of it is kept
+        elif self.finished(step) and (groups := self._records.validated(step)):
+            self.last_validation = {}, groups  # a kill may have cost the run its last page
+        if self._new_best:
+            await self._save(step)
 
     def finished(self, step: int) -> bool:
         """Whether the last step, or the goal of `stop_when`, is reached."""
@@ -110,11 +120,12 @@ class AfterStep:
         sampled = [g for g in groups if any(t.sampled for r in g.rollouts for t in r.trajectories)]
         return rollout_metrics(sampled, self._success_threshold) if sampled else {}
 
-    async def _validate(self, step: int) -> Metrics:
+    async def _validate(self, step: int, *, recorded: bool = True) -> Metrics:
         assert self._validator  # asked for only where there is one
         started = time.perf_counter()
         self.last_validation = metrics, groups = await self._validator(step)
-        self._records.log_validation(step, groups)
+        if recorded:
+            self._records.log_validation(step, groups)
         if goal := self._config.stop_when:
             self._good_enough = metric_value("trainer.stop_when.metric", goal.metric, metrics) >= goal.at_least
         if name := self._config.save_best:

@@ -15,10 +15,10 @@ from agentrl.config import RunConfig
 from agentrl.samples import Sample
 from agentrl.telemetry.timing import Timer
 from agentrl.trainer.after_step import AfterStep, Publish
-from agentrl.trainer.checkpoint import CHECKPOINTS, Checkpoints, SampledSteps
 from agentrl.trainer.learner import Learner
 from agentrl.trainer.parts import Metrics, Parts, Progress, Source, timed
 from agentrl.trainer.profiling import StepProfiler
+from agentrl.trainer.progress import SampledSteps, open_checkpoints
 from agentrl.trainer.record_parts import open_records
 from agentrl.trainer.rollout_parts import Brought, RolloutParts, open_rollout_parts
 from agentrl.trainer.scorer import Scorer
@@ -54,6 +54,7 @@ async def open_run(config: RunConfig, brought: Brought) -> AsyncIterator[Run]:
         source, total_steps = open_source(config, rollouts, timer)
         training = _training(config, rollouts, source, total_steps, timer, stack)
         validator = _validator(config, rollouts, training.publish)
+        await training.progress.restore()  # before the records are cut: what cannot go on leaves them as they were
         records = stack.enter_context(open_records(config, rollouts, total_steps, training.progress.latest_step))
         profiler = stack.enter_context(StepProfiler(config.trainer.run_dir / "profile", config.trainer.profile_steps))
         after_step = AfterStep(
@@ -112,7 +113,7 @@ def _training(
         timed(timer, "score", Scorer(_scoring(algorithm, policy, config, stack))),
         timed(timer, "learn", _learner(config, policy, algorithm)),
         timed(timer, "publish", Publisher(policy, rollouts.engine).publish) if rollouts else _publish_nothing,
-        Checkpoints(config.trainer.run_dir / CHECKPOINTS, policy, source),
+        open_checkpoints(config.trainer, policy, source),
     )
 
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from agentrl.errors import AgentRLError, ConfigError
+from agentrl.store.whole import sync_folder, whole_file
 
 LOCK_FILE = ".lock"
+LEFTOVERS = (".partial", ".replaced", ".removed")
 FULL = (errno.ENOSPC, errno.EDQUOT)
 FAULTS = (*FULL, errno.EIO, errno.EROFS, errno.ESTALE, errno.ENOLCK)
 """What only a disk or its file system says; other errors may be our own."""
@@ -74,11 +77,36 @@ def _forbidden(error: OSError, folder: Path) -> bool:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a file aside and rename it, so that a reader, or a full disk, never leaves half of it."""
-    aside = path.with_name(f".{path.name}.partial")
-    try:
-        aside.write_text(text, encoding="utf-8")
-        aside.replace(path)
-    except OSError:
-        aside.unlink(missing_ok=True)
-        raise
+    """Write a file aside and rename it once it is on the disk, so that no reader, kill or full disk leaves half."""
+    with whole_file(path) as file:
+        file.write(text.encode())
+
+
+def sync_tree(folder: Path) -> None:
+    """Put every file and name beneath `folder` on the disk."""
+    for root, _, names in os.walk(folder):
+        for name in names:
+            with (Path(root) / name).open("rb") as file:
+                os.fsync(file.fileno())
+        sync_folder(Path(root))
+
+
+def remove_whole(folder: Path) -> None:
+    """Rename it, then delete it: a kill leaves all of it, or what `remove_leftovers` finds."""
+    aside = folder.with_name(f".{folder.name}.removed")
+    folder.rename(aside)
+    sync_folder(aside.parent)
+    _delete(aside)
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Delete what killed writers left in `folder`, and in the folders in it."""
+    for path in folder.glob(".*"):
+        if path.suffix in LEFTOVERS:
+            _delete(path)
+    for path in folder.glob("[!.]*/.*.partial"):
+        path.unlink(missing_ok=True)  # a link leads there as well
+
+
+def _delete(path: Path) -> None:
+    path.unlink() if path.is_symlink() or path.is_file() else shutil.rmtree(path)

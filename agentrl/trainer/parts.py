@@ -65,8 +65,8 @@ class Progress(Protocol):
         """Keep the run as it is after `step`; with `best`, as its best so far."""
         ...
 
-    async def restore(self) -> int:
-        """Go on from there; the step."""
+    async def restore(self) -> None:
+        """Go on from there, if there is such a step; before any record is touched."""
         ...
 
 

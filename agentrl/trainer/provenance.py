@@ -16,6 +16,7 @@ from agentrl.errors import ConfigError
 from agentrl.messages import ToolSchema
 from agentrl.models.loading import load_tokenizer
 from agentrl.store import TrajectoryStore
+from agentrl.store.schema import IMPORTED_FROM
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -50,9 +51,15 @@ def check_vocabulary(store: TrajectoryStore, folder: Path, model: ModelConfig) -
     """Refuse trajectories whose tokens are not the model's; a model without a tokenizer is taken at its word.
 
     Raises:
-        ConfigError: they were made with another vocabulary.
+        ConfigError: they were made with another vocabulary, or imported and so have no tokens.
     """
-    made_with = store.provenance(store.steps[0]).get(VOCABULARY)
+    kept = store.provenance(store.steps[0])
+    if IMPORTED_FROM in kept:
+        raise ConfigError(
+            f"'trainer.saved_rollouts': those in '{folder}' were imported and have no tokens to train on: as dialogues"
+            " they can be imitated (`agentrl export-rollouts --format messages`, algorithm.name=sft)"
+        )
+    made_with = kept.get(VOCABULARY)
     tokenizer = load_tokenizer(model)
     if made_with and tokenizer and hashes(tokenizer)[VOCABULARY] != made_with:
         raise ConfigError(

@@ -17,6 +17,7 @@ from agentrl.telemetry.jsonl import GENERATIONS_FILE, METRICS_FILE, WARNINGS_FIL
 from agentrl.trainer.console import ConsoleTracker
 from agentrl.trainer.files import write_whole
 from agentrl.trainer.health import Health
+from agentrl.trainer.promise import Promise
 from agentrl.trainer.provenance import provenance
 from agentrl.trainer.records import Records
 from agentrl.trainer.report import CONFIG_FILE
@@ -42,13 +43,14 @@ def open_records(
         if file.exists():  # of a run that goes on: its first steps are the measure
             health.remember(read_metrics(file))
         began = partial(_keep_config, config)
+        promise = Promise(config, live=rollouts is not None)
         if rollouts is None:
-            yield Records(opened, health, 0, _no_text, began=began)
+            yield Records(opened, health, 0, _no_text, began=began, promise=promise)
             return
         train, val = (open_store(config, rollouts, split) for split in ("train", "val"))
         sampled = train if rollouts.train_tasks else None  # what is stored already is not stored again
         text_of = rollouts.chat.tokenizer.decode
-        yield Records(opened, health, config.trainer.log_val_generations, text_of, sampled, val, began)
+        yield Records(opened, health, config.trainer.log_val_generations, text_of, sampled, val, began, promise)
 
 
 def open_store(config: RunConfig, rollouts: RolloutParts, split: str) -> TrajectoryStore:

@@ -10,6 +10,7 @@ from agentrl.store import TrajectoryStore
 from agentrl.telemetry.base import Generation, GenerationTracker, Tracker, WarningTracker
 from agentrl.trainer.health import Health
 from agentrl.trainer.parts import Metrics
+from agentrl.trainer.promise import Promise
 from agentrl.trainer.sample_view import TextOf, segments
 from agentrl.trajectory import Group, Rollout
 
@@ -23,6 +24,7 @@ class Records:
         train_store: where the rollouts of training go; None where they are stored already.
         val_store: where those of validation go.
         began: called once the run has begun: one that cannot go on leaves the folder as it was.
+        promise: watches the rollouts.
     """
 
     def __init__(
@@ -34,6 +36,7 @@ class Records:
         train_store: TrajectoryStore | None = None,
         val_store: TrajectoryStore | None = None,
         began: Callable[[], None] = lambda: None,
+        promise: Promise | None = None,
     ) -> None:
         self._trackers = trackers
         self._health = health
@@ -42,10 +45,13 @@ class Records:
         self._train_store = train_store
         self._val_store = val_store
         self._began = began
+        self._promise = promise
 
     def go_on_from(self, step: int) -> None:
         """The run has begun. Forget the rollouts of later steps: they are done anew. A new run goes on from -1."""
         self._began()
+        if self._promise:
+            self._promise.begin(step)
         for store in filter(None, (self._train_store, self._val_store)):
             store.truncate(step)
 
@@ -53,6 +59,8 @@ class Records:
         """Keep the rollouts of a training step, with the advantages their samples were given."""
         if self._train_store:
             self._train_store.write(step, groups, samples)
+        if self._promise:
+            self._promise.watch(step, "train", groups)
 
     def log(self, step: int, metrics: Metrics) -> None:
         """Log the metrics of a training step, or of the validation before the first."""
@@ -67,10 +75,17 @@ class Records:
         """Keep the rollouts of a validation, and the first of them as text."""
         if self._val_store:
             self._val_store.write(step, groups)
+        if self._promise:
+            self._promise.watch(step, "val", groups)
         generations = list(islice(self._generations(groups), self._num_generations))
         for tracker in self._trackers:
             if generations and isinstance(tracker, GenerationTracker):
                 tracker.log_generations(step, generations)
+
+    def validated(self, step: int) -> list[Group]:
+        """What was rolled out in the validation of `step`; nothing where there was none."""
+        store = self._val_store
+        return store.groups(step) if store and step in store.steps else []
 
     def _generations(self, groups: Sequence[Group]) -> Iterator[Generation]:
         for group in groups:

@@ -19,6 +19,7 @@ from agentrl.telemetry.jsonl import METRICS_FILE, read_metrics
 from agentrl.trainer.charts import charts
 from agentrl.trainer.checkpoint import read_best
 from agentrl.trainer.drawing import HEIGHT, WIDTH, draw
+from agentrl.trainer.environment import ENVIRONMENT_FILE, read_environment, repeats_told
 from agentrl.trainer.figures import compare, duration, first_and_last, moment, number
 from agentrl.trainer.files import write_whole
 from agentrl.trainer.sample_view import SampleView, visible
@@ -51,6 +52,7 @@ def write_report(
     history: Sequence[Mapping[str, Any]],
     samples: Sequence[SampleView] = (),
     best: str | None = None,
+    repeats: str | None = None,
 ) -> None:
     """Write the report: one file that loads nothing and runs nothing, whatever a model or a tool wrote into it.
 
@@ -58,6 +60,7 @@ def write_report(
         config: the resolved configuration, secrets already taken out.
         history: rows of metrics.jsonl, each with its `step`.
         best: the step that was kept as the best, in words.
+        repeats: whether the run would come out the same again, in words.
     """
     rows = merged(history)
     held_out = first_and_last(rows)
@@ -67,7 +70,12 @@ def write_report(
         .get_template("report.html.j2")
         .render(
             title=title,
-            facts=[*_progress(rows, config), *([("best", best)] if best else []), *_facts(config)],
+            facts=[
+                *_progress(rows, config),
+                *([("best", best)] if best else []),
+                *_facts(config),
+                *([("repeats bit for bit", repeats)] if repeats else []),
+            ],
             comparison=compare(*held_out) if held_out else [],
             moments=[moment(validation, "") for validation in held_out or ()],
             charts=[draw(chart) for chart in main],
@@ -100,6 +108,7 @@ def report_from_run(run_dir: Path) -> Path:
         history=list(read_metrics(metrics)),
         samples=_read_samples(run_dir / SAMPLES_FILE),
         best=str(best) if best else None,
+        repeats=repeats_told(read_environment(run_dir / ENVIRONMENT_FILE)),
     )
     return path
 

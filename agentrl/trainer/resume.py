@@ -11,7 +11,7 @@ from pydantic import JsonValue
 from agentrl.config import RunConfig
 from agentrl.config.document import redacted
 from agentrl.errors import ConfigError
-from agentrl.trainer.checkpoint import CHECKPOINTS, LATEST, has_latest
+from agentrl.trainer.checkpoint import LATEST, checkpoints_of, saved_steps, start_of, step_folder, whole_steps
 from agentrl.trainer.report import CONFIG_FILE, read_config
 from agentrl.trainer.source_parts import TRAJECTORIES, stored_steps
 
@@ -35,37 +35,40 @@ FIXED = (
 )
 """What a run keeps for life: with another model or another order of the rows, its checkpoint would mean nothing."""
 
+_FIXED_IF_SAMPLED = (  # where it goes on is counted in steps; its rollouts are one sample
+    "data.train_batch_size",
+    *(f"rollout.{name}" for name in ("n", "temperature", "top_p", "top_k", "min_p")),
+)
 _FIXED_IF_FILTERED = ("data.max_prompt_length", "data.system_prompt")  # which rows are left out; others move up
 
 _NAMES = ("model.path", "model.lora_adapter_path", "data.train_files", "trainer.saved_rollouts")
 _SAVING = ("train", "train_only")  # modes that have checkpoints
-_FREE = ("trainer.default_local_dir", "trainer.resume_mode")  # where the folder stands and how it is opened
+_FREE = tuple(f"trainer.{name}" for name in ("default_local_dir", "resume_mode", "resume_from_path"))
+"""Where the folder stands and how it is opened."""
 
 
 def check_folder(config: RunConfig) -> None:
-    """Refuse a folder that holds another run; where the run goes on, say which keys changed, one line each.
+    """Refuse a folder that holds another run; where the run goes on, say from where, and which keys changed.
 
     Raises:
-        ConfigError: the folder holds a run that this one would spoil, or a key of `FIXED` changed.
+        ConfigError: the folder holds a run that this one would spoil, a key of `FIXED` changed, or what the run is to
+            go on from is not whole.
     """
     folder = config.trainer.run_dir
     if config.trainer.resume_mode == "disable" and (folder / CONFIG_FILE).exists():
         raise ConfigError(f"'{folder}' holds a run: set trainer.default_local_dir, or trainer.resume_mode=auto")
-    kept = read_config(folder / CONFIG_FILE)
-    _check_mode(config, kept)
-    if config.trainer.mode in _SAVING:
-        has_latest(folder / CHECKPOINTS)  # refuses one that is gone
-    if _goes_on_from(config):
-        changed = sorted(changes(kept, redacted(config)), key=lambda change: change[0])
-        _check_fixed(folder, changed, _fixed(config))
-        for key, before, now in changed:
-            print(f"changed: {key} was {before} and is now {now}")
+    _check_mode(config, folder)
+    if config.trainer.mode in _SAVING and (start := start_of(config.trainer)):
+        _check_changes(config, _run_of(start, folder))
+    elif _goes_on_from(config):
+        _check_changes(config, folder)
 
 
 def how_to_go_on(config: RunConfig) -> str:
     """What to do about a run that ended too early."""
     if place := _goes_on_from(config):
-        return f"stopped; the same command goes on from {place}"
+        command = "trainer.resume_mode=auto" if config.trainer.resume_mode == "path" else "the same command"
+        return f"stopped; {command} goes on from {place}"
     if config.trainer.mode in ("val_only", "rollout_only"):
         return "stopped; the same command begins anew"
     return "stopped before the first checkpoint (trainer.save_freq); the same command begins anew"
@@ -76,8 +79,41 @@ def _goes_on_from(config: RunConfig) -> str | None:
     folder, mode = config.trainer.run_dir, config.trainer.mode
     if mode == "rollout_only" and (steps := stored_steps(config)):
         return f"step {steps[-1]}, the last in {folder / TRAJECTORIES}"
-    latest = folder / CHECKPOINTS / LATEST
-    return str(latest.resolve()) if mode in _SAVING and latest.exists() else None
+    checkpoints = checkpoints_of(folder)
+    if mode in _SAVING and (steps := whole_steps(checkpoints)):
+        return str(step_folder(checkpoints, steps[-1]))
+    return None
+
+
+def _run_of(start: Path, folder: Path) -> Path:
+    """The folder of the run that `start` is of: `folder`, or another's, which starts a run that has no steps yet."""
+    own = checkpoints_of(folder)
+    if start.parent == own:
+        _tell_passed_over(start)
+        return folder
+    if steps := whole_steps(own):
+        raise ConfigError(
+            f"'trainer.resume_from_path': '{start}' is another run's, and '{own}' holds step-{steps[-1]} of this one:"
+            " trainer.resume_mode=auto goes on from that; trainer.default_local_dir names a folder for a new run"
+        )
+    print(f"starting from '{start}', of another run, whose records stay there")
+    return start.parent.parent
+
+
+def _tell_passed_over(start: Path) -> None:
+    """Say where the link `latest`, or a folder that is not whole, would have led elsewhere."""
+    newest = whole_steps(start.parent)[-1]
+    if start.name != f"step-{newest}":
+        return  # asked to go back
+    latest = start.parent / LATEST
+    if latest.is_symlink() and latest.readlink().name != start.name:
+        print(
+            f"'{latest}' led to {latest.readlink().name}, and {start.name} is the newest that is whole: going on from"
+            " there (trainer.resume_mode=path goes on from another)"
+        )
+    for step in saved_steps(start.parent):
+        if step > newest:
+            print(f"'{step_folder(start.parent, step)}' is not whole, and passed over")
 
 
 def changes(before: Mapping[str, JsonValue], now: Mapping[str, JsonValue]) -> Iterator[Change]:
@@ -88,20 +124,31 @@ def changes(before: Mapping[str, JsonValue], now: Mapping[str, JsonValue]) -> It
             yield key, old[key], new[key]
 
 
-def _check_mode(config: RunConfig, kept: Mapping[str, JsonValue]) -> None:
-    section = kept.get("trainer")
+def _check_mode(config: RunConfig, folder: Path) -> None:
+    section = read_config(folder / CONFIG_FILE).get("trainer")
     before = section.get("mode", "train") if isinstance(section, dict) else config.trainer.mode
     if before not in (config.trainer.mode, "val_only"):  # a validation leaves nothing that could be spoilt
         raise ConfigError(
-            f"'{config.trainer.run_dir}' holds a run of trainer.mode={before}: give trainer.mode={config.trainer.mode}"
+            f"'{folder}' holds a run of trainer.mode={before}: give trainer.mode={config.trainer.mode}"
             " a folder of its own (trainer.default_local_dir); model.path may be a checkpoint of that run"
         )
 
 
 def _fixed(config: RunConfig) -> set[str]:
     filtered = _FIXED_IF_FILTERED if config.data.filter_overlong_prompts else ()
-    counted_in_steps = ("data.train_batch_size",) if config.trainer.mode == "rollout_only" else ()
-    return {*FIXED, *filtered, *counted_in_steps}
+    sampled = _FIXED_IF_SAMPLED if config.trainer.mode == "rollout_only" else ()
+    return {*FIXED, *filtered, *sampled}
+
+
+def _check_changes(config: RunConfig, folder: Path) -> None:
+    """Of the run in `folder`, which goes on: refuse what it keeps for life, and tell the rest."""
+    _check_mode(config, folder)
+    if not (kept := read_config(folder / CONFIG_FILE)):
+        print(f"'{folder}' holds no {CONFIG_FILE}: what its run was configured with is not compared")
+    changed = sorted(changes(kept, redacted(config)), key=lambda change: change[0])
+    _check_fixed(folder, changed, _fixed(config))
+    for key, before, now in changed:
+        print(f"changed: {key} was {before} and is now {now}")
 
 
 def _check_fixed(folder: Path, changed: Sequence[Change], fixed: Collection[str]) -> None:

@@ -10,6 +10,8 @@ from functools import partial
 from agentrl.chat.format import ChatFormat
 from agentrl.chat.pieces import token_pieces
 from agentrl.config import RunConfig
+from agentrl.config.reward import NO_REWARD
+from agentrl.config.rollout import RolloutConfig
 from agentrl.data.fitting import Measure, fit_prompts
 from agentrl.data.tasks import TaskTable, load_tasks
 from agentrl.engines.base import Engine, SamplingParams
@@ -57,15 +59,11 @@ class RolloutParts:
 
     def collect_train(self) -> Collect:
         """Rolls tasks out as training samples them."""
-        rollout = self.config.rollout
-        sampling = SamplingParams(rollout.temperature, rollout.top_p, rollout.top_k, rollout.min_p)
-        return self._collect(rollout.n, sampling, "train")
+        return self._collect(self.config.rollout.n, sampling_of(self.config.rollout, "train"), "train")
 
     def collect_val(self) -> Collect:
         """Rolls tasks out as validation samples them: greedily, unless `do_sample` is on."""
-        val = self.config.rollout.val_kwargs
-        sampling = SamplingParams(val.temperature, val.top_p, val.top_k) if val.do_sample else SamplingParams(0.0)
-        return self._collect(val.n, sampling, "val")
+        return self._collect(self.config.rollout.val_kwargs.n, sampling_of(self.config.rollout, "val"), "val")
 
     def _collect(self, n: int, sampling: SamplingParams, purpose: str) -> Collect:
         trainer = self.config.trainer
@@ -79,6 +77,14 @@ class RolloutParts:
         )
 
 
+def sampling_of(rollout: RolloutConfig, split: str) -> SamplingParams:
+    """How rollouts of `split`, train or val, are sampled."""
+    if split != "val":
+        return SamplingParams(rollout.temperature, rollout.top_p, rollout.top_k, rollout.min_p)
+    val = rollout.val_kwargs
+    return SamplingParams(val.temperature, val.top_p, val.top_k) if val.do_sample else SamplingParams(0.0)
+
+
 @asynccontextmanager
 async def open_rollout_parts(config: RunConfig, brought: Brought) -> AsyncIterator[RolloutParts]:
     """Build them, what is cheap to refuse first, and close them in the end.
@@ -89,14 +95,15 @@ async def open_rollout_parts(config: RunConfig, brought: Brought) -> AsyncIterat
     live = config.algorithm.name != "sft"
     train_tasks = _tasks(config.data.train_files, config.data.train_max_samples, config) if live else None
     val_tasks = _tasks(config.data.val_files, config.data.val_max_samples, config)
-    reward = brought.reward or load_reward(config.reward)
+    reward = brought.reward or (None if config.reward.name == NO_REWARD else load_reward(config.reward))
     interactions_path = config.rollout.multi_turn.interaction_config_path
     interactions = load_interactions(interactions_path) if interactions_path else None
     chat = load_chat(config)
     async with AsyncExitStack() as stack:
         toolbox = load_toolbox(config.rollout.multi_turn, extra_tools=brought.tools)
         stack.push_async_callback(toolbox.close)
-        stack.callback(close_reward, reward)
+        if reward is not None:
+            stack.callback(close_reward, reward)
         check = partial(_checked, config, brought, chat, toolbox, interactions)
         train_tasks, val_tasks = (check(tasks) if tasks else None for tasks in (train_tasks, val_tasks))
         engine = _engine(config, chat)

@@ -18,12 +18,17 @@ from agentrl.telemetry.jsonl import METRICS_FILE, read_metrics
 from agentrl.trainer.build import open_run
 from agentrl.trainer.checkpoint import BEST, CHECKPOINTS
 from agentrl.trainer.elsewhere import run_loop
+from agentrl.trainer.evaluation import EVAL_FILE, evaluation
+from agentrl.trainer.evaluation_view import print_evaluation
 from agentrl.trainer.figures import first_and_last
 from agentrl.trainer.files import disk_faults_in_one_line, locked, write_whole
+from agentrl.trainer.generation import check_output, finish_generation, generation_progress
 from agentrl.trainer.loop import train
-from agentrl.trainer.report import SAMPLES_FILE, merged, report_from_run
+from agentrl.trainer.record_parts import open_store
+from agentrl.trainer.report import CONFIG_FILE, SAMPLES_FILE, merged, report_from_run
 from agentrl.trainer.resume import check_folder, how_to_go_on
 from agentrl.trainer.rollout_parts import Brought, RolloutParts, open_rollout_parts
+from agentrl.trainer.rollout_progress import rollout_progress
 from agentrl.trainer.sample_view import TextOf, sample_view
 from agentrl.trainer.transcript import print_comparison, print_samples
 from agentrl.trainer.validator import Validator
@@ -42,6 +47,7 @@ def run_training(config: RunConfig, brought: Brought = NOTHING) -> Path:
     folder, hint = config.trainer.run_dir, partial(how_to_go_on, config)
     with disk_faults_in_one_line(folder, hint), locked(folder), last_words(hint):
         check_folder(config)
+        check_output(config)
         _limit_threads(config)
         try:
             run_loop(_train(config, brought))
@@ -76,7 +82,10 @@ def run_rollouts(config: RunConfig, brought: Brought = NOTHING) -> list[Group]:
 
 async def _train(config: RunConfig, brought: Brought) -> None:
     async with open_run(config, brought) as run:
-        await train(run.parts)
+        with generation_progress(config, run.rollouts):
+            await train(run.parts)
+        if config.trainer.mode == "rollout_only" and run.rollouts:
+            finish_generation(config, run.rollouts.chat.text)
     folder = config.trainer.run_dir
     if (last := run.after_step.last_validation) and run.rollouts:
         _show_samples(folder / SAMPLES_FILE, last[1], run.rollouts)
@@ -93,12 +102,24 @@ async def _evaluate(config: RunConfig, brought: Brought) -> dict[str, float]:
         validator = Validator(
             parts.val_tasks, parts.collect_val(), _keep_loaded_weights, config.reward.success_threshold
         )
-        metrics, groups = await validator(0)
+        with rollout_progress(parts.runner, len(parts.val_tasks) * config.rollout.val_kwargs.n):
+            metrics, groups = await validator(0)
     folder = config.trainer.run_dir
-    (folder / "eval.json").write_text(json.dumps(metrics, indent=2) + "\n")
+    _keep_validation(config, parts, groups)
     _show_samples(folder / "eval_samples.json", groups, parts)
-    print(f"success {metrics['val/success']:.3f} on {len(groups)} tasks; all figures: {folder / 'eval.json'}")
+    found = evaluation(groups, config.reward.success_threshold)
+    write_whole(folder / EVAL_FILE, json.dumps(found.values(), indent=2) + "\n")
+    print_evaluation(found, folder / EVAL_FILE)
     return metrics
+
+
+def _keep_validation(config: RunConfig, parts: RolloutParts, groups: Sequence[Group]) -> None:
+    """As a run keeps its validation before training, in place of that of an earlier evaluation."""
+    folder = config.trainer.run_dir
+    if (folder / CONFIG_FILE).exists():
+        print(f"'{folder}' holds a run, whose own validation stays: these rollouts are not kept")
+        return
+    print(f"rollouts: {open_store(config, parts, 'val').write(0, groups)}")
 
 
 async def _rollouts(config: RunConfig, brought: Brought) -> list[Group]:

@@ -21,6 +21,7 @@ class LiveSource:
         groups_per_step: tasks a step.
         collect: rolls tasks out, in their order.
         seed: the run's seed; the uid of a draw is derived from it.
+        num_draws: tasks of the whole run; the last step holds what is left of them. None for no end.
     """
 
     def __init__(
@@ -30,8 +31,10 @@ class LiveSource:
         groups_per_step: int,
         collect: Callable[[Sequence[Task]], Awaitable[list[Group]]],
         seed: int,
+        num_draws: int | None = None,
     ) -> None:
         self.position = 0
+        self._num_draws = num_draws
         self._tasks = tasks
         self._order = order
         self._groups_per_step = groups_per_step
@@ -45,7 +48,9 @@ class LiveSource:
 
     async def take(self, policy_version: int) -> list[Group]:
         """Roll out the next tasks under the engine's current weights."""
-        drawn = [self._order.at(self.position + i) for i in range(self._groups_per_step)]
+        end = self.position + self._groups_per_step
+        end = end if self._num_draws is None else min(end, self._num_draws)
+        drawn = [self._order.at(position) for position in range(self.position, end)]
         groups = await self._collect([self._task(draw) for draw in drawn])
         self.position += len(drawn)
         return groups

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from agentrl.config import RunConfig
 from agentrl.data.dialogues import Dialogue, load_dialogues
 from agentrl.data.order import task_order
@@ -40,8 +42,15 @@ def _open(config: RunConfig, rollouts: RolloutParts | None, timer: Timer) -> tup
     if rollouts is None or config.trainer.mode == "train_only":
         return _stored_source(config)
     source, num_rows = _source(rollouts, timer)
-    tell_few_rows(num_rows, config)
+    if num_draws(config, num_rows) is None:
+        tell_few_rows(num_rows, config)
     return source, _total_steps(config, num_rows)
+
+
+def num_draws(config: RunConfig, num_rows: int) -> int | None:
+    """How many tasks a run that only samples rolls out: each row as often as there are epochs. None: whole steps."""
+    given = config.trainer.mode != "rollout_only" or config.trainer.total_training_steps
+    return None if given else config.trainer.total_epochs * num_rows
 
 
 def stored_steps(config: RunConfig) -> list[int]:
@@ -75,7 +84,8 @@ def _source(rollouts: RolloutParts, timer: Timer) -> tuple[Source, int]:
     if tasks is not None:
         order = task_order(tasks.file_sizes, config.data.dataset_weights, seed, config.data.shuffle)
         collect = timed(timer, "collect", rollouts.collect_train())
-        return LiveSource(tasks, order, config.data.train_batch_size, collect, config.trainer.seed), len(tasks)
+        size, ends = config.data.train_batch_size, num_draws(config, len(tasks))
+        return LiveSource(tasks, order, size, collect, config.trainer.seed, ends), len(tasks)
     dialogues = load_dialogues(config.data.train_files, config.data, max_samples=config.data.train_max_samples)
 
     def render(row: int) -> Trajectory:
@@ -101,6 +111,8 @@ def _rendered(rollouts: RolloutParts, dialogue: Dialogue, where: str) -> Traject
 
 
 def _total_steps(config: RunConfig, num_rows: int) -> int:
+    if ends := num_draws(config, num_rows):
+        return math.ceil(ends / config.data.train_batch_size)
     return config.trainer.total_training_steps or max(
         1, config.trainer.total_epochs * num_rows // config.data.train_batch_size
     )

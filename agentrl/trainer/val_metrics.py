@@ -25,9 +25,8 @@ def check_metric(key: str, metric: str, data_sources: Iterable[str], tools: Iter
         ConfigError: there will be no such metric; it is not the part of a reward, whose names show only later.
     """
     calls = [ToolCall(name, "", "", Outcome.OK) for name in tools]
-    groups = [
-        Group(Task([], data_source=name), [Rollout([], Stop.FINISHED, tool_calls=calls)]) for name in data_sources
-    ]
+    scored = Rollout([], Stop.FINISHED, {"score": 0.0}, tool_calls=calls)
+    groups = [Group(Task([], data_source=name), [scored]) for name in data_sources]
     names = {f"val/{name}" for name in [*rollout_metrics(groups), "num_tasks"]}
     if metric not in names and not metric.startswith(_REWARDS):
         raise ConfigError(f"'{key}': validation has no '{metric}': {suggestion(metric, names)}")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from agentrl.compat.verl_keys.rows import Mapped
-from agentrl.compat.verl_keys.table import ROWS, own_keys
+from agentrl.compat.verl_keys.table import PPO, own_keys
 from agentrl.compat.verl_keys.translate import nested, translate
 from agentrl.config import RunConfig, validate_config
 from agentrl.errors import ConfigError
@@ -23,8 +25,8 @@ def notices_of(**keys: object) -> list[str]:
 
 
 def test_no_key_stands_twice_and_every_target_is_a_key_of_ours() -> None:
-    assert len({row.key for row in ROWS}) == len(ROWS)
-    targets = {target for row in ROWS if isinstance(row, Mapped) for target in row.names}
+    assert len({row.key for row in PPO.rows}) == len(PPO.rows)
+    targets = {target for row in PPO.rows if isinstance(row, Mapped) for target in row.names}
     assert targets <= own_keys()
 
 
@@ -49,6 +51,12 @@ def test_verls_defaults_stand_in_for_what_is_not_said() -> None:
     ("given", "target", "value"),
     [
         ({"algorithm.group_size": 4}, "rollout.n", 4),
+        ({"trainer.resume_mode": "resume_path"}, "trainer.resume_mode", "path"),
+        ({"trainer.resume_from_path": "a/step-3"}, "trainer.resume_from_path", Path("a/step-3")),
+        ({"trainer.resume_from_path": ""}, "trainer.resume_from_path", None),
+        ({"trainer.max_actor_ckpt_to_keep": 3}, "trainer.max_checkpoints_to_keep", 3),
+        ({"trainer.max_actor_ckpt_to_keep": 0}, "trainer.max_checkpoints_to_keep", None),
+        ({"trainer.max_ckpt_to_keep": "-1"}, "trainer.max_checkpoints_to_keep", None),
         ({"algorithm.kl_penalty": 0.01}, "actor.kl_loss_coef", 0.01),
         ({"algorithm.kl_penalty": 0.01}, "actor.use_kl_loss", True),
         ({"algorithm.kl_penalty": "0.01"}, "actor.kl_loss_coef", 0.01),

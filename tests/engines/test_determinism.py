@@ -6,10 +6,16 @@ import asyncio
 import random
 
 import pytest
+import torch
 from engine_models import tiny_model
+from transformers import AutoModelForCausalLM
 
 from agentrl.engines.base import GenerateRequest, SamplingParams
+from agentrl.engines.faithful import _Probe
+from agentrl.engines.forward import fixed_width, limits_for
+from agentrl.engines.paged_kv import BLOCK_SIZE, num_blocks_for
 from agentrl.engines.torch_engine import TorchEngine
+from agentrl.models.attention import windows_of_all_layers
 
 Answers = dict[int, list[tuple[list[int], list[float]]]]
 LENGTHS = [3, 16, 17, 18, 33, 50, 54, 70]
@@ -60,6 +66,30 @@ def test_company_and_order_of_arrival_change_no_bit(family):
 def test_where_rows_disturb_each_other_they_run_alone(family):
     model = tiny_model(family)
     assert run_sessions(model, list(range(6)), 1, 4) == run_sessions(model, list(range(6)), 2, 4)
+
+
+@torch.inference_mode()
+def test_much_longer_contexts_beside_change_no_bit(task_folder):
+    """From some 200 keys on, a sum over more of them is added up in another order, though these weigh nothing."""
+    model = AutoModelForCausalLM.from_pretrained(task_folder / "model").eval()
+    windows, limits = windows_of_all_layers(model), limits_for("cpu", 4, fixed=True)
+
+    def logits(*lengths: int) -> torch.Tensor:
+        """Of the last one."""
+        probe = _Probe(model, windows, lengths)
+        probe.prefill(limits.prefill, 16)
+        return torch.stack([probe.decode(limits.decode, back)[-1] for back in (2, 1)])
+
+    for length, beside in ((200, 390), (380, 600)):
+        assert torch.equal(logits(beside, length), logits(length))
+
+
+def test_how_much_is_read_follows_from_the_length_alone_and_takes_few_values():
+    widths = [fixed_width(length) for length in range(1, 4097)]
+    assert all(width * BLOCK_SIZE >= length for length, width in enumerate(widths, 1))
+    assert all(width <= max(4, num_blocks_for(length) * 3 / 2 + 1) for length, width in enumerate(widths, 1))
+    assert widths == sorted(widths)
+    assert len(set(widths)) == 12
 
 
 def test_without_the_mode_last_bits_differ():

@@ -13,7 +13,8 @@ from agentrl.config.validate import config_fields
 from agentrl.tools.function import TOOLS
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "docs/extending.md", ROOT / "docs/gpu.md"]
+PAGES = ("extending", "evaluate", "gpu", "replay", "view")
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / f"docs/{page}.md" for page in PAGES)]
 
 
 def blocks(path, language):

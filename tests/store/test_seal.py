@@ -4,6 +4,7 @@ from struct import pack
 from zlib import crc32
 
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -68,3 +69,13 @@ def test_rows_that_differ_have_other_seals(one: list[list[list[int]]], other: li
     kind = pa.list_(pa.list_(pa.int32()))
     same = seals([pa.array([one], pa.list_(kind))]) == seals([pa.array([other], pa.list_(kind))])
     assert same == (one == other)
+
+
+@pytest.mark.parametrize("said", [["train"] * 5, ["train", "value", "other", "a", ""], ["eight by"] * 4 + ["bytes..."]])
+def test_rows_that_are_alike_are_summed_as_others_are(said: list[str]):
+    """Rows of one size, or of one text, take a shorter way."""
+    expected = [[number(pack("<i", len(text)) + text.encode())] for text in said]
+    assert seals([pa.array(said)]).to_pylist() == expected
+    lists = pa.array([[text, "x"] for text in said], pa.list_(pa.string()))
+    expected = [[number(pack("<iii", 2, len(text), 1) + text.encode() + b"x")] for text in said]
+    assert seals([lists]).to_pylist() == expected

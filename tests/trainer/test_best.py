@@ -11,10 +11,11 @@ from agentrl.config import validate_config
 from agentrl.errors import ConfigError
 from agentrl.telemetry.timing import Timer
 from agentrl.trainer.after_step import AfterStep
-from agentrl.trainer.checkpoint import Checkpoints, read_best, read_state
+from agentrl.trainer.checkpoint import read_best, read_state
 from agentrl.trainer.health import Health
 from agentrl.trainer.parts import Best
 from agentrl.trainer.profiling import StepProfiler
+from agentrl.trainer.progress import Checkpoints, open_checkpoints
 from agentrl.trainer.records import Records
 from agentrl.trainer.source import StoredSource
 from agentrl.trainer.val_metrics import check_metric, metric_value
@@ -49,12 +50,13 @@ def play(run_dir, values, num_steps=None, **trainer):
     async def validate(step):
         return {NAME: next(said)}, []
 
-    progress = Checkpoints(run_dir / "checkpoints", backend, StoredSource(lambda step: [], ()))
+    progress = open_checkpoints(config.trainer, backend, StoredSource(lambda step: [], ()))
     records = Records([], Health(), 0, str)
     total = num_steps or len(values) - 1
     after = AfterStep(config, total, progress, publish, validate, records, Timer(), StepProfiler(run_dir, ()))
 
     async def steps():
+        await progress.restore()
         step = await after.begin()
         while not after.finished(step):
             step += 1
@@ -115,19 +117,19 @@ def test_a_step_that_is_gone_on_from_may_turn_out_the_best(tmp_path):
 
 
 def test_a_kill_between_the_links_leaves_no_stale_best(tmp_path, monkeypatch):
-    link, calls = Checkpoints._link, []
+    point, calls = Checkpoints._point, []
 
-    def killed(self, name, target):
+    def killed(self, name, step):
         calls.append(name)
         if len(calls) == 4:  # the second of step 1
             raise KeyboardInterrupt
-        link(self, name, target)
+        point(self, name, step)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Checkpoints, "_link", killed)
+        patch.setattr(Checkpoints, "_point", killed)
         with pytest.raises(KeyboardInterrupt):
             play(tmp_path, [0.25, 0.5, 0.1])
-    play(tmp_path, [0.5, 0.1], num_steps=2)
+    play(tmp_path, [0.1], num_steps=2)  # goes on from step 1, which was whole
     assert read_best(tmp_path) == Best(NAME, 0.5, 1)
     assert weights(tmp_path, "latest") == 2
 
@@ -143,7 +145,7 @@ def test_a_goal_that_is_met_before_the_first_step_leaves_a_checkpoint(tmp_path, 
 def test_a_latest_step_that_is_gone_is_not_begun_anew(tmp_path):
     play(tmp_path, [0.25, 0.5], save_best=None)
     (tmp_path / "checkpoints/step-1").rename(tmp_path / "elsewhere")
-    with pytest.raises(ConfigError, match="'step-1', which is gone; put that step back"):
+    with pytest.raises(ConfigError, match=r"'step-1', which is gone or not whole, .* put that step back"):
         play(tmp_path, [0.25, 0.5], save_best=None)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import signal
 import subprocess
@@ -15,9 +16,10 @@ import yaml
 from agentrl.cli.main import main
 from agentrl.config import validate_config
 from agentrl.config.document import redacted
+from agentrl.config.rules import check_training
 from agentrl.errors import ConfigError
 from agentrl.telemetry.jsonl import JsonlTracker
-from agentrl.trainer.checkpoint import STATE_FILE
+from agentrl.trainer.checkpoint import STATE_FILE, start_of
 from agentrl.trainer.files import StorageError, disk_faults_in_one_line, locked, write_whole
 from agentrl.trainer.record_parts import open_records
 from agentrl.trainer.resume import check_folder, how_to_go_on
@@ -82,7 +84,7 @@ def begun(tmp_path):
     """A folder whose run may go on."""
     kept = redacted(config(tmp_path, reward__custom_reward_function={"reward_kwargs": {"api_key": "first"}}))
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(kept))
-    (tmp_path / "checkpoints/step-3").mkdir(parents=True)
+    save_steps(tmp_path, 3)
     (tmp_path / "checkpoints/latest").symlink_to("step-3")
     return tmp_path
 
@@ -137,27 +139,107 @@ def test_a_run_that_only_samples_keeps_the_size_of_its_steps(begun):
 
 def save_steps(folder, *steps):
     for step in steps:
-        (folder / f"checkpoints/step-{step}").mkdir()
-        (folder / f"checkpoints/step-{step}" / STATE_FILE).write_text("{}")
+        (folder / f"checkpoints/step-{step}").mkdir(parents=True)
+        (folder / f"checkpoints/step-{step}" / STATE_FILE).write_text(json.dumps({"step": step, "position": step}))
 
 
-def test_a_latest_checkpoint_that_is_gone_is_refused_with_those_that_are_there(begun):
-    (begun / "checkpoints/step-3").rmdir()
-    save_steps(begun, 10, 2)
+def forget(folder, step):
+    (folder / f"checkpoints/step-{step}" / STATE_FILE).unlink()
+
+
+def test_a_latest_checkpoint_that_is_gone_is_refused_where_no_other_is_whole(begun):
+    forget(begun, 3)
     with pytest.raises(ConfigError) as refused:
         check_folder(config(begun))
     assert str(refused.value).endswith(
-        f"the link '{begun}/checkpoints/latest' leads to 'step-3', which is gone; point it to one of step-2, step-10,"
-        " or give the run another folder (trainer.default_local_dir)"
+        f"the link '{begun}/checkpoints/latest' leads to 'step-3', which is gone or not whole, and there is no other"
+        " step; put that step back, or give the run another folder (trainer.default_local_dir)"
     )
 
 
-def test_a_folder_that_lost_the_link_is_refused_while_it_holds_steps(begun):
+def test_the_newest_whole_step_is_gone_on_from_wherever_the_link_leads(begun, capsys):
+    save_steps(begun, 10, 2, 11)
+    forget(begun, 11)
+    check_folder(config(begun))
+    led, passed = capsys.readouterr().out.splitlines()
+    assert led.startswith(f"'{begun}/checkpoints/latest' led to step-3, and step-10 is the newest that is whole")
+    assert passed == f"'{begun}/checkpoints/step-11' is not whole, and passed over"
+    assert how_to_go_on(config(begun)).endswith(f"the same command goes on from {begun}/checkpoints/step-10")
+
+
+def test_a_folder_that_lost_the_link_is_gone_on_from(begun, capsys):
     (begun / "checkpoints/latest").unlink()
-    check_folder(config(begun))  # step-3 is not whole
-    save_steps(begun, 4)
-    with pytest.raises(ConfigError, match="is not there; point it to one of step-4,"):
-        check_folder(config(begun))
+    assert how_to_go_on(config(begun)).endswith("/checkpoints/step-3")
+    check_folder(config(begun))
+    assert capsys.readouterr().out == ""
+
+
+def back_to(folder, path, **changes):
+    return config(folder, trainer__resume_mode="resume_path", trainer__resume_from_path=path, **changes)
+
+
+def test_a_run_goes_back_to_a_step_that_is_named(begun, capsys):
+    save_steps(begun, 5)
+    for name in ("step-3", "latest"):
+        going_back = back_to(begun, begun / "checkpoints" / name)
+        assert start_of(going_back.trainer) == begun / "checkpoints/step-3"
+        check_folder(going_back)
+    assert capsys.readouterr().out == ""
+    hint = how_to_go_on(back_to(begun, begun / "checkpoints/step-3"))
+    assert hint == f"stopped; trainer.resume_mode=auto goes on from {begun}/checkpoints/step-5"
+
+
+@pytest.mark.parametrize(
+    ("path", "hint"),
+    [
+        ("checkpoints/step-4", "there are RUN/checkpoints/step-3, RUN/checkpoints/step-40"),
+        ("checkpoints/global_step_40", "did you mean 'RUN/checkpoints/step-40'?"),
+        ("global_step_3", "did you mean 'RUN/checkpoints/step-3'?"),
+        (".", "there are RUN/checkpoints/step-3, RUN/checkpoints/step-40"),
+        ("checkpoints", "there are RUN/checkpoints/step-3, RUN/checkpoints/step-40"),
+    ],
+)
+def test_a_path_that_is_no_checkpoint_is_refused_with_those_that_are(begun, path, hint):
+    save_steps(begun, 40)
+    with pytest.raises(ConfigError) as refused:
+        check_folder(back_to(begun, begun / path))
+    (line,) = str(refused.value).splitlines()
+    assert line.startswith(f"'trainer.resume_from_path': '{begun / path}' is no whole checkpoint of a run: ")
+    assert line.endswith(hint.replace("RUN", str(begun)))
+
+
+def test_a_checkpoint_of_verl_s_own_is_told_from_ours(begun, tmp_path):
+    (tmp_path / "theirs/global_step_3/actor").mkdir(parents=True)
+    with pytest.raises(ConfigError, match=r"of verl's is none: model\.path takes its weights: there are none"):
+        check_folder(back_to(begun, tmp_path / "theirs/global_step_3"))
+
+
+def test_another_run_s_step_starts_a_run_that_has_none(begun, capsys):
+    start, new = begun / "checkpoints/step-3", begun / "new"
+    check_folder(back_to(new, start, rollout__n=4))
+    started, changed = capsys.readouterr().out.splitlines()
+    assert started == f"starting from '{start}', of another run, whose records stay there"
+    assert changed == "changed: rollout.n was 1 and is now 4"
+    with pytest.raises(ConfigError, match=r"'trainer\.seed' was 0 and is now 1"):
+        check_folder(back_to(new, start, trainer__seed=1))
+    with pytest.raises(ConfigError, match=r"holds a run of trainer\.mode=train: "):
+        check_folder(back_to(new, start, trainer__mode="train_only"))
+    save_steps(new, 5)
+    with pytest.raises(ConfigError, match=r"is another run's, and '.*/new/checkpoints' holds step-5 of this one: "):
+        check_folder(back_to(new, start))
+
+
+@pytest.mark.parametrize(
+    ("trainer", "complaint"),
+    [
+        ({"resume_mode": "path"}, "'trainer.resume_mode=path' needs 'trainer.resume_from_path'"),
+        ({"resume_from_path": "a"}, "'trainer.resume_from_path' has no effect without 'trainer.resume_mode=path'"),
+        ({"resume_mode": "path", "resume_from_path": "a", "mode": "rollout_only"}, "without 'trainer.mode=train'"),
+    ],
+)
+def test_where_a_run_goes_on_from_is_said_whole(tmp_path, trainer, complaint):
+    with pytest.raises(ConfigError, match=complaint):
+        check_training(config(tmp_path, **{f"trainer__{key}": value for key, value in trainer.items()}, rollout__n=2))
 
 
 def test_a_run_that_begins_anew_says_what_it_drops(tmp_path, capsys):
@@ -178,6 +260,7 @@ def test_a_run_that_begins_anew_says_what_it_drops(tmp_path, capsys):
 
 def test_a_run_that_begins_anew_may_change_everything(begun, capsys):
     (begun / "checkpoints/latest").unlink()
+    forget(begun, 3)
     check_folder(config(begun, model__path="other", trainer__seed=1))
     assert capsys.readouterr().out == ""
     assert "begins anew" in how_to_go_on(config(begun))

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 STATE_FILE = Path("trainer_state") / "state.pt"
-REMEDY = "point the link checkpoints/latest to a whole step, or begin anew in another trainer.default_local_dir"
+REMEDY = "name another in trainer.resume_from_path (resume_mode=path), or begin anew in another default_local_dir"
 
 
 def save_checkpoint(

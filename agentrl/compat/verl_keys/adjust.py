@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from agentrl.compat.verl_keys.algorithm import NO_KL_IN_REWARD, kl_coefficient
 from agentrl.compat.verl_keys.draft import Draft, whole
-from agentrl.compat.verl_keys.rows import truth
-from agentrl.compat.verl_keys.table import DEFAULTS
-from agentrl.compat.verl_keys.trainer import missing_loggers
+from agentrl.compat.verl_keys.rows import Mapped, truth
+from agentrl.compat.verl_keys.trainer import TRAINER, missing_loggers
+from agentrl.config.reward import NO_REWARD
 
 _ROLLOUT = "actor_rollout_ref.rollout"
 _ACTOR = "actor_rollout_ref.actor"
+_DEFAULTS = {row.key: row.default for row in TRAINER if isinstance(row, Mapped)}
 _TOOLS = ("rollout.multi_turn.tool_config_path", "rollout.multi_turn.function_tool_path")
 
 
@@ -20,6 +23,40 @@ def adjust(draft: Draft) -> None:
         *(_schedule, _clip, _kl, _folder, _loggers),
     ):
         rule(draft)
+
+
+def adjust_generation(draft: Draft) -> None:
+    """The same for a command that only generates."""
+    for rule in (_turns, _agent_loop, _engine, _greedy, _unscored, _rollouts_folder):
+        rule(draft)
+
+
+def _greedy(draft: Draft) -> None:
+    """A temperature of 0, or do_sample=False, leaves nothing that the other options could choose from."""
+    said = (draft.given.get(key) for key in (f"{_ROLLOUT}.do_sample", "rollout.do_sample"))
+    if any(truth(value) is False for value in said):
+        draft.values["rollout.temperature"] = 0.0
+    if _as_float(draft.values.get("rollout.temperature", 1.0)) == 0.0:
+        for option in ("top_p", "top_k"):
+            draft.values.pop(f"rollout.{option}", None)
+
+
+def _unscored(draft: Draft) -> None:
+    """verl's generation has no reward; one that is named is asked all the same."""
+    custom = draft.values.get("reward.custom_reward_function.path")
+    draft.values["trainer.mode"] = "rollout_only"
+    if custom is None:
+        draft.values.pop("reward.custom_reward_function.name", None)
+        draft.values.setdefault("reward.name", NO_REWARD)
+
+
+def _rollouts_folder(draft: Draft) -> None:
+    """Beside the file that verl would write."""
+    output = draft.values.get("data.output_path")
+    if output is not None and not _said(draft, "trainer.default_local_dir"):
+        draft.values["trainer.default_local_dir"] = str(Path(str(output)).with_suffix(""))
+    elif not draft.values.get("trainer.default_local_dir"):
+        _folder(draft)
 
 
 def _groups_of_one(draft: Draft) -> None:
@@ -112,7 +149,7 @@ def _engine(draft: Draft) -> None:
 
 def _folder(draft: Draft) -> None:
     for name in ("trainer.project_name", "trainer.experiment_name"):
-        draft.values.setdefault(name, DEFAULTS[name])  # null: no folder is named so
+        draft.values.setdefault(name, _DEFAULTS[name])  # null: no folder is named so
     if not draft.values.get("trainer.default_local_dir"):
         names = [str(draft.values[f"trainer.{name}"]) for name in ("project_name", "experiment_name")]
         draft.values["trainer.default_local_dir"] = "/".join(["checkpoints", *names])

@@ -11,7 +11,7 @@ from agentrl.errors import ConfigError, suggestion
 _LOGGERS = ("wandb", "mlflow", "swanlab", "vemlp_wandb", "tensorboard", "console", "clearml", "trackio", "rl_insight")
 _ONE_PROCESS = "set it to 1: one process drives one device in this version"
 _NO_RAY = "nothing is started on a cluster in this version"
-_KEPT = "checkpoints are kept whole, all of them, in the run's folder"
+_KEPT = "checkpoints are kept whole, in the run's folder; how many says trainer.max_actor_ckpt_to_keep"
 
 
 def _every(value: object) -> int:
@@ -45,6 +45,16 @@ def _mode(value: object) -> str:
     if (val_only := truth(value)) is None:
         raise ConfigError(f"expected true or false, got {value!r}")
     return "val_only" if val_only else "train"
+
+
+def _checkpoint(value: object) -> str | None:
+    return expand_home(value) if value else None
+
+
+def _count(value: object) -> int | None:
+    """Nothing, 0 and less are verl's all."""
+    number = int(str(value or 0))
+    return number if number > 0 else None
 
 
 def _device(value: object) -> Mapping[str, object]:
@@ -81,7 +91,23 @@ TRAINER: tuple[Row, ...] = (
         for key in ("trainer.profile_steps", "global_profiler.steps")
     ),
     Mapped("trainer.val_before_train", "trainer.val_before_train", True),
-    Mapped("trainer.resume_mode", "trainer.resume_mode", "auto", one_of("trainer.resume_mode")),
+    Mapped(
+        "trainer.resume_mode",
+        "trainer.resume_mode",
+        "auto",
+        one_of("trainer.resume_mode", {"resume_path": "path"}),
+        "resume_path becomes path",
+    ),
+    Mapped(
+        "trainer.resume_from_path",
+        "trainer.resume_from_path",
+        read=_checkpoint,
+        note="a checkpoints/step-N of a run; has no effect without resume_mode=resume_path",
+    ),
+    *(
+        Mapped(key, "trainer.max_checkpoints_to_keep", read=_count, note="the best is kept besides; 0 keeps all")
+        for key in ("trainer.max_actor_ckpt_to_keep", "trainer.max_ckpt_to_keep")
+    ),
     Mapped(
         "trainer.device",
         ("actor.device", "rollout.device"),
@@ -99,7 +125,6 @@ TRAINER: tuple[Row, ...] = (
     ),
     Hint("skip.*", "no effect without its enable"),
     Mapped("trainer.val_only", "trainer.mode", read=_mode, note="true is trainer.mode=val_only: validate once and end"),
-    Fixed("trainer.resume_from_path", (None, ""), "put the run's folder into trainer.default_local_dir"),
     Fixed("trainer.v1.trainer_mode", (None, "sync"), "training is on-policy in this version: sync"),
     Fixed("trainer.checkpoint_callback_class", (None,), "leave it out: not in this version"),
     Hint("trainer.v1.*", "there is one trainer"),
@@ -113,8 +138,6 @@ TRAINER: tuple[Row, ...] = (
     *(
         Hint(f"trainer.{key}", _KEPT)
         for key in (
-            "max_ckpt_to_keep",
-            "max_actor_ckpt_to_keep",
             "max_critic_ckpt_to_keep",
             "del_local_ckpt_after_load",
             "remove_previous_ckpt_in_save",

@@ -5,42 +5,40 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from agentrl.compat.verl_keys.adjust import adjust
 from agentrl.compat.verl_keys.draft import Draft
 from agentrl.compat.verl_keys.rows import Fixed, Hint, Mapped
-from agentrl.compat.verl_keys.table import BY_KEY, DEFAULTS, ROWS, find, is_leaf, own_keys
+from agentrl.compat.verl_keys.table import PPO, KeyTable, own_keys
 from agentrl.errors import ConfigError, suggestion
 
-_VERLS_NAMES = {
-    row.targets: row.key for row in reversed(ROWS) if isinstance(row, Mapped) and isinstance(row.targets, str)
-}
 
-
-def translate(nested: Mapping[str, object]) -> Draft:
+def translate(nested: Mapping[str, object], table: KeyTable = PPO) -> Draft:
     """What verl's keys, nested as in its YAML, mean here; verl's own defaults stand in for what is not said.
+
+    Args:
+        table: the keys of the program they are said to.
 
     Raises:
         ConfigError: unknown keys, values that cannot be honoured, keys that contradict each other; a line each.
     """
-    draft = Draft({key: value for key, value in flattened(nested) if not _class_of_verls(key, value)})
+    draft = Draft({key: value for key, value in flattened(nested, table) if not _class_of_verls(key, value)})
     problems: list[str] = []
-    for key, default in DEFAULTS.items():
+    for key, default in table.defaults.items():
         if key not in draft.given:
-            problems += _take(draft, key, default)
+            problems += _take(draft, table, key, default)
     for key, value in draft.given.items():
-        problems += _take(draft, key, value)
+        problems += _take(draft, table, key, value)
     if problems:
         raise ConfigError("\n".join(problems))
-    adjust(draft)
+    table.adjust(draft)
     return draft
 
 
-def flattened(nested: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
+def flattened(nested: Mapping[str, object], table: KeyTable = PPO, prefix: str = "") -> Iterator[tuple[str, object]]:
     """Dotted keys and their values; a mapping is a value where the table, or agentrl, says so."""
     for name, value in nested.items():
         key = f"{prefix}{name}"
-        if isinstance(value, Mapping) and value and not is_leaf(key):
-            yield from flattened(value, f"{key}.")
+        if isinstance(value, Mapping) and value and not table.is_leaf(key):
+            yield from flattened(value, table, f"{key}.")
         else:
             yield key, value
 
@@ -59,9 +57,10 @@ def nested(values: Mapping[str, object]) -> dict[str, object]:
     return tree
 
 
-def in_verls_words(message: str, said_as: Mapping[str, str]) -> str:
+def in_verls_words(message: str, said_as: Mapping[str, str], table: KeyTable = PPO) -> str:
     """An error message with agentrl's keys named as the user said them, or as verl would."""
-    names = _VERLS_NAMES | dict(said_as)
+    mapped = [row for row in reversed(table.rows) if isinstance(row, Mapped) and isinstance(row.targets, str)]
+    names = {row.targets: row.key for row in mapped} | dict(said_as)
 
     def renamed(match: re.Match[str]) -> str:
         return f"'{names.get(match[1], match[1])}"
@@ -74,11 +73,11 @@ def _class_of_verls(key: str, value: object) -> bool:
     return key.endswith("_target_") and str(value).startswith("verl.")
 
 
-def _take(draft: Draft, key: str, value: object) -> list[str]:
+def _take(draft: Draft, table: KeyTable, key: str, value: object) -> list[str]:
     """Enter one key; answers what is wrong with it, if anything."""
-    row = find(key)
+    row = table.find(key)
     if row is None:
-        return [f"unknown key '{key}': {suggestion(key, _sayable())}"]
+        return [f"unknown key '{key}': {suggestion(key, _sayable(table))}"]
     if isinstance(row, Mapped):
         return _map(draft, row, value)
     if isinstance(row, Fixed) and not row.allows(value):
@@ -106,5 +105,5 @@ def _map(draft: Draft, row: Mapped, value: object) -> list[str]:
     return []
 
 
-def _sayable() -> set[str]:
-    return {key.removesuffix(".*") for key in BY_KEY} | own_keys()
+def _sayable(table: KeyTable) -> set[str]:
+    return {key.removesuffix(".*") for key in table.by_key} | own_keys()

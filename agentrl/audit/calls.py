@@ -1,0 +1,151 @@
+"""Readers of tool calls, written from the formats' descriptions: what a turn says beside them, and what it calls."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+
+from agentrl.audit.known import Json
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call as the model wrote it.
+
+    Attributes:
+        arguments: an object; None where the call is malformed.
+        text: what stands for the arguments of a malformed call.
+    """
+
+    name: str
+    arguments: Mapping[str, Json] | None
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A turn: what it says, blanks at either end aside, and its calls in order."""
+
+    content: str
+    calls: tuple[Call, ...] = ()
+
+
+def read_hermes(text: str) -> Said:
+    """`<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, anywhere but within `<think>...</think>`.
+
+    The first `</think>` may lack its beginning, which then stood in the prompt: all before it was thought. A call goes
+    on to the first `</tool_call>` after its JSON; another `<tool_call>`, or `</think>`, leaves it unclosed.
+    """
+    said, calls, at, first_thought = list[str](), list[Call](), 0, True
+    for start, end, call in _hermes_parts(text):
+        said.append(text[at:start])
+        at = end
+        if call is not None:
+            calls.append(call)
+            continue
+        if first_thought and text.startswith("</think>", start):
+            said, calls = [text[:end]], []
+        else:
+            said.append(text[start:end])
+        first_thought = False
+    return Said("".join([*said, text[at:]]).strip(), tuple(calls))
+
+
+def _hermes_parts(text: str) -> Iterator[tuple[int, int, Call | None]]:
+    """(start, end, call) of calls and of thoughts, which are no call, from left to right."""
+    at = 0
+    while (found := re.compile(r"<tool_call>|</?think>").search(text, at)) is not None:
+        call = None
+        if found[0] == "<tool_call>":
+            call, at = _hermes_call(text, found.end())
+        else:
+            close = text.find("</think>", found.start())
+            at = len(text) if close < 0 else close + 8
+        yield found.start(), at, call
+
+
+def _hermes_call(text: str, start: int) -> tuple[Call, int]:
+    stop = text.find("<tool_call>", start)
+    inside = text[start : len(text) if stop < 0 else stop]
+    value, length = _first_json(inside)
+    close = re.compile("</tool_call>|</think>").search(inside, length)
+    body = inside[: close.start()] if close else inside
+    closed = close is not None and close[0] == "</tool_call>"
+    end = start + (close.end() if close and closed else len(body))
+    said = value if isinstance(value, dict) else {}
+    name = said.get("name")
+    name = name if isinstance(name, str) and _storable(name) else ""
+    whole = closed and bool(name) and not body[length:].strip()
+    arguments = _object(said.get("arguments")) if whole else None
+    return Call(name, arguments, body.strip()), end
+
+
+_LABEL = re.compile(
+    r"^[ \t>#*_-]{0,8}(thought|action input|action|observation|final answer)[ \t*_]{0,4}:[*_]{0,3}",
+    re.MULTILINE | re.IGNORECASE,
+)
+
+
+def read_react(text: str) -> Said:
+    """`Action: name` with the `Action Input: {...}` right after it, up to an observation or the final answer."""
+    marks = [(found[1].lower(), found.start(), found.end()) for found in _LABEL.finditer(text)]
+    marks.append(("", len(text), len(text)))
+    said, calls, action = [text[: marks[0][1]]], list[Call](), None
+    for (label, start, end), (_, following, _) in pairwise(marks):
+        if action is not None:
+            calls.append(_react_call(action, text[end:following] if label == "action input" else ""))
+        elif label == "action input":
+            said.append(text[start:following])
+        action = text[end:following] if label == "action" else None
+        if label == "thought":
+            said.append(text[start:following])
+        elif label in ("final answer", "observation"):
+            said.append(text[start:] if label == "final answer" else "")
+            break
+    if action is not None:
+        calls.append(_react_call(action, ""))
+    return Said("".join(said).strip(), tuple(calls))
+
+
+def _react_call(action: str, given: str) -> Call:
+    name = action.strip().split("\n")[0].strip(" \t\r*`'\"")
+    name = name if _storable(name) else ""
+    text = given.strip().strip("`").removeprefix("json").strip()
+    return Call(name, _object(text) if name and text else None, text)
+
+
+READERS: Mapping[str, Callable[[str], Said]] = {"hermes": read_hermes, "react": read_react}
+
+
+def _first_json(text: str) -> tuple[Json, int]:
+    """The JSON value that `text` begins with, and where it ends; (None, 0) where there is none."""
+    start = len(text) - len(text.lstrip())
+    try:
+        return _DECODER.raw_decode(text, start)
+    except (ValueError, RecursionError):
+        return None, 0
+
+
+def _object(value: Json) -> Mapping[str, Json] | None:
+    """An object, or text that holds one, of numbers that JSON can write."""
+    if isinstance(value, str):
+        value, end = _first_json(given := value)
+        value = None if given[end:].strip() else value
+    try:
+        return value if isinstance(value, dict) and json.dumps(value, allow_nan=False) else None
+    except (ValueError, RecursionError):
+        return None
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_no_constant)
+
+
+def _storable(text: str) -> bool:
+    return not any("\ud800" <= character <= "\udfff" for character in text)

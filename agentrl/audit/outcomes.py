@@ -1,0 +1,68 @@
+"""How calls ended, held against the limits, the calls and their answers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from agentrl.audit.checker import Checker
+from agentrl.audit.known import Known
+from agentrl.audit.talks import Call, Talked, Turn
+
+OUTCOMES = ("ok", "format_error", "limit_error", "tool_error", "timeout", "infra_error", "aborted")
+_CUT_MARK = "...(truncated)..."
+ENDED = "Error: not run, the conversation has ended."
+"""What answers calls after the last turn that a limit allows."""
+
+
+def label(check: Checker, call: Call) -> str:
+    """Where a call stands within its row."""
+    return check.step.items["tool_calls"].label(call.index, "")
+
+
+class Limited:
+    """What the limits say of a turn's calls: `used` calls ran before; `told`: the model knows that none are left."""
+
+    def __init__(self, known: Known, talked: Talked, number: int, used: int, told: bool) -> None:
+        limit = talked.options.max_tool_calls
+        self.num_left = None if limit is None else limit - used
+        self._none_runs = told or number + 1 == known.limit("max_assistant_turns")
+        self._parallel = known.limit("max_parallel_calls") or 1
+        self._longest = (known.limit("max_tool_response_length") or 0) + len(_CUT_MARK)
+        self._talked = talked
+        self._names = talked.options.names
+
+    def check_outcomes(self, check: Checker, made: Sequence[Call], turn: Turn) -> None:
+        """Which calls ran, and whether their answers look like it."""
+        num_run = 0 if self._none_runs else min(self._parallel, len(made) if self.num_left is None else self.num_left)
+        for position, call in enumerate(made):
+            expected = self._expected(call, position < num_run, turn)
+            if expected:
+                place = label(check, call)
+                check.problem("outcomes", self._talked.row, f"{place}.outcome", expected, call.outcome)
+            if len(call.result) > self._longest:
+                limit = f"at most {self._longest} characters"
+                check.problem("limits", self._talked.row, f"{label(check, call)}.result", limit, len(call.result))
+
+    def _expected(self, call: Call, runs: bool, turn: Turn) -> str:
+        """What the outcome should have been; "" where it may be what it is."""
+        if call.outcome == "aborted":
+            ended = self._talked.stop in ("deadline", "aborted", "error") and not turn.replies
+            return "" if ended else "an outcome of a rollout that went on"
+        if (call.outcome == "limit_error") == runs:
+            return "a call that ran" if runs else "limit_error, it was beyond the limits"
+        if (call.result == ENDED) != self._none_runs and call.outcome == "limit_error":
+            return "another answer to a call that was not run"
+        if runs and call.name not in self._names and call.outcome != "format_error":
+            return f"format_error, there is no tool '{call.name}'"
+        if call.outcome != "ok" and not call.result.startswith(("Error: ", _CUT_MARK)):
+            return "ok, its answer is no error"
+        if call.outcome == "infra_error" and not self._talked.failed:
+            return "no infrastructure failure, the rollout went on"
+        return ""
+
+
+def check_outcome_names(check: Checker, talked: Talked) -> None:
+    """Every outcome is one that there is."""
+    for call in talked.calls:
+        if call.outcome not in OUTCOMES:
+            check.problem("outcomes", talked.row, f"{label(check, call)}.outcome", "a known outcome", call.outcome)

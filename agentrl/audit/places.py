@@ -1,0 +1,133 @@
+"""Where rows stand: file, split, group, number; and that names and seeds derive from the run's seed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+
+from agentrl.audit.checker import Checker
+from agentrl.audit.known import NO_CONFIG, Known, derived_seed
+
+SHARED = (
+    "messages",
+    "ground_truth",
+    "data_source",
+    "index",
+    "agent_name",
+    "tools_kwargs",
+    "interaction_kwargs",
+    "extra_info",
+)
+"""What siblings say alike: their task."""
+
+
+def check_step(check: Checker, split: str | None) -> None:
+    """Step and split of every row."""
+    step = check.step
+    check.hold("step", "step", step["step"] == step.number, f"{step.number}, as in the file's name")
+    expected = split or Counter(step["split"]).most_common(1)[0][0] if len(step) else ""
+    good = np.array([found == expected for found in step["split"]], np.bool_)
+    check.hold("step", "split", good, split or f"{expected}, as the others")
+
+
+def check_groups(check: Checker, known: Known, split: str) -> list[range]:
+    """The rows of each group: neighbours with one uid, of which no other group has it."""
+    groups = groups_of(check.step["uid"])
+    check.ledger.look("groups", len(check.step))
+    seen = set[str]()
+    for rows in groups:
+        _check_group(check, rows, seen)
+    size = known.number("rollout.n" if split == "train" else "rollout.val_kwargs.n")
+    if size is None:
+        check.ledger.skip("groups", f"the size of groups: {NO_CONFIG}", len(groups))
+        return groups
+    for rows in groups:
+        if len(rows) != size:
+            check.problem("groups", rows[0], "uid", f"{size} rollouts of this uid", f"{len(rows)}")
+    count = known.number("data.train_batch_size")
+    if split == "train" and len(groups) != count:
+        check.problem("groups", 0, "uid", f"{count} groups", f"{len(groups)}")
+    return groups
+
+
+def groups_of(uids: Sequence[str]) -> list[range]:
+    """Runs of rows with one uid."""
+    starts = [row for row in range(len(uids)) if row == 0 or uids[row] != uids[row - 1]]
+    return [range(start, end) for start, end in pairwise([*starts, len(uids)])] if starts else []
+
+
+def _check_group(check: Checker, rows: range, seen: set[str]) -> None:
+    uid = check.step["uid"][rows[0]]
+    if uid in seen:
+        check.problem("groups", rows[0], "uid", "one group a uid, its rows side by side", uid)
+    seen.add(uid)
+    for number, row in enumerate(rows):
+        if (found := int(check.step["rollout"][row])) != number:
+            check.problem("groups", row, "rollout", f"{number}, its place in the group", found)
+
+
+def check_siblings(check: Checker, groups: Sequence[range]) -> None:
+    """Rows that say other than most of their siblings; all of them where there is no majority."""
+    step = check.step
+    check.ledger.look("siblings", sum(len(rows) for rows in groups if len(rows) > 1))
+    for column in SHARED:
+        values = step[column]
+        for rows in groups:
+            said = [values[row] for row in rows]
+            if len(set(said)) > 1:
+                _report_odd(check, column, rows, said)
+
+
+def _report_odd(check: Checker, column: str, rows: range, said: Sequence[object]) -> None:
+    (most, count), *_ = Counter(said).most_common()
+    tie = list(Counter(said).values()).count(count) > 1
+    for row, value in zip(rows, said, strict=True):
+        if tie or value != most:
+            check.problem("siblings", row, column, "what its siblings say" if tie else most, value)
+
+
+def check_identity(check: Checker, known: Known, split: str, groups: Sequence[range]) -> None:
+    """uid from (run seed, epoch, row), or from the row in validation; each rollout's seed from its uid and number."""
+    run_seed = known.get("trainer.seed")
+    if not isinstance(run_seed, int):
+        check.ledger.skip("identity", NO_CONFIG, len(check.step))
+        return
+    step = check.step
+    base, sampled = derived_seed(run_seed, split), step["seed"].tolist()
+    check.ledger.look("identity", len(step))
+    for row, (uid, number) in enumerate(zip(step["uid"], step["rollout"].tolist(), strict=True)):
+        if (expected := derived_seed(base, uid, number)) != sampled[row]:
+            check.problem("identity", row, "seed", expected, sampled[row])
+    if split == "val":
+        for rows in groups:
+            _check_uid(check, rows, [f"val-{step['index'][rows[0]]}"])
+    elif known.get("data.filter_overlong_prompts"):
+        check.ledger.skip("identity", "data.filter_overlong_prompts counts rows anew: uid", len(step))
+    else:
+        _check_train_uids(check, run_seed, known, groups)
+
+
+def _check_train_uids(check: Checker, run_seed: int, known: Known, groups: Sequence[range]) -> None:
+    """The epoch is not kept: it is at most the draws so far, divided by the rows that there are at least."""
+    step = check.step
+    indices = [int(step["index"][rows[0]]) for rows in groups]
+    draws = max(step.number, 1) * len(groups)
+    weighted = bool(known.get("data.dataset_weights"))
+    last_epoch = draws if weighted else draws // max(1, max(indices, default=0) + 1)
+    likely = 0
+    for rows, index in zip(groups, indices, strict=True):
+        uid = step["uid"][rows[0]]
+        for epoch in (likely, *range(last_epoch + 1)):
+            if f"{derived_seed(run_seed, 'uid', epoch, index, 0):016x}" == uid:
+                likely = epoch
+                break
+        else:
+            _check_uid(check, rows, [f"the seed's of row {index}, epoch 0 to {last_epoch}"])
+
+
+def _check_uid(check: Checker, rows: range, expected: Sequence[str]) -> None:
+    if (uid := check.step["uid"][rows[0]]) not in expected:
+        check.problem("identity", rows[0], "uid", expected[0], uid)

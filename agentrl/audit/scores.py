@@ -1,0 +1,131 @@
+"""Rewards, the text they were given for, rewards of tools and turns; and durations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import sha256
+
+import numpy as np
+
+from agentrl.audit.checker import Checker
+from agentrl.audit.known import NO_CONFIG, Known
+from agentrl.audit.speech import Speech
+from agentrl.audit.talks import NO_SPEECH, Talk, Talked
+
+_SLACK_S = 1e-3
+"""Clocks are read a moment apart."""
+
+
+def check_rewards(check: Checker) -> None:
+    """Finite, and the reward is the score: 0 where there is none."""
+    step = check.step
+    for path in ("rewards.value", "tool_rewards.value", "turn_rewards.value", "tool_calls.reward", "reward"):
+        check.hold("rewards", path, np.isfinite(step[path]), "a finite number")
+    is_score = np.array([key == "score" for key in step["rewards.key"]], np.bool_)
+    items, expected = step.items["rewards"], np.zeros(len(step))
+    expected[items.row[is_score]] = step["rewards.value"][is_score]
+    check.hold("rewards", "reward", step["reward"] == expected, expected)
+
+
+def check_named_rewards(check: Checker, talked: Talked, known: Known) -> None:
+    """Which rewards there may be: a score unless the rollout failed, those of tools it was offered, those of turns."""
+    row, step = talked.row, check.step
+    names = _of_row(check, "rewards", row)
+    if len(set(names)) != len(names):
+        check.problem("rewards", row, "rewards", "each name once", ", ".join(names))
+    if talked.kind is None or known.tools is None:
+        check.ledger.skip("rewards", f"which there may be: {talked.why or 'the tools were not kept'}")
+        return
+    scored = not talked.failed and not bool(step["infra_failed"][row])
+    if scored != ("score" in names):
+        expected = "a score" if scored else "no score, the rollout failed"
+        check.problem("rewards", row, "rewards.key", expected, ", ".join(names) or "none")
+    offered = talked.options.names & {call.name for call in talked.calls}
+    allowed = offered | ({"interaction"} if known.has_user else set())
+    for name in _of_row(check, "tool_rewards", row):
+        if name not in allowed:
+            check.problem("rewards", row, "tool_rewards.key", "a tool that was called", name)
+    _check_turn_rewards(check, talked, known)
+
+
+def _of_row(check: Checker, path: str, row: int) -> Sequence[str]:
+    ends = check.step.items[path].ends
+    keys: Sequence[str] = check.step[f"{path}.key"][ends[row] : ends[row + 1]]
+    return keys
+
+
+def _check_turn_rewards(check: Checker, talked: Talked, known: Known) -> None:
+    step = check.step
+    start, end = step.items["turn_rewards"].ends[talked.row : talked.row + 2].tolist()
+    first = step.items["trajectories.segments"].ends
+    turns = {(t.number, turn.segment - int(first[t.index])) for t in talked.talks for turn in t.turns}
+    for index in range(start, end):
+        place = (int(step["turn_rewards.trajectory"][index]), int(step["turn_rewards.segment"][index]))
+        if not known.has_user or place not in turns or step["turn_rewards.name"][index] != "interaction":
+            expected = "a turn of the model" if known.has_user else "none, there was no simulated user"
+            check.problem("rewards", talked.row, f"turn_rewards[{index - start}]", expected, place)
+
+
+def check_scored_text(check: Checker, talked: Talked, known: Known, speech: Speech | None) -> None:
+    """SHA-256 of the model's turns, joined by newlines; with what others said only where that was configured."""
+    kept = check.step["scored_text_sha256"][talked.row]
+    asked = not talked.failed
+    if kept is None and (not asked or talked.kind is None):
+        check.ledger.skip("scored text", "no reward was asked" if not asked else f"whether one was: {talked.why}")
+    elif kept is None or not asked:
+        check.ledger.look("scored text", 1)
+        expected = "the hash of what was scored" if asked else "none, a failed rollout is not scored"
+        check.problem("scored text", talked.row, "scored_text_sha256", expected, kept)
+    elif known.config is None or speech is None:
+        check.ledger.skip("scored text", NO_CONFIG if known.config is None else NO_SPEECH)
+    elif (text := _scored_text(check, talked, known, speech)) is None:
+        check.ledger.skip("scored text", "ids that the vocabulary has not, or messages that cannot be read")
+    else:
+        check.ledger.look("scored text", 1)
+        if (found := sha256(text.encode("utf-8", "surrogatepass")).hexdigest()) != kept:
+            what = "everything after the prompt" if known.get("reward.include_tool_text") else "the model's turns"
+            check.problem("scored text", talked.row, "scored_text_sha256", f"{found}, of {what}", kept)
+
+
+def _scored_text(check: Checker, talked: Talked, known: Known, speech: Speech) -> str | None:
+    if len(talked.talks) != check.step.items["trajectories"].lengths[talked.row]:
+        return None
+    if known.get("reward.include_tool_text"):
+        responses = [_response(check, talk) for talk in talked.talks]
+        within = all(map(speech.can_read, responses))
+        return "\n".join(speech.texts(responses)) if within and responses else "" if within else None
+    texts = [turn.text for talk in talked.talks for turn in talk.turns if turn.segment >= 0]
+    return None if None in texts else "\n".join(text or "" for text in texts)
+
+
+def _response(check: Checker, talk: Talk) -> list[int]:
+    """The ids after the prompt."""
+    step, path = check.step, "trajectories.segments"
+    start, end = step.items[path].ends[talk.index : talk.index + 2].tolist()
+    ends = step.items[f"{path}.token_ids"].ends
+    first = start + int(start < end and step[f"{path}.author"][start] == "prompt")
+    ids: list[int] = step[f"{path}.token_ids"][ends[first] : ends[end]].tolist()
+    return ids
+
+
+def check_times(check: Checker) -> None:
+    """Durations are finite and not negative; calls end before their rollout, and begin after the turns before."""
+    step = check.step
+    paths = ("duration_s", "tool_calls.duration_s", "tool_calls.started_s")
+    for path in paths:
+        values = step[path]
+        check.hold("times", path, np.isfinite(values) & (values >= 0), "seconds, 0 or more")
+    rows, turns = step.items["tool_calls"].row, step["tool_calls.turn"]
+    started, ended = step["tool_calls.started_s"], step["tool_calls.started_s"] + step["tool_calls.duration_s"]
+    check.hold("times", "tool_calls.duration_s", ended <= step["duration_s"][rows] + _SLACK_S, "within the rollout")
+    ran = started > 0  # a call that was not run has no time
+    late = np.zeros(len(rows), np.bool_)
+    latest: dict[int, tuple[int, float, float]] = {}  # row -> turn, its calls' end, the end of all before
+    trajectories = step["tool_calls.trajectory"]
+    for index in np.flatnonzero(ran & (trajectories == 0)).tolist():
+        row, turn, end = int(rows[index]), int(turns[index]), float(ended[index])
+        before = latest.get(row, (turn, 0.0, 0.0))
+        floor = before[2] if before[0] == turn else max(before[1], before[2])
+        late[index] = started[index] < floor - _SLACK_S
+        latest[row] = (turn, max(end, before[1]) if before[0] == turn else end, floor)
+    check.hold("times", "tool_calls.started_s", ~late, "after the turn before it")

@@ -1,0 +1,152 @@
+"""`agentrl replay`: saved rollouts looked at again, one mode after the other."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+from collections.abc import Sequence
+from contextlib import redirect_stdout
+from dataclasses import dataclass, field
+from typing import cast
+
+from hydra.core.override_parser.types import Override
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from agentrl.cli.compose import parse_overrides
+from agentrl.config.validate import config_fields
+from agentrl.errors import ConfigError, suggestion
+from agentrl.replay.base import Options
+from agentrl.replay.modes import MODES, find_mode
+
+_OVERRIDE = re.compile(r"[+~]{0,2}[A-Za-z_][\w.]*=")
+
+
+@dataclass(slots=True)
+class Words:
+    """What stands on the command line beside flags: `given` is the word after a mode that takes one."""
+
+    run: str
+    modes: list[str] = field(default_factory=list)
+    given: dict[str, str] = field(default_factory=dict)
+    overrides: list[str] = field(default_factory=list)
+
+
+def replay(options: argparse.Namespace) -> int:
+    """Run the modes in order and show what they found; 1 where one of them failed.
+
+    Raises:
+        AgentRLError: the command line, or a mode that cannot be done with what is there.
+    """
+    if not options.overrides:
+        _list_modes()
+        return 0
+    words = read_words(options.overrides)
+    asked = _asked(options, words)
+    from agentrl.replay.command import replay_modes  # pyarrow, torch and transformers come with it
+
+    silent = str(options.json) == "-"
+    with redirect_stdout(sys.stderr if silent else sys.stdout):  # a user's reward may print: that is no JSON
+        findings = replay_modes(words.run, options.split, words.modes, asked, silent=silent)
+    if silent:
+        print(findings.json())
+    elif options.json:
+        findings.write(options.json, findings.json())
+    if options.html:
+        findings.write(options.html, findings.page())
+    return int(findings.failed)
+
+
+def read_words(words: Sequence[str]) -> Words:
+    """RUN, modes with the words they take, and overrides, which may stand anywhere.
+
+    Raises:
+        ConfigError, UnknownNameError: says which word, and what would be valid.
+    """
+    # os.path, because a long override is no name that a file could have, which pathlib would raise
+    overrides = [word for word in words if _OVERRIDE.match(word) and not os.path.exists(word)]  # noqa: PTH110
+    rest = iter([word for word in words if word not in overrides])
+    read = Words(next(rest, ""), overrides=overrides)
+    for name in rest:
+        entry = find_mode(name)
+        if name in read.modes:
+            raise ConfigError(f"'{name}' is asked for twice")
+        read.modes.append(name)
+        if entry.word:
+            read.given[name] = next(rest, "")
+            if not read.given[name]:
+                raise ConfigError(f"'{name}' needs a word after it, {entry.word}: {entry.summary}")
+    if not read.run or not read.modes:
+        missing = f"what to do with '{read.run}'" if read.run else "RUN, the folder of a run,"
+        raise ConfigError(f"{missing} is missing: agentrl replay RUN MODE..., where MODE is {', '.join(MODES)}")
+    return read
+
+
+def nested_overrides(overrides: Sequence[str]) -> dict[str, object]:
+    """What `a.b=c` say, nested.
+
+    Raises:
+        ConfigError: one that cannot be read, or of a key that there is not.
+    """
+    values = OmegaConf.create({})
+    try:
+        for override in parse_overrides(overrides):
+            OmegaConf.update(values, _key(override), override.value(), force_add=True)
+        return cast("dict[str, object]", OmegaConf.to_container(values, resolve=True))
+    except (OmegaConfBaseException, ValueError) as error:
+        raise ConfigError(f"cannot read the overrides: {' '.join(str(error).split())}") from None
+
+
+def _key(override: Override) -> str:
+    key, known = override.key_or_group, [name for name, _ in config_fields()]
+    if override.is_sweep_override() or override.is_delete():
+        raise ConfigError(f"'{override.input_line}': give '{key}' one value")
+    if not any(f"{key}.".startswith(f"{name}.") or name.startswith(f"{key}.") for name in known):
+        raise ConfigError(f"unknown key '{key}': {suggestion(key, known)}")
+    return str(key)
+
+
+def _asked(options: argparse.Namespace, words: Words) -> Options:
+    return Options(
+        rewards=options.reward,
+        overrides=nested_overrides(words.overrides),
+        tokenizer=options.tokenizer,
+        other=words.given.get("compare"),
+        from_turn=_turn(words.given.get("from-turn")),
+        unrecorded=options.unrecorded,
+        out=options.out,
+        ks=_ks(options.k),
+        level=_level(options.level),
+    )
+
+
+def _turn(word: str | None) -> int | None:
+    if word is not None and not word.isdecimal():
+        raise ConfigError(f"'from-turn' needs the number of a model turn, counted from 0, not '{word}'")
+    return None if word is None else int(word)
+
+
+def _ks(text: str) -> list[int]:
+    numbers = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() and int(part) > 0 for part in numbers):
+        raise ConfigError(f"--k: expected numbers from 1 on, as in 1,2,4, got '{text}'")
+    return sorted({int(part) for part in numbers})
+
+
+def _level(text: str) -> float:
+    try:
+        level = float(text)
+    except ValueError:
+        level = 0.0
+    if not 0 < level < 1:
+        raise ConfigError(f"--level: expected a number between 0 and 1, as in 0.95, got '{text}'")
+    return level
+
+
+def _list_modes() -> None:
+    print("agentrl replay RUN MODE... [flags] [key=value ...]; RUN is PATH or PATH@STEP; MODE is one or several of\n")
+    for name, entry in MODES.items():
+        print(f"  {' '.join(filter(None, (name, entry.word))):<18}{entry.summary}")
+    print("\nflags: agentrl replay --help")

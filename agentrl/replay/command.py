@@ -1,0 +1,73 @@
+"""Runs the modes of one command over saved rollouts, shows each result, and keeps all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from agentrl.errors import ConfigError
+from agentrl.replay.base import Options, Replay, Result
+from agentrl.replay.modes import find_mode
+from agentrl.replay.output import print_heading, print_result
+from agentrl.replay.output_json import findings_json
+from agentrl.replay.page import findings_page
+from agentrl.replay.saved import SavedRun, open_saved
+from agentrl.trainer.files import write_whole
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What a command found in a run."""
+
+    run: SavedRun
+    results: Sequence[Result]
+
+    @property
+    def failed(self) -> bool:
+        """Whether a mode failed."""
+        return any(result.failed for result in self.results)
+
+    def json(self) -> str:
+        """All of it as JSON."""
+        return findings_json(self.run, self.results)
+
+    def page(self) -> str:
+        """All of it as one page of HTML."""
+        return findings_page(self.run, self.results)
+
+    def write(self, path: Path, text: str) -> None:
+        """Write one of them, whole or not at all.
+
+        Raises:
+            ConfigError: the file cannot be written.
+        """
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(path, f"{text}\n")
+        except OSError as error:
+            raise ConfigError(f"cannot write '{path}': {error.strerror}") from error
+
+
+def replay_modes(
+    where: str, split: str | None, modes: Sequence[str], options: Options, *, silent: bool = False
+) -> Findings:
+    """Run `modes` in order over the rollouts at `where`; later ones go by the scores of earlier ones.
+
+    Args:
+        silent: show nothing.
+
+    Raises:
+        AgentRLError: there are no such rollouts, or a mode cannot be done.
+    """
+    asked = [find_mode(name).load() for name in modes]
+    run = open_saved(where, split)
+    console = Console(quiet=silent, highlight=False)
+    print_heading(run, console)
+    replay, results = Replay(run, options), []
+    for mode in asked:
+        results.append(mode(replay))
+        print_result(results[-1], console)
+    return Findings(run, results)

@@ -1,0 +1,81 @@
+"""What the rollouts of two sides did on the same tasks: passing, turns, tokens, tools and how they ended."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import TypeAlias
+
+from agentrl.estimates.intervals import mean_estimate, task_mean_estimate
+from agentrl.estimates.passing import pass_at_k_estimate, pass_hat_k_estimate
+from agentrl.replay.attempts import Attempt, Pair
+from agentrl.replay.base import Cell
+from agentrl.trajectory import Outcome, Stop
+
+UNREAL = (Outcome.FORMAT_ERROR, Outcome.LIMIT_ERROR)
+"""How calls end that reach no tool: what they name may be the model's invention."""
+
+Measure: TypeAlias = Callable[[Attempt], Iterable[float]]
+"""The values that one rollout adds to a mean."""
+
+
+def passing_rows(pairs: Sequence[Pair], ks: Iterable[int], threshold: float, level: float) -> list[list[Cell]]:
+    """Score, success (which is pass@1), pass@k and pass^k for each k above 1; None where no task has k rollouts."""
+    sides = [[pair.scores(side) for pair in pairs] for side in (0, 1)]
+    passed = [[[score >= threshold for score in scores] for scores in tasks] for tasks in sides]
+    counts = [[(len(flags), sum(flags)) for flags in tasks] for tasks in passed]
+    rows: list[list[Cell]] = [
+        ["score", *(task_mean_estimate(tasks, level) for tasks in sides)],
+        ["success (pass@1)", *(task_mean_estimate(tasks, level) for tasks in passed)],
+    ]
+    for k in (k for k in ks if k > 1):
+        rows.append([f"pass@{k}", *(pass_at_k_estimate(tasks, k, level) for tasks in counts)])
+        rows.append([f"pass^{k}", *(pass_hat_k_estimate(tasks, k, level) for tasks in counts)])
+    return rows
+
+
+def conduct_rows(pairs: Sequence[Pair], level: float) -> list[list[Cell]]:
+    """Turns, tokens and tools: means over the rollouts that did not fail."""
+    rows = [
+        _row("turns", pairs, lambda attempt: [attempt.num_turns], level),
+        _row("response tokens", pairs, lambda attempt: [attempt.num_response_tokens], level),
+        _row("tool calls", pairs, lambda attempt: [len(attempt.calls)], level),
+        _row("of them ok", pairs, lambda attempt: [outcome is Outcome.OK for _, outcome in attempt.calls], level, True),
+    ]
+    for tool in _tools(pairs):
+        rows.append(_row(f"{tool}: calls", pairs, partial(_num_calls, tool), level))
+        rows.append(_row(f"{tool}: ok", pairs, partial(_calls_ok, tool), level, True))
+    return rows
+
+
+def ending_rows(pairs: Sequence[Pair]) -> list[list[Cell]]:
+    """How many rollouts ended in which way; those that failed are counted apart."""
+    sides = [[attempt for pair in pairs for attempt in pair.sides[side]] for side in (0, 1)]
+    ended = [Counter("failed" if attempt.failed else attempt.stop.value for attempt in side) for side in sides]
+    names = [name for name in (*(stop.value for stop in Stop), "failed") if any(name in side for side in ended)]
+    rows: list[list[Cell]] = [[name, *(side[name] for side in ended)] for name in names]
+    return [*rows, ["all", *map(len, sides)]]
+
+
+def _tools(pairs: Sequence[Pair]) -> list[str]:
+    calls = [call for pair in pairs for side in pair.sides for attempt in side for call in attempt.calls]
+    return sorted({name for name, outcome in calls if outcome not in UNREAL})
+
+
+def _num_calls(tool: str, attempt: Attempt) -> list[float]:
+    return [sum(name == tool for name, _ in attempt.calls)]
+
+
+def _calls_ok(tool: str, attempt: Attempt) -> list[float]:
+    return [outcome is Outcome.OK for name, outcome in attempt.calls if name == tool]
+
+
+def _row(name: str, pairs: Sequence[Pair], measure: Measure, level: float, share: bool = False) -> list[Cell]:
+    """The mean over all values of all rollouts; None where there are none, such as of calls that nobody made."""
+    row: list[Cell] = [name]
+    for side in (0, 1):
+        counted = [[attempt for attempt in pair.sides[side] if not attempt.failed] for pair in pairs]
+        clusters = [[value for attempt in attempts for value in measure(attempt)] for attempts in counted]
+        row.append(mean_estimate(clusters, level, share) if any(clusters) else None)
+    return row

@@ -1,0 +1,170 @@
+"""`from-turn K`: saved rollouts gone on from a model turn with a live policy: where did they go wrong?"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from pathlib import Path
+from statistics import fmean
+
+from agentrl.agent_loops.base import agent_loops
+from agentrl.agent_loops.beginning import Beginning
+from agentrl.errors import ConfigError, DataError
+from agentrl.estimates.intervals import mean_estimate, paired_difference
+from agentrl.replay.base import Cell, Key, Replay, Result, Table, key_of
+from agentrl.replay.output_json import plain
+from agentrl.replay.rolling import Attempt, Rolling, attempt_from, names_tools, new_folder, open_rolling
+from agentrl.replay.settings import lookup
+from agentrl.seeds import derive_seed
+from agentrl.store import StoredRollout
+from agentrl.trainer.elsewhere import run_loop
+from agentrl.trajectory import Group, Rollout
+
+MOST_SHOWN = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Continued:
+    """A saved rollout, and what its continuations earned; those that failed have no score.
+
+    Attributes:
+        saved_score: None where it has none.
+        unrecorded: calls of all continuations that were not in the recording.
+    """
+
+    key: Key
+    saved_score: float | None
+    scores: Sequence[float]
+    unrecorded: Sequence[str]
+
+    @property
+    def gain(self) -> float:
+        """How much more the continuations earned on average; 0 where one side has no score."""
+        return fmean(self.scores) - self.saved_score if self.scores and self.saved_score is not None else 0.0
+
+
+def from_turn(replay: Replay) -> Result:
+    """Go on with each saved rollout from model turn K (from 0), `rollout.n` times (of the command line; else once).
+
+    - What was said before turn K is kept token by token and never encoded again. All of it is prompt in the new
+      trajectory, also what the model sampled: that is trained where it was sampled.
+    - From turn K on, a call that the saved rollout made there too is answered from the recording. Others run live where
+      the command line names tools, which know nothing of the calls before; else `--unrecorded` decides.
+    - Continuation i is sampled under a seed of its own, derived from the saved one, K and i.
+    - Agent loops that keep a state of their own over turns cannot be continued: beyond turn 0 only those that agentrl
+      brings are. A simulated user is asked with the whole conversation, and begins anew.
+
+    New rollouts are kept in the folder of `--out`, else of the run, under `replays/`; those of one saved rollout are a
+    group, `<uid>/<number>`.
+
+    Raises:
+        DataError: no rollout has a turn K.
+        AgentRLError: see `replay.rolling`.
+    """
+    return run_loop(_from_turn(replay))
+
+
+async def _from_turn(replay: Replay) -> Result:
+    turn = replay.options.from_turn or 0
+    num = lookup(replay.options.overrides, "rollout.n")
+    out, left_out, found = new_folder(replay, f"from-turn-{turn}"), Counter[str](), list[Continued]()
+    unrecorded = "live" if names_tools(replay) else replay.options.unrecorded
+    async with open_rolling(replay, unrecorded) as rolling:
+        for _, rows in groupby(replay.run.rollouts(), key=lambda stored: stored.step):
+            attempts = list(_attempts(rows, turn, num if isinstance(num, int) else 1, rolling, left_out))
+            if attempts:
+                found += await _continue(attempts, rolling, out)
+    if not found:
+        raise DataError(f"'{replay.run.name}': nothing to go on with from turn {turn}: {_told(left_out)}")
+    return _result(found, turn, left_out, out, replay.options.level)
+
+
+def _attempts(
+    rows: Iterable[StoredRollout], turn: int, num: int, rolling: Rolling, left_out: Counter[str]
+) -> Iterator[Attempt]:
+    for saved in rows:
+        _check_loop(saved, rolling, turn)
+        beginning = Beginning.of(saved.rollout, turn)
+        if beginning is None:
+            left_out["rewrote their history" if len(saved.rollout.trajectories) > 1 else "ended before that turn"] += 1
+            continue
+        for number in range(num):
+            seed = derive_seed(saved.rollout.seed, "from-turn", turn, number)
+            yield attempt_from(saved, seed, turn, beginning)
+
+
+def _check_loop(saved: StoredRollout, rolling: Rolling, turn: int) -> None:
+    name = saved.task.agent_name or rolling.parts.config.rollout.agent.default_agent_loop
+    if turn and not agent_loops.is_builtin(name):
+        raise ConfigError(
+            f"row {saved.task.index} ('{saved.task.uid}'): the agent loop '{name}' may keep a state that was not"
+            f" recorded: only {', '.join(agent_loops.names())} can go on from a turn above 0"
+        )
+
+
+async def _continue(attempts: Sequence[Attempt], rolling: Rolling, out: Path) -> list[Continued]:
+    """Those of one step, kept and counted."""
+    rollouts = await rolling.roll_out(attempts)
+    by_saved: dict[Key, list[tuple[Attempt, Rollout]]] = {}
+    for attempt, rollout in zip(attempts, rollouts, strict=True):
+        by_saved.setdefault(key_of(attempt.saved), []).append((attempt, rollout))
+    groups = [
+        Group(replace(pairs[0][0].saved.task, uid=f"{uid}/{number}"), [rollout for _, rollout in pairs])
+        for (_, uid, number), pairs in by_saved.items()
+    ]
+    rolling.store(out).write(attempts[0].saved.step, groups)
+    return [_continued(key, pairs) for key, pairs in by_saved.items()]
+
+
+def _continued(key: Key, pairs: Sequence[tuple[Attempt, Rollout]]) -> Continued:
+    return Continued(
+        key,
+        pairs[0][0].saved.rollout.rewards.get("score"),
+        [rollout.rewards["score"] for _, rollout in pairs if "score" in rollout.rewards],
+        [call for attempt, _ in pairs for call in attempt.recording.unrecorded],
+    )
+
+
+def _result(found: Sequence[Continued], turn: int, left_out: Counter[str], out: Path, level: float) -> Result:
+    scored = [each for each in found if each.scores and each.saved_score is not None]
+    steps = [list(rows) for _, rows in groupby(scored, key=lambda each: each.key[0])]
+    rows = [_row(rows[0].key[0], rows, level) for rows in steps]
+    if len(steps) > 1:
+        rows.append(_row("all", scored, level))
+    summary = f"{len(found):,} rollouts gone on with from turn {turn}; new rollouts: {out}"
+    tables = [Table(f"From turn {turn}", _COLUMNS, rows, f"Left out: {_told(left_out)}." if left_out else "")]
+    gains = sorted((each for each in scored if each.gain), key=lambda each: -abs(each.gain))[:MOST_SHOWN]
+    one_by_one = [[*each.key, each.saved_score, fmean(each.scores), len(each.scores)] for each in gains]
+    tables.append(Table("Where it matters most", _EACH_COLUMNS, one_by_one))
+    values = {
+        "turn": turn,
+        "out": str(out),
+        "left_out": left_out,
+        "rollouts": [
+            {"key": each.key, "saved": each.saved_score, "continued": each.scores, "unrecorded": each.unrecorded}
+            for each in found
+        ],
+    }
+    return Result("from-turn", summary, tables, {name: plain(value) for name, value in values.items()})
+
+
+_COLUMNS = ("step", "saved rollouts", "saved reward", "reward gone on with", "difference")
+_EACH_COLUMNS = ("step", "uid", "rollout", "saved reward", "mean gone on with", "continuations")
+
+
+def _row(name: str | int, rows: Sequence[Continued], level: float) -> list[Cell]:
+    """Rollouts of one task are alike, whichever of them was gone on with."""
+    by_task: dict[tuple[int, str], tuple[list[float], list[float]]] = {}
+    for each in rows:
+        saved, continued = by_task.setdefault(each.key[:2], ([], []))
+        saved += [] if each.saved_score is None else [each.saved_score]
+        continued.append(fmean(each.scores))
+    pairs = list(by_task.values())
+    sides = [mean_estimate([pair[side] for pair in pairs], level) for side in (0, 1)]
+    return [name, len(rows), *sides, paired_difference(pairs, level)]
+
+
+def _told(left_out: Counter[str]) -> str:
+    return ", ".join(f"{count:,} that {why}" for why, count in left_out.items()) or "none is there"

@@ -1,0 +1,90 @@
+"""What a mode found, on the terminal: tables that fit, or a row a block where a table is too wide."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Column
+from rich.table import Table as Grid
+from rich.text import Text
+
+from agentrl.replay.base import Cell, Result, Table
+from agentrl.replay.cells import cell_text, is_name, is_numeric
+from agentrl.replay.saved import SavedRun
+from agentrl.trainer.sample_view import visible
+
+MAX_CHARACTERS = 400
+"""Of a cell on the terminal."""
+
+LEAST_SENTENCE = 24
+"""In a narrower column a sentence is not read."""
+
+
+def print_heading(run: SavedRun, console: Console) -> None:
+    """Which rollouts."""
+    console.print(Text(visible(f"{run.name}: {run.told}"), "dim"), soft_wrap=True)
+
+
+def print_result(result: Result, console: Console) -> None:
+    """The summary, and the tables."""
+    style = "bold red" if result.failed else "bold"
+    console.print()
+    console.print(Text.assemble((result.mode, style), f": {visible(result.summary)}"))
+    for table in result.tables:
+        console.print(Text(f"\n{visible(table.title)}", "bold"))
+        console.print(_grid(table) if _fits(table, console.width) else _blocks(table))
+        if table.note:
+            console.print(Padding(Text(visible(table.note), "dim"), (0, 0, 0, 2)))
+
+
+def _grid(table: Table) -> Grid:
+    columns = [
+        Column(
+            Text(visible(name)),
+            justify="right" if all(map(is_numeric, cells)) else "left",
+            min_width=_least_width(name, cells),
+            overflow="fold",
+        )
+        for name, cells in zip(table.columns, _columns(table), strict=True)
+    ]
+    grid = Grid(*columns, box=SIMPLE_HEAD, show_edge=False, header_style="dim", padding=(0, 1, 0, 0), pad_edge=False)
+    for row in table.rows:
+        grid.add_row(*map(_text, row))
+    return grid
+
+
+def _blocks(table: Table) -> Grid:
+    """Each row as lines of name and value, a blank line between rows."""
+    grid = Grid.grid(padding=(0, 2, 0, 0))
+    grid.add_column(style="dim", overflow="fold", max_width=24)
+    grid.add_column(overflow="fold")
+    for number, row in enumerate(table.rows):
+        if number:
+            grid.add_row("", "")
+        for name, cell in zip(table.columns, row, strict=True):
+            grid.add_row(Text(visible(name)), _text(cell))
+    return grid
+
+
+def _fits(table: Table, width: int) -> bool:
+    least = [_least_width(name, cells) for name, cells in zip(table.columns, _columns(table), strict=True)]
+    return sum(least) + 2 * len(least) <= width
+
+
+def _least_width(name: str, cells: Sequence[Cell]) -> int:
+    """Numbers and names are never broken; a sentence is, between words."""
+    texts = [(_text(cell).cell_len, is_numeric(cell) or is_name(cell)) for cell in cells]
+    whole = [length for length, unbroken in texts if unbroken]
+    broken = [min(length, LEAST_SENTENCE) for length, unbroken in texts if not unbroken]
+    return max(*(len(word) for word in ["", *name.split()]), *whole, *broken, 1)
+
+
+def _columns(table: Table) -> list[list[Cell]]:
+    return [[row[index] for row in table.rows] for index in range(len(table.columns))]
+
+
+def _text(cell: Cell) -> Text:
+    return Text(cell_text(cell, MAX_CHARACTERS))

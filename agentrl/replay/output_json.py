@@ -1,0 +1,63 @@
+"""What a command found, as JSON: everything, in stable keys, each number finite or null."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+
+from pydantic import JsonValue
+
+import agentrl
+from agentrl.estimates.base import Estimate
+from agentrl.replay.base import Result, Table
+from agentrl.replay.saved import SavedRun
+
+
+def findings_json(run: SavedRun, results: Sequence[Result]) -> str:
+    """`{"agentrl": version, "run": {...}, "results": [{"mode", "summary", "failed", "values", "tables"}]}`."""
+    document = {
+        "agentrl": agentrl.__version__,
+        "run": {"name": run.name, "split": run.split, "steps": list(run.steps)},
+        "results": [_result(result) for result in results],
+    }
+    return json.dumps(document, indent=1, ensure_ascii=True, allow_nan=False)  # ASCII: half a surrogate is no UTF-8
+
+
+def _result(result: Result) -> JsonValue:
+    return {
+        "mode": result.mode,
+        "summary": result.summary,
+        "failed": result.failed,
+        "values": plain(result.values),
+        "tables": [_table(table) for table in result.tables],
+    }
+
+
+def _table(table: Table) -> JsonValue:
+    return {
+        "title": table.title,
+        "columns": list(table.columns),
+        "rows": [[plain(cell) for cell in row] for row in table.rows],
+        "note": table.note,
+    }
+
+
+def plain(value: object) -> JsonValue:
+    """As JSON has it: estimates as objects, what is no finite number as null.
+
+    Raises:
+        TypeError: there is no way to say it in JSON.
+    """
+    if isinstance(value, Estimate):
+        return plain(asdict(value))
+    if isinstance(value, Mapping):
+        return {str(key): plain(inner) for key, inner in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [plain(inner) for inner in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if value is None or isinstance(value, str | int):
+        return value
+    raise TypeError(f"a {type(value).__name__} in the values of a result: {value!r:.80}")

@@ -1,0 +1,95 @@
+"""How far a checkpoint is from the policy that sampled: perplexities, KL divergence and importance ratios."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from agentrl.algos.divergence import kl
+from agentrl.config.actor import ActorConfig
+from agentrl.estimates.base import Estimate
+from agentrl.estimates.intervals import Floats, mean_estimate
+from agentrl.replay.attempts import TaskKey
+from agentrl.replay.checkpoint_scores import ScoredRollout
+from agentrl.replay.off_policy import effective_number
+
+QUANTILES = (0.01, 0.5, 0.99, 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Ratios:
+    """Of some importance ratios, checkpoint over sampling policy.
+
+    Attributes:
+        log_quantiles: of their logarithms, at `QUANTILES`; the last is the largest.
+        effective_share: Kish's effective number over their number.
+        clipped: the share that PPO's clip would cut, below 1 - low or above 1 + high.
+    """
+
+    num: int
+    log_quantiles: Sequence[float]
+    effective_share: float
+    clipped: float
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Of some rollouts; a token counts the same in whatever rollout.
+
+    Attributes:
+        versions: the policy versions that sampled, ascending.
+        sampled_perplexity, perplexity: exp of minus the mean log-probability, then and under the checkpoint.
+        k1, k3: estimates of KL(sampling policy || checkpoint) per token, in nats (`algos.divergence`, which cuts k3).
+        tokens, rollouts: ratios of tokens, and of whole rollouts.
+    """
+
+    versions: Sequence[int]
+    sampled_perplexity: float
+    perplexity: float
+    k1: Estimate
+    k3: Estimate
+    tokens: Ratios
+    rollouts: Ratios
+
+
+def figures(scored: Sequence[ScoredRollout], level: float, actor: ActorConfig) -> Figures:
+    """Of the tokens of at least one rollout; intervals over tasks; ratios are held against `actor`'s clip."""
+    token_ratios = np.concatenate([rollout.log_ratios for rollout in scored])
+    rollout_ratios = np.array([rollout.log_ratios.sum() for rollout in scored])
+    return Figures(
+        sorted(frozenset().union(*(rollout.versions for rollout in scored))),
+        _perplexity([rollout.sampled for rollout in scored]),
+        _perplexity([rollout.checkpoint for rollout in scored]),
+        _divergence("k1", scored, level),
+        _divergence("k3", scored, level),
+        _ratios(token_ratios, actor),
+        _ratios(rollout_ratios, actor),
+    )
+
+
+def _perplexity(logprobs: Sequence[Floats]) -> float:
+    nats = -float(np.concatenate(logprobs).mean())
+    return math.exp(nats) if nats < 700 else math.inf
+
+
+def _divergence(kind: str, scored: Sequence[ScoredRollout], level: float) -> Estimate:
+    by_task: dict[TaskKey, list[Floats]] = defaultdict(list)
+    for rollout in scored:
+        values = kl(kind, torch.from_numpy(rollout.sampled), torch.from_numpy(rollout.checkpoint))
+        by_task[rollout.task].append(values.numpy())
+    return mean_estimate([np.concatenate(values) for values in by_task.values()], level, share=False)
+
+
+def _ratios(log_ratios: Floats, actor: ActorConfig) -> Ratios:
+    low, high = math.log1p(-actor.clip_low) if actor.clip_low < 1 else -math.inf, math.log1p(actor.clip_high)
+    return Ratios(
+        len(log_ratios),
+        [float(quantile) for quantile in np.quantile(log_ratios, QUANTILES)],
+        effective_number(log_ratios) / len(log_ratios),
+        float(((log_ratios < low) | (log_ratios > high)).mean()),
+    )

@@ -1,0 +1,143 @@
+"""`tools`: stored rollouts rolled out again, their tools answering from what was recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from itertools import groupby
+from pathlib import Path
+
+from agentrl.estimates.base import Estimate
+from agentrl.estimates.intervals import mean_estimate
+from agentrl.replay.base import Cell, Key, Replay, Result, Table, key_of
+from agentrl.replay.divergence import Divergence, divergence
+from agentrl.replay.output_json import plain
+from agentrl.replay.rolling import Attempt, attempt_from, new_folder, open_rolling
+from agentrl.store import StoredRollout
+from agentrl.trainer.elsewhere import run_loop
+from agentrl.trajectory import Group, Rollout
+
+MOST_SHOWN = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """A stored rollout, and what came of it this time.
+
+    Attributes:
+        parted: where; None if every token is the same.
+        saved_score, score: None where there is none.
+        num_recorded: calls answered from the recording.
+        unrecorded: the calls that were not in it.
+    """
+
+    key: Key
+    parted: Divergence | None
+    saved_score: float | None
+    score: float | None
+    num_recorded: int
+    unrecorded: Sequence[str]
+
+
+def tools(replay: Replay) -> Result:
+    """Roll the stored rollouts out again under their own seeds, as the run did for their split.
+
+    With the policy that sampled them and `rollout.deterministic` every token is the same, bit for bit; so what another
+    policy does is its own doing. New rollouts are kept in the folder of `--out`, else of the run, under `replays/`.
+
+    Raises:
+        AgentRLError: see `replay.rolling`.
+    """
+    return run_loop(_tools(replay))
+
+
+async def _tools(replay: Replay) -> Result:
+    out = new_folder(replay, "tools")
+    found: list[Again] = []
+    async with open_rolling(replay, replay.options.unrecorded) as rolling:
+        for step, rows in groupby(replay.run.rollouts(), key=lambda stored: stored.step):
+            attempts = [attempt_from(saved, saved.rollout.seed) for saved in rows]
+            rollouts = await rolling.roll_out(attempts)
+            rolling.store(out).write(step, _groups(attempts, rollouts))
+            found += map(_again, attempts, rollouts)
+        deterministic = rolling.parts.config.rollout.deterministic
+    return _result(found, out, replay.options.level, deterministic)
+
+
+def _groups(attempts: Sequence[Attempt], rollouts: Sequence[Rollout]) -> list[Group]:
+    """The groups as they were."""
+    groups: list[Group] = []
+    for attempt, rollout in zip(attempts, rollouts, strict=True):
+        if not groups or groups[-1].uid != attempt.saved.task.uid:
+            groups.append(Group(attempt.saved.task, []))
+        groups[-1].rollouts.append(rollout)
+    return groups
+
+
+def _again(attempt: Attempt, rollout: Rollout) -> Again:
+    saved: StoredRollout = attempt.saved
+    return Again(
+        key_of(saved),
+        divergence(saved.rollout.trajectories, rollout.trajectories),
+        saved.rollout.rewards.get("score"),
+        rollout.rewards.get("score"),
+        attempt.recording.num_answered,
+        attempt.recording.unrecorded,
+    )
+
+
+def _result(found: Sequence[Again], out: Path, level: float, deterministic: bool) -> Result:
+    parted = [each for each in found if each.parted]
+    num_same = len(found) - len(parted)
+    num_recorded, num_unrecorded = sum(each.num_recorded for each in found), sum(len(each.unrecorded) for each in found)
+    summary = (
+        f"{num_same:,} of {len(found):,} rollouts have the same tokens bit for bit; calls: {num_recorded:,} answered"
+        f" from the recording, {num_unrecorded:,} not recorded; new rollouts: {out}"
+    )
+    note = "" if deterministic else "rollout.deterministic=false: even the same policy may part from itself."
+    steps = [list(rows) for _, rows in groupby(found, key=lambda each: each.key[0])]
+    tables = [Table("Rolled out again", _COLUMNS, [_row(rows, level) for rows in steps], note)]
+    if parted:
+        hidden = f"{len(parted) - MOST_SHOWN:,} more are in the values." if len(parted) > MOST_SHOWN else ""
+        shown = [_parted_row(each) for each in parted[:MOST_SHOWN]]
+        tables.append(Table("Where they part", _PARTED_COLUMNS, shown, hidden))
+    values = {
+        "out": str(out),
+        "deterministic": deterministic,
+        "num_rollouts": len(found),
+        "num_same": num_same,
+        "num_recorded_calls": num_recorded,
+        "num_unrecorded_calls": num_unrecorded,
+        "rollouts": [asdict(each) for each in found],
+    }
+    return Result("tools", summary, tables, {name: plain(value) for name, value in values.items()})
+
+
+_COLUMNS = ("step", "rollouts", "same tokens", "saved reward", "reward now", "calls recorded", "not recorded")
+_PARTED_COLUMNS = ("step", "uid", "rollout", "turn", "author", "token", "saved reward", "reward now", "not recorded")
+
+
+def _row(rows: Sequence[Again], level: float) -> list[Cell]:
+    return [
+        rows[0].key[0],
+        len(rows),
+        sum(each.parted is None for each in rows),
+        _mean(((each.key, each.saved_score) for each in rows), level),
+        _mean(((each.key, each.score) for each in rows), level),
+        sum(each.num_recorded for each in rows),
+        sum(len(each.unrecorded) for each in rows),
+    ]
+
+
+def _parted_row(each: Again) -> list[Cell]:
+    assert each.parted is not None  # the caller's choice
+    place = [each.parted.turn, each.parted.author.value, each.parted.token]
+    return [*each.key, *place, each.saved_score, each.score, next(iter(each.unrecorded), None)]
+
+
+def _mean(scores: Iterator[tuple[Key, float | None]], level: float) -> Estimate | None:
+    """Over rollouts, those of one task being alike."""
+    by_task: dict[tuple[int, str], list[float]] = {}
+    for (step, uid, _), score in scores:
+        by_task.setdefault((step, uid), []).extend([] if score is None else [score])
+    return mean_estimate(list(by_task.values()), level) if any(by_task.values()) else None

@@ -1,0 +1,135 @@
+"""`rescore`: saved rollouts under other reward functions, side by side with the scores they have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+
+from agentrl.chat.format import ChatFormat
+from agentrl.config import RunConfig, validate_config
+from agentrl.errors import ConfigError
+from agentrl.registry import load_object
+from agentrl.replay.base import Replay, Result
+from agentrl.replay.rescored import tables_of, values_of
+from agentrl.replay.scoring import COLUMNS, MESSAGES, ChatText, Scored, score_all
+from agentrl.replay.settings import replay_config
+from agentrl.rewards.base import Reward, close_reward
+from agentrl.rewards.builtin import rewards as known_rewards
+from agentrl.rewards.loading import given_reward, load_reward
+from agentrl.rollouts.garbage import fewer_collections
+from agentrl.trainer.elsewhere import run_loop
+from agentrl.trainer.sample_view import visible
+
+
+def rescore(replay: Replay) -> Result:
+    """Score every rollout anew; later modes of the command go by the new scores.
+
+    Rollouts are shown to the functions exactly as training shows them, which `scored_text_sha256` proves row by row;
+    where there are no tokens, by the text of their messages. Those that ended in an error are not scored.
+
+    Raises:
+        ConfigError: there is no reward function, or one that cannot be used.
+        DataError: the rollouts cannot be read.
+    """
+    config = settings_of(replay)
+    rewards = load_rewards(replay, config)
+    scored = _score(replay, config, rewards)
+    for name in rewards:
+        replay.scores[name] = {row.key: row.new[name]["score"] for row in scored if name in row.new}
+    names, level = list(rewards), replay.options.level
+    failed = any(all(name in row.failures for row in scored) for name in names) and bool(scored)
+    summary = "; ".join(_told(replay, config, scored, names))
+    return Result("rescore", summary, tables_of(scored, names, level), values_of(scored, names, level), failed)
+
+
+def settings_of(replay: Replay) -> RunConfig:
+    """The configuration, of which rewards read the section `reward`; imported rollouts have none, and need no model."""
+    if replay.run.config:
+        return replay_config(replay)
+    return validate_config({"model": {"path": "unknown"}, **replay.options.overrides})
+
+
+def load_rewards(replay: Replay, config: RunConfig) -> dict[str, Reward]:
+    """Those of `--reward`, by the names given there; else what overrides name; else the run's own, if it is built in.
+
+    Raises:
+        ConfigError: there is none, or one that cannot be used.
+    """
+    asked = replay.options.rewards
+    if twice := [name for number, name in enumerate(asked) if name in asked[:number]]:
+        raise ConfigError(f"--reward {twice[0]} is given twice")
+    if asked:
+        return {name: _load(name, config) for name in asked}
+    custom = config.reward.custom_reward_function
+    if custom.path is None and not _own_is_builtin(replay, config):
+        names = " or ".join(["auto", *known_rewards.names()])
+        raise ConfigError(f"rescore needs --reward file.py:function, or {names}{_own(replay)}")
+    return {config.reward.name if custom.path is None else f"{custom.path}:{custom.name}": load_reward(config.reward)}
+
+
+def _load(name: str, config: RunConfig) -> Reward:
+    if ":" in name or name.endswith(".py"):
+        reward = given_reward(load_object(name), config.reward)
+        assert reward is not None  # it was given
+        return reward
+    none = config.reward.custom_reward_function.model_copy(update={"path": None})
+    return load_reward(config.reward.model_copy(update={"name": name, "custom_reward_function": none}))
+
+
+def _own_is_builtin(replay: Replay, config: RunConfig) -> bool:
+    """Whether the reward that `config` names may be run: the command line names it, or it is ours and not code."""
+    said = replay.options.overrides.get("reward")
+    if isinstance(said, Mapping) and "name" in said:
+        return True
+    builtin = config.reward.name == "auto" or known_rewards.is_builtin(config.reward.name)
+    return bool(replay.run.config) and not _kept_custom(replay) and builtin
+
+
+def _own(replay: Replay) -> str:
+    if not (custom := _kept_custom(replay)):
+        return ""
+    return visible(f" (the run had {custom.get('path')}:{custom.get('name')})")
+
+
+def _kept_custom(replay: Replay) -> Mapping[str, object]:
+    """The user's own function that the run was scored by, as its configuration has it; empty where there was none."""
+    reward = replay.run.config.get("reward")
+    custom = reward.get("custom_reward_function") if isinstance(reward, dict) else None
+    return custom if isinstance(custom, dict) and custom.get("path") else {}
+
+
+def _score(replay: Replay, config: RunConfig, rewards: Mapping[str, Reward]) -> list[Scored]:
+    columns = [*COLUMNS, *([] if _knows_tokens(replay) else [MESSAGES])]
+    with ExitStack() as stack:
+        for reward in rewards.values():
+            stack.callback(close_reward, reward)
+        stack.enter_context(fewer_collections())
+        text = _chat_text(replay, config)
+        return run_loop(score_all(replay.run.rollouts(columns), rewards, text, config.reward.include_tool_text))
+
+
+def _knows_tokens(replay: Replay) -> bool:
+    return "imported_from" not in replay.run.provenance
+
+
+def _chat_text(replay: Replay, config: RunConfig) -> ChatText:
+    if not _knows_tokens(replay):
+        return lambda token_ids: ""  # there are none to be read
+    tokenizer = replay.run.tokenizer(replay.options.tokenizer)
+    return ChatFormat(tokenizer, template_kwargs=config.data.apply_chat_template_kwargs).text
+
+
+def _told(replay: Replay, config: RunConfig, scored: Sequence[Scored], names: Sequence[str]) -> Iterator[str]:
+    yield f"{len(scored):,} rollouts under {', '.join(names)}"
+    for name in names:
+        if num_failed := sum(name in row.failures for row in scored):
+            yield f"{name} failed on {num_failed:,} of them"
+    if other := sum(row.same_text is False for row in scored):
+        yield f"the text of {other:,} is not what training scored"
+    if unknown := sum(row.from_messages for row in scored):
+        yield f"{unknown:,} have no tokens: scored by the text of their messages, without the markup of calls"
+    if _knows_tokens(replay) and (note := replay.run.tokenizer_note(replay.options.tokenizer)):
+        yield note
+    kept = _kept_custom(replay).get("reward_kwargs")
+    if kept and not config.reward.custom_reward_function.reward_kwargs:
+        yield f"reward.custom_reward_function.reward_kwargs, in the run {kept}, are not given"

@@ -1,0 +1,179 @@
+"""Rolls saved tasks out again: the policy, the recorded tools, and whether they belong to these rollouts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import count
+from pathlib import Path
+
+from agentrl.agent_loops.beginning import Beginning
+from agentrl.config import RunConfig
+from agentrl.errors import ConfigError, DataError
+from agentrl.messages import ToolSchema
+from agentrl.replay.base import Replay
+from agentrl.replay.rescore import load_rewards
+from agentrl.replay.saved import SavedRun
+from agentrl.replay.settings import (
+    LOOP_CODE,
+    REWARD_CODE,
+    TOOL_CODE,
+    lookup,
+    refuse_code_of_rows,
+    refuse_missing_code,
+    replay_config,
+)
+from agentrl.rollouts.collector import side_by_side
+from agentrl.store import StoredRollout, TrajectoryStore
+from agentrl.tools.recorded import RecordedToolbox, Recording, Unrecorded
+from agentrl.trainer.checkpoint import CHECKPOINTS, LATEST
+from agentrl.trainer.provenance import TEMPLATE, TOOLS, VOCABULARY, hashes, provenance
+from agentrl.trainer.rollout_parts import Brought, RolloutParts, load_chat, open_rollout_parts, sampling_of
+from agentrl.trainer.source_parts import TRAJECTORIES
+from agentrl.trajectory import Rollout
+
+_WORDS = {VOCABULARY: "vocabulary", TEMPLATE: "chat template"}
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """What is to be rolled out again, and what its tools answer from."""
+
+    saved: StoredRollout
+    seed: int
+    recording: Recording
+    beginning: Beginning | None = None
+
+
+def attempt_from(saved: StoredRollout, seed: int, from_turn: int = 0, beginning: Beginning | None = None) -> Attempt:
+    """One whose recording holds the calls that were made from model turn `from_turn` on."""
+    calls = [call for call in saved.rollout.tool_calls if call.turn >= from_turn]
+    return Attempt(saved, seed, Recording(saved.task.uid, calls, saved.rollout.tool_rewards), beginning)
+
+
+@dataclass(frozen=True, slots=True)
+class Rolling:
+    """What rolls out: as the run did for this split, under the same limits."""
+
+    parts: RolloutParts
+    toolbox: RecordedToolbox
+    split: str
+
+    async def roll_out(self, attempts: Sequence[Attempt]) -> list[Rollout]:
+        """One rollout each, in their order."""
+        sampling = sampling_of(self.parts.config.rollout, self.split)
+        starts = [
+            partial(
+                self.parts.runner.run,
+                attempt.saved.task,
+                sampling,
+                seed=attempt.seed,
+                beginning=attempt.beginning,
+                toolbox=self.toolbox.playing(attempt.recording),
+            )
+            for attempt in attempts
+        ]
+        return await side_by_side(starts, self.parts.config.trainer.max_concurrent_rollouts)
+
+    def store(self, folder: Path) -> TrajectoryStore:
+        """Where new rollouts are kept, so that `folder` can be replayed in its turn."""
+        made_with = provenance(self.parts.chat.tokenizer, self.parts.config, self.toolbox.schemas)
+        return TrajectoryStore(folder / TRAJECTORIES / self.split, split=self.split, provenance=made_with)
+
+
+@asynccontextmanager
+async def open_rolling(replay: Replay, unrecorded: Unrecorded) -> AsyncIterator[Rolling]:
+    """Build it under the weights of `model.path` of the command line, else of the run's latest checkpoint.
+
+    Raises:
+        ConfigError: there are no weights, the rollouts were made with another tokenizer, or they need code that the
+            command line does not name.
+        AgentRLError: something cannot be used as configured.
+    """
+    rewards = replay.options.rewards[:1]
+    refuse_missing_code(replay, _needed_code(replay, unrecorded))
+    config = _with_policy(replay).without("train_files").without("val_files")
+    _check_tokenizer(replay.run, config)
+    refuse_code_of_rows((stored.task for stored in replay.run.rollouts(("agent_name", "extra_info", "index"))), config)
+    (reward, *_) = load_rewards(replace(replay, options=replace(replay.options, rewards=rewards)), config).values()
+    async with open_rollout_parts(config, Brought(reward=reward)) as parts:
+        multi_turn = config.rollout.multi_turn
+        yield Rolling(
+            parts, RecordedToolbox(_schemas(replay.run), multi_turn, unrecorded, parts.toolbox), replay.run.split
+        )
+
+
+def new_folder(replay: Replay, mode: str) -> Path:
+    """`<mode>` in the folder of `--out`, else the next free `replays/<mode>-<n>` of the run.
+
+    Raises:
+        ConfigError: rollouts are kept there already, or `--out` is needed.
+    """
+    if out := replay.options.out:
+        if (out / mode).exists():
+            raise ConfigError(f"--out: '{out}' holds rollouts of '{mode}' already")
+        return out / mode
+    if replay.run.folder is None:
+        raise ConfigError(f"{mode}: say where the new rollouts go, --out FOLDER")
+    folders = (replay.run.folder / "replays" / f"{mode}-{number}" for number in count(1))
+    return next(folder for folder in folders if not folder.exists())
+
+
+def _with_policy(replay: Replay) -> RunConfig:
+    config, asked = replay_config(replay), replay.options.overrides.get("model")
+    said = asked if isinstance(asked, Mapping) else {}
+    # a checkpoint brings its adapter, tokenizer and template along
+    own: dict[str, object] = {"lora_rank": 0, "lora_adapter_path": None, "tokenizer_path": None, "chat_template": None}
+    if "path" not in said:
+        own["path"] = str(_latest(replay.run))
+    if replay.options.tokenizer:
+        own["tokenizer_path"] = replay.options.tokenizer
+    changes = {name: value for name, value in own.items() if name not in said}
+    return config.model_copy(update={"model": config.model.model_copy(update=changes)})
+
+
+def _latest(run: SavedRun) -> Path:
+    latest = run.folder / CHECKPOINTS / LATEST if run.folder else None
+    if latest is None or not latest.is_dir():
+        raise ConfigError(f"'{run.name}' has no {CHECKPOINTS}/{LATEST}: name the policy, model.path=FOLDER")
+    return latest
+
+
+def _needed_code(replay: Replay, unrecorded: Unrecorded) -> Iterator[str]:
+    yield from LOOP_CODE
+    if unrecorded == "live":
+        yield from TOOL_CODE
+    if not replay.options.rewards:
+        yield from REWARD_CODE
+    if not lookup(replay.options.overrides, "model.path"):
+        yield "rollout.script_path"  # the policy of a run that a script rolled out
+
+
+def _check_tokenizer(run: SavedRun, config: RunConfig) -> None:
+    ours = hashes(load_chat(config).tokenizer)
+    for step in run.steps:
+        theirs = run.store.provenance(step)
+        if differ := [word for name, word in _WORDS.items() if theirs.get(name, ours[name]) != ours[name]]:
+            raise ConfigError(
+                f"'{run.name}': the rollouts of step {step} were recorded with another {' and '.join(differ)} than that"
+                f" of model.path '{config.model.path}'"
+            )
+
+
+def _schemas(run: SavedRun) -> list[ToolSchema]:
+    """The tools that the models of the run were told of."""
+    kept = {step: run.store.provenance(step).get(TOOLS) for step in run.steps}
+    first = kept[run.steps[0]]
+    if first is None:
+        raise DataError(f"'{run.name}' does not keep which tools there were")
+    if others := [step for step in run.steps if kept[step] != first]:
+        raise DataError(f"'{run.name}': from step {others[0]} on there were other tools: name one step, PATH@STEP")
+    return [ToolSchema.model_validate(schema) for schema in json.loads(first)]
+
+
+def names_tools(replay: Replay) -> bool:
+    """Whether the command line brings tools."""
+    return any(lookup(replay.options.overrides, key) for key in TOOL_CODE)

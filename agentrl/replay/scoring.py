@@ -1,0 +1,132 @@
+"""Saved rollouts shown to reward functions, exactly as the runner shows them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, field
+from hashlib import sha256
+from itertools import chain
+
+from pydantic import JsonValue
+
+from agentrl.errors import AgentRLError
+from agentrl.messages import Message
+from agentrl.replay.base import Key, key_of
+from agentrl.rewards.base import Reward
+from agentrl.rewards.view import solution_view
+from agentrl.store import StoredRollout
+from agentrl.tools.base import InfraError
+from agentrl.trajectory import Stop
+
+COLUMNS = (
+    *("messages", "ground_truth", "data_source", "index", "extra_info", "rewards", "turn_rewards", "tool_calls"),
+    *("tool_rewards", "scored_text_sha256", "trajectories.segments"),
+)
+"""What a reward is shown, and what it is held against. Where there are no tokens, `MESSAGES` takes their place."""
+
+MESSAGES = "trajectories.messages"
+
+MAX_CONCURRENT = 32
+
+ChatText = Callable[[Sequence[int]], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """One rollout: what it had, what it has now.
+
+    Attributes:
+        saved: rewards by name; empty where it had no score.
+        new: reward's name -> rewards by name, `score` among them; without those that failed on it.
+        failures: reward's name -> why, in one line.
+        same_text: whether its text is the one that was scored at the time; None where that is not known.
+        from_messages: it has no tokens, so its text is that of its messages.
+    """
+
+    key: Key
+    task: tuple[str, int]
+    saved: Mapping[str, float]
+    new: dict[str, dict[str, float]] = field(default_factory=dict)
+    failures: dict[str, str] = field(default_factory=dict)
+    same_text: bool | None = None
+    from_messages: bool = False
+
+
+async def score_all(
+    rollouts: Iterable[StoredRollout], rewards: Mapping[str, Reward], chat_text: ChatText, include_tool_text: bool
+) -> list[Scored]:
+    """Every rollout under every reward, in order; those that ended in an error are not scored, as in training."""
+    waiting = enumerate(stored for stored in rollouts if stored.rollout.stop is not Stop.ERROR)
+    found: dict[int, Scored] = {}
+
+    async def work() -> None:
+        for place, stored in waiting:  # shared: each takes the next, so that a long run is never in memory
+            found[place] = await _scored(stored, rewards, chat_text, include_tool_text)
+
+    await asyncio.gather(*(work() for _ in range(MAX_CONCURRENT)))
+    return [found[place] for place in sorted(found)]
+
+
+async def _scored(
+    stored: StoredRollout, rewards: Mapping[str, Reward], chat_text: ChatText, include_tool_text: bool
+) -> Scored:
+    task, seen = stored.task, stored.rollout.scored_text_sha256
+    solution, extra = view_of(stored, chat_text, include_tool_text)
+    same_text = None if seen is None else sha256(solution.encode("utf-8", "surrogatepass")).hexdigest() == seen
+    scored = Scored(
+        key_of(stored),
+        (task.data_source, task.index),
+        stored.rollout.rewards,
+        same_text=same_text,
+        from_messages=not has_tokens(stored),
+    )
+    for number, (name, reward) in enumerate(rewards.items(), start=1):
+        # should a reward change what it is shown: the last may have it
+        own = extra if number == len(rewards) else {key: copy(value) for key, value in extra.items()}
+        extra_info = {"index": task.index, "prompt": list(task.messages), **task.extra_info, **own}
+        try:
+            scored.new[name] = await reward(task.data_source, solution, task.ground_truth, extra_info)
+        except (AgentRLError, InfraError) as error:
+            scored.failures[name] = " ".join(str(error).split())
+    return scored
+
+
+def has_tokens(stored: StoredRollout) -> bool:
+    """Whether its tokens are known; those of an imported rollout are not."""
+    return any(trajectory.segments for trajectory in stored.rollout.trajectories)
+
+
+def view_of(
+    stored: StoredRollout, chat_text: ChatText, include_tool_text: bool = False
+) -> tuple[str, dict[str, object]]:
+    """`rewards.view.solution_view` of a saved rollout; where it has no tokens, of its messages.
+
+    Then `completion_ids` is empty, and the markup that the model wrote around its calls is not in the text.
+    """
+    solution, extra = solution_view(stored.rollout, chat_text, include_tool_text)
+    if has_tokens(stored):
+        return solution, extra
+    histories = [_new_messages(stored, trajectory.messages) for trajectory in stored.rollout.trajectories]
+    said = list(chain.from_iterable(histories))
+    turns = [message_text(message) for message in said if message["role"] == "assistant"]
+    extra |= {"turn_texts": turns, "last_turn": turns[-1] if turns else "", "num_turns": len(turns)}
+    return "\n".join(map(message_text, said) if include_tool_text else turns), extra
+
+
+def message_text(message: Message) -> str:
+    """The text of a message; of one in parts, that of its text parts."""
+    content: JsonValue = message.get("content")
+    parts = content if isinstance(content, list) else [content]
+    return "".join(part if isinstance(part, str) else _part_text(part) for part in parts)
+
+
+def _part_text(part: JsonValue) -> str:
+    return str(part.get("text", "")) if isinstance(part, dict) else ""
+
+
+def _new_messages(stored: StoredRollout, messages: Sequence[Message]) -> Sequence[Message]:
+    """What follows the prompt."""
+    prompt = list(stored.task.messages)
+    return messages[len(prompt) :] if list(messages[: len(prompt)]) == prompt else messages

@@ -1,0 +1,107 @@
+"""Conversations as they are logged: messages, and the calls in them matched with their answers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from itertools import takewhile
+from typing import cast
+
+from pydantic import JsonValue
+
+from agentrl.data.fields import FieldError, read_messages
+from agentrl.messages import Message, MessageToolCall
+from agentrl.store.text import write_json
+from agentrl.trajectory import Outcome, ToolCall
+
+
+def read_conversation(value: JsonValue, field: str) -> list[Message]:
+    """Chat messages. Arguments become objects where they are the JSON of one; what the model got wrong stays its text.
+
+    Raises:
+        FieldError: they are no chat messages.
+    """
+    wrong_texts: dict[tuple[int, int], str] = {}
+    messages = read_messages(_without_wrong_arguments(value, wrong_texts), field)
+    for (message, call), text in wrong_texts.items():
+        messages[message]["tool_calls"][call]["function"]["arguments"] = text
+    return messages
+
+
+def split_at_answer(messages: Sequence[Message], field: str) -> tuple[list[Message], list[Message]]:
+    """The prompt, and what followed from the first message of the model on.
+
+    Raises:
+        FieldError: the model says nothing.
+    """
+    prompt = list(takewhile(lambda message: message["role"] != "assistant", messages))
+    if len(prompt) == len(messages):
+        raise FieldError(f"field '{field}': no assistant message, so there is no rollout")
+    return prompt, list(messages[len(prompt) :])
+
+
+def tool_calls_of(messages: Sequence[Message], trajectory: int) -> Iterator[ToolCall]:
+    """The calls, each with the answer that bears its id, or that stands in its place where answers bear none.
+
+    What was answered counts as `ok`: a log does not tell a failure from an answer. What was not is `aborted`.
+    """
+    turns = (position for position, message in enumerate(messages) if message["role"] == "assistant")
+    for turn, position in enumerate(turns):
+        answers = list(takewhile(lambda message: message["role"] == "tool", messages[position + 1 :]))
+        for number, call in enumerate(messages[position].get("tool_calls", ())):
+            function, answer = call["function"], _answer(call, number, answers)
+            arguments = function["arguments"]
+            yield ToolCall(
+                function["name"],
+                arguments if isinstance(arguments, str) else write_json(arguments),
+                "" if answer is None else text_of(answer.get("content")),
+                Outcome.ABORTED if answer is None else Outcome.OK,
+                turn=turn,
+                trajectory=trajectory,
+            )
+
+
+def text_of(content: JsonValue) -> str:
+    """The text of a message's content: of its parts, where it has some."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    parts = content if isinstance(content, list) else [content]
+    texts = [part.get("text") if isinstance(part, dict) else part for part in parts]
+    return "".join(text if isinstance(text, str) else write_json(text) for text in texts)
+
+
+def _answer(call: MessageToolCall, number: int, answers: Sequence[Message]) -> Message | None:
+    if any(answer.get("tool_call_id") for answer in answers):
+        return next((answer for answer in answers if answer.get("tool_call_id") == call.get("id")), None)
+    return answers[number] if number < len(answers) else None
+
+
+def _without_wrong_arguments(value: JsonValue, found: dict[tuple[int, int], str]) -> JsonValue:
+    """`value`, with empty arguments in place of texts that are not the JSON of an object, which go into `found`."""
+    if not isinstance(value, list):
+        return value
+    return [_message(message, position, found) for position, message in enumerate(value)]
+
+
+def _message(message: JsonValue, position: int, found: dict[tuple[int, int], str]) -> JsonValue:
+    calls = message.get("tool_calls") if isinstance(message, dict) else None
+    if not isinstance(message, dict) or not isinstance(calls, list):
+        return message
+    return {**message, "tool_calls": [_call(call, (position, number), found) for number, call in enumerate(calls)]}
+
+
+def _call(call: JsonValue, place: tuple[int, int], found: dict[tuple[int, int], str]) -> JsonValue:
+    function = call.get("function", call) if isinstance(call, dict) else None
+    arguments = function.get("arguments") if isinstance(function, dict) else None
+    if not isinstance(arguments, str) or not arguments or _is_object(arguments):
+        return call
+    found[place] = arguments
+    emptied = cast(JsonValue, {**cast(dict[str, JsonValue], function), "arguments": {}})
+    return {**cast(dict[str, JsonValue], call), "function": emptied}
+
+
+def _is_object(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text), dict)
+    except (ValueError, RecursionError):
+        return False

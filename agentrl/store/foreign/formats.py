@@ -1,0 +1,154 @@
+"""The logs that can be read: verl's dumped generations, chat messages, TRL's logged completions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from itertools import chain
+from pathlib import Path
+
+from pydantic import JsonValue
+
+from agentrl.data.fields import FieldError, optional_object, optional_text, parse_json, required, wrong
+from agentrl.data.rows import Row
+from agentrl.errors import DataError
+from agentrl.messages import Message
+from agentrl.store.foreign.conversation import read_conversation, split_at_answer
+from agentrl.store.foreign.logged import Logged, ReadRow, an_object, finite, numbers_of, step_of, without
+from agentrl.store.foreign.reading import log_files, log_rows
+
+_VERL_UID = re.compile(r"(.+)_(\d+)_(\d+)", re.DOTALL)
+
+
+def verl_row(value: JsonValue) -> Logged:
+    """A line of `trainer.rollout_data_dir`: `input`, `output`, `gts`, `score`, `step`, and what the reward brought.
+
+    The texts are whole prompts and answers without control tokens, so that turns cannot be told apart: they become one
+    user and one assistant message. A `uid` SAMPLE_ROLLOUT_OUTPUT names siblings, and the trajectories of a rollout.
+    """
+    row = an_object(value, '{"input": ..., "output": ..., "score": ...}')
+    place = _VERL_UID.fullmatch(optional_text(row, "uid") or "")
+    own = ("input", "output", "gts", "score", "step", "data_source", *(["uid"] if place else []))
+    rest = without(row, own)
+    numbers = numbers_of(rest)
+    return Logged(
+        prompt=[Message(role="user", content=_text(row, "input"))],
+        answer=[Message(role="assistant", content=_text(row, "output"))],
+        rewards={"score": finite(row, "score"), **numbers},
+        ground_truth=row.get("gts"),
+        data_source=optional_text(row, "data_source"),
+        step=step_of(row),
+        uid=place[1] if place else None,
+        attempt=place[2] if place else None,
+        extra_info={"text_prompt": True},
+        rest=without(rest, numbers),
+    )
+
+
+def messages_row(value: JsonValue) -> Logged:
+    """A list of messages, or an object with `messages` and what else is known: `tools`, `reward` or `score`, `rewards`
+    by name, `ground_truth`, `data_source`, `uid` (siblings share it), `step`; the rest is kept beside them.
+    """
+    row = {"messages": value} if isinstance(value, list) else an_object(value, '{"messages": [...]}')
+    messages = read_conversation(required(row, "messages", "a list of messages"), "messages")
+    prompt, answer = split_at_answer(messages, "messages")
+    tools = parse_json(row.get("tools") or [], "tools")
+    if not isinstance(tools, list):
+        raise wrong("tools", "a list of tool schemas", tools)
+    own = ("messages", "tools", "reward", "score", "rewards", "ground_truth", "data_source", "uid", "step")
+    return Logged(
+        prompt,
+        answer,
+        _rewards(row),
+        row.get("ground_truth"),
+        optional_text(row, "data_source"),
+        step_of(row),
+        optional_text(row, "uid"),
+        extra_info={"tools": tools} if tools else {},
+        rest=without(row, own),
+    )
+
+
+def trl_reader(reward_columns: Sequence[str]) -> ReadRow:
+    """Rows of `completions_*.parquet`: `step`, `prompt`, `completion`, a column a reward function, `advantage`.
+
+    The score is the sum of the reward columns, as TRL has it unless it is given weights, which it does not log; a
+    reward function that had nothing to say of a row is left out of it.
+
+    Args:
+        reward_columns: those of reward functions; without them, every column of numbers.
+    """
+
+    def trl_row(value: JsonValue) -> Logged:
+        row = an_object(value, '{"prompt": ..., "completion": ...}')
+        rest = without(row, ("step", "prompt", "completion"))
+        numbers = numbers_of(without(rest, ("advantage",)))
+        if missing := [name for name in reward_columns if name not in row]:
+            raise FieldError(f"no field '{missing[0]}', which --reward-column names")
+        rewards = {name: numbers[name] for name in reward_columns or numbers if name in numbers}
+        return Logged(
+            _side(row, "prompt", "user"),
+            _side(row, "completion", "assistant"),
+            {**rewards, "score": sum(rewards.values())} if rewards else {},
+            step=step_of(row),
+            extra_info={"text_prompt": True} if isinstance(row["prompt"], str) else {},
+            rest=without(rest, rewards),
+        )
+
+    return trl_row
+
+
+def reader_of(name: str, reward_columns: Sequence[str]) -> ReadRow:
+    """How rows of a format are read."""
+    return {"verl": verl_row, "messages": messages_row, "trl": trl_reader(reward_columns)}[name]
+
+
+FORMATS = {"verl": ("input", "output"), "messages": ("messages",), "trl": ("prompt", "completion")}
+"""The formats, each with the keys that no row of it lacks."""
+
+
+def guess_format(source: Path) -> str:
+    """The format of the first row that is of any.
+
+    Raises:
+        DataError: it may be of several, or no row is of one.
+    """
+    ways_out = f"say --format {' or '.join(FORMATS)}"
+    for where, row in chain.from_iterable(map(log_rows, log_files(source))):
+        found = _formats_of(row)
+        if len(found) > 1:
+            raise DataError(f"{where}: its keys are those of {' and of '.join(found)}: {ways_out}")
+        if found:
+            return found[0]
+    raise DataError(f"{source}: no row is of a format that is known: {ways_out}")
+
+
+def _formats_of(row: Callable[[], JsonValue]) -> list[str]:
+    try:
+        value = row()
+    except (FieldError, RecursionError):
+        return []
+    if isinstance(value, list):
+        return ["messages"]
+    return [name for name, keys in FORMATS.items() if isinstance(value, dict) and all(key in value for key in keys)]
+
+
+def _text(row: Row, key: str) -> str:
+    value = required(row, key, "text")
+    if not isinstance(value, str):
+        raise wrong(key, "text", value)
+    return value
+
+
+def _rewards(row: Row) -> dict[str, float]:
+    """By name; `reward` and `score` are two words for the one that is trained on."""
+    named = optional_object(row, "rewards")
+    score = [{"score": finite(row, key)} for key in ("reward", "score") if row.get(key) is not None]
+    return {**{name: finite(named, name) for name in named}, **(score[0] if score else {})}
+
+
+def _side(row: Row, key: str, role: str) -> list[Message]:
+    value = required(row, key, "text or a list of messages")
+    if isinstance(value, str):
+        return [Message(role=role, content=value)]
+    return read_conversation(value, key)

@@ -1,0 +1,143 @@
+"""Logs of other frameworks into a store: groups of siblings, step by step."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pydantic import JsonValue
+
+from agentrl.data.fields import FieldError
+from agentrl.errors import DataError
+from agentrl.messages import Message
+from agentrl.store.foreign.conversation import tool_calls_of
+from agentrl.store.foreign.logged import Logged, ReadRow
+from agentrl.store.foreign.reading import Row, log_files, log_rows
+from agentrl.store.schema import IMPORTED_FROM
+from agentrl.store.text import write_json
+from agentrl.store.trajectories import TrajectoryStore
+from agentrl.task import Task
+from agentrl.trajectory import Group, Rollout, Stop, Trajectory
+
+
+@dataclass(slots=True)
+class Imported:
+    """What was imported.
+
+    Attributes:
+        bad_rows: those that were left out, each with file, row and what was expected.
+    """
+
+    num_rollouts: int = 0
+    num_groups: int = 0
+    steps: list[int] = field(default_factory=list)
+    bad_rows: list[str] = field(default_factory=list)
+
+
+def import_rollouts(
+    source: Path, folder: Path, form: str, read: ReadRow, *, split: str = "train", skip_bad_rows: bool = False
+) -> Imported:
+    """Write the rollouts of `source`, a file or a folder of files, as a store in `folder`.
+
+    Rows that do not name their step are of the file's: the number its name ends in, else its place among the files.
+    Nothing has token ids, and nothing that a log does not say is known: a rollout counts as `finished`.
+
+    Args:
+        form: what the files' provenance says they come from, `read` its reader.
+
+    Raises:
+        DataError: a file or a row cannot be used; two files hold the same step; there are no rows.
+    """
+    done, indices = Imported(), dict[str, int]()
+    for number, path in enumerate(log_files(source), start=1):
+        steps = _by_step(_read_rows(log_rows(path), read, done.bad_rows if skip_bad_rows else None), path, number)
+        store = TrajectoryStore(folder, split=split, provenance=_provenance(path, form))
+        for step, rows in sorted(steps.items()):
+            if step in done.steps:
+                raise DataError(f"{path}: rows of step {step}, which an earlier file of '{source}' holds already")
+            groups = list(_groups(step, rows, indices))
+            store.write(step, groups)
+            done.steps.append(step)
+            done.num_groups += len(groups)
+            done.num_rollouts += sum(len(group.rollouts) for group in groups)
+    if not done.steps:
+        bad = f": all {len(done.bad_rows)} are bad, the first is {done.bad_rows[0]}" if done.bad_rows else ""
+        raise DataError(f"{source}: no rows to import{bad}")
+    return done
+
+
+def _read_rows(rows: Iterator[Row], read: ReadRow, bad: list[str] | None) -> Iterator[Logged]:
+    """Every row; those that cannot be read go into `bad`, where it is given."""
+    for where, row in rows:
+        try:
+            logged = read(row())
+            write_json([logged.prompt, logged.answer, logged.ground_truth, logged.extra_info, logged.rest])
+        except (FieldError, RecursionError) as error:  # the second: nested so deeply that it cannot be written
+            said = str(error) if isinstance(error, FieldError) else "nested too deeply to be kept"
+            if bad is None:
+                raise DataError(f"{where}: {said} (--skip-bad-rows leaves such rows out)") from None
+            bad.append(f"{where}: {said}")
+            continue
+        yield logged
+
+
+def _by_step(rows: Iterator[Logged], path: Path, number: int) -> dict[int, list[Logged]]:
+    digits = path.stem[len(path.stem.rstrip("0123456789")) :]
+    default = int(digits[:18]) if digits.isascii() and digits else number
+    steps: dict[int, list[Logged]] = {}
+    for row in rows:
+        steps.setdefault(default if row.step is None else row.step, []).append(row)
+    return steps
+
+
+def _groups(step: int, rows: Sequence[Logged], indices: dict[str, int]) -> Iterator[Group]:
+    """Siblings together, in the order of the first of each group.
+
+    Args:
+        indices: number of each task, in the order they are first met; the same task of another step has the same.
+    """
+    groups: dict[str, list[Logged]] = {}
+    for row in rows:
+        groups.setdefault(row.uid or _key(row), []).append(row)
+    for number, siblings in enumerate(groups.values()):
+        first = siblings[0]
+        index = indices.setdefault(_key(first), len(indices))
+        attempts = _attempts(siblings)
+        logged: list[JsonValue] = [dict(attempt[-1].rest) for attempt in attempts]
+        task = Task(
+            messages=first.prompt,
+            ground_truth=first.ground_truth,
+            data_source=first.data_source or "unknown",
+            index=index,
+            uid=first.uid or f"{step:06d}-{number:05d}",
+            extra_info={**first.extra_info, **({"logged": logged} if any(logged) else {})},
+        )
+        yield Group(task, [_rollout(attempt) for attempt in attempts])
+
+
+def _key(row: Logged) -> str:
+    """What tells tasks apart where the log does not."""
+    return write_json([row.prompt, row.ground_truth, row.data_source])
+
+
+def _attempts(siblings: Sequence[Logged]) -> list[list[Logged]]:
+    attempts: dict[str, list[Logged]] = {}
+    for number, row in enumerate(siblings):
+        attempts.setdefault(f"{number}." if row.attempt is None else row.attempt, []).append(row)
+    return list(attempts.values())
+
+
+def _rollout(rows: Sequence[Logged]) -> Rollout:
+    """One of a trajectory a row; the last has the score."""
+    conversations: list[list[Message]] = [[*row.prompt, *row.answer] for row in rows]
+    calls = [call for number, messages in enumerate(conversations) for call in tool_calls_of(messages, number)]
+    trajectories = [Trajectory([], messages) for messages in conversations]
+    return Rollout(trajectories, Stop.FINISHED, dict(rows[-1].rewards), tool_calls=calls)
+
+
+def _provenance(path: Path, form: str) -> dict[str, str]:
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return {IMPORTED_FROM: form, "source_file": path.name, "source_sha256": digest}

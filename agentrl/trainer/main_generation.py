@@ -1,0 +1,11 @@
+"""`python -m agentrl.trainer.main_generation a.b=c …`: `agentrl generate --verl`, where users of verl look for it.
+
+A door (design, section 2): it stands beside the loop only for its name, and nothing imports it.
+"""
+
+import sys
+
+from agentrl.cli.main import main
+
+if __name__ == "__main__":
+    sys.exit(main(["generate", "--verl", *sys.argv[1:]]))

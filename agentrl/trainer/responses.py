@@ -1,0 +1,89 @@
+"""Texts that are there already, scored as answers to their rows: no model, no tokens, no tools."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from pydantic import JsonValue
+
+from agentrl.config import RunConfig
+from agentrl.data.tasks import TaskTable, load_tasks
+from agentrl.errors import DataError, suggestion
+from agentrl.rewards.base import Reward, close_reward
+from agentrl.rewards.loading import check_data_source, load_reward
+from agentrl.task import Task
+from agentrl.tools.base import InfraError
+from agentrl.trajectory import Group, Rollout, Stop
+
+_AT_ONCE = 64
+"""Texts that are being scored at a time."""
+
+
+async def score_responses(file: Path, column: str, config: RunConfig) -> list[Group]:
+    """The rows of `file` with a rollout for each text in `column`; it has a score and nothing else.
+
+    The reward is called as in training, but that what only a rollout has (turns, tool calls) is not in `extra_info`.
+
+    Args:
+        column: a text or a list of texts a row.
+
+    Raises:
+        DataError: a row that cannot be used, or without such a column; names file and row.
+        RewardError: the reward function raised.
+    """
+    tasks = load_tasks([str(file)], config.data)
+    texts = [_texts(tasks, row, column) for row in range(len(tasks))]
+    for row in range(len(tasks)):
+        _check_source(config, tasks, row)
+    reward, slots = load_reward(config.reward), asyncio.Semaphore(_AT_ONCE)
+
+    async def group(task: Task, answers: Sequence[str]) -> Group:
+        extra = {"index": task.index, "prompt": list(task.messages), **_without(task.extra_info, column)}
+        rollouts = []
+        for answer in answers:
+            async with slots:
+                rollouts.append(await _scored(reward, task, answer, extra))
+        return Group(task, rollouts)
+
+    try:
+        async with asyncio.TaskGroup() as together:
+            running = [together.create_task(group(task, each)) for task, each in zip(tasks, texts, strict=True)]
+    except BaseExceptionGroup as failures:
+        raise failures.exceptions[0] from None
+    finally:
+        close_reward(reward)
+    return [done.result() for done in running]
+
+
+async def _scored(reward: Reward, task: Task, answer: str, extra: Mapping[str, object]) -> Rollout:
+    try:
+        rewards = await reward(task.data_source, answer, task.ground_truth, extra)
+    except InfraError as error:
+        return Rollout([], Stop.FINISHED, infra_failed=True, error=f"reward: {error}")
+    return Rollout([], Stop.FINISHED, rewards)
+
+
+def _texts(tasks: TaskTable, row: int, column: str) -> list[str]:
+    task = tasks[row]
+    if column not in task.extra_info:
+        raise DataError(
+            f"{tasks.where(row)}: no column '{column}' of texts (--response-key): {suggestion(column, task.extra_info)}"
+        )
+    value = task.extra_info[column]
+    texts = value if isinstance(value, list) else [value]
+    if wrong := next((text for text in texts if not isinstance(text, str)), None):
+        raise DataError(f"{tasks.where(row)}: field '{column}': expected a text or a list of texts, got {wrong!r:.100}")
+    return [text for text in texts if isinstance(text, str)]
+
+
+def _check_source(config: RunConfig, tasks: TaskTable, row: int) -> None:
+    try:
+        check_data_source(config.reward, tasks[row])
+    except DataError as error:
+        raise DataError(f"{tasks.where(row)}: {error}") from error
+
+
+def _without(values: Mapping[str, JsonValue], key: str) -> dict[str, JsonValue]:
+    return {name: value for name, value in values.items() if name != key}

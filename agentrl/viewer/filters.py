@@ -1,0 +1,134 @@
+"""Which rollouts are wanted, and in which order: read from an address, answered with positions in the summary."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import reduce
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from agentrl.errors import DataError, UnknownNameError, suggestion
+from agentrl.store.text import writable
+
+Value = str | int | float
+
+_EQUAL: Mapping[str, Callable[[str], Value]] = {
+    "split": writable,
+    "source": writable,
+    "stop": writable,
+    "uid": writable,
+    "index": int,
+    "number": int,
+    "step": int,
+}
+_BOUNDS: Mapping[str, tuple[str, Callable[[str], Value]]] = {
+    "step_min": ("step", int),
+    "step_max": ("step", int),
+    "reward_min": ("reward", float),
+    "reward_max": ("reward", float),
+}
+_CALL = {"tool": "tools", "outcome": "outcomes"}
+NAMES = (*_EQUAL, *_BOUNDS, *_CALL, "failed", "sort")
+
+
+@dataclass(frozen=True)
+class Filter:
+    """Rows that are all that is asked.
+
+    Attributes:
+        equal: column -> its value.
+        bounds: (column, whether from below) -> the bound, included.
+        call: `tools` and `outcomes`: one call is both.
+        failed: only those that ended for reasons outside the policy, or in an error.
+        sort: a column, descending where a `-` stands before it; "" is the newest step first, then as written.
+    """
+
+    equal: tuple[tuple[str, Value], ...] = ()
+    bounds: tuple[tuple[str, bool, Value], ...] = ()
+    call: tuple[tuple[str, str], ...] = ()
+    failed: bool = False
+    sort: str = ""
+
+    def rows(self, table: pa.Table, also: pa.Array | None = None) -> pa.Array:
+        """Positions of the wanted rows, in the wanted order.
+
+        Args:
+            also: a mask of rows; the others are not wanted either.
+
+        Raises:
+            UnknownNameError: there is no column to sort by.
+        """
+        masks = list(self._masks(table)) + ([] if also is None else [also])
+        if not masks:
+            found = pa.array(np.arange(table.num_rows))
+        else:
+            found = pc.indices_nonzero(pc.fill_null(reduce(pc.and_, masks), False))
+        return self._sorted(table, found)
+
+    def _masks(self, table: pa.Table) -> Iterator[pa.Array]:
+        for name, value in self.equal:
+            yield pc.equal(_column(table, name), pa.scalar(value, table.schema.field(name).type))
+        for name, is_least, value in self.bounds:
+            yield (pc.greater_equal if is_least else pc.less_equal)(_column(table, name), value)
+        if self.failed:
+            yield _column(table, "failed")
+        if self.call:
+            yield self._with_call(table)
+
+    def _with_call(self, table: pa.Table) -> pa.Array:
+        lists = {name: _column(table, name) for name, _ in self.call}
+        masks = [pc.equal(lists[name].values, value) for name, value in self.call]
+        offsets = np.asarray(next(iter(lists.values())).offsets)
+        hits = np.concatenate([[0], np.cumsum(reduce(pc.and_, masks).to_numpy(zero_copy_only=False))])
+        return pa.array(np.diff(hits[offsets]) > 0)
+
+    def _sorted(self, table: pa.Table, found: pa.Array) -> pa.Array:
+        name = self.sort.removeprefix("-")
+        if not name:
+            return found
+        if name not in table.column_names or pa.types.is_list(table.schema.field(name).type):
+            raise UnknownNameError(f"cannot sort by '{name}': {suggestion(name, table.column_names)}")
+        keys = pa.table({"key": _column(table, name).take(found), "place": found})
+        direction = "descending" if self.sort.startswith("-") else "ascending"
+        return found.take(pc.sort_indices(keys, [("key", direction), ("place", "ascending")]))
+
+
+def read_filter(words: Mapping[str, str]) -> Filter:
+    """The filter that an address asks for; an empty value asks for nothing.
+
+    Raises:
+        UnknownNameError: a name that is none of `NAMES`.
+        DataError: a value that is not what its name asks for.
+    """
+    said = {name: value for name, value in words.items() if value}
+    for name in said.keys() - set(NAMES):
+        raise UnknownNameError(f"there is no filter '{name}': {suggestion(name, NAMES)}")
+    return Filter(
+        equal=tuple((name, _value(name, said[name], kind)) for name, kind in _EQUAL.items() if name in said),
+        bounds=tuple(
+            (column, name.endswith("_min"), _value(name, said[name], kind))
+            for name, (column, kind) in _BOUNDS.items()
+            if name in said
+        ),
+        call=tuple((column, writable(said[name])) for name, column in _CALL.items() if name in said),
+        failed="failed" in said,
+        sort=said.get("sort", ""),
+    )
+
+
+def _value(name: str, text: str, kind: Callable[[str], Value]) -> Value:
+    try:
+        value = kind(text)
+    except ValueError:
+        value = None
+    if value is None or (isinstance(value, int) and abs(value) >= 2**63) or value != value:
+        raise DataError(f"'{name}' must be a number, not '{text}'")
+    return value
+
+
+def _column(table: pa.Table, name: str) -> pa.Array:
+    """As one piece: the table of a snapshot is whole, or empty."""
+    return table[name].combine_chunks()

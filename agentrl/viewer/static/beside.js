@@ -1,0 +1,93 @@
+// Rollouts side by side: the siblings of a group, or one task in two runs; where they part is marked.
+
+import {ask, filtersOf, link, rolloutLink} from "./api.js";
+import {byMessages, bySegments} from "./conversation.js";
+import {el, fill, number, seconds, short} from "./dom.js";
+import {hover, measure} from "./tokens.js";
+
+const MAX_SIBLINGS = 64, MAX_CHOICES = 500;
+
+export const siblings = {mount: async (root, words) => {
+  const {rows} = await ask("rows", {...filtersOf(words), run: words.run, limit: MAX_SIBLINGS});
+  if (!rows.length) throw new Error(`there is no group '${words.uid}' at step ${words.step}`);
+  const rollouts = await Promise.all(rows.map((row) => fetched(row, words.run)));
+  let reference = 0;
+  const draw = () => fill(root, el("section.beside", {},
+    el(".title", {}, el("h1", {}, `${rows.length} siblings`, el("span.soft", {}, ` of group `), el("code", {}, words.uid), el("span.soft", {}, ` · step ${words.step} · ${words.split}`)),
+      el("span.soft", {}, "The first token that differs from the reference is framed; what is before it is pale.")),
+    question(rollouts[0]),
+    columns(rollouts, reference, rollouts.map((rollout, at) => el("header.attempt", {},
+      el("a", {href: rolloutLink(rows[at], words.run)}, `#${rollout.number}`), facts(rollout),
+      el("button", {type: "button", "aria-pressed": String(at === reference), onclick: () => { reference = at; draw(); }}, "reference"))))));
+  draw();
+  return {};
+}};
+
+export const task = {mount: async (root, words, context) => {
+  const runs = context.runs.length > 1 ? [0, 1] : [Number(words.run ?? 0), Number(words.run ?? 0)];
+  const asked = {source: words.source, index: words.index};
+  const found = await Promise.all(runs.map((run) => ask("rows", {...asked, run, limit: MAX_CHOICES})));
+  const rows = found.map((answer) => answer.rows);
+  // two runs: the newest of each; one run: its oldest and its newest
+  const chosen = [words.left ?? (runs[0] === runs[1] ? rows[0].length - 1 : 0), words.right ?? 0].map(Number);
+  const draw = async () => {
+    const rollouts = await Promise.all(rows.map((side, at) => side[chosen[at]] && fetched(side[chosen[at]], runs[at])));
+    const there = rollouts.filter(Boolean);
+    fill(root, el("section.beside", {},
+      el(".title", {}, el("h1", {}, `Row ${words.index}`, el("span.soft", {}, ` of ${short(words.source ?? "")}`)), el("span.soft", {}, "The first token that differs is framed.")),
+      there.length ? question(there[0]) : el("p.note", {}, "No rollout of this task is kept."),
+      columns(rollouts, 0, rows.map((side, at) => picker(side, at)))));
+  };
+  const picker = (side, at) => {
+    const select = el("select", {"aria-label": `rollout ${at}`, onchange: () => {
+      chosen[at] = Number(select.value);
+      history.replaceState(null, "", link("task", {...words, left: String(chosen[0]), right: String(chosen[1])}));
+      draw();
+    }}, side.map((row, place) => el("option", {value: String(place)}, `step ${row.step}, ${row.split}, #${row.number}, reward ${number(row.reward)}`)));
+    select.value = String(chosen[at]);
+    return el("header.attempt", {}, el(`i.swatch.s${context.runs.length > 1 ? at : 0}`), el("bdi", {}, context.runs[runs[at]]?.name ?? ""),
+      side.length ? [select, el("a", {href: rolloutLink(side[chosen[at]], runs[at])}, "open")] : el("span.soft", {}, "has no rollout of this task"));
+  };
+  await draw();
+  return {};
+}};
+
+const fetched = (row, run) => ask("rollout", {run, split: row.split, step: row.step, uid: row.uid, number: row.number});
+
+const facts = (rollout) => [
+  el("span.reward", {style: {"--r": Math.max(0, Math.min(1, rollout.reward))}}, number(rollout.reward)),
+  Object.entries(rollout.rewards).filter(([name]) => name !== "score").map(([name, value]) => el("span.chip", {}, `${name} ${number(value)}`)),
+  el(`span.stop.${rollout.stop === "finished" ? "fine" : "odd"}`, {}, rollout.stop), el("span.soft", {}, seconds(rollout.duration_s))];
+
+function question(rollout) {
+  const asked = rollout.trajectories[0]?.messages.find((message) => message.role === "user");
+  return el("p.question", {}, asked && el("span", {}, short(asked.text, 400)), el("span.soft", {}, `  truth: ${short(rollout.ground_truth, 200)}`));
+}
+
+function columns(rollouts, reference, heads) {
+  const scale = measure(rollouts.filter(Boolean));
+  const node = el(".columns", {style: {"--count": String(rollouts.length)}}, rollouts.map((rollout, at) =>
+    el(".column", {}, heads[at], rollout && body(rollouts, rollout, at, reference, scale))));
+  hover(node);
+  return node;
+}
+
+function body(rollouts, rollout, at, reference, scale) {
+  const others = at === reference ? rollouts.filter((each, other) => each && other !== at) : [rollouts[reference]].filter(Boolean);
+  const first = (sequence, same) => Math.min(...others.map((other) => parting(sequence(rollout), sequence(other), same)));
+  const ids = (each) => (each.trajectories[0]?.segments ?? []).flatMap((segment) => segment.ids);
+  if (ids(rollout).length) {
+    const mark = first(ids, (a, b) => a === b);
+    const place = !others.length ? null : mark === Infinity ? ids(rollout).length : mark;
+    return bySegments(rollout, "author", scale, place, rollout.trajectories.length > 1);
+  }
+  const mark = first((each) => each.trajectories[0]?.messages ?? [], (a, b) => JSON.stringify(a) === JSON.stringify(b));
+  return byMessages(rollout, (place) => place === mark);
+}
+
+/** The first place where two sequences differ; Infinity where they do not. */
+export function parting(left, right, same) {
+  const length = Math.min(left.length, right.length);
+  for (let at = 0; at < length; at++) if (!same(left[at], right[at])) return at;
+  return left.length === right.length ? Infinity : length;
+}

@@ -1,0 +1,67 @@
+// A rollout as a conversation: what each author wrote, and under a turn the calls that it made.
+
+import {cut, el, number, seconds} from "./dom.js";
+import {tokens} from "./tokens.js";
+
+/** By tokens, each segment a block. `mark`: the place of the first differing token. */
+export function bySegments(rollout, mode, scale, mark = null, withPrompt = true) {
+  return rollout.trajectories.map((trajectory, number_) => {
+    let turn = -1, start = 0;
+    const blocks = trajectory.segments.flatMap((segment, at) => {
+      const trained = segment.author === "model" || segment.author === "demonstration";
+      turn += trained;
+      const from = start;
+      start += segment.ids.length;
+      if (!withPrompt && segment.author === "prompt" && at === 0) return [];
+      const rewards = rollout.turn_rewards.filter((reward) => reward.trajectory === number_ && reward.segment === at);
+      return [block(segment, trained ? turn : null, rewards, tokens(segment, mode, scale, {start: from, mark: number_ === 0 ? mark : null})),
+        ...(trained ? calls(rollout, number_, turn) : [])];
+    });
+    return el(".trajectory", {}, rollout.trajectories.length > 1 && el("h3", {}, `trajectory ${number_}`), blocks);
+  });
+}
+
+function block(segment, turn, rewards, body) {
+  const label = turn === null ? segment.author : `${segment.author}, turn ${turn}`;
+  return el(`article.block.by-${segment.author}`, {},
+    el("header", {}, el("b", {}, label), el("span.soft", {}, `${number(segment.ids.length)} tokens`),
+      segment.media.length > 0 && el("span.soft", {}, `${segment.media.length} images or videos`),
+      rewards.map((reward) => el("span.chip", {}, `${reward.name} ${number(reward.value)}`))),
+    body);
+}
+
+const calls = (rollout, trajectory, turn) =>
+  rollout.tool_calls.filter((call) => call.trajectory === trajectory && call.turn === turn).map(callCard);
+
+export function callCard(call) {
+  const fine = call.outcome === "ok";
+  return el("details.call", {open: true},
+    el("summary", {}, el("b", {}, call.name || "unknown tool"), el(`span.outcome.${fine ? "fine" : "bad"}`, {}, call.outcome),
+      el("span.soft", {}, `${seconds(call.duration_s)}, ${number(call.num_tokens)} tokens`),
+      call.reward !== 0 && el("span.chip", {}, `reward ${number(call.reward)}`)),
+    el("dl", {}, el("dt", {}, "arguments"), el("dd", {}, cut(call.arguments)), el("dt", {}, "result"), el("dd", {}, cut(call.result))));
+}
+
+/** By messages: what imported rollouts have, and what rewards are shown. */
+export function byMessages(rollout, differs = () => false) {
+  return rollout.trajectories.map((trajectory, number_) => el(".trajectory", {},
+    rollout.trajectories.length > 1 && el("h3", {}, `trajectory ${number_}`),
+    trajectory.messages.map((message, at) => el(`article.block.by-${author(message.role)}${differs(at) ? ".parted" : ""}`, {},
+      el("header", {}, el("b", {}, message.role || "message")),
+      message.text && el(".tokens", {}, cut(message.text, 4000)),
+      message.calls.map((call) => el("dl.called", {}, el("dt", {}, call.name || "unknown tool"), el("dd", {}, cut(call.arguments))))))));
+}
+
+const author = (role) => ({assistant: "model", tool: "tool", user: "user"})[role] ?? "prompt";
+
+/** When each call began and how long it took. */
+export function timeline(rollout) {
+  const ends = rollout.tool_calls.map((call) => call.started_s + call.duration_s);
+  const whole = Math.max(rollout.duration_s, ...ends, 1e-9);
+  return el(".timeline", {}, rollout.tool_calls.map((call) => el(".lane", {title: `${call.name}: began ${seconds(call.started_s)}, took ${seconds(call.duration_s)}`},
+    el("span.who", {}, call.name || "unknown"),
+    el("span.track", {}, el(`i.bar.${call.outcome === "ok" ? "fine" : "bad"}`, {style: {
+      left: `${100 * call.started_s / whole}%`, width: `${100 * call.duration_s / whole}%`}})),
+    el("span.took", {}, seconds(call.duration_s)))),
+    el(".lane.axis", {}, el("span.who", {}, "whole"), el("span.track", {}), el("span.took", {}, seconds(rollout.duration_s))));
+}

@@ -1,0 +1,90 @@
+// The frame: which page is shown, what is new in the runs, and what is wrong with them.
+
+import {link, place, watch} from "./api.js";
+import {el, fill} from "./dom.js";
+import * as curves from "./curves.js";
+import * as rollout from "./rollout.js";
+import * as rollouts from "./rollouts.js";
+import {siblings, task} from "./beside.js";
+
+const POLL_MS = 1000, PAGES = {curves, rollouts, rollout, siblings, task};
+const top = document.getElementById("top"), banners = document.getElementById("banners");
+const root = document.getElementById("page"), poll = watch();
+const context = {runs: [], root};
+let shown = null, page = null, gone = false;
+
+async function show() {
+  const [name, words] = place();
+  const wanted = PAGES[name] ? name : "rollouts";
+  header(wanted, words);
+  if (shown === wanted && page?.change) return page.change(words);
+  page?.close?.();
+  shown = wanted;
+  document.getElementById("hover").hidden = true;
+  document.body.dataset.page = wanted;
+  root.scrollTop = 0;
+  try {
+    page = await PAGES[wanted].mount(root, words, context);
+  } catch (error) {
+    page = null;
+    fill(root, el("p.problem", {}, error.message));
+  }
+}
+
+function header(wanted, words) {
+  const tab = (name, text) =>
+    el("a.tab", {href: link(name, words.run ? {run: words.run} : {}), "aria-current": name === wanted ? "page" : null}, text);
+  fill(top,
+    el("strong", {}, "agentrl"),
+    el("nav", {}, tab("curves", "Curves"), tab("rollouts", "Rollouts")),
+    el("span.runs", {}, context.runs.map((run, at) =>
+      el("span.run", {title: run.name}, el(`i.swatch.s${at}`), el("bdi", {}, run.name)))),
+    el("span.progress", {}, progress()),
+    el("button.theme", {type: "button", title: "light or dark", onclick: theme}, "◐"));
+}
+
+function progress() {
+  const behind = context.runs.filter((run) => run.num_read < run.num_files);
+  const total = context.runs.reduce((sum, run) => sum + run.num_rollouts, 0);
+  const count = `${total.toLocaleString("en")} rollouts`;
+  return behind.length ? `${count}, reading ${behind[0].num_read} of ${behind[0].num_files} files` : count;
+}
+
+function theme() {
+  const dark = document.documentElement.dataset.theme
+    ? document.documentElement.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  document.documentElement.dataset.theme = dark ? "light" : "dark";
+}
+
+function tell() {
+  const problems = context.runs.flatMap((run) => run.problems);
+  const waiting = context.runs.filter((run) => run.num_files === 0 && run.rows > 0);
+  fill(banners,
+    gone && el("p.problem", {}, "The server has ended: start `agentrl view` again."),
+    problems.slice(0, 5).map((line) => el("p.problem", {}, line)),
+    problems.length > 5 && el("p.problem", {}, `and ${problems.length - 5} files more`),
+    waiting.map((run) => el("p.note", {}, `${run.name} has no rollouts yet; they appear here as they are written.`)));
+}
+
+async function look() {
+  try {
+    const runs = await poll();
+    const back = gone;
+    gone = false;
+    if (runs) {
+      context.runs = runs;
+      const [name, words] = place();
+      header(PAGES[name] ? name : "rollouts", words);
+      await page?.refresh?.(runs);
+    }
+    if (runs || back) tell();
+  } catch {
+    gone = true;
+    tell();
+  }
+  setTimeout(look, POLL_MS);
+}
+
+addEventListener("hashchange", show);
+await look(); // a page needs to know how many runs there are
+show();

@@ -1,0 +1,117 @@
+"""What the table of rollouts knows of each: one row of short columns, read without the conversations."""
+
+from __future__ import annotations
+
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from agentrl.errors import DataError
+from agentrl.store.files import open_file
+
+REWARD = "reward/"
+"""Begins the columns of rewards by name; `score`, which is trained on, is the column `reward`."""
+
+MAX_REWARDS = 24
+"""Reward names that get a column."""
+
+_SEGMENTS = "trajectories.list.element.segments.list.element."
+_PLAIN = {"step": "step", "uid": "uid", "rollout": "number", "data_source": "source", "index": "index"}
+_PLAIN |= {"stop": "stop", "reward": "reward", "duration_s": "duration_s"}
+_READ = [
+    *_PLAIN,
+    *("error", "infra_failed", "rewards", "tool_calls.list.element.name", "tool_calls.list.element.outcome"),
+    *(f"{_SEGMENTS}author", f"{_SEGMENTS}token_ids"),
+]
+_NAMES = pa.list_(pa.string())
+SUMMARY = pa.schema(
+    {
+        "step": pa.int64(),
+        "split": pa.string(),
+        "uid": pa.string(),
+        "number": pa.int64(),
+        "source": pa.string(),
+        "index": pa.int64(),
+        "reward": pa.float64(),
+        "stop": pa.string(),
+        "turns": pa.int64(),
+        "calls": pa.int64(),
+        "tokens": pa.int64(),
+        "trained": pa.int64(),
+        "duration_s": pa.float64(),
+        "failed": pa.bool_(),
+        "tools": _NAMES,
+        "outcomes": _NAMES,
+    }
+)
+"""Columns every summary has. `tokens` and `trained` count over all trajectories; `tools` and `outcomes` go in pairs."""
+
+Integers = NDArray[np.int64]
+
+
+def summarize(path: Path, split: str) -> pa.Table:
+    """A row a rollout of a file of trajectories, in its order.
+
+    Raises:
+        DataError: it cannot be read; names it.
+    """
+    with open_file(path) as file:
+        try:
+            tables = [
+                _summary(file.read_row_group(part, _READ, use_threads=False), split)
+                for part in range(file.num_row_groups)
+            ]
+        except (pa.ArrowException, OSError, ValueError) as error:
+            line = " ".join(str(error).split())
+            raise DataError(f"{path}: not a readable file of trajectories: {line}") from error
+    return pa.concat_tables([SUMMARY.empty_table(), *tables], promote_options="default")
+
+
+def _summary(table: pa.Table, split: str) -> pa.Table:
+    read = {name: column.combine_chunks() for name, column in zip(table.column_names, table.columns, strict=True)}
+    calls = read["tool_calls"]
+    named = {name: _inside(calls, part) for name, part in (("tools", "name"), ("outcomes", "outcome"))}
+    failed = pc.or_(pc.or_(read["infra_failed"], pc.is_valid(read["error"])), pc.equal(read["stop"], "error"))
+    columns = {
+        **{name: read[column] for column, name in _PLAIN.items()},
+        **_counts(read["trajectories"]),
+        **named,
+        "split": pa.array([split] * table.num_rows, pa.string()),
+        "calls": pc.list_value_length(calls),
+        "failed": failed,
+    }
+    known = pa.table({field.name: columns[field.name].cast(field.type) for field in SUMMARY}, SUMMARY)
+    return _with_rewards(known, read["rewards"])
+
+
+def _inside(lists: pa.ListArray, field: str) -> pa.Array:
+    return pa.ListArray.from_arrays(lists.offsets, pc.struct_field(lists.values, field))
+
+
+def _counts(trajectories: pa.ListArray) -> dict[str, pa.Array]:
+    """Turns, tokens and trained tokens of each rollout."""
+    segments = pc.struct_field(trajectories.values, "segments")
+    author, token_ids = pc.struct_field(segments.values, "author"), pc.struct_field(segments.values, "token_ids")
+    trained = pc.is_in(author, pa.array(["model", "demonstration"])).to_numpy(zero_copy_only=False).astype(np.int64)
+    lengths = np.diff(np.asarray(token_ids.offsets)).astype(np.int64)
+    ends = np.asarray(segments.offsets)[np.asarray(trajectories.offsets)]
+    counted = {"turns": trained, "tokens": lengths, "trained": lengths * trained}
+    return {name: pa.array(_sums(values, ends)) for name, values in counted.items()}
+
+
+def _sums(values: Integers, ends: Integers) -> Integers:
+    """[3 4 5], [0 2 3]  ->  [7 5]"""
+    return np.diff(np.concatenate([[0], np.cumsum(values)])[ends])
+
+
+def _with_rewards(table: pa.Table, rewards: pa.MapArray) -> pa.Table:
+    """A column more for each reward beside the score; null where a rollout has none of that name."""
+    rows = [dict(entries) for entries in rewards.to_pylist()]
+    for name in list(dict.fromkeys(chain.from_iterable(rows)))[:MAX_REWARDS]:
+        if name != "score":
+            table = table.append_column(f"{REWARD}{name}", pa.array([row.get(name) for row in rows], pa.float64()))
+    return table

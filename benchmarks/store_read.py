@@ -1,0 +1,52 @@
+"""How many saved rollouts a second a core are read: everything, what scoring them again needs, rewards only.
+
+    python benchmarks/store_read.py outputs/quickstart/rl
+
+Processor time of the whole process, the best of several passes over all steps; the collector is as in a replay.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Collection
+from pathlib import Path
+
+from agentrl.replay.scoring import COLUMNS
+from agentrl.rollouts.garbage import fewer_collections
+from agentrl.store import TrajectoryStore
+
+NUM_REPEATS = 5
+READ: dict[str, Collection[str] | None] = {
+    "everything": None,
+    "what rescoring reads": COLUMNS,
+    "the same, messages in place of tokens": [*COLUMNS[:-1], "trajectories.messages"],
+    "messages only": ["trajectories.messages"],
+    "rewards only": ["rewards"],
+}
+
+
+def seconds(store: TrajectoryStore, columns: Collection[str] | None) -> float:
+    """Processor time of one pass."""
+    start = time.process_time()
+    for _ in store.scan(columns=columns):
+        pass
+    return time.process_time() - start
+
+
+def measure(run: Path) -> None:
+    store = TrajectoryStore(run / "trajectories/train")
+    rollouts = list(store.scan())
+    turns = sum(trajectory.num_turns for one in rollouts for trajectory in one.rollout.trajectories) / len(rollouts)
+    print(f"{len(rollouts)} rollouts, {turns:.1f} turns each")
+    num_rollouts = len(rollouts)
+    del rollouts
+    with fewer_collections():
+        for name, columns in READ.items():
+            times = sorted(seconds(store, columns) for _ in range(NUM_REPEATS))
+            best, worst = num_rollouts / times[0], num_rollouts / times[-1]
+            print(f"{name}: {best:,.0f} rollouts/s a core ({worst:,.0f} in the slowest of {NUM_REPEATS})")
+
+
+if __name__ == "__main__":
+    measure(Path(sys.argv[1]))

@@ -1,0 +1,73 @@
+"""A rollout gone on with from one of its turns: the loop goes on as if it had come there itself."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from loop_builders import TASK, ListEngine, call, config, runner
+
+from agentrl.agent_loops.beginning import Beginning
+from agentrl.engines.base import SamplingParams
+from agentrl.trajectory import Author, Stop
+
+HERMES = [call("add", a=1, b=2) + call("add", a=2, b=2), "<tool_call>{not json</tool_call>", call("add", a=3, b=2), "5"]
+REACT = ['Action: add\nAction Input: {"a": 1, "b": 2}\nObservation:', "Action: add\n", "Final Answer: 5"]
+LOOPS = {"tool_agent": HERMES, "react_agent": REACT}
+
+
+def roll(engine, run_config, **options):
+    return asyncio.run(runner(engine, run_config).run(TASK, SamplingParams(), seed=0, **options))
+
+
+def called(rollout):
+    return [
+        (each.name, each.arguments, each.result, each.outcome, each.turn, each.num_tokens)
+        for each in rollout.tool_calls
+    ]
+
+
+@pytest.mark.parametrize("turn", [0, 1, 2])
+@pytest.mark.parametrize("loop", LOOPS)
+def test_the_same_replies_give_the_same_rollout(loop, turn):
+    settings = config(loop, max_parallel_calls=2)
+    saved = roll(ListEngine(*LOOPS[loop]), settings)
+    engine = ListEngine(*LOOPS[loop][turn:])
+    again = roll(engine, settings, beginning=Beginning.of(saved, turn))
+    (before,), (after,) = saved.trajectories, again.trajectories
+    assert after.token_ids == before.token_ids
+    assert after.messages == before.messages
+    assert [list(segment.token_ids) for segment in after.segments] == [list(s.token_ids) for s in before.segments]
+    assert (again.stop, again.rewards, called(again)) == (saved.stop, saved.rewards, called(saved))
+    trained = [segment for segment in after.segments if segment.author is Author.MODEL]
+    assert len(trained) == len(LOOPS[loop]) - turn  # what was sampled before is prompt: it is trained where it was
+    assert sum(after.loss_mask) == sum(map(len, trained))
+    assert engine.requests[0].token_ids == before.token_ids[: len(engine.requests[0].token_ids)]
+
+
+@pytest.mark.parametrize(
+    ("limit", "stop"),
+    [
+        ({"max_assistant_turns": 3}, Stop.MAX_ASSISTANT_TURNS),
+        ({"max_tool_calls": 1}, Stop.MAX_TOOL_CALLS),
+        ({"max_tool_calls": 2}, Stop.MAX_TOOL_CALLS),
+        ({"max_response_length": 160}, Stop.MAX_RESPONSE_TOKENS),
+    ],
+)
+def test_limits_count_on(limit, stop):
+    settings, replies = config(**limit), [call("add", a=1, b=number) for number in range(6)]
+    saved = roll(ListEngine(*replies), settings)
+    assert saved.stop is stop
+    for turn in range(saved.trajectories[0].num_turns):
+        again = roll(ListEngine(*replies[turn:]), settings, beginning=Beginning.of(saved, turn))
+        assert again.stop is stop
+        assert again.trajectories[0].token_ids == saved.trajectories[0].token_ids
+        assert called(again) == called(saved)
+
+
+def test_there_is_no_beginning_of_a_turn_that_never_came():
+    saved = roll(ListEngine("5"), config())
+    assert Beginning.of(saved, 0) is not None
+    assert Beginning.of(saved, 1) is None
+    saved.trajectories *= 2
+    assert Beginning.of(saved, 0) is None

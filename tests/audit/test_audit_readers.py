@@ -1,0 +1,89 @@
+"""The audit's own readers: of the formats' descriptions, and beside the parsers that training reads with."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agentrl.audit.calls import Call, Said, read_hermes, read_react
+from agentrl.chat.parsers.hermes import HermesParser
+from agentrl.chat.parsers.react import ReactParser
+
+OPEN, CLOSE = "<tool_call>", "</tool_call>"
+GOOD = OPEN + '{"name": "f", "arguments": {"a": 1}}' + CLOSE
+F = Call("f", {"a": 1}, '{"name": "f", "arguments": {"a": 1}}')
+
+
+@pytest.mark.parametrize(
+    ("text", "content", "calls"),
+    [
+        ("just text ", "just text", ()),
+        (f"Look: {GOOD} and on", "Look:  and on", (F,)),
+        (f"<think>{GOOD}</think>{GOOD}", f"<think>{GOOD}</think>", (F,)),
+        (f"begun in the prompt {GOOD}</think>x{GOOD}", f"begun in the prompt {GOOD}</think>x", (F,)),
+        (f"{OPEN}{{broken{CLOSE}", "", (Call("", None, "{broken"),)),
+        (f'{OPEN}{{"name": "f", "arguments": 3}}{CLOSE}', "", (Call("f", None, '{"name": "f", "arguments": 3}'),)),
+        (f'{OPEN}{{"name": "f", "arguments": "{{}}"}}', "", (Call("f", None, '{"name": "f", "arguments": "{}"}'),)),
+    ],
+)
+def test_hermes_calls_by_hand(text, content, calls):
+    assert read_hermes(text) == Said(content, calls)
+
+
+def test_a_closing_tag_may_stand_in_an_argument():
+    (call,) = read_hermes(f'{OPEN}{{"name": "f", "arguments": {{"t": "{CLOSE}"}}}}{CLOSE}').calls
+    assert call.arguments == {"t": CLOSE}
+
+
+@pytest.mark.parametrize(
+    ("text", "content", "calls"),
+    [
+        ('Thought: so\nAction: f\nAction Input: {"a": 1}\n', "Thought: so", (Call("f", {"a": 1}, '{"a": 1}'),)),
+        ("Action: f\nThought: no", "Thought: no", (Call("f", None, ""),)),
+        ("Final Answer: 3\nAction: f", "Final Answer: 3\nAction: f", ()),
+        ("Action: f\nAction Input: {}\nObservation: 3\nAction: g", "", (Call("f", {}, "{}"),)),
+    ],
+)
+def test_react_calls_by_hand(text, content, calls):
+    assert read_react(text) == Said(content, calls)
+
+
+HERMES_PARTS = [OPEN, CLOSE, "<think>", "</think>", '{"name": "f", "arguments": ', '{"a": 1}', '"{}"', "}", "{", "NaN"]
+HERMES_PARTS += [
+    " ",
+    "\n",
+    "text",
+    "null",
+    "[1]",
+    '{"name": 3}',
+    '{"arguments": {}}',
+    "1e999",
+    GOOD,
+    "\ud800",
+    '"\\ud800"',
+]
+REACT_PARTS = ["Thought:", "Action:", "Action Input:", "Observation:", "Final Answer:", "\n", "**", "- ", " f ", "{}"]
+REACT_PARTS += ['{"a": 1}', "[1]", "`", "json", "text", '"{}"', "NaN", "\ud800"]
+
+
+@pytest.mark.parametrize(
+    ("read", "parser", "parts"),
+    [(read_hermes, HermesParser(), HERMES_PARTS), (read_react, ReactParser(), REACT_PARTS)],
+)
+@settings(derandomize=True, deadline=None, max_examples=400)
+@given(data=st.data())
+def test_reads_what_training_reads(read, parser, parts, data):
+    text = "".join(data.draw(st.lists(st.sampled_from(parts), max_size=14)))
+    said, parsed = read(text), parser.parse(text)
+    assert said.content == parsed.content
+    assert [call.name for call in said.calls] == [call.name for call in parsed.calls]
+    for call, other in zip(said.calls, parsed.calls, strict=True):
+        assert (call.arguments is None) == (other.error is not None)
+        assert (
+            call.arguments == json.loads(other.arguments)
+            if call.arguments is not None
+            else call.text == other.arguments
+        )

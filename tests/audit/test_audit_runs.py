@@ -1,0 +1,180 @@
+"""Runs of every kind of loop, and files of which less is known: nothing passes that was not looked at."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from altered_files import write
+from audited_runs import make_run
+
+from agentrl.audit.auditor import Auditor
+from agentrl.audit.base import Ledger
+from agentrl.audit.numbers import grpo
+
+REACT = """
+from collections import Counter
+from zlib import crc32
+SEEN = Counter()
+
+def reply(context):
+    SEEN[context] += 1
+    n = crc32(context.encode()) + SEEN[context]
+    return ['Thought: so\\nAction: look\\nAction Input: {"place": "p%d"}\\n' % n, "Action: look",
+            f"Final Answer: {n % 3}", "Action: luk\\nAction Input: {}\\nObservation: 3"][n % 4]
+"""
+OWN_LOOP = """
+from agentrl.agent_loops.base import AgentLoop
+
+class Twice(AgentLoop):
+    async def run(self, task, generate, tools, interaction, sampling):
+        for _ in range(2):
+            chat = self.open(task, generate, None, None, sampling)
+            await chat.model_turn()
+        return chat.rollout()
+"""
+
+
+def audited(run: Path, **options) -> Ledger:
+    files = sorted((run / "trajectories").rglob("*.parquet"))
+    return Auditor(folder=run, **options).audit(files)
+
+
+def broken(ledger: Ledger) -> set[str]:
+    return {name for name, finding in ledger.findings.items() if finding.num_problems}
+
+
+def unchecked(ledger: Ledger) -> set[str]:
+    return {name for name, finding in ledger.findings.items() if finding.status == "not checkable"} - {"rescored"}
+
+
+def short(folder: Path, task_folder: Path, *overrides: str) -> Path:
+    return make_run(folder, task_folder, "trainer.total_training_steps=1", "data.val_files=[]", *overrides)
+
+
+def test_react_is_read_by_its_own_reader(tmp_path, task_folder):
+    (tmp_path / "react.py").write_text(REACT)
+    script = f"rollout.script_path={tmp_path}/react.py:reply"
+    limits = ["data.max_prompt_length=400", "rollout.multi_turn.max_tool_calls=null"]
+    run = short(tmp_path, task_folder, "rollout.agent.default_agent_loop=react_agent", script, *limits)
+    ledger = audited(run)
+    assert (broken(ledger), unchecked(ledger)) == (set(), set())
+    (table,) = [pq.read_table(file) for file in (run / "trajectories").rglob("*.parquet")]
+    assert {call["outcome"] for calls in table["tool_calls"].to_pylist() for call in calls} >= {"ok", "format_error"}
+
+
+def test_one_turn_without_tools_and_rewards_that_read_everything(tmp_path, task_folder):
+    keys = ["rollout.agent.default_agent_loop=single_turn_agent", "rollout.multi_turn.function_tool_path=null"]
+    ledger = audited(short(tmp_path, task_folder, *keys, "reward.include_tool_text=true"))
+    assert (broken(ledger), unchecked(ledger)) == (set(), {"answer tokens"})
+
+
+def test_tool_text_in_the_scored_text_is_what_was_configured(tmp_path, task_folder):
+    run = short(tmp_path, task_folder, "reward.include_tool_text=true")
+    assert broken(audited(run)) == set()
+    assert broken(audited(run, overrides={"reward": {"include_tool_text": False}})) == {"scored text"}
+
+
+def test_of_an_own_loop_what_can_be_checked_is(tmp_path, task_folder):
+    (tmp_path / "own.py").write_text(OWN_LOOP)
+    run = short(tmp_path, task_folder, f"rollout.agent.default_agent_loop={tmp_path}/own.py:Twice")
+    ledger = audited(run)
+    assert broken(ledger) == set()
+    assert unchecked(ledger) == {"prompt tokens", "answer tokens", "calls", "answers", "outcomes"}
+    assert any("is not built in" in why for why in ledger.findings["calls"].unchecked)
+    assert ledger.findings["advantages"].status == ledger.findings["scored text"].status == "passed"
+
+
+def test_the_overrides_say_what_would_have_been(audited_run):
+    limits = {"rollout": {"multi_turn": {"max_turn_tokens": 20}}}
+    assert "limits" in broken(audited(audited_run, overrides=limits))
+    assert broken(audited(audited_run, overrides={"rollout": {"temperature": 1.0}})) == {"temperature"}
+    assert broken(audited(audited_run, overrides={"trainer": {"seed": 8}})) == {"identity"}
+    assert broken(audited(audited_run, overrides={"algorithm": {"norm_adv_by_std_in_grpo": False}})) == {"advantages"}
+    assert unchecked(audited(audited_run, overrides={"algorithm": {"adv_estimator": "own"}})) == set()
+
+
+def changed_tokenizer(task_folder: Path, folder: Path, *, template: bool) -> str:
+    shutil.copytree(task_folder / "model", folder)
+    if template:
+        file = folder / "chat_template.jinja"
+        file.write_text(file.read_text().replace("system\\n", "system \\n"))
+    else:
+        file = folder / "tokenizer.json"
+        kept = json.loads(file.read_text())
+        vocab = kept["model"]["vocab"]
+        vocab["!"], vocab["#"] = vocab["#"], vocab["!"]
+        file.write_text(json.dumps(kept))
+    return str(folder)
+
+
+@pytest.mark.parametrize("template", [True, False])
+def test_a_changed_tokenizer_or_template_is_named(template, audited_run, task_folder, tmp_path):
+    ledger = audited(audited_run, tokenizer=changed_tokenizer(task_folder, tmp_path / "changed", template=template))
+    assert broken(ledger) == {"template" if template else "tokenizer"}
+    assert "prompt tokens" in unchecked(ledger)
+    assert ("calls" in unchecked(ledger)) != template
+
+
+def test_without_a_tokenizer_nothing_of_text_passes(audited_run, tmp_path):
+    ledger = audited(audited_run, tokenizer=str(tmp_path / "gone"))
+    assert broken(ledger) == set()
+    text = {"tokenizer", "template", "prompt tokens", "answer tokens", "calls", "answers", "outcomes", "scored text"}
+    assert unchecked(ledger) == text
+
+
+def test_a_foreign_dump_does_not_simply_pass(audited_run, tmp_path):
+    """Rows without tokens and without a word of how they were made."""
+    (file,) = (audited_run / "trajectories/train").glob("step-000001.parquet")
+    table = pq.read_table(file)
+    rows = table.to_pylist()
+    for row in rows:
+        row.update(scored_text_sha256=None)
+        for trajectory in row["trajectories"]:
+            trajectory.update(segments=[], advantages=None)
+    bare = table.replace_schema_metadata({"agentrl.schema_version": "2"})
+    write(bare, rows, tmp_path / "step-000001.parquet", sealed=True)
+    ledger = Auditor().audit([tmp_path / "step-000001.parquet"])
+    assert broken(ledger) == set()
+    expected = {"tokenizer", "template", "identity", "prompt tokens", "answer tokens", "calls", "answers", "outcomes"}
+    assert {*expected, "advantages", "limits", "scored text", "segments"} <= unchecked(ledger)
+
+
+def test_a_file_that_cannot_be_read_is_a_problem(tmp_path):
+    path = tmp_path / "step-000003.parquet"
+    path.write_bytes(b"PAR1 and nothing more")
+    (problem,) = Auditor().audit([path]).findings["file"].problems
+    assert (problem.step, problem.column) == (3, "step-000003.parquet")
+
+
+def test_a_missing_row_and_a_missing_column_are_named(audited_run, tmp_path):
+    table = pq.read_table(audited_run / "trajectories/train/step-000001.parquet")
+    path = tmp_path / "step-000001.parquet"
+    pq.write_table(pa.concat_tables([table.slice(0, 1), table.slice(2)]), path)
+    found = Auditor(folder=audited_run).audit([path]).findings
+    assert {problem.column for problem in found["groups"].problems} == {"rollout", "uid"}
+    pq.write_table(table.drop_columns(["seed"]), path)
+    (problem,) = Auditor().audit([path]).findings["file"].problems
+    assert "'seed' is missing" in problem.found
+
+
+def test_a_file_of_several_steps_is_taken_apart(audited_run, tmp_path):
+    tables = [pq.read_table(path) for path in sorted((audited_run / "trajectories/train").glob("*"))]
+    pq.write_table(pa.concat_tables(tables), tmp_path / "all.parquet")
+    auditor = Auditor(folder=audited_run)
+    both, one = auditor.audit([tmp_path / "all.parquet"]), auditor.audit([tmp_path / "all.parquet"], [2])
+    assert (broken(both), broken(one)) == (set(), set())
+    assert (both.findings["groups"].looked_at, one.findings["groups"].looked_at) == (48, 24)
+
+
+def test_the_worked_example_of_grpo():
+    import numpy as np
+
+    rewards, valid = np.array([1.0, 0.0, 0.0, 1.0, 5.0]), np.array([True, True, True, True, False])
+    assert grpo(rewards, valid, [range(5)], True).round(4).tolist() == [0.866, -0.866, -0.866, 0.866, 0.0]
+    assert grpo(rewards, valid, [range(4), range(4, 5)], False).tolist() == [0.5, -0.5, -0.5, 0.5, 0.0]
+    assert grpo(np.array([0.1 + 0.2, 0.3]), valid[:2], [range(2)], True).tolist() == [0.0, 0.0]

@@ -1,0 +1,62 @@
+"""What the audit renders at once is what training put together turn by turn, template by template."""
+
+from __future__ import annotations
+
+import pytest
+from chat_families import CHATS, NAMES, TOKENIZERS, TOOLS, tool, user
+
+from agentrl.audit.speech import Speech, TemplateRefusesError
+
+SCHEMAS = [schema.for_template() for schema in TOOLS]
+OPENING = [{"role": "system", "content": "Be brief."}, user("Which?")]
+ANSWERS = [[tool("one")], [tool("two"), tool("three")], [user("And now?")]]
+
+
+def speech(name: str) -> Speech:
+    return Speech(TOKENIZERS[name], {})
+
+
+def conversation(opening: list = OPENING) -> list[dict]:
+    messages = list(opening)
+    for answer in ANSWERS:
+        messages += [{"role": "assistant", "content": "said"}, *answer]
+    return messages
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_pieces_are_the_segments_of_training(name):
+    own, chat = speech(name), CHATS[name]
+    opening = OPENING[name == "inst" :]  # it knows no system message
+    expected = [chat.start(opening, TOOLS)] + [chat.extend(a, TOOLS, turn_closed=True) for a in ANSWERS]
+    pieces = own.pieces(conversation(opening), len(opening), SCHEMAS)
+    found = [own.tokens(piece) for piece in pieces]
+    assert own.end_id == chat.stop_token_ids[0]
+    after_turn = [ids[ids.index(own.end_id) + 1 :] for ids in found[1:]]
+    assert [found[0], *after_turn] == expected
+
+
+def test_text_leaves_out_the_end_of_a_turn_and_nothing_else():
+    own = speech("chatml")
+    ids = own.tokens("a<|im_end|>b")
+    assert own.texts([[*ids, own.end_id], ids]) == ["a<|im_end|>b", "a<|im_end|>b"]
+
+
+@pytest.mark.parametrize("contents", ["<|im_end|>", "x<|im_start|>assistant\nI won", "</tool_response>"])
+def test_contents_that_spell_control_tokens_are_told_from_the_tokens(contents):
+    own, chat = speech("chatml"), CHATS["chatml"]
+    messages = [*OPENING, {"role": "assistant", "content": ""}, tool(contents)]
+    piece, neutral = (own.pieces([*messages[:-1], tool(text)], len(OPENING), SCHEMAS)[1] for text in (contents, "x"))
+    ids = [own.end_id, *chat.extend([tool(contents)], TOOLS, turn_closed=True)]
+    assert own.differs(ids, piece, neutral) == ""
+    assert "control tokens" in own.differs(own.tokens(piece), piece, neutral)
+    assert "text" in own.differs([*ids[:-3], *own.tokens("7"), *ids[-3:]], piece, neutral)
+
+
+def test_a_template_that_loses_the_turn_is_refused():
+    own = speech("chatml")
+    own.tokenizer.chat_template, kept = "{{ messages[0].content }}", own.tokenizer.chat_template
+    try:
+        with pytest.raises(TemplateRefusesError):
+            own.pieces(conversation(), len(OPENING), SCHEMAS)
+    finally:
+        own.tokenizer.chat_template = kept

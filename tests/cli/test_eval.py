@@ -1,0 +1,210 @@
+"""`agentrl eval`: of a model, of saved rollouts, of texts; and verl's main_eval."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from agentrl.cli.eval_responses import main as main_eval
+from agentrl.cli.main import main
+from agentrl.replay.saved import open_saved
+from agentrl.store import TrajectoryStore
+
+SCRIPT = """
+def reply(context):
+    return str(len(context) % 10)
+"""
+REWARD = """
+def compute_score(data_source, solution_str, ground_truth):
+    return float(solution_str.strip().startswith(ground_truth))
+
+def always(solution_str):
+    return {"score": 2.0, "style": 0.5}
+
+def raises(solution_str):
+    raise ValueError("no")
+"""
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "script.py").write_text(SCRIPT)
+    (tmp_path / "reward.py").write_text(REWARD)
+    rows = [{"prompt": "a" * i, "ground_truth": str(i % 3), "data_source": "ab"[i % 2]} for i in range(1, 7)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return tmp_path
+
+
+def evaluate(task_folder: Path, *overrides: str) -> int:
+    given = [f"model.path={task_folder}/model", "data.val_files=[rows.jsonl]", "trainer.default_local_dir=run"]
+    engine = ["rollout.engine=scripted", "rollout.script_path=script.py:reply"]
+    reward = "reward.custom_reward_function.path=reward.py"
+    return main(["eval", *given, *engine, reward, "rollout.val_kwargs={n: 2, do_sample: true}", *overrides])
+
+
+def figures(file: str = "run/eval.json") -> dict:
+    return json.loads(Path(file).read_text())
+
+
+def test_an_evaluation_is_kept_and_says_the_same_when_it_is_read_again(task_folder, here, capsys):
+    assert evaluate(task_folder) == 0
+    live = figures()
+    assert {"val/success", "val/reward/mean", "val/num_tasks", "val/tool_calls/share"} <= live.keys()
+    assert live["overall"]["num_rollouts"] == 12
+    assert list(live["sources"]) == ["a", "b"]
+    assert open_saved("run").split == "val"
+    assert TrajectoryStore(Path("run/trajectories/val")).steps == [0]
+    out = capsys.readouterr().out
+    assert "rollouts 12/12" in out
+    assert "all figures: run/eval.json" in out
+    assert main(["eval", "--from", "run", "--json", "again.json"]) == 0
+    assert figures("again.json") == live
+
+
+def test_a_second_evaluation_takes_the_place_of_the_first(task_folder, here):
+    for num_rows in (6, 2):
+        assert evaluate(task_folder, f"data.val_max_samples={num_rows}") == 0
+    assert figures()["val/num_tasks"] == 2
+    assert len(list(TrajectoryStore(Path("run/trajectories/val")).scan())) == 4
+
+
+def test_the_validation_of_a_run_is_not_written_over(task_folder, here, capsys):
+    Path("run").mkdir()
+    Path("run/config.yaml").write_text("{}")
+    assert evaluate(task_folder) == 0
+    assert "'run' holds a run, whose own validation stays" in capsys.readouterr().out
+    assert not Path("run/trajectories").exists()
+    assert figures()["val/num_tasks"] == 6
+
+
+def test_saved_rollouts_are_scored_by_another_reward(task_folder, here, capsys):
+    assert evaluate(task_folder) == 0
+    before = figures()
+    assert main(["eval", "--from", "run@0", "--reward", "reward.py:always", "reward.success_threshold=2"]) == 0
+    assert "rescored: 12 rollouts under reward.py:always" in capsys.readouterr().out
+    after = figures()
+    assert (after["val/reward/mean"], after["val/success"]) == (2.0, 1.0)
+    assert main(["eval", "--from", "run", "--reward", "reward.py:compute_score"]) == 0
+    assert figures()["overall"] == before["overall"]
+
+
+def test_of_several_validations_the_last_is_read(task_folder, here, capsys):
+    assert evaluate(task_folder) == 0
+    store = TrajectoryStore(Path("run/trajectories/val"), provenance=open_saved("run").provenance, split="val")
+    first = store.groups(0)
+    for group in first:
+        group.rollouts[0].rewards["score"] = 1.0
+    store.write(20, first)
+    assert main(["eval", "--from", "run"]) == 0
+    assert "of 2 validations the last, step 20" in capsys.readouterr().out
+    last = figures()["val/reward/mean"]
+    assert main(["eval", "--from", "run@0"]) == 0
+    assert figures()["val/reward/mean"] < last
+
+
+def write_responses(**columns: object) -> None:
+    rows = [
+        {
+            "data_source": source,
+            "prompt": [{"role": "user", "content": "?"}],
+            "reward_model": {"style": "rule", "ground_truth": truth},
+            "responses": responses,
+            **columns,
+        }
+        for source, truth, responses in (("a", "1", ["1", "2", "1"]), ("a", "2", ["1", "1", "1"]), ("b", "3", ["3"]))
+    ]
+    pq.write_table(pa.Table.from_pylist(rows), "out.parquet")
+
+
+def test_texts_are_scored_as_verl_scores_them(here, capsys):
+    write_responses()
+    said = ["data.path=out.parquet", "data.prompt_key=prompt", "data.response_key=responses"]
+    columns = ["data.data_source_key=data_source", "data.reward_model_key=reward_model"]
+    reward = ["custom_reward_function.path=reward.py", "custom_reward_function.name=compute_score"]
+    assert main_eval([*said, *columns, *reward]) == 0
+    values = figures("out.eval.json")
+    assert values["test_score/a"] == pytest.approx((2 / 3 + 0) / 2)
+    assert values["test_score/b"] == 1.0
+    assert values["overall"]["pass_at_k"]["1"]["value"] == pytest.approx((2 / 3 + 0 + 1) / 3)
+    assert values["sources"]["a"]["pass_at_k"]["2"]["value"] == pytest.approx(0.5)
+    out = capsys.readouterr().out
+    assert "test_score/a: 0.333333" in out
+    assert "tool calls" not in out
+    assert main(["eval", "--responses", "out.parquet", "--reward", "reward.py:compute_score", "--json", "x.json"]) == 0
+    assert figures("x.json") == values
+
+
+def test_generated_rows_are_what_main_eval_reads(task_folder, here):
+    model = [f"model.path={task_folder}/model", "rollout.engine=scripted", "rollout.script_path=script.py:reply"]
+    files = ["data.train_files=[rows.jsonl]", "data.output_path=out.parquet", "trainer.default_local_dir=gen"]
+    reward = "reward.custom_reward_function.path=reward.py"
+    assert main(["generate", *model, *files, reward, "rollout.n=3"]) == 0
+    assert main(["eval", "--from", "gen"]) == 0
+    assert main_eval(["data.path=out.parquet", "custom_reward_function.path=reward.py"]) == 0
+    live, texts = figures("gen/eval.json"), figures("out.eval.json")
+    for name in ("reward", "success", "pass_at_k", "pass_hat_k", "num_rollouts"):
+        assert texts["overall"][name] == live["overall"][name]
+    assert texts["sources"].keys() == {"a", "b"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--from", "gone"], "there is no 'gone'"),
+        (["--from", "x", "--responses", "y"], "give one of them"),
+        (["--reward", "reward.py:always"], "--reward goes with --from RUN or --responses FILE"),
+        (["--responses", "gone.parquet"], "gone.parquet: no such file"),
+        (["--responses", "out.parquet", "--response-key", "response"], "did you mean 'responses'?"),
+        (["--responses", "out.parquet"], "out.parquet row 0: no built-in reward belongs to data_source 'a'"),
+        (["--responses", "out.parquet", "--reward", "reward.py:alway"], "'alway'"),
+        (
+            ["--responses", "out.parquet", "--reward", "reward.py:raises"],
+            "reward 'raises' (data source 'a', row 0) raised",
+        ),
+        (["--responses", "numbers.parquet", "--reward", "reward.py"], "expected a text or a list of texts, got 3"),
+        (["--responses", "out.parquet", "reward.nam=x"], "did you mean 'reward.name'?"),
+        (
+            ["--responses", "out.parquet", "--reward", "reward.py", "--json", "reward.py/x"],
+            "cannot write 'reward.py/x'",
+        ),
+    ],
+)
+def test_mistakes_are_one_line(here, capsys, arguments, complaint):
+    write_responses(responses=[3])
+    Path("out.parquet").rename("numbers.parquet")
+    write_responses()
+    assert main(["eval", *arguments]) == 2
+    (said,) = capsys.readouterr().err.splitlines()
+    assert complaint in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ([], "'data.path' must be given"),
+        (["data.paht=x"], "did you mean 'data.path'?"),
+        (["data.path=out.parquet", "data.data_source_key=source"], "name the column data_source"),
+        (["data.path=out.parquet", "custom_reward_function.path=gone.py"], "gone.py"),
+        (["data.path=out.parquet", "data.prompt_key=question"], "field 'question'"),
+    ],
+)
+def test_mistakes_in_verls_words_are_one_line(here, capsys, arguments, complaint):
+    write_responses()
+    assert main_eval(arguments) == 2
+    (said,) = capsys.readouterr().err.splitlines()
+    assert complaint in said
+
+
+def test_a_row_without_texts_is_counted(here, capsys):
+    write_responses()
+    table = pq.read_table("out.parquet").to_pylist()
+    table[1]["responses"] = []
+    pq.write_table(pa.Table.from_pylist(table), "out.parquet")
+    assert main(["eval", "--responses", "out.parquet", "--reward", "reward.py"]) == 0
+    assert "tasks of which no rollout counts: 1 of 3" in capsys.readouterr().out
+    assert figures("out.eval.json")["test_score/a"] == pytest.approx(2 / 3)

@@ -1,0 +1,176 @@
+"""`agentrl replay`: its words, its flags, what it writes where, and its exit status."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentrl.cli.main import main, parse
+from agentrl.cli.replay import nested_overrides, read_words
+from agentrl.errors import AgentRLError, ConfigError
+from agentrl.replay.base import Replay, Result, Table
+from agentrl.replay.modes import MODES, Entry
+from agentrl.samples import Sample
+from agentrl.store import TrajectoryStore
+from agentrl.task import Task
+from agentrl.trajectory import Group, Rollout, Stop
+
+asked: list[Replay] = []
+
+
+def noisy(replay: Replay) -> Result:
+    """A mode that prints, and shows what it was given."""
+    print("noise")
+    asked.append(replay)
+    replay.scores["noisy"] = {(0, "a", 0): 2.0}
+    return Result("noisy", "heard", [Table("t", ["a"], [[1.5]])], {"overrides": str(replay.options.overrides)})
+
+
+def failing(replay: Replay) -> Result:
+    """A mode that fails, and goes by what an earlier one found."""
+    return Result("failing", f"scores of {', '.join(replay.scores)}", failed=True)
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    asked.clear()
+    for mode in (noisy, failing):
+        monkeypatch.setitem(MODES, mode.__name__, Entry("for a test", f"{__name__}:{mode.__name__}"))
+    rollouts = [Rollout([], Stop.FINISHED, {"score": 1.0})]
+    no_samples: list[Sample] = []
+    TrajectoryStore(tmp_path / "run/trajectories/train").write(0, [Group(Task([], uid="a"), rollouts)], no_samples)
+    return tmp_path / "run"
+
+
+@pytest.fixture(autouse=True)
+def importable(monkeypatch, request):
+    monkeypatch.syspath_prepend(request.path.parent)
+
+
+def test_alone_it_lists_the_modes(capsys):
+    assert main(["replay"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert all(any(line.split()[:1] == [name] for line in lines) for name in MODES)
+
+
+def test_every_mode_is_there():
+    for entry in MODES.values():
+        assert callable(entry.load())
+
+
+def test_words_come_in_any_order_beside_flags():
+    options = parse(
+        ["replay", "a.b=1", "RUN", "--k", "1", "rescore", "compare", "--html", "f", "B@last", "x=2", "from-turn", "3"]
+    )
+    words = read_words(options.overrides)
+    assert (words.run, words.modes) == ("RUN", ["rescore", "compare", "from-turn"])
+    assert words.given == {"compare": "B@last", "from-turn": "3"}
+    assert words.overrides == ["a.b=1", "x=2"]
+
+
+def test_a_run_whose_folder_has_an_equals_sign_is_a_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "lr=1").mkdir()
+    words = read_words(["lr=1", "audit", "algorithm.name=grpo"])
+    assert (words.run, words.overrides) == ("lr=1", ["algorithm.name=grpo"])
+
+
+PRINTABLE = st.text(st.characters(exclude_categories=["C", "Z"]), max_size=12)
+
+
+@given(st.lists(PRINTABLE | st.sampled_from([*MODES, "a=", "trainer.seed=", "~x=1", "rollout.n={"]), max_size=6))
+def test_random_words_are_read_or_refused(words):
+    with suppress(AgentRLError):
+        nested_overrides(read_words(words).overrides)
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["RUN", "audti"], "there is no mode 'audti' of replay: did you mean 'audit'?"),
+        (["RUN"], "what to do with 'RUN' is missing: agentrl replay RUN MODE..., where MODE is audit, rescore,"),
+        (["algorithm.name=grpo"], "RUN, the folder of a run, is missing"),
+        (["RUN", "compare"], "'compare' needs a word after it, OTHER: "),
+        (["RUN", "from-turn", "x"], "'from-turn' needs the number of a model turn, counted from 0, not 'x'"),
+        (["RUN", "audit", "audit"], "'audit' is asked for twice"),
+        (["RUN", "audit", "algorithm.nam=x"], "unknown key 'algorithm.nam': did you mean 'algorithm.name'?"),
+        (["RUN", "audit", "rollout.n=1,2"], "'rollout.n=1,2': give 'rollout.n' one value"),
+        (["RUN", "audit", "rollout.n=[1"], "cannot read 'rollout.n=[1'"),
+        (["RUN", "audit", "--k", "0,1"], "--k: expected numbers from 1 on, as in 1,2,4, got '0,1'"),
+        (["RUN", "audit", "--level", "95"], "--level: expected a number between 0 and 1, as in 0.95, got '95'"),
+        (["no/such/run", "noisy"], "there is no 'no/such/run'"),
+        (["x" * 5000, "noisy"], "there is no 'xxxxx"),
+        (["RUN", "audit", f"trainer.sed={'a' * 5000}"], "unknown key 'trainer.sed': did you mean 'trainer.seed'?"),
+    ],
+)
+def test_a_mistake_is_one_line(run, capsys, words, line):
+    assert main(["replay", *words]) == 2
+    assert capsys.readouterr().err.startswith(f"agentrl: error: {line}")
+    assert not asked
+
+
+def test_a_mistaken_flag_names_the_nearest(capsys):
+    with pytest.raises(SystemExit):
+        main(["replay", "RUN", "audit", "--rewards", "x"])
+    assert "unrecognized arguments: --rewards (did you mean '--reward'?)" in capsys.readouterr().err
+
+
+def test_overrides_are_read_as_hydra_reads_them():
+    read = nested_overrides(
+        ["rollout.n=3", "+reward.custom_reward_function.reward_kwargs.by='a b'", "reward.timeout_s=0.5"]
+    )
+    kwargs = {"reward_kwargs": {"by": "a b"}}
+    assert read == {"rollout": {"n": 3}, "reward": {"custom_reward_function": kwargs, "timeout_s": 0.5}}
+    with pytest.raises(ConfigError, match="one value"):
+        nested_overrides(["~rollout.n"])
+
+
+def test_modes_run_in_order_and_a_failed_one_is_status_1(run, capsys):
+    assert main(["replay", str(run), "noisy", "failing"]) == 1
+    out = capsys.readouterr().out
+    assert out.index("noisy: heard") < out.index("failing: scores of noisy")
+    assert out.startswith(f"{run}: train, step 0; made by agentrl unknown")
+    assert "\x1b" not in out
+
+
+def test_options_reach_the_modes(run):
+    flags = [
+        "--reward",
+        "a.py:f",
+        "--reward",
+        "gsm8k",
+        "--k",
+        "4,1",
+        "--level",
+        "0.9",
+        "--out",
+        "o",
+        "--unrecorded",
+        "stub",
+    ]
+    assert main(["replay", str(run), "noisy", *flags, "rollout.n=2", "--tokenizer", "t"]) == 0
+    options = asked[0].options
+    assert (list(options.rewards), list(options.ks), options.level) == (["a.py:f", "gsm8k"], [1, 4], 0.9)
+    assert (str(options.out), options.unrecorded, options.tokenizer) == ("o", "stub", "t")
+    assert options.overrides == {"rollout": {"n": 2}}
+
+
+def test_json_on_the_standard_output_is_all_there_is(run, capsys):
+    assert main(["replay", str(run), "noisy", "failing", "--json", "-"]) == 1
+    captured = capsys.readouterr()
+    assert [found["mode"] for found in json.loads(captured.out)["results"]] == ["noisy", "failing"]
+    assert captured.err == "noise\n"
+
+
+def test_files_are_written_beside_what_is_shown(run, capsys, tmp_path):
+    files = ["--json", str(tmp_path / "new/found.json"), "--html", str(tmp_path / "found.html")]
+    assert main(["replay", str(run), "noisy", *files]) == 0
+    assert "noisy: heard" in capsys.readouterr().out
+    assert json.loads((tmp_path / "new/found.json").read_text())["results"][0]["tables"][0]["rows"] == [[1.5]]
+    assert "heard" in (tmp_path / "found.html").read_text()
+    assert main(["replay", str(run), "noisy", "--html", str(run)]) == 2
+    assert f"cannot write '{run}'" in capsys.readouterr().err

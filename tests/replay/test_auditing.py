@@ -1,0 +1,72 @@
+"""`agentrl replay RUN audit`: a gate for anybody's continuous integration."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from agentrl.audit.base import INVARIANTS
+from agentrl.cli.main import main
+
+
+def values_of(capsys, *words: object) -> list[dict]:
+    """The results, as JSON; the command must succeed."""
+    assert main(["replay", *map(str, words), "--json", "-"]) == 0
+    return json.loads(capsys.readouterr().out)["results"]
+
+
+def altered(run: Path, folder: Path) -> Path:
+    """A copy whose first rollout has another reward."""
+    shutil.copytree(run, folder, symlinks=True)
+    file = folder / "trajectories/train/step-000002.parquet"
+    table = pq.read_table(file)
+    rewards = [9.0, *table["reward"].to_pylist()[1:]]
+    place = table.schema.get_field_index("reward")
+    pq.write_table(table.set_column(place, table.schema.field(place), pa.array(rewards)), file)
+    return folder
+
+
+def test_a_run_passes_and_says_what_was_looked_at(saved_run, capsys):
+    for split in ("train", "val"):
+        (result,) = values_of(capsys, saved_run, "audit", "--split", split)
+        assert not result["failed"]
+        assert set(result["values"]) == set(INVARIANTS) - {"rescored"}
+        told = {name: found["status"] for name, found in result["values"].items()}
+        assert {told[name] for name in ("seals", "identity", "prompt tokens", "calls", "scored text")} == {"passed"}
+        assert "failed" not in result["summary"]
+
+
+def test_one_altered_value_ends_with_status_1_and_its_place(saved_run, tmp_path, capsys):
+    assert main(["replay", str(altered(saved_run, tmp_path / "run")), "audit"]) == 1
+    said = capsys.readouterr().out
+    assert "failed (seals, " in said
+    assert "step-000002" not in said
+    for part in ("seals", "reward"):
+        assert part in said
+    assert main(["replay", f"{tmp_path}/run@1", "audit"]) == 0  # the other step is whole
+
+
+def test_a_reward_given_now_is_held_against_the_saved_scores(saved_run, tmp_path, capsys):
+    (tmp_path / "reward.py").write_text("def constant(solution_str):\n    return 0.123\n")
+    rescored = ["rescore", "audit", "--reward"]
+    *_, result = values_of(capsys, saved_run, *rescored, f"{saved_run.parent}/reward.py:compute_score")
+    assert result["values"]["rescored"]["status"] == "passed"
+    assert main(["replay", str(saved_run), *rescored, f"{tmp_path}/reward.py:constant"]) == 1
+    assert "rescored" in capsys.readouterr().out
+
+
+def test_what_is_not_known_is_said(saved_run, tmp_path, capsys):
+    """A store without a word of how it was made passes only what can be checked."""
+    store = tmp_path / "store"
+    shutil.copytree(saved_run / "trajectories/train", store)
+    for file in store.glob("*.parquet"):
+        table = pq.read_table(file)
+        pq.write_table(table.replace_schema_metadata({"agentrl.schema_version": "2"}), file)
+    (result,) = values_of(capsys, store, "audit")
+    assert not result["failed"]
+    assert "not checkable (tokenizer, template, identity, " in result["summary"]
+    assert list(result["values"]["identity"]["not_checkable"]) == ["no configuration was kept"]

@@ -1,0 +1,145 @@
+"""`tools` and `from-turn`: stored rollouts rolled out again, their tools answering from the recording."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+from babbling import FORMAT, LOOP, train
+from replayed_runs import refused, replayed, rewritten, with_config
+
+from agentrl.store import TrajectoryStore
+from agentrl.trajectory import Author, Rollout
+
+
+@pytest.fixture(scope="module")
+def babbled(task_folder, tmp_path_factory) -> Path:
+    """A deterministic run of two steps, each saved; beside it what its code was."""
+    folder = tmp_path_factory.mktemp("babbled")
+    train(task_folder, folder, folder / "run", users=False, save_freq=1)
+    return folder
+
+
+def code(folder: Path) -> list[str]:
+    """All that the command line must say again."""
+    return [
+        f"rollout.multi_turn.format={FORMAT}",
+        f"rollout.agent.agent_loop_config_path={folder}/loops.yaml",
+        f"reward.custom_reward_function.path={folder}/reward.py",
+    ]
+
+
+def rollouts(folder: Path, step: int) -> dict[tuple[str, int], Rollout]:
+    groups = TrajectoryStore(folder / "trajectories/train").groups(step)
+    return {(group.uid, number): rollout for group in groups for number, rollout in enumerate(group.rollouts)}
+
+
+def told(rollout: Rollout) -> list[object]:
+    """Tokens, log-probabilities, rewards, answers of tools, seed."""
+    answers = [(call.result, call.outcome, call.turn, call.num_tokens) for call in rollout.tool_calls]
+    return [[(t.token_ids, t.logprobs) for t in rollout.trajectories], rollout.rewards, answers, rollout.seed]
+
+
+def test_the_policy_that_sampled_samples_the_same_bits_again_and_no_tool_runs(babbled, tmp_path, capsys):
+    run = babbled / "run"
+    policy = f"model.path={run}/checkpoints/step-1"
+    (result,) = replayed(capsys, f"{run}@2", "tools", policy, *code(babbled), "--out", tmp_path)["results"]
+    values = result["values"]
+    assert (values["num_same"], values["num_unrecorded_calls"]) == (values["num_rollouts"], 0) == (16, 0)
+    assert values["num_recorded_calls"] > 16
+    again, saved = (rollouts(folder, 2) for folder in (tmp_path / "tools", run))
+    assert {key: told(each) for key, each in again.items()} == {key: told(each) for key, each in saved.items()}
+
+
+def test_another_policy_parts_and_what_was_not_recorded_is_told(babbled, tmp_path, capsys):
+    run = shutil.copytree(babbled / "run", tmp_path / "run", symlinks=True)
+    (result,) = replayed(capsys, f"{run}@2", "tools", *code(babbled), "--unrecorded", "stub")["results"]
+    values = result["values"]
+    assert values["num_same"] < values["num_rollouts"]
+    assert values["num_unrecorded_calls"] > 0
+    assert values["out"] == str(run / "replays/tools-1")
+    parted = [each for each in values["rollouts"] if each["parted"]]
+    saved, again = rollouts(run, 2), rollouts(run / "replays/tools-1", 2)
+    for each in parted:
+        _, uid, number = each["key"]
+        place = each["parted"]
+        ours, theirs = saved[uid, number].trajectories[0], again[uid, number].trajectories[0]
+        turns = [i for i, segment in enumerate(ours.segments) if segment.author is Author.MODEL]
+        segment = turns[place["turn"]] + (place["author"] == "tool")
+        position = sum(map(len, ours.segments[:segment])) + place["token"]
+        assert ours.token_ids[:position] == theirs.token_ids[:position]
+        assert ours.token_ids[position : position + 1] != theirs.token_ids[position : position + 1]
+
+
+def test_a_loop_that_may_keep_a_state_is_not_gone_on_with(babbled, tmp_path, capsys):
+    said = refused(capsys, f"{babbled}/run@1", "from-turn", 1, *code(babbled), "--out", tmp_path)
+    assert f"'{LOOP}' may keep a state" in said
+
+
+def test_each_rollout_is_gone_on_with_n_times(saved_run, tmp_path, capsys):
+    words = [
+        f"{saved_run}@2",
+        "from-turn",
+        1,
+        "rollout.n=2",
+        f"model.path={saved_run.parent}/model",
+        "--reward",
+        "exact_match",
+    ]
+    (result,) = replayed(capsys, *words, "--unrecorded", "stub", "--out", tmp_path, "rollout.max_num_seqs=16")[
+        "results"
+    ]
+    saved = rollouts(saved_run, 2)
+    groups = TrajectoryStore(tmp_path / "from-turn-1/trajectories/train").groups(2)
+    reached = {key for key, each in saved.items() if each.trajectories[0].num_turns > 1}
+    assert {(uid, int(number)) for uid, _, number in (group.uid.partition("/") for group in groups)} == reached
+    for group in groups:
+        uid, _, number = group.uid.partition("/")
+        before = saved[uid, int(number)].trajectories[0]
+        turns = [place for place, segment in enumerate(before.segments) if segment.author is Author.MODEL]
+        kept = [list(segment.token_ids) for segment in before.segments[: turns[1]]]
+        assert len(group.rollouts) == 2
+        assert group.rollouts[0].seed != group.rollouts[1].seed
+        for each in group.rollouts:
+            segments = each.trajectories[0].segments
+            assert [list(segment.token_ids) for segment in segments[: turns[1]]] == kept
+            assert [s.author is Author.MODEL for s in segments[: turns[1] + 1]] == [False] * turns[1] + [True]
+    values = result["values"]
+    assert len(values["rollouts"]) == len(reached)
+    assert sum(values["left_out"].values()) == len(saved) - len(reached)
+
+
+def test_code_that_a_run_names_is_asked_for_by_name(babbled, saved_run, capsys):
+    said = refused(capsys, babbled / "run", "tools").splitlines()
+    assert [line.rpartition("add ")[2].partition("=")[0] for line in said] == [
+        "rollout.agent.agent_loop_config_path",
+        "rollout.multi_turn.format",
+        "reward.custom_reward_function.path",
+    ]
+    policy = f"model.path={saved_run.parent}/model"
+    live = refused(capsys, saved_run, "tools", "--unrecorded", "live", "--reward", "exact_match", policy)
+    assert "add rollout.multi_turn.function_tool_path=" in live
+    assert live.endswith("examples/calculator/tool.py")
+
+
+def test_a_row_that_names_a_loop_by_its_path_is_refused(babbled, tmp_path, capsys):
+    given = [word for word in code(babbled) if "agent_loop_config_path" not in word]
+    (tmp_path / "none.yaml").write_text(yaml.safe_dump([{"name": "other", "_target_": "nowhere.Loop"}]))
+    said = refused(
+        capsys, babbled / "run", "tools", *given, f"rollout.agent.agent_loop_config_path={tmp_path}/none.yaml"
+    )
+    assert f"names the agent loop '{LOOP}'" in said
+
+
+def test_the_recording_of_another_vocabulary_is_refused(saved_run, tmp_path, capsys):
+    rewritten(saved_run, tmp_path, provenance=lambda kept: {**kept, "tokenizer_sha256": "another"})
+    words = [tmp_path, "tools", f"model.path={saved_run.parent}/model", "--reward", "exact_match"]
+    assert "the rollouts of step 1 were recorded with another vocabulary" in refused(capsys, *words)
+
+
+def test_the_policy_must_be_named_where_there_is_none_or_it_was_a_script(saved_run, tmp_path, capsys):
+    rewritten(saved_run, tmp_path, provenance=with_config(rollout={}))
+    assert "name the policy, model.path=" in refused(capsys, tmp_path, "tools", "--reward", "exact_match")
+    assert "add rollout.script_path=" in refused(capsys, saved_run, "tools", "--reward", "exact_match")

@@ -1,0 +1,152 @@
+"""What `PATH[@STEP]` means, what is known of the rollouts there, and the tokenizer they were made with."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from replayed_runs import rewritten, with_config
+
+from agentrl.errors import ConfigError, DataError
+from agentrl.replay.saved import open_saved
+from agentrl.store import TrajectoryStore
+
+
+def test_a_run_is_its_training_rollouts_unless_asked_otherwise(saved_run):
+    train, val = open_saved(str(saved_run)), open_saved(str(saved_run), "val")
+    assert (train.split, list(train.steps), len(list(train.rollouts()))) == ("train", [1, 2], 32)
+    assert (val.split, list(val.steps), len(list(val.rollouts()))) == ("val", [0, 2], 8)
+    assert [len(group) for group in train.groups()] == [4] * 8
+    assert train.config["trainer"]["total_training_steps"] == 2
+    assert train.told.startswith("train, 2 steps, 1 to 2; made by agentrl ")
+
+
+@pytest.mark.parametrize(("step", "kept"), [("2", [2]), ("first", [1]), ("last", [2])])
+def test_a_step_is_a_number_or_a_word(saved_run, step, kept):
+    assert list(open_saved(f"{saved_run}@{step}").steps) == kept
+
+
+@pytest.mark.parametrize("inside", ["trajectories", "trajectories/train", "trajectories/train/step-000002.parquet"])
+def test_a_folder_of_files_and_one_file_are_read_too(saved_run, inside):
+    run = open_saved(f"{saved_run}/{inside}")
+    assert (run.split, run.folder) == ("train", saved_run)
+    assert {row.step for row in run.rollouts()} == set(run.steps)
+    assert len(run.tokenizer()) > 10
+
+
+def test_files_that_are_anywhere_say_themselves_of_which_split_they_are(saved_run, tmp_path):
+    shutil.copy(saved_run / "trajectories/val/step-000002.parquet", tmp_path / "any name.parquet")
+    shutil.copy(saved_run / "trajectories/val/step-000002.parquet", tmp_path)
+    for path in (tmp_path / "any name.parquet", tmp_path):
+        run = open_saved(str(path))
+        assert (run.split, list(run.steps), run.folder) == ("val", [2], None)
+        with pytest.raises(DataError, match="has no rollouts of split 'train', only of val"):
+            open_saved(str(path), "train")
+
+
+@pytest.mark.parametrize("name", ["step-2", "latest"])
+def test_a_checkpoint_stands_for_its_validation(saved_run, name):
+    run = open_saved(f"{saved_run}/checkpoints/{name}")
+    assert (run.split, list(run.steps), run.folder) == ("val", [2], saved_run)
+
+
+def test_a_checkpoint_without_a_validation_says_which_have_one(saved_run, tmp_path):
+    (tmp_path / "checkpoints/step-7").mkdir(parents=True)
+    shutil.copytree(saved_run / "trajectories", tmp_path / "trajectories")
+    with pytest.raises(DataError, match=r"kept no validation at step 7; steps with one: 0, 2"):
+        open_saved(f"{tmp_path}/checkpoints/step-7")
+    with pytest.raises(DataError, match="a checkpoint stands for its validation"):
+        open_saved(f"{saved_run}/checkpoints/step-2", "train")
+
+
+@pytest.mark.parametrize(
+    ("where", "line"),
+    [
+        ("{run}@3", "there is no step '3'; kept are 1 to 2"),
+        ("{run}@lst", "there is no step 'lst'; did you mean 'last'?"),
+        ("{run}/nowhere", "there is no '.*/nowhere'"),
+        ("{run}/checkpoints", "holds no trajectories: looked for trajectories/train"),
+        ("{run}/config.yaml", "not a readable file of trajectories"),
+    ],
+)
+def test_what_is_not_there_is_said(saved_run, where, line):
+    with pytest.raises(DataError, match=line):
+        open_saved(where.format(run=saved_run))
+
+
+def test_a_folder_whose_name_has_an_at_sign_is_a_folder(saved_run, tmp_path):
+    folder = rewritten(saved_run, tmp_path / "run@2")
+    assert list(open_saved(str(folder)).steps) == [1, 2]
+    assert list(open_saved(f"{folder}@1").steps) == [1]
+
+
+def test_a_configuration_that_is_no_json_is_named(saved_run, tmp_path):
+    torn = rewritten(saved_run, tmp_path, provenance=lambda kept: {**kept, "config": "{"})
+    with pytest.raises(DataError, match="the configuration that was kept is no JSON"):
+        _ = open_saved(str(torn)).config
+
+
+def test_the_tokenizer_is_the_one_that_was_used(saved_run):
+    run = open_saved(str(saved_run))
+    row = next(run.rollouts())
+    text = run.tokenizer().decode(row.rollout.trajectories[0].segments[0].token_ids)
+    assert row.task.messages[-1]["content"] in text
+    assert run.tokenizer_note() == ""
+    assert run.tokenizer() is run.tokenizer()
+
+
+def changed_tokenizer(saved_run: Path, folder: Path, part: str) -> Path:
+    """A copy of the run's tokenizer with another template, or one more token."""
+    shutil.copytree(saved_run.parent / "model", folder)
+    if part == "template":
+        template = folder / "chat_template.jinja"
+        template.write_text("{# changed #}" + template.read_text())
+    else:
+        vocabulary = folder / "tokenizer.json"
+        document = json.loads(vocabulary.read_text())
+        document["added_tokens"].append({**document["added_tokens"][0], "id": 9999, "content": "<|new|>"})
+        vocabulary.write_text(json.dumps(document))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("part", "words"),
+    [("template", r"chat template \(chat_template_sha256\)"), ("vocabulary", r"vocabulary \(tokenizer_sha256\)")],
+)
+def test_a_tokenizer_that_changed_is_refused_by_name_unless_it_is_asked_for(saved_run, tmp_path, part, words):
+    other = changed_tokenizer(saved_run, tmp_path / "model", part)
+    model = {"model": {"path": str(other)}}
+    run = open_saved(str(rewritten(saved_run, tmp_path / "run", provenance=with_config(**model))))
+    with pytest.raises(ConfigError, match=f"the {words} of the tokenizer in '{other}' changed"):
+        run.tokenizer()
+    assert len(run.tokenizer(str(other))) > 10
+    assert "not the rollouts' own" in run.tokenizer_note(str(other))
+
+
+def test_without_a_checkpoint_the_model_s_tokenizer_is_taken(saved_run, tmp_path):
+    run = open_saved(str(rewritten(saved_run, tmp_path)))
+    assert run.tokenizer().get_vocab() == open_saved(str(saved_run)).tokenizer().get_vocab()
+
+
+def test_code_of_a_tokenizer_is_not_run_though_the_run_allowed_it(saved_run, tmp_path):
+    other = changed_tokenizer(saved_run, tmp_path / "model", "template")
+    settings = other / "tokenizer_config.json"
+    own = {"tokenizer_class": "Own", "auto_map": {"AutoTokenizer": ["own.Own", None]}}
+    settings.write_text(json.dumps({**json.loads(settings.read_text()), **own}))
+    (other / "own.py").write_text("raise SystemExit('was run')")
+    model = {"model": {"path": str(other), "trust_remote_code": True}}
+    run = open_saved(str(rewritten(saved_run, tmp_path / "run", provenance=with_config(**model))))
+    with pytest.raises(ConfigError):
+        run.tokenizer()
+
+
+def test_rollouts_that_say_nothing_of_their_tokenizer_need_one(saved_run, tmp_path):
+    store = TrajectoryStore(tmp_path / "trajectories/train")
+    store.write(1, TrajectoryStore(saved_run / "trajectories/train").groups(1))
+    run = open_saved(str(tmp_path))
+    with pytest.raises(ConfigError, match="does not say which it was made with: say --tokenizer FOLDER"):
+        run.tokenizer()
+    run.tokenizer(str(saved_run.parent / "model"))
+    assert "is not known" in run.tokenizer_note(str(saved_run.parent / "model"))

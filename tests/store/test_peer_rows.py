@@ -1,0 +1,114 @@
+"""Imports and exports against the frameworks themselves: what they write is read, what is written they read."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentrl.store import TrajectoryStore
+from agentrl.store.foreign.formats import guess_format, reader_of
+from agentrl.store.foreign.importing import import_rollouts
+from agentrl.store.rows.pairs import pair_rows
+from agentrl.store.rows.tasks import task_rows
+from agentrl.store.rows.wanted import COLUMNS, Wanted
+from agentrl.store.rows.writing import write_lines, write_table
+from agentrl.task import Task
+from agentrl.trajectory import Group, Rollout, Stop, Trajectory
+
+pytestmark = pytest.mark.slow
+
+PEERS = Path(__file__).parents[2] / "benchmarks/peers"
+PROMPT = [{"role": "user", "content": "1+1?"}]
+TOOL = {"type": "function", "function": {"name": "calculator", "parameters": {"type": "object"}}}
+
+
+@pytest.fixture
+def peer(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """Runs a script beside this file in a peer's environment; Any: the JSON of its last line."""
+
+    def run(name: str, *arguments: Path) -> Any:
+        monkeypatch.syspath_prepend(str(PEERS))
+        from environment import peer_python
+
+        try:
+            python = peer_python(name)
+        except subprocess.CalledProcessError:
+            if os.environ.get("CI"):
+                raise
+            pytest.skip(f"the environment of {name} cannot be made here")
+        command = [python, Path(__file__).with_name(f"{name}_peer.py"), *arguments]
+        offline = {**os.environ, "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
+        done = subprocess.run(command, capture_output=True, text=True, timeout=400, env=offline)
+        assert done.returncode == 0, done.stderr[-3000:]
+        return json.loads(done.stdout.splitlines()[-1])
+
+    return run
+
+
+def rollouts() -> Group:
+    function = {"name": "calculator", "arguments": {"expression": "1+1"}}
+    call = {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": function}]}
+    good = [call, {"role": "tool", "content": "2"}, {"role": "assistant", "content": "The answer is 2"}]
+    bad = [{"role": "assistant", "content": "The answer is 3"}]
+    done = [
+        Rollout([Trajectory([], [*PROMPT, *answer])], Stop.FINISHED, {"score": score})
+        for answer, score in ((bad, 0.0), (good, 1.0))
+    ]
+    kwargs = {"calculator": {"create_kwargs": {"limit": 3}}}
+    return Group(Task(PROMPT, "2", "sums", 4, "u", tools_kwargs=kwargs, extra_info={"level": "easy"}), done)
+
+
+def test_trl_reads_our_pairs_and_we_its_completions(
+    peer: Callable[..., Any], task_folder: Path, tmp_path: Path
+) -> None:
+    TrajectoryStore(tmp_path / "store").write(1, [rollouts()])
+    siblings = list(TrajectoryStore(tmp_path / "store").scan(columns=COLUMNS))
+    write_lines(tmp_path / "pairs.jsonl", pair_rows("best", 0.0)([siblings], Wanted(tools=[TOOL])))
+    said = peer("trl", task_folder / "model", tmp_path / "out", tmp_path / "pairs.jsonl")
+
+    (row,) = said["pairs"]
+    assert "1+1?" in row["prompt_ids"]
+    assert said["tools"] == [TOOL]  # which this model's template does not show
+    assert '"expression": "1+1"' in row["chosen_ids"]
+    assert "The answer is 2" in row["chosen_ids"]
+    assert "The answer is 3" in row["rejected_ids"]
+
+    completions = tmp_path / "out/completions"
+    assert guess_format(completions) == "trl"
+    import_rollouts(completions, tmp_path / "imported", "trl", reader_of("trl", []))
+    (first, second) = TrajectoryStore(tmp_path / "imported").groups(1)
+    done = [rollout for group in (first, second) for rollout in group.rollouts]
+    assert [len(first.rollouts), len(second.rollouts)] == [2, 2]
+    scored = {(row["prompt"][0]["content"], row["said"]) for row in said["scored"]}
+    assert {tuple(m["content"] for m in rollout.trajectories[0].messages) for rollout in done} == scored
+    for rollout in done:
+        length = len(rollout.trajectories[0].messages[-1]["content"])
+        even = {"even": float(length % 2 == 0)} if length < 20 else {}
+        assert rollout.rewards == {"length": float(length), **even, "score": length + sum(even.values())}
+
+
+def test_verl_reads_our_tasks_and_we_its_dump(peer: Callable[..., Any], task_folder: Path, tmp_path: Path) -> None:
+    TrajectoryStore(tmp_path / "store").write(1, [rollouts()])
+    siblings = list(TrajectoryStore(tmp_path / "store").scan(columns=COLUMNS))
+    write_table(tmp_path / "tasks.parquet", task_rows([siblings], Wanted()))
+    (row,) = peer("verl", task_folder / "model", tmp_path / "out", tmp_path / "tasks.parquet")
+    assert row["raw_prompt"] == PROMPT
+    assert row["reward_model"] == {"style": "rule", "ground_truth": "2"}
+    assert (row["data_source"], row["ability"], row["index"]) == ("sums", "sums", 4)
+    assert row["tools_kwargs"] == {"calculator": {"create_kwargs": {"limit": 3}}}
+    assert row["extra_info"]["level"] == "easy"
+
+    dump = tmp_path / "out/12.jsonl"
+    import_rollouts(dump, tmp_path / "imported", guess_format(dump), reader_of("verl", []))
+    first, second = TrajectoryStore(tmp_path / "imported").groups(12)
+    texts = [rollout.trajectories[0].messages[-1]["content"] for rollout in (*first.rollouts, *second.rollouts)]
+    assert texts == ["2\n", "4", "3 é"]
+    assert [rollout.rewards for rollout in first.rollouts] == [{"score": 1.0, "acc": 1.0}, {"score": 0.5, "acc": 1.0}]
+    assert second.task.ground_truth == ["x", 1]
+    assert first.task.extra_info["logged"] == [{"pred": "2", "request_id": "a"}, {"request_id": "c"}]

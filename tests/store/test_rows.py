@@ -1,0 +1,173 @@
+"""Rollouts as rows for others: dialogues to imitate, pairs to prefer, tasks to roll out."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Sequence
+from itertools import chain
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agentrl.config.data import DataConfig
+from agentrl.data.dialogues import load_dialogues
+from agentrl.data.tasks import load_tasks
+from agentrl.errors import DataError
+from agentrl.messages import Message
+from agentrl.store import StoredRollout, TrajectoryStore
+from agentrl.store.foreign.formats import messages_row
+from agentrl.store.foreign.importing import import_rollouts
+from agentrl.store.rows.dialogues import dialogue_rows
+from agentrl.store.rows.pairs import pair_rows
+from agentrl.store.rows.tasks import task_rows
+from agentrl.store.rows.wanted import COLUMNS, Wanted, kept_tools
+from agentrl.store.rows.writing import write_lines, write_table
+from agentrl.task import Task
+from agentrl.trajectory import Group, Rollout, Stop, Trajectory
+
+TOOLS = [{"type": "function", "function": {"name": name, "parameters": {"type": "object"}}} for name in ("add", "see")]
+
+
+def call(arguments: object) -> Message:
+    function = {"name": "add", "arguments": arguments}
+    return {"role": "assistant", "content": "", "tool_calls": [{"id": "c", "type": "function", "function": function}]}
+
+
+def rollout(reward: float, *answer: Message | str, stop: Stop = Stop.FINISHED, prompt: str = "1+1?") -> Rollout:
+    said = [Message(role="assistant", content=part) if isinstance(part, str) else part for part in answer]
+    trajectory = Trajectory([], [{"role": "user", "content": prompt}, *said])
+    return Rollout([trajectory], stop, {"score": reward})
+
+
+def group(*rollouts: Rollout, index: int = 0, **task: object) -> Group:
+    return Group(Task([{"role": "user", "content": "1+1?"}], "2", "sums", index, f"u{index}", **task), list(rollouts))
+
+
+def groups_of(folder: Path, *groups: Group) -> list[list[StoredRollout]]:
+    """As they are read for an export."""
+    TrajectoryStore(folder / "store").write(1, groups)
+    read = list(TrajectoryStore(folder / "store").scan(columns=COLUMNS))
+    return [[stored for stored in read if stored.task.uid == group.uid] for group in groups]
+
+
+def test_dialogues_are_what_supervised_fine_tuning_reads(tmp_path: Path) -> None:
+    tool: Message = {"role": "tool", "tool_call_id": "c", "content": "2"}
+    taken = rollout(1.0, call({"a": 1}), tool, "2 \ud83d")
+    groups = groups_of(tmp_path, group(taken, rollout(0.0, "3")), group(rollout(1.0, "2"), index=1))
+    wanted = Wanted(min_reward=0.5, tools=TOOLS)
+    assert write_lines(tmp_path / "sft.jsonl", dialogue_rows(groups, wanted)) == 2
+    assert wanted.left_out == {"rollouts with a reward below 0.5": 1}
+    first, second = load_dialogues([str(tmp_path / "sft.jsonl")], DataConfig())
+    assert first.messages == taken.trajectories[0].messages
+    assert [schema.name for schema in first.tools or ()] == ["add", "see"]
+    assert second.messages[-1]["content"] == "2"
+
+
+def test_what_cannot_be_imitated_is_left_out_and_told(tmp_path: Path) -> None:
+    failed, malformed = rollout(9.0, "2", stop=Stop.ERROR), rollout(1.0, call('{"a": '))
+    several = Rollout([rollout(1.0, "a").trajectories[0], rollout(1.0, "b").trajectories[0]], Stop.FINISHED)
+    wanted = Wanted()
+    rows = list(dialogue_rows(groups_of(tmp_path, group(failed, malformed, several)), wanted))
+    assert [row["messages"][-1]["content"] for row in rows] == ["a", "b"]  # a row a trajectory
+    assert wanted.left_out == {"rollouts that failed": 1, "conversations that cannot be imitated": 1}
+    (example,) = wanted.examples.values()
+    assert example.startswith("rollout 1 of 'u0', field 'messages[1].tool_calls[0].arguments': not JSON")
+
+
+def test_a_task_offers_the_tools_it_selects_or_was_imported_with(tmp_path: Path) -> None:
+    selected = group(rollout(1.0, "2"), extra_info={"tool_selection": ["see"]})
+    own = group(rollout(1.0, "2"), index=1, extra_info={"tools": TOOLS[:1]})
+    neither = group(rollout(1.0, "2"), index=2)
+    rows = dialogue_rows(groups_of(tmp_path, selected, own, neither), Wanted(tools=kept_tools(json.dumps(TOOLS))))
+    assert [row["tools"] for row in rows] == [TOOLS[1:], TOOLS[:1], TOOLS]
+    for text in ("{", "{}"):
+        with pytest.raises(DataError, match="the tools that the run kept are not"):
+            kept_tools(text)
+
+
+def pairs(rows: Sequence[object]) -> list[tuple[str, str, float, float]]:
+    return [
+        (row["chosen"][0]["content"], row["rejected"][0]["content"], row["chosen_reward"], row["rejected_reward"])
+        for row in rows
+    ]
+
+
+def test_the_best_of_a_group_is_preferred_to_its_worst(tmp_path: Path) -> None:
+    several = Rollout(rollout(1.0, "").trajectories * 2, Stop.FINISHED, {"score": 9.0})
+    mixed = group(rollout(0.5, "b"), rollout(1.0, "a"), rollout(0.0, "c"), rollout(1.0, "A"), several)
+    equal = group(rollout(1.0, "a"), rollout(1.0, "b"), index=1)
+    other = group(rollout(1.0, "a", prompt="?"), rollout(0.0, "b"), index=2)
+    groups, wanted = groups_of(tmp_path, mixed, equal, other), Wanted(tools=TOOLS)
+    rows = list(pair_rows("best", 0.0)(groups, wanted))
+    assert pairs(rows) == [("a", "c", 1.0, 0.0)]
+    assert rows[0]["prompt"] == [{"role": "user", "content": "1+1?"}]
+    assert rows[0]["tools"] == TOOLS
+    assert wanted.left_out == {
+        "rollouts of several trajectories": 1,
+        "groups without two rollouts whose rewards differ enough": 1,
+        "pairs whose prompts differ": 1,
+    }
+
+
+def test_every_two_that_differ_by_the_margin(tmp_path: Path) -> None:
+    groups = groups_of(tmp_path, group(rollout(0.5, "b"), rollout(1.0, "a"), rollout(0.0, "c"), rollout(1.0, "A")))
+    every = [("a", "b", 1.0, 0.5), ("b", "c", 0.5, 0.0), ("A", "b", 1.0, 0.5), ("a", "c", 1.0, 0.0)]
+    assert pairs(list(pair_rows("all", 0.0)(groups, Wanted()))) == [*every, ("A", "c", 1.0, 0.0)]
+    assert pairs(list(pair_rows("all", 1.0)(groups, Wanted()))) == [("a", "c", 1.0, 0.0), ("A", "c", 1.0, 0.0)]
+    assert not list(pair_rows("all", 1.0)(groups, Wanted(min_reward=1.5)))  # none is good enough to be chosen
+
+
+def test_tasks_in_verls_columns_once_each(tmp_path: Path) -> None:
+    plain = group(rollout(1.0, "2"), rollout(0.0, "3"))
+    again = group(rollout(1.0, "2"))
+    kwargs = {"add": {"create_kwargs": {"limit": 3}, "execute_kwargs": {}}}
+    rich = Task([{"role": "user", "content": "?"}], {"a": [1]}, "s", 5, "v", "tool_agent", kwargs, {}, {"level": 2})
+    groups = groups_of(tmp_path, plain, Group(rich, [rollout(1.0, "2")]), again)
+    assert write_table(tmp_path / "tasks.parquet", task_rows(groups, Wanted())) == 2
+    first, second = pq.read_table(tmp_path / "tasks.parquet").to_pylist()
+    assert first["reward_model"] == {"style": "rule", "ground_truth": "2"}
+    assert (first["ability"], first["extra_info"]["index"], first["extra_info"]["split"]) == ("sums", 0, "train")
+    assert second["reward_model"]["ground_truth"] == '{"a":[1]}'
+    loaded = load_tasks([str(tmp_path / "tasks.parquet")], DataConfig())
+    assert [task.messages for task in loaded] == [plain.task.messages, rich.messages]
+    assert loaded[1].tools_kwargs == {"add": {"create_kwargs": {"limit": 3}}}
+    assert (loaded[1].agent_name, loaded[1].extra_info["level"]) == ("tool_agent", 2)
+
+
+def test_rows_that_no_column_can_hold_leave_no_file(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"tasks.parquet: the rows do not fit the columns"):
+        write_table(tmp_path / "tasks.parquet", [{"a": 1}, {"a": "x"}])
+    with pytest.raises(DataError, match="cannot be written"):
+        write_lines(tmp_path / "nowhere/rows.jsonl", [])
+    assert list(tmp_path.iterdir()) == []
+
+
+text = st.text(st.characters(codec=None, exclude_categories=()) | st.sampled_from("\ufdd0\ud83d\n\u2028"), max_size=5)
+arguments = st.dictionaries(text, st.integers() | text | st.none(), max_size=2)
+turns = st.builds(call, arguments).map(lambda said: [said, Message(role="tool", tool_call_id="c", content="2")])
+answers = st.lists(turns, max_size=2).flatmap(lambda calls: text.map(lambda last: [*chain.from_iterable(calls), last]))
+scores = st.floats(allow_nan=False, allow_infinity=False)
+rollouts = st.builds(lambda reward, answer: rollout(reward, *answer), scores, answers)
+
+
+@settings(derandomize=True, deadline=None, max_examples=25)
+@given(st.lists(st.lists(rollouts, min_size=1, max_size=3), min_size=1, max_size=3))
+def test_dialogues_that_are_imported_again_are_the_same_rollouts(siblings: list[list[Rollout]]) -> None:
+    groups = [group(*rollouts, index=index) for index, rollouts in enumerate(siblings)]
+    with tempfile.TemporaryDirectory() as name:
+        folder, wanted = Path(name), Wanted()
+        write_lines(folder / "rows.jsonl", dialogue_rows(groups_of(folder, *groups), wanted))
+        assert not wanted.left_out
+        import_rollouts(folder / "rows.jsonl", folder / "again", "messages", messages_row)
+        again = TrajectoryStore(folder / "again").groups(1)
+    assert [group.uid for group in again] == [group.uid for group in groups]
+    for one, other in zip(groups, again, strict=True):
+        assert (one.task.messages, one.task.ground_truth) == (other.task.messages, other.task.ground_truth)
+        assert [done.rewards for done in one.rollouts] == [done.rewards for done in other.rollouts]
+        assert [done.trajectories[0].messages for done in one.rollouts] == [
+            done.trajectories[0].messages for done in other.rollouts
+        ]

@@ -1,0 +1,110 @@
+"""SIGKILL at named and at random moments: the run that goes on ends as one that was never stopped, bit for bit."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from same_run import differences
+
+RUNS = Path(__file__).parent / "killed_runs.py"
+FAST = ["plain:update=8,cut_rollouts=1", "plain:renamed=2", "plain:metrics=4"]
+"""Between two mini-batches and again while the resumed run cuts its records; between the rename of a checkpoint and the
+link; in the middle of a line."""
+NAMED = [
+    "rollout=15",
+    "tool=9",
+    "optimizer=5",
+    "publish=3",
+    "validation=5",
+    "store=4",
+    "stored=5",
+    "generations=2",
+    "warnings=1",
+    "checkpoint=2",
+    "half_a_state=2",
+    "run_state=1",
+    "renaming=2",
+    "renamed=1",
+    "linking=2",
+    "linked=1",
+    "linked_best=1",
+    "removing=1",
+    "half_removed=1",
+    "samples=1",
+    "report=1",
+    "update=8,cutting_metrics=1",
+    "store=5,cut_metrics=1,cutting_generations=1",
+    "update=8,cutting_rollouts=1",
+    "removing=1,report=1",
+]
+VARIED = [
+    *("lora:update=6", "lora:half_a_state=2,publish=2"),
+    *("offload:optimizer=9", "offload:run_state=2,update=1"),
+    *("goal:linking=1", "goal:samples=1"),
+    *("slow_tool:tool=6,tool=3", "slow_tool:validation=2"),
+]
+RANDOM = [f"plain:random={seed}" for seed in range(6)]
+NUM_RANDOM_KILLS = 20
+
+
+def run(task_folder: Path, out: Path, scenarios: list[str]) -> list[dict]:
+    """What became of each, the runs that are never stopped first."""
+    whole = [f"{variant}:" for variant in dict.fromkeys(scenario.partition(":")[0] for scenario in scenarios)]
+    command = [sys.executable, str(RUNS), str(task_folder), str(out), *whole, *scenarios]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=1500)
+    results = [json.loads(line) for line in done.stdout.splitlines()]
+    folders = {result["scenario"]: Path(result["folder"]) for result in results[: len(whole)]}
+    for result in results:
+        result["whole"] = folders[result["scenario"].partition(":")[0] + ":"]
+    return results[len(whole) :]
+
+
+def check(result: dict) -> None:
+    *killed, last = result["lives"]
+    said = Path(result["folder"]).with_suffix(".log")
+    assert last["status"] == 0, said.read_text()[-2000:]
+    assert all(life["status"] == -signal.SIGKILL and life["hit"] == life["asked"] for life in killed)
+    assert differences(result["whole"], Path(result["folder"])) == []
+
+
+def check_named(result: dict) -> None:
+    check(result)
+    assert [life["hit"] for life in result["lives"]] == [
+        *(kill.partition("=")[0] for kill in result["scenario"].partition(":")[2].split(",")),
+        None,  # every moment was there, and the last life was let live
+    ]
+
+
+@pytest.fixture(scope="module")
+def results(task_folder, tmp_path_factory):
+    return dict(zip(FAST, run(task_folder, tmp_path_factory.mktemp("killed"), FAST), strict=True))
+
+
+@pytest.mark.parametrize("scenario", FAST)
+def test_a_killed_run_ends_as_one_that_was_never_stopped(results, scenario):
+    check_named(results[scenario])
+
+
+@pytest.mark.slow
+def test_so_it_does_whatever_it_is_killed_in(task_folder, tmp_path):
+    for result in run(task_folder, tmp_path, [f"plain:{kills}" for kills in NAMED]):
+        check_named(result)
+
+
+@pytest.mark.slow
+def test_so_it_does_with_adapters_offloaded_with_a_goal_and_in_a_tool_that_sleeps(task_folder, tmp_path):
+    for result in run(task_folder, tmp_path, VARIED):
+        check_named(result)
+
+
+@pytest.mark.slow
+def test_so_it_does_after_kills_at_random_moments(task_folder, tmp_path):
+    results = run(task_folder, tmp_path, RANDOM)
+    for result in results:
+        check(result)
+    assert sum(life["hit"] is not None for result in results for life in result["lives"]) >= NUM_RANDOM_KILLS

@@ -1,0 +1,323 @@
+"""The pages, in a real browser: what is clicked, what is shown, and that hostile text stays text."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import browser
+import pytest
+from viewer_runs import HOSTILE, group, rollout, write_metrics, write_run
+
+from agentrl.samples import Sample
+from agentrl.trajectory import Group, Outcome, Stop
+
+pytestmark = pytest.mark.slow
+
+if browser.find() is None and not os.environ.get("CI"):
+    pytest.skip("no chromium here: make browser", allow_module_level=True)  # under CI its absence fails
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as play, browser.launch(play) as opened:
+        yield opened
+
+
+@pytest.fixture
+def visit(chromium, tmp_path):
+    """Opens a page on some runs; whatever the page complains of fails the test."""
+    processes, complaints = [], []
+
+    def open_page(*folders: Path, size=(1280, 800), scheme="light"):
+        command = [sys.executable, "-m", "agentrl", "view", *map(str, folders)]
+        processes.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+        address = re.search(r"http\S+", processes[-1].stdout.readline())[0]
+        context = chromium.new_context(viewport={"width": size[0], "height": size[1]}, color_scheme=scheme)
+        page = context.new_page()
+        page.set_default_timeout(10_000)
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("console", lambda said: complaints.append(said.text) if is_complaint(said) else None)
+        page.on("request", lambda asked: complaints.append(asked.url) if not asked.url.startswith(address) else None)
+        page.goto(address)
+        page.wait_for_selector(".row, .empty")
+        return page
+
+    yield open_page
+    for process in processes:
+        process.terminate()
+        process.communicate()
+    assert complaints == []
+
+
+def is_complaint(said) -> bool:
+    return said.type == "error" and "503" not in said.text  # of a server that a test ends
+
+
+def credited(groups: list[Group]) -> list[Sample]:
+    """Every trained token has advantage 1 in a rollout with reward, else -1."""
+    samples = []
+    for each in groups:
+        for number, one in enumerate(each.rollouts):
+            (trajectory,) = one.trajectories
+            signed = [float(mask) * (1 if one.reward else -1) for mask in trajectory.loss_mask]
+            rollout_id = f"{each.uid}/{number}"
+            samples.append(
+                Sample(trajectory.token_ids, trajectory.loss_mask, [1.0] * len(signed), signed, rollout_id=rollout_id)
+            )
+    return samples
+
+
+@pytest.fixture
+def run(tmp_path) -> Path:
+    folder = tmp_path / "run"
+    for step in (1, 2, 3):
+        siblings = [
+            rollout("right", reward=1.0, calls=(("search", Outcome.OK),), ids=(3, 4, 5), duration_s=2.0),
+            rollout("wrong", calls=(("search", Outcome.TIMEOUT),), ids=(3, 9, 5), stop=Stop.MAX_TURN_TOKENS),
+            rollout("broke", error="no disk", stop=Stop.ERROR, ids=(3, 4, 5)),
+        ]
+        groups = [
+            group(f"group{step}", *siblings, index=4),
+            *(group(f"{step}-{row}", rollout(reward=1.0), index=row + 10) for row in range(60)),
+        ]
+        write_run(folder, {step: groups}, samples=credited(groups))
+    write_metrics(
+        folder, [{"step": step, "reward/mean": step / 3, "stop/error": 0.0, "actor/loss": -step} for step in (1, 2, 3)]
+    )
+    write_metrics(folder, [{"step": 2, "warning": "reward stands still"}], "warnings.jsonl")
+    return folder
+
+
+def status(page) -> str:
+    page.wait_for_selector(".scroller[aria-busy=false]")
+    return page.locator(".status").text_content()
+
+
+def expect_status(page, text: str) -> None:
+    page.wait_for_function("text => document.querySelector('.status')?.textContent === text", arg=text)
+
+
+def test_filters_sorting_and_the_address(visit, run):
+    page = visit(run)
+    expect_status(page, "189 of 189 rollouts")
+    page.select_option("[name=stop]", "max_turn_tokens")
+    expect_status(page, "3 of 189 rollouts")
+    page.check("[name=failed]")
+    expect_status(page, "0 of 189 rollouts")
+    assert page.locator(".empty").is_visible()
+    page.uncheck("[name=failed]")
+    page.select_option("[name=stop]", "")
+    page.select_option("[name=tool]", "search")
+    page.select_option("[name=outcome]", "ok")
+    page.fill("[name=step_min]", "2")
+    expect_status(page, "2 of 189 rollouts")
+    page.reload()
+    expect_status(page, "2 of 189 rollouts")  # the address says all of it
+    assert page.input_value("[name=outcome]") == "ok"
+    page.click("text=reset")
+    expect_status(page, "189 of 189 rollouts")
+    page.click("[data-column=duration_s] button")
+    page.wait_for_function("() => document.querySelector('[data-column=duration_s]').ariaSort === 'descending'")
+    assert "2 s" in page.locator(".row").first.text_content()
+    page.click("[data-column=reward] button")
+    page.wait_for_function("() => document.querySelector('[data-column=reward]').ariaSort === 'descending'")
+    page.click("[data-column=reward] button")
+    page.wait_for_function("() => document.querySelector('.row .reward').textContent === '0'")
+
+
+def test_text_is_searched_in_messages(visit, run):
+    page = visit(run)
+    page.fill("[name=q]", "WRONG")
+    expect_status(page, "3 of 189 rollouts")
+
+
+def test_only_rows_on_the_screen_are_drawn_and_scrolling_brings_the_others(visit, run):
+    page = visit(run)
+    assert page.locator(".row").count() < 60
+    page.evaluate("document.querySelector('.scroller').scrollTop = 1e6")
+    page.wait_for_selector(".row:not(.waiting) >> text='1-59'")
+    assert page.locator(".row").count() < 60
+
+
+def test_a_rollout_is_a_conversation_coloured_as_asked(visit, run):
+    page = visit(run)
+    page.fill("[name=q]", "right")
+    expect_status(page, "3 of 189 rollouts")
+    page.locator(".row").first.click()
+    page.wait_for_selector(".block")
+    assert page.locator(".block header b").all_text_contents() == ["prompt", "model, turn 0", "tool", "model, turn 1"]
+    assert page.locator(".call .outcome").text_content() == "ok"
+    assert page.locator(".timeline .bar").count() == 1
+    assert "shown as ids" in page.locator(".note").text_content()  # this run has no tokenizer
+    token = page.locator(".by-model .token").nth(2)
+    colours = set()
+    for mode in ("Author", "Log-probability", "Advantage", "Policy version"):
+        page.click(f"role=button[name='{mode}']")
+        colours.add(token.evaluate("node => getComputedStyle(node).backgroundColor"))
+        assert page.locator(".legend").is_visible()
+    assert len(colours) == 4
+    token.hover()
+    tip = page.locator("#hover").inner_text()
+    assert [value in tip for value in ("-1.5", "22.31%", "advantage", "version", "author")] == [True] * 5
+    page.reload()
+    page.wait_for_selector("[aria-pressed=true] >> text=Policy version")
+    page.click("role=button[name=Messages]")
+    assert page.locator(".block header b").all_text_contents() == ["user", "assistant"]
+    page.wait_for_selector("#next")
+    page.keyboard.press("ArrowRight")
+    page.wait_for_selector("h1 >> text=Step 2")
+    page.click("#previous")
+    page.wait_for_selector("h1 >> text=Step 3")
+    page.click("text=table")
+    expect_status(page, "3 of 189 rollouts")
+
+
+def test_siblings_part_where_their_tokens_do(visit, run):
+    page = visit(run)
+    page.fill("[name=q]", "right")
+    expect_status(page, "3 of 189 rollouts")
+    page.locator(".row").first.click()
+    page.click("text=siblings side by side")
+    page.wait_for_selector(".column")
+    place = "each => each.querySelector('.parted')?.facts.place ?? null"
+    parted = f"() => [...document.querySelectorAll('.column')].map({place})"
+    assert page.evaluate(parted) == [3, 3, None]
+    page.get_by_role("button", name="reference").nth(1).click()
+    assert page.evaluate(parted) == [3, 3, 3]
+
+
+def test_two_runs_lie_over_and_beside_each_other(visit, run, tmp_path):
+    other = write_run(tmp_path / "other", {3: [group("else", rollout("right", reward=0.5, ids=(3, 4, 8)), index=4)]})
+    write_metrics(other, [{"step": step, "reward/mean": 0.1 * step} for step in (1, 2, 5)])
+    page = visit(run, other)
+    page.click("text=Curves")
+    page.wait_for_selector("[data-metric='reward/mean'] .line.s1")
+    assert page.locator("[data-metric='reward/mean'] .line.s0").count() >= 1
+    page.click("text=Rollouts")
+    page.select_option("[aria-label=run]", "1")
+    expect_status(page, "1 of 1 rollouts")
+    page.locator(".row").first.click()
+    page.click("text=this task in both runs")
+    page.wait_for_selector(".column .block")
+    assert page.locator(".column").count() == 2
+    page.wait_for_selector(".column .parted")
+    page.reload()
+    page.wait_for_selector(".column .parted")
+    assert page.locator(".column .swatch.s1").count() == 1
+
+
+def test_curves_are_searched_and_say_what_was_warned_of(visit, run):
+    page = visit(run)
+    page.click("text=Curves")
+    page.wait_for_selector("[data-metric='actor/loss'] svg .warning")
+    assert "step 2 reward stands still" in page.locator(".warned").text_content()
+    assert page.locator(".constant").all_text_contents() == ["stop/error 0"]
+    page.fill("[name=q]", "LOSS")
+    page.wait_for_function("() => document.querySelector('.status').textContent === '1 of 3 metrics'")
+
+
+def test_hostile_text_stays_text_on_every_page(visit, tmp_path):
+    bad = rollout(HOSTILE, calls=((HOSTILE, Outcome.TOOL_ERROR),), error=HOSTILE, rewards={HOSTILE[:-30]: 1.0})
+    folder = write_run(tmp_path / "<img src=x onerror=window.hit=1>", {1: [group(HOSTILE, bad, bad, source=HOSTILE)]})
+    write_metrics(folder, [{"step": step, f"{HOSTILE}/a": step} for step in (1, 2)])
+    write_metrics(folder, [{"step": 1, "warning": HOSTILE}], "warnings.jsonl")
+    page = visit(folder)
+
+    def harmless(*wanted: str) -> None:
+        page.wait_for_timeout(300)
+        assert page.evaluate("window.hit") is None
+        assert page.evaluate("document.querySelectorAll('main script, main img, main iframe, [onerror]').length") == 0
+        text = page.evaluate("document.body.textContent")
+        assert not re.search("[\u202a-\u202e\u2066-\u2069\x07]", text)
+        assert [part for part in wanted if part not in text] == []
+
+    harmless("<script>window.hit=1</script><img")
+    page.locator(".row").first.click()
+    page.wait_for_selector(".block")
+    harmless("<script>", "⟨U+202E⟩evil⟨U+0007⟩⟨U+D83D⟩⟨U+2066⟩javascript:")
+    page.click("role=button[name=Messages]")
+    harmless("⟨U+202E⟩evil")
+    assert page.evaluate(
+        "[...document.querySelectorAll('a')].every(each => each.getAttribute('href').startsWith('#/'))"
+    )
+    page.click("text=siblings side by side")
+    page.wait_for_selector(".column")
+    harmless("⟨U+202E⟩")
+    page.go_back()
+    page.wait_for_selector(".block")
+    page.click("text=this task at other steps")
+    page.wait_for_selector(".column")
+    harmless()
+    page.click("text=Curves")
+    page.wait_for_selector(".warned")
+    harmless("⟨U+202E⟩evil")
+
+
+def test_long_texts_are_cut_and_shown_whole_when_asked(visit, tmp_path):
+    long = rollout("x" * 50_000, ids=tuple(range(10, 5010)))
+    page = visit(write_run(tmp_path, {1: [group("a", long)]}))
+    page.locator(".row").first.click()
+    page.wait_for_selector(".block")
+    assert page.locator(".token").count() < 3100
+    page.click("text=show all 5,000 tokens")
+    assert page.locator(".token").count() == 5004
+    page.click("role=button[name=Messages]")
+    page.click("text=show all 50,000 characters")
+    assert "x" * 50_000 in page.locator(".talk").text_content()
+
+
+def test_a_run_under_way_grows_without_a_reload(visit, run):
+    page = visit(run)
+    expect_status(page, "189 of 189 rollouts")
+    page.evaluate("window.kept = true")
+    write_run(run, {4: [group("fresh", rollout(reward=1.0))]})
+    page.wait_for_selector(".row >> text=fresh")
+    expect_status(page, "190 of 190 rollouts")
+    page.evaluate("document.querySelector('.scroller').scrollTop = 2000")
+    write_run(run, {5: [group("fresher", rollout(reward=1.0))]})
+    page.click("text=new rollouts")  # what is being read does not move
+    page.wait_for_selector(".row >> text=fresher")
+    page.click("text=Curves")
+    page.wait_for_selector("[data-metric='reward/mean']")
+    write_metrics(run, [{"step": 4, "reward/mean": 0.123}])
+    page.wait_for_selector("[data-metric='reward/mean'] .readout >> text=0.123")
+    assert page.evaluate("window.kept")
+
+
+def test_a_damaged_file_is_said_and_the_rest_works(visit, run):
+    path = run / "trajectories/train/step-000002.parquet"
+    path.write_bytes(b"nonsense")
+    page = visit(run)
+    page.wait_for_selector(f".problem >> text={path.name}")
+    expect_status(page, "126 of 126 rollouts")
+
+
+def test_a_server_that_ended_is_said(visit, run, chromium):
+    page = visit(run)
+    page.route("**/api/state*", lambda route: route.fulfill(status=503))
+    page.wait_for_selector("text=The server has ended")
+    page.unroute("**/api/state*")
+    page.wait_for_selector("text=The server has ended", state="detached")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 800])
+def test_pictures_nothing_hangs_over_the_edge(visit, run, tmp_path, width, scheme):
+    page = visit(run, size=(width, 800), scheme=scheme)
+    for name in ("rollouts", "curves"):
+        page.click(f"nav >> text={name.capitalize()}")
+        page.wait_for_selector(".row" if name == "rollouts" else ".chart")
+        page.screenshot(path=tmp_path / f"{name}.png")
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    page.click("nav >> text=Rollouts")
+    page.locator(".row").first.click()
+    page.wait_for_selector(".block")
+    page.screenshot(path=tmp_path / "rollout.png")
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    assert len(list(tmp_path.glob("*.png"))) == 3

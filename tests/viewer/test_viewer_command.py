@@ -1,0 +1,67 @@
+"""`agentrl view`: from the command line to Ctrl-C."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+
+import pytest
+from viewer_runs import group, rollout, write_run
+
+from agentrl.cli.main import main
+
+FREE = {name: value for name, value in os.environ.items() if name != "PYTHONWARNINGS"}
+
+
+def refused(capsys, *words: object) -> str:
+    assert main(["view", *map(str, words)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    return line.removeprefix("agentrl: error: ")
+
+
+def test_no_such_run_is_one_line_that_names_those_near_it(capsys, tmp_path):
+    write_run(tmp_path / "mine", {1: [group("a", rollout())]})
+    assert refused(capsys, tmp_path / "nime") == f"there is no folder '{tmp_path}/nime'; runs near it: {tmp_path}/mine"
+    assert refused(capsys, tmp_path).endswith(f"runs near it: {tmp_path}/mine")
+    assert refused(capsys, tmp_path / "mine", tmp_path / "other").startswith("there is no folder")
+
+
+def test_a_port_in_use_and_a_missing_tokenizer_are_one_line(capsys, tmp_path):
+    write_run(tmp_path, {1: [group("a", rollout())]})
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert refused(capsys, tmp_path, "--port", port).startswith(f"port {port} is in use")
+    assert refused(capsys, tmp_path, "--port", 70000).startswith("port 70000 cannot be had")
+    assert refused(capsys, tmp_path, "--tokenizer", tmp_path).startswith(f"'--tokenizer {tmp_path}': there is no file")
+
+
+@pytest.mark.parametrize("asked_by", [signal.SIGINT, signal.SIGTERM])
+def test_it_answers_on_this_machine_only_writes_nothing_and_ends_within_a_second(tmp_path, asked_by):
+    write_run(tmp_path, {step: [group("a", rollout())] for step in (1, 2)})
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    command = [sys.executable, "-m", "agentrl", "view", str(tmp_path)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=FREE)
+    try:
+        address = re.search(r"http://127\.0\.0\.1:\d+/[\w-]{20,}/", process.stdout.readline())[0]
+        with urllib.request.urlopen(f"{address}api/rows") as answer:
+            assert b'"uid":"a"' in answer.read()
+        listening = subprocess.run(["cat", f"/proc/{process.pid}/net/tcp"], capture_output=True, text=True).stdout
+        port = int(address.split(":")[2].split("/")[0])
+        assert f"0100007F:{port:04X} 00000000:0000 0A" in listening
+        start = time.monotonic()
+        process.send_signal(asked_by)
+        assert process.wait(5) == 0
+        assert time.monotonic() - start < 1
+        assert process.stderr.read() == ""
+    finally:
+        process.kill()
+        process.communicate()
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before

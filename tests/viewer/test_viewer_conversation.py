@@ -1,0 +1,124 @@
+"""One rollout, as the page is told of it."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+from viewer_runs import HOSTILE, group, rollout, write_run
+
+from agentrl.samples import Sample
+from agentrl.trajectory import Author, Outcome, Rollout, Segment, Stop, Trajectory, TurnReward, VersionSpan
+from agentrl.viewer.tokens import CONFIG, VOCABULARY, open_tokens
+
+CALCULATOR = Path(__file__).parents[2] / "examples/calculator"
+PLACE = {"split": "train", "step": 1, "number": 0}
+
+
+def test_what_was_kept_is_told_token_by_token(view, tmp_path):
+    sampled = rollout(reward=1.0, calls=(("f", Outcome.TIMEOUT),))
+    trajectory = sampled.trajectories[0]
+    advantages = [0.0, 0.0, 0.5, 0.5, 0.5, 0.0, 0.5]
+    sample = Sample(list(trajectory.token_ids), trajectory.loss_mask, [1.0] * 7, advantages, rollout_id="a/0")
+    told = view(write_run(tmp_path, {1: [group("a", sampled)]}, samples=[sample])).json("api/rollout", uid="a", **PLACE)
+    segments = told["trajectories"][0]["segments"]
+    assert [(part["author"], part["ids"]) for part in segments] == [
+        *(("prompt", [1, 2]), ("model", [3, 4, 5])),
+        *(("tool", [6]), ("model", [7])),
+    ]
+    assert [part["logprobs"] for part in segments] == [None, [-0.5, -1.0, -1.5], None, [-0.5]]
+    assert [value for part in segments for value in part["advantages"]] == advantages
+    assert segments[1]["versions"] == [[0, 3]]
+    assert told["tool_calls"][0] | {"outcome": "timeout", "duration_s": 0.2, "started_s": 0.1} == told["tool_calls"][0]
+    assert told["seed"] == str(2**63 + 5)  # a browser's numbers end at 2**53
+    assert told["reward"] == 1.0
+
+
+def test_hostile_text_arrives_as_it_was_written(view, tmp_path):
+    hostile = rollout(HOSTILE, calls=((HOSTILE, Outcome.OK),), error=HOSTILE)
+    asked = view(write_run(tmp_path, {1: [group("a", hostile, source=HOSTILE)]}))
+    answer = asked.get("api/rollout", uid="a", **PLACE)
+    assert answer.headers["content-type"] == "application/json"
+    told = answer.json()
+    texts = [
+        told["source"],
+        told["error"],
+        told["tool_calls"][0]["name"],
+        told["trajectories"][0]["messages"][1]["text"],
+    ]
+    assert texts == [HOSTILE] * 4
+    (row,) = asked.json("api/rows")["rows"]
+    assert (row["source"], row["tools"]) == (HOSTILE, [HOSTILE])
+
+
+def test_numbers_that_no_json_has_and_depth_that_no_parser_likes_are_told(view, tmp_path):
+    strange = Segment(Author.MODEL, [1, 2], [-math.inf, math.nan], [VersionSpan(0, 2)])
+    nested: object = "x"
+    for _ in range(600):
+        nested = [nested]
+    call = {"type": "function", "function": {"name": "f", "arguments": nested}}
+    messages = [{"role": "assistant", "tool_calls": [call]}, "no message", {"role": "user", "content": {"a": 1}}]
+    turn = TurnReward(0, 0, "style", 0.5)
+    strange_rollout = Rollout([Trajectory([strange], messages)], Stop.FINISHED, turn_rewards=[turn])
+    told = view(write_run(tmp_path, {1: [group("a", strange_rollout)]})).json("api/rollout", uid="a", **PLACE)
+    (trajectory,) = told["trajectories"]
+    assert trajectory["segments"][0]["logprobs"] == ["-inf", "nan"]
+    assert trajectory["messages"][0]["calls"][0]["arguments"] == "[" * 600 + '"x"' + "]" * 600
+    assert [message["text"] for message in trajectory["messages"][1:]] == ["no message", '{"a":1}']
+    assert told["turn_rewards"][0]["value"] == 0.5
+
+
+def test_a_rollout_that_is_not_there_is_one_line(view, tmp_path):
+    asked = view(write_run(tmp_path, {1: [group("a", rollout())]}))
+    for words in ({"uid": "b", **PLACE}, {**PLACE, "uid": "a", "split": "../train"}, {**PLACE, "uid": "a", "step": 7}):
+        answer = asked.get("api/rollout", **words)
+        assert answer.status_code == 400
+        assert "\n" not in answer.json()["error"]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory) -> Path:
+    """A folder with a tokenizer that knows few characters, so that others take a token a byte."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(CALCULATOR))
+        from tiny_model import make_tokenizer
+    folder = tmp_path_factory.mktemp("model")
+    make_tokenizer(["<|im_start|>user\nWhat is 2+3?<|im_end|>\n"] * 4).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def tokenizer(model):
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(model)
+
+
+def test_token_texts_join_to_the_text_and_a_shared_character_stands_at_its_last_token(tokenizer, model):
+    tokens = open_tokens(model, {}, str(model))
+    ids = tokenizer.encode("What is 2+3? Grüße<|im_end|>🙂", add_special_tokens=False)
+    texts = tokens.texts(ids)
+    assert len(texts) == len(ids)
+    assert "".join(texts) == tokenizer.decode(ids)
+    assert texts[-2:] == ["", "🙂"]
+    assert tokens.texts(ids[:-1])[-1] == "\N{REPLACEMENT CHARACTER}"  # cut inside a character
+
+
+def test_the_tokenizer_is_the_runs_own_and_held_against_what_was_used(tokenizer, model, tmp_path):
+    from agentrl.trainer import provenance
+
+    assert (VOCABULARY, CONFIG) == (provenance.VOCABULARY, provenance.CONFIG)
+    kept = {VOCABULARY: provenance.hashes(tokenizer)[VOCABULARY]}
+    config = {CONFIG: json.dumps({"model": {"path": str(model)}})}
+    own = open_tokens(tmp_path, {**kept, **config}, None)  # of the model the run began with
+    assert own.texts([5]) is not None
+    assert own.note == ""
+    changed = open_tokens(tmp_path, {VOCABULARY: "0", **config}, None)
+    assert changed.texts([5]) is None
+    assert "another tokenizer" in changed.note
+    asked_for = open_tokens(tmp_path, {VOCABULARY: "0"}, str(model))
+    assert asked_for.texts([5]) is not None
+    assert "another tokenizer" in asked_for.note
+    assert "shown as ids" in open_tokens(tmp_path, kept, None).note

@@ -1,0 +1,90 @@
+"""What comes, changes, goes or is damaged while a run is looked at."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from viewer_runs import TOKEN, group, rollout, write_metrics, write_run
+
+from agentrl.trajectory import Author, Rollout, Segment, Stop, Trajectory
+from agentrl.viewer.summary import summarize
+
+
+def until(asked, wanted, timeout_s: float = 8.0):
+    end = time.monotonic() + timeout_s
+    while time.monotonic() < end:
+        if wanted(state := asked.json("api/state")["runs"][0]):
+            return state
+        time.sleep(0.05)
+    raise AssertionError(state)
+
+
+def test_new_steps_appear_changed_ones_are_read_again_and_dropped_ones_go(view, tmp_path):
+    asked = view(write_run(tmp_path, {1: [group("a", rollout())]}))
+    write_run(tmp_path, {2: [group("b", rollout(), rollout())]})
+    until(asked, lambda state: state["num_rollouts"] == 3)
+    assert [row["uid"] for row in asked.json("api/rows")["rows"]] == ["b", "b", "a"]
+    write_run(tmp_path, {2: [group("c", rollout())]})
+    until(asked, lambda state: state["num_rollouts"] == 2)
+    (tmp_path / "trajectories/train/step-000002.parquet").unlink()
+    until(asked, lambda state: state["num_rollouts"] == 1)
+
+
+def test_a_run_without_rollouts_shows_its_curves_and_waits(view, tmp_path):
+    write_metrics(tmp_path, [{"step": 1, "loss": 2.0}])
+    asked = view(tmp_path)
+    assert asked.json("api/curves")["series"] == {"loss": [2.0]}
+    assert asked.json("api/rows")["total"] == 0
+    write_run(tmp_path, {1: [group("a", rollout())]}, split="val")
+    until(asked, lambda state: state["num_rollouts"] == 1)
+
+
+@pytest.mark.parametrize("damage", [b"", b"PAR1 nonsense", None])
+def test_a_damaged_file_is_named_and_the_rest_works(view, tmp_path, damage):
+    write_run(tmp_path, {step: [group(f"g{step}", rollout())] for step in (1, 2, 3)})
+    path = tmp_path / "trajectories/train/step-000002.parquet"
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2] if damage is None else damage)
+    asked = view(tmp_path)
+    (state,) = asked.json("api/state")["runs"]
+    (problem,) = state["problems"]
+    assert str(path) in problem
+    assert [row["step"] for row in asked.json("api/rows")["rows"]] == [3, 1]
+    path.write_bytes(content)
+    assert until(asked, lambda state: state["num_rollouts"] == 3)["problems"] == []
+
+
+def test_nothing_new_is_304(view, tmp_path):
+    asked = view(write_run(tmp_path, {1: [group("a", rollout())]}))
+    tag = asked.get("api/state").headers["etag"]
+    again = {"headers": {"if-none-match": tag}}
+    assert asked.client.get(f"/{TOKEN}/api/state", **again).status_code == 304
+    write_metrics(tmp_path, [{"step": 1, "loss": 1.0}])
+    assert asked.client.get(f"/{TOKEN}/api/state", **again).status_code == 200
+
+
+def test_curves_have_gaps_where_a_step_has_no_number_and_warnings_their_step(view, tmp_path):
+    write_metrics(tmp_path, [{"step": 1, "a": 1.23456789, "b": None}, {"step": 2, "a": "<b>", "c": 3}])
+    write_metrics(tmp_path, [{"step": 2, "warning": "<i>"}, {"no step": 1}], "warnings.jsonl")
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 3, "a"')  # a run under way
+    curves = view(tmp_path).json("api/curves")
+    assert curves["steps"] == [1, 2]
+    assert curves["series"] == {"a": [1.234568, None], "b": [None, None], "c": [None, 3.0]}
+    assert curves["warnings"] == [{"step": 2, "text": "<i>"}]
+
+
+def test_several_trajectories_are_counted_together_and_imported_rollouts_have_no_tokens(tmp_path):
+    demonstration = Trajectory([Segment(Author.PROMPT, [1]), Segment(Author.DEMONSTRATION, [2, 3])])
+    rollouts = [
+        Rollout([demonstration, demonstration], Stop.FINISHED),
+        Rollout([Trajectory()], Stop.FINISHED),
+        Rollout([], Stop.ERROR),
+    ]
+    write_run(tmp_path, {1: [group("a", *rollouts)]})
+    table = summarize(tmp_path / "trajectories/train/step-000001.parquet", "train")
+    assert table["turns"].to_pylist() == [2, 0, 0]
+    assert table["tokens"].to_pylist() == [6, 0, 0]
+    assert table["trained"].to_pylist() == [4, 0, 0]
+    assert table["failed"].to_pylist() == [False, False, True]

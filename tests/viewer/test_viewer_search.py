@@ -1,0 +1,65 @@
+"""Text is found where a message says it, and nowhere else."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from viewer_runs import HOSTILE, group, rollout, write_run
+
+from agentrl.store.text import original
+from agentrl.trajectory import Rollout, Stop, Trajectory
+
+CALL = {"type": "function", "function": {"name": "look_up", "arguments": {"query": 'a "b"'}}}
+TEXTS = ["The answer is 7", 'He said "no"\nand left', "back\\slash", "Grüße", HOSTILE, "role"]
+
+
+@pytest.fixture
+def asked(view, tmp_path):
+    messages = [{"role": "assistant", "content": [{"type": "text", "text": "in parts"}], "tool_calls": [CALL]}]
+    calling = Rollout([Trajectory((), [])], Stop.FINISHED), Rollout([Trajectory((), messages)], Stop.FINISHED)
+    steps = {step: [group(text, rollout(text), rollout("other"))] for step, text in enumerate(TEXTS[:5], start=1)}
+    return view(write_run(tmp_path, {**steps, 9: [group("calls", *calling)]}))
+
+
+def found(asked, text, **words):
+    for _ in range(100):
+        answer = asked.json("api/rows", q=text, **words)
+        if answer["num_searched"] == answer["num_parts"]:
+            return [(row["uid"], row["number"]) for row in answer["rows"]]
+        time.sleep(0.02)
+    raise AssertionError("the search does not end")
+
+
+@pytest.mark.parametrize(
+    "text", ["answer", "ANSWER IS", 'said "no"\nand', "back\\slash", "<script>", "onerror=", "\u202eevil", "\ufdd0d83d"]
+)
+def test_text_is_found_upper_and_lower_case_alike(asked, text):
+    """An address carries half a surrogate pair as a file of trajectories does."""
+    expected = [(said, 0) for said in reversed(TEXTS[:5]) if original(text).lower() in said.lower()]
+    assert len(expected) == 1
+    assert found(asked, text) == expected
+
+
+@pytest.mark.parametrize("text", ["in parts", "look_up", '"query"', 'a \\"b\\"'])
+def test_parts_and_calls_are_searched_too(asked, text):
+    assert found(asked, text) == [("calls", 1)]
+
+
+@pytest.mark.parametrize("text", ["role", "assistant", "content", "tool_calls", "u202e"])
+def test_how_messages_are_kept_is_not_searched(asked, text):
+    assert found(asked, text) == []
+
+
+def test_a_search_goes_together_with_filters(asked):
+    assert len(found(asked, "other")) == 5
+    assert found(asked, "other", step_max="1") == [("The answer is 7", 1)]
+
+
+def test_an_unfinished_search_does_not_hold_up_filters(asked, monkeypatch):
+    monkeypatch.setattr("agentrl.viewer.search._matches", lambda part, text: time.sleep(0.5) or [True] * len(part.rows))
+    start = time.perf_counter()
+    answer = asked.json("api/rows", q="new")
+    assert answer["num_searched"] < answer["num_parts"]
+    asked.json("api/rows", stop="finished")
+    assert time.perf_counter() - start < 0.4
