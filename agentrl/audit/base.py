@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -58,6 +59,11 @@ class Problem:
     expected: str
     found: str
 
+    @property
+    def whole(self) -> tuple[str, int, str, int, str]:
+        """The place without the position in it: what is wrong in one token is often wrong in all of them."""
+        return self.invariant, self.step, self.uid, self.rollout, re.sub(r"\[\d+\]$", "", self.column)
+
 
 @dataclass(slots=True)
 class Finding:
@@ -65,7 +71,7 @@ class Finding:
 
     Attributes:
         looked_at: rows, tokens or calls, whichever it is about.
-        problems: the first of them.
+        problems: the first of them, one a row and column.
         unchecked: why it could not be checked -> how often.
     """
 
@@ -101,7 +107,8 @@ class Ledger:
         """One more is wrong."""
         finding = self.findings[problem.invariant]
         finding.num_problems += 1
-        if len(finding.problems) < MAX_PROBLEMS:
+        again = bool(finding.problems) and finding.problems[-1].whole == problem.whole
+        if len(finding.problems) < MAX_PROBLEMS and not again:
             finding.problems.append(problem)
 
 

@@ -23,7 +23,8 @@ def audit(replay: Replay) -> Result:
     Scores that an earlier `rescore` gave are held against the saved ones.
     """
     run, options = replay.run, replay.options
-    auditor = Auditor(run.split, options.tokenizer, run.folder, options.overrides)
+    unknown = {} if run.config else options.overrides  # what was kept is what was done, whatever other modes are to try
+    auditor = Auditor(run.split, options.tokenizer, run.folder, unknown)
     files = dict.fromkeys(run.store.file(step) for step in run.steps)
     ledger = auditor.audit(files, run.steps)
     _compare_scores(replay, ledger)
@@ -69,7 +70,7 @@ def _tables(findings: dict[str, Finding]) -> Iterator[Table]:
     if problems:
         total = sum(found.num_problems for found in findings.values())
         columns = ("invariant", "step", "uid", "rollout", "column", "expected", "found")
-        note = f"The first {len(problems)} of {total:,}." if total > len(problems) else ""
+        note = f"The first places of {total:,} in all, one a rollout and column." if total > len(problems) else ""
         yield Table("problems", columns, [_problem(problem) for problem in problems], note)
 
 

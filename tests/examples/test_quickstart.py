@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,6 +25,13 @@ KEYS = {
 }
 
 
+def replay(folder: Path, *words: str) -> dict[str, Any]:
+    """What the one mode found; Any: JSON."""
+    command = [sys.executable, "-m", "agentrl", "replay", *words, "--json", "-"]
+    found = json.loads(subprocess.run(command, cwd=folder, check=True, capture_output=True).stdout)
+    return found["results"][0]
+
+
 @pytest.mark.slow
 def test_the_quickstart_ends_far_above_its_teacher(tmp_path):
     (tmp_path / "examples").symlink_to(ROOT / "examples")  # outputs/ of the checkout is left alone
@@ -37,5 +45,9 @@ def test_the_quickstart_ends_far_above_its_teacher(tmp_path):
     assert summary["success_after"] >= 0.90
     assert summary["tool_call_share"] > 0.95
     assert 10 <= summary["rl_steps"] <= 60
+    assert not replay(tmp_path, "outputs/quickstart/rl", "audit")["failed"]
+    before_and_after = ("outputs/quickstart/rl@first", "compare", "outputs/quickstart/rl@last", "--split", "val")
+    gain = replay(tmp_path, *before_and_after)["values"]["scores"][0]["difference"]
+    assert 0.4 < gain["low"] < gain["value"] < gain["high"]
     subprocess.run([sys.executable, "examples/calculator/plot.py", "--out", "picture.svg"], cwd=tmp_path, check=True)
     assert f"{summary['success_after']:.1%}" in (tmp_path / "picture.svg").read_text()
