@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Literal, NotRequired, TypedDict
 
 from pydantic import BaseModel, ConfigDict, JsonValue
@@ -30,6 +31,22 @@ class Message(TypedDict):
     tool_calls: NotRequired[list[MessageToolCall]]
     tool_call_id: NotRequired[str]
     name: NotRequired[str]
+
+
+def message_text(message: Message | Mapping[str, object], of_other: Callable[[object], str] = lambda part: "") -> str:
+    """The text of a message; of one in parts that of all of them, joined by nothing, as chat templates join them.
+
+    Args:
+        of_other: what stands for a part without text, such as an image.
+    """
+    content = message.get("content")
+    parts = content if isinstance(content, list) else [] if content is None else [content]
+    return "".join(_part_text(part, of_other) for part in parts)
+
+
+def _part_text(part: object, of_other: Callable[[object], str]) -> str:
+    text = part.get("text") if isinstance(part, dict) else part
+    return text if isinstance(text, str) else of_other(part)
 
 
 class FunctionSchema(BaseModel):

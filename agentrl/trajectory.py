@@ -26,7 +26,7 @@ class Author(StrEnum):
     @property
     def trained(self) -> bool:
         """Whether tokens of this author are trained on."""
-        return self in (Author.MODEL, Author.DEMONSTRATION)
+        return self is Author.MODEL or self is Author.DEMONSTRATION
 
 
 class Stop(StrEnum):
@@ -92,7 +92,7 @@ class Segment:
             raise ValueError(f"a {self.author} segment has logprobs exactly when the model wrote it")
         if self.logprobs is not None and len(self.logprobs) != len(self.token_ids):
             raise ValueError(f"{len(self.logprobs)} logprobs for {len(self.token_ids)} tokens")
-        covered = sum(span.num_tokens for span in self.policy_versions)
+        covered = sum([span.num_tokens for span in self.policy_versions])  # every segment that is read passes here
         if covered != (len(self.token_ids) if self.author is Author.MODEL else 0):
             raise ValueError(f"policy versions cover {covered} of {len(self.token_ids)} {self.author} tokens")
 

@@ -14,7 +14,8 @@ from pathlib import Path
 from agentrl.audit import endings, numbers, places, scores, tokens, turns
 from agentrl.audit.base import Ledger, Problem
 from agentrl.audit.checker import Checker
-from agentrl.audit.files import open_steps
+from agentrl.audit.files import named_step, open_steps
+from agentrl.audit.gaps import check_gaps
 from agentrl.audit.known import Known
 from agentrl.audit.loading import load_speech
 from agentrl.audit.sealing import check_seals
@@ -40,25 +41,34 @@ class Auditor:
     overrides: Mapping[str, object] = field(default_factory=dict)
     _speeches: dict[str, tuple[Speech | None, str]] = field(default_factory=dict)
 
-    def audit(self, files: Iterable[Path], steps: Collection[int] | None = None) -> Ledger:
+    def audit(self, files: Iterable[Path], steps: Collection[int] | None = None, *, whole: bool = False) -> Ledger:
         """Every invariant of every row. One file is in memory at a time.
 
         Args:
             steps: those that are looked at in a file that is not named by its step; None looks at all.
+            whole: these are all files of a run's split, each named by its step: that one is missing is a problem.
         """
-        ledger = Ledger()
+        ledger, seen = Ledger(), dict[int, Known | None]()
         for path in files:
+            seen[named_step(path)] = None  # unless it can be read
             for step in open_steps(path, ledger, steps):
-                self._step(step, ledger)
+                seen[step.number] = known = self._known(step, ledger)
+                self._step(step, known, ledger)
+        if whole:
+            check_gaps(ledger, seen, self.split or "train", self.folder)
         return ledger
 
-    def _step(self, step: Step, ledger: Ledger) -> None:
-        check = Checker(step, ledger)
-        check_seals(check)
+    def _known(self, step: Step, ledger: Ledger) -> Known | None:
         try:
-            known = Known.of(step.metadata, self.overrides)
+            return Known.of(step.metadata, self.overrides)
         except ValueError as error:
             ledger.report(Problem("file", step.number, "", -1, "metadata", "a configuration as JSON", f"{error}"))
+            return None
+
+    def _step(self, step: Step, known: Known | None, ledger: Ledger) -> None:
+        check = Checker(step, ledger)
+        check_seals(check)
+        if known is None:
             return
         speech, why = self._speech(known, step.metadata)
         same = tokens.check_hashes(check, speech, why)
@@ -73,7 +83,7 @@ class Auditor:
         groups = places.check_groups(check, known, split)
         places.check_siblings(check, groups)
         places.check_identity(check, known, split, groups)
-        tokens.check_segments(check, speech)
+        tokens.check_segments(check, speech, known.begun_at is not None)
         numbers.check_logprobs(check)
         numbers.check_versions(check, known, split)
         numbers.check_temperature(check, known, split)

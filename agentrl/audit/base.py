@@ -12,7 +12,7 @@ MAX_PROBLEMS = 20
 """So many problems of an invariant are kept; the others are counted."""
 
 INVARIANTS: Mapping[str, str] = {
-    "file": "the file can be read and has every column of its schema",
+    "file": "every step has its file, which can be read, has every column of its schema and says how it was made",
     "tokenizer": "the vocabulary is the one the rollouts were made with",
     "template": "the chat template is the one the rollouts were made with",
     "seals": "every value is the one that was written",
@@ -86,6 +86,11 @@ class Finding:
         if self.num_problems:
             return "failed"
         return "passed" if self.looked_at else "not checkable"
+
+    @property
+    def wanting(self) -> bool:
+        """Whether nothing of it could be checked, though there was something to check."""
+        return self.status == "not checkable" and bool(self.unchecked)
 
 
 class Ledger:

@@ -17,14 +17,19 @@ from agentrl.audit.table import Step
 _NAME = re.compile(r"step-(\d+)\.parquet")
 
 
+def named_step(path: Path) -> int:
+    """The step that a file is named by; -1 where it is not."""
+    name = _NAME.fullmatch(path.name)
+    return int(name[1]) if name else -1
+
+
 def open_steps(path: Path, ledger: Ledger, steps: Collection[int] | None) -> Iterator[Step]:
     """The rows of a file; none where it cannot be read, which the ledger then says.
 
     Args:
         steps: of a file that is not named by its step, those that are asked for; None asks for all.
     """
-    name = _NAME.fullmatch(path.name)
-    number = int(name[1]) if name else -1
+    number = named_step(path)
     ledger.look("file", 1)
     try:
         table = pq.read_table(path, page_checksum_verification=True, partitioning=None)
@@ -33,12 +38,23 @@ def open_steps(path: Path, ledger: Ledger, steps: Collection[int] | None) -> Ite
     else:
         whole = Step(path, table, number)
         if not (wrong := _unlike_schema(whole)):
-            if name:
+            _check_provenance(whole, ledger)
+            if number >= 0:
                 yield whole
             else:
                 yield from _by_step(path, table, steps)
             return
     ledger.report(Problem("file", number, "", -1, path.name, "a file of trajectories, schema 2", shown(wrong)))
+
+
+def _check_provenance(step: Step, ledger: Ledger) -> None:
+    """What every run says of how its rollouts were made; imported ones cannot."""
+    if "provenance.imported_from" in step.metadata:
+        return
+    for name in ("config", "tools", "tokenizer_sha256", "chat_template_sha256"):
+        if f"provenance.{name}" not in step.metadata:
+            column = f"metadata provenance.{name}"
+            ledger.report(Problem("file", step.number, "", -1, column, "how the rollouts were made", "nothing"))
 
 
 def _by_step(path: Path, table: pa.Table, steps: Collection[int] | None) -> Iterator[Step]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,6 +16,7 @@ Json: TypeAlias = Any
 LoopKind: TypeAlias = Literal["tool", "react", "single"]
 
 NO_CONFIG = "no configuration was kept"
+_BEGUN = re.compile(r"from-turn (\d+) of ")
 _LOOPS: Mapping[str, LoopKind] = {
     **dict.fromkeys(("tool_agent", "tool", "tool_agent_loop"), "tool"),
     **dict.fromkeys(("react_agent", "react", "react_agent_loop"), "react"),
@@ -36,10 +38,16 @@ class Known:
     Attributes:
         config: the configuration as plain values; None where none was kept.
         tools: the schemas of all tools as a chat template is told of them; None where they were not kept.
+        loops: names of agent loops that the run brought in a file; None where they were not kept.
+        replayed_from: for rollouts of a replay, `<mode> of <run>`.
+        imported: whether a foreign file was read.
     """
 
     config: Mapping[str, Json] | None
     tools: Sequence[Json] | None
+    loops: Sequence[Json] | None = None
+    replayed_from: str | None = None
+    imported: bool = False
 
     @classmethod
     def of(cls, metadata: Mapping[str, str], overrides: Mapping[str, object]) -> Known:
@@ -48,13 +56,15 @@ class Known:
         Raises:
             ValueError: what was kept is no JSON object.
         """
-        kept = json.loads(metadata["provenance.config"]) if "provenance.config" in metadata else None
-        tools = json.loads(metadata["provenance.tools"]) if "provenance.tools" in metadata else None
-        if not isinstance(kept, dict | None) or not isinstance(tools, list | None):
-            raise ValueError("the configuration that was kept is no object, or the tools are no list")
+        names = ("config", "tools", "loops")
+        kept, tools, loops = (json.loads(metadata.get(f"provenance.{name}", "null")) for name in names)
+        if not isinstance(kept, dict | None) or not isinstance(tools, list | None) or not isinstance(loops, list | None):
+            raise ValueError("the configuration that was kept is no object, or tools or loops are no list")
         if not all(isinstance(tool, dict) and isinstance(_name(tool), str) for tool in tools or []):
             raise ValueError("a tool that was kept has no name")
-        return cls(_laid_over(kept or {}, overrides) if kept or overrides else None, tools)
+        config = _laid_over(kept or {}, overrides) if kept or overrides else None
+        imported = "provenance.imported_from" in metadata
+        return cls(config, tools, loops, metadata.get("provenance.replayed_from"), imported)
 
     def get(self, key: str) -> Json:
         """The value of `rollout.n` and the like; None where it is not known, or null."""
@@ -85,6 +95,24 @@ class Known:
         return str(self.get("trainer.mode") or "train")
 
     @cached_property
+    def why_not_run(self) -> str:
+        """Why it is not known what the run that was configured would have done; "" where it is."""
+        if self.replayed_from:
+            return f"replayed, {self.replayed_from}"
+        return NO_CONFIG if self.config is None else ""
+
+    @cached_property
+    def begun_at(self) -> int | None:
+        """The model turn that a replay went on from: turns before it were given; None where all was rolled out."""
+        begun = _BEGUN.match(self.replayed_from or "")
+        return int(begun[1]) if begun else None
+
+    @cached_property
+    def unscored(self) -> bool:
+        """Whether rollouts were to have no score; a replay may bring a reward that the run had not."""
+        return self.get("reward.name") == "none" and not self.replayed_from
+
+    @cached_property
     def has_user(self) -> bool:
         """Whether simulated users were configured."""
         return bool(self.get("rollout.multi_turn.interaction_config_path"))
@@ -94,7 +122,9 @@ class Known:
         if self.config is None:
             return None, NO_CONFIG
         name = agent_name or self.get("rollout.agent.default_agent_loop")
-        if self.get("rollout.agent.agent_loop_config_path") or name not in _LOOPS:
+        if self.loops is None and self.get("rollout.agent.agent_loop_config_path"):
+            return None, "which agent loops agent_loop_config_path names was not kept"
+        if name in (self.loops or ()) or name not in _LOOPS:
             return None, f"agent loop '{name}' is not built in"
         return _LOOPS[name], ""
 
@@ -103,7 +133,8 @@ class Known:
         said = extra_info if isinstance(extra_info, dict) else {}
         own = said.get("tool_config")
         own = own if isinstance(own, dict) else {}
-        chosen = said.get("tool_selection") or own.get("available_tools") or own.get("tool_selection")
+        chosen = said.get("tool_selection")  # an empty one chooses no tool
+        chosen = own.get("available_tools") if chosen is None else chosen
         names = [chosen] if isinstance(chosen, str) else chosen
         tools = self.tools or []
         if isinstance(names, list):

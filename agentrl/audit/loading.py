@@ -39,10 +39,13 @@ def load_speech(
 
 
 def _num_model_ids(folders: Sequence[str]) -> int:
-    """What the first model's configuration says; 0 where there is none."""
+    """What the first model's configuration says; 0 where there is none that can be read."""
     for folder in folders:
         path = Path(folder) / "config.json"
         if path.is_file():
-            said = json.loads(path.read_text(encoding="utf-8"))
-            return int(said.get("vocab_size") or said.get("text_config", {}).get("vocab_size") or 0)
+            try:
+                said = json.loads(path.read_text(encoding="utf-8"))
+                return int(said.get("vocab_size") or said.get("text_config", {}).get("vocab_size") or 0)
+            except (OSError, ValueError, TypeError, AttributeError):  # damaged, or of another shape
+                continue
     return 0

@@ -56,8 +56,8 @@ def check_versions(check: Checker, known: Known, split: str) -> None:
     same_talk = above.owner[spans.owner][1:] == above.owner[spans.owner][:-1]
     falls = np.concatenate([[False], same_talk & (versions[1:] < versions[:-1])])[: len(versions)]
     check.hold("policy versions", f"{path}.version", ~falls & (versions >= 0), "never less than the one before it")
-    if known.config is None:
-        check.ledger.skip("policy versions", f"which policy: {NO_CONFIG}", len(versions))
+    if known.why_not_run:
+        check.ledger.skip("policy versions", f"which policy: {known.why_not_run}", len(versions))
     elif not known.get("trainer.max_staleness"):
         # a run that only rolls out, or only validates, has the weights it began with
         policy = 0 if known.mode == "rollout_only" else step.number - int(split == "train")
@@ -90,7 +90,8 @@ def check_advantages(check: Checker, known: Known, split: str, groups: Sequence[
     counts = np.concatenate([[0], np.cumsum(trained)])
     num_trained = counts[token_ends[1:]] - counts[token_ends[:-1]]
     valid = _valid_rows(step, num_trained)
-    has = (num_trained > 0) & valid[step.items["trajectories"].row] & (split == "train")
+    trains = split == "train" and not known.replayed_from  # a replay credits nothing
+    has = (num_trained > 0) & valid[step.items["trajectories"].row] & trains
     if not check.hold_lengths("advantages", path, np.where(has, np.diff(token_ends), -1)).all():
         return
     values = step[path]

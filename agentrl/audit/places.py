@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 
 import numpy as np
 
@@ -22,6 +22,9 @@ SHARED = (
     "extra_info",
 )
 """What siblings say alike: their task."""
+
+_BATCH_SHRINKS_BY = 64
+"""At most, from the run's beginning to a step. Generous: a wrong uid is none of any epoch."""
 
 
 def check_step(check: Checker, split: str | None) -> None:
@@ -41,16 +44,22 @@ def check_groups(check: Checker, known: Known, split: str) -> list[range]:
     for rows in groups:
         _check_group(check, rows, seen)
     size = known.number("rollout.n" if split == "train" else "rollout.val_kwargs.n")
-    if size is None:
-        check.ledger.skip("groups", f"the size of groups: {NO_CONFIG}", len(groups))
+    if size is None or known.why_not_run:
+        check.ledger.skip("groups", f"the size of groups: {known.why_not_run or NO_CONFIG}", len(groups))
         return groups
     for rows in groups:
         if len(rows) != size:
             check.problem("groups", rows[0], "uid", f"{size} rollouts of this uid", f"{len(rows)}")
     count = known.number("data.train_batch_size")
-    if split == "train" and len(groups) != count:
+    if split == "train" and len(groups) != count and not (_may_be_less(check, known) and 0 < len(groups) < (count or 0)):
         check.problem("groups", 0, "uid", f"{count} groups", f"{len(groups)}")
     return groups
+
+
+def _may_be_less(check: Checker, known: Known) -> bool:
+    """Generation rolls out what is left of its rows in a last step; no other follows."""
+    rows_are_all = known.mode == "rollout_only" and not known.get("trainer.total_training_steps")
+    return rows_are_all and not check.step.path.with_name(f"step-{check.step.number + 1:06d}.parquet").exists()
 
 
 def groups_of(uids: Sequence[str]) -> list[range]:
@@ -99,9 +108,11 @@ def check_identity(check: Checker, known: Known, split: str, groups: Sequence[ra
     base, sampled = derived_seed(run_seed, split), step["seed"].tolist()
     check.ledger.look("identity", len(step))
     for row, (uid, number) in enumerate(zip(step["uid"], step["rollout"].tolist(), strict=True)):
-        if (expected := derived_seed(base, uid, number)) != sampled[row]:
+        if (expected := _seed(known, base, uid, number)) != sampled[row]:
             check.problem("identity", row, "seed", expected, sampled[row])
-    if split == "val":
+    if known.begun_at is not None:
+        check.ledger.skip("identity", f"uid: {known.why_not_run}", len(groups))
+    elif split == "val":
         for rows in groups:
             _check_uid(check, rows, [f"val-{step['index'][rows[0]]}"])
     elif known.get("data.filter_overlong_prompts"):
@@ -110,17 +121,30 @@ def check_identity(check: Checker, known: Known, split: str, groups: Sequence[ra
         _check_train_uids(check, run_seed, known, groups)
 
 
+def _seed(known: Known, base: int, uid: str, number: int) -> int:
+    """What a rollout is sampled under; one that went on from another, of whose seed its own is derived."""
+    if known.begun_at is None:
+        return derived_seed(base, uid, number)
+    saved_uid, _, saved_number = uid.rpartition("/")
+    if not saved_number.isdecimal():
+        return -1
+    return derived_seed(derived_seed(base, saved_uid, int(saved_number)), "from-turn", known.begun_at, number)
+
+
 def _check_train_uids(check: Checker, run_seed: int, known: Known, groups: Sequence[range]) -> None:
-    """The epoch is not kept: it is at most the draws so far, divided by the rows that there are at least."""
+    """The epoch is not kept: it is at most the draws so far, divided by the rows that there are at least.
+
+    How many draws there were is not known either: a run may have gone on with a smaller batch.
+    """
     step = check.step
     indices = [int(step["index"][rows[0]]) for rows in groups]
-    draws = max(step.number, 1) * len(groups)
+    draws = _BATCH_SHRINKS_BY * max(step.number, 1) * len(groups)
     weighted = bool(known.get("data.dataset_weights"))
     last_epoch = draws if weighted else draws // max(1, max(indices, default=0) + 1)
     likely = 0
     for rows, index in zip(groups, indices, strict=True):
         uid = step["uid"][rows[0]]
-        for epoch in (likely, *range(last_epoch + 1)):
+        for epoch in chain([likely], range(last_epoch + 1)):
             if f"{derived_seed(run_seed, 'uid', epoch, index, 0):016x}" == uid:
                 likely = epoch
                 break

@@ -36,9 +36,10 @@ def check_named_rewards(check: Checker, talked: Talked, known: Known) -> None:
     if talked.kind is None or known.tools is None:
         check.ledger.skip("rewards", f"which there may be: {talked.why or 'the tools were not kept'}")
         return
-    scored = not talked.failed and not bool(step["infra_failed"][row])
+    scored = not (talked.failed or known.unscored or step["infra_failed"][row])
     if scored != ("score" in names):
-        expected = "a score" if scored else "no score, the rollout failed"
+        why = "none was configured" if known.unscored else "the rollout failed"
+        expected = "a score" if scored else f"no score, {why}"
         check.problem("rewards", row, "rewards.key", expected, ", ".join(names) or "none")
     offered = talked.options.names & {call.name for call in talked.calls}
     allowed = offered | ({"interaction"} if known.has_user else set())
@@ -69,12 +70,14 @@ def _check_turn_rewards(check: Checker, talked: Talked, known: Known) -> None:
 def check_scored_text(check: Checker, talked: Talked, known: Known, speech: Speech | None) -> None:
     """SHA-256 of the model's turns, joined by newlines; with what others said only where that was configured."""
     kept = check.step["scored_text_sha256"][talked.row]
-    asked = not talked.failed
-    if kept is None and (not asked or talked.kind is None):
-        check.ledger.skip("scored text", "no reward was asked" if not asked else f"whether one was: {talked.why}")
+    asked = not talked.failed and not known.unscored
+    if kept is None and not asked:
+        return
+    if kept is None and talked.kind is None:
+        check.ledger.skip("scored text", f"whether a reward was asked: {talked.why}")
     elif kept is None or not asked:
         check.ledger.look("scored text", 1)
-        expected = "the hash of what was scored" if asked else "none, a failed rollout is not scored"
+        expected = "the hash of what was scored" if asked else "none, it was not to be scored"
         check.problem("scored text", talked.row, "scored_text_sha256", expected, kept)
     elif known.config is None or speech is None:
         check.ledger.skip("scored text", NO_CONFIG if known.config is None else NO_SPEECH)
@@ -94,7 +97,9 @@ def _scored_text(check: Checker, talked: Talked, known: Known, speech: Speech) -
         responses = [_response(check, talk) for talk in talked.talks]
         within = all(map(speech.can_read, responses))
         return "\n".join(speech.texts(responses)) if within and responses else "" if within else None
-    texts = [turn.text for talk in talked.talks for turn in talk.turns if turn.segment >= 0]
+    authors = check.step["trajectories.segments.author"]  # a turn that was given is no part of what is scored
+    turns = [turn for talk in talked.talks for turn in talk.turns]
+    texts = [turn.text for turn in turns if turn.segment >= 0 and authors[turn.segment] != "prompt"]
     return None if None in texts else "\n".join(text or "" for text in texts)
 
 

@@ -105,7 +105,7 @@ class Reader:
     def read(self) -> list[Talked]:
         """All rollouts of the step."""
         step = self.check.step
-        texts = _model_texts(step, self.speech)
+        texts = _model_texts(step, self.speech, given=self.known.begun_at is not None)
         calls = _calls(step)
         return [self._rollout(row, texts, calls[row]) for row in range(len(step))]
 
@@ -160,11 +160,17 @@ class Reader:
         return bool(ids) and self.speech is not None and ids[-1] == self.speech.end_id
 
 
-def _model_texts(step: Step, speech: Speech | None) -> dict[int, tuple[list[int], str | None]]:
-    """Segment -> tokens and text, of those that the model wrote (or a demonstration)."""
+def _model_texts(step: Step, speech: Speech | None, *, given: bool) -> dict[int, tuple[list[int], str | None]]:
+    """Segment -> tokens and text, of those that the model wrote (or a demonstration).
+
+    Args:
+        given: so are those of the prompt but the first of a trajectory.
+    """
     path = "trajectories.segments"
     ends, ids = step.items[f"{path}.token_ids"].ends.tolist(), step[f"{path}.token_ids"]
-    written = [i for i, author in enumerate(step[f"{path}.author"]) if author in ("model", "demonstration")]
+    firsts = set(step.items[path].ends.tolist()) if given else set()
+    turns = ("model", "demonstration", *(["prompt"] if given else []))
+    written = [i for i, author in enumerate(step[f"{path}.author"]) if author in turns and i not in firsts]
     tokens = [ids[ends[i] : ends[i + 1]].tolist() for i in written]
     known = [speech.can_read(sequence) for sequence in tokens] if speech else []
     said = speech.texts([t if ok else [] for t, ok in zip(tokens, known, strict=True)]) if speech else []

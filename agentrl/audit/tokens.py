@@ -17,13 +17,18 @@ AUTHORS = ("prompt", "model", "tool", "user", "demonstration")
 _SEGMENTS = "trajectories.segments"
 
 
-def check_segments(check: Checker, speech: Speech | None) -> None:
-    """Authors in an order that a conversation can have, ids that the vocabulary has, no empty turn."""
+def check_segments(check: Checker, speech: Speech | None, given: bool) -> None:
+    """Authors in an order that a conversation can have, ids that the vocabulary has, no empty turn.
+
+    Args:
+        given: turns of the model may be part of the prompt.
+    """
     step = check.step
     authors, items = step[f"{_SEGMENTS}.author"], step.items[_SEGMENTS]
     first = np.zeros(len(items), np.bool_)
     first[items.ends[:-1][items.lengths > 0]] = True
-    order = [_may_follow(author, authors[i - 1], bool(first[i])) for i, author in enumerate(authors)]
+    said = ["model" if given and author == "prompt" and not first[i] else author for i, author in enumerate(authors)]
+    order = [_may_follow(author, said[i - 1], bool(first[i])) for i, author in enumerate(said)]
     check.hold("segments", f"{_SEGMENTS}.author", np.array(order, np.bool_), "prompt first, then turns and answers")
     lengths = step.items[f"{_SEGMENTS}.token_ids"].lengths
     for index in np.flatnonzero(lengths == 0).tolist():

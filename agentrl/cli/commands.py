@@ -45,7 +45,7 @@ def _eval_arguments(parser: ArgumentParser) -> None:
 
 
 def _export_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("checkpoint", type=Path, help="a checkpoint's folder, or a run's: then its latest")
+    parser.add_argument("checkpoint", type=Path, help="a checkpoint's folder, or a run's: then its newest")
     parser.add_argument("folder", type=Path, help="a new folder")
     parser.add_argument("--trust-remote-code", action="store_true", help="run code that the base ships with")
     parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), help="of an adapter merged in")
@@ -57,8 +57,9 @@ def _replay_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--split", choices=("train", "val"), help="whose rollouts; train where there are some")
     parser.add_argument("--reward", action="append", default=[], help="file.py:function or a built-in; repeatable")
     parser.add_argument("--tokenizer", help="folder or name in place of the run's own")
-    parser.add_argument("--unrecorded", choices=("error", "stub", "live"), default="error", help="calls not recorded")
+    parser.add_argument("--unrecorded", choices=("error", "stub", "live"), help="calls not recorded")
     parser.add_argument("--out", type=Path, help="folder for new rollouts")
+    parser.add_argument("--allow-unchecked", action="store_true", help="let an audit pass that cannot check everything")
     parser.add_argument("--k", default="1,2,4,8", help="of pass@k and pass^k")
     parser.add_argument("--level", default="0.95", help="of all intervals")
     parser.add_argument("--json", type=Path, help="write everything there; - is the standard output")

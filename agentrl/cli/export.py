@@ -40,12 +40,12 @@ def _make(folder: Path) -> None:
 
 
 def _checkpoint(path: Path) -> Path:
-    """The folder itself, or the latest checkpoint of a run's folder."""
-    latest = path / "checkpoints" / "latest"
-    found = latest if latest.exists() else path
-    if not found.is_dir():
+    """The folder itself, or the checkpoint that the run in that folder would go on from."""
+    if not path.is_dir():
         raise ConfigError(f"there is no folder '{path}'")
-    return found.resolve()
+    from agentrl.trainer.checkpoint import newest  # torch comes with it
+
+    return newest(path) or path.resolve()
 
 
 def _write(checkpoint: Path, folder: Path, options: argparse.Namespace) -> str:

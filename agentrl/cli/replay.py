@@ -117,6 +117,7 @@ def _asked(options: argparse.Namespace, words: Words) -> Options:
         from_turn=_turn(words.given.get("from-turn")),
         unrecorded=options.unrecorded,
         out=options.out,
+        allow_unchecked=options.allow_unchecked,
         ks=_ks(options.k),
         level=_level(options.level),
     )

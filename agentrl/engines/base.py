@@ -128,5 +128,6 @@ class Engine(Protocol):
 
     def metrics(self) -> dict[str, float]:
         """Counters since the start: `prompt_tokens`, `cached_tokens`, `forwarded_tokens`, `sampled_tokens`,
-        `decode_steps`, `prefill_steps`, and whatever else the engine counts."""
+        `decode_steps`, `prefill_steps`, `evicted_sessions` where open conversations may be forgotten, and whatever else
+        the engine counts."""
         ...

@@ -83,7 +83,7 @@ class Scheduler:
         """Nothing moves: idle conversations hold all the room, maybe waiting for the very ones that wait for it.
 
         Only deterministic mode reserves room for idle conversations. One of them is computed anew later, which may
-        change its last bits.
+        change its last bits; `evicted_sessions` counts it, which is how the run's environment.json hears of it.
         """
         if self.conversations.evict_idle():
             _LOGGER.warning(

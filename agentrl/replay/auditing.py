@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from math import isclose
+from pathlib import Path
 
 from pydantic import JsonValue
 
 from agentrl.audit.auditor import Auditor
 from agentrl.audit.base import INVARIANTS, Finding, Ledger, Problem, shown
 from agentrl.replay.base import Cell, Replay, Result, Table, key_of
+from agentrl.replay.saved import SavedRun
+from agentrl.trainer.checkpoint import CHECKPOINTS
 
 _NOTHING = "there is nothing of the kind"
 _WITHOUT = "rescored"
@@ -18,19 +21,29 @@ _WITHOUT = "rescored"
 
 
 def audit(replay: Replay) -> Result:
-    """Check every invariant of every rollout; failed where one is broken, or nothing at all could be checked.
+    """Check every invariant of every rollout; failed where one is broken, or for want of something not checked at all.
 
-    Scores that an earlier `rescore` gave are held against the saved ones.
+    The latter `allow_unchecked` lets pass. Scores that an earlier `rescore` gave are held against the saved ones.
     """
     run, options = replay.run, replay.options
     unknown = {} if run.config else options.overrides  # what was kept is what was done, whatever other modes are to try
     auditor = Auditor(run.split, options.tokenizer, run.folder, unknown)
     files = dict.fromkeys(run.store.file(step) for step in run.steps)
-    ledger = auditor.audit(files, run.steps)
+    ledger = auditor.audit(files, run.steps, whole=_is_whole(run))
     _compare_scores(replay, ledger)
     findings = {name: found for name, found in ledger.findings.items() if name != _WITHOUT or found.looked_at}
-    failed = any(found.num_problems for found in findings.values()) or not _rows(ledger)
-    return Result("audit", _told(findings, _rows(ledger)), list(_tables(findings)), _values(findings), failed)
+    wanting = [] if options.allow_unchecked else [name for name, found in findings.items() if found.wanting]
+    failed = any(found.num_problems for found in findings.values()) or not _rows(ledger) or bool(wanting)
+    told = _told(findings, _rows(ledger))
+    if wanting:
+        told += f"; failed for want of what {', '.join(wanting)} need: --allow-unchecked lets that pass"
+    return Result("audit", told, list(_tables(findings)), _values(findings), failed)
+
+
+def _is_whole(run: SavedRun) -> bool:
+    """Whether a folder with all its steps is asked for, not a step, a checkpoint or a file."""
+    asked = Path(run.name)
+    return asked.is_dir() and run.steps == run.store.steps and asked.resolve().parent.name != CHECKPOINTS
 
 
 def _compare_scores(replay: Replay, ledger: Ledger) -> None:

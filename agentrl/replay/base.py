@@ -59,8 +59,9 @@ class Options:
         tokenizer: a folder or name in place of the run's own.
         other: what `compare` holds the run against, `PATH[@STEP]`.
         from_turn: the model turn that `from-turn` goes on at, counted from 0.
-        unrecorded: what `tools` does about a call that was not recorded.
+        unrecorded: what `tools` and `from-turn` do about a call that was not recorded; None leaves it to them.
         out: the folder that new rollouts go to.
+        allow_unchecked: an audit may pass that could not check an invariant at all.
         ks: the k of pass@k and pass^k.
         level: of all intervals.
     """
@@ -70,8 +71,9 @@ class Options:
     tokenizer: str | None = None
     other: str | None = None
     from_turn: int | None = None
-    unrecorded: Literal["error", "stub", "live"] = "error"
+    unrecorded: Literal["error", "stub", "live"] | None = None
     out: Path | None = None
+    allow_unchecked: bool = False
     ks: Sequence[int] = (1, 2, 4, 8)
     level: float = 0.95
 

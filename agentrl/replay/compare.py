@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import replace
 
 from agentrl.config.reward import RewardConfig
 from agentrl.errors import ConfigError, DataError
 from agentrl.estimates.base import Estimate
 from agentrl.replay.attempts import Pair, TaskKey, attempts, matched
-from agentrl.replay.base import Cell, Replay, Result, Table
+from agentrl.replay.base import Cell, Options, Replay, Result, Table
 from agentrl.replay.conduct import conduct_rows, ending_rows, passing_rows
 from agentrl.replay.output_json import plain
 from agentrl.replay.parting import parting_table, twins
-from agentrl.replay.rescore import rescore
+from agentrl.replay.rescore import rescore, settings_of
 from agentrl.replay.saved import SavedRun, open_saved
 from agentrl.replay.score_lines import ALL, COLUMNS, ScoreLine, score_lines
-from agentrl.replay.settings import replay_config
+from agentrl.replay.settings import lookup
 from agentrl.trainer.provenance import VOCABULARY
 
 NUM_NAMED = 3
@@ -26,21 +26,25 @@ NUM_NAMED = 3
 def compare(replay: Replay) -> Result:
     """Hold the run, A, against `options.other`, B. Only tasks that both attempted and that have scores count.
 
+    With `options.rewards`, or after `rescore`, both are scored by the same rewards and compared by the first.
+
     Raises:
         ConfigError: there is no other.
         DataError: B holds no rollouts, or no scored task of A.
     """
-    other = _other(replay)
-    sides = (attempts(replay), attempts(other))
+    both = _sides(replay)
+    ours, other = both
+    sides = (attempts(ours), attempts(other))
     pairs = matched(*sides)
     scored = [pair for pair in pairs if pair.scored]
     if not scored:
         raise DataError(_nothing_shared(replay.run, other.run, len(pairs), [len(side) for side in sides]))
     lines = score_lines(scored, replay.options.level)
     alone = [[key for key in side if key not in beside] for side, beside in (sides, sides[::-1])]
-    side_tables = _side_tables(scored, pairs, replay)
+    thresholds = [_success_threshold(side) for side in both]
+    side_tables = _side_tables(scored, pairs, thresholds, replay.options)
     tables = [
-        _score_table(lines, pairs, replay.run, other.run),
+        _score_table(lines, pairs, both),
         *side_tables,
         *_alone_table(alone),
         _parting_table(pairs, replay.run, other.run),
@@ -48,6 +52,8 @@ def compare(replay: Replay) -> Result:
     values: dict[str, object] = {
         "a": replay.run.name,
         "b": other.run.name,
+        "rewards": list(other.scores),
+        "success_thresholds": {"a": thresholds[0], "b": thresholds[1]},
         "tasks": {"matched": len(pairs), "scored": len(scored), "only_a": len(alone[0]), "only_b": len(alone[1])},
         "scores": [line.values() for line in lines],
         "sides": {table.title: {str(name): {"a": a, "b": b} for name, a, b in table.rows} for table in side_tables},
@@ -57,18 +63,18 @@ def compare(replay: Replay) -> Result:
     return Result("compare", lines[-1].told(), tables, {name: plain(value) for name, value in values.items()})
 
 
-def _other(replay: Replay) -> Replay:
-    """B, scored anew where A was."""
+def _sides(replay: Replay) -> tuple[Replay, Replay]:
+    """A and B, both scored anew where either `rescore` did so with A or rewards are given."""
     where = replay.options.other
     if where is None:
         raise ConfigError("compare: name what the run is held against, as in `agentrl replay RUN@0 compare RUN@last`")
-    path = Path(where)
-    if (path / "config.json").is_file() and path.resolve().parent.name != "checkpoints":
-        raise DataError(f"'{where}' is a model, not rollouts: roll it out first, `agentrl generate model.path={where}`")
-    other = Replay(open_saved(where, replay.run.split), replay.options)
-    if replay.scores:
-        rescore(other)
-    return other
+    options = replace(replay.options, rewards=tuple(replay.scores) or replay.options.rewards)
+    other = Replay(open_saved(where, replay.run.split), options)
+    ours = replay if replay.scores else Replay(replay.run, options)
+    for side in (ours, other):
+        if options.rewards and not side.scores:
+            rescore(side)
+    return ours, other
 
 
 def _nothing_shared(a: SavedRun, b: SavedRun, num_matched: int, num_tasks: Sequence[int]) -> str:
@@ -80,9 +86,11 @@ def _nothing_shared(a: SavedRun, b: SavedRun, num_matched: int, num_tasks: Seque
     )
 
 
-def _score_table(lines: Sequence[ScoreLine], pairs: Sequence[Pair], a: SavedRun, b: SavedRun) -> Table:
-    notes = [f"{side}: {run.name}: {run.told}" for side, run in (("A", a), ("B", b))]
-    notes += [f"{run.name}: all its steps count together." for run in (a, b) if len(run.steps) > 1]
+def _score_table(lines: Sequence[ScoreLine], pairs: Sequence[Pair], both: Sequence[Replay]) -> Table:
+    runs = [side.run for side in both]
+    notes = [f"{side}: {run.name}: {run.told}" for side, run in zip("AB", runs, strict=True)]
+    notes += [f"{run.name}: all its steps count together." for run in runs if len(run.steps) > 1]
+    notes += [f"Both are scored anew, by {name}." for name in [*both[1].scores][:1]]
     notes += ["Each task counts once; p: sign test over the tasks that differ."]
     if left_out := len(pairs) - lines[-1].tasks:
         notes.append(f"{left_out} tasks of both have no score on one side, and are left out.")
@@ -92,23 +100,25 @@ def _score_table(lines: Sequence[ScoreLine], pairs: Sequence[Pair], a: SavedRun,
     return Table("Score", COLUMNS, [line.cells() for line in lines], "\n".join(notes))
 
 
-def _side_tables(scored: Sequence[Pair], pairs: Sequence[Pair], replay: Replay) -> list[Table]:
+def _side_tables(
+    scored: Sequence[Pair], pairs: Sequence[Pair], thresholds: Sequence[float], options: Options
+) -> list[Table]:
     """One a data source where there are several, and one of all."""
     sources = sorted({pair.key[0] for pair in pairs})
-    level, threshold = replay.options.level, _success_threshold(replay)
     tables = []
     for source in (*(sources if len(sources) > 1 else ()), ALL):
         scored_here, here = ([pair for pair in part if source in (ALL, pair.key[0])] for part in (scored, pairs))
-        passing = passing_rows(scored_here, replay.options.ks, threshold, level) if scored_here else []
+        passing = passing_rows(scored_here, options.ks, thresholds, options.level) if scored_here else []
         rows = [row for row in passing if row[1:] != [None, None]]
-        note = _passing_note(passing, threshold, len(scored_here))
-        tables.append(Table(source, ("", "A", "B"), [*rows, *conduct_rows(here, level)], note))
+        note = _passing_note(passing, thresholds, len(scored_here))
+        tables.append(Table(source, ("", "A", "B"), [*rows, *conduct_rows(here, options.level)], note))
         tables.append(Table(f"{source}: how rollouts ended", ("", "A", "B"), ending_rows(here)))
     return tables
 
 
-def _passing_note(rows: Sequence[Sequence[Cell]], threshold: float, num_tasks: int) -> str:
-    notes = [f"Success: a score of {threshold:g} or more."]
+def _passing_note(rows: Sequence[Sequence[Cell]], thresholds: Sequence[float], num_tasks: int) -> str:
+    each = "" if len(set(thresholds)) == 1 else f" in A, of {thresholds[1]:g} or more in B"
+    notes = [f"Success: a score of {thresholds[0]:g} or more{each}."]
     if missing := [str(name) for name, *cells in rows if not any(cells)]:
         notes.append(f"Not available: {', '.join(missing)} (no task has so many rollouts).")
     sizes = {str(name): [cell.num for cell in cells if isinstance(cell, Estimate)] for name, *cells in rows}
@@ -119,9 +129,8 @@ def _passing_note(rows: Sequence[Sequence[Cell]], threshold: float, num_tasks: i
 
 def _success_threshold(replay: Replay) -> float:
     if replay.options.overrides:
-        return replay_config(replay).reward.success_threshold
-    reward = replay.run.config.get("reward")
-    kept = reward.get("success_threshold") if isinstance(reward, Mapping) else None
+        return settings_of(replay).reward.success_threshold
+    kept = lookup(replay.run.config, "reward.success_threshold")
     return float(kept) if isinstance(kept, int | float) else RewardConfig().success_threshold
 
 

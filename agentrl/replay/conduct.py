@@ -20,10 +20,15 @@ Measure: TypeAlias = Callable[[Attempt], Iterable[float]]
 """The values that one rollout adds to a mean."""
 
 
-def passing_rows(pairs: Sequence[Pair], ks: Iterable[int], threshold: float, level: float) -> list[list[Cell]]:
+def passing_rows(
+    pairs: Sequence[Pair], ks: Iterable[int], thresholds: Sequence[float], level: float
+) -> list[list[Cell]]:
     """Score, success (which is pass@1), pass@k and pass^k for each k above 1; None where no task has k rollouts."""
     sides = [[pair.scores(side) for pair in pairs] for side in (0, 1)]
-    passed = [[[score >= threshold for score in scores] for scores in tasks] for tasks in sides]
+    passed = [
+        [[score >= threshold for score in scores] for scores in tasks]
+        for threshold, tasks in zip(thresholds, sides, strict=True)
+    ]
     counts = [[(len(flags), sum(flags)) for flags in tasks] for tasks in passed]
     rows: list[list[Cell]] = [
         ["score", *(task_mean_estimate(tasks, level) for tasks in sides)],

@@ -51,7 +51,7 @@ def from_turn(replay: Replay) -> Result:
     - What was said before turn K is kept token by token and never encoded again. All of it is prompt in the new
       trajectory, also what the model sampled: that is trained where it was sampled.
     - From turn K on, a call that the saved rollout made there too is answered from the recording. Others run live where
-      the command line names tools, which know nothing of the calls before; else `--unrecorded` decides.
+      the command line names tools, which know nothing of the calls before, unless `--unrecorded` says otherwise.
     - Continuation i is sampled under a seed of its own, derived from the saved one, K and i.
     - Agent loops that keep a state of their own over turns cannot be continued: beyond turn 0 only those that agentrl
       brings are. A simulated user is asked with the whole conversation, and begins anew.
@@ -70,8 +70,7 @@ async def _from_turn(replay: Replay) -> Result:
     turn = replay.options.from_turn or 0
     num = lookup(replay.options.overrides, "rollout.n")
     out, left_out, found = new_folder(replay, f"from-turn-{turn}"), Counter[str](), list[Continued]()
-    unrecorded = "live" if names_tools(replay) else replay.options.unrecorded
-    async with open_rolling(replay, unrecorded) as rolling:
+    async with open_rolling(replay, "live" if names_tools(replay) else "error") as rolling:
         for _, rows in groupby(replay.run.rollouts(), key=lambda stored: stored.step):
             attempts = list(_attempts(rows, turn, num if isinstance(num, int) else 1, rolling, left_out))
             if attempts:

@@ -35,20 +35,21 @@ def print_result(result: Result, console: Console) -> None:
     console.print(Text.assemble((result.mode, style), f": {visible(result.summary)}"))
     for table in result.tables:
         console.print(Text(f"\n{visible(table.title)}", "bold"))
-        console.print(_grid(table) if _fits(table, console.width) else _blocks(table))
+        widths = _widths(table, console.width)
+        console.print(_grid(table, widths) if widths else _blocks(table))
         if table.note:
             console.print(Padding(Text(visible(table.note), "dim"), (0, 0, 0, 2)))
 
 
-def _grid(table: Table) -> Grid:
+def _grid(table: Table, widths: Sequence[int]) -> Grid:
     columns = [
         Column(
             Text(visible(name)),
             justify="right" if all(map(is_numeric, cells)) else "left",
-            min_width=_least_width(name, cells),
+            width=width,  # left to itself, rich narrows the widest column first, though it be a number
             overflow="fold",
         )
-        for name, cells in zip(table.columns, _columns(table), strict=True)
+        for name, cells, width in zip(table.columns, _columns(table), widths, strict=True)
     ]
     grid = Grid(*columns, box=SIMPLE_HEAD, show_edge=False, header_style="dim", padding=(0, 1, 0, 0), pad_edge=False)
     for row in table.rows:
@@ -69,9 +70,25 @@ def _blocks(table: Table) -> Grid:
     return grid
 
 
-def _fits(table: Table, width: int) -> bool:
-    least = [_least_width(name, cells) for name, cells in zip(table.columns, _columns(table), strict=True)]
-    return sum(least) + 2 * len(least) <= width
+def _widths(table: Table, room: int) -> list[int]:
+    """Of each column; none where they do not fit. What is left over is shared, and who lacks least is served first."""
+    columns = list(zip(table.columns, _columns(table), strict=True))
+    widths = [_least_width(name, cells) for name, cells in columns]
+    spare = room - sum(widths) - 2 * len(widths)
+    if spare < 0:
+        return []
+    lacks = [max(_whole_width(name, cells) - width, 0) for width, (name, cells) in zip(widths, columns, strict=True)]
+    for served, (lack, index) in enumerate(sorted(zip(lacks, range(len(lacks)), strict=True))):
+        given = min(lack, spare // (len(lacks) - served))
+        widths[index] += given
+        spare -= given
+    return widths
+
+
+def _whole_width(name: str, cells: Sequence[Cell]) -> int:
+    """In which no line is broken."""
+    texts = [Text(visible(name)), *map(_text, cells)]
+    return max(line.cell_len for text in texts for line in text.split(allow_blank=True))
 
 
 def _least_width(name: str, cells: Sequence[Cell]) -> int:

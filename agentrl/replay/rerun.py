@@ -10,14 +10,28 @@ from pathlib import Path
 from agentrl.estimates.base import Estimate
 from agentrl.estimates.intervals import mean_estimate
 from agentrl.replay.base import Cell, Key, Replay, Result, Table, key_of
-from agentrl.replay.divergence import Divergence, divergence
 from agentrl.replay.output_json import plain
 from agentrl.replay.rolling import Attempt, attempt_from, new_folder, open_rolling
 from agentrl.store import StoredRollout
 from agentrl.trainer.elsewhere import run_loop
-from agentrl.trajectory import Group, Rollout
+from agentrl.trajectory import Author, Group, Rollout, Trajectory
 
 MOST_SHOWN = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Divergence:
+    """The first token of a saved rollout that another attempt does not have.
+
+    Attributes:
+        turn: the model turn it stands in, or is the answer to, counted from 0; -1 in the prompt.
+        token: its number in its segment, counted from 0; the segment's length where the other attempt goes on longer.
+    """
+
+    trajectory: int
+    turn: int
+    author: Author
+    token: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +68,7 @@ def tools(replay: Replay) -> Result:
 async def _tools(replay: Replay) -> Result:
     out = new_folder(replay, "tools")
     found: list[Again] = []
-    async with open_rolling(replay, replay.options.unrecorded) as rolling:
+    async with open_rolling(replay, "error") as rolling:
         for step, rows in groupby(replay.run.rollouts(), key=lambda stored: stored.step):
             attempts = [attempt_from(saved, saved.rollout.seed) for saved in rows]
             rollouts = await rolling.roll_out(attempts)
@@ -141,3 +155,25 @@ def _mean(scores: Iterator[tuple[Key, float | None]], level: float) -> Estimate 
     for (step, uid, _), score in scores:
         by_task.setdefault((step, uid), []).extend([] if score is None else [score])
     return mean_estimate(list(by_task.values()), level) if any(by_task.values()) else None
+
+
+def divergence(saved: Sequence[Trajectory], again: Sequence[Trajectory]) -> Divergence | None:
+    """None where all tokens of all trajectories are the same."""
+    for number, trajectory in enumerate(saved):
+        ours, theirs = trajectory.token_ids, again[number].token_ids if number < len(again) else ()
+        if ours == theirs:
+            continue
+        shorter = min(len(ours), len(theirs))
+        first = next((place for place in range(shorter) if ours[place] != theirs[place]), shorter)
+        return _place(number, trajectory, first)
+    return _place(len(saved) - 1, saved[-1], len(saved[-1].token_ids)) if saved and len(again) > len(saved) else None
+
+
+def _place(number: int, trajectory: Trajectory, position: int) -> Divergence:
+    turn, start, last = -1, 0, trajectory.segments[-1]
+    for segment in trajectory.segments:
+        turn += segment.author is Author.MODEL
+        if position < start + len(segment) or segment is last:
+            return Divergence(number, turn, segment.author, position - start)
+        start += len(segment)
+    raise AssertionError("a trajectory has segments")

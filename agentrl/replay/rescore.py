@@ -7,16 +7,18 @@ from contextlib import ExitStack
 
 from agentrl.chat.format import ChatFormat
 from agentrl.config import RunConfig, validate_config
+from agentrl.config.reward import NO_REWARD
 from agentrl.errors import ConfigError
 from agentrl.registry import load_object
 from agentrl.replay.base import Replay, Result
 from agentrl.replay.rescored import tables_of, values_of
-from agentrl.replay.scoring import COLUMNS, MESSAGES, ChatText, Scored, score_all
-from agentrl.replay.settings import replay_config
+from agentrl.replay.scoring import COLUMNS, MESSAGES, ChatText, Scored, decoded_once, score_all
+from agentrl.replay.settings import lookup, replay_config
 from agentrl.rewards.base import Reward, close_reward
 from agentrl.rewards.builtin import rewards as known_rewards
 from agentrl.rewards.loading import given_reward, load_reward
 from agentrl.rollouts.garbage import fewer_collections
+from agentrl.store.schema import IMPORTED_FROM
 from agentrl.trainer.elsewhere import run_loop
 from agentrl.trainer.sample_view import visible
 
@@ -63,7 +65,7 @@ def load_rewards(replay: Replay, config: RunConfig) -> dict[str, Reward]:
     custom = config.reward.custom_reward_function
     if custom.path is None and not _own_is_builtin(replay, config):
         names = " or ".join(["auto", *known_rewards.names()])
-        raise ConfigError(f"rescore needs --reward file.py:function, or {names}{_own(replay)}")
+        raise ConfigError(f"a reward is needed: --reward file.py:function, or {names}{_own(replay)}")
     return {config.reward.name if custom.path is None else f"{custom.path}:{custom.name}": load_reward(config.reward)}
 
 
@@ -78,23 +80,23 @@ def _load(name: str, config: RunConfig) -> Reward:
 
 def _own_is_builtin(replay: Replay, config: RunConfig) -> bool:
     """Whether the reward that `config` names may be run: the command line names it, or it is ours and not code."""
-    said = replay.options.overrides.get("reward")
-    if isinstance(said, Mapping) and "name" in said:
+    if config.reward.name == NO_REWARD:
+        return False
+    if lookup(replay.options.overrides, "reward.name"):
         return True
     builtin = config.reward.name == "auto" or known_rewards.is_builtin(config.reward.name)
     return bool(replay.run.config) and not _kept_custom(replay) and builtin
 
 
 def _own(replay: Replay) -> str:
-    if not (custom := _kept_custom(replay)):
-        return ""
-    return visible(f" (the run had {custom.get('path')}:{custom.get('name')})")
+    if custom := _kept_custom(replay):
+        return visible(f" (the run had {custom.get('path')}:{custom.get('name')})")
+    return " (the run had none, reward.name=none)" if lookup(replay.run.config, "reward.name") == NO_REWARD else ""
 
 
 def _kept_custom(replay: Replay) -> Mapping[str, object]:
     """The user's own function that the run was scored by, as its configuration has it; empty where there was none."""
-    reward = replay.run.config.get("reward")
-    custom = reward.get("custom_reward_function") if isinstance(reward, dict) else None
+    custom = lookup(replay.run.config, "reward.custom_reward_function")
     return custom if isinstance(custom, dict) and custom.get("path") else {}
 
 
@@ -109,14 +111,14 @@ def _score(replay: Replay, config: RunConfig, rewards: Mapping[str, Reward]) -> 
 
 
 def _knows_tokens(replay: Replay) -> bool:
-    return "imported_from" not in replay.run.provenance
+    return IMPORTED_FROM not in replay.run.provenance
 
 
 def _chat_text(replay: Replay, config: RunConfig) -> ChatText:
     if not _knows_tokens(replay):
         return lambda token_ids: ""  # there are none to be read
     tokenizer = replay.run.tokenizer(replay.options.tokenizer)
-    return ChatFormat(tokenizer, template_kwargs=config.data.apply_chat_template_kwargs).text
+    return decoded_once(ChatFormat(tokenizer, template_kwargs=config.data.apply_chat_template_kwargs).text)
 
 
 def _told(replay: Replay, config: RunConfig, scored: Sequence[Scored], names: Sequence[str]) -> Iterator[str]:

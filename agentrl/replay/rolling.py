@@ -85,14 +85,18 @@ class Rolling:
 
 
 @asynccontextmanager
-async def open_rolling(replay: Replay, unrecorded: Unrecorded) -> AsyncIterator[Rolling]:
+async def open_rolling(replay: Replay, usual: Unrecorded) -> AsyncIterator[Rolling]:
     """Build it under the weights of `model.path` of the command line, else of the run's latest checkpoint.
+
+    Args:
+        usual: what is done about a call that was not recorded, unless the command line says it.
 
     Raises:
         ConfigError: there are no weights, the rollouts were made with another tokenizer, or they need code that the
             command line does not name.
         AgentRLError: something cannot be used as configured.
     """
+    unrecorded = replay.options.unrecorded or usual
     rewards = replay.options.rewards[:1]
     refuse_missing_code(replay, _needed_code(replay, unrecorded))
     config = _with_policy(replay).without("train_files").without("val_files")

@@ -17,6 +17,7 @@ from pydantic import JsonValue
 from agentrl.errors import DataError, suggestion
 from agentrl.replay.tokenizer import KeptTokenizer, load_kept_tokenizer
 from agentrl.store import StoredRollout, TrajectoryStore
+from agentrl.store.schema import IMPORTED_FROM
 from agentrl.trainer.checkpoint import CHECKPOINTS
 from agentrl.trainer.provenance import CONFIG, MADE_BY
 from agentrl.trainer.source_parts import TRAJECTORIES
@@ -79,7 +80,7 @@ class SavedRun:
         """Which rollouts these are, in a few words."""
         first, last = self.steps[0], self.steps[-1]
         steps = f"step {first}" if first == last else f"{len(self.steps)} steps, {first} to {last}"
-        source = self.provenance.get("imported_from")
+        source = self.provenance.get(IMPORTED_FROM)
         made = f"imported from {source}" if source else f"made by agentrl {self.provenance.get(MADE_BY, 'unknown')}"
         return f"{self.split}, {steps}; {made}"
 
@@ -123,6 +124,8 @@ def open_saved(where: str, split: str | None = None) -> SavedRun:
     if checkpoint := _checkpoint_step(path):
         return _of_checkpoint(where, path.resolve(), checkpoint, split, step)
     stores = _stores(path)
+    if not stores and (path / "config.json").is_file():
+        raise DataError(f"'{name}' is a model, not rollouts: roll it out first, `agentrl generate model.path={name}`")
     if not stores:
         raise DataError(
             f"'{name}' holds no trajectories: looked for {TRAJECTORIES}/train, {TRAJECTORIES}/val and step-*.parquet"

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
+from functools import lru_cache
 from hashlib import sha256
 from itertools import chain
 
@@ -29,6 +30,9 @@ COLUMNS = (
 MESSAGES = "trajectories.messages"
 
 MAX_CONCURRENT = 32
+
+NUM_KNOWN_TURNS = 1024
+"""So many turns are remembered: those of a few groups, no more than a row group holds anyway."""
 
 ChatText = Callable[[Sequence[int]], str]
 
@@ -91,6 +95,12 @@ async def _scored(
         except (AgentRLError, InfraError) as error:
             scored.failures[name] = " ".join(str(error).split())
     return scored
+
+
+def decoded_once(chat_text: ChatText) -> ChatText:
+    """The same, but a turn that siblings took too, as most do late in training, is decoded once."""
+    known = lru_cache(NUM_KNOWN_TURNS)(chat_text)
+    return lambda token_ids: known(tuple(token_ids))
 
 
 def has_tokens(stored: StoredRollout) -> bool:

@@ -13,6 +13,10 @@ import pyarrow as pa
 VERSION = "2"
 VERSION_KEY = "agentrl.schema_version"
 PROVENANCE_KEY = "agentrl.provenance."
+VOCABULARY, TEMPLATE = "tokenizer_sha256", "chat_template_sha256"
+CONFIG, TOOLS, MADE_BY = "config", "tools", "agentrl"
+"""What `trainer.provenance` calls what it keeps; here for readers that need no torch."""
+
 IMPORTED_FROM = "imported_from"
 """What the provenance of imported files calls the format they were read from. Their rollouts have no tokens."""
 

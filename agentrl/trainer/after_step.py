@@ -14,8 +14,7 @@ from agentrl.trainer.checkpoint import BEST, CHECKPOINTS
 from agentrl.trainer.parts import Best, Metrics, Progress
 from agentrl.trainer.profiling import StepProfiler
 from agentrl.trainer.records import Records
-from agentrl.trainer.val_metrics import metric_value
-from agentrl.trainer.validator import Validator
+from agentrl.trainer.validator import Validator, metric_value
 from agentrl.trajectory import Group
 
 Publish = Callable[[int], Awaitable[None]]

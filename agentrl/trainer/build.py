@@ -23,8 +23,7 @@ from agentrl.trainer.record_parts import open_records
 from agentrl.trainer.rollout_parts import Brought, RolloutParts, open_rollout_parts
 from agentrl.trainer.scorer import Scorer
 from agentrl.trainer.source_parts import open_source, stored_steps
-from agentrl.trainer.val_metrics import check_metric
-from agentrl.trainer.validator import Validator
+from agentrl.trainer.validator import Validator, check_metric
 from agentrl.weights.publish import Publisher
 
 

@@ -79,22 +79,30 @@ def whole_steps(checkpoints: Path) -> list[int]:
     return [step for step in saved_steps(checkpoints) if is_whole(step_folder(checkpoints, step))]
 
 
+def newest(run_dir: Path) -> Path | None:
+    """The newest whole checkpoint of the run in that folder; None where there is none.
+
+    Wherever the link `latest` leads: a kill between the two leaves it a step behind.
+    """
+    folders = (step_folder(checkpoints_of(run_dir), step) for step in reversed(saved_steps(checkpoints_of(run_dir))))
+    return next(filter(is_whole, folders), None)
+
+
 def start_of(trainer: TrainerConfig) -> Path | None:
     """The checkpoint a run goes on from; None for a run that begins anew.
 
-    That is what `resume_from_path` names, or else the newest whole one of the run's folder, wherever the link `latest`
-    leads: a kill between the two leaves it a step behind. So a link that was set by hand does not take a run back.
+    That is what `resume_from_path` names, or else the newest of the run's folder. So a link `latest` that was set by
+    hand does not take a run back.
 
     Raises:
         ConfigError: `resume_from_path` is no whole checkpoint; or `latest` is there and no whole one is: to begin anew
             would drop the records of what was saved.
     """
-    checkpoints = checkpoints_of(trainer.run_dir)
     if trainer.resume_mode == "path" and trainer.resume_from_path:
         return find_checkpoint(trainer.resume_from_path)
-    if steps := whole_steps(checkpoints):
-        return step_folder(checkpoints, steps[-1])
-    if (latest := checkpoints / LATEST).is_symlink():
+    if start := newest(trainer.run_dir):
+        return start
+    if (latest := checkpoints_of(trainer.run_dir) / LATEST).is_symlink():
         raise ConfigError(
             f"cannot go on: the link '{latest}' leads to '{latest.readlink()}', which is gone or not whole, and there"
             " is no other step; put that step back, or give the run another folder (trainer.default_local_dir)"

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from pydantic import JsonValue
 
-from agentrl.estimates.base import Estimate
+from agentrl.estimates.base import Estimate, plain
 from agentrl.estimates.intervals import mean_estimate
 from agentrl.estimates.passing import pass_at_k_estimate, pass_hat_k_estimate
 from agentrl.rollouts.metrics import rollout_metrics
@@ -61,10 +60,10 @@ class Evaluation:
         """What `eval.json` holds: validation's own metrics as `val/...`, and the estimates."""
         metrics = {**self.overall.metrics, "num_tasks": float(self.overall.num_tasks)}
         return {
-            **{f"val/{name}": _finite(value) for name, value in metrics.items()},
+            **{f"val/{name}": plain(value) for name, value in metrics.items()},
             "level": LEVEL,
-            "overall": _plain(asdict(self.overall)),
-            "sources": {name: _plain(asdict(summary)) for name, summary in self.sources.items()},
+            "overall": plain(asdict(self.overall)),
+            "sources": {name: plain(asdict(summary)) for name, summary in self.sources.items()},
         }
 
 
@@ -130,13 +129,3 @@ def _scored(rollout: Rollout) -> bool:
 def _ks(most: int) -> list[int]:
     """1, 2, 4, ... below `most`, and `most`."""
     return sorted({2**power for power in range(most.bit_length())} | {most}) if most else []
-
-
-def _plain(value: object) -> JsonValue:
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    return _finite(value) if isinstance(value, float) else value  # type: ignore[return-value]  # an int, text or None
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None

@@ -15,10 +15,10 @@ from agentrl.errors import ConfigError, DataError
 from agentrl.rewards.view import solution_view
 from agentrl.store import TrajectoryStore
 from agentrl.store.whole import whole_file
+from agentrl.trainer.rollout_bar import rollout_progress
 from agentrl.trainer.rollout_parts import RolloutParts
-from agentrl.trainer.rollout_progress import rollout_progress
 from agentrl.trainer.source_parts import TRAJECTORIES, num_draws, stored_steps
-from agentrl.trajectory import Group
+from agentrl.trajectory import Rollout
 
 RESPONSES = "responses"
 """The column of texts, by verl's name for it."""
@@ -59,12 +59,13 @@ def finish_generation(config: RunConfig, text_of: TextOf) -> None:
     store = TrajectoryStore(config.trainer.run_dir / TRAJECTORIES / "train")
     num_groups = num_rollouts = num_failed = 0
     texts: dict[int, list[str]] = {}
-    for group in _groups(store):
-        num_groups += 1
-        num_rollouts += len(group.rollouts)
-        num_failed += sum(rollout.failed for rollout in group.rollouts)
+    tokens = ["trajectories.segments"] if config.data.output_path else []
+    for stored in store.scan(columns=["index", "infra_failed", *tokens]):  # all of it would take minutes to decode
+        num_groups += stored.number == 0
+        num_rollouts += 1
+        num_failed += stored.rollout.failed
         if config.data.output_path:
-            texts.setdefault(group.task.index, []).extend(responses(group, text_of))
+            texts.setdefault(stored.task.index, []).append(response(stored.rollout, text_of))
     failed = f", {num_failed} of them failed" if num_failed else ""
     print(f"{num_rollouts} rollouts of {num_groups} tasks{failed}: {config.trainer.run_dir / TRAJECTORIES / 'train'}")
     if config.data.output_path:
@@ -72,9 +73,9 @@ def finish_generation(config: RunConfig, text_of: TextOf) -> None:
         print(f"rows with their {RESPONSES}: {config.data.output_path}")
 
 
-def responses(group: Group, text_of: TextOf) -> list[str]:
-    """The text of each rollout, as a reward is shown it; of one that failed, what there is."""
-    return [solution_view(rollout, text_of)[0] for rollout in group.rollouts]
+def response(rollout: Rollout, text_of: TextOf) -> str:
+    """The text of a rollout, as a reward is shown it; of one that failed, what there is."""
+    return solution_view(rollout, text_of)[0]
 
 
 def write_rows(config: RunConfig, texts: dict[int, list[str]], path: Path) -> None:
@@ -104,11 +105,6 @@ def _writing(path: Path) -> Iterator[None]:
         raise ConfigError(f"'data.output_path': cannot write '{path}': {error.strerror}") from error
     except pa.ArrowException as error:
         raise DataError(f"'data.output_path': cannot write '{path}': {' '.join(str(error).split())}") from error
-
-
-def _groups(store: TrajectoryStore) -> Iterator[Group]:
-    for step in store.steps:
-        yield from store.groups(step)
 
 
 def _table(config: RunConfig) -> pa.Table:

@@ -5,7 +5,7 @@ A door (design, section 2): it stands beside the loop only for its name, and not
 
 import sys
 
-from agentrl.cli.main import main
+from agentrl.trainer.main_generation import generate
 
 if __name__ == "__main__":
-    sys.exit(main(["generate", "--verl", *sys.argv[1:]]))
+    sys.exit(generate())

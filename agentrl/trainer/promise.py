@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TypeAlias
 
 from pydantic import JsonValue
@@ -25,17 +26,26 @@ class Promise:
     - `promised`: whether the same command on such a machine gives the same tokens, rewards, advantages and weights
     - `provided`: what that rests on: the user's own code
     - `why_not`: reasons, one line each, of the configuration or of what happened
+    - `settings`: those of the reasons that the configuration gave, before the run went on or now
     - `changed`: what was different when the run went on: `{step, what, before, now}`
-    - `ended_by`: what a clock cut off, or the world around failed: `{step, split, uid, rollout, what}`; `num_ended_by`
+    - `ended_by`: what a clock cut off, or the world around failed: `{step, split, uid, rollout, what}`, and what the
+      engine forgot: `{step, split, what}`; `num_ended_by`
 
     Args:
         live: whether anything is rolled out.
+        before: folder of the run that is gone on with, where it is another.
+        num_evicted: how many open conversations the engine has forgotten so far, to compute them anew.
     """
 
-    def __init__(self, config: RunConfig, live: bool) -> None:
+    def __init__(
+        self, config: RunConfig, live: bool, before: Path | None = None, num_evicted: Callable[[], float] = lambda: 0.0
+    ) -> None:
         self._file = config.trainer.run_dir / ENVIRONMENT_FILE
+        self._before = (before or config.trainer.run_dir) / ENVIRONMENT_FILE
         self._now = environment(config, live)
-        self._provided, self._own_reasons = list(provided(config, live)), list(why_not(config, live))
+        self._provided, self._settings = list(provided(config, live)), list(why_not(config, live))
+        self._num_evicted = num_evicted if config.rollout.deterministic else lambda: 0.0  # else it was never promised
+        self._evicted = self._num_evicted()
         self._changed: list[Entry] = []
         self._ended_by: list[Entry] = []
         self._num_ended = 0
@@ -49,14 +59,14 @@ class Promise:
         if step < 0:
             self._write()
         else:
-            self._compare(step, read_environment(self._file))
+            self._compare(step, read_environment(self._before))
         reasons = self.why_not
         print(f"not promised to repeat bit for bit: {'; '.join(reasons)}" if reasons else "repeats bit for bit")
 
     def watch(self, step: int, split: str, groups: Sequence[Group]) -> None:
         """Keep what ended the promise in these rollouts; say it the first time."""
         promised, num_before = not self.why_not, self._num_ended
-        for ended in _endings(step, split, groups):
+        for ended in (*_endings(step, split, groups), *self._forgotten(step, split)):
             self._num_ended += 1
             self._ended_by += [ended] if self._num_ended <= MOST_ENDED else []
         if promised and self._num_ended:
@@ -69,8 +79,14 @@ class Promise:
         """Why the run may not be repeated bit for bit, one line each."""
         changed = [f"after step {each['step']} {_change(each)}" for each in self._changed]
         more = f", and {self._num_ended - 1} more such" if self._num_ended > 1 else ""
-        ended = [f"{each['what']} (step {each['step']}, {each['uid']}){more}" for each in self._ended_by[:1]]
-        return [*self._own_reasons, *changed, *ended]
+        ended = [f"{each['what']} ({_place(each)}){more}" for each in self._ended_by[:1]]
+        return [*self._settings, *changed, *ended]
+
+    def _forgotten(self, step: int, split: str) -> Iterator[Entry]:
+        """What the engine forgot since it was asked last: computed anew, it may differ in its last bits."""
+        before, self._evicted = self._evicted, self._num_evicted()
+        for _ in range(round(self._evicted - before)):
+            yield {"step": step, "split": split, "what": "rollout.max_num_seqs made the engine forget a conversation"}
 
     def _compare(self, step: int, kept: Mapping[str, JsonValue]) -> None:
         """Go on from what was kept, as it was after `step`; what came later is done anew."""
@@ -82,6 +98,7 @@ class Promise:
             else:  # the steps up to `step` were computed before it
                 undone.setdefault(str(each["what"]), each["before"])
         old |= undone
+        self._settings = list(dict.fromkeys([*map(str, _said(kept, "settings")), *self._settings]))
         self._ended_by = [each for each in _entries(kept, "ended_by") if _step(each) <= step]
         self._num_ended = len(self._ended_by)
         for what in [name for name in old if old[name] != new.get(name)]:
@@ -93,6 +110,7 @@ class Promise:
             "promised": not self.why_not,
             "provided": [*self._provided],
             "why_not": [*self.why_not],
+            "settings": [*self._settings],
             "changed": [*self._changed],
             "ended_by": [*self._ended_by],
             "num_ended_by": self._num_ended,
@@ -127,16 +145,24 @@ def _leaves(values: Mapping[str, JsonValue]) -> Iterator[tuple[str, JsonValue]]:
             yield from ((inner if name == "versions" else f"{name}.{inner}", each) for inner, each in value.items())
 
 
-def _entries(kept: Mapping[str, JsonValue], name: str) -> list[Entry]:
+def _said(kept: Mapping[str, JsonValue], name: str) -> list[JsonValue]:
     said = kept.get("reproducible")
-    entries = said.get(name) if isinstance(said, dict) else None
-    return [each for each in entries if isinstance(each, dict)] if isinstance(entries, list) else []
+    values = said.get(name) if isinstance(said, dict) else None
+    return values if isinstance(values, list) else []
+
+
+def _entries(kept: Mapping[str, JsonValue], name: str) -> list[Entry]:
+    return [each for each in _said(kept, name) if isinstance(each, dict)]
 
 
 def _step(each: Entry) -> int:
     step = each["step"]
     assert isinstance(step, int)  # as written here
     return step
+
+
+def _place(each: Entry) -> str:
+    return ", ".join(str(value) for value in (f"step {each['step']}", each.get("uid")) if value)
 
 
 def _change(each: Mapping[str, JsonValue]) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import agentrl
+from agentrl.agent_loops.loading import read_entries
 from agentrl.config.document import redacted
 from agentrl.config.model import ModelConfig
 from agentrl.config.run import RunConfig
@@ -16,13 +17,14 @@ from agentrl.errors import ConfigError
 from agentrl.messages import ToolSchema
 from agentrl.models.loading import load_tokenizer
 from agentrl.store import TrajectoryStore
-from agentrl.store.schema import IMPORTED_FROM
+from agentrl.store.schema import CONFIG, IMPORTED_FROM, MADE_BY, TEMPLATE, TOOLS, VOCABULARY
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-VOCABULARY, TEMPLATE = "tokenizer_sha256", "chat_template_sha256"
-CONFIG, TOOLS, MADE_BY = "config", "tools", "agentrl"
+__all__ = ["CONFIG", "MADE_BY", "TEMPLATE", "TOOLS", "VOCABULARY", "check_vocabulary", "hashes", "provenance"]
+
+LOOPS, REPLAYED_FROM = "loops", "replayed_from"
 
 
 def provenance(tokenizer: PreTrainedTokenizerBase, config: RunConfig, tools: Sequence[ToolSchema]) -> dict[str, str]:
@@ -31,12 +33,20 @@ def provenance(tokenizer: PreTrainedTokenizerBase, config: RunConfig, tools: Seq
     - `tokenizer_sha256`, `chat_template_sha256`: SHA-256 of the vocabulary and of the template, each as JSON
     - `config`: the configuration as JSON, secrets redacted
     - `tools`: the schemas of all tools as a JSON list, as chat templates are told of them
+    - `loops`: the names in `rollout.agent.agent_loop_config_path` as a JSON list
     - `agentrl`: the version that wrote it
+
+    Rollouts of a replay have besides `replayed_from`: `<mode> of <run>`, as in `from-turn 1 of outputs/run@60`.
+
+    Raises:
+        ConfigError: the file of agent loops cannot be read.
     """
+    loops = config.rollout.agent.agent_loop_config_path
     return {
         **hashes(tokenizer),
         CONFIG: json.dumps(redacted(config)),
         TOOLS: json.dumps([schema.for_template() for schema in tools]),
+        LOOPS: json.dumps(sorted(read_entries(loops)) if loops else []),
         MADE_BY: agentrl.__version__,
     }
 

@@ -21,6 +21,7 @@ from agentrl.trainer.promise import Promise
 from agentrl.trainer.provenance import provenance
 from agentrl.trainer.records import Records
 from agentrl.trainer.report import CONFIG_FILE
+from agentrl.trainer.resume import run_before
 from agentrl.trainer.rollout_parts import RolloutParts
 from agentrl.trainer.source_parts import TRAJECTORIES
 
@@ -43,7 +44,7 @@ def open_records(
         if file.exists():  # of a run that goes on: its first steps are the measure
             health.remember(read_metrics(file))
         began = partial(_keep_config, config)
-        promise = Promise(config, live=rollouts is not None)
+        promise = open_promise(config, rollouts)
         if rollouts is None:
             yield Records(opened, health, 0, _no_text, began=began, promise=promise)
             return
@@ -51,6 +52,14 @@ def open_records(
         sampled = train if rollouts.train_tasks else None  # what is stored already is not stored again
         text_of = rollouts.chat.tokenizer.decode
         yield Records(opened, health, config.trainer.log_val_generations, text_of, sampled, val, began, promise)
+
+
+def open_promise(config: RunConfig, rollouts: RolloutParts | None) -> Promise:
+    """What says whether the run repeats, in a file of its folder."""
+    if rollouts is None:
+        return Promise(config, live=False, before=run_before(config))
+    metrics = rollouts.engine.metrics
+    return Promise(config, True, run_before(config), lambda: metrics().get("evicted_sessions", 0.0))
 
 
 def open_store(config: RunConfig, rollouts: RolloutParts, split: str) -> TrajectoryStore:

@@ -72,10 +72,15 @@ def _texts(tasks: TaskTable, row: int, column: str) -> list[str]:
             f"{tasks.where(row)}: no column '{column}' of texts (--response-key): {suggestion(column, task.extra_info)}"
         )
     value = task.extra_info[column]
-    texts = value if isinstance(value, list) else [value]
-    if wrong := next((text for text in texts if not isinstance(text, str)), None):
-        raise DataError(f"{tasks.where(row)}: field '{column}': expected a text or a list of texts, got {wrong!r:.100}")
-    return [text for text in texts if isinstance(text, str)]
+    if not isinstance(value, list):
+        return [_text(value, f"{tasks.where(row)}: field '{column}'")]
+    return [_text(each, f"{tasks.where(row)}: field '{column}', position {at}") for at, each in enumerate(value)]
+
+
+def _text(value: JsonValue, where: str) -> str:
+    if not isinstance(value, str):  # nothing is passed over: pass@k counts how many there are
+        raise DataError(f"{where}: expected a text or a list of texts, got {value!r:.100}")
+    return value
 
 
 def _check_source(config: RunConfig, tasks: TaskTable, row: int) -> None:

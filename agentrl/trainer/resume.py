@@ -11,7 +11,7 @@ from pydantic import JsonValue
 from agentrl.config import RunConfig
 from agentrl.config.document import redacted
 from agentrl.errors import ConfigError
-from agentrl.trainer.checkpoint import LATEST, checkpoints_of, saved_steps, start_of, step_folder, whole_steps
+from agentrl.trainer.checkpoint import LATEST, checkpoints_of, newest, saved_steps, start_of, step_folder
 from agentrl.trainer.report import CONFIG_FILE, read_config
 from agentrl.trainer.source_parts import TRAJECTORIES, stored_steps
 
@@ -59,9 +59,20 @@ def check_folder(config: RunConfig) -> None:
         raise ConfigError(f"'{folder}' holds a run: set trainer.default_local_dir, or trainer.resume_mode=auto")
     _check_mode(config, folder)
     if config.trainer.mode in _SAVING and (start := start_of(config.trainer)):
-        _check_changes(config, _run_of(start, folder))
+        _tell_start(start, folder)
+        _check_changes(config, run_before(config))
     elif _goes_on_from(config):
         _check_changes(config, folder)
+
+
+def run_before(config: RunConfig) -> Path:
+    """The folder of the run that is gone on with: this one's, or where `resume_from_path` is another's, that."""
+    folder = config.trainer.run_dir
+    start, path = start_of(config.trainer) if config.trainer.mode in _SAVING else None, config.trainer.resume_from_path
+    if start is None or path is None or start.parent == checkpoints_of(folder):
+        return folder
+    named = path.absolute().parent.parent  # its checkpoints may lie on another disk
+    return named if (named / CONFIG_FILE).exists() else start.parent.parent
 
 
 def how_to_go_on(config: RunConfig) -> str:
@@ -79,31 +90,26 @@ def _goes_on_from(config: RunConfig) -> str | None:
     folder, mode = config.trainer.run_dir, config.trainer.mode
     if mode == "rollout_only" and (steps := stored_steps(config)):
         return f"step {steps[-1]}, the last in {folder / TRAJECTORIES}"
-    checkpoints = checkpoints_of(folder)
-    if mode in _SAVING and (steps := whole_steps(checkpoints)):
-        return str(step_folder(checkpoints, steps[-1]))
-    return None
+    start = newest(folder) if mode in _SAVING else None
+    return str(start) if start else None
 
 
-def _run_of(start: Path, folder: Path) -> Path:
-    """The folder of the run that `start` is of: `folder`, or another's, which starts a run that has no steps yet."""
-    own = checkpoints_of(folder)
-    if start.parent == own:
-        _tell_passed_over(start)
-        return folder
-    if steps := whole_steps(own):
+def _tell_start(start: Path, folder: Path) -> None:
+    """Say where the run in `folder` starts; another run's step may start one that has none of its own."""
+    if start.parent == checkpoints_of(folder):
+        _tell_passed_over(start, folder)
+    elif own := newest(folder):
         raise ConfigError(
-            f"'trainer.resume_from_path': '{start}' is another run's, and '{own}' holds step-{steps[-1]} of this one:"
+            f"'trainer.resume_from_path': '{start}' is another run's, and '{own.parent}' holds {own.name} of this one:"
             " trainer.resume_mode=auto goes on from that; trainer.default_local_dir names a folder for a new run"
         )
-    print(f"starting from '{start}', of another run, whose records stay there")
-    return start.parent.parent
+    else:
+        print(f"starting from '{start}', of another run, whose records stay there")
 
 
-def _tell_passed_over(start: Path) -> None:
+def _tell_passed_over(start: Path, folder: Path) -> None:
     """Say where the link `latest`, or a folder that is not whole, would have led elsewhere."""
-    newest = whole_steps(start.parent)[-1]
-    if start.name != f"step-{newest}":
+    if start != newest(folder):
         return  # asked to go back
     latest = start.parent / LATEST
     if latest.is_symlink() and latest.readlink().name != start.name:
@@ -111,9 +117,9 @@ def _tell_passed_over(start: Path) -> None:
             f"'{latest}' led to {latest.readlink().name}, and {start.name} is the newest that is whole: going on from"
             " there (trainer.resume_mode=path goes on from another)"
         )
-    for step in saved_steps(start.parent):
-        if step > newest:
-            print(f"'{step_folder(start.parent, step)}' is not whole, and passed over")
+    there = [step_folder(start.parent, step) for step in saved_steps(start.parent)]
+    for passed in there[there.index(start) + 1 :]:
+        print(f"'{passed}' is not whole, and passed over")
 
 
 def changes(before: Mapping[str, JsonValue], now: Mapping[str, JsonValue]) -> Iterator[Change]:

@@ -24,11 +24,12 @@ from agentrl.trainer.figures import first_and_last
 from agentrl.trainer.files import disk_faults_in_one_line, locked, write_whole
 from agentrl.trainer.generation import check_output, finish_generation, generation_progress
 from agentrl.trainer.loop import train
-from agentrl.trainer.record_parts import open_store
+from agentrl.trainer.promise import Promise
+from agentrl.trainer.record_parts import open_promise, open_store
 from agentrl.trainer.report import CONFIG_FILE, SAMPLES_FILE, merged, report_from_run
 from agentrl.trainer.resume import check_folder, how_to_go_on
+from agentrl.trainer.rollout_bar import rollout_progress
 from agentrl.trainer.rollout_parts import Brought, RolloutParts, open_rollout_parts
-from agentrl.trainer.rollout_progress import rollout_progress
 from agentrl.trainer.sample_view import TextOf, sample_view
 from agentrl.trainer.transcript import print_comparison, print_samples
 from agentrl.trainer.validator import Validator
@@ -99,13 +100,14 @@ async def _train(config: RunConfig, brought: Brought) -> None:
 async def _evaluate(config: RunConfig, brought: Brought) -> dict[str, float]:
     async with open_rollout_parts(config, brought) as parts:
         assert parts.val_tasks is not None  # check_evaluation asked for them
+        promise = _promise(config, parts)
         validator = Validator(
             parts.val_tasks, parts.collect_val(), _keep_loaded_weights, config.reward.success_threshold
         )
         with rollout_progress(parts.runner, len(parts.val_tasks) * config.rollout.val_kwargs.n):
             metrics, groups = await validator(0)
     folder = config.trainer.run_dir
-    _keep_validation(config, parts, groups)
+    _keep_validation(config, parts, groups, promise)
     _show_samples(folder / "eval_samples.json", groups, parts)
     found = evaluation(groups, config.reward.success_threshold)
     write_whole(folder / EVAL_FILE, json.dumps(found.values(), indent=2) + "\n")
@@ -113,12 +115,22 @@ async def _evaluate(config: RunConfig, brought: Brought) -> dict[str, float]:
     return metrics
 
 
-def _keep_validation(config: RunConfig, parts: RolloutParts, groups: Sequence[Group]) -> None:
+def _promise(config: RunConfig, parts: RolloutParts) -> Promise | None:
+    """What says whether the evaluation repeats; None in the folder of a run, whose files stay the run's."""
+    if (config.trainer.run_dir / CONFIG_FILE).exists():
+        return None
+    trainer = config.trainer.model_copy(update={"mode": "val_only"})  # nothing is computed on actor.device
+    promise = open_promise(config.model_copy(update={"trainer": trainer}), parts)
+    promise.begin(-1)
+    return promise
+
+
+def _keep_validation(config: RunConfig, parts: RolloutParts, groups: Sequence[Group], promise: Promise | None) -> None:
     """As a run keeps its validation before training, in place of that of an earlier evaluation."""
-    folder = config.trainer.run_dir
-    if (folder / CONFIG_FILE).exists():
-        print(f"'{folder}' holds a run, whose own validation stays: these rollouts are not kept")
+    if promise is None:
+        print(f"'{config.trainer.run_dir}' holds a run, whose own validation stays: these rollouts are not kept")
         return
+    promise.watch(0, "val", groups)
     print(f"rollouts: {open_store(config, parts, 'val').write(0, groups)}")
 
 

@@ -45,7 +45,7 @@ def make_app(runs: Sequence[ViewedRun], token: str) -> Starlette:
         def endpoint(request: Request) -> Response:
             try:
                 return json_response(answer(_chosen(runs, request), request))
-            except AgentRLError as error:
+            except (AgentRLError, OSError) as error:  # the second: a file that went while it was asked for
                 return json_response({"error": str(error)}, 400)
 
         return endpoint

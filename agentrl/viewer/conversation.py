@@ -6,9 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import TypedDict
 
-from pydantic import JsonValue
-
-from agentrl.messages import Message
+from agentrl.messages import Message, message_text
 from agentrl.store import StoredRollout
 from agentrl.store.text import write_json
 from agentrl.trajectory import Segment, Trajectory
@@ -75,20 +73,9 @@ def _message(message: Message | object) -> ShownMessage:
     calls = message.get("tool_calls")
     return {
         "role": str(message.get("role", "")),
-        "text": _content(message.get("content")),
+        "text": message_text(message, write_json),
         "calls": [_call(call) for call in calls] if isinstance(calls, list) else [],
     }
-
-
-def _content(content: JsonValue) -> str:
-    """Text, or the texts of its parts, other parts as JSON."""
-    if content is None:
-        return ""
-    parts = content if isinstance(content, list) else [content]
-    return "\n".join(
-        part["text"] if isinstance(part, dict) and isinstance(part.get("text"), str) else _text(part)  # type: ignore[misc]  # just asked
-        for part in parts
-    )
 
 
 def _call(call: object) -> ShownCall:

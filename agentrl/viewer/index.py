@@ -42,17 +42,19 @@ class Snapshot:
         version: another one says other rows.
         parts: in the order of the rows: the newest step first.
         num_files: that there are; those read so far are `parts`.
+        trouble: why files cannot be looked for, if so.
     """
 
     version: int
     parts: Sequence[Part]
     table: pa.Table
     num_files: int
+    trouble: str = ""
 
     @property
     def problems(self) -> list[str]:
-        """A line for each file that cannot be read."""
-        return [part.problem for part in self.parts if part.problem]
+        """A line for each file that cannot be read, and for what else is wrong."""
+        return [line for line in (self.trouble, *(part.problem for part in self.parts)) if line]
 
 
 class Index:
@@ -67,6 +69,7 @@ class Index:
         self._parts: dict[Path, Part] = {}
         self._num_files = 0
         self._version = 0
+        self._trouble = ""
         self._changed = Condition(Lock())
         self._ended = Event()
         self._snapshot = Snapshot(0, [], SUMMARY.empty_table(), 0)
@@ -104,12 +107,25 @@ class Index:
         parts = sorted(self._parts.values(), key=lambda part: (-part.step, part.split))
         tables = [SUMMARY.empty_table(), *(part.rows for part in parts)]
         table = pa.concat_tables(tables, promote_options="default").combine_chunks()
-        return Snapshot(self._version, parts, table, self._num_files)
+        return Snapshot(self._version, parts, table, self._num_files, self._trouble)
 
     def _keep_up(self) -> None:
         while not self._ended.is_set():
-            self._look()
+            try:
+                self._look()
+                self._say("")
+            except (
+                Exception
+            ) as error:  # whatever it was: the page would stand still without a word
+                self._say(_line(error))
             self._ended.wait(LOOKS_EVERY_S)
+
+    def _say(self, trouble: str) -> None:
+        with self._changed:
+            if trouble != self._trouble:
+                self._trouble = trouble
+                self._version += 1
+                self._changed.notify_all()
 
     def _look(self) -> None:
         found = self._found()
@@ -156,6 +172,13 @@ def stamp_of(path: Path) -> Stamp | None:
 def _read(part: Part) -> Part:
     try:
         rows = summarize(part.path, part.split)
-    except (AgentRLError, OSError) as error:
-        return Part(part.path, part.split, part.step, part.stamp, problem=" ".join(str(error).split()))
+    except Exception as error:  # our own mistake too is said beside the file, and the others are read
+        line = _line(error)
+        problem = line if str(part.path) in line else f"{part.path}: {line}"
+        return Part(part.path, part.split, part.step, part.stamp, problem=problem)
     return Part(part.path, part.split, part.step, part.stamp, rows)
+
+
+def _line(error: Exception) -> str:
+    kind = "" if isinstance(error, AgentRLError | OSError) else f"{type(error).__name__}: "
+    return f"{kind}{' '.join(str(error).split())}"

@@ -8,6 +8,7 @@ from threading import Lock
 
 from agentrl.errors import AgentRLError, DataError
 from agentrl.store import StoredRollout, TrajectoryStore
+from agentrl.store.schema import CONFIG, VOCABULARY
 from agentrl.telemetry.jsonl import METRICS_FILE
 from agentrl.viewer.curves import Curves
 from agentrl.viewer.index import Index
@@ -15,6 +16,9 @@ from agentrl.viewer.search import Search
 from agentrl.viewer.tokens import TokenTexts, open_tokens, tokenizer_file
 
 TRAJECTORIES = "trajectories"
+MAX_SEARCHES = 4
+"""Of one run at a time: as many tabs may search it, and what was typed before is found again at once."""
+
 _MARKS = (METRICS_FILE, "config.yaml", TRAJECTORIES, ".lock")
 """What makes a folder a run's, also before its first step."""
 
@@ -35,11 +39,11 @@ class ViewedRun:
         self.name = where
         self._folder = _checked(Path(where))
         self._override = tokenizer and str(tokenizer_file(tokenizer))
-        self._tokens: TokenTexts | None = None
+        self._tokens: dict[tuple[str | None, ...], TokenTexts] = {}
         self._lock = Lock()
-        self._search: Search | None = None
+        self._searches: dict[str, Search] = {}
         self.curves = Curves(self._folder)
-        self.index = Index(lambda: split_folders(self._folder))
+        self.index = Index(self._split_folders)
 
     def rollout(self, split: str, step: int, uid: str, number: int) -> tuple[StoredRollout, TokenTexts]:
         """One rollout, and the texts of its tokens.
@@ -52,17 +56,29 @@ class ViewedRun:
             raise DataError(f"'{self.name}' has no rollouts of '{split}'")
         store = TrajectoryStore(folder)
         stored = store.rollout(step, uid, number)
-        with self._lock:
-            if self._tokens is None:
-                self._tokens = self._open_tokens(store.provenance(step))
-            return stored, self._tokens
+        return stored, self._tokens_of(store.provenance(step))
 
     def search(self, text: str) -> Search:
-        """The search for `text`: the one under way, or a new one in its place."""
+        """The search for `text`: the one under way, or a new one in the place of the one longest not asked about."""
         with self._lock:
-            if self._search is None or self._search.text != text:
-                self._search = Search(text, self.index)
-            return self._search
+            search = self._searches.pop(text, None) or Search(text, self.index)
+            self._searches[text] = search
+            if len(self._searches) > MAX_SEARCHES:
+                del self._searches[next(iter(self._searches))]
+            return search
+
+    def _split_folders(self) -> dict[str, Path]:
+        if not self._folder.is_dir():
+            raise DataError(f"there is no folder '{self.name}' any more")
+        return split_folders(self._folder)
+
+    def _tokens_of(self, provenance: Mapping[str, str]) -> TokenTexts:
+        """Steps of one vocabulary, made by one configuration, share a tokenizer; others have their own."""
+        key = provenance.get(VOCABULARY), provenance.get(CONFIG)
+        with self._lock:
+            if key not in self._tokens:
+                self._tokens[key] = self._open_tokens(provenance)
+            return self._tokens[key]
 
     def _open_tokens(self, provenance: Mapping[str, str]) -> TokenTexts:
         try:

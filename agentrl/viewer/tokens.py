@@ -10,10 +10,9 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from agentrl.errors import ConfigError
+from agentrl.store.schema import CONFIG, VOCABULARY
 
 TOKENIZER_FILE = "tokenizer.json"
-VOCABULARY, CONFIG = "tokenizer_sha256", "config"
-"""Keys of `trainer.provenance`, which brings torch with it: seconds, for a page that needs none of it."""
 
 _BROKEN = "\N{REPLACEMENT CHARACTER}"
 _LONGEST_CHARACTER = 4

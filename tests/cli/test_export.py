@@ -44,7 +44,7 @@ def checkpoint(base: Path, path: Path, lora_rank: int = 0) -> torch.Tensor:
             value.add_(torch.randn(value.shape) * 0.1)
     path.parent.mkdir(parents=True, exist_ok=True)
     save_checkpoint(path, model, load_tokenizer(config), {"optimizer": {}, "random": {}})
-    (path / "run_state.json").write_text("{}")
+    (path / "run_state.json").write_text('{"step": 3, "position": 6}')
     return logits(model)
 
 
@@ -93,6 +93,18 @@ def test_a_small_update_of_a_bfloat16_base_is_kept(base: Path, tmp_path: Path, c
     policy = load_model(ModelConfig(path=str(tmp_path / "step"), dtype="float32"), torch.device("cpu"))
     torch.testing.assert_close(logits(exported), logits(policy), rtol=0, atol=1e-5)
     assert (logits(half).float() - logits(policy)).abs().max() > 1e-4
+
+
+def test_of_a_run_the_newest_whole_checkpoint_is_taken(base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    checkpoint(base, tmp_path / "run/checkpoints/step-9")
+    expected = checkpoint(base, tmp_path / "run/checkpoints/step-10")
+    shutil.copytree(tmp_path / "run/checkpoints/step-9", tmp_path / "run/checkpoints/step-11")
+    (tmp_path / "run/checkpoints/step-11/run_state.json").write_text('{"step":')  # cut off
+    (tmp_path / "run/checkpoints/latest").symlink_to("step-9")  # as a kill between the two leaves it
+    assert main(["export", str(tmp_path / "run"), str(tmp_path / "new")]) == 0
+    assert "checkpoints/step-10 to" in capsys.readouterr().out
+    exported = AutoModelForCausalLM.from_pretrained(tmp_path / "new")
+    torch.testing.assert_close(logits(exported), expected, rtol=0, atol=1e-5)
 
 
 def test_a_folder_may_exist_if_it_is_empty(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

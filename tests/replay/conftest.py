@@ -1,8 +1,9 @@
-"""One small run for all tests of replay; who alters it copies it."""
+"""One small run for all tests of replay; who alters it copies it, and that is checked."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,5 +13,12 @@ sys.path.append(str(Path(__file__).parents[1] / "trainer"))  # whose builders te
 
 
 @pytest.fixture(scope="session")
-def saved_run(task_folder, tmp_path_factory) -> Path:
-    return make_run(tmp_path_factory.mktemp("replayed"), task_folder)
+def saved_run(task_folder, tmp_path_factory) -> Iterator[Path]:
+    run = make_run(tmp_path_factory.mktemp("replayed"), task_folder)
+    before = contents(run.parent)
+    yield run
+    assert contents(run.parent) == before
+
+
+def contents(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc"}

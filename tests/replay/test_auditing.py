@@ -53,7 +53,8 @@ def test_one_altered_value_ends_with_status_1_and_its_place(saved_run, tmp_path,
 def test_a_reward_given_now_is_held_against_the_saved_scores(saved_run, tmp_path, capsys):
     (tmp_path / "reward.py").write_text("def constant(solution_str):\n    return 0.123\n")
     rescored = ["rescore", "audit", "--reward"]
-    *_, result = values_of(capsys, saved_run, *rescored, f"{saved_run.parent}/reward.py:compute_score")
+    own = shutil.copy(saved_run.parent / "reward.py", tmp_path / "own.py")
+    *_, result = values_of(capsys, saved_run, *rescored, f"{own}:compute_score")
     assert result["values"]["rescored"]["status"] == "passed"
     assert main(["replay", str(saved_run), *rescored, f"{tmp_path}/reward.py:constant"]) == 1
     assert "rescored" in capsys.readouterr().out

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from replayed_runs import rewritten, with_config
 
 from agentrl.errors import ConfigError, DataError
 from agentrl.replay.base import Options, Replay, Result
@@ -183,12 +185,40 @@ def test_a_kept_threshold_is_gone_by(tmp_path):
     assert side(compared(a, b))["success (pass@1)"]["a"]["value"] == 1.0
 
 
-def test_both_sides_are_scored_anew(saved_run, tmp_path):
+def test_each_side_has_the_threshold_it_was_made_with(tmp_path):
+    kept = [json.dumps({"reward": {"success_threshold": threshold}}) for threshold in (0.25, 0.5)]
+    a, b = (keep(tmp_path / name, [scores(0, 0.3)], config=config) for name, config in zip("ab", kept, strict=True))
+    result = compared(a, b)
+    success = side(result)["success (pass@1)"]
+    assert (success["a"]["value"], success["b"]["value"]) == (1.0, 0.0)
+    assert result.values["success_thresholds"] == {"a": 0.25, "b": 0.5}
+    assert result.tables[1].note.startswith("Success: a score of 0.25 or more in A, of 0.5 or more in B.")
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_both_sides_are_scored_anew(saved_run, tmp_path, before):
     (tmp_path / "reward.py").write_text("def constant(solution_str):\n    return 0.1375\n")
-    replay = Replay(
-        open_saved(str(saved_run)), Options(other=str(saved_run), rewards=[f"{tmp_path}/reward.py:constant"])
-    )
-    assert compare(replay).values["scores"][0]["a"] != 0.1375  # what was saved
-    rescore(replay)
-    (line,) = compare(replay).values["scores"]
+    name = f"{tmp_path}/reward.py:constant"
+    replay = Replay(open_saved(str(saved_run)), Options(other=f"{saved_run}@2", rewards=[name]))
+    if before:
+        rescore(replay)
+    result = compare(replay)
+    (line,) = result.values["scores"]
     assert (line["a"], line["b"], line["same"]) == (0.1375, 0.1375, line["tasks"])
+    assert result.values["rewards"] == [name]
+    assert f"Both are scored anew, by {name}." in result.tables[0].note
+    assert list(replay.scores) == [name] * before  # the modes after it go by what they did
+
+
+def test_the_other_side_is_scored_by_the_same_reward_though_its_own_is_another(saved_run, tmp_path):
+    sides = [
+        str(rewritten(saved_run, tmp_path / name, provenance=with_config(reward={"name": name})))
+        for name in ("exact_match", "gsm8k")
+    ]
+    for side in sides:
+        shutil.copytree(saved_run / "checkpoints", f"{side}/checkpoints", symlinks=True)
+    replay = Replay(open_saved(sides[0]), Options(other=sides[1]))
+    rescore(replay)
+    result = compare(replay)
+    assert result.values["rewards"] == ["exact_match"]
+    assert result.values["scores"][0]["same"] == result.values["tasks"]["matched"]

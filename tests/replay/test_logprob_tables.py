@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from agentrl.replay.logprob_tables import reward_table, rewards_by_step
+from agentrl.replay.logprobs import reward_table, rewards_by_step
 from agentrl.replay.off_policy import Episode, off_policy
 
 NEAR = off_policy([Episode(task, 0.1 * math.sin(task), float(task % 2)) for task in range(40)])

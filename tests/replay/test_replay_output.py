@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
@@ -64,6 +64,7 @@ estimates = st.builds(lambda value: Estimate(value, value - 1, value + 1, 3), st
 cells = st.one_of(st.none(), st.integers(-(10**6), 10**6), st.floats(), estimates, words)
 
 
+@example([[None] * 6 + [Estimate(9999.0, 9998.0, 10000.0, 3)]])
 @given(
     st.integers(1, 9).flatmap(
         lambda width: st.lists(st.lists(cells, min_size=width, max_size=width), min_size=1, max_size=4)
@@ -78,6 +79,12 @@ def test_no_line_is_wider_than_the_terminal_and_nothing_is_lost(rows):
         for cell in row:
             if not isinstance(cell, str):
                 assert "".join(cell_text(cell).split()) in shown
+
+
+def test_sentences_share_what_numbers_leave():
+    row = [Estimate(9999.0, 9998.0, 10000.0, 3), "of twenty-five characters", "of many more words " * 9]
+    lines = printed(result(Table("t", ["n", "a", "b"], [row]))).splitlines()
+    assert lines[6].rstrip() == "9,999 [9,998, 10,000]  of twenty-five characters  of many more words of many"
 
 
 def test_a_table_that_is_too_wide_is_read_row_by_row():
@@ -128,7 +135,7 @@ class Page(HTMLParser):
         self.text += data
 
 
-@settings(max_examples=50)
+@settings(max_examples=25)
 @given(st.text())
 def test_whatever_is_on_a_page_stays_text(text):
     plain, hostile = (

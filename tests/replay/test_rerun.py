@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from babbling import FORMAT, LOOP, train
+from babbling import FORMAT, LOOP, ended, train
 from replayed_runs import refused, replayed, rewritten, with_config
 
 from agentrl.store import TrajectoryStore
@@ -109,6 +109,22 @@ def test_each_rollout_is_gone_on_with_n_times(saved_run, tmp_path, capsys):
     values = result["values"]
     assert len(values["rollouts"]) == len(reached)
     assert sum(values["left_out"].values()) == len(saved) - len(reached)
+
+
+@pytest.mark.parametrize(("said", "live"), [((), True), (("--unrecorded", "error"), False)])
+def test_named_tools_run_live_unless_it_is_said_otherwise(babbled, tmp_path, capsys, said, live):
+    file = tmp_path / "tools.py"
+    file.write_text(
+        "from agentrl.tools.function import tool\n"
+        "from babbling import blocks, waits\n"
+        "blocks, waits = tool(blocks), tool(waits)\n"
+    )
+    tools = f"rollout.multi_turn.function_tool_path={file}"
+    ended.clear()
+    words = [f"{babbled}/run@1", "from-turn", 0, tools, *code(babbled), "--out", tmp_path, *said]
+    (result,) = replayed(capsys, *words)["results"]
+    assert sum(len(each["unrecorded"]) for each in result["values"]["rollouts"]) > 0
+    assert bool(ended) == live
 
 
 def test_code_that_a_run_names_is_asked_for_by_name(babbled, saved_run, capsys):

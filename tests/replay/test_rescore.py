@@ -63,16 +63,15 @@ def rewards(tmp_path: Path) -> Path:
     return file
 
 
-def test_the_run_s_own_reward_is_shown_what_training_showed_it(saved_run, capsys):
-    file, shown = saved_run.parent / "reward.py", saved_run.parent / "shown.jsonl"
+def test_the_run_s_own_reward_is_shown_what_training_showed_it(saved_run, capsys, tmp_path):
+    file = shutil.copy(saved_run.parent / "reward.py", tmp_path)
     results = [
         replayed(capsys, saved_run, "--split", split, "rescore", "--reward", f"{file}:compute_score")["results"][0]
         for split in ("train", "val")
     ]
     in_training = (saved_run.parent / "shown_in_training.jsonl").read_text().splitlines()
-    assert sorted(shown.read_text().splitlines()) == sorted(in_training)
+    assert sorted((tmp_path / "shown.jsonl").read_text().splitlines()) == sorted(in_training)
     assert len(in_training) == 2 * 16 + 2 * 4
-    shown.unlink()
     for result, num in zip(results, (32, 8), strict=True):
         own = result["values"]["rewards"][f"{file}:compute_score"]
         assert own["share_same"] == 1
@@ -176,7 +175,7 @@ def test_a_built_in_reward_goes_by_its_name(saved_run, capsys):
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        ([], "rescore needs --reward file.py:function, or auto or exact_match or gsm8k (the run had "),
+        ([], "a reward is needed: --reward file.py:function, or auto or exact_match or gsm8k (the run had "),
         (["--reward", "exact_match", "--reward", "exact_match"], "--reward exact_match is given twice"),
         (["--reward", "exact_mach"], "unknown reward 'exact_mach': did you mean 'exact_match'?"),
         (["--reward", "reward.py"], "'reward.py' names a file and nothing in it"),
@@ -192,12 +191,23 @@ def test_code_that_the_run_names_is_never_run(saved_run, capsys, tmp_path, monke
     monkeypatch.syspath_prepend(tmp_path)
     dotted = rewritten(saved_run, tmp_path / "run", provenance=with_config(reward={"name": "named_by_the_run:reward"}))
     shutil.copytree(saved_run / "checkpoints", dotted / "checkpoints", symlinks=True)
-    assert refused(capsys, dotted, "rescore").startswith("rescore needs --reward")
-    (saved_run.parent / "reward.py").rename(saved_run.parent / "gone.py")
-    try:
-        replayed(capsys, saved_run, "rescore", "--reward", "exact_match")
-    finally:
-        (saved_run.parent / "gone.py").rename(saved_run.parent / "reward.py")
+    assert refused(capsys, dotted, "rescore").startswith("a reward is needed: --reward")
+    custom = {"custom_reward_function": {"path": f"{tmp_path}/named_by_the_run.py"}}
+    own = rewritten(saved_run, tmp_path / "own", provenance=with_config(reward=custom))
+    shutil.copytree(saved_run / "checkpoints", own / "checkpoints", symlinks=True)
+    assert "named_by_the_run.py:" in refused(capsys, own, "rescore")
+    replayed(capsys, own, "rescore", "--reward", "exact_match")
+
+
+@pytest.mark.parametrize("mode", ["rescore", "tools"])
+def test_a_run_without_a_reward_says_what_to_give(saved_run, capsys, tmp_path, mode):
+    own = rewritten(saved_run, tmp_path, provenance=with_config(reward={"name": "none"}))
+    line = refused(capsys, own, mode, f"model.path={saved_run.parent}/model")
+    assert line.startswith(
+        "a reward is needed: --reward file.py:function, or auto or exact_match or gsm8k (the run had"
+    )
+    assert line.endswith("none, reward.name=none)")
+    refused(capsys, own, mode, f"model.path={saved_run.parent}/model", "reward.name=none")
 
 
 def test_a_run_scored_by_a_built_in_reward_is_scored_by_it_again(saved_run, capsys, tmp_path):

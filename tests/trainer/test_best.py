@@ -18,7 +18,7 @@ from agentrl.trainer.profiling import StepProfiler
 from agentrl.trainer.progress import Checkpoints, open_checkpoints
 from agentrl.trainer.records import Records
 from agentrl.trainer.source import StoredSource
-from agentrl.trainer.val_metrics import check_metric, metric_value
+from agentrl.trainer.validator import check_metric, metric_value
 
 NAME = "val/success"
 

@@ -210,6 +210,9 @@ def test_a_run_that_went_back_ends_as_it_did_before(task_folder, whole, tmp_path
 def test_a_run_that_another_s_step_starts_goes_the_same_way(task_folder, whole, tmp_path):
     assert train(task_folder, tmp_path / "new", *back_to(whole, 3)) == 0
     assert rows(tmp_path / "new") == [4]
+    said = json.loads((tmp_path / "new/environment.json").read_text())["reproducible"]
+    assert said == json.loads((whole / "environment.json").read_text())["reproducible"]
+    assert said["promised"]
     for name in ("model.safetensors", "trainer_state/state.pt"):
         assert not list(compare(name, *(run / "checkpoints/step-4" / name for run in (whole, tmp_path / "new"))))
 

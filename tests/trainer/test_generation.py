@@ -17,7 +17,7 @@ from transformers import AutoTokenizer
 
 from agentrl.cli.main import main
 from agentrl.store import TrajectoryStore
-from agentrl.trainer.rollout_progress import PlainProgress, rollout_progress
+from agentrl.trainer.rollout_bar import PlainProgress, rollout_progress
 from agentrl.trajectory import Rollout, Stop
 
 SCRIPT = """
@@ -86,6 +86,7 @@ def test_every_row_comes_once_in_order_and_the_last_file_holds_what_is_left(task
     assert "rollouts 20/20" in out
     assert "20 rollouts of 10 tasks: run/trajectories/train" in out
     assert "step 1" not in out
+    assert json.loads(Path("run/environment.json").read_text())["reproducible"]["promised"]
     assert main(scripted(task_folder)) == 0
     assert "already finished at step 3" in capsys.readouterr().out
 

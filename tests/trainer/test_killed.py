@@ -12,9 +12,9 @@ import pytest
 from same_run import differences
 
 RUNS = Path(__file__).parent / "killed_runs.py"
-FAST = ["plain:update=8,cut_rollouts=1", "plain:renamed=2", "plain:metrics=4"]
+FAST = ["plain:update=8,cut_rollouts=1", "plain:renamed=2,metrics=2"]
 """Between two mini-batches and again while the resumed run cuts its records; between the rename of a checkpoint and the
-link; in the middle of a line."""
+link, and again in the middle of a line."""
 NAMED = [
     "rollout=15",
     "tool=9",

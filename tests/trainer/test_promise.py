@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -11,10 +13,12 @@ from agentrl.config import validate_config
 from agentrl.task import Task
 from agentrl.trainer.environment import repeats_told, why_not
 from agentrl.trainer.promise import MOST_ENDED, Promise
+from agentrl.trainer.record_parts import open_promise
 from agentrl.trajectory import Group, Outcome, Rollout, Stop, ToolCall
 
 
 def config(folder, **rollout):
+    folder.mkdir(exist_ok=True)
     threads = rollout.pop("num_threads", 1)
     return validate_config(
         {
@@ -131,3 +135,49 @@ def test_a_run_that_kept_nothing_promises_nothing_when_it_goes_on(tmp_path, caps
     assert "environment.json was not there" in capsys.readouterr().out
     promise.watch(5, "train", [group()])
     assert not kept(tmp_path)["reproducible"]["promised"]
+
+
+def test_what_another_run_s_step_starts_is_compared_with_that_run(tmp_path, capsys):
+    before = Promise(config(tmp_path / "one"), live=True)
+    before.begin(-1)
+    before.watch(2, "train", [group("b", Rollout([], Stop.DEADLINE))])
+    Promise(config(tmp_path / "one"), live=True).begin(2)
+    capsys.readouterr()
+    started = {step: Promise(config(tmp_path / f"new-{step}"), live=True, before=tmp_path / "one") for step in (1, 2)}
+    started[1].begin(1)
+    assert capsys.readouterr().out == "repeats bit for bit\n"
+    started[1].watch(2, "train", [group()])
+    assert kept(tmp_path / "new-1")["reproducible"]["promised"]
+    started[2].begin(2)
+    assert capsys.readouterr().out.endswith("rollout.multi_turn.rollout_timeout_s ended a rollout (step 2, b)\n")
+    edited = kept(tmp_path / "one") | {"cpu": "an abacus"}
+    (tmp_path / "one/environment.json").write_text(json.dumps(edited))
+    Promise(config(tmp_path / "new-3"), live=True, before=tmp_path / "one").begin(1)
+    assert "changed: cpu was an abacus and is now " in capsys.readouterr().out
+    assert kept(tmp_path / "one") == edited
+
+
+def test_steps_done_under_settings_that_promise_nothing_are_remembered(tmp_path, capsys):
+    promise = Promise(config(tmp_path, deterministic=False), live=True)
+    promise.begin(-1)
+    promise.watch(1, "train", [group()])
+    capsys.readouterr()
+    Promise(config(tmp_path), live=True).begin(1)
+    assert capsys.readouterr().out == "not promised to repeat bit for bit: rollout.deterministic=false\n"
+
+
+def test_a_conversation_that_the_engine_forgot_ends_the_promise(tmp_path, capsys):
+    evicted = [0.0, 0.0, 2.0, 2.0]
+    for deterministic in (True, False):
+        folder, counter = tmp_path / str(deterministic), iter(evicted)
+        engine = SimpleNamespace(metrics=lambda it=counter: {"evicted_sessions": next(it)})
+        rolling: Any = SimpleNamespace(engine=engine)  # all of it that is looked at
+        promise = open_promise(config(folder, deterministic=deterministic), rolling)
+        promise.begin(-1)
+        for step in range(1, len(evicted)):
+            promise.watch(step, "train", [group()])
+    told = [line for line in capsys.readouterr().out.splitlines() if "no longer" in line]
+    what = "rollout.max_num_seqs made the engine forget a conversation"
+    assert told == [f"no longer promised to repeat bit for bit: {what} (step 2), and 1 more such"]
+    assert kept(tmp_path / "True")["reproducible"]["ended_by"] == [{"step": 2, "split": "train", "what": what}] * 2
+    assert kept(tmp_path / "False")["reproducible"]["ended_by"] == []  # it may forget, and never promised

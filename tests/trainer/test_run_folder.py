@@ -214,6 +214,14 @@ def test_a_checkpoint_of_verl_s_own_is_told_from_ours(begun, tmp_path):
         check_folder(back_to(begun, tmp_path / "theirs/global_step_3"))
 
 
+def test_another_run_whose_checkpoints_lie_on_another_disk_is_found(begun, capsys):
+    (begun / "checkpoints").rename(begun / "disk")
+    (begun / "checkpoints").symlink_to("disk")
+    for name in ("checkpoints/step-3", "checkpoints/latest"):
+        check_folder(back_to(begun / "new", begun / name, rollout__n=4))
+        assert capsys.readouterr().out.endswith("\nchanged: rollout.n was 1 and is now 4\n")
+
+
 def test_another_run_s_step_starts_a_run_that_has_none(begun, capsys):
     start, new = begun / "checkpoints/step-3", begun / "new"
     check_folder(back_to(new, start, rollout__n=4))

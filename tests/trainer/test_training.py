@@ -118,6 +118,9 @@ def test_evaluation_is_of_the_weights_it_is_given(task_folder, tmp_path):
     figures = json.loads((tmp_path / "eval.json").read_text())
     assert figures["val/num_tasks"] == 8
     assert figures["val/success"] == 0.0  # random weights
+    environment = json.loads((tmp_path / "environment.json").read_text())
+    assert environment["devices"].keys() == {"rollout"}
+    assert environment["reproducible"]["promised"]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import cast
 from pydantic import JsonValue
 
 from agentrl.data.fields import FieldError, read_messages
-from agentrl.messages import Message, MessageToolCall
+from agentrl.messages import Message, MessageToolCall, message_text
 from agentrl.store.text import write_json
 from agentrl.trajectory import Outcome, ToolCall
 
@@ -54,20 +54,11 @@ def tool_calls_of(messages: Sequence[Message], trajectory: int) -> Iterator[Tool
             yield ToolCall(
                 function["name"],
                 arguments if isinstance(arguments, str) else write_json(arguments),
-                "" if answer is None else text_of(answer.get("content")),
+                "" if answer is None else message_text(answer, write_json),
                 Outcome.ABORTED if answer is None else Outcome.OK,
                 turn=turn,
                 trajectory=trajectory,
             )
-
-
-def text_of(content: JsonValue) -> str:
-    """The text of a message's content: of its parts, where it has some."""
-    if content is None or isinstance(content, str):
-        return content or ""
-    parts = content if isinstance(content, list) else [content]
-    texts = [part.get("text") if isinstance(part, dict) else part for part in parts]
-    return "".join(text if isinstance(text, str) else write_json(text) for text in texts)
 
 
 def _answer(call: MessageToolCall, number: int, answers: Sequence[Message]) -> Message | None:

@@ -2,7 +2,7 @@
 
 export async function ask(path, words = {}, signal = undefined) {
   const answer = await fetch(`api/${path}?${query(words)}`, {signal});
-  const value = await answer.json();
+  const value = await answer.json().catch(() => ({}));
   if (!answer.ok) throw new Error(value.error ?? `the server answered ${answer.status}`);
   return value;
 }

@@ -18,7 +18,7 @@ export const siblings = {mount: async (root, words) => {
     question(rollouts[0]),
     columns(rollouts, reference, rollouts.map((rollout, at) => el("header.attempt", {},
       el("a", {href: rolloutLink(rows[at], words.run)}, `#${rollout.number}`), facts(rollout),
-      el("button", {type: "button", "aria-pressed": String(at === reference), onclick: () => { reference = at; draw(); }}, "reference"))))));
+      el("button", {type: "button", id: `reference-${at}`, "aria-pressed": String(at === reference), onclick: () => { reference = at; draw(); }}, "reference"))))));
   draw();
   return {};
 }};
@@ -30,8 +30,11 @@ export const task = {mount: async (root, words, context) => {
   const rows = found.map((answer) => answer.rows);
   // two runs: the newest of each; one run: its oldest and its newest
   const chosen = [words.left ?? (runs[0] === runs[1] ? rows[0].length - 1 : 0), words.right ?? 0].map(Number);
+  let turn = 0;
   const draw = async () => {
+    const own = ++turn;
     const rollouts = await Promise.all(rows.map((side, at) => side[chosen[at]] && fetched(side[chosen[at]], runs[at])));
+    if (own !== turn) return; // another was chosen meanwhile
     const there = rollouts.filter(Boolean);
     fill(root, el("section.beside", {},
       el(".title", {}, el("h1", {}, `Row ${words.index}`, el("span.soft", {}, ` of ${short(words.source ?? "")}`)), el("span.soft", {}, "The first token that differs is framed.")),
@@ -39,10 +42,10 @@ export const task = {mount: async (root, words, context) => {
       columns(rollouts, 0, rows.map((side, at) => picker(side, at)))));
   };
   const picker = (side, at) => {
-    const select = el("select", {"aria-label": `rollout ${at}`, onchange: () => {
+    const select = el("select", {"aria-label": at ? "rollout on the right" : "rollout on the left", id: `rollout-${at}`, onchange: () => {
       chosen[at] = Number(select.value);
       history.replaceState(null, "", link("task", {...words, left: String(chosen[0]), right: String(chosen[1])}));
-      draw();
+      draw().catch((error) => fill(root, el("p.problem", {role: "alert"}, error.message)));
     }}, side.map((row, place) => el("option", {value: String(place)}, `step ${row.step}, ${row.split}, #${row.number}, reward ${number(row.reward)}`)));
     select.value = String(chosen[at]);
     return el("header.attempt", {}, el(`i.swatch.s${context.runs.length > 1 ? at : 0}`), el("bdi", {}, context.runs[runs[at]]?.name ?? ""),

@@ -51,7 +51,13 @@ export function add(node, children) {
   }
 }
 
-export const fill = (node, ...children) => { node.replaceChildren(); add(node, children); };
+/** Other children. Who stands on one by keyboard stands on the new one of the same id. */
+export function fill(node, ...children) {
+  const focused = node.contains(document.activeElement) && document.activeElement.id;
+  node.replaceChildren();
+  add(node, children);
+  if (focused) document.getElementById(focused)?.focus({preventScroll: true});
+}
 
 /** Long text cut, with a button that shows the rest. */
 export function cut(text, limit = 1500) {

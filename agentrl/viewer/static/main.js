@@ -1,7 +1,7 @@
 // The frame: which page is shown, what is new in the runs, and what is wrong with them.
 
 import {link, place, watch} from "./api.js";
-import {el, fill} from "./dom.js";
+import {el, fill, visibleText} from "./dom.js";
 import * as curves from "./curves.js";
 import * as rollout from "./rollout.js";
 import * as rollouts from "./rollouts.js";
@@ -11,36 +11,40 @@ const POLL_MS = 1000, PAGES = {curves, rollouts, rollout, siblings, task};
 const top = document.getElementById("top"), banners = document.getElementById("banners");
 const root = document.getElementById("page"), poll = watch();
 const context = {runs: [], root};
-let shown = null, page = null, gone = false;
+let shown = null, page = null, gone = false, turn = 0;
 
+/** Each page has a holder of its own: one that was left before its answers came draws where nobody looks. */
 async function show() {
   const [name, words] = place();
   const wanted = PAGES[name] ? name : "rollouts";
   header(wanted, words);
   if (shown === wanted && page?.change) return page.change(words);
+  const own = ++turn, holder = el(".holder", {}, el("p.empty.wait", {role: "status"}, "reading…"));
   page?.close?.();
+  page = null;
   shown = wanted;
   document.getElementById("hover").hidden = true;
   document.body.dataset.page = wanted;
+  fill(root, holder);
   root.scrollTop = 0;
-  try {
-    page = await PAGES[wanted].mount(root, words, context);
-  } catch (error) {
-    page = null;
-    fill(root, el("p.problem", {}, error.message));
-  }
+  if (own > 1) root.focus();
+  const made = await PAGES[wanted].mount(holder, words, context)
+    .catch((error) => fill(holder, el("p.problem", {role: "alert"}, error.message)));
+  if (own === turn) page = made;
+  else made?.close?.();
 }
 
 function header(wanted, words) {
+  document.title = visibleText([words.at_uid ?? words.uid, wanted, "agentrl view"].filter(Boolean).join(" · "));
   const tab = (name, text) =>
-    el("a.tab", {href: link(name, words.run ? {run: words.run} : {}), "aria-current": name === wanted ? "page" : null}, text);
+    el("a.tab", {id: `tab-${name}`, href: link(name, words.run ? {run: words.run} : {}), "aria-current": name === wanted ? "page" : null}, text);
   fill(top,
     el("strong", {}, "agentrl"),
     el("nav", {}, tab("curves", "Curves"), tab("rollouts", "Rollouts")),
     el("span.runs", {}, context.runs.map((run, at) =>
       el("span.run", {title: run.name}, el(`i.swatch.s${at}`), el("bdi", {}, run.name)))),
     el("span.progress", {}, progress()),
-    el("button.theme", {type: "button", title: "light or dark", onclick: theme}, "◐"));
+    el("button.theme", {type: "button", id: "theme", title: "light or dark", "aria-label": "light or dark", onclick: theme}, "◐"));
 }
 
 function progress() {
@@ -71,13 +75,12 @@ async function look() {
     const runs = await poll();
     const back = gone;
     gone = false;
-    if (runs) {
-      context.runs = runs;
-      const [name, words] = place();
-      header(PAGES[name] ? name : "rollouts", words);
-      await page?.refresh?.(runs);
-    }
+    if (runs) context.runs = runs;
     if (runs || back) tell();
+    if (runs) {
+      header(shown ?? "rollouts", place()[1]);
+      await page?.refresh?.(runs).catch(() => {}); // what is shown stays; what is wrong with its files is told above
+    }
   } catch {
     gone = true;
     tell();

@@ -17,23 +17,28 @@ class Page {
   constructor(root, context) {
     this.root = root;
     this.context = context;
+    this.turn = 0; // what was asked for before is not drawn under a newer address
     this.keys = (event) => this.key(event);
     addEventListener("keydown", this.keys);
   }
 
-  close() { removeEventListener("keydown", this.keys); }
+  close() {
+    this.turn = -1;
+    removeEventListener("keydown", this.keys);
+  }
 
   async change(words) {
+    const turn = ++this.turn;
     this.words = words;
-    try {
-      this.rollout = await ask("rollout", reference(words));
-    } catch (error) {
-      fill(this.root, el("p.problem", {}, error.message));
-      return;
-    }
-    this.scale = measure([this.rollout]);
+    this.way = null;
+    this.focused = document.activeElement?.id;
+    const [rollout, problem] = await ask("rollout", reference(words)).then((found) => [found], (error) => [null, error.message]);
+    if (turn !== this.turn) return;
+    if (problem) return fill(this.root, el("p.problem", {role: "alert"}, problem));
+    this.rollout = rollout;
+    this.scale = measure([rollout]);
     this.show();
-    this.beside();
+    this.beside(turn);
   }
 
   get hasTokens() { return this.rollout.trajectories.some((trajectory) => trajectory.segments.length); }
@@ -67,14 +72,14 @@ class Page {
       this.paging);
   }
 
-  async beside() {
-    this.way = null;
-    const own = this.words;
-    const at = {at_split: own.at_split, at_step: own.at_step, at_uid: own.at_uid, at_number: own.at_number};
-    const way = await ask("neighbours", {run: own.run, ...filtersOf(own), ...at});
-    if (own.at_uid !== this.words.at_uid || own.at_number !== this.words.at_number) return;
+  async beside(turn) {
+    const {run, at_split, at_step, at_uid, at_number} = this.words;
+    const asked = ask("neighbours", {run, ...filtersOf(this.words), at_split, at_step, at_uid, at_number});
+    const way = await asked.catch(() => ({position: null})); // then there is only the way back to the table
+    if (turn !== this.turn) return;
     this.way = way;
     this.paths();
+    document.getElementById(this.focused)?.focus({preventScroll: true}); // from one to the next by keyboard
   }
 
   paths() {
@@ -92,7 +97,7 @@ class Page {
   }
 
   switches() {
-    const pressed = (on, changed, text) => el("button", {type: "button", "aria-pressed": String(on), onclick: () => this.say(changed)}, text);
+    const pressed = (on, changed, text) => el("button", {type: "button", id: `say-${text}`, "aria-pressed": String(on), onclick: () => this.say(changed)}, text);
     const authors = [...new Set(this.rollout.trajectories.flatMap((each) => each.segments.map((segment) => segment.author)))];
     return el(".switches", {},
       this.hasTokens && el(".buttons", {role: "group", "aria-label": "view"}, pressed(this.view === "tokens", {view: ""}, "Tokens"),

@@ -31,7 +31,7 @@ class Table {
     this.news = el("button.news", {type: "button", hidden: true, onclick: () => this.up()});
     this.head = el(".head", {role: "row"});
     this.body = el(".rows", {role: "rowgroup"});
-    this.scroller = el(".scroller", {role: "table", tabindex: "0", onscroll: () => this.draw()}, this.head, this.body);
+    this.scroller = el(".scroller", {role: "table", "aria-label": "rollouts", tabindex: "0", onscroll: () => this.draw()}, this.head, this.body);
     this.resized = new ResizeObserver(() => this.draw());
     this.resized.observe(this.scroller);
     fill(root, el("section.rollouts", {}, this.bar.node, el(".under", {}, this.status, this.news), this.scroller));
@@ -113,8 +113,8 @@ class Table {
     const attributes = {role: "columnheader", "aria-sort": direction, title: label, "data-column": name};
     if (name === "outcomes") return el(".cell", attributes, label);
     return el(`.cell.${kind ?? "t"}`, attributes,
-      el("button", {type: "button", onclick: () => this.say({...this.words, sort: next})},
-        label, el("i.arrow", {}, own ? (sort.startsWith("-") ? "↓" : "↑") : "")));
+      el("button", {type: "button", id: `sort-${name}`, onclick: () => this.say({...this.words, sort: next})},
+        label, el("i.arrow", {"aria-hidden": "true"}, own ? (sort.startsWith("-") ? "↓" : "↑") : "")));
   }
 
   draw() {
@@ -125,7 +125,8 @@ class Table {
     const rows = [];
     for (let at = first; at < last; at++) rows.push(this.row(at));
     if (!this.matched) rows.push(el("p.empty", {}, "No rollout is all of this."));
-    this.body.replaceChildren(...rows);
+    fill(this.body, rows);
+    this.scroller.setAttribute("aria-rowcount", String(this.matched + 1));
   }
 
   row(at) {
@@ -137,7 +138,7 @@ class Table {
     }
     const href = rolloutLink(row, this.words.run, filtersOf(this.words));
     const cells = this.shown.map(([name, , , kind]) => el(`.cell.${kind ?? "t"}`, {role: "cell"}, cell(row, name)));
-    return el(row.failed ? "a.row.failed" : "a.row", {role: "row", href, style}, cells);
+    return el(row.failed ? "a.row.failed" : "a.row", {role: "row", id: `row-${at}`, "aria-rowindex": String(at + 2), href, style}, cells);
   }
 
   async fetch(at) {
@@ -182,7 +183,9 @@ function cell(row, name) {
 /** One mark a call; what went wrong is said. */
 function tools(row) {
   const wrong = row.outcomes.map((outcome, at) => [outcome, row.tools[at]]).filter(([outcome]) => outcome !== "ok");
-  const marks = row.outcomes.slice(0, 12).map((outcome, at) =>
-    el(`i.mark.${outcome === "ok" ? "fine" : "bad"}`, {title: `${short(row.tools[at] || "unknown")}: ${outcome}`}));
+  const marks = row.outcomes.slice(0, 12).map((outcome, at) => {
+    const title = `${short(row.tools[at] || "unknown")}: ${outcome}`;
+    return el(`i.mark.${outcome === "ok" ? "fine" : "bad"}`, {title, role: "img", "aria-label": title});
+  });
   return [el("span.marks", {}, marks), wrong.length > 0 && el("span.bad", {}, wrong[0][0])];
 }
