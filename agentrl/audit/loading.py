@@ -31,14 +31,14 @@ def load_speech(
         except Exception:  # a folder that is gone, damaged or foreign fails in a dozen ways
             why = f"no tokenizer can be loaded from '{folder}'"
             continue
-        speech = Speech(tokenizer, variables, _num_model_ids(folders))
+        speech = Speech(tokenizer, variables, num_model_ids(folders))
         if wanted.items() <= speech.hashes().items():
             return speech, ""
         found.append(speech)
     return (found[0], "") if found else (None, why)
 
 
-def _num_model_ids(folders: Sequence[str]) -> int:
+def num_model_ids(folders: Sequence[str]) -> int:
     """What the first model's configuration says; 0 where there is none that can be read."""
     for folder in folders:
         path = Path(folder) / "config.json"

@@ -80,7 +80,8 @@ def _ignored(config: RunConfig) -> Iterator[str]:
     if custom.path is None:
         yield from _unused("reward.custom_reward_function", custom, ("name",), "a 'path' beside it")
     else:
-        yield from _unused("reward", config.reward, ("name",), "a built-in reward: a custom_reward_function is given")
+        need = "'reward.custom_reward_function.path=null': your own function takes its place"
+        yield from _unused("reward", config.reward, ("name",), need)
     if optim.name != "muon":
         yield from _unused("actor.optim", optim, ("muon_lr", "muon_momentum"), "'actor.optim.name=muon'")
     if optim.lr_warmup_steps:

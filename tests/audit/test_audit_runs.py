@@ -14,6 +14,7 @@ from audited_runs import make_run
 
 from agentrl.audit.auditor import Auditor
 from agentrl.audit.base import Ledger
+from agentrl.audit.loading import num_model_ids
 from agentrl.audit.numbers import grpo
 
 REACT = """
@@ -39,9 +40,9 @@ class Twice(AgentLoop):
 """
 
 
-def audited(run: Path, **options) -> Ledger:
+def audited(run: Path, *, whole: bool = False, **options) -> Ledger:
     files = sorted((run / "trajectories").rglob("*.parquet"))
-    return Auditor(folder=run, **options).audit(files)
+    return Auditor(folder=run, **options).audit(files, whole=whole)
 
 
 def broken(ledger: Ledger) -> set[str]:
@@ -77,6 +78,45 @@ def test_tool_text_in_the_scored_text_is_what_was_configured(tmp_path, task_fold
     run = short(tmp_path, task_folder, "reward.include_tool_text=true")
     assert broken(audited(run)) == set()
     assert broken(audited(run, overrides={"reward": {"include_tool_text": False}})) == {"scored text"}
+
+
+LOOPS = "- {name: own, _target_: own.Loop}\n"
+GENERATED = ["trainer.mode=rollout_only", "trainer.total_training_steps=null"]
+HEALTHY = {
+    "a last step of generation is what is left": GENERATED,
+    "nothing was to be scored": [*GENERATED, "reward.name=none", "reward.custom_reward_function.path=null"],
+    "answers are cut, the loop's own words are not": ["rollout.multi_turn.max_tool_response_length=3"],
+    "rows choose no tool": ["data.train_files={folder}/none.jsonl"],
+    "other loops were named": ["rollout.agent.agent_loop_config_path={folder}/loops.yaml"],
+}
+
+
+@pytest.mark.parametrize("keys", HEALTHY.values(), ids=HEALTHY)
+def test_a_healthy_run_passes(keys, tmp_path, task_folder):
+    (tmp_path / "loops.yaml").write_text(LOOPS)
+    rows = [json.loads(line) for line in (task_folder / "train.jsonl").read_text().splitlines()[:8]]
+    (tmp_path / "none.jsonl").write_text("".join(json.dumps({**row, "tool_selection": []}) + "\n" for row in rows))
+    ledger = audited(short(tmp_path, task_folder, *(key.format(folder=tmp_path) for key in keys)), whole=True)
+    assert broken(ledger) == {name for name, finding in ledger.findings.items() if finding.wanting} == set()
+    assert ledger.findings["calls"].status == "passed"
+
+
+def test_a_run_may_go_on_with_a_smaller_batch(tmp_path, task_folder):
+    short(tmp_path, task_folder, "trainer.total_training_steps=3")
+    run = short(tmp_path, task_folder, "trainer.total_training_steps=4", "data.train_batch_size=2")
+    ledger = audited(run, whole=True)
+    assert (broken(ledger), ledger.findings["groups"].looked_at) == (set(), 80)
+
+
+def test_the_loops_that_a_run_brought_are_its_own(audited_run, tmp_path):
+    table = pq.read_table(audited_run / "trajectories/train/step-000001.parquet")
+    for loops, why in (('["tool_agent"]', "agent loop 'tool_agent' is not built in"), (None, "was not kept")):
+        config = {"rollout": {"agent": {"agent_loop_config_path": "loops.yaml"}}}
+        kept = {**table.schema.metadata, b"agentrl.provenance.loops": (loops or "null").encode()}
+        pq.write_table(table.replace_schema_metadata(kept), tmp_path / "step-000001.parquet")
+        ledger = Auditor(folder=audited_run, overrides=config).audit([tmp_path / "step-000001.parquet"])
+        assert "calls" in unchecked(ledger)
+        assert any(why in reason for reason in ledger.findings["calls"].unchecked)
 
 
 def test_of_an_own_loop_what_can_be_checked_is(tmp_path, task_folder):
@@ -127,8 +167,9 @@ def test_without_a_tokenizer_nothing_of_text_passes(audited_run, tmp_path):
     assert unchecked(ledger) == text
 
 
-def test_a_foreign_dump_does_not_simply_pass(audited_run, tmp_path):
-    """Rows without tokens and without a word of how they were made."""
+@pytest.mark.parametrize("imported", [True, False])
+def test_a_foreign_dump_does_not_simply_pass(imported, audited_run, tmp_path):
+    """Rows without tokens and without a word of how they were made, which only imported ones may be."""
     (file,) = (audited_run / "trajectories/train").glob("step-000001.parquet")
     table = pq.read_table(file)
     rows = table.to_pylist()
@@ -136,10 +177,11 @@ def test_a_foreign_dump_does_not_simply_pass(audited_run, tmp_path):
         row.update(scored_text_sha256=None)
         for trajectory in row["trajectories"]:
             trajectory.update(segments=[], advantages=None)
-    bare = table.replace_schema_metadata({"agentrl.schema_version": "2"})
+    origin = {"agentrl.provenance.imported_from": "trl"} if imported else {}
+    bare = table.replace_schema_metadata({"agentrl.schema_version": "2", **origin})
     write(bare, rows, tmp_path / "step-000001.parquet", sealed=True)
     ledger = Auditor().audit([tmp_path / "step-000001.parquet"])
-    assert broken(ledger) == set()
+    assert broken(ledger) == (set() if imported else {"file"})
     expected = {"tokenizer", "template", "identity", "prompt tokens", "answer tokens", "calls", "answers", "outcomes"}
     assert {*expected, "advantages", "limits", "scored text", "segments"} <= unchecked(ledger)
 
@@ -149,6 +191,55 @@ def test_a_file_that_cannot_be_read_is_a_problem(tmp_path):
     path.write_bytes(b"PAR1 and nothing more")
     (problem,) = Auditor().audit([path]).findings["file"].problems
     assert (problem.step, problem.column) == (3, "step-000003.parquet")
+
+
+@pytest.mark.parametrize("name", ["config", "tools", "tokenizer_sha256", "chat_template_sha256"])
+def test_a_file_that_does_not_say_how_it_was_made_is_a_problem(name, audited_run, tmp_path):
+    table = pq.read_table(audited_run / "trajectories/train/step-000001.parquet")
+    kept = {key: value for key, value in table.schema.metadata.items() if key.decode() != f"agentrl.provenance.{name}"}
+    pq.write_table(table.replace_schema_metadata(kept), tmp_path / "step-000001.parquet")
+    (problem,) = Auditor(folder=audited_run).audit([tmp_path / "step-000001.parquet"]).findings["file"].problems
+    assert problem.column == f"metadata provenance.{name}"
+
+
+@pytest.mark.parametrize(
+    ("split", "gone", "metrics", "missing"),
+    [
+        ("train", [1], True, [1]),
+        ("train", [2], True, [2]),
+        ("train", [1], False, [1]),
+        ("train", [2], False, []),  # nothing tells that it was
+        ("val", [0], True, [0]),
+        ("val", [0], False, []),
+    ],
+)
+def test_steps_without_a_file_are_named(split, gone, metrics, missing, audited_run, tmp_path):
+    run = shutil.copytree(audited_run, tmp_path / "run", symlinks=True)
+    for step in gone:
+        (run / f"trajectories/{split}/step-{step:06d}.parquet").unlink()
+    if not metrics:
+        (run / "metrics.jsonl").unlink()
+    files = sorted((run / "trajectories" / split).glob("*"))
+    found = Auditor(split, folder=run).audit(files, whole=True).findings["file"]
+    assert [problem.step for problem in found.problems] == missing
+    assert bool(found.unchecked) != metrics
+    assert not Auditor(split, folder=run).audit(files).findings["file"].problems
+
+
+def test_a_run_that_starts_from_another_leaves_its_steps_there(audited_run):
+    (file,) = (audited_run / "trajectories/train").glob("step-000002.parquet")
+    elsewhere = {"trainer": {"resume_mode": "path", "resume_from_path": "other/checkpoints/step-1"}}
+    for overrides, missing in (({}, [1]), (elsewhere, [])):
+        found = Auditor("train", overrides=overrides).audit([file], whole=True).findings["file"]
+        assert [problem.step for problem in found.problems] == missing
+
+
+def test_a_damaged_configuration_of_the_model_tells_no_number_of_ids(tmp_path):
+    for name, text in (("broken", "{not json"), ("other", "[]"), ("good", '{"text_config": {"vocab_size": 7}}')):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text(text)
+    folders = [str(tmp_path / name) for name in ("broken", "other", "good")]
+    assert (num_model_ids(folders[:2]), num_model_ids(folders)) == (0, 7)
 
 
 def test_a_missing_row_and_a_missing_column_are_named(audited_run, tmp_path):

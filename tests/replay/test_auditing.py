@@ -60,14 +60,52 @@ def test_a_reward_given_now_is_held_against_the_saved_scores(saved_run, tmp_path
     assert "rescored" in capsys.readouterr().out
 
 
-def test_what_is_not_known_is_said(saved_run, tmp_path, capsys):
-    """A store without a word of how it was made passes only what can be checked."""
-    store = tmp_path / "store"
-    shutil.copytree(saved_run / "trajectories/train", store)
-    for file in store.glob("*.parquet"):
-        table = pq.read_table(file)
-        pq.write_table(table.replace_schema_metadata({"agentrl.schema_version": "2"}), file)
-    (result,) = values_of(capsys, store, "audit")
+def bare(run: Path, folder: Path, **provenance: str) -> Path:
+    """The training rollouts without a word of how they were made but these."""
+    shutil.copytree(run / "trajectories/train", folder)
+    kept = {"agentrl.schema_version": "2", **{f"agentrl.provenance.{k}": v for k, v in provenance.items()}}
+    for file in folder.glob("*.parquet"):
+        pq.write_table(pq.read_table(file).replace_schema_metadata(kept), file)
+    return folder
+
+
+def test_what_cannot_be_checked_fails_unless_that_is_allowed(saved_run, tmp_path, capsys):
+    store = bare(saved_run, tmp_path / "store", imported_from="trl")
+    (result,) = values_of(capsys, store, "audit", "--allow-unchecked")
     assert not result["failed"]
     assert "not checkable (tokenizer, template, identity, " in result["summary"]
     assert list(result["values"]["identity"]["not_checkable"]) == ["no configuration was kept"]
+    assert main(["replay", str(store), "audit"]) == 1
+    said = " ".join(capsys.readouterr().out.split())
+    assert "failed for want of what tokenizer, template, identity, " in said
+    assert "--allow-unchecked" in said
+
+
+def test_a_run_stripped_of_its_provenance_fails_whatever_is_allowed(saved_run, tmp_path, capsys):
+    assert main(["replay", str(bare(saved_run, tmp_path / "store")), "audit", "--allow-unchecked"]) == 1
+    assert "failed (file)" in capsys.readouterr().out
+
+
+def test_missing_steps_fail_unless_one_step_is_asked_for(saved_run, tmp_path, capsys):
+    run = shutil.copytree(saved_run, tmp_path / "run", symlinks=True)
+    (run / "trajectories/train/step-000001.parquet").unlink()
+    assert main(["replay", str(run), "audit"]) == 1
+    assert "step-000001.parquet" in capsys.readouterr().out
+    file = run / "trajectories/train/step-000002.parquet"
+    for asked in (f"{run}@2", f"{run}@last", file):
+        assert main(["replay", str(asked), "audit"]) == 0
+
+
+def test_rollouts_of_a_replay_pass(saved_run, tmp_path, capsys):
+    """Those gone on with hold turns that were given."""
+    folder = saved_run.parent
+    code = [f"rollout.script_path={folder}/script.py:reply", "rollout.n=2"]
+    code.append(f"reward.custom_reward_function.path={shutil.copy(folder / 'reward.py', tmp_path)}")
+    values_of(capsys, f"{saved_run}@2", "tools", *code, "--unrecorded", "stub", "--out", tmp_path / "out")
+    for turn in ("0", "1"):
+        values_of(capsys, f"{saved_run}@2", "from-turn", turn, *code, "--unrecorded", "stub", "--out", tmp_path / "out")
+    for name in ("tools", "from-turn-0", "from-turn-1"):
+        (result,) = values_of(capsys, tmp_path / "out" / name, "audit")
+        values = result["values"]
+        assert {values[each]["status"] for each in ("identity", "calls", "scored text", "segments")} == {"passed"}
+        assert any("replayed" in why for why in values["policy versions"]["not_checkable"])

@@ -3,7 +3,7 @@
 import {el, fill, number, visible} from "./dom.js";
 
 export const MODES = [["author", "Author"], ["logprob", "Log-probability"], ["advantage", "Advantage"], ["version", "Policy version"]];
-const AT_ONCE = 3000, PROMPT_SHOWN = 160, PROMPT_LONG = 320, LOWEST = -6;
+const AT_ONCE = 3000, FIRST = 3000, PROMPT_SHOWN = 160, PROMPT_LONG = 320, LOWEST = -6;
 const SHADES = ["--s0", "--s1", "--s2", "--s3", "--s4", "--s5"];
 
 /** What all tokens of a page are measured by. */
@@ -17,6 +17,13 @@ export function measure(rollouts) {
   return {most, versions: [...versions].sort((a, b) => a - b)};
 }
 
+/** Of a long rollout what is further down is plain text until it comes near: 50,000 elements take seconds. */
+const waiting = new WeakMap();
+const near = new IntersectionObserver((entries) => entries.filter((entry) => entry.isIntersecting).forEach(({target}) => {
+  near.unobserve(target);
+  waiting.get(target)();
+}), {root: document.getElementById("page"), rootMargin: "800px"});
+
 /** The tokens of one segment; `mark` is the place of the token where it first differs, `same` dims what is before. */
 export function tokens(segment, mode, scale, {start = 0, mark = null} = {}) {
   const node = el(`.tokens.by-${segment.author}${mode === "author" ? ".tinted" : ""}`);
@@ -28,11 +35,14 @@ export function tokens(segment, mode, scale, {start = 0, mark = null} = {}) {
     for (let at = from; at < to; at++) part.append(token(segment, at, versions[at], mode, scale, start, mark));
     return part;
   };
-  node.append(draw(0, Math.min(limit, total)));
-  if (total > limit) {
-    const more = el("button.more", {type: "button", onclick: () => more.replaceWith(draw(limit, total))},
-      `show all ${total.toLocaleString("en")} tokens`);
-    node.append(more);
+  const more = el("button.more", {type: "button", onclick: () => more.replaceWith(draw(limit, total))},
+    `show all ${total.toLocaleString("en")} tokens`);
+  const fillNow = () => fill(node, draw(0, Math.min(limit, total)), total > limit && more);
+  if (start + Math.min(limit, total) <= FIRST) fillNow();
+  else {
+    fill(node, (segment.texts ?? segment.ids.map((id) => `${id} `)).slice(0, limit).join(""));
+    waiting.set(node, fillNow);
+    near.observe(node);
   }
   return node;
 }
