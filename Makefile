@@ -27,7 +27,7 @@ test-all: $(READY) browser
 # what the tests of the viewer click in; without it they fail under CI=true and are left out elsewhere
 browser:
 	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null \
-		|| { [ "$$(id -u)" = 0 ] && apt-get install -y chromium; } \
+		|| { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -y -qq chromium; } \
 		|| echo "no chromium, which the tests of the viewer click in: apt-get install chromium"
 
 check: $(READY)

@@ -18,10 +18,10 @@ from agentrl.audit.files import named_step, open_steps
 from agentrl.audit.gaps import check_gaps
 from agentrl.audit.known import Known
 from agentrl.audit.loading import load_speech
+from agentrl.audit.reader import Reader
 from agentrl.audit.sealing import check_seals
 from agentrl.audit.speech import Speech
 from agentrl.audit.table import Step
-from agentrl.audit.talks import Reader
 
 
 @dataclass
@@ -89,7 +89,7 @@ class Auditor:
         numbers.check_temperature(check, known, split)
         numbers.check_advantages(check, known, split, groups)
         scores.check_rewards(check)
-        scores.check_times(check)
+        scores.check_times(check, known.begun_at or 0)
 
     def _conversations(self, check: Checker, known: Known, speech: Speech | None, why: str, templated: bool) -> None:
         rendering = tokens.TokenCheck(check, speech, templated) if speech else None

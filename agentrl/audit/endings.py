@@ -3,75 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 from agentrl.audit.checker import Checker
 from agentrl.audit.known import Known
-from agentrl.audit.limits import check_limits, check_response_limit, num_response
-from agentrl.audit.outcomes import ENDED
-from agentrl.audit.talks import NO_SPEECH, Call, Talk, Talked, Turn
+from agentrl.audit.limits import Ending, check_limits, check_response_limit
+from agentrl.audit.talks import NO_SPEECH, Talked
 from agentrl.audit.turns import read_turn
-
-
-@dataclass(frozen=True, slots=True)
-class Ending:
-    """How a conversation of a built-in loop ended, in what its stop reason depends on.
-
-    Attributes:
-        last: the model's last turn, None where it took none; `calls` are that turn's.
-        num_response: tokens after the prompt; `num_before_last` of them stood before the last turn.
-    """
-
-    known: Known
-    talked: Talked
-    talk: Talk
-    last: Turn | None
-    calls: list[Call]
-    num_response: int
-    num_users: int
-
-    @property
-    def num_before_last(self) -> int:
-        """Response tokens before the last turn."""
-        return self.num_response - (len(self.last.ids) if self.last else 0)
-
-    @property
-    def answered(self) -> bool:
-        """Whether anything follows the last turn."""
-        return bool(self.last and self.last.replies)
-
-    @property
-    def at_turn_limit(self) -> bool:
-        """Whether the last turn ran to its own limit, before the response did."""
-        limit, left = self.known.limit("max_turn_tokens"), self._limit - self.num_before_last
-        return bool(self.last) and limit is not None and len(self.last.ids if self.last else ()) == limit < left
-
-    @property
-    def at_response_limit(self) -> bool:
-        """Whether the response ran to its limit."""
-        return self.num_response == self._limit
-
-    @property
-    def _limit(self) -> int:
-        return int(self.known.number("data.max_response_length") or 0)
-
-    @property
-    def asks(self) -> bool:
-        """Whether the last turn waits for answers: it calls, or a simulated user reads it."""
-        return bool(self.calls) or self.known.has_user
-
-    @property
-    def told(self) -> bool:
-        """Whether the turn before the last was answered that no calls are left."""
-        limit, number = self.talked.options.max_tool_calls, len(self.talk.turns) - 2
-        made = self.talked.calls_of(self.talk.number, number)
-        earlier = [call for call in self.talked.calls if call.turn < number and call.outcome != "limit_error"]
-        return limit is not None and len(made) > limit - len(earlier)
-
-    @property
-    def refused(self) -> bool:
-        """Whether the calls of the last turn, if any, were refused because the conversation had ended."""
-        return all(call.outcome == "limit_error" and call.result == ENDED for call in self.calls)
 
 
 def _finished(end: Ending) -> str:
@@ -147,21 +84,21 @@ CONDITIONS: Mapping[str, Callable[[Ending], str]] = {
 
 def check_ending(check: Checker, talked: Talked, known: Known) -> None:
     """The stop reason, the error text, and the limits."""
-    row = talked.row
     _check_error(check, talked)
-    check_response_limit(check, talked, known)
+    ends = [Ending(check, known, talked, talk) for talk in talked.talks]
+    for end in ends:
+        check_response_limit(end)
     if talked.stop not in CONDITIONS:
-        check.problem("stop", row, "stop", "a known reason", talked.stop)
+        check.problem("stop", talked.row, "stop", "a known reason", talked.stop)
     elif talked.kind is None:
         check.ledger.skip("stop", f"what it asks for: {talked.why}")
     elif any(turn.text is None for talk in talked.talks for turn in talk.turns):
         check.ledger.skip("stop", f"what it asks for: {NO_SPEECH}")
     else:
-        for talk in talked.talks:
-            end = _ending(check, known, talked, talk)
+        for end in ends:
             if wrong := CONDITIONS[talked.stop](end):
-                check.problem("stop", row, "stop", wrong, talked.stop)
-            check_limits(check, known, talked, talk, end.num_users)
+                check.problem("stop", talked.row, "stop", wrong, talked.stop)
+            check_limits(end)
 
 
 def _check_error(check: Checker, talked: Talked) -> None:
@@ -176,10 +113,3 @@ def _check_error(check: Checker, talked: Talked) -> None:
     infra_call = any(call.outcome == "infra_error" for call in talked.calls)
     if talked.failed and infra_failed != (infra_call or str(error).startswith("InfraError")) and talked.kind == "tool":
         check.problem("stop", row, "infra_failed", "whether the infrastructure failed, as the error says", infra_failed)
-
-
-def _ending(check: Checker, known: Known, talked: Talked, talk: Talk) -> Ending:
-    last = talk.turns[-1] if talk.turns else None
-    calls = talked.calls_of(talk.number, len(talk.turns) - 1)
-    users = sum(1 for turn in talk.turns for message in turn.replies if message["role"] == "user")
-    return Ending(known, talked, talk, last, calls, num_response(check, talk), users)

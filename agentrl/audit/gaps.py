@@ -21,7 +21,7 @@ def check_gaps(ledger: Ledger, seen: Mapping[int, Known | None], split: str, fol
     """
     known = next((known for known in seen.values() if known), None)
     if known is None or known.replayed_from or known.imported:
-        return  # a choice of another's steps
+        return  # whoever made them chose the steps
     path = folder / "metrics.jsonl" if folder else None
     if path is None or not path.is_file():
         ledger.skip("file", _NO_METRICS)

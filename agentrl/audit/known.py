@@ -58,7 +58,11 @@ class Known:
         """
         names = ("config", "tools", "loops")
         kept, tools, loops = (json.loads(metadata.get(f"provenance.{name}", "null")) for name in names)
-        if not isinstance(kept, dict | None) or not isinstance(tools, list | None) or not isinstance(loops, list | None):
+        if (
+            not isinstance(kept, dict | None)
+            or not isinstance(tools, list | None)
+            or not isinstance(loops, list | None)
+        ):
             raise ValueError("the configuration that was kept is no object, or tools or loops are no list")
         if not all(isinstance(tool, dict) and isinstance(_name(tool), str) for tool in tools or []):
             raise ValueError("a tool that was kept has no name")

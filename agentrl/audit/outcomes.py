@@ -20,29 +20,35 @@ def label(check: Checker, call: Call) -> str:
 
 
 class Limited:
-    """What the limits say of a turn's calls: `used` calls ran before; `told`: the model knows that none are left."""
+    """What the limits say of a conversation's calls, turn after turn."""
 
-    def __init__(self, known: Known, talked: Talked, number: int, used: int, told: bool) -> None:
-        limit = talked.options.max_tool_calls
-        self.num_left = None if limit is None else limit - used
-        self._none_runs = told or number + 1 == known.limit("max_assistant_turns")
-        self._parallel = known.limit("max_parallel_calls") or 1
-        self._longest = (known.limit("max_tool_response_length") or 0) + len(_CUT_MARK)
+    def __init__(self, check: Checker, known: Known, talked: Talked) -> None:
+        self._check = check
+        self._known = known
         self._talked = talked
         self._names = talked.options.names
+        self._longest = (known.limit("max_tool_response_length") or 0) + len(_CUT_MARK)
+        self._num_used = 0
+        self._told = False  # that no calls are left
+        self._none_runs = False  # of this turn
 
-    def check_outcomes(self, check: Checker, made: Sequence[Call], turn: Turn) -> None:
+    def check_turn(self, number: int, turn: Turn, made: Sequence[Call]) -> None:
         """Which calls ran, and whether their answers look like it."""
-        num_run = 0 if self._none_runs else min(self._parallel, len(made) if self.num_left is None else self.num_left)
+        limit = self._talked.options.max_tool_calls
+        num_left = len(made) if limit is None else limit - self._num_used
+        self._none_runs = self._told or number + 1 == self._known.limit("max_assistant_turns")
+        num_run = 0 if self._none_runs else min(self._known.limit("max_parallel_calls") or 1, num_left)
         for position, call in enumerate(made):
-            expected = self._expected(call, position < num_run, turn)
-            if expected:
-                place = label(check, call)
-                check.problem("outcomes", self._talked.row, f"{place}.outcome", expected, call.outcome)
+            if expected := self._expected(call, position < num_run, turn):
+                self._problem("outcomes", call, "outcome", expected, call.outcome)
             uncut = call.outcome == "aborted" or call.result == ENDED  # no tool's answer: the loop's own words
             if len(call.result) > self._longest and not uncut:
-                limit = f"at most {self._longest} characters"
-                check.problem("limits", self._talked.row, f"{label(check, call)}.result", limit, len(call.result))
+                self._problem("limits", call, "result", f"at most {self._longest} characters", len(call.result))
+        self._told = len(made) > num_left
+        self._num_used += sum(call.outcome != "limit_error" for call in made)
+
+    def _problem(self, invariant: str, call: Call, leaf: str, expected: str, found: object) -> None:
+        self._check.problem(invariant, self._talked.row, f"{label(self._check, call)}.{leaf}", expected, found)
 
     def _expected(self, call: Call, runs: bool, turn: Turn) -> str:
         """What the outcome should have been; "" where it may be what it is."""
@@ -55,16 +61,17 @@ class Limited:
             return "another answer to a call that was not run"
         if runs and call.name not in self._names and call.outcome != "format_error":
             return f"format_error, there is no tool '{call.name}'"
-        if call.outcome != "ok" and not _says_error(call.result):
+        if call.outcome != "ok" and not self._says_error(call):
             return "ok, its answer is no error"
         if call.outcome == "infra_error" and not self._talked.failed:
             return "no infrastructure failure, the rollout went on"
         return ""
 
-
-def _says_error(result: str) -> bool:
-    head, cut, _ = result.partition(_CUT_MARK)
-    return head.startswith("Error: ") or bool(cut) and "Error: ".startswith(head)
+    def _says_error(self, call: Call) -> bool:
+        head, cut, _ = call.result.partition(_CUT_MARK)
+        if self._known.replayed_from and call.outcome == "infra_error" and head.startswith("not recorded: "):
+            return True
+        return head.startswith("Error: ") or (bool(cut) and "Error: ".startswith(head))
 
 
 def check_outcome_names(check: Checker, talked: Talked) -> None:

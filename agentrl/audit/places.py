@@ -50,8 +50,9 @@ def check_groups(check: Checker, known: Known, split: str) -> list[range]:
     for rows in groups:
         if len(rows) != size:
             check.problem("groups", rows[0], "uid", f"{size} rollouts of this uid", f"{len(rows)}")
-    count = known.number("data.train_batch_size")
-    if split == "train" and len(groups) != count and not (_may_be_less(check, known) and 0 < len(groups) < (count or 0)):
+    count = int(known.number("data.train_batch_size") or 0)
+    least = 1 if _may_be_less(check, known) else count
+    if split == "train" and not least <= len(groups) <= count:
         check.problem("groups", 0, "uid", f"{count} groups", f"{len(groups)}")
     return groups
 

@@ -113,8 +113,12 @@ def _response(check: Checker, talk: Talk) -> list[int]:
     return ids
 
 
-def check_times(check: Checker) -> None:
-    """Durations are finite and not negative; calls end before their rollout, and begin after the turns before."""
+def check_times(check: Checker, begun_at: int) -> None:
+    """Durations are finite and not negative; calls end before their rollout, and begin after the turns before.
+
+    Args:
+        begun_at: the turn a replay went on from: calls before it kept the times of another rollout.
+    """
     step = check.step
     paths = ("duration_s", "tool_calls.duration_s", "tool_calls.started_s")
     for path in paths:
@@ -122,8 +126,10 @@ def check_times(check: Checker) -> None:
         check.hold("times", path, np.isfinite(values) & (values >= 0), "seconds, 0 or more")
     rows, turns = step.items["tool_calls"].row, step["tool_calls.turn"]
     started, ended = step["tool_calls.started_s"], step["tool_calls.started_s"] + step["tool_calls.duration_s"]
-    check.hold("times", "tool_calls.duration_s", ended <= step["duration_s"][rows] + _SLACK_S, "within the rollout")
-    ran = started > 0  # a call that was not run has no time
+    here = turns >= begun_at
+    within = ended <= step["duration_s"][rows] + _SLACK_S
+    check.hold("times", "tool_calls.duration_s", within | ~here, "within the rollout")
+    ran = here & (started > 0)  # a call that was not run has no time
     late = np.zeros(len(rows), np.bool_)
     latest: dict[int, tuple[int, float, float]] = {}  # row -> turn, its calls' end, the end of all before
     trajectories = step["tool_calls.trajectory"]

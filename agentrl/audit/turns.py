@@ -67,16 +67,12 @@ def check_calls(check: Checker, talked: Talked, known: Known) -> None:
         check.ledger.look(name, 1)
     _check_addresses(check, talked)
     for talk in talked.talks:
-        used = 0
-        told = False  # that no calls are left
+        limited = Limited(check, known, talked)
         for number, turn in enumerate(talk.turns):
             made = talked.calls_of(talk.number, number)
             _check_turn(check, talked, talk, number, made)
             _check_answer(check, talked, turn, made)
-            limited = Limited(known, talked, number, used, told)
-            limited.check_outcomes(check, made, turn)
-            told = limited.num_left is not None and len(made) > limited.num_left
-            used += sum(call.outcome != "limit_error" for call in made)
+            limited.check_turn(number, turn, made)
 
 
 def _why_not(talked: Talked, known: Known) -> str:

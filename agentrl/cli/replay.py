@@ -35,7 +35,7 @@ class Words:
 
 
 def replay(options: argparse.Namespace) -> int:
-    """Run the modes in order and show what they found; 1 where one of them failed.
+    """Run the modes in order, show and write what they found; 1 where one of them failed.
 
     Raises:
         AgentRLError: the command line, or a mode that cannot be done with what is there.
@@ -45,7 +45,7 @@ def replay(options: argparse.Namespace) -> int:
         return 0
     words = read_words(options.overrides)
     asked = _asked(options, words)
-    from agentrl.replay.command import replay_modes  # pyarrow, torch and transformers come with it
+    from agentrl.replay.command import replay_modes  # pyarrow comes with it
 
     silent = str(options.json) == "-"
     with redirect_stdout(sys.stderr if silent else sys.stdout):  # a user's reward may print: that is no JSON
@@ -56,6 +56,8 @@ def replay(options: argparse.Namespace) -> int:
         findings.write(options.json, findings.json())
     if options.html:
         findings.write(options.html, findings.page())
+    if findings.error:  # what was found before is written
+        raise findings.error
     return int(findings.failed)
 
 

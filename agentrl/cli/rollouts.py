@@ -17,9 +17,9 @@ from agentrl.store.rows.pairs import pair_rows
 from agentrl.store.rows.tasks import task_rows
 from agentrl.store.rows.wanted import COLUMNS, Rows, Wanted, kept_tools
 from agentrl.store.rows.writing import write_lines, write_table
+from agentrl.store.schema import TRAJECTORIES
 from agentrl.store.whole import whole_folder
 from agentrl.trainer.provenance import TOOLS
-from agentrl.trainer.source_parts import TRAJECTORIES
 
 
 class _Format(NamedTuple):

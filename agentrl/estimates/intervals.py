@@ -95,12 +95,18 @@ def bootstrap(
     left_out = np.array([statistic(np.delete(values, index, axis=0)) for index in range(count)])
     if not np.isfinite([*drawn, *left_out]).all() or not np.ptp(drawn):
         return Estimate(value, None, None, count)
-    low, high = np.quantile(drawn, _bca_probabilities(value, drawn, left_out, level))
+    ends = _bca_probabilities(value, drawn, left_out, level)
+    if ends is None:
+        return Estimate(value, None, None, count)
+    low, high = np.quantile(drawn, ends)
     return Estimate(value, float(low), float(high), count)
 
 
-def _bca_probabilities(value: float, drawn: Floats, left_out: Floats, level: float) -> list[float]:
-    """Which quantiles of `drawn` are the ends: moved by its bias, and by the skewness that the jackknife shows."""
+def _bca_probabilities(value: float, drawn: Floats, left_out: Floats, level: float) -> list[float] | None:
+    """Which quantiles of `drawn` are the ends: moved by its bias, and by the skewness that the jackknife shows.
+
+    None where so much skewness leaves none: an end would lie beyond where the correction has its pole.
+    """
     normal = NormalDist()
     below = float((drawn < value).mean() + (drawn == value).mean() / 2)
     bias = normal.inv_cdf(min(max(below, 1 / len(drawn)), 1 - 1 / len(drawn)))
@@ -108,7 +114,10 @@ def _bca_probabilities(value: float, drawn: Floats, left_out: Floats, level: flo
     spread = float((pulls**2).sum() ** 1.5)
     skew = float((pulls**3).sum()) / (6 * spread) if spread else 0.0
     ends = (normal.inv_cdf((1 - level) / 2), normal.inv_cdf((1 + level) / 2))
-    return [normal.cdf(bias + (bias + end) / (1 - skew * (bias + end))) for end in ends]
+    moved = [(bias + end, 1 - skew * (bias + end)) for end in ends]
+    if min(left for _, left in moved) <= 0:
+        return None
+    return [normal.cdf(bias + shift / left) for shift, left in moved]
 
 
 def _summed(clusters: Sequence[Sequence[float] | Floats]) -> tuple[Floats, Floats, bool]:

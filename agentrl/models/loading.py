@@ -137,7 +137,7 @@ def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase | None:
             read.
     """
     key = "model.path" if config.tokenizer_path is None else "model.tokenizer_path"
-    source = config.tokenizer_path or _tokenizer_folder(config.path)
+    source = tokenizer_source(config)
     if not is_folder(source):
         check_hub(source, key)
     elif not Path(source).is_dir():
@@ -168,9 +168,12 @@ def _template(file: Path) -> str:
         raise ConfigError(f"model.chat_template: cannot read '{file}': {_first_line(error)}") from error
 
 
-def _tokenizer_folder(path: str) -> str:
-    adapter = find_adapter(path)
-    return adapter.base if adapter and not _has_tokenizer(path) else path
+def tokenizer_source(config: ModelConfig) -> str:
+    """The folder, or the name on the hub, that `load_tokenizer` reads."""
+    if config.tokenizer_path is not None:
+        return config.tokenizer_path
+    adapter = find_adapter(config.path)
+    return adapter.base if adapter and not _has_tokenizer(config.path) else config.path
 
 
 def _has_tokenizer(folder: str) -> bool:

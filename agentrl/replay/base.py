@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, TypeVar
 
 from pydantic import JsonValue
 
@@ -17,6 +18,11 @@ if TYPE_CHECKING:
 
 Key: TypeAlias = tuple[int, str, int]
 """Which rollout: (step, uid, its number in its group)."""
+
+T = TypeVar("T")
+
+ALL = "all"
+"""What the line over every step or data source is called."""
 
 Cell: TypeAlias = str | int | float | Estimate | None
 
@@ -112,3 +118,11 @@ class Mode(Protocol):
 def key_of(stored: StoredRollout) -> Key:
     """Which rollout this is."""
     return stored.step, stored.task.uid, stored.number
+
+
+def by_task(values: Iterable[tuple[Hashable, T]]) -> list[list[T]]:
+    """The values of each task, from (task, value) of each: rollouts of one task resemble each other."""
+    tasks: dict[Hashable, list[T]] = defaultdict(list)
+    for task, value in values:
+        tasks[task].append(value)
+    return list(tasks.values())

@@ -20,9 +20,10 @@ from agentrl.models.loading import load_tokenizer
 from agentrl.replay.attempts import TaskKey, task_key
 from agentrl.replay.base import Replay
 from agentrl.replay.saved import SavedRun
+from agentrl.replay.tokenizer import changed
 from agentrl.samples import Sample
 from agentrl.store import StoredRollout
-from agentrl.trainer.provenance import VOCABULARY, hashes
+from agentrl.store.schema import VOCABULARY
 from agentrl.trajectory import Group, Rollout
 
 COLUMNS = (
@@ -65,9 +66,8 @@ def score_rollouts(replay: Replay, config: RunConfig) -> tuple[list[ScoredRollou
         ConfigError: the model cannot be used, or its vocabulary is another.
         DataError: no rollout has sampled tokens.
     """
-    model = config.model.model_copy(update={"lora_rank": 0, "lora_adapter_path": None})
-    _check_vocabulary(replay.run, model)
-    backend = load_torch_backend(model, config.actor, total_updates=1, seed=config.trainer.seed, trainable=False)
+    _check_vocabulary(replay.run, config.model)
+    backend = load_torch_backend(config.model, config.actor, total_updates=1, seed=config.trainer.seed, trainable=False)
     return asyncio.run(_score(replay, backend))
 
 
@@ -146,14 +146,12 @@ def _addressed(rollout: Rollout) -> list[tuple[int, float]]:
 def _check_vocabulary(run: SavedRun, model: ModelConfig) -> None:
     """A model without a tokenizer is taken at its word."""
     tokenizer = load_tokenizer(model)
-    its_own = hashes(tokenizer)[VOCABULARY] if tokenizer else None
-    for step in run.steps:
-        made_with = run.store.provenance(step).get(VOCABULARY)
-        if its_own and made_with and its_own != made_with:
-            raise ConfigError(
-                f"model.path '{model.path}': its vocabulary is not the one that the rollouts of '{run.name}' were made"
-                f" with (step {step}), so the same token ids mean other text"
-            )
+    step = changed(tokenizer, run.provenances).get(VOCABULARY) if tokenizer else None
+    if step is not None:
+        raise ConfigError(
+            f"model.path '{model.path}': its vocabulary is not the one that the rollouts of '{run.name}' were made"
+            f" with (step {step}), so the same token ids mean other text"
+        )
 
 
 def _check_ids(samples: Sequence[Sample], backend: TorchBackend, run: SavedRun) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from agentrl.errors import ConfigError
+from agentrl.errors import AgentRLError, ConfigError
 from agentrl.replay.base import Options, Replay, Result
 from agentrl.replay.modes import find_mode
 from agentrl.replay.output import print_heading, print_result
@@ -20,10 +20,15 @@ from agentrl.trainer.files import write_whole
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What a command found in a run."""
+    """What a command found in a run.
+
+    Attributes:
+        error: why the mode of the last result could not be done; those after it were not begun.
+    """
 
     run: SavedRun
     results: Sequence[Result]
+    error: AgentRLError | None = None
 
     @property
     def failed(self) -> bool:
@@ -54,20 +59,23 @@ class Findings:
 def replay_modes(
     where: str, split: str | None, modes: Sequence[str], options: Options, *, silent: bool = False
 ) -> Findings:
-    """Run `modes` in order over the rollouts at `where`; later ones go by the scores of earlier ones.
+    """Run `modes` in order over the rollouts at `where`, as far as they can be done; later ones go by earlier scores.
 
     Args:
         silent: show nothing.
 
     Raises:
-        AgentRLError: there are no such rollouts, or a mode cannot be done.
+        AgentRLError: there are no such rollouts or modes.
     """
-    asked = [find_mode(name).load() for name in modes]
-    run = open_saved(where, split)
+    run = open_saved(where, split)  # first, because modes bring torch
+    asked = {name: find_mode(name).load() for name in modes}
     console = Console(quiet=silent, highlight=False)
     print_heading(run, console)
-    replay, results = Replay(run, options), []
-    for mode in asked:
-        results.append(mode(replay))
+    replay, results = Replay(run, options), list[Result]()
+    for name, mode in asked.items():
+        try:
+            results.append(mode(replay))
+        except AgentRLError as error:
+            return Findings(run, [*results, Result(name, str(error), failed=True)], error)
         print_result(results[-1], console)
     return Findings(run, results)

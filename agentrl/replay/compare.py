@@ -7,15 +7,14 @@ from dataclasses import replace
 
 from agentrl.config.reward import RewardConfig
 from agentrl.errors import ConfigError, DataError
-from agentrl.estimates.base import Estimate
+from agentrl.estimates.base import Estimate, plain
 from agentrl.replay.attempts import Pair, TaskKey, attempts, matched
-from agentrl.replay.base import Cell, Options, Replay, Result, Table
+from agentrl.replay.base import ALL, Cell, Options, Replay, Result, Table
 from agentrl.replay.conduct import conduct_rows, ending_rows, passing_rows
-from agentrl.replay.output_json import plain
 from agentrl.replay.parting import parting_table, twins
 from agentrl.replay.rescore import rescore, settings_of
 from agentrl.replay.saved import SavedRun, open_saved
-from agentrl.replay.score_lines import ALL, COLUMNS, ScoreLine, score_lines
+from agentrl.replay.score_lines import COLUMNS, ScoreLine, score_lines
 from agentrl.replay.settings import lookup
 from agentrl.trainer.provenance import VOCABULARY
 

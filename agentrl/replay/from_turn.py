@@ -12,13 +12,14 @@ from statistics import fmean
 from agentrl.agent_loops.base import agent_loops
 from agentrl.agent_loops.beginning import Beginning
 from agentrl.errors import ConfigError, DataError
+from agentrl.estimates.base import plain
 from agentrl.estimates.intervals import mean_estimate, paired_difference
-from agentrl.replay.base import Cell, Key, Replay, Result, Table, key_of
-from agentrl.replay.output_json import plain
-from agentrl.replay.rolling import Attempt, Rolling, attempt_from, names_tools, new_folder, open_rolling
+from agentrl.replay.base import ALL, Cell, Key, Replay, Result, Table, by_task, key_of
+from agentrl.replay.rolling import Rerun, Rolling, names_tools, new_folder, open_rolling, rerun_of
 from agentrl.replay.settings import lookup
 from agentrl.seeds import derive_seed
 from agentrl.store import StoredRollout
+from agentrl.tools.recorded import Unrecorded
 from agentrl.trainer.elsewhere import run_loop
 from agentrl.trajectory import Group, Rollout
 
@@ -51,7 +52,8 @@ def from_turn(replay: Replay) -> Result:
     - What was said before turn K is kept token by token and never encoded again. All of it is prompt in the new
       trajectory, also what the model sampled: that is trained where it was sampled.
     - From turn K on, a call that the saved rollout made there too is answered from the recording. Others run live where
-      the command line names tools, which know nothing of the calls before, unless `--unrecorded` says otherwise.
+      the command line names tools, which know nothing of the calls before, unless `--unrecorded` says otherwise. Under
+      `error` the result is failed where there was one.
     - Continuation i is sampled under a seed of its own, derived from the saved one, K and i.
     - Agent loops that keep a state of their own over turns cannot be continued: beyond turn 0 only those that agentrl
       brings are. A simulated user is asked with the whole conversation, and begins anew.
@@ -69,20 +71,23 @@ def from_turn(replay: Replay) -> Result:
 async def _from_turn(replay: Replay) -> Result:
     turn = replay.options.from_turn or 0
     num = lookup(replay.options.overrides, "rollout.n")
+    usual: Unrecorded = "live" if names_tools(replay) else "error"
     out, left_out, found = new_folder(replay, f"from-turn-{turn}"), Counter[str](), list[Continued]()
-    async with open_rolling(replay, "live" if names_tools(replay) else "error") as rolling:
+    async with open_rolling(replay, f"from-turn {turn}", usual) as rolling:
         for _, rows in groupby(replay.run.rollouts(), key=lambda stored: stored.step):
             attempts = list(_attempts(rows, turn, num if isinstance(num, int) else 1, rolling, left_out))
             if attempts:
                 found += await _continue(attempts, rolling, out)
+        failing = rolling.ends_unrecorded
     if not found:
         raise DataError(f"'{replay.run.name}': nothing to go on with from turn {turn}: {_told(left_out)}")
-    return _result(found, turn, left_out, out, replay.options.level)
+    result = _result(found, turn, left_out, out, replay.options.level)
+    return replace(result, failed=failing and any(each.unrecorded for each in found))
 
 
 def _attempts(
     rows: Iterable[StoredRollout], turn: int, num: int, rolling: Rolling, left_out: Counter[str]
-) -> Iterator[Attempt]:
+) -> Iterator[Rerun]:
     for saved in rows:
         _check_loop(saved, rolling, turn)
         beginning = Beginning.of(saved.rollout, turn)
@@ -91,7 +96,7 @@ def _attempts(
             continue
         for number in range(num):
             seed = derive_seed(saved.rollout.seed, "from-turn", turn, number)
-            yield attempt_from(saved, seed, turn, beginning)
+            yield rerun_of(saved, seed, turn, beginning)
 
 
 def _check_loop(saved: StoredRollout, rolling: Rolling, turn: int) -> None:
@@ -103,10 +108,10 @@ def _check_loop(saved: StoredRollout, rolling: Rolling, turn: int) -> None:
         )
 
 
-async def _continue(attempts: Sequence[Attempt], rolling: Rolling, out: Path) -> list[Continued]:
+async def _continue(attempts: Sequence[Rerun], rolling: Rolling, out: Path) -> list[Continued]:
     """Those of one step, kept and counted."""
     rollouts = await rolling.roll_out(attempts)
-    by_saved: dict[Key, list[tuple[Attempt, Rollout]]] = {}
+    by_saved: dict[Key, list[tuple[Rerun, Rollout]]] = {}
     for attempt, rollout in zip(attempts, rollouts, strict=True):
         by_saved.setdefault(key_of(attempt.saved), []).append((attempt, rollout))
     groups = [
@@ -117,7 +122,7 @@ async def _continue(attempts: Sequence[Attempt], rolling: Rolling, out: Path) ->
     return [_continued(key, pairs) for key, pairs in by_saved.items()]
 
 
-def _continued(key: Key, pairs: Sequence[tuple[Attempt, Rollout]]) -> Continued:
+def _continued(key: Key, pairs: Sequence[tuple[Rerun, Rollout]]) -> Continued:
     return Continued(
         key,
         pairs[0][0].saved.rollout.rewards.get("score"),
@@ -131,8 +136,12 @@ def _result(found: Sequence[Continued], turn: int, left_out: Counter[str], out: 
     steps = [list(rows) for _, rows in groupby(scored, key=lambda each: each.key[0])]
     rows = [_row(rows[0].key[0], rows, level) for rows in steps]
     if len(steps) > 1:
-        rows.append(_row("all", scored, level))
-    summary = f"{len(found):,} rollouts gone on with from turn {turn}; new rollouts: {out}"
+        rows.append(_row(ALL, scored, level))
+    num_unrecorded = sum(len(each.unrecorded) for each in found)
+    summary = (
+        f"{len(found):,} rollouts gone on with from turn {turn}; calls not recorded: {num_unrecorded:,};"
+        f" new rollouts: {out}"
+    )
     tables = [Table(f"From turn {turn}", _COLUMNS, rows, f"Left out: {_told(left_out)}." if left_out else "")]
     gains = sorted((each for each in scored if each.gain), key=lambda each: -abs(each.gain))[:MOST_SHOWN]
     one_by_one = [[*each.key, each.saved_score, fmean(each.scores), len(each.scores)] for each in gains]
@@ -155,12 +164,8 @@ _EACH_COLUMNS = ("step", "uid", "rollout", "saved reward", "mean gone on with", 
 
 def _row(name: str | int, rows: Sequence[Continued], level: float) -> list[Cell]:
     """Rollouts of one task are alike, whichever of them was gone on with."""
-    by_task: dict[tuple[int, str], tuple[list[float], list[float]]] = {}
-    for each in rows:
-        saved, continued = by_task.setdefault(each.key[:2], ([], []))
-        saved += [] if each.saved_score is None else [each.saved_score]
-        continued.append(fmean(each.scores))
-    pairs = list(by_task.values())
+    tasks = by_task((each.key[:2], (each.saved_score, fmean(each.scores))) for each in rows)
+    pairs = [([saved for saved, _ in task if saved is not None], [new for _, new in task]) for task in tasks]
     sides = [mean_estimate([pair[side] for pair in pairs], level) for side in (0, 1)]
     return [name, len(rows), *sides, paired_difference(pairs, level)]
 

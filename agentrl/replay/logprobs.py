@@ -10,19 +10,13 @@ from itertools import groupby
 from agentrl.config import RunConfig
 from agentrl.config.actor import ActorConfig
 from agentrl.errors import ConfigError
-from agentrl.replay.base import Cell, Replay, Result, Table
+from agentrl.estimates.base import plain
+from agentrl.replay.base import ALL, Cell, Replay, Result, Table
 from agentrl.replay.checkpoint_scores import ScoredRollout, score_rollouts
 from agentrl.replay.off_policy import MAX_LOG, Episode, OffPolicy, off_policy
-from agentrl.replay.output_json import plain
 from agentrl.replay.ratios import Figures, Ratios, figures
-from agentrl.replay.settings import replay_config
+from agentrl.replay.settings import replay_config, with_model
 from agentrl.trainer.rollout_parts import sampling_of
-
-ALL = "all"
-"""What the line over every step is called."""
-
-FEW = 10.0
-"""With fewer effective rollouts, and less than half of them effective, an estimate says nothing."""
 
 
 def logprobs(replay: Replay) -> Result:
@@ -62,10 +56,7 @@ def _config(replay: Replay) -> RunConfig:
     asked = replay.options.overrides.get("model")
     if not isinstance(asked, Mapping) or "path" not in asked:
         raise ConfigError("logprobs: name the checkpoint that scores the tokens, model.path=RUN/checkpoints/step-60")
-    config = replay_config(replay)
-    own = {"lora_rank": 0, "lora_adapter_path": None, "tokenizer_path": None, "chat_template": None}
-    kept = {name: value for name, value in own.items() if name not in asked}
-    return config.model_copy(update={"model": config.model.model_copy(update=kept)})
+    return with_model(replay_config(replay), replay.options.overrides)
 
 
 def _why_no_ratios(config: RunConfig, replay: Replay) -> str | None:
@@ -127,11 +118,13 @@ def reward_table(found: OffPolicy) -> Table:
         ["mean ratio", found.mean_ratio],
     ]
     notes = [f"{found.num_effective:.4g} of {found.num:,} rollouts are effective; the mean ratio should be 1."]
-    if _uncovered(found):
-        notes.append("It is not: part of what the checkpoint does was never sampled, and the intervals do not tell.")
+    if found.uncovered:
+        notes.append("It is far from it: what the checkpoint does was hardly sampled, and no interval tells of that.")
+    if not found.by_turn:
+        notes.append("Per decision is the ordinary one: not in every rollout do turn rewards sum to the score.")
     if found.ordinary is None or found.per_decision is None:
         notes.append("An estimate without a value has ratios beyond what a float holds.")
-    if _too_few(found):
+    if found.too_few:
         notes.append("Too few are effective: the estimates mean nothing, the checkpoint is too far from what sampled.")
     return Table("Reward of the checkpoint, by importance sampling", ("", "reward"), rows, "\n".join(notes))
 
@@ -139,21 +132,11 @@ def reward_table(found: OffPolicy) -> Table:
 def rewards_by_step(found: Mapping[str, OffPolicy]) -> list[Table]:
     """A line a step where there are several."""
     rows: list[list[Cell]] = [
-        [name, each.num, each.sampled, each.weighted, "too few" if _too_few(each) else f"{each.num_effective:.4g}"]
+        [name, each.num, each.sampled, each.weighted, "too few" if each.too_few else f"{each.num_effective:.4g}"]
         for name, each in found.items()
     ]
     columns = ("step", "rollouts", "as sampled", "checkpoint, weighted", "effective")
     return [Table("Reward of the checkpoint, step by step", columns, rows)] if len(rows) > 1 else []
-
-
-def _too_few(found: OffPolicy) -> bool:
-    return found.num_effective < min(FEW, found.num / 2)
-
-
-def _uncovered(found: OffPolicy) -> bool:
-    """Whether 1 is not within the interval of the mean ratio, which over endless rollouts it is."""
-    mean = found.mean_ratio
-    return mean is None or (mean.low is not None and mean.high is not None and not mean.low <= 1 <= mean.high)
 
 
 def _span(versions: Sequence[int]) -> str:

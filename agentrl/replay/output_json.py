@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Sequence
 
 from pydantic import JsonValue
 
 import agentrl
-from agentrl.estimates.base import Estimate
+from agentrl.estimates.base import plain
 from agentrl.replay.base import Result, Table
 from agentrl.replay.saved import SavedRun
 
@@ -42,22 +40,3 @@ def _table(table: Table) -> JsonValue:
         "rows": [[plain(cell) for cell in row] for row in table.rows],
         "note": table.note,
     }
-
-
-def plain(value: object) -> JsonValue:
-    """As JSON has it: estimates as objects, what is no finite number as null.
-
-    Raises:
-        TypeError: there is no way to say it in JSON.
-    """
-    if isinstance(value, Estimate):
-        return plain(asdict(value))
-    if isinstance(value, Mapping):
-        return {str(key): plain(inner) for key, inner in value.items()}
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return [plain(inner) for inner in value]
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if value is None or isinstance(value, str | int):
-        return value
-    raise TypeError(f"a {type(value).__name__} in the values of a result: {value!r:.80}")

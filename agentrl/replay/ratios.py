@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,7 +13,7 @@ from agentrl.algos.divergence import kl
 from agentrl.config.actor import ActorConfig
 from agentrl.estimates.base import Estimate
 from agentrl.estimates.intervals import Floats, mean_estimate
-from agentrl.replay.attempts import TaskKey
+from agentrl.replay.base import by_task
 from agentrl.replay.checkpoint_scores import ScoredRollout
 from agentrl.replay.off_policy import effective_number
 
@@ -78,11 +77,9 @@ def _perplexity(logprobs: Sequence[Floats]) -> float:
 
 
 def _divergence(kind: str, scored: Sequence[ScoredRollout], level: float) -> Estimate:
-    by_task: dict[TaskKey, list[Floats]] = defaultdict(list)
-    for rollout in scored:
-        values = kl(kind, torch.from_numpy(rollout.sampled), torch.from_numpy(rollout.checkpoint))
-        by_task[rollout.task].append(values.numpy())
-    return mean_estimate([np.concatenate(values) for values in by_task.values()], level, share=False)
+    values = (kl(kind, torch.from_numpy(each.sampled), torch.from_numpy(each.checkpoint)).numpy() for each in scored)
+    tasks = by_task(zip((each.task for each in scored), values, strict=True))
+    return mean_estimate([np.concatenate(task) for task in tasks], level, share=False)
 
 
 def _ratios(log_ratios: Floats, actor: ActorConfig) -> Ratios:

@@ -8,10 +8,10 @@ from pydantic import JsonValue
 
 from agentrl.algos.build import build_algorithm
 from agentrl.errors import ConfigError
+from agentrl.estimates.base import plain
 from agentrl.replay.base import Cell, Replay, Result, Table
 from agentrl.replay.cells import cell_text
 from agentrl.replay.credit_tally import Side, Tally
-from agentrl.replay.output_json import plain
 from agentrl.replay.recredit import Credit, credited_anew
 from agentrl.replay.rescore import settings_of
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 from pathlib import Path
 
-from agentrl.estimates.base import Estimate
+from agentrl.estimates.base import Estimate, plain
 from agentrl.estimates.intervals import mean_estimate
-from agentrl.replay.base import Cell, Key, Replay, Result, Table, key_of
-from agentrl.replay.output_json import plain
-from agentrl.replay.rolling import Attempt, attempt_from, new_folder, open_rolling
+from agentrl.replay.base import Cell, Key, Replay, Result, Table, by_task, key_of
+from agentrl.replay.rolling import Rerun, new_folder, open_rolling, rerun_of
 from agentrl.store import StoredRollout
 from agentrl.trainer.elsewhere import run_loop
 from agentrl.trajectory import Author, Group, Rollout, Trajectory
@@ -57,7 +56,9 @@ def tools(replay: Replay) -> Result:
     """Roll the stored rollouts out again under their own seeds, as the run did for their split.
 
     With the policy that sampled them and `rollout.deterministic` every token is the same, bit for bit; so what another
-    policy does is its own doing. New rollouts are kept in the folder of `--out`, else of the run, under `replays/`.
+    policy does is its own doing. Failed where a call that was not recorded ended a rollout.
+
+    New rollouts are kept in the folder of `--out`, else of the run, under `replays/`.
 
     Raises:
         AgentRLError: see `replay.rolling`.
@@ -68,17 +69,18 @@ def tools(replay: Replay) -> Result:
 async def _tools(replay: Replay) -> Result:
     out = new_folder(replay, "tools")
     found: list[Again] = []
-    async with open_rolling(replay, "error") as rolling:
+    async with open_rolling(replay, "tools", "error") as rolling:
         for step, rows in groupby(replay.run.rollouts(), key=lambda stored: stored.step):
-            attempts = [attempt_from(saved, saved.rollout.seed) for saved in rows]
+            attempts = [rerun_of(saved, saved.rollout.seed) for saved in rows]
             rollouts = await rolling.roll_out(attempts)
             rolling.store(out).write(step, _groups(attempts, rollouts))
             found += map(_again, attempts, rollouts)
-        deterministic = rolling.parts.config.rollout.deterministic
-    return _result(found, out, replay.options.level, deterministic)
+        deterministic, failing = rolling.parts.config.rollout.deterministic, rolling.ends_unrecorded
+    result = _result(found, out, replay.options.level, deterministic)
+    return replace(result, failed=failing and any(each.unrecorded for each in found))
 
 
-def _groups(attempts: Sequence[Attempt], rollouts: Sequence[Rollout]) -> list[Group]:
+def _groups(attempts: Sequence[Rerun], rollouts: Sequence[Rollout]) -> list[Group]:
     """The groups as they were."""
     groups: list[Group] = []
     for attempt, rollout in zip(attempts, rollouts, strict=True):
@@ -88,7 +90,7 @@ def _groups(attempts: Sequence[Attempt], rollouts: Sequence[Rollout]) -> list[Gr
     return groups
 
 
-def _again(attempt: Attempt, rollout: Rollout) -> Again:
+def _again(attempt: Rerun, rollout: Rollout) -> Again:
     saved: StoredRollout = attempt.saved
     return Again(
         key_of(saved),
@@ -136,8 +138,8 @@ def _row(rows: Sequence[Again], level: float) -> list[Cell]:
         rows[0].key[0],
         len(rows),
         sum(each.parted is None for each in rows),
-        _mean(((each.key, each.saved_score) for each in rows), level),
-        _mean(((each.key, each.score) for each in rows), level),
+        _mean([(each.key, each.saved_score) for each in rows], level),
+        _mean([(each.key, each.score) for each in rows], level),
         sum(each.num_recorded for each in rows),
         sum(len(each.unrecorded) for each in rows),
     ]
@@ -149,12 +151,10 @@ def _parted_row(each: Again) -> list[Cell]:
     return [*each.key, *place, each.saved_score, each.score, next(iter(each.unrecorded), None)]
 
 
-def _mean(scores: Iterator[tuple[Key, float | None]], level: float) -> Estimate | None:
+def _mean(scores: Sequence[tuple[Key, float | None]], level: float) -> Estimate | None:
     """Over rollouts, those of one task being alike."""
-    by_task: dict[tuple[int, str], list[float]] = {}
-    for (step, uid, _), score in scores:
-        by_task.setdefault((step, uid), []).extend([] if score is None else [score])
-    return mean_estimate(list(by_task.values()), level) if any(by_task.values()) else None
+    tasks = by_task((key[:2], score) for key, score in scores if score is not None)
+    return mean_estimate(tasks, level) if tasks else None
 
 
 def divergence(saved: Sequence[Trajectory], again: Sequence[Trajectory]) -> Divergence | None:

@@ -10,17 +10,16 @@ from typing import TypeVar
 
 from pydantic import JsonValue
 
-from agentrl.estimates.base import Estimate
+from agentrl.estimates.base import Estimate, plain
 from agentrl.estimates.intervals import mean_estimate, paired_difference
-from agentrl.replay.base import Cell, Key, Table
-from agentrl.replay.output_json import plain
+from agentrl.replay.base import ALL, Cell, Key, Table, by_task
 from agentrl.replay.scoring import Scored
 
-SAVED, ALL = "saved", "(all)"
+SAVED = "saved"
 NUM_DISAGREEMENTS, NUM_FAILURES = 10, 20
 """Rows of the tables that name single rollouts."""
 
-R = TypeVar("R", "Score", "Pair")
+R = TypeVar("R", "Score", "Held")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +31,7 @@ class Score:
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class Held:
     """A rollout's saved score and its new one."""
 
     key: Key
@@ -108,10 +107,10 @@ def new_scores(scored: Iterable[Scored], name: str, part: str = "score") -> list
     return [Score(row.task, row.new[name][part]) for row in scored if part in row.new.get(name, ())]
 
 
-def pairs_of(scored: Iterable[Scored], name: str) -> list[Pair]:
+def pairs_of(scored: Iterable[Scored], name: str) -> list[Held]:
     """The rollouts that have both scores."""
     return [
-        Pair(row.key, row.task, row.saved["score"], row.new[name]["score"])
+        Held(row.key, row.task, row.saved["score"], row.new[name]["score"])
         for row in scored
         if name in row.new and "score" in row.saved
     ]
@@ -127,10 +126,7 @@ def by_source(rows: Sequence[R]) -> dict[str, list[R]]:
 
 def clusters(rows: Iterable[R]) -> list[list[R]]:
     """Rows of each task."""
-    tasks: dict[tuple[str, int], list[R]] = {}
-    for row in rows:
-        tasks.setdefault(row.task, []).append(row)
-    return list(tasks.values())
+    return by_task((row.task, row) for row in rows)
 
 
 def _by_source_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> Table:
@@ -145,7 +141,7 @@ def _mean(scores: Iterable[Score], level: float) -> Estimate:
     return mean_estimate([[score.value for score in task] for task in clusters(scores)], level)
 
 
-def _difference(pairs: Iterable[Pair], level: float) -> Estimate:
+def _difference(pairs: Iterable[Held], level: float) -> Estimate:
     tasks = clusters(pairs)
     return paired_difference([([p.saved for p in task], [p.new for p in task]) for task in tasks], level)
 
@@ -158,14 +154,14 @@ def _means(scores: Mapping[str, Sequence[Score]], level: float) -> Iterator[list
                 yield [source, name, len(clusters(own)), len(own), _mean(own, level)]
 
 
-def _held(name: str, pairs: Sequence[Pair], level: float) -> Iterator[list[Cell]]:
+def _held(name: str, pairs: Sequence[Held], level: float) -> Iterator[list[Cell]]:
     for source, own in by_source(pairs).items():
         higher = sum(pair.new > pair.saved and not pair.same for pair in own)
         lower = sum(pair.new < pair.saved and not pair.same for pair in own)
         yield [source, name, f"{_share_same(own):.1%}", higher, lower, _difference(own, level)]
 
 
-def _share_same(pairs: Sequence[Pair]) -> float:
+def _share_same(pairs: Sequence[Held]) -> float:
     return sum(pair.same for pair in pairs) / len(pairs)
 
 
@@ -175,7 +171,7 @@ def _parts(label: str, name: str, scored: Sequence[Scored], level: float) -> Ite
         yield [label, part, len(scores), _mean(scores, level)]
 
 
-def _disagreements(name: str, pairs: Sequence[Pair]) -> Iterator[list[Cell]]:
+def _disagreements(name: str, pairs: Sequence[Held]) -> Iterator[list[Cell]]:
     apart = [pair for pair in pairs if not pair.same]
     for pair in sorted(apart, key=lambda pair: -abs(pair.new - pair.saved))[:NUM_DISAGREEMENTS]:
         step, uid, number = pair.key

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -25,21 +25,21 @@ from agentrl.replay.settings import (
     refuse_code_of_rows,
     refuse_missing_code,
     replay_config,
+    with_model,
 )
+from agentrl.replay.tokenizer import WORDS, changed
 from agentrl.rollouts.collector import side_by_side
 from agentrl.store import StoredRollout, TrajectoryStore
+from agentrl.store.schema import TOOLS, TRAJECTORIES
 from agentrl.tools.recorded import RecordedToolbox, Recording, Unrecorded
-from agentrl.trainer.checkpoint import CHECKPOINTS, LATEST
-from agentrl.trainer.provenance import TEMPLATE, TOOLS, VOCABULARY, hashes, provenance
+from agentrl.trainer.checkpoint import newest
+from agentrl.trainer.provenance import REPLAYED_FROM, provenance
 from agentrl.trainer.rollout_parts import Brought, RolloutParts, load_chat, open_rollout_parts, sampling_of
-from agentrl.trainer.source_parts import TRAJECTORIES
 from agentrl.trajectory import Rollout
-
-_WORDS = {VOCABULARY: "vocabulary", TEMPLATE: "chat template"}
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class Rerun:
     """What is to be rolled out again, and what its tools answer from."""
 
     saved: StoredRollout
@@ -48,21 +48,31 @@ class Attempt:
     beginning: Beginning | None = None
 
 
-def attempt_from(saved: StoredRollout, seed: int, from_turn: int = 0, beginning: Beginning | None = None) -> Attempt:
+def rerun_of(saved: StoredRollout, seed: int, from_turn: int = 0, beginning: Beginning | None = None) -> Rerun:
     """One whose recording holds the calls that were made from model turn `from_turn` on."""
     calls = [call for call in saved.rollout.tool_calls if call.turn >= from_turn]
-    return Attempt(saved, seed, Recording(saved.task.uid, calls, saved.rollout.tool_rewards), beginning)
+    return Rerun(saved, seed, Recording(saved.task.uid, calls, saved.rollout.tool_rewards), beginning)
 
 
 @dataclass(frozen=True, slots=True)
 class Rolling:
-    """What rolls out: as the run did for this split, under the same limits."""
+    """What rolls out: as the run did for this split, under the same limits.
+
+    Attributes:
+        origin: what new rollouts say they are, such as `tools of outputs/run@60`.
+    """
 
     parts: RolloutParts
     toolbox: RecordedToolbox
     split: str
+    origin: str
 
-    async def roll_out(self, attempts: Sequence[Attempt]) -> list[Rollout]:
+    @property
+    def ends_unrecorded(self) -> bool:
+        """Whether a call that was not recorded ends its rollout."""
+        return self.toolbox.unrecorded == "error"
+
+    async def roll_out(self, attempts: Sequence[Rerun]) -> list[Rollout]:
         """One rollout each, in their order."""
         sampling = sampling_of(self.parts.config.rollout, self.split)
         starts = [
@@ -81,14 +91,16 @@ class Rolling:
     def store(self, folder: Path) -> TrajectoryStore:
         """Where new rollouts are kept, so that `folder` can be replayed in its turn."""
         made_with = provenance(self.parts.chat.tokenizer, self.parts.config, self.toolbox.schemas)
+        made_with[REPLAYED_FROM] = self.origin
         return TrajectoryStore(folder / TRAJECTORIES / self.split, split=self.split, provenance=made_with)
 
 
 @asynccontextmanager
-async def open_rolling(replay: Replay, usual: Unrecorded) -> AsyncIterator[Rolling]:
-    """Build it under the weights of `model.path` of the command line, else of the run's latest checkpoint.
+async def open_rolling(replay: Replay, mode: str, usual: Unrecorded) -> AsyncIterator[Rolling]:
+    """Build it under the weights of `model.path` of the command line, else of the run's newest checkpoint.
 
     Args:
+        mode: with its turn, where it has one.
         usual: what is done about a call that was not recorded, unless the command line says it.
 
     Raises:
@@ -105,9 +117,8 @@ async def open_rolling(replay: Replay, usual: Unrecorded) -> AsyncIterator[Rolli
     (reward, *_) = load_rewards(replace(replay, options=replace(replay.options, rewards=rewards)), config).values()
     async with open_rollout_parts(config, Brought(reward=reward)) as parts:
         multi_turn = config.rollout.multi_turn
-        yield Rolling(
-            parts, RecordedToolbox(_schemas(replay.run), multi_turn, unrecorded, parts.toolbox), replay.run.split
-        )
+        toolbox = RecordedToolbox(_schemas(replay.run), multi_turn, unrecorded, parts.toolbox)
+        yield Rolling(parts, toolbox, replay.run.split, f"{mode} of {replay.run.name}")
 
 
 def new_folder(replay: Replay, mode: str) -> Path:
@@ -127,23 +138,17 @@ def new_folder(replay: Replay, mode: str) -> Path:
 
 
 def _with_policy(replay: Replay) -> RunConfig:
-    config, asked = replay_config(replay), replay.options.overrides.get("model")
-    said = asked if isinstance(asked, Mapping) else {}
-    # a checkpoint brings its adapter, tokenizer and template along
-    own: dict[str, object] = {"lora_rank": 0, "lora_adapter_path": None, "tokenizer_path": None, "chat_template": None}
-    if "path" not in said:
-        own["path"] = str(_latest(replay.run))
-    if replay.options.tokenizer:
-        own["tokenizer_path"] = replay.options.tokenizer
-    changes = {name: value for name, value in own.items() if name not in said}
-    return config.model_copy(update={"model": config.model.model_copy(update=changes)})
+    instead = {"tokenizer_path": replay.options.tokenizer} if replay.options.tokenizer else {}
+    if lookup(replay.options.overrides, "model.path") is None:
+        instead["path"] = str(_newest(replay.run))
+    return with_model(replay_config(replay), replay.options.overrides, **instead)
 
 
-def _latest(run: SavedRun) -> Path:
-    latest = run.folder / CHECKPOINTS / LATEST if run.folder else None
-    if latest is None or not latest.is_dir():
-        raise ConfigError(f"'{run.name}' has no {CHECKPOINTS}/{LATEST}: name the policy, model.path=FOLDER")
-    return latest
+def _newest(run: SavedRun) -> Path:
+    checkpoint = newest(run.folder) if run.folder else None
+    if checkpoint is None:
+        raise ConfigError(f"'{run.name}' has no whole checkpoint: name the policy, model.path=FOLDER")
+    return checkpoint
 
 
 def _needed_code(replay: Replay, unrecorded: Unrecorded) -> Iterator[str]:
@@ -157,19 +162,17 @@ def _needed_code(replay: Replay, unrecorded: Unrecorded) -> Iterator[str]:
 
 
 def _check_tokenizer(run: SavedRun, config: RunConfig) -> None:
-    ours = hashes(load_chat(config).tokenizer)
-    for step in run.steps:
-        theirs = run.store.provenance(step)
-        if differ := [word for name, word in _WORDS.items() if theirs.get(name, ours[name]) != ours[name]]:
-            raise ConfigError(
-                f"'{run.name}': the rollouts of step {step} were recorded with another {' and '.join(differ)} than that"
-                f" of model.path '{config.model.path}'"
-            )
+    if parts := changed(load_chat(config).tokenizer, run.provenances):
+        words = " and ".join(WORDS[part] for part in parts)
+        raise ConfigError(
+            f"'{run.name}': the rollouts of step {min(parts.values())} were recorded with another {words} than that"
+            f" of model.path '{config.model.path}'"
+        )
 
 
 def _schemas(run: SavedRun) -> list[ToolSchema]:
     """The tools that the models of the run were told of."""
-    kept = {step: run.store.provenance(step).get(TOOLS) for step in run.steps}
+    kept = {step: made_with.get(TOOLS) for step, made_with in run.provenances.items()}
     first = kept[run.steps[0]]
     if first is None:
         raise DataError(f"'{run.name}' does not keep which tools there were")

@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING
 from pydantic import JsonValue
 
 from agentrl.errors import DataError, suggestion
-from agentrl.replay.tokenizer import KeptTokenizer, load_kept_tokenizer
+from agentrl.replay.nearby import runs_near
 from agentrl.store import StoredRollout, TrajectoryStore
-from agentrl.store.schema import IMPORTED_FROM
+from agentrl.store.schema import CONFIG, IMPORTED_FROM, MADE_BY, TRAJECTORIES
 from agentrl.trainer.checkpoint import CHECKPOINTS
-from agentrl.trainer.provenance import CONFIG, MADE_BY
-from agentrl.trainer.source_parts import TRAJECTORIES
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+    from agentrl.replay.tokenizer import KeptTokenizer
 
 SPLITS = ("train", "val")
 _CHECKPOINT = re.compile(r"step-(\d+)")
@@ -56,8 +56,13 @@ class SavedRun:
         return (list(members) for _, members in siblings)
 
     @cached_property
+    def provenances(self) -> Mapping[int, Mapping[str, str]]:
+        """Step -> what its file was written with (`trainer.provenance`)."""
+        return {step: self.store.provenance(step) for step in self.steps}
+
+    @cached_property
     def provenance(self) -> Mapping[str, str]:
-        """What the first of the files was written with (`trainer.provenance`)."""
+        """What the first of the files was written with; the others may be torn, which an audit tells."""
         return self.store.provenance(self.steps[0])
 
     @cached_property
@@ -101,8 +106,9 @@ class SavedRun:
 
     def _kept_tokenizer(self, override: str | None) -> KeptTokenizer:
         if override not in self._tokenizers:
-            hashes = [self.store.provenance(step) for step in self.steps]
-            kept = load_kept_tokenizer(self.name, self.folder, self.config, hashes, override)
+            from agentrl.replay.tokenizer import load_kept_tokenizer  # torch and transformers come with it
+
+            kept = load_kept_tokenizer(self.name, self.folder, self.config, self.provenances, override)
             self._tokenizers[override] = kept
         return self._tokenizers[override]
 
@@ -120,7 +126,7 @@ def open_saved(where: str, split: str | None = None) -> SavedRun:
     name, _, step = where.rpartition("@") if _names_a_step(where) else (where, "", "")
     path = Path(name)
     if not _exists(name):
-        raise DataError(f"there is no '{name}'")
+        raise DataError(f"there is no '{name}'{runs_near(path.parent)}")
     if checkpoint := _checkpoint_step(path):
         return _of_checkpoint(where, path.resolve(), checkpoint, split, step)
     stores = _stores(path)
@@ -129,6 +135,7 @@ def open_saved(where: str, split: str | None = None) -> SavedRun:
     if not stores:
         raise DataError(
             f"'{name}' holds no trajectories: looked for {TRAJECTORIES}/train, {TRAJECTORIES}/val and step-*.parquet"
+            f"{runs_near(path)}"
         )
     chosen = split or next(iter(stores))
     if chosen not in stores:

@@ -10,10 +10,7 @@ from agentrl.estimates.base import Estimate
 from agentrl.estimates.intervals import paired_difference
 from agentrl.estimates.signs import sign_test
 from agentrl.replay.attempts import Pair
-from agentrl.replay.base import Cell
-
-ALL = "all"
-"""What the line over every data source is called."""
+from agentrl.replay.base import ALL, Cell
 
 COLUMNS = ("source", "tasks", "A", "B", "B - A", "better / worse", "p")
 

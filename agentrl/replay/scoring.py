@@ -10,10 +10,8 @@ from functools import lru_cache
 from hashlib import sha256
 from itertools import chain
 
-from pydantic import JsonValue
-
 from agentrl.errors import AgentRLError
-from agentrl.messages import Message
+from agentrl.messages import Message, message_text
 from agentrl.replay.base import Key, key_of
 from agentrl.rewards.base import Reward
 from agentrl.rewards.view import solution_view
@@ -69,7 +67,12 @@ async def score_all(
         for place, stored in waiting:  # shared: each takes the next, so that a long run is never in memory
             found[place] = await _scored(stored, rewards, chat_text, include_tool_text)
 
-    await asyncio.gather(*(work() for _ in range(MAX_CONCURRENT)))
+    try:
+        async with asyncio.TaskGroup() as together:
+            for _ in range(MAX_CONCURRENT):
+                together.create_task(work())
+    except BaseExceptionGroup as failures:
+        raise failures.exceptions[0] from None  # such as a file that cannot be read
     return [found[place] for place in sorted(found)]
 
 
@@ -123,17 +126,6 @@ def view_of(
     turns = [message_text(message) for message in said if message["role"] == "assistant"]
     extra |= {"turn_texts": turns, "last_turn": turns[-1] if turns else "", "num_turns": len(turns)}
     return "\n".join(map(message_text, said) if include_tool_text else turns), extra
-
-
-def message_text(message: Message) -> str:
-    """The text of a message; of one in parts, that of its text parts."""
-    content: JsonValue = message.get("content")
-    parts = content if isinstance(content, list) else [content]
-    return "".join(part if isinstance(part, str) else _part_text(part) for part in parts)
-
-
-def _part_text(part: JsonValue) -> str:
-    return str(part.get("text", "")) if isinstance(part, dict) else ""
 
 
 def _new_messages(stored: StoredRollout, messages: Sequence[Message]) -> Sequence[Message]:

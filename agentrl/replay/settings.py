@@ -54,6 +54,21 @@ def replay_config(replay: Replay) -> RunConfig:
     return validate_config(_laid_over(kept, replay.options.overrides))
 
 
+def with_model(config: RunConfig, overrides: Mapping[str, object], **instead: str) -> RunConfig:
+    """With the model of the command line: a checkpoint brings its adapter, tokenizer and template along.
+
+    So what the run kept of them goes, unless the command line says it.
+
+    Args:
+        instead: fields of `model` with what they are where the command line does not say it.
+    """
+    asked = overrides.get("model")
+    said = asked if isinstance(asked, Mapping) else {}
+    own = {"lora_rank": 0, "lora_adapter_path": None, "tokenizer_path": None, "chat_template": None, **instead}
+    changes = {name: value for name, value in own.items() if name not in said}
+    return config.model_copy(update={"model": config.model.model_copy(update=changes)})
+
+
 def refuse_missing_code(replay: Replay, keys: Iterable[str]) -> None:
     """Refuse to go on without code that the run was made with, as far as `keys` name it.
 
@@ -66,7 +81,7 @@ def refuse_missing_code(replay: Replay, keys: Iterable[str]) -> None:
         raise ConfigError(
             "\n".join(
                 f"'{replay.run.name}' was made with {key}={lookup(kept, key)}, and what a run names is not run unasked:"
-                f" add {key}={lookup(kept, key)}"
+                f" if you trust it, add {key}={lookup(kept, key)}"
                 for key in missing
             )
         )

@@ -142,7 +142,9 @@ class RolloutRunner:
         rollout = failed_rollout(loop, error)
         if rollout.error not in self._logged:
             self._logged.add(str(rollout.error))
-            _LOGGER.warning("a rollout failed (told once): %s", rollout.error, exc_info=error)
+            # an InfraError is raised on purpose, and says itself what failed
+            exc_info = None if isinstance(error, InfraError) else error
+            _LOGGER.warning("a rollout failed (told once): %s", rollout.error, exc_info=exc_info)
         return rollout
 
     async def _score(self, task: Task, rollout: Rollout) -> None:

@@ -17,6 +17,9 @@ VOCABULARY, TEMPLATE = "tokenizer_sha256", "chat_template_sha256"
 CONFIG, TOOLS, MADE_BY = "config", "tools", "agentrl"
 """What `trainer.provenance` calls what it keeps; here for readers that need no torch."""
 
+TRAJECTORIES = "trajectories"
+"""The folder of a run that holds them, a folder a split."""
+
 IMPORTED_FROM = "imported_from"
 """What the provenance of imported files calls the format they were read from. Their rollouts have no tokens."""
 

@@ -68,7 +68,7 @@ class RecordedToolbox(Toolbox):
     A call that was not recorded is first read as a live one: what is wrong with it is a `format_error`. Else
 
     - `error`: it ends the rollout, as an `infra_error` that names the call: the recording, not the policy, is short
-    - `stub`: it is answered that nobody knows, as a `limit_error`: answered and not run. The rollout goes on
+    - `stub`: it is answered that it was not recorded, as a `tool_error`: it counts. The rollout goes on
     - `live`: the tool of `live` runs, in whatever state it is without the recorded calls before it
 
     Args:
@@ -127,7 +127,7 @@ class _RecordedSession(ToolSession):
         if self._live:
             return await self._live._run(self._live._tools[tool.name], arguments)
         if self._unrecorded == "stub":
-            return Answer(f"Error: {called} was not recorded, so its answer is not known."), Outcome.LIMIT_ERROR
+            return Answer(f"Error: {called} was not recorded, so its answer is not known."), Outcome.TOOL_ERROR
         return Answer(f"not recorded: {called}"), Outcome.INFRA_ERROR
 
     async def finish(self) -> None:

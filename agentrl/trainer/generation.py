@@ -14,10 +14,11 @@ from agentrl.data.rows import open_rows
 from agentrl.errors import ConfigError, DataError
 from agentrl.rewards.view import solution_view
 from agentrl.store import TrajectoryStore
+from agentrl.store.schema import TRAJECTORIES
 from agentrl.store.whole import whole_file
 from agentrl.trainer.rollout_bar import rollout_progress
 from agentrl.trainer.rollout_parts import RolloutParts
-from agentrl.trainer.source_parts import TRAJECTORIES, num_draws, stored_steps
+from agentrl.trainer.source_parts import num_draws, stored_steps
 from agentrl.trajectory import Rollout
 
 RESPONSES = "responses"

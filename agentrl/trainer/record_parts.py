@@ -12,6 +12,7 @@ import yaml
 from agentrl.config import RunConfig
 from agentrl.config.document import redacted
 from agentrl.store import TrajectoryStore
+from agentrl.store.schema import TRAJECTORIES
 from agentrl.telemetry.base import TrackedRun, Tracker, trackers
 from agentrl.telemetry.jsonl import GENERATIONS_FILE, METRICS_FILE, WARNINGS_FILE, read_metrics
 from agentrl.trainer.console import ConsoleTracker
@@ -23,7 +24,6 @@ from agentrl.trainer.records import Records
 from agentrl.trainer.report import CONFIG_FILE
 from agentrl.trainer.resume import run_before
 from agentrl.trainer.rollout_parts import RolloutParts
-from agentrl.trainer.source_parts import TRAJECTORIES
 
 
 @contextmanager

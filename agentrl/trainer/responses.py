@@ -24,7 +24,8 @@ _AT_ONCE = 64
 async def score_responses(file: Path, column: str, config: RunConfig) -> list[Group]:
     """The rows of `file` with a rollout for each text in `column`; it has a score and nothing else.
 
-    The reward is called as in training, but that what only a rollout has (turns, tool calls) is not in `extra_info`.
+    The reward is called as in training; of what `extra_info` says of a rollout only `last_turn` and `turn_texts` are
+    there, the text as the one turn it is: what tools were called, and which turns were before, it does not say.
 
     Args:
         column: a text or a list of texts a row.
@@ -40,11 +41,16 @@ async def score_responses(file: Path, column: str, config: RunConfig) -> list[Gr
     reward, slots = load_reward(config.reward), asyncio.Semaphore(_AT_ONCE)
 
     async def group(task: Task, answers: Sequence[str]) -> Group:
-        extra = {"index": task.index, "prompt": list(task.messages), **_without(task.extra_info, column)}
+        extra: dict[str, object] = {
+            "index": task.index,
+            "prompt": list(task.messages),
+            **_without(task.extra_info, column),
+        }
         rollouts = []
         for answer in answers:
             async with slots:
-                rollouts.append(await _scored(reward, task, answer, extra))
+                one_turn = {"last_turn": answer, "turn_texts": [answer]}
+                rollouts.append(await _scored(reward, task, answer, extra | one_turn))
         return Group(task, rollouts)
 
     try:

@@ -11,9 +11,10 @@ from pydantic import JsonValue
 from agentrl.config import RunConfig
 from agentrl.config.document import redacted
 from agentrl.errors import ConfigError
+from agentrl.store.schema import TRAJECTORIES
 from agentrl.trainer.checkpoint import LATEST, checkpoints_of, newest, saved_steps, start_of, step_folder
 from agentrl.trainer.report import CONFIG_FILE, read_config
-from agentrl.trainer.source_parts import TRAJECTORIES, stored_steps
+from agentrl.trainer.source_parts import stored_steps
 
 Change: TypeAlias = tuple[str, JsonValue, JsonValue]
 

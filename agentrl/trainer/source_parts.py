@@ -9,14 +9,13 @@ from agentrl.data.dialogues import Dialogue, load_dialogues
 from agentrl.data.order import task_order
 from agentrl.errors import ConfigError, DataError, TemplateError
 from agentrl.store import TrajectoryStore
+from agentrl.store.schema import TRAJECTORIES
 from agentrl.telemetry.timing import Timer
 from agentrl.trainer.parts import Source, timed
 from agentrl.trainer.provenance import check_vocabulary
 from agentrl.trainer.rollout_parts import RolloutParts, tell_few_rows
 from agentrl.trainer.source import LiveSource, SavedSource, StoredSource
 from agentrl.trajectory import Group, Trajectory
-
-TRAJECTORIES = "trajectories"
 
 
 def open_source(config: RunConfig, rollouts: RolloutParts | None, timer: Timer) -> tuple[Source, int]:

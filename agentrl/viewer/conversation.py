@@ -48,7 +48,7 @@ def shown_rollout(stored: StoredRollout, tokens: TokenTexts) -> dict[str, object
         "infra_failed": rollout.infra_failed,
         "seed": str(rollout.seed),
         "duration_s": rollout.duration_s,
-        "reward": rollout.reward,
+        "reward": rollout.rewards.get("score"),
         "rewards": rollout.rewards,
         "tool_rewards": rollout.tool_rewards,
         "turn_rewards": [asdict(reward) for reward in rollout.turn_rewards],

@@ -114,9 +114,7 @@ class Index:
             try:
                 self._look()
                 self._say("")
-            except (
-                Exception
-            ) as error:  # whatever it was: the page would stand still without a word
+            except Exception as error:  # any: the page would stand still without a word
                 self._say(_line(error))
             self._ended.wait(LOOKS_EVERY_S)
 
@@ -141,7 +139,9 @@ class Index:
                 return
             known = self._parts.get(part.path)
             if known is None or known.stamp != part.stamp:
-                self._keep(_read(part))
+                read = _read(part)
+                if stamp_of(part.path):  # else it went while it was read, which is nobody's mistake
+                    self._keep(read)
 
     def _keep(self, part: Part) -> None:
         with self._changed:

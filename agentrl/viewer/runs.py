@@ -9,13 +9,13 @@ from threading import Lock
 from agentrl.errors import AgentRLError, DataError
 from agentrl.store import StoredRollout, TrajectoryStore
 from agentrl.store.schema import CONFIG, VOCABULARY
+from agentrl.store.schema import TRAJECTORIES
 from agentrl.telemetry.jsonl import METRICS_FILE
 from agentrl.viewer.curves import Curves
 from agentrl.viewer.index import Index
 from agentrl.viewer.search import Search
 from agentrl.viewer.tokens import TokenTexts, open_tokens, tokenizer_file
 
-TRAJECTORIES = "trajectories"
 MAX_SEARCHES = 4
 """Of one run at a time: as many tabs may search it, and what was typed before is found again at once."""
 

@@ -25,6 +25,9 @@ def compute_score(data_source, solution_str, ground_truth):
 def always(solution_str):
     return {"score": 2.0, "style": 0.5}
 
+def last_turn(ground_truth, extra_info):
+    return float(extra_info["last_turn"].strip().startswith(ground_truth))
+
 def raises(solution_str):
     raise ValueError("no")
 """
@@ -135,8 +138,10 @@ def test_texts_are_scored_as_verl_scores_them(here, capsys):
     out = capsys.readouterr().out
     assert "test_score/a: 0.333333" in out
     assert "tool calls" not in out
-    assert main(["eval", "--responses", "out.parquet", "--reward", "reward.py:compute_score", "--json", "x.json"]) == 0
-    assert figures("x.json") == values
+    for function in ("compute_score", "last_turn"):
+        command = ["eval", "--responses", "out.parquet", "--reward", f"reward.py:{function}", "--json", "x.json"]
+        assert main(command) == 0
+        assert figures("x.json") == values
 
 
 def test_generated_rows_are_what_main_eval_reads(task_folder, here):
@@ -181,6 +186,25 @@ def test_mistakes_are_one_line(here, capsys, arguments, complaint):
     assert main(["eval", *arguments]) == 2
     (said,) = capsys.readouterr().err.splitlines()
     assert complaint in said
+
+
+@pytest.mark.parametrize("value", [None, 0, {}, [], False])
+def test_what_is_no_text_is_refused_and_not_passed_over(here, capsys, value):
+    """`[]` is no text among texts; as the whole column it is a row without any."""
+    row = {"prompt": "?", "ground_truth": "1", "data_source": "a"}
+    lines = [{**row, "responses": ["1"]}, {**row, "responses": ["a", value, ""]}]
+    Path("out.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert main(["eval", "--responses", "out.jsonl", "--reward", "reward.py:compute_score"]) == 2
+    (said,) = capsys.readouterr().err.splitlines()
+    assert "out.jsonl row 1 (line 2): field 'responses', position 1: expected a text" in said
+    assert said.endswith(f"got {value!r}")
+
+
+def test_an_empty_text_is_a_text(here):
+    rows = [{"prompt": "?", "ground_truth": "1", "data_source": "a", "responses": ["1", "", "1", ""]}]
+    Path("out.jsonl").write_text(json.dumps(rows[0]) + "\n")
+    assert main(["eval", "--responses", "out.jsonl", "--reward", "reward.py:compute_score"]) == 0
+    assert figures("out.eval.json")["overall"]["num_rollouts"] == 4
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from contextlib import suppress
 
 import pytest
@@ -11,7 +13,7 @@ from hypothesis import strategies as st
 
 from agentrl.cli.main import main, parse
 from agentrl.cli.replay import nested_overrides, read_words
-from agentrl.errors import AgentRLError, ConfigError
+from agentrl.errors import AgentRLError, ConfigError, DataError
 from agentrl.replay.base import Replay, Result, Table
 from agentrl.replay.modes import MODES, Entry
 from agentrl.samples import Sample
@@ -38,7 +40,7 @@ def failing(replay: Replay) -> Result:
 @pytest.fixture
 def run(tmp_path, monkeypatch):
     asked.clear()
-    for mode in (noisy, failing):
+    for mode in (noisy, failing, impossible):
         monkeypatch.setitem(MODES, mode.__name__, Entry("for a test", f"{__name__}:{mode.__name__}"))
     rollouts = [Rollout([], Stop.FINISHED, {"score": 1.0})]
     no_samples: list[Sample] = []
@@ -135,6 +137,37 @@ def test_modes_run_in_order_and_a_failed_one_is_status_1(run, capsys):
     assert out.index("noisy: heard") < out.index("failing: scores of noisy")
     assert out.startswith(f"{run}: train, step 0; made by agentrl unknown")
     assert "\x1b" not in out
+
+
+def impossible(replay: Replay) -> Result:
+    """A mode that cannot be done with what is there."""
+    raise DataError("there is nothing\nof the kind")
+
+
+def test_what_was_found_before_a_mode_that_cannot_be_done_is_written(run, tmp_path, capsys):
+    words = ["replay", str(run), "noisy", "impossible", "failing"]
+    assert main([*words, "--json", str(tmp_path / "f.json"), "--html", str(tmp_path / "f.html")]) == 2
+    found = json.loads((tmp_path / "f.json").read_text())["results"]
+    told = [(result["mode"], result["summary"], result["failed"]) for result in found]
+    assert told == [("noisy", "heard", False), ("impossible", "there is nothing\nof the kind", True)]
+    assert "there is nothing" in (tmp_path / "f.html").read_text()
+    output = capsys.readouterr()
+    assert output.err == "agentrl: error: there is nothing\nagentrl: error: of the kind\n"
+    assert "noisy: heard" in output.out
+
+
+def test_a_wrong_path_or_step_is_said_before_torch_is_imported(run):
+    program = """
+import sys
+from agentrl.cli.main import main
+from agentrl.replay.modes import find_mode
+for where in sys.argv[1:]:
+    assert main(["replay", where, "logprobs"]) == 2
+find_mode("audit").load()
+sys.exit(any(name in sys.modules for name in ("torch", "transformers")))
+"""
+    done = subprocess.run([sys.executable, "-c", program, "nowhere", f"{run}@99"], capture_output=True, text=True)
+    assert (done.returncode, len(done.stderr.splitlines())) == (0, 2)
 
 
 def test_options_reach_the_modes(run):

@@ -136,3 +136,11 @@ def test_the_bootstrap_repeats_itself_and_says_what_it_cannot_tell():
     assert first == again
     assert bootstrap(np.ones(10), lambda rows: float(rows.mean())) == Estimate(1.0, None, None, 10)
     assert bootstrap(values[:1], lambda rows: float(rows.mean())) == Estimate(0.0, None, None, 1)
+
+
+def test_so_much_skewness_that_an_end_would_lie_beyond_the_pole_leaves_no_interval():
+    """One of 80 values holds everything, so a = 1/6 at most nearly, and 1 - a (z0 + z) < 0 with z = 7."""
+    values = np.array([[1e6], *[[0.001 * i] for i in range(79)]])
+    found = bootstrap(values, lambda rows: float(rows.mean()), level=1 - 1e-12)
+    assert (found.low, found.high) == (None, None)
+    assert bootstrap(values, lambda rows: float(rows.mean())).high is not None

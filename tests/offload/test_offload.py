@@ -96,17 +96,26 @@ def test_a_cancelled_caller_cancels_its_coroutine():
 
 def test_a_call_cancelled_before_its_first_step_is_over_at_once(monkeypatch):
     monkeypatch.setattr(run, "GRACE_S", 60.0)
-    begun = []
+    begun, held, gate = [], threading.Event(), threading.Event()
+
+    async def holding():
+        held.set()
+        gate.wait(10)  # of the thread, not of its loop: it is told nothing meanwhile
 
     async def coroutine():
         begun.append(True)
 
     async def main(offload, lane):
+        holder = asyncio.create_task(offload.run(holding, 60, lane))
+        await asyncio.to_thread(held.wait, 10)
         call = asyncio.create_task(offload.run(coroutine, 60, lane))
         await asyncio.sleep(0)  # it is posted, and the loop thread not yet told
         call.cancel()
+        await asyncio.sleep(0)  # the call hears of it
+        gate.set()
         with pytest.raises(asyncio.CancelledError):
             await asyncio.wait_for(asyncio.shield(call), 10)
+        await holder
         return lane.num_abandoned
 
     assert offloaded(main) == 0

@@ -98,14 +98,12 @@ def test_missing_steps_fail_unless_one_step_is_asked_for(saved_run, tmp_path, ca
 
 def test_rollouts_of_a_replay_pass(saved_run, tmp_path, capsys):
     """Those gone on with hold turns that were given."""
-    folder = saved_run.parent
-    code = [f"rollout.script_path={folder}/script.py:reply", "rollout.n=2"]
-    code.append(f"reward.custom_reward_function.path={shutil.copy(folder / 'reward.py', tmp_path)}")
-    values_of(capsys, f"{saved_run}@2", "tools", *code, "--unrecorded", "stub", "--out", tmp_path / "out")
-    for turn in ("0", "1"):
-        values_of(capsys, f"{saved_run}@2", "from-turn", turn, *code, "--unrecorded", "stub", "--out", tmp_path / "out")
-    for name in ("tools", "from-turn-0", "from-turn-1"):
-        (result,) = values_of(capsys, tmp_path / "out" / name, "audit")
+    words = ["--reward", "exact_match", "--unrecorded", "stub", "--out", tmp_path, "rollout.max_num_seqs=16"]
+    words.append(f"model.path={saved_run.parent}/model")
+    for modes in (("tools",), ("from-turn", 1, "rollout.n=2")):
+        values_of(capsys, f"{saved_run}@2", *modes, *words)
+    for name in ("tools", "from-turn-1"):
+        (result,) = values_of(capsys, tmp_path / name, "audit")
         values = result["values"]
         assert {values[each]["status"] for each in ("identity", "calls", "scored text", "segments")} == {"passed"}
         assert any("replayed" in why for why in values["policy versions"]["not_checkable"])

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -95,6 +96,21 @@ def test_the_checkpoint_that_sampled_has_ratios_of_one(sampled_run):
     assert rewards["num_effective"] == pytest.approx(rewards["num"])
     for name in ("ordinary", "weighted", "per_decision"):
         assert rewards[name]["value"] == pytest.approx(rewards["sampled"]["value"], rel=1e-4)
+
+
+def test_an_adapter_of_the_command_line_scores_and_not_its_base(sampled_run, tmp_path):
+    model = sampled_run.parent / "model"
+    torch.manual_seed(0)
+    config = LoraConfig(r=2, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
+    adapted = get_peft_model(AutoModelForCausalLM.from_pretrained(model, dtype="auto"), config)
+    adapted.save_pretrained(tmp_path / "adapter")
+    run = first_step(sampled_run)
+    given = Options(overrides={"model": {"path": str(model), "lora_adapter_path": str(tmp_path / "adapter")}})
+    figures = logprobs(Replay(run, given)).values["figures"]["1"]
+    (trajectories,) = zip(*(stored.rollout.trajectories for stored in run.rollouts()), strict=True)
+    expected = np.concatenate([transformers_logprobs(adapted.eval(), each) for each in trajectories])
+    assert figures["perplexity"] == pytest.approx(np.exp(-expected.mean()), rel=1e-5)
+    assert abs(figures["k1"]["value"]) > 0.001  # or the adapter does nothing
 
 
 def test_log_probabilities_are_those_of_transformers(sampled_run, moved_model):

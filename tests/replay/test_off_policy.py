@@ -38,7 +38,7 @@ class Game:
         first = math.log(self.asked[0][course[0]] / self.sampling[0][course[0]])
         second = math.log(self.asked[1][course] / self.sampling[1][course])
         outcome, turn_reward = float(self.outcome[course]), float(self.turn_reward[course[0]])
-        return Episode(task, first + second, outcome, [(first, turn_reward)])
+        return Episode(task, first + second, outcome + turn_reward, [(first, turn_reward), (first + second, outcome)])
 
 
 def make_game(random: np.random.Generator, sharpness: float = 8.0) -> Game:
@@ -73,9 +73,9 @@ def test_ordinary_and_per_decision_are_unbiased_exactly(seed):
 
 def test_each_estimate_is_its_formula():
     episodes = [
-        Episode("a", math.log(2), 1.0, [(math.log(0.5), 3.0)]),
-        Episode("a", math.log(0.25), 2.0),
-        Episode("b", 0.0, -1.0, [(math.log(4), 0.5), (math.log(3), 1.0)]),
+        Episode("a", math.log(2), 4.0, [(math.log(0.5), 3.0), (math.log(2), 1.0)]),
+        Episode("a", math.log(0.25), 2.0, [(math.log(0.25), 2.0)]),
+        Episode("b", 0.0, 0.5, [(math.log(4), 0.5), (math.log(3), 1.0), (0.0, -1.0)]),
     ]
     found = off_policy(episodes)
     assert found.sampled.value == pytest.approx((4 + 2 + 0.5) / 3)
@@ -83,11 +83,40 @@ def test_each_estimate_is_its_formula():
     assert found.weighted.value == pytest.approx((2 * 4 + 0.25 * 2 + 0.5) / 3.25)
     assert found.per_decision.value == pytest.approx((2 + 0.5 * 3 + 0.25 * 2 + -1 + 4 * 0.5 + 3) / 3)
     assert found.num_effective == pytest.approx(3.25**2 / (4 + 0.0625 + 1))
-    assert (found.num, found.sampled.num) == (3, 2)
+    assert (found.num, found.sampled.num, found.by_turn) == (3, 2, True)
+
+
+def test_turn_rewards_that_are_no_parts_of_the_score_are_left_out():
+    """The score is all that training sees; one rollout whose turn rewards are something else, and all go by the end."""
+    parts = Episode("a", math.log(2), 4.0, [(math.log(0.5), 3.0), (math.log(2), 1.0)])
+    beside = Episode("b", math.log(0.5), 1.0, [(math.log(3), 7.0)])
+    found = off_policy([parts, beside])
+    assert found.sampled.value == pytest.approx((4 + 1) / 2)
+    assert found.ordinary.value == found.per_decision.value == pytest.approx((2 * 4 + 0.5 * 1) / 2)
+    assert (found.by_turn, off_policy([parts]).by_turn) == (False, True)
+
+
+def test_too_few_effective_rollouts_have_no_interval():
+    """1, 1/2, 1/4, ...: of 40 rollouts (2 - 2^-39)^2 / (4/3) = 3 are effective."""
+    found = off_policy([Episode(task, -task * math.log(2), float(task % 2)) for task in range(40)])
+    assert found.num_effective == pytest.approx(3)
+    assert found.too_few
+    asked = (found.ordinary, found.weighted, found.per_decision, found.mean_ratio)
+    assert [(each.low, each.high) for each in asked] == [(None, None)] * 4
+    assert found.sampled.low < found.sampled.value < found.sampled.high
+    assert found.uncovered  # the mean ratio is 2 / 40
+    near = off_policy([Episode(task, 0.01 * (task % 2), float(task % 3)) for task in range(40)])
+    assert not near.too_few
+    assert near.weighted.low < near.weighted.value < near.weighted.high
+
+
+def test_nothing_earned_anywhere_is_zero():
+    found = off_policy([Episode(task, 0.0, 0.0) for task in range(3)])
+    assert (found.per_decision.value, found.by_turn) == (0.0, True)
 
 
 def test_the_same_policy_earns_what_was_sampled():
-    episodes = [Episode(task, 0.0, float(task % 3), [(0.0, 0.5)]) for task in range(9)]
+    episodes = [Episode(task, 0.0, task % 3 + 0.5, [(0.0, 0.5), (0.0, float(task % 3))]) for task in range(9)]
     found = off_policy(episodes)
     assert found.ordinary.value == found.weighted.value == found.per_decision.value == found.sampled.value
     assert found.num_effective == 9
@@ -126,7 +155,7 @@ def test_intervals_hold_the_value_in_95_of_100_runs():
 
 
 def test_ratios_beyond_a_float_are_said_and_break_nothing():
-    episodes = [Episode(task, 400.0 * task, 1.0 + task, [(-3000.0, 1.0)]) for task in range(4)]
+    episodes = [Episode(t, 400.0 * t, 2.0 + t, [(-3000.0, 1.0), (400.0 * t, 1.0 + t)]) for t in range(4)]
     found = off_policy(episodes)
     assert found.ordinary is None
     assert found.per_decision is None

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from babbling import FORMAT, LOOP, ended, train
+from babbling import FORMAT, LOOP, babble_is_known, ended, train  # noqa: F401  # the first a fixture
 from replayed_runs import refused, replayed, rewritten, with_config
 
 from agentrl.store import TrajectoryStore
@@ -73,6 +73,26 @@ def test_another_policy_parts_and_what_was_not_recorded_is_told(babbled, tmp_pat
         assert ours.token_ids[position : position + 1] != theirs.token_ids[position : position + 1]
 
 
+def test_a_call_that_was_not_recorded_fails_the_mode_and_is_told_without_a_traceback(babbled, tmp_path, capsys, caplog):
+    words = [f"{babbled}/run@2", "tools", *code(babbled), "--out", tmp_path]
+    (result,) = replayed(capsys, *words, status=1)["results"]
+    assert result["failed"]
+    assert result["values"]["num_unrecorded_calls"] > 0
+    refusals = [record for record in caplog.records if "not recorded: " in record.getMessage()]
+    assert refusals
+    assert not any(record.exc_info for record in refusals)
+    ended = [each for each in rollouts(tmp_path / "tools", 2).values() if each.infra_failed]
+    assert ended
+    assert all("not recorded: " in (each.error or "") for each in ended)
+
+
+def test_new_rollouts_say_what_they_were_replayed_from(babbled, saved_run, tmp_path, capsys):
+    policy = f"model.path={babbled}/run/checkpoints/step-1"
+    replayed(capsys, f"{babbled}/run@2", "tools", policy, *code(babbled), "--out", tmp_path)
+    made_with = TrajectoryStore(tmp_path / "tools/trajectories/train").provenance(2)
+    assert made_with["replayed_from"] == f"tools of {babbled}/run@2"
+
+
 def test_a_loop_that_may_keep_a_state_is_not_gone_on_with(babbled, tmp_path, capsys):
     said = refused(capsys, f"{babbled}/run@1", "from-turn", 1, *code(babbled), "--out", tmp_path)
     assert f"'{LOOP}' may keep a state" in said
@@ -106,12 +126,17 @@ def test_each_rollout_is_gone_on_with_n_times(saved_run, tmp_path, capsys):
             segments = each.trajectories[0].segments
             assert [list(segment.token_ids) for segment in segments[: turns[1]]] == kept
             assert [s.author is Author.MODEL for s in segments[: turns[1] + 1]] == [False] * turns[1] + [True]
+    new = tmp_path / "from-turn-1"
+    assert TrajectoryStore(new / "trajectories/train").provenance(2)["replayed_from"] == f"from-turn 1 of {saved_run}@2"
+    (audited,) = replayed(capsys, new, "audit", "--allow-unchecked")["results"]
+    assert not any(invariant["num_problems"] for invariant in audited["values"].values())
+    assert audited["values"]["messages"]["status"] == "passed"
     values = result["values"]
     assert len(values["rollouts"]) == len(reached)
     assert sum(values["left_out"].values()) == len(saved) - len(reached)
 
 
-@pytest.mark.parametrize(("said", "live"), [((), True), (("--unrecorded", "error"), False)])
+@pytest.mark.parametrize(("said", "live"), [((), True), (("--unrecorded", "stub"), False)])
 def test_named_tools_run_live_unless_it_is_said_otherwise(babbled, tmp_path, capsys, said, live):
     file = tmp_path / "tools.py"
     file.write_text(

@@ -14,7 +14,7 @@ from replayed_runs import CALCULATOR, refused, replayed, rewritten, stored, with
 from agentrl.replay.base import Options, Replay, key_of
 from agentrl.replay.rescore import rescore
 from agentrl.replay.saved import open_saved
-from agentrl.replay.scoring import MAX_CONCURRENT, message_text, score_all
+from agentrl.replay.scoring import MAX_CONCURRENT, score_all
 from agentrl.store import TrajectoryStore
 from agentrl.task import Task
 from agentrl.trajectory import Group, Rollout, Stop, Trajectory
@@ -233,11 +233,6 @@ def test_imported_rollouts_are_scored_by_their_messages(capsys, tmp_path, reward
     words = [tmp_path, "rescore", "--reward", f"{rewards}:length", "reward.include_tool_text=true"]
     rows = replayed(capsys, *words)["results"][0]["values"]["rollouts"]
     assert rows[0]["new"][f"{rewards}:length"]["score"] == len("Let me see.\na long answer\nTwo.")
-
-
-def test_message_text_of_what_has_none():
-    assert message_text({"role": "assistant"}) == ""
-    assert message_text({"role": "assistant", "content": [{"type": "image"}, {"text": "x"}, "y"]}) == "xy"
 
 
 def test_rollouts_that_ended_in_an_error_are_not_scored(saved_run, tmp_path):

@@ -10,6 +10,7 @@ import pytest
 from replayed_runs import rewritten, with_config
 
 from agentrl.errors import ConfigError, DataError
+from agentrl.models import loading
 from agentrl.replay.saved import open_saved
 from agentrl.store import TrajectoryStore
 
@@ -141,6 +142,50 @@ def test_code_of_a_tokenizer_is_not_run_though_the_run_allowed_it(saved_run, tmp
     run = open_saved(str(rewritten(saved_run, tmp_path / "run", provenance=with_config(**model))))
     with pytest.raises(ConfigError):
         run.tokenizer()
+
+
+def test_what_a_saved_run_names_is_never_asked_of_the_hub(saved_run, tmp_path, monkeypatch):
+    asked: list[str] = []
+    monkeypatch.setattr(loading, "check_hub", lambda name, key: asked.append(name))
+    run = open_saved(str(rewritten(saved_run, tmp_path, provenance=with_config(model={"path": "owner/name"}))))
+    with pytest.raises(ConfigError, match="is 'owner/name', no folder here: say --tokenizer FOLDER"):
+        run.tokenizer()
+    assert not asked
+    assert len(run.tokenizer(str(saved_run.parent / "model"))) > 10
+
+
+def test_an_adapter_s_base_is_not_asked_of_the_hub_either(saved_run, tmp_path, monkeypatch):
+    asked: list[str] = []
+    monkeypatch.setattr(loading, "check_hub", lambda name, key: asked.append(name))
+    (tmp_path / "adapter").mkdir()
+    said = {"peft_type": "LORA", "base_model_name_or_path": "owner/name"}
+    (tmp_path / "adapter/adapter_config.json").write_text(json.dumps(said))
+    model = {"path": str(tmp_path / "adapter")}
+    run = open_saved(str(rewritten(saved_run, tmp_path / "run", provenance=with_config(model=model))))
+    with pytest.raises(ConfigError, match="no folder here"):
+        run.tokenizer()
+    assert not asked
+
+
+def test_the_newest_whole_checkpoint_brings_the_tokenizer(saved_run, tmp_path):
+    """Wherever `latest` leads, and whatever is torn."""
+    run = rewritten(saved_run, tmp_path / "run", provenance=with_config(model={"path": "owner/name"}))
+    for step in (1, 2, 3):
+        shutil.copytree(saved_run.parent / "model", run / f"checkpoints/step-{step}")
+    for step in (1, 2):
+        (run / f"checkpoints/step-{step}/run_state.json").write_text('{"step": 1, "position": 0}')
+    (run / "checkpoints/latest").symlink_to("step-1")
+    assert run / "checkpoints/step-2" == Path(open_saved(str(run)).tokenizer().name_or_path)
+
+
+def test_runs_near_are_named(saved_run, tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / name / "trajectories").mkdir(parents=True)
+    hint = f"; runs near it: {tmp_path}/a, {tmp_path}/b$"
+    with pytest.raises(DataError, match=f"holds no trajectories.*{hint}"):
+        open_saved(str(tmp_path))
+    with pytest.raises(DataError, match=f"there is no '{tmp_path}/c'{hint}"):
+        open_saved(str(tmp_path / "c"))
 
 
 def test_rollouts_that_say_nothing_of_their_tokenizer_need_one(saved_run, tmp_path):

@@ -67,11 +67,11 @@ def test_a_call_that_was_not_recorded_ends_the_rollout_and_is_named():
     assert recording.unrecorded == ['recorder({"place": "a"})', 'recorder({"place": "b"})']
 
 
-def test_a_stub_says_that_nobody_knows_and_counts_as_not_run():
+def test_a_stub_says_that_nobody_knows_and_counts_as_a_call():
     results, _, _ = play([], call("recorder", place="a"), unrecorded="stub")
     ((text, outcome, _),) = results
     assert "not recorded" in text
-    assert outcome is Outcome.LIMIT_ERROR
+    assert outcome is Outcome.TOOL_ERROR
 
 
 def test_live_runs_the_tool_and_releases_it():

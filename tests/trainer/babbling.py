@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from zlib import crc32
 
+import pytest
 import yaml
 
 from agentrl.agent_loops.react import ReactAgent
@@ -30,7 +31,6 @@ ended: list[str] = []
 """The calls of a run in the order in which they ended."""
 
 
-@tool_parsers.register(FORMAT)
 class Babble(HermesParser):
     """Reads calls into whatever a model with random weights writes; its turns end at the first of these letters."""
 
@@ -47,6 +47,14 @@ class Babble(HermesParser):
     def _call(self, number: int) -> ParsedCall:
         error = "half of it is missing." if number % 7 == 0 else None
         return ParsedCall(("waits", "blocks")[number % 2], json.dumps({"number": number % 100}), error)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def babble_is_known():
+    """For modules that import it; others must not find the name among those that a user may mean."""
+    tool_parsers.register(FORMAT)(Babble)
+    yield
+    del tool_parsers._objects[FORMAT]
 
 
 class BabblingReact(ReactAgent):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import runpy
 import signal
 from pathlib import Path
 
@@ -150,6 +151,20 @@ def test_rows_come_back_with_their_responses(task_folder, here):
     assert texts[0][0].startswith("it is ")
 
 
+def test_to_count_rollouts_nothing_else_of_them_is_read(task_folder, here, capsys, monkeypatch):
+    asked = []
+
+    def scan(self, columns=None, **wanted):
+        asked.append(columns)
+        return original(self, columns=columns, **wanted)
+
+    original = TrajectoryStore.scan
+    monkeypatch.setattr(TrajectoryStore, "scan", scan)
+    assert main(scripted(task_folder)) == 0
+    assert "20 rollouts of 10 tasks" in capsys.readouterr().out
+    assert asked == [["index", "infra_failed"]]
+
+
 def test_greedy_rollouts_repeat(task_folder, here):
     greedy = ["rollout.temperature=0", "rollout.n=1", "data.train_max_samples=2"]
     for run, seed in (("one", 1), ("two", 2)):
@@ -262,3 +277,12 @@ def test_progress_is_a_bar_on_a_terminal():
             runner.on_end(Rollout([], Stop.FINISHED))
     assert "4/4" in terminal.getvalue()
     assert runner.on_end is None
+
+
+@pytest.mark.parametrize("door", ["main_generation", "main_generation_server"])
+def test_both_of_verls_doors_are_the_same(capsys, monkeypatch, door):
+    monkeypatch.setattr("sys.argv", [door, "data.paht=x"])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_module(f"agentrl.trainer.{door}", run_name="__main__")
+    assert ended.value.code == 2
+    assert "data.paht" in capsys.readouterr().err

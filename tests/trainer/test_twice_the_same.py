@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from babbling import train
+from babbling import babble_is_known, train  # noqa: F401  # the first a fixture
 from same_run import differences
 
 from agentrl.store import TrajectoryStore

@@ -10,8 +10,10 @@ import pytest
 from viewer_runs import HOSTILE, group, rollout, write_run
 
 from agentrl.samples import Sample
+from agentrl.store import TrajectoryStore
+from agentrl.store.schema import CONFIG, VOCABULARY
 from agentrl.trajectory import Author, Outcome, Rollout, Segment, Stop, Trajectory, TurnReward, VersionSpan
-from agentrl.viewer.tokens import CONFIG, VOCABULARY, open_tokens
+from agentrl.viewer.tokens import open_tokens, vocabulary_sha256
 
 CALCULATOR = Path(__file__).parents[2] / "examples/calculator"
 PLACE = {"split": "train", "step": 1, "number": 0}
@@ -109,7 +111,6 @@ def test_token_texts_join_to_the_text_and_a_shared_character_stands_at_its_last_
 def test_the_tokenizer_is_the_runs_own_and_held_against_what_was_used(tokenizer, model, tmp_path):
     from agentrl.trainer import provenance
 
-    assert (VOCABULARY, CONFIG) == (provenance.VOCABULARY, provenance.CONFIG)
     kept = {VOCABULARY: provenance.hashes(tokenizer)[VOCABULARY]}
     config = {CONFIG: json.dumps({"model": {"path": str(model)}})}
     own = open_tokens(tmp_path, {**kept, **config}, None)  # of the model the run began with
@@ -122,3 +123,18 @@ def test_the_tokenizer_is_the_runs_own_and_held_against_what_was_used(tokenizer,
     assert asked_for.texts([5]) is not None
     assert "another tokenizer" in asked_for.note
     assert "shown as ids" in open_tokens(tmp_path, kept, None).note
+
+
+def test_steps_of_another_vocabulary_are_not_shown_with_the_first_ones(view, model, tmp_path):
+    from tokenizers import Tokenizer
+
+    own = {VOCABULARY: vocabulary_sha256(Tokenizer.from_file(str(model / "tokenizer.json")))}
+    config = {CONFIG: json.dumps({"model": {"path": str(model)}})}
+    for step, kept in ((1, own), (2, {VOCABULARY: "0"})):
+        store = TrajectoryStore(tmp_path / "trajectories/train", provenance={**kept, **config})
+        store.write(step, [group("a", rollout())])
+    asked = view(tmp_path)
+    for step, known in ((1, True), (2, False), (1, True)):
+        told = asked.json("api/rollout", uid="a", **{**PLACE, "step": step})
+        assert (told["trajectories"][0]["segments"][0]["texts"] is not None) == known
+        assert ("another tokenizer" in told["tokens_note"]) != known

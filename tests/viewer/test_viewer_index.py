@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from viewer_runs import TOKEN, group, rollout, write_metrics, write_run
+from viewer_runs import TOKEN, Asked, group, rollout, write_metrics, write_run
 
 from agentrl.trajectory import Author, Rollout, Segment, Stop, Trajectory
 from agentrl.viewer.summary import summarize
@@ -53,6 +54,56 @@ def test_a_damaged_file_is_named_and_the_rest_works(view, tmp_path, damage):
     assert [row["step"] for row in asked.json("api/rows")["rows"]] == [3, 1]
     path.write_bytes(content)
     assert until(asked, lambda state: state["num_rollouts"] == 3)["problems"] == []
+
+
+def test_our_own_mistake_is_said_beside_its_file_and_the_page_goes_on(view, tmp_path, monkeypatch):
+    def mistaken(path, split):
+        if path.name == "step-000002.parquet":
+            raise IndexError("list index out of range")
+        return summarize(path, split)
+
+    monkeypatch.setattr("agentrl.viewer.index.summarize", mistaken)
+    asked = view(write_run(tmp_path, {step: [group(f"g{step}", rollout())] for step in (1, 2, 3)}))
+    (state,) = asked.json("api/state")["runs"]
+    path = tmp_path / "trajectories/train/step-000002.parquet"
+    assert state["problems"] == [f"{path}: IndexError: list index out of range"]
+    assert state["num_rollouts"] == 2
+    write_run(tmp_path, {4: [group("new", rollout())]})
+    until(asked, lambda state: state["num_rollouts"] == 3)
+
+
+def test_a_run_that_is_deleted_while_it_is_viewed_is_said_and_one_that_comes_back_is_read(view, tmp_path):
+    folder = write_run(tmp_path / "run", {1: [group("a", rollout())]})
+    asked = view(folder)
+    folder.rename(tmp_path / "moved")
+    state = until(asked, lambda state: state["problems"])
+    assert state["problems"] == [f"there is no folder '{folder}' any more"]
+    place = {"split": "train", "step": 1, "uid": "a", "number": 0}
+    assert asked.get("api/rollout", **place).status_code == 400
+    assert asked.json("api/curves")["steps"] == []
+    (tmp_path / "moved").rename(folder)
+    until(asked, lambda state: not state["problems"])
+    assert asked.json("api/rollout", **place)["uid"] == "a"
+
+
+def test_many_ask_at_once_while_files_are_read_and_go(tmp_path):
+    steps = range(1, 41)
+    folder = write_run(tmp_path, {step: [group(f"g{step}", rollout(), rollout())] for step in steps})
+    asked = Asked(folder, wait=False)
+    paths = ["api/rows", "api/state", "api/curves", "api/neighbours", "api/rollout"]
+    place = {"split": "train", "step": 7, "uid": "g7", "number": 0}
+
+    def ask(number: int) -> int:
+        path = paths[number % len(paths)]
+        words = place if path == "api/rollout" else {"q": "done"} if path == "api/rows" and number % 2 else {}
+        if number % 10 == 0:
+            (folder / f"trajectories/train/step-{20 + number // 10:06d}.parquet").unlink()
+        return asked.get(path, **words).status_code
+
+    with ThreadPoolExecutor(10) as together:
+        assert set(together.map(ask, range(100))) == {200}
+    assert until(asked, lambda state: state["num_rollouts"] == 60)["problems"] == []
+    asked.close()
 
 
 def test_nothing_new_is_304(view, tmp_path):

@@ -63,3 +63,17 @@ def test_an_unfinished_search_does_not_hold_up_filters(asked, monkeypatch):
     assert answer["num_searched"] < answer["num_parts"]
     asked.json("api/rows", stop="finished")
     assert time.perf_counter() - start < 0.4
+
+
+def test_two_tabs_search_side_by_side(asked, monkeypatch):
+    """Each asks on while the other's search is under way; neither begins anew each time."""
+    monkeypatch.setattr(
+        "agentrl.viewer.search._matches", lambda part, text: time.sleep(0.02) or [True] * len(part.rows)
+    )
+    texts = ["one", "other"]
+    for _ in range(40):
+        answers = [asked.json("api/rows", q=text) for text in texts]
+        if all(answer["num_searched"] == answer["num_parts"] for answer in answers):
+            return
+        time.sleep(0.01)
+    raise AssertionError("the searches do not end")

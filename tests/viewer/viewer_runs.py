@@ -74,11 +74,12 @@ TOKEN = "correct-horse"
 class Asked:
     """The app of some runs, asked as a page asks it."""
 
-    def __init__(self, *folders: Path, tokenizer: str | None = None) -> None:
+    def __init__(self, *folders: Path, tokenizer: str | None = None, wait: bool = True) -> None:
         self.runs = [ViewedRun(str(folder), tokenizer) for folder in folders]
         for run in self.runs:
             run.index.start()
-            run.index.wait(20, whole=True)
+            if wait:
+                run.index.wait(20, whole=True)
         self.client = TestClient(make_app(self.runs, TOKEN), base_url="http://127.0.0.1:1234", follow_redirects=False)
 
     def get(self, path: str, **words: object):

@@ -112,7 +112,7 @@ class Page {
     const list = (pairs) => el("dl.facts", {}, pairs.filter(Boolean).map(([name, value]) => [el("dt", {}, name), el("dd", {}, value)]));
     const named = (rewards) => Object.entries(rewards).map(([name, value]) => [name, number(value)]);
     return el("aside", {},
-      el(".card", {}, el(".big", {}, number(rollout.reward), el("span.soft", {}, " reward")), list(named(rollout.rewards)),
+      el(".card", {}, el(".big", {}, number(rollout.reward), el("span.soft", {}, rollout.reward === null ? "no reward" : " reward")), list(named(rollout.rewards)),
         Object.keys(rollout.tool_rewards).length > 0 && [el("h3", {}, "given by tools"), list(named(rollout.tool_rewards))],
         rollout.turn_rewards.length > 0 && [el("h3", {}, "given by turn"), list(rollout.turn_rewards.map((each) => [each.name, number(each.value)]))]),
       el(".card", {}, list([
