@@ -8,8 +8,7 @@ from threading import Lock
 
 from agentrl.errors import AgentRLError, DataError
 from agentrl.store import StoredRollout, TrajectoryStore
-from agentrl.store.schema import CONFIG, VOCABULARY
-from agentrl.store.schema import TRAJECTORIES
+from agentrl.store.schema import CONFIG, TRAJECTORIES, VOCABULARY
 from agentrl.telemetry.jsonl import METRICS_FILE
 from agentrl.viewer.curves import Curves
 from agentrl.viewer.index import Index
