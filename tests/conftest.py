@@ -1,10 +1,13 @@
-"""The calculator task, made once: its own script makes it, in this process."""
+"""What all tests share: Ctrl-C that is heard, and the calculator task, made once by its own script in this process."""
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background, and all it starts, would ignore it
 
 CALCULATOR = Path(__file__).parents[1] / "examples/calculator"
 
