@@ -123,7 +123,14 @@ def test_killed_in_the_middle_of_a_file_it_goes_on_as_if_it_never_was(task_folde
     assert "step-000003.parquet" in differences(Path("whole"), Path("run"))[0]
 
 
-def test_ctrl_c_says_how_to_go_on(task_folder, here, capsys, monkeypatch):
+@pytest.fixture
+def ctrl_c_is_heard_again():
+    """An interrupted command is the end of its process, and hears no more; here the process goes on."""
+    yield
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def test_ctrl_c_says_how_to_go_on(task_folder, here, capsys, monkeypatch, ctrl_c_is_heard_again):
     monkeypatch.setenv("AT_CALL", "11")
     monkeypatch.setenv("SIGNAL", str(int(signal.SIGINT)))
     assert main(scripted(task_folder)) == 130
