@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
-from jinja2 import Environment, FileSystemLoader
+from jinja2 import Environment
 from markupsafe import Markup
 from pydantic import JsonValue
 
@@ -22,6 +22,7 @@ from agentrl.trainer.drawing import HEIGHT, WIDTH, draw
 from agentrl.trainer.environment import ENVIRONMENT_FILE, read_environment, repeats_told
 from agentrl.trainer.figures import compare, duration, first_and_last, moment, number
 from agentrl.trainer.files import write_whole
+from agentrl.trainer.html import html_templates
 from agentrl.trainer.sample_view import SampleView, visible
 
 SAMPLES_FILE, CONFIG_FILE, REPORT_FILE = "samples.json", "config.yaml", "report.html"
@@ -128,14 +129,7 @@ def _is_finite_number(value: object) -> bool:
 
 
 def _environment() -> Environment:
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        # every value that is printed passes here, so that nothing reorders or hides text and all of it is UTF-8
-        finalize=lambda value: visible(value) if type(value) is str else value,
-    )
+    environment = html_templates(Path(__file__).parent)
     environment.filters |= {"number": number, "dim_special_tokens": _dim_special_tokens}
     return environment
 
