@@ -24,16 +24,22 @@ class Registry(Generic[T]):
         kind: what is registered, for error messages ("agent loop").
         builtin: name -> "pkg.module:Name", imported only when asked for, so that a listing stays cheap.
         aliases: another name -> a name.
+        families: a prefix, such as "sglang/" -> "pkg.module:function", which answers for what follows the prefix.
 
     Entry points are read from the group `agentrl.<kind with underscores>s` ("agentrl.agent_loops").
     """
 
     def __init__(
-        self, kind: str, builtin: Mapping[str, str] | None = None, aliases: Mapping[str, str] | None = None
+        self,
+        kind: str,
+        builtin: Mapping[str, str] | None = None,
+        aliases: Mapping[str, str] | None = None,
+        families: Mapping[str, str] | None = None,
     ) -> None:
         self.kind = kind
         self._lazy = dict(builtin or {})
         self._aliases = dict(aliases or {})
+        self._families = dict(families or {})
         self._objects: dict[str, T] = {}
         self._loaded: dict[str, T] = {}
 
@@ -52,7 +58,9 @@ class Registry(Generic[T]):
 
     def is_builtin(self, name: str) -> bool:
         """Whether `name` means what agentrl itself brings: nothing registered, installed or imported by its path."""
-        return name not in self._objects and self._aliases.get(name, name) in self._lazy
+        if name in self._objects:
+            return False
+        return self._aliases.get(name, name) in self._lazy or self._family(name) is not None
 
     def get(self, name: str) -> T:
         """The object called `name`.
@@ -74,9 +82,19 @@ class Registry(Generic[T]):
             return load_object(self._lazy[name])  # type: ignore[no-any-return]  # typed by whoever listed it
         if name in (found := self._entry_points()):
             return load_object(found[name])  # type: ignore[no-any-return]  # typed by whoever published it
+        if prefix := self._family(name):
+            find = load_object(self._families[prefix])
+            return find(name.removeprefix(prefix))  # type: ignore[no-any-return]  # typed by whoever listed it
         if ":" in name or "." in name:
             return load_object(name)  # type: ignore[no-any-return]  # typed by the user who names it
-        raise UnknownNameError(f"unknown {self.kind} '{name}': {suggestion(name, [*self.names(), *self._aliases])}")
+        valid = [*self.names(), *self._aliases, *(f"{prefix}NAME" for prefix in self._families)]
+        raise UnknownNameError(f"unknown {self.kind} '{name}': {suggestion(name, valid)}")
+
+    def _family(self, name: str) -> str | None:
+        """The prefix of the family that answers for `name`; None for the path of an object, whatever it begins with."""
+        if ":" in name or "." in name:
+            return None
+        return next(filter(name.startswith, self._families), None)
 
     def _entry_points(self) -> dict[str, str]:
         group = f"agentrl.{self.kind.replace(' ', '_')}s"

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +22,10 @@ class Sample:
         behaviour_logprobs: [T] by the policy that sampled, None for demonstrations.
         old_logprobs: [T] by the policy at the start of the step, where the algorithm asks for them.
         ref_logprobs: [T] by the reference policy, where the algorithm asks for them.
+        importance_weights: [T], constants that the loss of each token is multiplied by; None: 1 each.
+        policy_versions: [T], whose weights sampled each trained token, 0 off the mask; None for demonstrations.
+        routed_experts: [R, layers, top k] integers, R < T, where the engine said them: the experts that the first R
+            tokens were sent to.
         rollout_id: trajectories of one rollout share it; sequence means count the rollout once.
         uid: samples of one group share it; a mini-batch never cuts a group.
     """
@@ -29,6 +37,9 @@ class Sample:
     behaviour_logprobs: Sequence[float] | None = None
     old_logprobs: Sequence[float] | None = None
     ref_logprobs: Sequence[float] | None = None
+    importance_weights: Sequence[float] | None = None
+    policy_versions: Sequence[int] | None = None
+    routed_experts: Tensor | None = None
     rollout_id: str = ""
     uid: str = ""
 

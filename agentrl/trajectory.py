@@ -6,10 +6,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import chain
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from agentrl.messages import Message
 from agentrl.task import Task
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 V = TypeVar("V")
 
@@ -110,11 +113,12 @@ class Trajectory:
     `messages` is the same conversation as text and structured calls, for rewards and readers.
     """
 
-    __slots__ = ("_segments", "_token_ids", "messages")
+    __slots__ = ("_routed_experts", "_segments", "_token_ids", "messages")
 
     def __init__(self, segments: Sequence[Segment] = (), messages: Sequence[Message] = ()) -> None:
         self._segments: list[Segment] = []
         self._token_ids: list[int] = []  # grown by append, so that a long conversation is not joined anew each turn
+        self._routed_experts: list[Tensor] = []
         self.messages: list[Message] = list(messages)
         for segment in segments:
             self.append(segment)
@@ -125,6 +129,23 @@ class Trajectory:
             self._segments.append(segment)
             self._token_ids.extend(segment.token_ids)
 
+    def keep_routed_experts(self, experts: Tensor | None) -> None:
+        """Keep what a completion says of all tokens so far but the last, [T - 1, layers, top k]; None says nothing.
+
+        Where a token's experts are known already they stay: those of the pass that sampled after it.
+
+        Raises:
+            ValueError: they are of more tokens than predict another.
+        """
+        if experts is None:
+            return
+        if len(experts) >= max(1, len(self._token_ids)):
+            raise ValueError(f"routed experts of {len(experts)} tokens, where {len(self._token_ids)} are known")
+        known = sum(map(len, self._routed_experts))
+        if len(experts) > known:
+            new = experts[known:]  # one number for each token, layer and choice: kept in as few bytes as hold it
+            self._routed_experts.append(new.byte() if int(new.max()) < 256 else new.short())
+
     @property
     def segments(self) -> Sequence[Segment]:
         """The segments, in order."""
@@ -134,6 +155,18 @@ class Trajectory:
     def token_ids(self) -> Sequence[int]:
         """All tokens, [T]. A view that grows with the trajectory: copy it to keep it."""
         return self._token_ids
+
+    @property
+    def routed_experts(self) -> Tensor | None:
+        """[R, layers, top k], R < T: the experts that the first R tokens were sent to; None where none are known.
+
+        After a model turn R is T - 1: the last token predicts nothing yet. uint8 where that holds them, else int16.
+        """
+        if len(self._routed_experts) > 1:
+            import torch
+
+            self._routed_experts = [torch.cat(self._routed_experts)]
+        return self._routed_experts[0] if self._routed_experts else None
 
     @property
     def loss_mask(self) -> list[int]:

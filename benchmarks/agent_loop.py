@@ -101,7 +101,7 @@ async def rollouts(
     toolbox = toolbox_class([search], config.rollout.multi_turn)
     runner = RolloutRunner(ScriptedEngine(Script(chat, num_turns)), chat, toolbox, None, config)
     n = min(num_rollouts, GROUP_SIZE)
-    options = {"sampling": SamplingParams(), "seed": 0, "max_concurrent": num_rollouts}
+    options = {"sampling": SamplingParams(), "seed": 0, "slots": asyncio.Semaphore(num_rollouts)}
     await collect(runner, [Task(question(-GROUP_SIZE), uid="first")], n=2, **options)  # the tools' thread starts
     with Stopwatch(len(tasks) * n * num_turns) as spent:
         groups = await collect(runner, tasks, n=n, **options)

@@ -9,7 +9,7 @@ from agentrl.trainer.charts import Chart, Series
 from agentrl.trainer.drawing import HEIGHT, WIDTH, Drawing, draw
 from agentrl.trainer.figures import percent
 
-COLORS = ("#1f6feb", "#8a94a6")  # readable on white and on dark
+COLORS = ("#1f6feb", "#8a94a6", "#d4762c")  # readable on white and on dark
 TEXT, GRID = "#57606a", "#d0d7de"
 TOP = 34  # room for the titles
 
@@ -20,7 +20,9 @@ Curve = Sequence[tuple[float, float, float]]
 def draw_curves(curves: Mapping[str, Sequence[Curve]]) -> str:
     """Both panels; a side has one color, and a line a seed."""
     panels = (panel(curves, 0, "Success on held-out tasks, by steps"), panel(curves, 1, "by seconds of training"))
-    legend = (text(WIDTH - 100 + 60 * i, 16, name, COLORS[i], "bold") for i, name in enumerate(curves))
+    apart = max(60, *(9 * len(name) for name in curves))
+    left = WIDTH - 40 - apart * (len(curves) - 1)
+    legend = (text(left + apart * i, 16, name, COLORS[i], "bold") for i, name in enumerate(curves))
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {2 * WIDTH} {HEIGHT + TOP}" role="img"'

@@ -1,15 +1,22 @@
-"""What all tests share: Ctrl-C that is heard, and the calculator task, made once by its own script in this process."""
+"""What all tests share: Ctrl-C that is heard, the calculator task, made once by its own script, an SGLang server."""
 
 from __future__ import annotations
 
+import json
+import os
 import signal
+import subprocess
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from sglang_server import _session_server, sglang_model, sglang_server  # noqa: F401  (fixtures)
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background, and all it starts, would ignore it
 
 CALCULATOR = Path(__file__).parents[1] / "examples/calculator"
+PEERS = Path(__file__).parents[1] / "benchmarks/peers"
 
 
 @pytest.fixture(scope="session")
@@ -26,3 +33,25 @@ def task_folder(make_task, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("calculator")
     make_task(folder, seed=0)
     return folder
+
+
+@pytest.fixture
+def run_peer(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """Runs a script in a peer's environment; Any: the JSON of its last line."""
+
+    def run(name: str, script: Path, *arguments: Path) -> Any:
+        monkeypatch.syspath_prepend(str(PEERS))
+        from environment import peer_python
+
+        try:
+            python = peer_python(name)
+        except subprocess.CalledProcessError:
+            if os.environ.get("CI"):
+                raise
+            pytest.skip(f"the environment of {name} cannot be made here")
+        offline = {**os.environ, "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
+        done = subprocess.run([python, script, *arguments], capture_output=True, text=True, timeout=400, env=offline)
+        assert done.returncode == 0, done.stderr[-3000:]
+        return json.loads(done.stdout.splitlines()[-1])
+
+    return run

@@ -59,3 +59,19 @@ def test_a_users_own_name_wins_over_an_alias() -> None:
     registry = shapes()
     registry.register("route")(int)
     assert registry.get("route") is int
+
+
+def test_a_family_answers_for_what_follows_its_prefix() -> None:
+    registry: Registry[str] = Registry("sound", families={"loud/": "builtins:ascii"})
+    assert registry.get("loud/bang") == "'bang'"
+    assert registry.is_builtin("loud/bang")
+    assert registry.names() == []  # what they are is the family's to say
+    with pytest.raises(UnknownNameError, match="unknown sound 'bang': valid: loud/NAME"):
+        registry.get("bang")
+
+
+def test_a_path_that_begins_like_a_family_is_a_path() -> None:
+    registry: Registry[str] = Registry("sound", families={"loud/": "builtins:ascii"})
+    assert not registry.is_builtin("loud/mine.py:Bang")
+    with pytest.raises(UnknownNameError, match="there is no file"):
+        registry.get("loud/mine.py:Bang")

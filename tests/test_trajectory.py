@@ -1,4 +1,5 @@
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -83,3 +84,31 @@ def test_a_rollout_without_sampled_tokens_or_with_an_infra_failure_does_not_coun
     assert Rollout([Trajectory([prompt(1), model(2)])], Stop.DEADLINE).valid
     assert not Rollout([Trajectory([prompt(1), model(2)])], Stop.ERROR).valid  # it has no score, and 0 would be one
     assert Rollout([], Stop.ERROR).reward == 0.0
+
+
+def experts(num_tokens: int, first: int) -> torch.Tensor:
+    return torch.full((num_tokens, 2, 2), first, dtype=torch.int32)
+
+
+def test_routed_experts_grow_turn_by_turn_and_stay_as_first_said() -> None:
+    trajectory = Trajectory([prompt(1, 2), model(3, 4)])
+    assert trajectory.routed_experts is None
+    trajectory.keep_routed_experts(experts(3, 1))
+    trajectory.append(tool(5))
+    trajectory.append(model(6))
+    trajectory.keep_routed_experts(None)  # says nothing, as a turn that was cut short
+    trajectory.append(model(7, 8))
+    trajectory.keep_routed_experts(experts(7, 255))
+    assert trajectory.routed_experts is not None
+    assert trajectory.routed_experts[:, 0, 0].tolist() == [1, 1, 1, 255, 255, 255, 255]
+    assert trajectory.routed_experts.dtype is torch.uint8
+    trajectory.append(model(9))
+    trajectory.keep_routed_experts(experts(8, 256))
+    assert trajectory.routed_experts[:, 1, 1].tolist() == [1, 1, 1, 255, 255, 255, 255, 256]
+    trajectory.keep_routed_experts(experts(4, 9))  # nothing new
+    assert len(trajectory.routed_experts) == 8
+
+
+def test_routed_experts_of_tokens_that_are_not_there_are_refused() -> None:
+    with pytest.raises(ValueError, match="routed experts of 4 tokens, where 4 are known"):
+        Trajectory([prompt(1, 2), model(3, 4)]).keep_routed_experts(experts(4, 0))

@@ -48,7 +48,8 @@ class AgentLoop:
                 return chat.rollout()
 
     A loop may also build its `Rollout` itself, from segments made by `model_segment`; `sampling` arrives
-    ready for use (stop tokens, at most `data.max_response_length` tokens).
+    ready for use (stop tokens, at most `data.max_response_length` tokens). Under `rollout.routed_experts` it hands on
+    what a completion says of them: `trajectory.keep_routed_experts(completion.routed_experts)` after that segment.
 
     Attributes:
         tool_format: the one tool format this loop works with; None takes `rollout.multi_turn.format`.

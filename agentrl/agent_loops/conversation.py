@@ -19,7 +19,7 @@ from agentrl.agent_loops.tool_calls import (
     tool_calls,
     tool_messages,
 )
-from agentrl.chat.base import ParsedCall, ParsedTurn, ToolParser
+from agentrl.chat.base import ParsedCall, ParsedTurn, ToolParser, parser_for
 from agentrl.engines.base import Completion, SamplingParams
 from agentrl.messages import Message, ToolSchema
 from agentrl.tools.base import InfraError
@@ -73,6 +73,7 @@ class Conversation:
         self.turn_rewards: list[TurnReward] = []
         self._bound = bindings
         self.schemas: Sequence[ToolSchema] = bindings.tools.schemas if bindings.tools else ()
+        self._parser = parser_for(bindings.parser, self.schemas)
         self._limits = bindings.limits
         self._number = len(bindings.family)
         self._num_turns = 0  # counted, because deriving it each turn makes long conversations quadratic
@@ -201,18 +202,19 @@ class Conversation:
 
     def _turn_sampling(self) -> SamplingParams:
         sampling = self._bound.sampling
-        stop = sampling.stop + self._bound.parser.stop if self.schemas else sampling.stop
+        stop = sampling.stop + self._parser.stop if self.schemas else sampling.stop
         return replace(sampling, stop=stop, max_new_tokens=self._limits.turn_tokens(self._num_tokens_left))
 
     def _append_model(self, completion: Completion, sampling: SamplingParams) -> ParsedTurn:
         chat = self._bound.chat
         self._turn_segment = len(self.trajectory.segments)
         self.trajectory.append(model_segment(completion, sampling))
+        self.trajectory.keep_routed_experts(completion.routed_experts)
         self._num_turns += 1
         self._turn_closed = bool(completion.token_ids) and completion.token_ids[-1] in chat.stop_token_ids
         text = chat.text(completion.token_ids)
         # half a turn holds no call, nor does a turn that was offered no tool
-        turn = self._bound.parser.parse(text) if self.stop is None and self.schemas else ParsedTurn(text)
+        turn = self._parser.parse(text) if self.stop is None and self.schemas else ParsedTurn(text)
         self.trajectory.messages.append(assistant_message(turn, self._num_turns))
         return turn
 

@@ -7,7 +7,7 @@ mini-batch, so the shares of its micro-batches add up. Axes: B rows, T tokens.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -89,6 +89,18 @@ def aggregate(
     weights_B1 = torch.as_tensor(weights, dtype=values.dtype, device=values.device)[:, None]
     # where, not multiply: what stands off the mask may be infinite
     return (weights_B1 * torch.where(mask, values, 0.0)).sum() / denominator
+
+
+def add_metrics(sums: dict[str, Tensor], metrics: Mapping[str, Tensor], share: float) -> None:
+    """Add a micro-batch's metrics to those of its mini-batch, of whose trained tokens it has `share`.
+
+    They are means, and largest values where the name ends in `/max`.
+    """
+    for name, value in metrics.items():
+        if name.endswith("/max"):
+            sums[name] = torch.maximum(sums[name], value) if name in sums else value
+        else:
+            sums[name] = sums.get(name, 0.0) + value * share
 
 
 def token_mean(values: Tensor, loss_mask: Tensor) -> Tensor:

@@ -23,7 +23,8 @@ class TokenBatch:
         logprobs: [B, T] of the policy being trained, with gradient; 0 off the mask.
         entropy: [B, T] of the same distribution, in nats; with gradient where the loss asks for it (`needs_entropy`).
         loss_mask: [B, T] bool.
-        advantages, behaviour_logprobs, old_logprobs, ref_logprobs: [B, T] or None, as in `Sample`.
+        advantages, behaviour_logprobs, old_logprobs, ref_logprobs, importance_weights, policy_versions: [B, T] or None,
+            as in `Sample`.
         weights: [B], what a token of this sample counts, from `algos.aggregation_weights` over the whole mini-batch.
         denominator: what the weighted sum is divided by, likewise over the whole mini-batch; so the losses of
             micro-batches add up to the loss of the mini-batch, however it is cut.
@@ -38,6 +39,8 @@ class TokenBatch:
     ref_logprobs: Tensor | None
     weights: Tensor
     denominator: float
+    importance_weights: Tensor | None = None
+    policy_versions: Tensor | None = None
 
 
 class LossFunction(Protocol):
@@ -57,7 +60,10 @@ class LossFunction(Protocol):
     def needs_entropy(self) -> bool: ...  # noqa: D102
 
     def __call__(self, batch: TokenBatch) -> tuple[Tensor, dict[str, Tensor]]:
-        """(loss, metrics): the micro-batch's share of the loss, and means over its trained tokens."""
+        """(loss, metrics): the micro-batch's share of the loss, and means over its trained tokens.
+
+        A metric whose name ends in `/max` is the largest value of a token instead.
+        """
         ...
 
 
@@ -80,4 +86,8 @@ class Algorithm(Protocol):
 
     def credit(self, groups: Sequence[Group], samples: Sequence[Sample]) -> list[Sample]:
         """`samples` of these groups, scored as `needs` asks, with their advantages. Sees all groups of a step."""
+        ...
+
+    def correct(self, samples: Sequence[Sample]) -> tuple[list[Sample], dict[str, float]]:
+        """What the loss reads of the credited samples of a step: weighed, and without what is rejected; and metrics."""
         ...

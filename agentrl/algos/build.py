@@ -10,10 +10,12 @@ from torch import Tensor
 
 from agentrl.algos.aggregation import aggregate, token_mean
 from agentrl.algos.base import Algorithm, LossFunction, Need, TokenBatch
+from agentrl.algos.correction import correct
 from agentrl.algos.credit import compare, imitate, samples_of
 from agentrl.algos.divergence import kl
 from agentrl.algos.losses import policy_loss
 from agentrl.config.actor import ActorConfig
+from agentrl.config.algorithm import RolloutCorrectionConfig
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
 from agentrl.samples import Sample
@@ -24,8 +26,10 @@ from agentrl.trajectory import Group
 class PolicyLoss:
     """A policy loss, plus `kl_coef` (if any) times the KL to the reference, minus `entropy_coef` times the entropy.
 
-    Ratios are taken to `old_logprobs` where the samples have them, else to the behaviour policy's own
-    log-probabilities: then a difference between engine and backend is corrected for, not hidden.
+    Ratios are taken to the behaviour policy's own log-probabilities: a difference between engine and backend is
+    corrected for, not hidden. Where `decoupled`, to `old_logprobs`, the policy at the start of the step (Hilton et al.
+    2021, arXiv:2110.00641): clipping then bounds what the step does, and `importance_weights`, proximal / behaviour,
+    correct for what came before it.
     """
 
     name: str
@@ -35,6 +39,7 @@ class PolicyLoss:
     kl_kind: str = "low_var_kl"
     kl_coef: float | None = None
     entropy_coef: float = 0.0
+    decoupled: bool = False
 
     @property
     def needs_entropy(self) -> bool:
@@ -43,13 +48,13 @@ class PolicyLoss:
 
     def __call__(self, batch: TokenBatch) -> tuple[Tensor, dict[str, Tensor]]:
         """See `LossFunction`."""
-        old_logprobs = batch.behaviour_logprobs if batch.old_logprobs is None else batch.old_logprobs
         loss, metrics = policy_loss(
             self.name,
             batch.logprobs,
-            old_logprobs,
+            batch.old_logprobs if self.decoupled else batch.behaviour_logprobs,
             batch.advantages,
             batch.loss_mask,
+            importance_weights=batch.importance_weights,
             aggregation=self.aggregation,
             weights=batch.weights,
             denominator=batch.denominator,
@@ -83,6 +88,7 @@ class BuiltAlgorithm:
     needs: frozenset[Need]
     loss: LossFunction
     credit_function: Callable[[Sequence[Group], Sequence[Sample]], list[Sample]]
+    correction: RolloutCorrectionConfig = field(default_factory=RolloutCorrectionConfig)
 
     def samples(self, groups: Sequence[Group]) -> list[Sample]:
         """See `Algorithm.samples`."""
@@ -92,23 +98,38 @@ class BuiltAlgorithm:
         """See `Algorithm.credit`."""
         return self.credit_function(groups, samples)
 
+    def correct(self, samples: Sequence[Sample]) -> tuple[list[Sample], dict[str, float]]:
+        """See `Algorithm.correct`."""
+        return correct(samples, self.correction)
+
 
 def build_algorithm(config: RunConfig) -> Algorithm:
     """The algorithm that `config.algorithm` names.
 
-    It never asks for `old_logprobs`: the behaviour policy's log-probabilities take their place (see `PolicyLoss`), also
-    where a step has several updates. It asks for `ref_logprobs` exactly when `actor.use_kl_loss` is on.
+    It asks for `old_logprobs` only where something compares with the weights at the start of the step: decoupled PPO,
+    importance weights, rejection. Else the behaviour policy's log-probabilities take their place (see `PolicyLoss`),
+    also where a step has several updates. It asks for `ref_logprobs` exactly when `actor.use_kl_loss` is on.
     """
-    algorithm, actor = config.algorithm, config.actor
-    needs: frozenset[Need] = frozenset({"ref_logprobs"}) if actor.use_kl_loss else frozenset()
+    algorithm, correction = config.algorithm, config.algorithm.rollout_correction
     if algorithm.name == "sft":
-        return BuiltAlgorithm(needs, _loss("sft", {}, config), imitate)
+        return BuiltAlgorithm(_needs(config), _loss("sft", {}, config), imitate)
     options = {"norm_adv_by_std": algorithm.norm_adv_by_std_in_grpo}
+    reinforces = correction.bypass_mode and correction.loss_type == "reinforce"
     return BuiltAlgorithm(
-        needs,
-        _loss("vanilla", _clip_options(actor), config),
+        _needs(config),
+        _loss("reinforce", {}, config) if reinforces else _loss("vanilla", _clip_options(config.actor), config),
         lambda groups, samples: compare(groups, samples, algorithm.adv_estimator, options),
+        correction,
     )
+
+
+def _needs(config: RunConfig) -> frozenset[Need]:
+    correction = config.algorithm.rollout_correction
+    needed: dict[Need, bool] = {
+        "old_logprobs": correction.corrects or not correction.bypass_mode,
+        "ref_logprobs": config.actor.use_kl_loss,
+    }
+    return frozenset(need for need, asked in needed.items() if asked)
 
 
 def _clip_options(actor: ActorConfig) -> dict[str, float]:
@@ -129,4 +150,5 @@ def _loss(name: str, options: dict[str, float], config: RunConfig) -> PolicyLoss
         kl_kind=actor.kl_loss_type,
         kl_coef=actor.kl_loss_coef if actor.use_kl_loss else None,
         entropy_coef=actor.entropy_coeff,
+        decoupled=not config.algorithm.rollout_correction.bypass_mode,
     )

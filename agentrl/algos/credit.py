@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ import torch
 from agentrl.algos.advantages import estimate_advantages
 from agentrl.errors import ConfigError
 from agentrl.samples import Sample
-from agentrl.trajectory import Group, Rollout, Trajectory
+from agentrl.trajectory import Group, Rollout, Trajectory, VersionSpan
 
 
 def samples_of(groups: Sequence[Group]) -> list[Sample]:
@@ -89,9 +90,20 @@ def _sample(trajectory: Trajectory, uid: str, rollout_id: str) -> Sample:
         temperatures=trajectory.temperatures,
         advantages=[0.0] * num_tokens,
         behaviour_logprobs=trajectory.logprobs if trajectory.sampled else None,
+        policy_versions=[0, *_versions(trajectory)[1:]] if trajectory.sampled else None,
+        routed_experts=trajectory.routed_experts,
         rollout_id=rollout_id,
         uid=uid,
     )
+
+
+def _versions(trajectory: Trajectory) -> list[int]:
+    """[T], whose weights sampled each token, 0 where none did."""
+    versions: list[int] = []
+    for segment in trajectory.segments:
+        spans = segment.policy_versions or [VersionSpan(0, len(segment))]
+        versions.extend(chain.from_iterable([span.version] * span.num_tokens for span in spans))
+    return versions
 
 
 def _padded(rows: Sequence[Sequence[float]]) -> torch.Tensor:

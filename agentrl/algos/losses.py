@@ -37,7 +37,12 @@ TokenLoss = tuple[Tensor, dict[str, Tensor]]
 """The loss of each token, [B, T], and metrics of each token, [B, T]."""
 
 POLICY_LOSSES: Registry[Callable[..., TokenLoss]] = Registry(
-    "policy loss", {"vanilla": "agentrl.algos.vanilla:vanilla", "sft": "agentrl.algos.sft:sft"}
+    "policy loss",
+    {
+        "vanilla": "agentrl.algos.vanilla:vanilla",
+        "reinforce": "agentrl.algos.reinforce:reinforce",
+        "sft": "agentrl.algos.sft:sft",
+    },
 )
 """name -> `function(LossBatch, **options) -> TokenLoss`."""
 
@@ -49,6 +54,7 @@ def policy_loss(
     advantages: Tensor,
     loss_mask: Tensor,
     *,
+    importance_weights: Tensor | None = None,
     aggregation: str = "token-mean",
     weights: Tensor | Sequence[float] | None = None,
     norm_length: int | None = None,
@@ -58,11 +64,12 @@ def policy_loss(
     """(loss, metrics): the loss, [], to be minimised, and means over trained tokens, [] and detached.
 
     Args:
-        name: vanilla (PPO's clipped ratio) or sft (weighted negative log-likelihood).
+        name: vanilla (PPO's clipped ratio), reinforce or sft (weighted negative log-likelihood).
         logprobs: [B, T] of the policy being trained.
         old_logprobs: [B, T] of the policy that ratios are taken to; None where the loss takes none.
         advantages: [B, T].
         loss_mask: [B, T], true where a token is trained.
+        importance_weights: [B, T], what the loss of each token is multiplied by, outside any clip; None: 1 each.
         aggregation, weights, norm_length, denominator: as in `aggregate`.
         options: of the loss; vanilla: `clip_ratio_low` (0.2), `clip_ratio_high` (0.2), `clip_ratio_c` (3).
 
@@ -72,5 +79,7 @@ def policy_loss(
     """
     batch = LossBatch(logprobs, old_logprobs, advantages, loss_mask)
     losses, metrics = call(f"policy loss '{name}'", POLICY_LOSSES.get(name), batch, options)
+    if importance_weights is not None:
+        losses = losses * importance_weights
     loss = aggregate(aggregation, losses, loss_mask, weights=weights, norm_length=norm_length, denominator=denominator)
     return loss, {key: token_mean(values, loss_mask) for key, values in metrics.items()}

@@ -58,10 +58,13 @@ def check_versions(check: Checker, known: Known, split: str) -> None:
     check.hold("policy versions", f"{path}.version", ~falls & (versions >= 0), "never less than the one before it")
     if known.why_not_run:
         check.ledger.skip("policy versions", f"which policy: {known.why_not_run}", len(versions))
-    elif not known.get("trainer.max_staleness"):
-        # a run that only rolls out, or only validates, has the weights it began with
-        policy = 0 if known.mode == "rollout_only" else step.number - int(split == "train")
-        check.hold("policy versions", f"{path}.version", versions == policy, str(policy))
+        return
+    # a run that only rolls out, or only validates, has the weights it began with
+    newest = 0 if known.mode == "rollout_only" else step.number - int(split == "train")
+    staleness = int(known.number("trainer.max_staleness") or 0) if split == "train" else 0
+    wanted_versions = f"{newest - staleness} to {newest}" if staleness else str(newest)
+    good = (versions <= newest) & (versions >= newest - staleness)
+    check.hold("policy versions", f"{path}.version", good, wanted_versions)
 
 
 def check_temperature(check: Checker, known: Known, split: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from itertools import chain, pairwise
+from itertools import chain, pairwise, product
 
 import numpy as np
 
@@ -142,11 +142,12 @@ def _check_train_uids(check: Checker, run_seed: int, known: Known, groups: Seque
     draws = _BATCH_SHRINKS_BY * max(step.number, 1) * len(groups)
     weighted = bool(known.get("data.dataset_weights"))
     last_epoch = draws if weighted else draws // max(1, max(indices, default=0) + 1)
+    drawings = (0, 1)  # a task that grew too old in flight is drawn once more
     likely = 0
     for rows, index in zip(groups, indices, strict=True):
         uid = step["uid"][rows[0]]
-        for epoch in chain([likely], range(last_epoch + 1)):
-            if f"{derived_seed(run_seed, 'uid', epoch, index, 0):016x}" == uid:
+        for epoch, draw in product(chain([likely], range(last_epoch + 1)), drawings):
+            if f"{derived_seed(run_seed, 'uid', epoch, index, draw):016x}" == uid:
                 likely = epoch
                 break
         else:

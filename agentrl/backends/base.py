@@ -64,6 +64,10 @@ class Backend(Protocol):
         """The current weights that training can change, under the names that the engine's model has too."""
         ...
 
+    def checkpoint_weights(self) -> WeightStream:
+        """The same as a checkpoint of the model has them: its names and shapes, an adapter added to what it changes."""
+        ...
+
     async def save(self, path: Path) -> None:
         """Write weights (safetensors, Hugging Face layout), tokenizer, optimizer, schedule and random states."""
         ...

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -13,6 +14,10 @@ from agentrl.samples import Sample
 IntArray: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]  # Any: of any shape
 
 
+_MOST_EXPERTS = 4096
+"""Of a layer; the largest models have some 500."""
+
+
 def used_tokens(sample: Sample) -> IntArray:
     """A sample's tokens before its last trained one: that one and what follows predict nothing, and are not computed.
 
@@ -20,6 +25,28 @@ def used_tokens(sample: Sample) -> IntArray:
     """
     last = len(sample.loss_mask) - 1 - sample.loss_mask[::-1].index(1)
     return np.array(sample.token_ids[:last], dtype=np.int64)
+
+
+def computed_alike(sample: Sample) -> IntArray:
+    """[T'] a number for each of the sample's used tokens: two samples whose numbers begin alike compute the same there.
+
+    The tokens themselves, but where experts were recorded: siblings may have been sent to others at the same token.
+    """
+    tokens = used_tokens(sample)
+    if sample.routed_experts is None:
+        return tokens
+    experts = sample.routed_experts[: len(tokens)].numpy()
+    words = _words(experts.shape[1])[np.arange(experts.shape[1])[:, None], experts]
+    # others have the same sum by a chance of 2^-64; some 10^6 tokens a step are compared
+    tokens[: len(experts)] ^= words.sum(axis=(1, 2))  # whatever order the experts of a layer are said in
+    return tokens
+
+
+@cache
+def _words(num_layers: int) -> IntArray:
+    """A random number for each expert of each layer, the same every time: the cut must not differ from run to run."""
+    bounds = np.iinfo(np.int64)
+    return np.random.Generator(np.random.PCG64(0)).integers(bounds.min, bounds.max, (num_layers, _MOST_EXPERTS))
 
 
 def beginnings_first(sequences: Sequence[IntArray]) -> list[int]:

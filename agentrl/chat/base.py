@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
+
+from agentrl.messages import ToolSchema
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,3 +44,17 @@ class ToolParser(Protocol):
     def parse(self, text: str) -> ParsedTurn:
         """Read one turn. Never raises on what a model wrote: a malformed call comes back with its `error`."""
         ...
+
+
+@runtime_checkable
+class SchemaReader(Protocol):
+    """A tool parser whose format leaves the types of arguments to the tools' schemas."""
+
+    def for_tools(self, schemas: Sequence[ToolSchema]) -> ToolParser:
+        """The parser for turns that are offered these tools."""
+        ...
+
+
+def parser_for(parser: ToolParser, schemas: Sequence[ToolSchema]) -> ToolParser:
+    """`parser`, told of the tools on offer if it asks for them."""
+    return parser.for_tools(schemas) if isinstance(parser, SchemaReader) else parser

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import AfterValidator, Field, JsonValue, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from agentrl.config.base import Section
 from agentrl.config.model import Dtype
@@ -33,7 +33,7 @@ class MultiTurnConfig(Section):
     """Tools, the simulated user, and the limits of a conversation; each limit is a stop reason of its own."""
 
     format: str = "hermes"
-    """How the model writes tool calls: hermes, react, or one registered by name."""
+    """How the model writes tool calls: hermes, react, sglang/NAME (SGLang's own parsers), or one registered by name."""
     tool_config_path: Path | None = None
     """YAML file of tools, in verl's format or the short form."""
     function_tool_path: Path | None = None
@@ -75,6 +75,38 @@ class ValKwargs(Section):
     """Most likely tokens to choose from, -1 for all, when sampling."""
 
 
+class SglangConfig(Section):
+    """SGLang servers: started here, or running ones by their addresses."""
+
+    urls: tuple[str, ...] = ()
+    """Servers that run already, such as http://node1:30000; none given: they are started here."""
+    router_url: str | None = None
+    """An sglang-router in front of `urls`: it places generation, control calls go to the servers themselves."""
+    num_replicas: PositiveInt = 1
+    """Servers to start."""
+    server_args: dict[str, JsonValue] = {}
+    """Further options of `python -m sglang.launch_server`, as {mem_fraction_static: 0.8, tp_size: 2}."""
+    env: dict[str, str] = {}
+    """Environment variables of the servers that are started."""
+    start_timeout_s: PositiveFloat = 600.0
+    """Seconds a server may take until it answers."""
+    health_timeout_s: PositiveFloat = 30.0
+    """Seconds without an answer after which a server counts as hung."""
+    max_restarts: NonNegativeInt = 3
+    """How often a server that died or hung is started again; then the run ends."""
+    max_connections: PositiveInt = 2048
+    """Most requests to one server at a time; more wait here."""
+    weight_transfer: Literal["auto", "disk", "tensor", "group"] = "auto"
+    """How new weights reach the servers: files, requests that carry them, a process group (gloo, NCCL). auto: tensor
+    to servers on this machine's CPU, group to GPUs."""
+    weight_bucket_mb: PositiveInt = 512
+    """Megabytes of weights sent at a time."""
+    colocate: bool = False
+    """Engine and trainer share a GPU: the engine's memory is released while the policy is updated."""
+    probe_tokens: NonNegativeInt = 8
+    """Tokens sampled after each update of the weights and scored by the backend; their difference is a metric."""
+
+
 class RolloutConfig(Section):
     """The engine, sampling, the agent loop and its limits."""
 
@@ -98,13 +130,22 @@ class RolloutConfig(Section):
     """Tools and limits."""
     script_path: Path | None = None
     """What the scripted engine answers: a Python file's `reply` function as `path/to/file.py:reply`."""
+    sglang: SglangConfig = SglangConfig()
+    """SGLang servers, under engine=sglang."""
+    weight_update_mode: Literal["drain", "retract", "in_place"] = "retract"
+    """What becomes of rollouts under way when new weights come: drain lets each turn end first; under retract turns go
+    on with the new weights, their KV computed anew; under in_place on the KV they have (SGLang; else as retract)."""
+    routed_experts: bool = False
+    """Keep which experts the engine's router chose, and train with them (R3: mixture-of-experts models on SGLang)."""
     device: str = "auto"
     """Device of the embedded engine: auto takes a CUDA GPU where there is one."""
     dtype: Dtype = "auto"
-    """Number type of the embedded engine; auto takes the model's."""
+    """Number type of the embedded engine, or of SGLang servers started here; auto takes the model's."""
     max_num_seqs: PositiveInt = 128
-    """Sequences the embedded engine decodes at a time."""
+    """Sequences the engine decodes at a time. SGLang chooses for itself unless this is given (max_running_requests)."""
     max_kv_tokens: PositiveInt | None = None
-    """Tokens of KV the embedded engine keeps; none given: what max_num_seqs full sequences need."""
+    """Tokens of KV the engine keeps (SGLang: max_total_tokens). None given: what max_num_seqs full sequences need in
+    the embedded engine, what fits in SGLang."""
     deterministic: bool = False
-    """Embedded engine: the same tokens bit for bit, whatever runs beside them; somewhat slower."""
+    """The same tokens bit for bit, whatever runs beside them; somewhat slower. Embedded engine; SGLang on GPUs
+    (enable_deterministic_inference), while on the CPU it cannot and environment.json says so."""

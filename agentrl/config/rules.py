@@ -7,17 +7,23 @@ from functools import partial
 
 from agentrl.config.base import Section
 from agentrl.config.reward import NO_REWARD
+from agentrl.config.rollout import RolloutConfig
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
 
 _TORCH_ENGINE = ("device", "dtype", "max_num_seqs", "max_kv_tokens", "deterministic")
+_OF_STARTED_SERVERS = ("dtype", "max_num_seqs", "max_kv_tokens")
 _TRUNCATIONS = ("top_p", "top_k", "min_p")
-_RATIO_OPTIONS = ("clip_ratio", "clip_ratio_low", "clip_ratio_high", "clip_ratio_c", "use_kl_loss")
+_CLIPS = ("clip_ratio", "clip_ratio_low", "clip_ratio_high", "clip_ratio_c")
+_RATIO_OPTIONS = (*_CLIPS, "use_kl_loss")
 
 
-_NOT_IN_MODE = {  # how long and how often may stay: a mode is put behind the command of a whole run
-    "val_only": ("stop_when", "save_best", "profile_steps", "resume_from_path"),
-    "rollout_only": ("stop_when", "save_best", "log_val_generations", "resume_from_path"),
+_IN_FLIGHT = ("max_staleness", "over_sampling")
+# how long and how often may stay: a mode is put behind the command of a whole run
+_NOT_IN_MODE: dict[str, tuple[str, ...]] = {
+    "val_only": ("stop_when", "save_best", "profile_steps", "resume_from_path", *_IN_FLIGHT),
+    "rollout_only": ("stop_when", "save_best", "log_val_generations", "resume_from_path", *_IN_FLIGHT),
+    "train_only": _IN_FLIGHT,
 }
 
 
@@ -58,22 +64,21 @@ def idle_options(config: RunConfig) -> dict[str, str]:
 
 
 def _not_built(config: RunConfig) -> Iterator[str]:
-    if config.rollout.engine == "sglang":
-        yield "'rollout.engine=sglang' is not in this version: use 'rollout.engine=torch'"
     if config.actor.backend == "megatron":
         yield "'actor.backend=megatron' is not in this version: use 'actor.backend=torch'"
 
 
 def _ignored(config: RunConfig) -> Iterator[str]:
     rollout, actor, optim = config.rollout, config.actor, config.actor.optim
-    if rollout.engine != "torch":
-        yield from _unused("rollout", rollout, _TORCH_ENGINE, "'rollout.engine=torch'")
+    yield from _ignored_by_engine(rollout)
     if rollout.engine != "scripted":
         yield from _unused("rollout", rollout, ("script_path",), "'rollout.engine=scripted'")
     if config.algorithm.name == "sft":
         yield from _unused("actor", actor, _RATIO_OPTIONS, "live rollouts ('algorithm.name=grpo')")
-        yield from _unused("rollout", rollout, ("n", "temperature"), "live rollouts ('algorithm.name=grpo')")
+        sampling = ("n", "temperature", "routed_experts")
+        yield from _unused("rollout", rollout, sampling, "live rollouts ('algorithm.name=grpo')")
         yield from _unused("algorithm", config.algorithm, ("norm_adv_by_std_in_grpo",), "'algorithm.name=grpo'")
+    yield from _uncorrected(config)
     if not actor.use_kl_loss:
         yield from _unused("ref", config.ref, ("path",), "'actor.use_kl_loss=true'")
     custom = config.reward.custom_reward_function
@@ -91,6 +96,45 @@ def _ignored(config: RunConfig) -> Iterator[str]:
     if not rollout.val_kwargs.do_sample:
         sampling = ("temperature", "top_p", "top_k")
         yield from _unused("rollout.val_kwargs", rollout.val_kwargs, sampling, "'rollout.val_kwargs.do_sample=true'")
+
+
+def _ignored_by_engine(rollout: RolloutConfig) -> Iterator[str]:
+    sglang = rollout.sglang
+    if rollout.engine == "scripted":
+        yield from _unused("rollout", rollout, _TORCH_ENGINE, "'rollout.engine=torch'")
+    if rollout.engine != "sglang":
+        yield from _unused("rollout", rollout, ("routed_experts",), "'rollout.engine=sglang'")
+        yield from _unused("rollout.sglang", sglang, tuple(type(sglang).model_fields), "'rollout.engine=sglang'")
+        return
+    yield from _unused("rollout", rollout, ("device",), "'rollout.engine=torch'; SGLang takes every GPU it sees")
+    if sglang.urls:
+        need = "servers that are started here ('rollout.sglang.urls' names running ones)"
+        started = ("num_replicas", "server_args", "env", "max_restarts", "start_timeout_s")
+        yield from _unused("rollout", rollout, _OF_STARTED_SERVERS, need)
+        yield from _unused("rollout.sglang", sglang, started, need)
+    else:
+        yield from _unused("rollout.sglang", sglang, ("router_url",), "'rollout.sglang.urls', the servers behind it")
+
+
+def _uncorrected(config: RunConfig) -> Iterator[str]:
+    where, correction = "algorithm.rollout_correction", config.algorithm.rollout_correction
+    reinforces = correction.loss_type == "reinforce"
+    if config.algorithm.name == "sft":
+        yield from _unused(where, correction, tuple(type(correction).model_fields), "'algorithm.name=grpo'")
+        return
+    if correction.rollout_is is None:
+        weights = ("rollout_is_threshold", "rollout_is_batch_normalize")
+        yield from _unused(where, correction, weights, f"'{where}.rollout_is'")
+    if correction.rollout_rs is None:
+        yield from _unused(where, correction, ("rollout_rs_threshold",), f"'{where}.rollout_rs'")
+    elif correction.rollout_rs_threshold is None:
+        yield f"'{where}.rollout_rs={correction.rollout_rs}' needs '{where}.rollout_rs_threshold'"
+    if not correction.bypass_mode:
+        yield from _unused(where, correction, ("loss_type",), f"'{where}.bypass_mode=true'")
+    elif reinforces:
+        yield from _unused("actor", config.actor, _CLIPS, f"'{where}.loss_type=ppo_clip'")
+    elif correction.rollout_is is not None:  # the clipped ratio is to what the engine sampled with: it is the weight
+        yield f"'{where}.rollout_is' has no effect without '{where}.bypass_mode=false' or '{where}.loss_type=reinforce'"
 
 
 def _idle(config: RunConfig) -> Iterator[str]:
@@ -120,6 +164,11 @@ def _idle(config: RunConfig) -> Iterator[str]:
         yield from _unused("trainer", trainer, ("save_best",), "'data.val_files'")
     if trainer.mode != "rollout_only":
         yield from _unused("data", data, ("output_path",), "'trainer.mode=rollout_only', which is `agentrl generate`")
+    if config.algorithm.name == "sft":
+        yield from _unused("trainer", trainer, _IN_FLIGHT, "live rollouts ('algorithm.name=grpo')")
+    if not any(_given(trainer, option) for option in _IN_FLIGHT):
+        need = "'trainer.max_staleness' or 'trainer.over_sampling' above 0: nothing is under way when weights come"
+        yield from _unused("rollout", rollout, ("weight_update_mode",), need)
     yield from _unused("trainer", trainer, _NOT_IN_MODE.get(trainer.mode, ()), "'trainer.mode=train'")
     if trainer.resume_mode != "path":
         yield from _unused("trainer", trainer, ("resume_from_path",), "'trainer.resume_mode=path'")

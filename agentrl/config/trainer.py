@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, NonNegativeInt, PositiveInt
+from pydantic import BeforeValidator, NonNegativeFloat, NonNegativeInt, PositiveInt
 
 from agentrl.config.base import Section, one_or_many
 
@@ -55,8 +55,10 @@ class TrainerConfig(Section):
     """auto: from the newest whole checkpoint, if any; path: from resume_from_path; disable: never in a run's folder."""
     resume_from_path: Path | None = None
     """Checkpoint to go on from under resume_mode=path, of this run (later steps are dropped) or of another."""
-    max_staleness: Literal[0] = 0
-    """Policy versions a group may lag behind; 0 is on-policy."""
+    max_staleness: NonNegativeInt = 0
+    """Policy versions a group may lag behind when it is trained on; 0 is on-policy, above 0 rollouts never wait."""
+    over_sampling: NonNegativeFloat = 0.0
+    """Groups begun beyond what a step takes, as a share of it: the slowest are cut off, and their tasks begun again."""
     max_concurrent_rollouts: PositiveInt = 1024
     """Most rollouts under way at a time."""
     val_before_train: bool = True

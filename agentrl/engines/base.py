@@ -15,9 +15,10 @@ if TYPE_CHECKING:
 WeightStream = Iterable[tuple[str, "Tensor"]]
 """(Hugging Face parameter name, tensor), one at a time, so that a large model never stands in memory twice."""
 
-PauseMode = Literal["drain", "in_place"]
-"""drain: requests under way finish first; those that find no room wait for `resume`. in_place: all stop where they are
-and go on after `resume`."""
+PauseMode = Literal["drain", "retract", "in_place"]
+"""drain: requests under way finish first; those that find no room wait for `resume`. retract: all stop where they are
+and go on after `resume`, their KV computed anew. in_place: likewise, on the KV they have, also that of older weights,
+where the engine can keep it."""
 
 
 class FinishReason(StrEnum):
@@ -59,12 +60,16 @@ class GenerateRequest:
         token_ids: the whole context, [T]; at least one token.
         session: requests of one session are one conversation: the engine keeps its KV between them.
         deadline_s: seconds from now after which what was sampled so far comes back as an `abort`; None waits.
+        priority: higher ones first, where the engine can choose.
+        images: data URLs, in the order of their places in the context; an engine that takes none raises ValueError.
     """
 
     token_ids: Sequence[int]
     sampling: SamplingParams = field(default_factory=SamplingParams)
     session: str = ""
     deadline_s: float | None = None
+    priority: int = 0
+    images: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +83,8 @@ class Completion:
         policy_versions: which weights sampled them; the spans cover all N tokens.
         num_cached_tokens: context tokens that were not computed again.
         matched_stop: the stop string that ended it, where one did.
+        routed_experts: [T + N - 1, layers, top k] int32, of every token that predicted another, context included: the
+            experts it was sent to. None where the engine was not asked for them.
     """
 
     token_ids: Sequence[int]
@@ -86,6 +93,7 @@ class Completion:
     finish_reason: FinishReason
     num_cached_tokens: int = 0
     matched_stop: str | None = None
+    routed_experts: Tensor | None = None
 
 
 class Engine(Protocol):
@@ -128,6 +136,6 @@ class Engine(Protocol):
 
     def metrics(self) -> dict[str, float]:
         """Counters since the start: `prompt_tokens`, `cached_tokens`, `forwarded_tokens`, `sampled_tokens`,
-        `decode_steps`, `prefill_steps`, `evicted_sessions` where open conversations may be forgotten, and whatever else
-        the engine counts."""
+        `decode_steps` and `prefill_steps` of an engine in this process, `evicted_sessions` where open conversations may
+        be forgotten, and whatever else the engine counts."""
         ...

@@ -68,6 +68,8 @@ class ScriptedEngine:
         """The script's answer; see `Engine.generate`."""
         if not request.token_ids:
             raise ValueError("the context is empty")
+        if request.images:
+            raise ValueError("the scripted engine takes no images")
         disturbed = (self._delay_s or self._resumed) and not await self._wait(request)
         if self._closed or disturbed:
             return NOTHING
@@ -79,7 +81,7 @@ class ScriptedEngine:
 
     async def pause(self, mode: PauseMode = "drain") -> None:
         """New requests wait; under `drain` those that are being answered are awaited."""
-        self._in_place = mode == "in_place"
+        self._in_place = mode != "drain"
         self._resumed = self._resumed or asyncio.Event()
         if mode == "drain" and self._answering:
             await asyncio.wait(self._answering)

@@ -153,6 +153,8 @@ class TorchEngine:
     def _job(self, request: GenerateRequest, resolve: Callable[[Completion | Exception], None]) -> Job:
         check_sampling(request.sampling)
         max_length = self._checked_length(request)
+        if request.images:
+            raise ValueError("the embedded engine takes no images")
         if request.sampling.stop and self._tokenizer is None:
             raise ValueError("stop strings need a tokenizer, and this engine was given none")
         seed = request.sampling.seed

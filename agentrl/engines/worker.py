@@ -84,7 +84,7 @@ class Worker:
 
     def pause(self, mode: PauseMode, when_quiet: Callable[[], object]) -> None:
         """Hold new requests; `when_quiet` is called once nothing is being computed."""
-        self._paused = mode
+        self._paused = "drain" if mode == "drain" else "in_place"  # the scheduler computes KV anew by itself
         self._on_drained.append(when_quiet)
 
     def resume(self) -> None:

@@ -58,6 +58,28 @@ def check_safetensors(file: Path, key: str) -> None:
         raise ConfigError(f"{key}: cannot load '{file}': it has {size} of {whole} bytes; copy it again")
 
 
+def checkpoint_shapes(path: Path, key: str) -> dict[str, tuple[int, ...]]:
+    """The shape of every weight that a folder holds, read from headers alone.
+
+    Raises:
+        ConfigError: as `check_folder`.
+    """
+    from safetensors import safe_open
+
+    check_folder(path, key)
+    shapes: dict[str, tuple[int, ...]] = {}
+    for file in _weight_files(path, key):
+        if file.suffix == ".safetensors":
+            with safe_open(file, "pt") as opened:
+                shapes |= {name: tuple(opened.get_slice(name).get_shape()) for name in opened.keys()}  # noqa: SIM118
+        else:
+            import torch
+
+            loaded = torch.load(file, map_location="meta", weights_only=True)
+            shapes |= {name: tuple(tensor.shape) for name, tensor in loaded.items()}
+    return shapes
+
+
 def torn_json(path: Path) -> str | None:
     """What is wrong with the first JSON file of a folder that is none, if there is one."""
     for file in sorted(path.glob("*.json")):

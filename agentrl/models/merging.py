@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from copy import deepcopy
 from typing import TYPE_CHECKING, cast
 
 import torch
+from torch import Tensor, nn
 
 from agentrl.config.model import ModelConfig
 from agentrl.errors import ConfigError
@@ -39,3 +42,18 @@ def merge_adapter(config: ModelConfig, dtype: torch.dtype = torch.float32) -> Pr
         raise ConfigError(f"'{config.path}' does not fit its base: {' '.join(str(error).split())[:200]}") from error
     merged = cast("PreTrainedModel", model.merge_and_unload())
     return merged.to(dtype)
+
+
+def merged_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """What the adapter on `model` changes, under the base's names, with it added in; both stay as they are.
+
+    W + (alpha / r) B A, summed in float32 and left in it; a layer at a time.
+    """
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    for name, layer in model.named_modules():
+        if isinstance(layer, BaseTunerLayer):
+            merged = deepcopy(layer).float()
+            merged.merge()
+            for own, value in merged.get_base_layer().named_parameters():
+                yield f"{name}.{own}", value.detach()

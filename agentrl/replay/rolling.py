@@ -86,7 +86,7 @@ class Rolling:
             )
             for attempt in attempts
         ]
-        return await side_by_side(starts, self.parts.config.trainer.max_concurrent_rollouts)
+        return await side_by_side(starts, self.parts.slots)
 
     def store(self, folder: Path) -> TrajectoryStore:
         """Where new rollouts are kept, so that `folder` can be replayed in its turn."""

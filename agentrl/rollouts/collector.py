@@ -22,6 +22,9 @@ class AllFailedError(AgentRLError):
     """Not one rollout of a step came to its end: something is wrong with the agent loop or around it."""
 
 
+Attempt = Callable[[], Awaitable[Rollout]]
+
+
 async def collect(
     runner: RolloutRunner,
     tasks: Sequence[Task],
@@ -29,32 +32,36 @@ async def collect(
     n: int,
     sampling: SamplingParams,
     seed: int,
-    max_concurrent: int,
+    slots: asyncio.Semaphore,
 ) -> list[Group]:
-    """`n` rollouts of every task, in the order of the tasks, at most `max_concurrent` at a time.
+    """`n` rollouts of every task, in the order of the tasks.
 
-    Rollout i of a task has the seed derive_seed(seed, task.uid, i), whatever runs beside it. When one rollout raises
-    (the user's mistake, our bug) or the caller is cancelled, all others are cancelled and cleaned up first.
+    When one rollout raises (the user's mistake, our bug) or the caller is cancelled, all others are cancelled and
+    cleaned up first.
+
+    Args:
+        slots: one is held by each rollout under way.
 
     Raises:
         AllFailedError: every rollout ended with an error; its text is the first one's.
     """
-    attempts = [
-        partial(runner.run, task, sampling, seed=derive_seed(seed, task.uid, number))
-        for task in tasks
-        for number in range(n)
-    ]
-    rollouts = await side_by_side(attempts, max_concurrent)
+    attempts = [attempt for task in tasks for attempt in attempts_at(task, runner, n=n, sampling=sampling, seed=seed)]
+    rollouts = await side_by_side(attempts, slots)
     groups = [Group(task, rollouts[place * n : (place + 1) * n]) for place, task in enumerate(tasks)]
-    _refuse_all_failed(groups)
+    refuse_all_failed(groups)
     return groups
 
 
-async def side_by_side(attempts: Sequence[Callable[[], Awaitable[Rollout]]], max_concurrent: int) -> list[Rollout]:
-    """What `attempts` give, in their order. Where one raises, all others are cancelled and cleaned up first."""
-    slots = asyncio.Semaphore(max_concurrent)
+def attempts_at(task: Task, runner: RolloutRunner, *, n: int, sampling: SamplingParams, seed: int) -> list[Attempt]:
+    """`n` rollouts of a task, to be begun. Rollout i has the seed derive_seed(seed, task.uid, i), whatever runs beside
+    it."""
+    return [partial(runner.run, task, sampling, seed=derive_seed(seed, task.uid, number)) for number in range(n)]
 
-    async def one(attempt: Callable[[], Awaitable[Rollout]]) -> Rollout:
+
+async def side_by_side(attempts: Sequence[Attempt], slots: asyncio.Semaphore) -> list[Rollout]:
+    """What `attempts` give, in their order. Where one raises, all others are cancelled and cleaned up first."""
+
+    async def one(attempt: Attempt) -> Rollout:
         async with slots:
             return await attempt()
 
@@ -67,7 +74,12 @@ async def side_by_side(attempts: Sequence[Callable[[], Awaitable[Rollout]]], max
     return [each.result() for each in running]
 
 
-def _refuse_all_failed(groups: Sequence[Group]) -> None:
+def refuse_all_failed(groups: Sequence[Group]) -> None:
+    """End a run whose step has not one good rollout.
+
+    Raises:
+        AllFailedError: every rollout ended with an error.
+    """
     rollouts = [rollout for group in groups for rollout in group.rollouts]
     if rollouts and all(rollout.failed for rollout in rollouts):
         raise AllFailedError(f"all {len(rollouts)} rollouts failed; the first: {rollouts[0].error}")

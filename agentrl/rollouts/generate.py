@@ -12,7 +12,7 @@ from agentrl.agent_loops.recording import Recording
 from agentrl.engines.base import Completion, Engine, FinishReason, GenerateRequest, SamplingParams
 from agentrl.seeds import derive_seed
 
-_SERIAL = count()  # session names only have to differ; nothing else depends on them
+_SERIAL = count()  # names a rollout's sessions, and says which is older; no number depends on it
 
 
 class RolloutGenerate:
@@ -33,7 +33,7 @@ class RolloutGenerate:
         self.deadline = deadline
         self._engine = engine
         self._seed = seed
-        self._name = f"rollout-{next(_SERIAL)}"
+        self._serial = next(_SERIAL)
         self._num_turns: Counter[int] = Counter()
 
     async def __call__(self, token_ids: Sequence[int], sampling: SamplingParams, *, trajectory: int = 0) -> Completion:
@@ -42,7 +42,10 @@ class RolloutGenerate:
         self._num_turns[trajectory] += 1
         num_context = len(token_ids)  # the caller's list may grow later
         seeded = replace(sampling, seed=derive_seed(self._seed, trajectory, turn))
-        request = GenerateRequest(token_ids, seeded, self._session(trajectory), self._remaining_s())
+        # older rollouts first: what a step waits for, and its KV is there already
+        request = GenerateRequest(
+            token_ids, seeded, self._session(trajectory), self._remaining_s(), priority=-self._serial
+        )
         completion = await self._engine.generate(request)
         self.cut_by_deadline |= completion.finish_reason is FinishReason.ABORT and self._remaining_s() == 0
         self.recording.add(token_ids, num_context, completion, sampling)
@@ -54,7 +57,7 @@ class RolloutGenerate:
             await self._engine.release(self._session(trajectory))
 
     def _session(self, trajectory: int) -> str:
-        return f"{self._name}-{trajectory}"
+        return f"rollout-{self._serial}-{trajectory}"
 
     def _remaining_s(self) -> float | None:
         if self.deadline is None:

@@ -14,14 +14,21 @@ import pyarrow.parquet as pq
 from agentrl.errors import DataError
 from agentrl.store.decode import stored_rollouts
 from agentrl.store.query import FILTERS, Query
-from agentrl.store.schema import PROVENANCE_KEY, SCHEMA, VERSION, VERSION_KEY
+from agentrl.store.schema import PROVENANCE_KEY, ROUTED_EXPERTS_KEY, SCHEMA, VERSION, VERSION_KEY
 from agentrl.store.stored import StoredRollout
 from agentrl.store.text import original, writable
 
 
-def write_batches(file: BinaryIO, batches: Iterable[pa.RecordBatch], provenance: Mapping[str, str]) -> None:
-    """Write each batch as a row group."""
+def write_batches(
+    file: BinaryIO,
+    batches: Iterable[pa.RecordBatch],
+    provenance: Mapping[str, str],
+    experts_hash: str | None = None,
+) -> None:
+    """Write each batch as a row group. `experts_hash`: of the routed experts beside the file."""
     kept = {f"{PROVENANCE_KEY}{name}": value for name, value in provenance.items()}
+    if experts_hash:
+        kept[ROUTED_EXPERTS_KEY] = experts_hash
     metadata = {writable(name): writable(value) for name, value in {VERSION_KEY: VERSION, **kept}.items()}
     with pq.ParquetWriter(
         file,
@@ -55,6 +62,17 @@ def read_provenance(file: pq.ParquetFile) -> dict[str, str]:
     """What the file was written with."""
     entries = {original(key.decode()): original(value.decode()) for key, value in file.schema_arrow.metadata.items()}
     return {key.removeprefix(PROVENANCE_KEY): value for key, value in entries.items() if key.startswith(PROVENANCE_KEY)}
+
+
+def read_experts_hash(path: Path) -> str | None:
+    """The hash of the routed experts beside the file; None where there are none.
+
+    Raises:
+        DataError: the file cannot be read.
+    """
+    with open_file(path) as file:
+        kept: bytes | None = file.schema_arrow.metadata.get(ROUTED_EXPERTS_KEY.encode())
+    return kept.decode() if kept else None
 
 
 def steps_of(path: Path) -> list[int]:

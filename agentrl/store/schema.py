@@ -13,6 +13,9 @@ import pyarrow as pa
 VERSION = "2"
 VERSION_KEY = "agentrl.schema_version"
 PROVENANCE_KEY = "agentrl.provenance."
+ROUTED_EXPERTS_KEY = "agentrl.routed_experts"
+"""What the metadata of a file calls the hash of the routed experts beside it, where there are any."""
+
 VOCABULARY, TEMPLATE = "tokenizer_sha256", "chat_template_sha256"
 CONFIG, TOOLS, MADE_BY = "config", "tools", "agentrl"
 """What `trainer.provenance` calls what it keeps; here for readers that need no torch."""

@@ -10,8 +10,16 @@ from pathlib import Path
 from agentrl.errors import DataError
 from agentrl.samples import Sample
 from agentrl.store.encode import batches
-from agentrl.store.files import matching_rollouts, open_file, read_provenance, steps_of, write_batches
+from agentrl.store.files import (
+    matching_rollouts,
+    open_file,
+    read_experts_hash,
+    read_provenance,
+    steps_of,
+    write_batches,
+)
 from agentrl.store.query import Bounds, Query, leaves
+from agentrl.store.routed_experts import path_beside, read_beside, remove_orphans, write_beside
 from agentrl.store.stored import StoredRollout
 from agentrl.store.text import writable
 from agentrl.store.whole import remove_parts, whole_file
@@ -21,7 +29,7 @@ _NAME = re.compile(r"step-(\d{6,})\.parquet")
 
 
 class TrajectoryStore:
-    """Rollouts under `<folder>/step-000012.parquet`, one file a step and one row a rollout.
+    """Rollouts under `<folder>/step-000012.parquet`, one file a step and one row a rollout; routed experts beside it.
 
     Nothing a file holds is unpickled or run. One store writes to a folder; any number may read it meanwhile.
 
@@ -61,8 +69,11 @@ class TrajectoryStore:
         self._check_writable()
         path = self._path(step)
         self._folder.mkdir(parents=True, exist_ok=True)
+        experts_hash = write_beside(path, groups)  # before the rollouts: none of them is ever without its experts
         with whole_file(path) as file:
-            write_batches(file, batches(step, self._split, groups, samples), self._provenance)
+            write_batches(file, batches(step, self._split, groups, samples), self._provenance, experts_hash)
+        if experts_hash is None:
+            path_beside(path).unlink(missing_ok=True)
         return path
 
     @property
@@ -75,7 +86,7 @@ class TrajectoryStore:
         return self._existing(step)
 
     def groups(self, step: int) -> list[Group]:
-        """What `write` was given for `step`, in its order.
+        """What `write` was given for `step`, in its order. Routed experts are read here only.
 
         Raises:
             DataError: no such step, or a file that cannot be read.
@@ -85,6 +96,8 @@ class TrajectoryStore:
             if stored.number == 0:
                 groups.append(Group(stored.task, []))
             groups[-1].rollouts.append(stored.rollout)
+        if experts_hash := read_experts_hash(self._existing(step)):
+            read_beside(self._existing(step), experts_hash, groups)
         return groups
 
     def provenance(self, step: int) -> dict[str, str]:
@@ -99,6 +112,7 @@ class TrajectoryStore:
             if step > after_step:
                 path.unlink()
         if self._folder.is_dir():
+            remove_orphans(self._folder)
             remove_parts(self._folder)
 
     def scan(

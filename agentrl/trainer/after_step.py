@@ -28,6 +28,8 @@ class AfterStep:
         progress: what the run is saved by.
         validator: None where there is nothing to validate on.
         records: where metrics and samples go.
+        meters: further metrics of a step. Each is asked at its end; also at its start, and then the answer is dropped:
+            what is counted while validating and saving belongs to no step.
     """
 
     def __init__(
@@ -40,6 +42,7 @@ class AfterStep:
         records: Records,
         timer: Timer,
         profiler: StepProfiler,
+        meters: Sequence[Callable[[], Metrics]] = (),
     ) -> None:
         self.last_validation: tuple[dict[str, float], list[Group]] | None = None
         self._config = config.trainer
@@ -51,6 +54,7 @@ class AfterStep:
         self._records = records
         self._timer = timer
         self._profiler = profiler
+        self._meters = meters
         self._step_started = 0.0
         self._good_enough = False
         self._new_best: Best | None = None  # of the latest validation, until it is saved
@@ -92,6 +96,8 @@ class AfterStep:
         with self._timer.timed("store"):
             self._records.store_rollouts(step, groups, samples)
         metrics = {**self._group_metrics(groups), **stats, **self._timings(groups)}
+        for meter in self._meters:
+            metrics |= meter()
         self._profiler.end(step)
         if self._validator and self._due(step, self._config.test_freq):
             metrics |= await self._validate(step)
@@ -104,6 +110,8 @@ class AfterStep:
         if not self.finished(step - 1):
             self._profiler.begin(step)
         self._timer.take()
+        for meter in self._meters:
+            meter()
         self._step_started = time.perf_counter()
 
     def _timings(self, groups: Sequence[Group]) -> Metrics:

@@ -12,9 +12,12 @@ from agentrl.algos.build import build_algorithm
 from agentrl.backends.base import Backend, Score
 from agentrl.backends.torch.backend import TorchBackend, load_torch_backend
 from agentrl.config import RunConfig
+from agentrl.engines.base import Engine
+from agentrl.models.experts import routed_shape
 from agentrl.samples import Sample
 from agentrl.telemetry.timing import Timer
 from agentrl.trainer.after_step import AfterStep, Publish
+from agentrl.trainer.engine_meter import EngineMeter
 from agentrl.trainer.learner import Learner
 from agentrl.trainer.parts import Metrics, Parts, Progress, Source, timed
 from agentrl.trainer.profiling import StepProfiler
@@ -23,8 +26,12 @@ from agentrl.trainer.record_parts import open_records
 from agentrl.trainer.rollout_parts import Brought, RolloutParts, open_rollout_parts
 from agentrl.trainer.scorer import Scorer
 from agentrl.trainer.source_parts import open_source, stored_steps
+from agentrl.trainer.streaming import StreamingSource
 from agentrl.trainer.validator import Validator, check_metric
+from agentrl.weights.colocation import shared_gpu
 from agentrl.weights.publish import Publisher
+
+Learn = Callable[[Sequence[Sample], int], Awaitable[Metrics]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +55,8 @@ async def open_run(config: RunConfig, brought: Brought) -> AsyncIterator[Run]:
         AgentRLError: something cannot be used as configured.
     """
     timer = Timer()
+    if config.rollout.routed_experts:
+        routed_shape(config.model)  # says so before servers are started
     async with AsyncExitStack() as stack:
         rollouts = await _rollouts(config, brought, stack)
         source, total_steps = open_source(config, rollouts, timer)
@@ -56,11 +65,17 @@ async def open_run(config: RunConfig, brought: Brought) -> AsyncIterator[Run]:
         await training.progress.restore()  # before the records are cut: what cannot go on leaves them as they were
         records = stack.enter_context(open_records(config, rollouts, total_steps, training.progress.latest_step))
         profiler = stack.enter_context(StepProfiler(config.trainer.run_dir / "profile", config.trainer.profile_steps))
+        meters: list[Callable[[], Metrics]] = [source.metrics] if isinstance(source, StreamingSource) else []
+        if rollouts is not None and rollouts.train_tasks is not None:
+            meters.append(EngineMeter(rollouts.engine.metrics))
+        meters += training.meters
         after_step = AfterStep(
-            config, total_steps, training.progress, training.publish, validator, records, timer, profiler
+            config, total_steps, training.progress, training.publish, validator, records, timer, profiler, meters
         )
         live = rollouts is not None and rollouts.train_tasks is not None
         publish = training.publish if live else _publish_nothing
+        if isinstance(source, StreamingSource):
+            publish = source.following(publish)
         stack.callback(gc.unfreeze)
         gc.freeze()  # what is loaded stays to the end: no collection need look through it again at every step
         yield Run(
@@ -87,9 +102,10 @@ class _Training:
 
     algorithm: Algorithm
     scorer: Callable[[Sequence[Sample]], Awaitable[list[Sample]]]
-    learner: Callable[[Sequence[Sample], int], Awaitable[Metrics]]
+    learner: Learn
     publish: Publish
     progress: Progress
+    meters: Sequence[Callable[[], Metrics]] = ()
 
 
 def _training(
@@ -107,12 +123,27 @@ def _training(
         return _Training(algorithm, Scorer({}), _learn_nothing, _publish_nothing, progress)
     policy = _policy(config, config.trainer.total_training_steps or total_steps)
     stack.push_async_callback(policy.close)
-    return _Training(
-        algorithm,
-        timed(timer, "score", Scorer(_scoring(algorithm, policy, config, stack))),
-        timed(timer, "learn", _learner(config, policy, algorithm)),
-        timed(timer, "publish", Publisher(policy, rollouts.engine).publish) if rollouts else _publish_nothing,
-        open_checkpoints(config.trainer, policy, source),
+    scorer = timed(timer, "score", Scorer(_scoring(algorithm, policy, config, stack)))
+    learn: Learn = timed(timer, "learn", _learner(config, policy, algorithm))
+    checkpoints = open_checkpoints(config.trainer, policy, source)
+    if rollouts is None:
+        return _Training(algorithm, scorer, learn, _publish_nothing, checkpoints)
+    publisher = _publisher(config, policy, rollouts.engine)
+    publish: Publish = timed(timer, "publish", publisher.publish)
+    if gpu := shared_gpu(config, rollouts.engine):
+        learn, publish = gpu.learning(learn), gpu.publishing(publish)
+    return _Training(algorithm, scorer, learn, publish, checkpoints, [publisher.metrics])
+
+
+def _publisher(config: RunConfig, policy: Backend, engine: Engine) -> Publisher:
+    """Servers load what a checkpoint holds, and are probed; an engine in this process has the policy's own weights."""
+    served = config.rollout.engine == "sglang"
+    return Publisher(
+        policy,
+        engine,
+        weights=policy.checkpoint_weights if served else policy.weights,
+        mode=config.rollout.weight_update_mode,
+        probe_tokens=config.rollout.sglang.probe_tokens if served else 0,
     )
 
 
@@ -120,7 +151,11 @@ def _policy(config: RunConfig, total_steps: int) -> TorchBackend:
     mini_batch = config.actor.ppo_mini_batch_size or config.data.train_batch_size
     updates_per_step = config.actor.ppo_epochs * (config.data.train_batch_size // mini_batch)
     return load_torch_backend(
-        config.model, config.actor, total_updates=total_steps * updates_per_step, seed=config.trainer.seed
+        config.model,
+        config.actor,
+        total_updates=total_steps * updates_per_step,
+        seed=config.trainer.seed,
+        routed_experts=config.rollout.routed_experts,
     )
 
 
@@ -152,6 +187,7 @@ def _learner(config: RunConfig, policy: Backend, algorithm: Algorithm) -> Learne
         mini_batch_groups=config.actor.ppo_mini_batch_size,
         epochs=config.actor.ppo_epochs,
         seed=config.trainer.seed,
+        correct=algorithm.correct,
     )
 
 

@@ -30,6 +30,7 @@ class Chart(NamedTuple):
     write: Callable[[float], str] = number
 
 
+_LATER_CACHED = "engine/later_cached_share"
 _CHARTS: tuple[tuple[str, Callable[[float], str], tuple[tuple[str, str], ...]], ...] = (
     ("Success", percent, (("training", "success"), ("held-out", "val/success"))),
     ("Reward", number, (("training", "reward/mean"), ("held-out", "val/reward/mean"))),
@@ -52,9 +53,31 @@ _CHARTS: tuple[tuple[str, Callable[[float], str], tuple[tuple[str, str], ...]], 
     (
         "Seconds a step",
         number,
-        (("whole", "timing_s/step"), ("collect", "timing_s/collect"), ("learn", "timing_s/learn")),
+        (
+            ("whole", "timing_s/step"),
+            ("collect", "timing_s/collect"),
+            ("learn", "timing_s/learn"),
+            ("publish", "timing_s/publish"),
+            ("wait for rollouts", "timing_s/wait_rollouts"),
+        ),
     ),
     ("Tokens a second", number, (("tokens a second", "perf/tokens_per_s"),)),
+    ("Context from the cache", percent, (("all turns", "engine/cached_share"), ("later turns", _LATER_CACHED))),
+    (
+        "Engine from backend, nats a token",
+        number,
+        (("mean", "mismatch/mean"), ("k3", "mismatch/k3"), ("just published, mean", "publish/probe_mean_diff")),
+    ),
+    ("Staleness, versions", number, (("mean", "staleness/mean"), ("most", "staleness/max"))),
+    (
+        "Work beside training",
+        percent,
+        (
+            ("engine idle", "staleness/engine_idle"),
+            ("groups begun again", "staleness/requeued_share"),
+            ("rollouts of several versions", "staleness/partial"),
+        ),
+    ),
 )
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agentrl.config.trainer import TrainerConfig
+from agentrl.data.order import Draw
 from agentrl.errors import ConfigError, suggestion
 from agentrl.trainer.parts import Best
 
@@ -20,11 +21,16 @@ _VERL = re.compile(r"global_step_(\d+)")
 
 @dataclass(frozen=True, slots=True)
 class RunState:
-    """Where a run stands: the step it is after, how many tasks it took, and its best step so far."""
+    """Where a run stands: the step it is after, how many tasks it drew, and its best step so far.
+
+    Attributes:
+        pending: the tasks among those drawn that were in flight, or ready, and not trained on.
+    """
 
     step: int
     position: int
     best: Best | None = None
+    pending: tuple[Draw, ...] = ()
 
 
 def read_state(checkpoint: Path) -> RunState:
@@ -36,7 +42,8 @@ def read_state(checkpoint: Path) -> RunState:
     try:
         state = json.loads((checkpoint / STATE_FILE).read_text(encoding="utf-8"))
         best = state.get("best")
-        return RunState(state["step"], state["position"], Best(**best) if best else None)
+        pending = tuple(Draw(*draw) for draw in state.get("pending", ()))
+        return RunState(state["step"], state["position"], Best(**best) if best else None, pending)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError(
             f"cannot go on from '{checkpoint}': {STATE_FILE}: {' '.join(str(error).split())}; name a whole one in"

@@ -40,10 +40,13 @@ _JOINED = (
         (
             ("timing_s/step", "{} s/step"),
             ("timing_s/collect", "collect {}"),
+            ("timing_s/wait_rollouts", "wait {}"),
             ("timing_s/learn", "learn {}"),
             ("perf/tokens_per_s", "{} tokens/s"),
         ),
     ),
+    ("engine", (("engine/cached_share", "{} of the context cached"), ("mismatch/k3", "{} nats from the backend"))),
+    ("staleness", (("staleness/mean", "{} versions"), ("staleness/requeued", "{} groups begun again"))),
 )
 
 

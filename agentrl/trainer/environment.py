@@ -67,6 +67,11 @@ def why_not(config: RunConfig, live: bool) -> Iterator[str]:
     """
     if live and config.rollout.engine != "scripted" and not config.rollout.deterministic:
         yield "rollout.deterministic=false"
+    elif live and config.rollout.engine == "sglang":  # on the CPU it has no such mode, and its seeds do nothing there
+        yield "rollout.engine=sglang does not promise it"
+    for name in ("max_staleness", "over_sampling") if live else ():
+        if value := getattr(config.trainer, name):  # which weights sample what, and which groups are cut off
+            yield f"trainer.{name}={value}"
     for name, device in _devices(config, live).items():
         if device.type != "cpu":
             yield f"{name}.device is {device}"

@@ -20,10 +20,11 @@ class Health:
     Args:
         tools: names of the tools that are offered.
         compares: whether advantages come from comparing the rollouts of a group.
+        over_sampling: share of the groups that is planned to be begun again.
     """
 
-    def __init__(self, tools: Iterable[str] = (), compares: bool = True) -> None:
-        self._history = History(tools=tuple(tools), compares=compares)
+    def __init__(self, tools: Iterable[str] = (), compares: bool = True, over_sampling: float = 0.0) -> None:
+        self._history = History(tools=tuple(tools), compares=compares, over_sampling=over_sampling)
         self._silent_steps: dict[str, int] = {}  # of the rules that have warned, since they last fired
         self._silence_asked: dict[str, int] = {}
 

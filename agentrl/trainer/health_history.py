@@ -21,10 +21,12 @@ class History:
     Attributes:
         tools: names of the tools that are offered.
         compares: whether advantages come from comparing the rollouts of a group.
+        over_sampling: share of the groups that is planned to be begun again.
     """
 
     tools: Sequence[str] = ()
     compares: bool = True
+    over_sampling: float = 0.0
     first: list[Metrics] = field(default_factory=list)
     recent: deque[Metrics] = field(default_factory=lambda: deque(maxlen=NUM_TREND))
 

@@ -18,7 +18,8 @@
 | length          | response length (likewise) below 30 % or above 300 % of the first, and not learning well |
 
 Learning well: the reward rose from the first to the second half of the latest 20 steps, or 90 % of the rollouts are
-a success. A policy that becomes certain, brief or thorough because that pays is healthy.
+a success. A policy that becomes certain, brief or thorough because that pays is healthy. What concerns the engine is
+in health_engine_rules.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from collections.abc import Callable, Mapping
 from statistics import fmean
 
 from agentrl.trainer.figures import num_tool_calls, tool_outcomes
+from agentrl.trainer.health_engine_rules import ENGINE_RULES
 from agentrl.trainer.health_history import NUM_RECENT, History, Metrics, values
 from agentrl.trajectory import Outcome, Stop
 
@@ -160,6 +162,7 @@ RULES: Mapping[str, Callable[[History], str | None]] = {
     for rule in (
         *(skipped_updates, kl, clipped, all_zero, all_one, no_contrast),
         *(length_limit, unused_tools, tool_failures, failed_rollouts, infra_failures, entropy, length),
+        *ENGINE_RULES.values(),
     )
 }
 """Name -> what it has to say, or None."""

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from math import isfinite
 from operator import itemgetter
 
 from agentrl.algos.base import LossFunction
+from agentrl.algos.mismatch import WatchedLoss, apart, mismatch_of
 from agentrl.backends.base import Backend
 from agentrl.samples import Sample
 from agentrl.seeds import derive_seed
+
+Correct = Callable[[Sequence[Sample]], tuple[list[Sample], dict[str, float]]]
+
+
+def as_they_are(samples: Sequence[Sample]) -> tuple[list[Sample], dict[str, float]]:
+    """The correction of what needs none."""
+    return list(samples), {}
 
 
 class Learner:
@@ -22,27 +31,46 @@ class Learner:
         mini_batch_groups: groups an update; None takes the whole step at once.
         epochs: passes over a step's samples.
         seed: groups are dealt into mini-batches in an order that depends on it and on the number of the update.
+        correct: what the loss reads of a step's samples, and metrics of it: `Algorithm.correct`.
     """
 
     def __init__(
-        self, backend: Backend, loss: LossFunction, *, mini_batch_groups: int | None, epochs: int, seed: int
+        self,
+        backend: Backend,
+        loss: LossFunction,
+        *,
+        mini_batch_groups: int | None,
+        epochs: int,
+        seed: int,
+        correct: Correct = as_they_are,
     ) -> None:
         self._backend = backend
         self._loss = loss
         self._mini_batch_groups = mini_batch_groups
         self._epochs = epochs
         self._seed = seed
+        self._correct = correct
 
     async def __call__(self, samples: Sequence[Sample], step: int) -> dict[str, float]:
         """Take all updates of one step. Metrics, as `actor/<name>`, are means over the updates that have them.
 
-        `skipped_updates` is how many were skipped; what of those is not finite stands in no mean.
+        `skipped_updates` is how many were skipped; what of those is not finite stands in no mean. `correction/…` says
+        what was corrected. `mismatch/…` (`algos.mismatch.summary`) is of all tokens where the samples were scored, else
+        of those of the first mini-batch: no other is computed with the weights that the step began with.
+
+        Args:
+            step: the version of the policy at its start.
         """
+        corrected, metrics = await asyncio.to_thread(self._correct, samples)  # about a second for a million tokens
+        mismatch = await asyncio.to_thread(mismatch_of, samples, step)
         updates: list[dict[str, float]] = []
         for epoch in range(self._epochs):
-            for batch in mini_batches(samples, self._mini_batch_groups, derive_seed(self._seed, "deal", step, epoch)):
-                updates.append((await self._backend.train_step(batch, self._loss)).metrics)
-        return {**_means(updates), "actor/updates": float(len(updates))}
+            for batch in mini_batches(corrected, self._mini_batch_groups, derive_seed(self._seed, "deal", step, epoch)):
+                loss = self._loss if updates or mismatch else WatchedLoss(self._loss, step)
+                updates.append((await self._backend.train_step(batch, loss)).metrics)
+        if updates and not mismatch:
+            updates[0], mismatch = apart(updates[0])
+        return {**_means(updates), "actor/updates": float(len(updates)), **metrics, **mismatch}
 
 
 def _means(updates: Sequence[dict[str, float]]) -> dict[str, float]:

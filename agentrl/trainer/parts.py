@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import ParamSpec, Protocol, TypeVar
 
 from agentrl.algos.base import Algorithm
+from agentrl.data.order import Draw
 from agentrl.samples import Sample
 from agentrl.telemetry.timing import Timer
 from agentrl.trajectory import Group
@@ -33,10 +34,13 @@ class Source(Protocol):
     """Where groups come from: live rollouts, saved conversations, stored rollouts.
 
     Attributes:
-        position: how many tasks (or stored steps) were taken so far; all that must be saved to go on from here.
+        position: how many tasks (or stored steps) were drawn so far.
+        pending: those of them that no step took: they come first when the run goes on. With `position` all that must be
+            saved to go on from here.
     """
 
     position: int
+    pending: Sequence[Draw]
 
     def feeding(self) -> AbstractAsyncContextManager[None]:
         """While open, groups may be taken."""

@@ -69,7 +69,7 @@ class Checkpoints:
             return
         state = read_state(self._start)
         await self._backend.load(self._start)  # first: what cannot be read leaves the folder as it was
-        self._source.position = state.position
+        self._source.position, self._source.pending = state.position, state.pending
         if self._start.parent == self._folder:
             self._put_in_order(state)
 
@@ -81,7 +81,7 @@ class Checkpoints:
         self.best = best or self.best
         self._folder.mkdir(parents=True, exist_ok=True)
         remove_leftovers(self._folder)
-        await self._write(RunState(step, self._source.position, self.best))
+        await self._write(RunState(step, self._source.position, self.best, tuple(self._source.pending)))
         self._link(step)
         self._remove_oldest()
 

@@ -39,7 +39,8 @@ def open_records(
     if latest_step is None:
         _tell_dropped(config.trainer.run_dir)
     with _open_trackers(config, total_steps, -1 if latest_step is None else latest_step) as opened:
-        health = Health([s.name for s in rollouts.toolbox.schemas] if rollouts else (), compares=config.rollout.n > 1)
+        tools = [schema.name for schema in rollouts.toolbox.schemas] if rollouts else ()
+        health = Health(tools, compares=config.rollout.n > 1, over_sampling=config.trainer.over_sampling)
         file = config.trainer.run_dir / METRICS_FILE
         if file.exists():  # of a run that goes on: its first steps are the measure
             health.remember(read_metrics(file))

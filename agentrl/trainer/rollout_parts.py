@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from agentrl.data.fitting import Measure, fit_prompts
 from agentrl.data.tasks import TaskTable, load_tasks
 from agentrl.engines.base import Engine, SamplingParams
 from agentrl.engines.scripted import ScriptedEngine
+from agentrl.engines.sglang.loader import load_sglang_engine
 from agentrl.engines.torch_loader import load_torch_engine
 from agentrl.errors import ConfigError
 from agentrl.interactions.base import BaseInteraction
@@ -24,7 +26,7 @@ from agentrl.models.loading import check_model, load_tokenizer
 from agentrl.registry import load_object
 from agentrl.rewards.base import Reward, close_reward
 from agentrl.rewards.loading import check_data_source, load_reward
-from agentrl.rollouts.collector import collect
+from agentrl.rollouts.collector import Attempt, attempts_at, collect
 from agentrl.rollouts.row_check import RowCheck
 from agentrl.rollouts.runner import RolloutRunner
 from agentrl.seeds import derive_seed
@@ -47,7 +49,11 @@ class Brought:
 
 @dataclass(frozen=True, slots=True)
 class RolloutParts:
-    """What rolls tasks out, and the tasks, checked against it."""
+    """What rolls tasks out, and the tasks, checked against it.
+
+    Attributes:
+        slots: one is held by each rollout under way, of training and of validation.
+    """
 
     config: RunConfig
     chat: ChatFormat
@@ -56,6 +62,13 @@ class RolloutParts:
     runner: RolloutRunner
     train_tasks: TaskTable | None
     val_tasks: TaskTable | None
+    slots: asyncio.Semaphore
+
+    def attempts_train(self) -> Callable[[Task], list[Attempt]]:
+        """Rollouts of a task as training samples them, to be begun."""
+        config = self.config
+        sampling, seed = sampling_of(config.rollout, "train"), derive_seed(config.trainer.seed, "train")
+        return partial(attempts_at, runner=self.runner, n=config.rollout.n, sampling=sampling, seed=seed)
 
     def collect_train(self) -> Collect:
         """Rolls tasks out as training samples them."""
@@ -66,15 +79,8 @@ class RolloutParts:
         return self._collect(self.config.rollout.val_kwargs.n, sampling_of(self.config.rollout, "val"), "val")
 
     def _collect(self, n: int, sampling: SamplingParams, purpose: str) -> Collect:
-        trainer = self.config.trainer
-        return partial(
-            collect,
-            self.runner,
-            n=n,
-            sampling=sampling,
-            seed=derive_seed(trainer.seed, purpose),
-            max_concurrent=trainer.max_concurrent_rollouts,
-        )
+        seed = derive_seed(self.config.trainer.seed, purpose)
+        return partial(collect, self.runner, n=n, sampling=sampling, seed=seed, slots=self.slots)
 
 
 def sampling_of(rollout: RolloutConfig, split: str) -> SamplingParams:
@@ -106,10 +112,11 @@ async def open_rollout_parts(config: RunConfig, brought: Brought) -> AsyncIterat
             stack.callback(close_reward, reward)
         check = partial(_checked, config, brought, chat, toolbox, interactions)
         train_tasks, val_tasks = (check(tasks) if tasks else None for tasks in (train_tasks, val_tasks))
-        engine = _engine(config, chat)
+        engine = await _engine(config, chat)
         stack.push_async_callback(engine.close)
         runner = RolloutRunner(engine, chat, toolbox, reward, config, interactions=interactions)
-        yield RolloutParts(config, chat, toolbox, engine, runner, train_tasks, val_tasks)
+        slots = asyncio.Semaphore(config.trainer.max_concurrent_rollouts)
+        yield RolloutParts(config, chat, toolbox, engine, runner, train_tasks, val_tasks, slots)
 
 
 def load_chat(config: RunConfig) -> ChatFormat:
@@ -157,9 +164,11 @@ def tell_few_rows(num_rows: int, config: RunConfig) -> None:
         print(f"there are fewer rows, {num_rows}, than data.train_batch_size={size}: a step draws some more than once")
 
 
-def _engine(config: RunConfig, chat: ChatFormat) -> Engine:
+async def _engine(config: RunConfig, chat: ChatFormat) -> Engine:
     if config.rollout.engine == "scripted":
         reply = load_object(str(config.rollout.script_path))
         return ScriptedEngine(reply, tokenizer=chat.tokenizer, of_text=True, stop_token_id=chat.stop_token_ids[0])
     longest = config.data.max_prompt_length + config.data.max_response_length
+    if config.rollout.engine == "sglang":
+        return await load_sglang_engine(config.model, config.rollout, longest, config.trainer.run_dir)
     return load_torch_engine(config.model, config.rollout, longest)

@@ -34,6 +34,7 @@ class LiveSource:
         num_draws: int | None = None,
     ) -> None:
         self.position = 0
+        self.pending: Sequence[Draw] = ()
         self._num_draws = num_draws
         self._tasks = tasks
         self._order = order
@@ -47,16 +48,19 @@ class LiveSource:
         yield
 
     async def take(self, policy_version: int) -> list[Group]:
-        """Roll out the next tasks under the engine's current weights."""
-        end = self.position + self._groups_per_step
+        """Roll out the next tasks under the engine's current weights; first those that an earlier life left."""
+        left, later = self.pending[: self._groups_per_step], self.pending[self._groups_per_step :]
+        end = self.position + self._groups_per_step - len(left)
         end = end if self._num_draws is None else min(end, self._num_draws)
         drawn = [self._order.at(position) for position in range(self.position, end)]
-        groups = await self._collect([self._task(draw) for draw in drawn])
-        self.position += len(drawn)
+        groups = await self._collect([task_of(draw, self._tasks, self._seed) for draw in (*left, *drawn)])
+        self.position, self.pending = self.position + len(drawn), later
         return groups
 
-    def _task(self, draw: Draw) -> Task:
-        return replace(self._tasks[draw.row], uid=f"{derive_seed(self._seed, 'uid', *draw):016x}")
+
+def task_of(draw: Draw, tasks: Sequence[Task], seed: int) -> Task:
+    """The task of a draw, under a uid of its own."""
+    return replace(tasks[draw.row], uid=f"{derive_seed(seed, 'uid', *draw):016x}")
 
 
 class SavedSource:
@@ -68,6 +72,7 @@ class SavedSource:
 
     def __init__(self, dialogues: Callable[[int], Trajectory], order: TaskOrder, groups_per_step: int) -> None:
         self.position = 0
+        self.pending: Sequence[Draw] = ()
         self._dialogues = dialogues
         self._order = order
         self._groups_per_step = groups_per_step
@@ -99,6 +104,7 @@ class StoredSource:
 
     def __init__(self, read: Callable[[int], list[Group]], steps: Sequence[int]) -> None:
         self.position = 0
+        self.pending: Sequence[Draw] = ()
         self._read = read
         self._steps = steps
 

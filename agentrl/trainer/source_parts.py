@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 from agentrl.config import RunConfig
 from agentrl.data.dialogues import Dialogue, load_dialogues
-from agentrl.data.order import task_order
+from agentrl.data.order import TaskOrder, task_order
+from agentrl.data.tasks import TaskTable
 from agentrl.errors import ConfigError, DataError, TemplateError
 from agentrl.store import TrajectoryStore
 from agentrl.store.schema import TRAJECTORIES
@@ -14,7 +16,9 @@ from agentrl.telemetry.timing import Timer
 from agentrl.trainer.parts import Source, timed
 from agentrl.trainer.provenance import check_vocabulary
 from agentrl.trainer.rollout_parts import RolloutParts, tell_few_rows
-from agentrl.trainer.source import LiveSource, SavedSource, StoredSource
+from agentrl.trainer.source import LiveSource, SavedSource, StoredSource, task_of
+from agentrl.trainer.staleness import Flights, num_extra
+from agentrl.trainer.streaming import StreamingSource
 from agentrl.trajectory import Group, Trajectory
 
 
@@ -84,6 +88,8 @@ def _source(rollouts: RolloutParts, timer: Timer) -> tuple[Source, int]:
         order = task_order(tasks.file_sizes, config.data.dataset_weights, seed, config.data.shuffle)
         collect = timed(timer, "collect", rollouts.collect_train())
         size, ends = config.data.train_batch_size, num_draws(config, len(tasks))
+        if config.trainer.max_staleness or config.trainer.over_sampling:
+            return _streaming_source(rollouts, tasks, order, timer), len(tasks)
         return LiveSource(tasks, order, size, collect, config.trainer.seed, ends), len(tasks)
     dialogues = load_dialogues(config.data.train_files, config.data, max_samples=config.data.train_max_samples)
 
@@ -92,6 +98,20 @@ def _source(rollouts: RolloutParts, timer: Timer) -> tuple[Source, int]:
 
     order = task_order(dialogues.file_sizes, config.data.dataset_weights, seed, config.data.shuffle)
     return SavedSource(render, order, config.data.train_batch_size), len(dialogues)
+
+
+def _streaming_source(rollouts: RolloutParts, tasks: TaskTable, order: TaskOrder, timer: Timer) -> StreamingSource:
+    trainer, size = rollouts.config.trainer, rollouts.config.data.train_batch_size
+    ends = _total_steps(rollouts.config, len(tasks)) * size + num_extra(trainer.over_sampling, size)
+    return StreamingSource(
+        Flights(order.at, size, trainer.max_staleness, trainer.over_sampling, ends),
+        partial(task_of, tasks=tasks, seed=trainer.seed),
+        rollouts.attempts_train(),
+        rollouts.slots,
+        trainer.max_concurrent_rollouts,
+        trainer.max_staleness,
+        timer,
+    )
 
 
 def _rendered(rollouts: RolloutParts, dialogue: Dialogue, where: str) -> Trajectory:

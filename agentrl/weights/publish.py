@@ -2,20 +2,78 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
 from agentrl.backends.base import Backend
-from agentrl.engines.base import Engine
+from agentrl.engines.base import Engine, PauseMode, WeightStream
+from agentrl.weights.probe import Probe
 
 
 class Publisher:
-    """Publishes a backend's weights to an engine. What is sampled afterwards carries the version."""
+    """Publishes a backend's weights to an engine. What is sampled afterwards carries the version.
 
-    def __init__(self, backend: Backend, engine: Engine) -> None:
-        self._backend = backend
+    The weights handed over are live: nothing may train while they are published.
+
+    Args:
+        weights: of the backend, under the names that the engine takes; its `weights` by default.
+        mode: what becomes of requests under way; None leaves that to the engine.
+        probe_tokens: sampled after each publication and held against the backend; 0 does without.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        engine: Engine,
+        *,
+        weights: Callable[[], WeightStream] | None = None,
+        mode: PauseMode | None = None,
+        probe_tokens: int = 0,
+    ) -> None:
         self._engine = engine
+        self._weights = weights or backend.weights
+        self._mode = mode
+        self._probe = Probe(backend, engine, probe_tokens) if probe_tokens else None
+        self._metrics: dict[str, float] = {}
         self.version: int | None = None
 
     async def publish(self, version: int) -> None:
-        """Put the current weights into the engine, once a version."""
-        if version != self.version:
-            await self._engine.load_weights(self._backend.weights(), version)
-            self.version = version
+        """Put the current weights into the engine, once a version.
+
+        Raises:
+            ProbeError: what the engine samples now is not the backend's policy.
+        """
+        if version == self.version:
+            return
+        if self._mode is not None:
+            with self._timed("pause"):
+                await self._engine.pause(self._mode)
+        try:
+            with self._timed("transfer"):
+                await self._engine.load_weights(self._counted(), version)
+        finally:
+            if self._mode is not None:
+                await self._engine.resume()
+        self.version = version
+        if self._probe:
+            with self._timed("probe"):
+                self._metrics |= await self._probe(version)
+
+    def metrics(self) -> dict[str, float]:
+        """Of what was published since the last call: seconds, bytes, what the probe found."""
+        taken, self._metrics = self._metrics, {}
+        return taken
+
+    @contextmanager
+    def _timed(self, name: str) -> Iterator[None]:
+        started = time.perf_counter()
+        yield
+        self._metrics[f"publish/{name}_s"] = time.perf_counter() - started
+
+    def _counted(self) -> WeightStream:
+        num_bytes = 0
+        for name, tensor in self._weights():
+            num_bytes += tensor.nbytes
+            yield name, tensor
+        self._metrics["publish/num_bytes"] = float(num_bytes)

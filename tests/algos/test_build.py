@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -127,11 +130,80 @@ def test_loss_adds_the_divergence_and_subtracts_the_entropy():
     assert metrics["entropy"].item() == pytest.approx(2.0)
 
 
-def test_ratios_are_taken_to_old_logprobs_where_there_are_any():
-    loss = build_algorithm(config()).loss
-    assert loss(token_batch())[1]["ratio_mean"] == 1
-    old = torch.tensor([[0.0, -1.1, -2.1]])
-    assert loss(token_batch(old_logprobs=old))[1]["ratio_mean"].item() == pytest.approx(torch.tensor(0.1).exp().item())
+def corrected(**correction: object) -> Algorithm:
+    return build_algorithm(config(algorithm={"rollout_correction": correction}))
+
+
+OLD = torch.tensor([[0.0, -1.1, -2.1]])
+
+
+def test_ratios_are_taken_to_what_was_sampled_with():
+    for algorithm in (corrected(), corrected(rollout_rs="token_k1", rollout_rs_threshold=2)):
+        assert algorithm.loss(token_batch(old_logprobs=OLD))[1]["ratio_mean"] == 1
+
+
+def test_decoupled_ratios_are_taken_to_the_start_of_the_step():
+    loss = corrected(bypass_mode=False).loss
+    _, metrics = loss(token_batch(old_logprobs=OLD))
+    assert metrics["ratio_mean"].item() == pytest.approx(math.exp(0.1))
+    with pytest.raises(ConfigError, match="old_logprobs is None"):
+        loss(token_batch())
+
+
+@pytest.mark.parametrize(
+    ("correction", "needs"),
+    [
+        ({}, set()),
+        ({"bypass_mode": False}, {"old_logprobs"}),
+        ({"loss_type": "reinforce"}, set()),
+        ({"loss_type": "reinforce", "rollout_is": "token"}, {"old_logprobs"}),
+        ({"rollout_rs": "seq_mean_k3", "rollout_rs_threshold": 0.1}, {"old_logprobs"}),
+    ],
+)
+def test_scores_are_asked_for_where_something_compares_with_them(correction: dict[str, object], needs: set[str]):
+    assert corrected(**correction).needs == needs
+
+
+def test_decoupled_ppo_equals_its_formula():
+    """Hilton et al. 2021, equation 4: clipped ratio to the proximal policy, weighed by proximal / behaviour."""
+    weights = torch.tensor([[0.0, 1.5, 0.25]])
+    logprobs = torch.tensor([[0.0, -0.6, -2.0]], requires_grad=True)
+    loss, _ = corrected(bypass_mode=False, rollout_is="token").loss(
+        token_batch(logprobs=logprobs, old_logprobs=OLD, importance_weights=weights)
+    )
+    first = -1.5 * 1.2  # the ratio, e^0.5, is clipped: A = 1
+    second = 0.25 * math.exp(0.1)  # inside: A = -1
+    assert loss.item() == pytest.approx((first + second) / 4)
+    loss.backward()
+    assert logprobs.grad[0].tolist() == pytest.approx([0, 0, second / 4])  # no gradient through the weights
+
+
+def test_reinforce_takes_its_weights_outside_the_logarithm():
+    algorithm = corrected(loss_type="reinforce", rollout_is="token")
+    logprobs = torch.tensor([[0.0, -1.5, -2.0]], requires_grad=True)
+    weights = torch.tensor([[0.0, 2.0, 0.5]])
+    loss, metrics = algorithm.loss(token_batch(logprobs=logprobs, old_logprobs=OLD, importance_weights=weights))
+    loss.backward()
+    assert logprobs.grad[0].tolist() == pytest.approx([0, -2.0 / 4, 0.5 / 4])
+    assert metrics["ppo_kl"].item() == pytest.approx(0.25)  # from the policy that sampled
+
+
+def test_the_divergence_from_the_reference_is_not_weighed():
+    actor = {"use_kl_loss": True, "kl_loss_coef": 1.0, "kl_loss_type": "k1"}
+    loss = build_algorithm(config(actor=actor)).loss
+    weights = torch.tensor([[0.0, 0.0, 0.0]])
+    assert loss(token_batch(importance_weights=weights))[0].item() == pytest.approx((0.5 + 0.5) / 4)
+
+
+def test_what_the_configuration_asks_for_is_corrected():
+    algorithm = corrected(loss_type="reinforce", rollout_is="token", rollout_is_threshold=1.5)
+    samples = [
+        replace(each, old_logprobs=[0.0] * 6) for each in credit(algorithm, [group("a", rollout(1), rollout(0))])
+    ]
+    weighed, metrics = algorithm.correct(samples)
+    assert weighed[0].importance_weights == [0, 0, 1.5, 1.5, 0, 1.5]  # e^0.5, truncated
+    assert metrics["correction/truncated"] == 1
+    assert build_algorithm(config()).correct(samples) == (samples, {})
 
 
 def test_loss_is_told_what_the_configuration_says():
@@ -143,7 +215,7 @@ def test_loss_is_told_what_the_configuration_says():
     )
     assert (algorithm.loss.aggregation, algorithm.loss.norm_length) == ("seq-mean-token-sum-norm", 77)
     assert algorithm.needs == frozenset()
-    far = token_batch(old_logprobs=torch.tensor([[0.0, -1.3, -1.8]]))  # ratios 1.35 and 0.82
+    far = token_batch(behaviour_logprobs=torch.tensor([[0.0, -1.3, -1.8]]))  # ratios 1.35 and 0.82
     assert algorithm.loss(far)[1]["pg_clipfrac"].item() == pytest.approx(0.5)
 
 

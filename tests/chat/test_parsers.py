@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from agentrl.chat.base import ParsedCall, ParsedTurn
 from agentrl.chat.format import ChatFormat
-from agentrl.chat.parsers import check_parser, tool_parsers
+from agentrl.chat.parsers import check_parser, sglang, tool_parsers
 from agentrl.errors import ConfigError, UnknownNameError
 
 relaxed = settings(derandomize=True, deadline=None)
@@ -305,3 +305,20 @@ def test_templates_without_calls_suit_formats_that_the_prompt_explains() -> None
 
 def test_where_the_template_hears_of_no_tools_every_parser_fits() -> None:
     check_parser("react", ChatFormat(family_tokenizer("chatml")), ())
+
+
+# ---- SGLang's, where it is not installed -----------------------------------------------------------------------------
+
+
+def test_sglangs_parsers_say_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sglang, "find_spec", lambda name: None)
+    sglang._detectors.cache_clear()
+    with pytest.raises(ConfigError, match=r"SGLang's, which is not installed: pip install 'agentrl\[sglang\]'"):
+        tool_parsers.get("sglang/hermes-of-this-test")
+
+
+def test_sglangs_parsers_are_named_among_the_valid() -> None:
+    with pytest.raises(UnknownNameError, match="valid: hermes, react, sglang/NAME"):
+        tool_parsers.get("qwen3_coder")
+    assert tool_parsers.is_builtin("sglang/qwen3_coder")
+    assert not tool_parsers.is_builtin("sglang/mine.py:Parser")

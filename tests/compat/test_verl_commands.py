@@ -114,7 +114,6 @@ def test_what_needs_another_backend_or_more_devices_is_refused():
     assert refused(GRPO, MEGATRON) == {"actor_rollout_ref.actor.strategy"}
     cluster = "trainer.n_gpus_per_node=8 trainer.nnodes=2 actor_rollout_ref.rollout.tensor_model_parallel_size=2"
     assert refused(GRPO, cluster, "actor_rollout_ref.rollout.name=vllm") == {
-        "actor_rollout_ref.rollout.tensor_model_parallel_size",
         "trainer.n_gpus_per_node",
         "trainer.nnodes",
         "actor_rollout_ref.rollout.name",

@@ -13,6 +13,7 @@ from agentrl.config import RunConfig, validate_config
 from agentrl.errors import ConfigError
 
 ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
+SGLANG = {f"{ROLLOUT}.name": "sglang"}
 NEEDED = {"actor_rollout_ref.model.path": "m", "algorithm.adv_estimator": "grpo"}
 
 
@@ -28,6 +29,27 @@ def test_no_key_stands_twice_and_every_target_is_a_key_of_ours() -> None:
     assert len({row.key for row in PPO.rows}) == len(PPO.rows)
     targets = {target for row in PPO.rows if isinstance(row, Mapped) for target in row.names}
     assert targets <= own_keys()
+
+
+def test_verls_asynchronous_trainers_are_known() -> None:
+    """Every key that their YAML files add; those that cannot be honoured say why."""
+    names = (
+        *("staleness_threshold", "trigger_parameter_sync_step", "require_batches", "partial_rollout"),
+        *("use_trainer_do_validate", "use_dynamic_resource_scheduling", "dynamic_schedule_policy"),
+        *("dynamic_schedule_deactivate_ratio", "dynamic_schedule_enable_rebalance", "concurrent_samples_per_replica"),
+    )
+    others = ("rollout.nnodes", "rollout.n_gpus_per_node", "rollout.n", "rollout.total_rollout_steps")
+    more = ("data.gen_batch_size", f"{ROLLOUT}.standalone_gpu_memory_utilization", f"{ACTOR}.use_rollout_log_probs")
+    keys = [*(f"async_training.{name}" for name in names), *others, *more]
+    assert [key for key in keys if PPO.find(key) is None] == []
+
+
+def test_several_devices_an_engine_are_sglangs() -> None:
+    sizes = {f"{ROLLOUT}.pipeline_model_parallel_size": 1, f"{ROLLOUT}.expert_parallel_size": "1"}
+    (notice,) = notices_of(**sizes)
+    assert "one device" in notice
+    with pytest.raises(ConfigError, match=f"set it to 1, or take SGLang: {ROLLOUT}.name=sglang"):
+        config_of(**sizes | {f"{ROLLOUT}.tensor_model_parallel_size": 2})
 
 
 def test_verls_defaults_stand_in_for_what_is_not_said() -> None:
@@ -91,6 +113,48 @@ def test_verls_defaults_stand_in_for_what_is_not_said() -> None:
         ({f"{ROLLOUT}.agent_loop": "tool_agent"}, "rollout.agent.default_agent_loop", "tool_agent"),
         ({"rollout.agent_loop": "tool_agent"}, "rollout.agent.default_agent_loop", "tool_agent"),
         ({f"{ROLLOUT}.name": "hf"}, "rollout.engine", "torch"),
+        (SGLANG, "rollout.engine", "sglang"),
+        (SGLANG, "rollout.dtype", "bfloat16"),
+        (SGLANG | {"rollout.sglang.urls": ["http://h:1"]}, "rollout.dtype", "auto"),  # whoever started it has said
+        (SGLANG | {"trainer.device": "cuda"}, "rollout.device", "auto"),
+        (SGLANG | {"trainer.device": "cuda"}, "actor.device", "cuda"),
+        (SGLANG | {f"{ROLLOUT}.max_num_seqs": 64}, "rollout.max_num_seqs", 64),
+        (SGLANG | {f"{ROLLOUT}.free_cache_engine": True}, "rollout.sglang.colocate", True),
+        (SGLANG | {f"{ROLLOUT}.update_weights_bucket_megabytes": 128}, "rollout.sglang.weight_bucket_mb", 128),
+        (SGLANG | {f"{ROLLOUT}.enable_rollout_routing_replay": True}, "rollout.routed_experts", True),
+        *(
+            (SGLANG | {f"{ROLLOUT}.{key}": value}, "rollout.sglang.server_args", options)
+            for key, value, options in (
+                ("gpu_memory_utilization", 0.6, {"mem_fraction_static": 0.6}),
+                ("tensor_model_parallel_size", 2, {"tp_size": 2}),
+                ("enforce_eager", True, {"disable_decode_cuda_graph": True, "disable_prefill_cuda_graph": True}),
+                ("enforce_eager", False, {}),
+                ("enable_chunked_prefill", False, {"chunked_prefill_size": -1}),
+                ("enable_chunked_prefill", True, {}),
+                ("enable_prefix_caching", "false", {"disable_radix_cache": True}),
+                ("max_model_len", None, {}),
+                ("max_model_len", 8192, {"context_length": 8192}),
+                ("engine_kwargs.sglang.attention_backend", "fa3", {"attention_backend": "fa3"}),
+                ("engine_kwargs.vllm.swap_space", 4, {}),
+            )
+        ),
+        (
+            SGLANG | {f"{ROLLOUT}.tensor_model_parallel_size": 2, f"{ROLLOUT}.data_parallel_size": 4},
+            "rollout.sglang.server_args",
+            {"tp_size": 8, "dp_size": 4},
+        ),
+        (
+            SGLANG | {f"{ROLLOUT}.gpu_memory_utilization": 0.6, "rollout.sglang.server_args.mem_fraction_static": 0.7},
+            "rollout.sglang.server_args",
+            {"mem_fraction_static": 0.7},
+        ),
+        *(
+            ({"async_training.staleness_threshold": share}, "trainer.max_staleness", steps)
+            for share, steps in ((0, 0), (0.1, 1), ("0.5", 1), (1, 1), (1.5, 2))
+        ),
+        ({"async_training.partial_rollout": False}, "rollout.weight_update_mode", "drain"),
+        ({"async_training.partial_rollout": True}, "rollout.weight_update_mode", "retract"),
+        ({"async_training.compute_prox_log_prob": True}, "algorithm.rollout_correction.bypass_mode", False),
         ({f"{ACTOR}.strategy": "fsdp2"}, "actor.backend", "torch"),
         ({f"{ACTOR}.fsdp_config.model_dtype": "bf16"}, "model.dtype", "bfloat16"),
         ({f"{ACTOR}.optim.warmup_style": "cosine"}, "actor.optim.lr_scheduler_type", "cosine"),
@@ -215,8 +279,12 @@ def test_what_means_the_same_is_not_spoken_of() -> None:
 @pytest.mark.parametrize(
     ("given", "complaint"),
     [
-        ({f"{ROLLOUT}.name": "vllm"}, f"say {ROLLOUT}.name=torch"),
-        ({f"{ROLLOUT}.name": "sglang"}, f"say {ROLLOUT}.name=torch"),
+        ({f"{ROLLOUT}.name": "vllm"}, f"say {ROLLOUT}.name=sglang"),
+        ({f"{ROLLOUT}.over_sample_rate": 0.1}, "trainer.over_sampling"),
+        ({"async_training.trigger_parameter_sync_step": 4}, "weights are published after every step"),
+        ({f"{ROLLOUT}.data_parallel_size": 0} | SGLANG, "a number of devices"),
+        ({"async_training.staleness_threshold": "much"}, "async_training.staleness_threshold"),
+        ({"trainer.v1.trainer_mode": "separate_async"}, "trainer.max_staleness=1"),
         ({f"{ROLLOUT}.tensor_model_parallel_size": "yes"}, "set it to 1"),
         ({f"{ACTOR}.optim.lr_warmup_steps": "inf"}, f"{ACTOR}.optim.lr_warmup_steps"),
         ({f"{ROLLOUT}.tensor_model_parallel_size": 2}, "set it to 1"),

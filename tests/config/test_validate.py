@@ -19,7 +19,25 @@ MODEL = {"path": "m"}
         ({"rollout": {"n": "many"}}, "'rollout.n': input should be a valid integer"),
         ({"rollout": {"engine": "vllm"}}, "'rollout.engine': input should be 'torch', 'sglang' or 'scripted'"),
         ({"actor": {"clip_ratio_c": 1.1}}, "'actor': clip_ratio_c must be above 1 + clip_ratio_high, 1.2"),
-        ({"rollout": {"engine": "sglang"}}, "use 'rollout.engine=torch'"),
+        ({"rollout": {"engine": "sglang", "device": "cuda"}}, "'rollout.device' has no effect without"),
+        ({"rollout": {"sglang": {"num_replicas": 2}}}, "'rollout.sglang.num_replicas' has no effect without"),
+        (
+            {"rollout": {"engine": "sglang", "sglang": {"urls": ["http://a"], "num_replicas": 2}}},
+            "'rollout.sglang.num_replicas' has no effect without servers that are started here",
+        ),
+        (
+            {"rollout": {"engine": "sglang", "dtype": "bfloat16", "sglang": {"urls": ["http://a"]}}},
+            "'rollout.dtype' has no effect without servers that are started here",
+        ),
+        (
+            {"rollout": {"engine": "sglang", "sglang": {"router_url": "http://r"}}},
+            "'rollout.sglang.router_url' has no effect without 'rollout.sglang.urls'",
+        ),
+        ({"rollout": {"routed_experts": True}}, "'rollout.routed_experts' has no effect without 'rollout.engine="),
+        (
+            {"algorithm": {"name": "sft"}, "rollout": {"engine": "sglang", "routed_experts": True}},
+            "'rollout.routed_experts' has no effect without live rollouts",
+        ),
         ({"actor": {"backend": "megatron"}}, "use 'actor.backend=torch'"),
         ({"rollout": {"engine": "scripted"}}, "needs 'rollout.script_path'"),
         ({"rollout": {"script_path": "s.py"}}, "'rollout.script_path' has no effect without"),
@@ -42,6 +60,11 @@ def test_what_cannot_be_honoured_is_refused_by_name(values, complaint) -> None:
     with pytest.raises(ConfigError) as raised:
         validate_config({"model": MODEL, **values})
     assert complaint in str(raised.value)
+
+
+def test_sglang_takes_what_an_experiment_sets_for_the_embedded_engine() -> None:
+    rollout = {"engine": "sglang", "deterministic": True, "dtype": "float32", "max_num_seqs": 8, "max_kv_tokens": 4096}
+    assert validate_config({"model": MODEL, "rollout": rollout}).rollout.deterministic
 
 
 def test_all_mistakes_are_told_at_once() -> None:

@@ -55,6 +55,12 @@ def test_limits_and_stop_strings_cut_as_sampling_would():
     assert stopped.matched_stop == "wo"
 
 
+def test_images_are_refused():
+    engine = ScriptedEngine([[1]])
+    with pytest.raises(ValueError, match="takes no images"):
+        asyncio.run(engine.generate(GenerateRequest([1], images=["data:image/png;base64,"])))
+
+
 def test_text_without_a_tokenizer_is_refused():
     with pytest.raises(ValueError, match="tokenizer"):
         ask(ScriptedEngine(["text"]))

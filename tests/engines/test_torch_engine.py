@@ -207,6 +207,14 @@ def test_a_full_context_ends_by_length():
     with_engine(use)
 
 
+def test_images_are_refused():
+    async def use(engine: TorchEngine) -> None:
+        with pytest.raises(ValueError, match="takes no images"):
+            await engine.generate(GenerateRequest(PROMPT, images=["data:image/png;base64,"]))
+
+    with_engine(use)
+
+
 def test_the_models_own_end_tokens_stop_beside_those_of_the_request():
     async def use(engine: TorchEngine) -> None:
         assert engine.eos_token_ids == (96,)

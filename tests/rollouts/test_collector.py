@@ -20,7 +20,8 @@ TASKS = [replace(TASK, index=index, uid=f"t{index}", extra_info={"index": index}
 
 
 def gather(rolls, tasks=TASKS, *, n=2, seed=3, max_concurrent=100):
-    return asyncio.run(collect(rolls, tasks, n=n, sampling=SamplingParams(), seed=seed, max_concurrent=max_concurrent))
+    slots = asyncio.Semaphore(max_concurrent)
+    return asyncio.run(collect(rolls, tasks, n=n, sampling=SamplingParams(), seed=seed, slots=slots))
 
 
 def test_groups_come_in_the_order_of_tasks_with_a_seed_for_each_rollout():

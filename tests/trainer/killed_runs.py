@@ -98,6 +98,7 @@ VARIANTS: dict[str, dict[str, object]] = {
     "offload": {"actor.param_offload": "true", "actor.optimizer_offload": "true", "actor.ppo_epochs": 2},
     "goal": {"trainer.stop_when": "{metric: val/reward/mean, at_least: 0.1}", "trainer.val_before_train": "false"},
     "slow_tool": {},
+    "stale": {"trainer.max_staleness": 2, "trainer.over_sampling": 0.5, "trainer.total_training_steps": 7},
 }
 
 
@@ -281,7 +282,7 @@ def random_kills(rng: random.Random) -> Iterator[tuple[str, float]]:
 def run(task_folder: Path, folder: Path, scenario: str) -> dict[str, object]:
     """All lives of one run."""
     variant, _, text = scenario.partition(":")
-    os.environ["TOOL_S"] = "0.02" if variant == "slow_tool" else "0"
+    os.environ["TOOL_S"] = "0.02" if variant in ("slow_tool", "stale") else "0"
     command, lives = arguments(task_folder, folder, variant), list[dict[str, object]]()
     with suppress(StopIteration):
         ends = kills(text)

@@ -16,8 +16,9 @@ import yaml
 
 MOST_OF_A_FILE = 5
 PLACES = ("default_local_dir", "resume_mode", "resume_from_path")  # of `trainer`: where a run stands, how it is opened
-_CLOCK = re.compile(r"(^|/)(timing_s|perf)/|_s(/mean|/max)?$")
-"""Names of metrics and columns that a clock fills: timing_s/step, rollout_s/mean, tool_calls.started_s."""
+_CLOCK = re.compile(r"(^|/)(timing_s|perf|engine)/|_s(/mean|/max)?$")
+"""Names of metrics and columns that a clock fills: timing_s/step, rollout_s/mean, tool_calls.started_s; what the engine
+computes at once, and keeps, follows from when requests come."""
 _NOT_COMPARED = re.compile(r"(\.lock|report\.html|[a-z]+_id|(tensorboard|profile)/.*)")  # drawn from the rest, or times
 
 

@@ -14,8 +14,9 @@ from same_run import compare, differences
 
 from agentrl.cli.main import main
 from agentrl.config.trainer import TrainerConfig
+from agentrl.data.order import Draw
 from agentrl.errors import ConfigError
-from agentrl.trainer.checkpoint import read_best
+from agentrl.trainer.checkpoint import read_best, read_state
 from agentrl.trainer.parts import Best
 from agentrl.trainer.progress import open_checkpoints
 from agentrl.trainer.source import StoredSource
@@ -100,6 +101,24 @@ def test_the_oldest_are_removed_but_never_the_best(tmp_path):
 def test_all_are_kept_where_nothing_else_is_said(tmp_path):
     save(tmp_path, 9, 10, 11)
     assert saved(tmp_path) == ["latest>step-11", "step-9", "step-10", "step-11"]
+
+
+def test_tasks_in_flight_are_saved_as_tasks(tmp_path):
+    life = opened(tmp_path)
+    life._source.position, life._source.pending = 9, [Draw(0, 3), Draw(1, 5, 1)]
+    asyncio.run(life.save(4))
+    again = opened(tmp_path)
+    asyncio.run(again.restore())
+    assert (again._source.position, again._source.pending) == (9, (Draw(0, 3), Draw(1, 5, 1)))
+
+
+def test_a_checkpoint_of_before_there_were_any_is_read(tmp_path):
+    save(tmp_path, 2)
+    file = tmp_path / "checkpoints/step-2/run_state.json"
+    state = json.loads(file.read_text())
+    assert state.pop("pending") == []
+    file.write_text(json.dumps(state))
+    assert read_state(file.parent).pending == ()
 
 
 def test_what_a_kill_left_is_put_in_order_when_the_run_goes_on(tmp_path):

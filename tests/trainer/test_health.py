@@ -37,6 +37,7 @@ HEALTHY = {
 }
 FAILED = {"reward/mean": 0.0, "reward/std": 0.0, "success": 0.0, "groups/zero_variance": 1.0}
 SOLVED = {"reward/mean": 1.0, "reward/std": 0.0, "success": 1.0, "groups/zero_variance": 1.0}
+LATER = {"engine/later_prompt_tokens": 2000.0}
 SEARCHES = {"tool/search/calls": 10.0, "tool/search/ok": 4.0}
 
 
@@ -72,6 +73,12 @@ def warnings(steps, tools=("search",), compares=True):
         ("failed_rollouts", {"rollouts/failed": 0.11}, 1, "11% of the rollouts end with an error"),
         ("infra_failures", {"rollouts/infra_failed": 0.3}, 5, "24% of the rollouts"),
         ("entropy", {"actor/entropy": 0.01}, 20, "entropy fell to 2.0%"),
+        ("mismatch", {"mismatch/k3": 0.02}, 5, "0.02 nats a token apart"),
+        ("mismatch", {"mismatch/k3": 0.001, "mismatch/current/k3": 0.02}, 5, "rollout_correction"),
+        ("probe", {"publish/probe_mean_diff": 0.06}, 1, "after publishing, engine and backend are 0.06"),
+        ("requeued", {"staleness/requeued_share": 0.2}, 5, "raise trainer.max_staleness"),
+        ("restarts", {"engine/num_restarts": 2.0}, 1, "2 SGLang server(s) died or hung"),
+        ("cache", LATER | {"engine/later_cached_share": 0.4}, 5, "only 40% of what later turns begin with"),
         ("length", {"response_length/mean": 20.0}, 20, "0.2 times"),
         ("length", {"response_length/mean": 400.0}, 20, "4 times"),
     ],
@@ -97,6 +104,13 @@ def test_a_rule_fires_on_its_bad_curve_and_no_other_does(rule, change, num_steps
         ({"actor/pg_clipfrac": 0.3}, 10),
         ({"tool/search/timeout": 2.0}, 10),
         ({"rollouts/failed": 0.1}, 10),
+        ({"mismatch/k3": 0.02}, 4),
+        ({"mismatch/k3": 0.02, "mismatch/current/k3": 0.001}, 10),  # the rest is staleness
+        ({"publish/probe_mean_diff": 0.04}, 10),
+        ({"staleness/requeued_share": 0.09}, 10),
+        ({"engine/num_restarts": 0.0}, 10),
+        ({"engine/later_cached_share": 0.4, "engine/later_prompt_tokens": 1000.0}, 5),
+        (LATER | {"engine/later_cached_share": 0.95}, 10),
         ({"response_length/mean": 31.0}, 20),
         ({"response_length/mean": 299.0}, 20),
         ({"actor/entropy": 0.051}, 20),
@@ -104,6 +118,13 @@ def test_a_rule_fires_on_its_bad_curve_and_no_other_does(rule, change, num_steps
 )
 def test_what_is_brief_or_within_the_range_is_healthy(change, num_steps):
     assert warnings([HEALTHY] * 10 + [HEALTHY | change] * num_steps) == []
+
+
+def test_groups_that_over_sampling_begins_again_are_no_loss():
+    steps = [HEALTHY | {"staleness/requeued_share": 0.3}] * 5
+    planned = Health(("search",), over_sampling=0.25)
+    assert [text for step in steps for text in planned.check(step)] == []
+    assert any("begun again" in text for _, text in warnings(steps))
 
 
 def test_a_recorded_good_run_is_silent():

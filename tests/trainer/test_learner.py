@@ -1,10 +1,14 @@
 import asyncio
 import math
 from collections import Counter
+from dataclasses import replace
 
+import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from agentrl.algos.mismatch import WatchedLoss, moments
 from agentrl.backends.base import StepStats
 from agentrl.samples import Sample
 from agentrl.trainer.learner import Learner, mini_batches
@@ -96,6 +100,50 @@ def test_what_a_skipped_update_overflowed_to_stands_in_no_mean():
         "actor/updates": 2.0,
     }
     assert learn(backend, [sample("c")])["actor/grad_norm"] == math.inf
+
+
+class MeasuringBackend:
+    """Keeps what each update was given, and answers with a loss's metrics of one token a sample."""
+
+    def __init__(self):
+        self.given = []
+
+    async def train_step(self, samples, loss):
+        self.given.append((list(samples), loss))
+        watched = isinstance(loss, WatchedLoss)
+        mean = float(len(self.given)) / 10
+        found = moments(torch.tensor([[mean]]), torch.tensor([[True]])) if watched else {}
+        return StepStats({"loss": 1.0, "skipped_updates": 1.0, **{name: float(each) for name, each in found.items()}})
+
+
+def test_the_mismatch_is_of_the_first_update_alone_even_of_a_skipped_one():
+    backend = MeasuringBackend()
+    metrics = learn(backend, [sample(uid) for uid in "abcd"], mini_batch_groups=1, epochs=2)
+    assert [isinstance(loss, WatchedLoss) for _, loss in backend.given] == [True] + [False] * 7
+    assert backend.given[0][1].version == 0
+    assert metrics["mismatch/mean"] == pytest.approx(0.1)
+    assert metrics["mismatch/ess"] == pytest.approx(1)
+    assert not any(name.startswith("actor/mismatch") for name in metrics)
+
+
+def test_the_mismatch_of_scored_samples_is_of_all_their_tokens():
+    backend = MeasuringBackend()
+    scored = [replace(sample(uid), behaviour_logprobs=[0, -1], old_logprobs=[0, -1.5]) for uid in "ab"]
+    metrics = learn(backend, scored, mini_batch_groups=1)
+    assert metrics["mismatch/mean"] == pytest.approx(0.5)
+    assert not any(isinstance(loss, WatchedLoss) for _, loss in backend.given)
+
+
+def test_updates_read_what_was_corrected_and_the_mismatch_what_was_sampled():
+    def correct(samples):
+        return [replace(each, importance_weights=[0, 2]) for each in samples[1:]], {"correction/ess": 0.5}
+
+    backend = MeasuringBackend()
+    scored = [replace(sample("a"), behaviour_logprobs=[0, -1], old_logprobs=[0, -1 - far]) for far in (1, 3)]
+    metrics = learn(backend, scored, correct=correct)
+    assert [each.importance_weights for each in backend.given[0][0]] == [[0, 2]]
+    assert metrics["correction/ess"] == 0.5
+    assert metrics["mismatch/mean"] == pytest.approx(2)
 
 
 def test_a_step_with_nothing_to_learn_from_updates_nothing():

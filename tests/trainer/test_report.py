@@ -274,6 +274,19 @@ def test_charts_of_imitation_are_those_it_has():
     assert rest == []
 
 
+def test_charts_of_an_engine_and_of_staleness():
+    shown = ("engine/cached_share", "mismatch/k3", "publish/probe_mean_diff", "staleness/mean", "staleness/engine_idle")
+    main, rest = charts([{"step": 1, "engine/num_retried": 0.0, **dict.fromkeys(shown, 0.5)}])
+    titles = [
+        "Context from the cache",
+        "Engine from backend, nats a token",
+        "Staleness, versions",
+        "Work beside training",
+    ]
+    assert [chart.title for chart in main] == titles
+    assert [chart.title for chart in rest] == ["engine/num_retried"]
+
+
 def test_the_curves_are_well_formed_svg(tmp_path):
     text, _ = page_of(tmp_path)
     drawings = [piece.partition("</svg>")[0] for piece in text.split("<svg")[1:]]

@@ -1,8 +1,8 @@
 import asyncio
 
-from agentrl.data.order import TaskOrder
+from agentrl.data.order import Draw, TaskOrder
 from agentrl.task import Task
-from agentrl.trainer.source import LiveSource, SavedSource, StoredSource
+from agentrl.trainer.source import LiveSource, SavedSource, StoredSource, task_of
 from agentrl.trajectory import Author, Group, Segment, Trajectory
 
 TASKS = [Task(messages=[{"role": "user", "content": str(row)}], index=row) for row in range(5)]
@@ -34,6 +34,15 @@ def test_an_epoch_takes_every_task_once_and_every_draw_has_a_uid_of_its_own():
 
 def test_a_source_goes_on_from_its_position():
     assert take(live(position=4), times=3) == take(live(), times=5)[4:]
+
+
+def test_what_an_earlier_life_left_in_flight_comes_first():
+    source, uids = live(), [task_of(draw, TASKS, 7).uid for draw in (Draw(0, 4, 1), Draw(0, 0), Draw(0, 2))]
+    source.position, source.pending = 4, [Draw(0, 4, 1), Draw(0, 0), Draw(0, 2)]
+    taken = take(source, times=3)
+    assert [task.uid for task in taken[:3]] == uids
+    assert taken[3:] == take(live(position=4), times=2)[:3]
+    assert (source.position, source.pending) == (7, [])
 
 
 def test_saved_conversations_are_groups_of_one_rendered_when_taken():

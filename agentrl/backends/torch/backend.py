@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 import torch
 from torch import Tensor
 
-from agentrl.algos.aggregation import aggregation_weights
+from agentrl.algos.aggregation import add_metrics, aggregation_weights
 from agentrl.algos.base import LossFunction
 from agentrl.backends.base import Score, Scores, StepStats
 from agentrl.backends.torch import checkpoint
@@ -24,12 +24,16 @@ from agentrl.backends.torch.micro_batches import cut
 from agentrl.backends.torch.optim import ScheduledOptimizer
 from agentrl.backends.torch.parking import Parking, moves_of
 from agentrl.backends.torch.recomputing import enable_checkpointing
+from agentrl.backends.torch.recorded_experts import replayed_share
+from agentrl.backends.torch.routing_replay import RoutingReplay
 from agentrl.config.actor import ActorConfig
 from agentrl.config.model import ModelConfig
 from agentrl.engines.base import WeightStream
 from agentrl.errors import ConfigError
 from agentrl.models.adapters import adapter_off, has_adapter
+from agentrl.models.checkpoint_names import checkpoint_weights
 from agentrl.models.loading import find_device, load_model, load_tokenizer
+from agentrl.models.merging import merged_weights
 from agentrl.samples import Sample
 
 if TYPE_CHECKING:
@@ -42,6 +46,7 @@ class TorchBackend:
     """See `Backend`. All work runs on one thread of its own, one call at a time.
 
     Made by `load_torch_backend`. The tokenizer is only saved. `optimizer` is None for a policy that is only read.
+    With `replay` tokens go to the experts that were recorded for them; without it recorded experts are passed over.
     """
 
     def __init__(
@@ -51,11 +56,15 @@ class TorchBackend:
         model_config: ModelConfig,
         config: ActorConfig,
         optimizer: ScheduledOptimizer | None,
+        replay: RoutingReplay | None = None,
     ) -> None:
         self.model, self._tokenizer = model, tokenizer
         self._model_config, self._config, self._optimizer = model_config, config, optimizer
         autocast = getattr(torch, config.autocast) if config.autocast in ("bfloat16", "float16") else None
-        self._positionwise = PositionwiseModel(model, share_prefixes=config.share_prefixes, autocast=autocast)
+        self._positionwise = PositionwiseModel(
+            model, share_prefixes=config.share_prefixes, autocast=autocast, replay=replay
+        )
+        self._replays = replay is not None
         self._cut = partial(cut, config=config, shares_prefixes=self._positionwise.shares_prefixes, device=model.device)
         self._frozen = fingerprint(model) if optimizer else ""
         self._parking = Parking(model.parameters, moves_of(model.device) if config.param_offload else None)
@@ -63,26 +72,31 @@ class TorchBackend:
 
     async def train_step(self, samples: Sequence[Sample], loss: LossFunction) -> StepStats:
         """See `Backend.train_step`. Samples that train nothing at all make a skipped update."""
-        return await self._run(lambda: self._train_step(samples, loss))
+        return await self._run(lambda: self._train_step(self._replayed(samples), loss))
 
     async def score(self, samples: Sequence[Sample]) -> Scores:
         """See `Backend.score`."""
-        return await self._run(lambda: self._score(samples))
+        return await self._run(lambda: self._score(self._replayed(samples)))
 
     def reference_score(self) -> Score | None:
-        """See `Backend.reference_score`: the model without its LoRA adapter."""
+        """See `Backend.reference_score`: the model without its LoRA adapter, which chooses its experts itself."""
         return self._score_base if has_adapter(self.model) else None
 
     async def _score_base(self, samples: Sequence[Sample]) -> Scores:
         def work() -> Scores:
             with adapter_off(self.model):
-                return self._score(samples)
+                return self._score(_without_experts(samples))
 
         return await self._run(work)
 
     def weights(self) -> WeightStream:
         """The live weights that can change, detached, not copied: read them before the next update."""
         return changing_weights(self.model)
+
+    def checkpoint_weights(self) -> WeightStream:
+        """See `Backend.checkpoint_weights`. As live as `weights`, but for an adapter's layers: float32 copies."""
+        adapted = has_adapter(self.model)
+        return checkpoint_weights(self.model, merged_weights(self.model) if adapted else changing_weights(self.model))
 
     async def save(self, path: Path) -> None:
         """See `Backend.save`: a folder that `from_pretrained` loads, with `trainer_state/` in it. LoRA: the adapter."""
@@ -107,6 +121,9 @@ class TorchBackend:
 
         return await asyncio.get_running_loop().run_in_executor(self._thread, in_use)
 
+    def _replayed(self, samples: Sequence[Sample]) -> Sequence[Sample]:
+        return samples if self._replays else _without_experts(samples)
+
     def _train_step(self, samples: Sequence[Sample], loss: LossFunction) -> StepStats:
         if self._optimizer is None:
             raise RuntimeError("this backend was loaded with trainable=False")
@@ -118,6 +135,8 @@ class TorchBackend:
         with self._positionwise.running():
             metrics = self._accumulate_gradients(samples, loss, packs, num_tokens)
         counts = {"num_tokens": float(num_tokens), "num_micro_batches": float(len(packs))}
+        if self._replays:
+            counts["replayed_share"] = replayed_share(samples)
         return StepStats(metrics | counts | self._optimizer.step())
 
     def _accumulate_gradients(
@@ -129,16 +148,15 @@ class TorchBackend:
             [sample.rollout_id for sample in samples],
             loss.norm_length,
         )
-        sums: defaultdict[str, Tensor | float] = defaultdict(float)
+        sums: dict[str, Tensor] = {}
         for indices in packs:
             batch = micro_batch([samples[index] for index in indices], self.model.device)
             logprobs_N, entropy_N = self._positionwise.token_logprobs(batch, entropy_gradient=loss.needs_entropy)
             row_weights = [weights[index] for index in indices]
             value, metrics = loss(token_batch(batch, logprobs_N, entropy_N, row_weights, denominator))
             torch.autograd.backward(value)
-            sums["loss"] += value.detach()
-            for name, mean in metrics.items():
-                sums[name] += mean * (len(batch.rows) / num_tokens)
+            add_metrics(sums, {"loss": value.detach()}, 1.0)
+            add_metrics(sums, metrics, len(batch.rows) / num_tokens)
         return {name: float(value) for name, value in sums.items()}  # read here only, so the device never waits before
 
     @torch.no_grad()
@@ -174,6 +192,12 @@ class TorchBackend:
             checkpoint.restore_random_states(state["random"])
 
 
+def _without_experts(samples: Sequence[Sample]) -> Sequence[Sample]:
+    if all(sample.routed_experts is None for sample in samples):
+        return samples
+    return [replace(sample, routed_experts=None) for sample in samples]
+
+
 def load_torch_backend(
     model: ModelConfig,
     actor: ActorConfig,
@@ -182,6 +206,7 @@ def load_torch_backend(
     seed: int,
     trainable: bool = True,
     key: str = "model.path",
+    routed_experts: bool = False,
 ) -> TorchBackend:
     """Load a model to train, or with `trainable=False` only to read, such as a reference policy.
 
@@ -189,6 +214,7 @@ def load_torch_backend(
         total_updates: updates over which the schedule runs down, where `actor.optim.total_updates` gives no other.
         seed: of torch's generators, for new adapters and models that draw random numbers.
         key: of the configuration, which `model.path` came from.
+        routed_experts: train with the experts that samples say.
 
     Raises:
         ConfigError: the model or device cannot be used.
@@ -205,4 +231,4 @@ def load_torch_backend(
         enable_checkpointing(loaded)
     moves = moves_of(loaded.device) if actor.optimizer_offload else None
     optimizer = ScheduledOptimizer(loaded, actor.optim, actor.grad_clip, total_updates, moves)
-    return TorchBackend(loaded, tokenizer, model, actor, optimizer)
+    return TorchBackend(loaded, tokenizer, model, actor, optimizer, RoutingReplay(loaded) if routed_experts else None)

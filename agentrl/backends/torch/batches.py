@@ -62,13 +62,13 @@ def token_batch(
 ) -> TokenBatch:
     """What a loss reads. `weights`, [B], and `denominator` come from the whole mini-batch."""
 
-    def field(values: Sequence[Sequence[float] | None]) -> Tensor | None:
+    def field(values: Sequence[Sequence[float] | None], dtype: torch.dtype = logprobs_N.dtype) -> Tensor | None:
         present = [row for row in values if row is not None]
         if not present:
             return None
         if len(present) < len(values):
-            raise ValueError("some samples of a micro-batch have log-probabilities that others lack")
-        return padded(present, logprobs_N.dtype).to(logprobs_N.device)
+            raise ValueError("some samples of a micro-batch have numbers that others lack")
+        return padded(present, dtype).to(logprobs_N.device)
 
     samples = batch.samples
     return TokenBatch(
@@ -81,6 +81,8 @@ def token_batch(
         ref_logprobs=field([sample.ref_logprobs for sample in samples]),
         weights=torch.tensor(weights, dtype=logprobs_N.dtype, device=logprobs_N.device),
         denominator=denominator,
+        importance_weights=field([sample.importance_weights for sample in samples]),
+        policy_versions=field([sample.policy_versions for sample in samples], torch.long),
     )
 
 

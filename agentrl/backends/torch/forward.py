@@ -26,6 +26,8 @@ from agentrl.backends.torch.probing import (
     unfaithful,
     watched_embeddings,
 )
+from agentrl.backends.torch.recorded_experts import padded_experts
+from agentrl.backends.torch.routing_replay import RoutingReplay
 from agentrl.backends.torch.shared_attention import SHARED
 from agentrl.models.attention import UnfaithfulError, attention_implementation, configs_of, windows_of_all_layers
 
@@ -65,10 +67,19 @@ class PositionwiseModel:
     Args:
         share_prefixes: false runs on padded rows in any case.
         autocast: what `token_logprobs` computes in, where it is not as the weights are.
+        replay: sends tokens to the experts that were recorded for them, where samples have such.
     """
 
-    def __init__(self, model: PreTrainedModel, *, share_prefixes: bool, autocast: torch.dtype | None = None) -> None:
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        *,
+        share_prefixes: bool,
+        autocast: torch.dtype | None = None,
+        replay: RoutingReplay | None = None,
+    ) -> None:
         self.model = model
+        self._replay = replay
         self.vocab_size: int = model.config.get_text_config().vocab_size
         self._name = type(model).__name__
         self._configs = configs_of(model)
@@ -97,6 +108,7 @@ class PositionwiseModel:
             return self._packed_states(batch, self._windows)
         # the last column predicts nothing
         token_ids_BT = padded([sample.token_ids for sample in batch.samples], torch.long)[:, :-1].to(self.model.device)
+        self._give(padded_experts(batch.samples, token_ids_BT.shape[1]))
         chosen = (batch.rows, batch.columns - 1)
         if self._tail is not None:
             return cast(Tensor, self.model.base_model(input_ids=token_ids_BT, use_cache=False)[0][chosen])
@@ -126,6 +138,7 @@ class PositionwiseModel:
 
     def _packed_states(self, batch: MicroBatch, windows: Mapping[int, int | None]) -> Tensor:
         tokens = pack_tokens(batch.samples, windows, self.model.device)
+        self._give(tokens.routed_experts)
         output = self.model.base_model(
             input_ids=tokens.token_ids[None],
             position_ids=tokens.positions[None],
@@ -133,6 +146,10 @@ class PositionwiseModel:
             packed_layout=tokens.layout,
         )
         return cast(Tensor, output[0][0].index_select(0, tokens.predictors))
+
+    def _give(self, experts_MLK: Tensor | None) -> None:
+        if self._replay is not None:
+            self._replay.give(experts_MLK)
 
     @torch.no_grad()
     def _choose(self, share_prefixes: bool) -> None:

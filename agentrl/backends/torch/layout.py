@@ -12,7 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agentrl.backends.packing import IntArray, beginnings_first, num_common, used_tokens
+from agentrl.backends.packing import IntArray, beginnings_first, computed_alike, num_common, used_tokens
+from agentrl.backends.torch.recorded_experts import recorded
 from agentrl.samples import Sample
 
 SIMILAR = 0.7
@@ -87,12 +88,14 @@ class PackedTokens:
     Attributes:
         token_ids, positions: [M].
         predictors: [N], the packed token that predicts each trained one, sample by sample.
+        routed_experts: [M, layers, top k] those recorded for each, on the CPU, -1 where none; None where none at all.
     """
 
     token_ids: Tensor
     positions: Tensor
     predictors: Tensor
     layout: Layout
+    routed_experts: Tensor | None = None
 
 
 def pack_tokens(samples: Sequence[Sample], windows: Mapping[int, int | None], device: torch.device) -> PackedTokens:
@@ -101,24 +104,28 @@ def pack_tokens(samples: Sequence[Sample], windows: Mapping[int, int | None], de
     Each sample takes over what it begins with like the one before it, and adds the rest: [1 2 3] and [1 2 4] become
     the tokens [1 2 3 4], and the paths [0 1 2] and [0 1 3].
     """
-    sequences = [used_tokens(sample) for sample in samples]
+    sequences = [computed_alike(sample) for sample in samples]
+    experts = recorded(samples, [len(own) for own in sequences])
     before = path = np.empty(0, dtype=np.int64)
     token_ids, positions, rows, predictors = [before], [before], [], [before] * len(samples)
     num_tokens = 0
+    new_experts: list[Tensor] = []
     for index in beginnings_first(sequences):
         own, num_shared = sequences[index], num_common(before, sequences[index])
         num_own = len(own) - num_shared
         path = np.concatenate([path[:num_shared], np.arange(num_tokens, num_tokens + num_own)])
         if num_own:
             rows.append(_Row(path, num_own))
-            token_ids.append(own[num_shared:])
+            token_ids.append(used_tokens(samples[index])[num_shared:])
+            new_experts += [experts[index][num_shared:]] if experts else []
             positions.append(np.arange(num_shared, len(own)))
         predictors[index] = path[np.flatnonzero(samples[index].loss_mask) - 1]
         before, num_tokens = own, num_tokens + num_own
     grids, cells = _grids(rows, num_tokens, device)
     arrays = (np.concatenate(token_ids), np.concatenate(positions), np.concatenate(predictors), cells)
     token_ids_M, positions_M, predictors_N, cells_M = (torch.as_tensor(array).to(device) for array in arrays)
-    return PackedTokens(token_ids_M, positions_M, predictors_N, Layout(grids, cells_M, windows))
+    experts_MLK = torch.cat(new_experts) if experts else None
+    return PackedTokens(token_ids_M, positions_M, predictors_N, Layout(grids, cells_M, windows), experts_MLK)
 
 
 def _grids(rows: Sequence[_Row], num_tokens: int, device: torch.device) -> tuple[list[Grid], IntArray]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from agentrl.backends.packing import pack, pack_shared, used_tokens
+from agentrl.backends.packing import computed_alike, pack, pack_shared
 from agentrl.config.actor import ActorConfig
 from agentrl.samples import Sample
 
@@ -25,7 +25,7 @@ def cut(samples: Sequence[Sample], config: ActorConfig, shares_prefixes: bool, d
     max_samples = config.ppo_micro_batch_size_per_gpu
     enough_tokens = min(max_tokens, CPU_TOKENS) if max_tokens and device.type == "cpu" else max_tokens
     if shares_prefixes:
-        sequences = [used_tokens(samples[index]) for index in trained]
+        sequences = [computed_alike(samples[index]) for index in trained]
         packs = pack_shared(sequences, max_tokens, max_samples, enough_tokens, KEYS_A_TOKEN.get(device.type, 16))
     else:
         packs = pack([len(samples[index].token_ids) for index in trained], enough_tokens, max_samples)

@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING
 
 from pydantic import JsonValue
 
-from agentrl.chat.base import ToolParser
+from agentrl.chat.base import ToolParser, parser_for
 from agentrl.chat.parsers.names import tool_parsers
 from agentrl.chat.template import calling_turn
 from agentrl.errors import ConfigError, TemplateError
-from agentrl.messages import ToolSchema
+from agentrl.messages import FunctionSchema, ToolSchema
 
 if TYPE_CHECKING:
     from agentrl.chat.format import ChatFormat
 
 ARGUMENTS: dict[str, JsonValue] = {"text": 'say "hi" {to} <them>\n', "count": 2, "options": {"deep": [True, None]}}
+TYPES: dict[str, JsonValue] = {"text": {"type": "string"}, "count": {"type": "integer"}, "options": {"type": "object"}}
 
 
 def check_parser(parser_name: str, chat: ChatFormat, schemas: Sequence[ToolSchema]) -> None:
@@ -45,7 +46,8 @@ def check_parser(parser_name: str, chat: ChatFormat, schemas: Sequence[ToolSchem
     if _reads(parser, written, schemas[0].name):
         return
     others = [name for name in tool_parsers.names() if _reads(tool_parsers.get(name)(), written, schemas[0].name)]
-    hint = f"use '{others[0]}'" if others else f"no registered one does ({', '.join(tool_parsers.names())})"
+    none_does = f"no registered one does ({', '.join(tool_parsers.names())}); SGLang's are called sglang/NAME"
+    hint = f"use '{others[0]}'" if others else none_does
     raise ConfigError(f"tool parser '{parser_name}' does not read the chat template's calls, {written!r}: {hint}")
 
 
@@ -60,6 +62,8 @@ def _written_call(chat: ChatFormat, schemas: Sequence[ToolSchema]) -> str | None
 
 
 def _reads(parser: ToolParser, text: str, name: str) -> bool:
-    calls = parser.parse(text).calls
+    parameters: dict[str, JsonValue] = {"type": "object", "properties": TYPES}
+    probe = ToolSchema(function=FunctionSchema(name=name, parameters=parameters))
+    calls = parser_for(parser, [probe]).parse(text).calls
     well_formed = [call.name for call in calls] == [name] and not calls[0].error
     return well_formed and json.loads(calls[0].arguments) == ARGUMENTS

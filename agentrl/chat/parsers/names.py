@@ -14,4 +14,5 @@ tool_parsers: Registry[Callable[[], ToolParser]] = Registry(
         "hermes": "agentrl.chat.parsers.hermes:HermesParser",
         "react": "agentrl.chat.parsers.react:ReactParser",
     },
+    families={"sglang/": "agentrl.chat.parsers.sglang:find_sglang_parser"},
 )

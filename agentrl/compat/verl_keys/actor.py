@@ -66,7 +66,6 @@ ACTOR: tuple[Row, ...] = (
     ),
     *(Hint(f"{part}.router_replay.*", "no effect without its mode") for part in (_ACTOR, _REF)),
     *(Fixed(f"{part}.load_weight", (True,), "leave it out: weights are always loaded") for part in (_ACTOR, _REF)),
-    Fixed(f"{_ACTOR}.tis_imp_ratio_cap", (None, -1), "leave it out: ratios are taken to what the engine sampled with"),
     Fixed(f"{_ACTOR}.qat.enable", (None, False), "leave it out: not in this version"),
     Hint(f"{_ACTOR}.qat.*", "no effect without qat.enable"),
     *(

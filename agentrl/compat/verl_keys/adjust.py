@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from agentrl.compat.verl_keys.algorithm import NO_KL_IN_REWARD, kl_coefficient
+from agentrl.compat.verl_keys.correction import adjust_correction
 from agentrl.compat.verl_keys.draft import Draft, whole
 from agentrl.compat.verl_keys.rows import Mapped, truth
+from agentrl.compat.verl_keys.servers import server_options
 from agentrl.compat.verl_keys.trainer import TRAINER, missing_loggers
 from agentrl.config.reward import NO_REWARD
 
@@ -19,15 +21,15 @@ _TOOLS = ("rollout.multi_turn.tool_config_path", "rollout.multi_turn.function_to
 def adjust(draft: Draft) -> None:
     """Bring the values into line with each other, as verl would."""
     for rule in (
-        *(_groups_of_one, _validation, _turns, _agent_loop, _engine, _batches),
-        *(_schedule, _clip, _kl, _folder, _loggers),
+        *(_groups_of_one, _validation, _turns, _agent_loop, _engine, server_options, _batches),
+        *(_schedule, _clip, _kl, adjust_correction, _folder, _loggers),
     ):
         rule(draft)
 
 
 def adjust_generation(draft: Draft) -> None:
     """The same for a command that only generates."""
-    for rule in (_turns, _agent_loop, _engine, _greedy, _unscored, _rollouts_folder):
+    for rule in (_turns, _agent_loop, _engine, server_options, _greedy, _unscored, _rollouts_folder):
         rule(draft)
 
 
@@ -143,7 +145,7 @@ def _kl(draft: Draft) -> None:
 
 def _engine(draft: Draft) -> None:
     """verl's default precision of the rollouts is for an engine that computes."""
-    if draft.values.get("rollout.engine", "torch") != "torch" and not _said(draft, "rollout.dtype"):
+    if draft.values.get("rollout.engine") == "scripted" and not _said(draft, "rollout.dtype"):
         draft.values.pop("rollout.dtype", None)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from agentrl.compat.verl_keys.correction import CORRECTION
 from agentrl.compat.verl_keys.data import expand_home
 from agentrl.compat.verl_keys.rows import Fixed, Hint, Mapped, Row, one_of
 
@@ -46,22 +47,7 @@ ALGORITHM: tuple[Row, ...] = (
     *(Hint(f"algorithm.{key}", "group-relative advantages do not use it") for key in ("gamma", "lam")),
     Fixed("algorithm.filter_groups.enable", (None, False), "leave it out: groups of equal rewards have advantage 0"),
     Hint("algorithm.filter_groups.*", "no effect without filter_groups.enable"),
-    Hint("algorithm.rollout_correction.bypass_mode", "ratios are always taken to what the engine sampled with"),
-    *(
-        Fixed(
-            f"algorithm.rollout_correction.{key}",
-            (None,),
-            "leave it out: ratios are taken to what the engine sampled with",
-        )
-        for key in ("rollout_is", "rollout_rs")
-    ),
-    Fixed("algorithm.rollout_correction.loss_type", (None, "ppo_clip"), "the clipped ratio is the only loss here"),
-    Hint("algorithm.rollout_correction.*", "no effect without rollout_is or rollout_rs"),
-    Fixed("algorithm.rollout_is", (None, False), "leave it out: ratios are taken to what the engine sampled with"),
-    *(
-        Hint(f"algorithm.rollout_is_{key}", "no effect without rollout_is")
-        for key in ("threshold", "threshold_lower", "level", "mode", "veto_threshold")
-    ),
+    *CORRECTION,
     Fixed("algorithm.use_pf_ppo", (False,), "leave it out: not in this version"),
     Hint("algorithm.pf_ppo.*", "no effect without use_pf_ppo"),
     Hint("critic.*", _NO_CRITIC),

@@ -5,26 +5,25 @@ from __future__ import annotations
 from agentrl.compat.verl_keys.actor import read_precision
 from agentrl.compat.verl_keys.data import expand_home
 from agentrl.compat.verl_keys.rows import Fixed, Hint, Mapped, Row, choices
+from agentrl.compat.verl_keys.servers import SERVERS
 from agentrl.errors import ConfigError
 
 _ROLLOUT = "actor_rollout_ref.rollout"
 _TURNS, _VAL, _AGENT = f"{_ROLLOUT}.multi_turn", f"{_ROLLOUT}.val_kwargs", f"{_ROLLOUT}.agent"
-_ONE_DEVICE = "one engine, on one device"
-_SIZES = "the embedded engine sizes itself: rollout.max_num_seqs, rollout.max_kv_tokens"
 _SCORES = "what the engine sampled is not scored again: its own log-probabilities are kept"
-_NOT_BUILT = ("sglang",)  # config/rules.py refuses it too
-_SERVER = "a setting of verl's inference servers"
 
 
 def _engine(name: object) -> str:
-    engines = {"hf": "torch", **{engine: engine for engine in choices("rollout.engine") if engine not in _NOT_BUILT}}
+    engines = {"hf": "torch", **{engine: engine for engine in choices("rollout.engine")}}
     if str(name) not in engines:
-        raise ConfigError(f"'{name}' is not an engine here: say {_ROLLOUT}.name=torch, or leave it out")
+        raise ConfigError(f"'{name}' is not an engine here: say {_ROLLOUT}.name=sglang, or torch, the embedded engine")
     return engines[str(name)]
 
 
 SAMPLING: tuple[Row, ...] = (
-    Mapped(f"{_ROLLOUT}.name", "rollout.engine", read=_engine, note="torch (or leave it out); hf becomes torch"),
+    Mapped(
+        f"{_ROLLOUT}.name", "rollout.engine", read=_engine, note="sglang, or torch (or leave it out); hf becomes torch"
+    ),
     Mapped(f"{_ROLLOUT}.n", "rollout.n", 1, note="a group of one has advantage 0 here, its raw score in verl"),
     Mapped(f"{_ROLLOUT}.temperature", "rollout.temperature", 1.0),
     Mapped(f"{_ROLLOUT}.top_p", "rollout.top_p", 1.0),
@@ -43,30 +42,27 @@ SAMPLING: tuple[Row, ...] = (
     Fixed(f"{_ROLLOUT}.ignore_eos", (False,), "leave it out: a turn ends at the end-of-turn token"),
     Fixed(f"{_ROLLOUT}.use_fire_sampling", (False,), "leave it out: not in this version"),
     Fixed(f"{_ROLLOUT}.skip_rollout", (False,), "leave it out: trainer.mode=train_only trains on saved rollouts"),
-    Fixed(f"{_ROLLOUT}.over_sample_rate", (0,), "set it to 0: every rollout that was asked for is used"),
-    Fixed(f"{_ROLLOUT}.enable_rollout_routing_replay", (False,), "leave it out: not in this version"),
+    Fixed(
+        f"{_ROLLOUT}.over_sample_rate",
+        (0,),
+        "set it to 0; trainer.over_sampling begins more groups than a step takes, where verl trains on fewer",
+    ),
+    Mapped(f"{_ROLLOUT}.enable_rollout_routing_replay", "rollout.routed_experts"),
     *(
         Fixed(f"{_ROLLOUT}.{key}", (None,), "leave it out: not in this version")
         for key in ("quantization", "quantization_config_file")
     ),
     *(Fixed(f"{_ROLLOUT}.{key}.enable", (None, False), "leave it out: not in this version") for key in ("mtp", "qat")),
     *(Hint(f"{_ROLLOUT}.{key}.*", f"no effect without {key}.enable") for key in ("mtp", "qat")),
-    *(
-        Fixed(f"{_ROLLOUT}.{key}", (1,), "set it to 1: one engine on one device in this version", _ONE_DEVICE)
-        for key in (
-            "tensor_model_parallel_size",
-            "data_parallel_size",
-            "expert_parallel_size",
-            "pipeline_model_parallel_size",
-        )
-    ),
     Fixed(
         f"{_ROLLOUT}.nnodes",
         (0, 1),
         "set it to 0: rollouts run where training runs",
         "rollouts run where training runs",
     ),
-    Fixed(f"{_ROLLOUT}.n_gpus_per_node", (1,), "set it to 1: one device in this version", _ONE_DEVICE),
+    Hint(
+        f"{_ROLLOUT}.n_gpus_per_node", "SGLang's servers take the devices they are given: rollout.sglang.num_replicas"
+    ),
 )
 
 TURNS: tuple[Row, ...] = (
@@ -108,10 +104,7 @@ TURNS: tuple[Row, ...] = (
 )
 
 SERVING: tuple[Row, ...] = (
-    *(
-        Hint(f"{_ROLLOUT}.{key}", _SIZES)
-        for key in ("gpu_memory_utilization", "max_num_batched_tokens", "max_model_len", "enable_chunked_prefill")
-    ),
+    *SERVERS,
     *(
         Hint(f"{_ROLLOUT}.{key}", _SCORES)
         for key in (
@@ -121,33 +114,6 @@ SERVING: tuple[Row, ...] = (
             "log_prob_max_token_len_per_gpu",
             "calculate_log_probs",
             "logprobs_mode",
-        )
-    ),
-    *(
-        Hint(f"{_ROLLOUT}.{key}", _SERVER)
-        for key in (
-            "mode",
-            "enforce_eager",
-            "free_cache_engine",
-            "cudagraph_capture_sizes",
-            "enable_prefix_caching",
-            "scheduling_policy",
-            "load_format",
-            "layered_summon",
-            "disable_log_stats",
-            "multi_stage_wake_up",
-            "skip_tokenizer_init",
-            "moe_load_balance_metrics_interval",
-            "engine_kwargs.*",
-            "checkpoint_engine.*",
-            "update_weights_bucket_megabytes",
-            "prometheus.*",
-            "profiler.*",
-            "disaggregation.*",
-            "router_config_path",
-            "limit_images",
-            "layer_name_map.*",
-            "skip_dump_dir",
         )
     ),
     Hint(f"{_ROLLOUT}.seed", "every random number comes from trainer.seed"),

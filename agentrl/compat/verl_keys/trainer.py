@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from agentrl.compat.verl_keys.asynchronous import ASYNC
 from agentrl.compat.verl_keys.data import expand_home
 from agentrl.compat.verl_keys.rows import Fixed, Hint, Mapped, Row, choices, one_of, truth
 from agentrl.errors import ConfigError, suggestion
@@ -125,7 +126,8 @@ TRAINER: tuple[Row, ...] = (
     ),
     Hint("skip.*", "no effect without its enable"),
     Mapped("trainer.val_only", "trainer.mode", read=_mode, note="true is trainer.mode=val_only: validate once and end"),
-    Fixed("trainer.v1.trainer_mode", (None, "sync"), "training is on-policy in this version: sync"),
+    Fixed("trainer.v1.trainer_mode", (None, "sync"), "leave it out, and say trainer.max_staleness=1"),
+    *ASYNC,
     Fixed("trainer.checkpoint_callback_class", (None,), "leave it out: not in this version"),
     Hint("trainer.v1.*", "there is one trainer"),
     Hint("trainer.use_v1", "there is one trainer"),

@@ -1,0 +1,151 @@
+"""Rollout routing replay: a mixture of experts sends each token to the experts that the engine sent it to.
+
+Ma et al. 2025, arXiv:2510.11370 (R3). Which experts are asked is the engine's choice; how much each of them counts is
+the policy's own: its gate at those experts, normalised as the model does, and gradients flow through it.
+
+Axes: M tokens of a forward pass, L layers, K experts a token, E experts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from agentrl.backends.torch.probing import difference, unfaithful
+from agentrl.errors import ConfigError
+from agentrl.models.attention import UnfaithfulError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+KEY = "rollout.routed_experts"
+_LAYER = re.compile(r"\blayers\.(\d+)\.")
+
+
+class RoutingReplay:
+    """Stands between the routers of a model and their choice; does nothing until it is given experts.
+
+    A router is understood that chooses by one `topk` over [M, E] scores in a module that has `experts`, as transformers
+    writes Qwen2-MoE, Qwen3-MoE, Mixtral, OLMoE, gpt-oss, DeepSeek-V3, GLM-4-MoE and most others. Each model is tried
+    once, with a few tokens.
+
+    Raises:
+        ConfigError: the model has no experts, or chooses them in another way.
+    """
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self._given: Tensor | None = None
+        self._own: dict[int, Tensor] | None = None  # what the layers choose themselves, while that is asked
+        self._device = model.device
+        self._blocks = _blocks(model)
+        if not self._blocks:
+            raise ConfigError(f"'{KEY}' needs a mixture of experts: no layer of {type(model).__name__} has `experts`")
+        for layer, block in self._blocks.items():
+            vars(block)["forward"] = partial(self._forward, layer, block.forward)
+        self._num_experts = min(map(_num_experts, self._blocks.values()))
+        try:
+            with unfaithful(), torch.no_grad():
+                self._top_k = self._try(model)
+        except UnfaithfulError as error:
+            raise ConfigError(
+                f"'{KEY}': how {type(model).__name__} chooses its experts is not understood ({error}): it is of models"
+                " built as Qwen3-MoE, Mixtral, gpt-oss or DeepSeek-V3"
+            ) from error
+
+    def give(self, experts_MLK: Tensor | None) -> None:
+        """The experts of the tokens of the next forward pass; -1, or None for all: the model's own choice.
+
+        They hold until others are given, on every thread: layers that are computed again in the backward pass may be on
+        another than the first time.
+
+        Raises:
+            ValueError: they are not of this model.
+        """
+        if experts_MLK is not None:
+            num_layers, top_k = experts_MLK.shape[1:]
+            if num_layers <= max(self._blocks) or top_k != self._top_k or experts_MLK.max() >= self._num_experts:
+                raise ValueError(
+                    f"routed experts of {num_layers} layers, {top_k} a token, up to {int(experts_MLK.max())} are not of"
+                    f" this model: layers up to {max(self._blocks)}, {self._top_k} a token, {self._num_experts} experts"
+                )
+            experts_MLK = experts_MLK.to(self._device)
+        self._given = experts_MLK
+
+    def _forward(self, layer: int, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Any: whatever signature the module has."""
+        if self._given is None and self._own is None:
+            return forward(*args, **kwargs)
+        wanted_MK = None if self._given is None else self._given[:, layer].long()
+        with _Choice(_num_experts(self._blocks[layer]), wanted_MK) as choice:
+            output = forward(*args, **kwargs)
+        if len(choice.made) != 1:
+            raise RuntimeError(f"layer {layer} chose {len(choice.made)} times among its experts")
+        if self._own is not None:
+            self._own[layer] = choice.made[0]
+        return output
+
+    def _try(self, model: PreTrainedModel) -> int:
+        """The K of all layers, once the choice of each was seen, repeated, and changed."""
+        token_ids = torch.arange(1, 6, device=model.device)[None]
+
+        def states() -> Tensor:
+            output: Tensor = model.base_model(input_ids=token_ids, use_cache=False)[0]
+            return output
+
+        own: dict[int, Tensor] = {}
+        self._own = own
+        alone = states()
+        self._own = None
+        chosen_MLK = torch.zeros(5, max(own) + 1, len(own[max(own)][0]), dtype=torch.int16, device=model.device)
+        for layer, experts_MK in own.items():
+            chosen_MLK[:, layer] = experts_MK
+        self._given = chosen_MLK
+        repeated = difference(states(), alone)
+        self._given = (chosen_MLK + 1) % self._num_experts
+        changed = difference(states(), alone)
+        self._given = None
+        if repeated > 1e-5 or (changed < 1e-5 and self._num_experts > chosen_MLK.shape[2]):
+            raise UnfaithfulError("its layers do not follow that choice")
+        return chosen_MLK.shape[2]
+
+
+class _Choice(TorchFunctionMode):
+    """Sees the `topk` by which a router chooses among its E experts, and puts `wanted`, [M, K], in its place.
+
+    Attributes:
+        made: [M, K] of each choice, as it was followed.
+    """
+
+    def __init__(self, num_experts: int, wanted: Tensor | None) -> None:
+        super().__init__()
+        self._num_experts, self._wanted = num_experts, wanted
+        self.made: list[Tensor] = []
+
+    # Any: the protocol of torch
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if func not in (torch.topk, Tensor.topk) or args[0].ndim != 2 or args[0].shape[1] != self._num_experts:
+            return result
+        indices = result.indices
+        if self._wanted is not None:
+            indices = torch.where(self._wanted < 0, indices, self._wanted)
+            result = torch.return_types.topk((args[0].gather(1, indices), indices))  # what the gradient flows through
+        self.made.append(indices)
+        return result
+
+
+def _blocks(model: nn.Module) -> dict[int, nn.Module]:
+    """Layer -> its module that holds a router and experts."""
+    found = ((_LAYER.search(f"{name}."), module) for name, module in model.named_modules())
+    return {int(layer[1]): module for layer, module in found if layer and _num_experts(module)}
+
+
+def _num_experts(block: nn.Module) -> int:
+    number = getattr(getattr(block, "experts", None), "num_experts", 0)
+    return number if isinstance(number, int) else 0

@@ -1,0 +1,1 @@
+"""SGLang as the engine: servers on this machine or elsewhere, spoken to over HTTP."""

@@ -1,0 +1,55 @@
+"""What the engine counts of its answers."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from agentrl.engines.base import Completion, GenerateRequest
+
+COUNTED = (
+    "prompt_tokens",
+    "cached_tokens",
+    "forwarded_tokens",
+    "sampled_tokens",
+    "later_prompt_tokens",
+    "later_cached_tokens",
+    "num_retried",
+)
+
+
+class Tally:
+    """Counters since the start, of answers that were given: what was sent twice is counted once.
+
+    `forwarded_tokens` are those computed: context that was not cached, and what was sampled. `later_*` are of requests
+    that go on with a conversation; `later_cached_share` is how much of their context was in the cache.
+    """
+
+    def __init__(self) -> None:
+        self._counters: Counter[str] = Counter()
+        self._begun: set[str] = set()  # conversations that had an answer
+
+    def answered(self, request: GenerateRequest, completion: Completion) -> None:
+        """Count one."""
+        num_context, num_cached = len(request.token_ids), completion.num_cached_tokens
+        self._counters["prompt_tokens"] += num_context
+        self._counters["cached_tokens"] += num_cached
+        self._counters["forwarded_tokens"] += num_context - num_cached + len(completion.token_ids)
+        self._counters["sampled_tokens"] += len(completion.token_ids)
+        if request.session in self._begun:
+            self._counters["later_prompt_tokens"] += num_context
+            self._counters["later_cached_tokens"] += num_cached
+        elif request.session:
+            self._begun.add(request.session)
+
+    def retried(self) -> None:
+        """A request is sent again."""
+        self._counters["num_retried"] += 1
+
+    def forget(self, session: str) -> None:
+        """The conversation is over."""
+        self._begun.discard(session)
+
+    def metrics(self) -> dict[str, float]:
+        """By name."""
+        share = self._counters["later_cached_tokens"] / max(1, self._counters["later_prompt_tokens"])
+        return {**{name: float(self._counters[name]) for name in COUNTED}, "later_cached_share": share}

@@ -1,0 +1,148 @@
+"""What a running SGLang server is and can do, as it says itself."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TypeVar
+
+from agentrl.engines.sglang.client import Answer, RefusedError, ServerClient, ServerError
+
+Said = TypeVar("Said", bool, int, str)
+
+OLDEST = (0, 5, 21)
+NEEDED_PATHS = (
+    "/generate",
+    "/pause_generation",
+    "/continue_generation",
+    "/abort_request",
+    "/flush_cache",
+    "/begin_weight_update",
+    "/end_weight_update",
+    "/update_weights_from_disk",
+    "/update_weights_from_tensor",
+    "/init_weights_update_group",
+    "/update_weights_from_distributed",
+    "/server_info",
+    "/model_info",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Features:
+    """A server.
+
+    Attributes:
+        dtype: "auto" where it was started so and does not say what came of it.
+        context_length: of the model, in tokens, where the server was given one; None: the model's own.
+        max_input_tokens: longest context it takes.
+        max_total_tokens: tokens of KV it holds.
+        weight_version: name of the weights it serves.
+        tp_size, pp_size, dp_size: GPUs a layer is cut over, parts the layers are in, copies of the model.
+        priority: it looks at the priority of requests.
+        memory_saver: its memory can be released.
+        routed_experts: it can say which experts a token was sent to.
+        deterministic: what it samples does not depend on what runs beside.
+        tokenizer: it has one, so stop strings work.
+        images: the model takes images.
+    """
+
+    version: str
+    model_path: str
+    device: str
+    dtype: str
+    context_length: int | None
+    max_input_tokens: int
+    max_total_tokens: int
+    weight_version: str
+    tp_size: int = 1
+    pp_size: int = 1
+    dp_size: int = 1
+    priority: bool = False
+    memory_saver: bool = False
+    routed_experts: bool = False
+    deterministic: bool = False
+    tokenizer: bool = True
+    images: bool = False
+
+
+async def read_features(client: ServerClient) -> Features:
+    """Ask a server what it is.
+
+    Raises:
+        UnreachableError: no answer.
+        ServerError: it is no SGLang, or lacks what agentrl needs: 0.5.21 is the oldest that has it all.
+    """
+    await _check_paths(client)
+    server, model = await asyncio.gather(client.get("/server_info"), client.get("/model_info"))
+    try:
+        features = features_of(server, model)
+    except KeyError as error:
+        raise ServerError(
+            f"{client.url}: SGLang {server.get('version')} does not say its {error}; {_needed()}"
+        ) from None
+    if _numbers(features.version) < OLDEST:  # spans of weights have no path of their own
+        raise ServerError(f"{client.url}: this is SGLang {features.version}; {_needed()}")
+    if not model["is_generation"]:
+        raise ServerError(f"{client.url}: '{features.model_path}' is served for embeddings, and samples nothing")
+    return features
+
+
+def features_of(server: Answer, model: Answer) -> Features:
+    """From the answers of `/server_info` and `/model_info`. KeyError: one lacks something."""
+    return Features(
+        version=_said(server, "version", str),
+        model_path=_said(model, "model_path", str),
+        device=_said(server, "device", str),
+        dtype=_said(server, "dtype", str),
+        context_length=None if server["context_length"] is None else _said(server, "context_length", int),
+        max_input_tokens=_said(server, "max_req_input_len", int),
+        max_total_tokens=_said(server, "max_total_num_tokens", int),
+        weight_version=_said(model, "weight_version", str),
+        tp_size=_said(server, "tp_size", int),
+        pp_size=_said(server, "pp_size", int),
+        dp_size=_said(server, "dp_size", int),
+        priority=_said(server, "enable_priority_scheduling", bool),
+        memory_saver=_said(server, "enable_memory_saver", bool),
+        routed_experts=_said(server, "enable_return_routed_experts", bool),
+        deterministic=_said(server, "enable_deterministic_inference", bool),
+        tokenizer=not _said(server, "skip_tokenizer_init", bool),
+        images=_said(model, "has_image_understanding", bool),
+    )
+
+
+async def _check_paths(client: ServerClient) -> None:
+    try:
+        paths = (await client.get("/openapi.json")).get("paths")
+    except RefusedError as error:
+        raise ServerError(f"{client.url}: no SGLang server: {error}") from None
+    if not isinstance(paths, dict) or "/generate" not in paths:
+        raise ServerError(f"{client.url}: no SGLang server: it has no /generate")
+    if missing := [path for path in NEEDED_PATHS if path not in paths]:
+        version = await _old_version(client, paths)
+        raise ServerError(f"{client.url}: SGLang {version} lacks {', '.join(missing)}; {_needed()}")
+
+
+async def _old_version(client: ServerClient, paths: Answer) -> str:
+    """Of a server that may be old enough to say it elsewhere."""
+    path = next((path for path in ("/server_info", "/get_server_info") if path in paths), None)
+    answer = await client.get(path) if path else {}
+    return str(answer.get("version", "of an unknown version"))
+
+
+def _said(answer: Answer, key: str, kind: type[Said]) -> Said:
+    """A field, of the kind it has in the versions that are supported; else it counts as not there."""
+    value = answer[key]
+    if not isinstance(value, kind):
+        raise KeyError(key)
+    return value
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """0.5.21.post1 -> (0, 5, 21)."""
+    parts = version.split(".")[:3]
+    return tuple(int("".join(filter(str.isdigit, part)) or 0) for part in parts)
+
+
+def _needed() -> str:
+    return f"agentrl needs {'.'.join(map(str, OLDEST))} or newer"

@@ -1,0 +1,196 @@
+"""Keeps replicas in service: finds those that died or hang, takes them out, brings them back with the last weights."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+
+from agentrl.engines.sglang.client import ServerError
+from agentrl.engines.sglang.features import read_features
+from agentrl.engines.sglang.replica import Health, Replica
+from agentrl.engines.sglang.tasks import Tasks
+from agentrl.engines.sglang.transfer import WeightTransfer
+
+MOST_SECONDS_BETWEEN_LOOKS = 10.0
+
+
+class Ward:
+    """Looks after replicas, one task each, from the first `begin` to `close`.
+
+    A look is a question that the scheduler itself answers, also while it is paused: a server whose front end lives on
+    alone counts as hung. Nothing is asked while weights are sent: that may take longer than a look.
+
+    Args:
+        transfer: brings a replica that comes back to the weights sent last.
+        lost: called when a replica is taken out; what is under way there must go elsewhere.
+        changed: called when a replica is in service again, or `failure` was set.
+        health_timeout_s: seconds without an answer after which a server counts as hung.
+        start_timeout_s: seconds a server that is started again may take.
+        max_restarts: of one replica; after that `failure` is set.
+
+    Attributes:
+        weights: held while weights are sent, so that no replica comes back between two versions.
+        failure: why no replica will come back; it ends the run.
+    """
+
+    def __init__(
+        self,
+        replicas: Sequence[Replica],
+        transfer: WeightTransfer,
+        lost: Callable[[Replica], None],
+        changed: Callable[[], None],
+        *,
+        health_timeout_s: float = 30.0,
+        start_timeout_s: float = 600.0,
+        max_restarts: int = 3,
+    ) -> None:
+        self.weights = asyncio.Lock()
+        self.failure: Exception | None = None
+        self._replicas, self._transfer = replicas, transfer
+        self._lost, self._changed = lost, changed
+        self._health_timeout_s, self._start_timeout_s = health_timeout_s, start_timeout_s
+        self._max_restarts = max_restarts
+        self._between_looks_s = min(health_timeout_s / 3, MOST_SECONDS_BETWEEN_LOOKS)
+        self._look_now = {replica: asyncio.Event() for replica in replicas}
+        self._reasons: dict[Replica, str] = {}
+        self._serving = asyncio.Event()  # some replica is in service, or none will be
+        self._serving.set()
+        self._tasks = Tasks()
+
+    def begin(self) -> None:
+        """Start looking."""
+        for replica in self._replicas:
+            self._tasks.spawn(self._keep(replica))
+
+    async def close(self) -> None:
+        """Stop looking."""
+        await self._tasks.close()
+
+    def suspect(self, replica: Replica, why: str) -> None:
+        """It gave no answer: nothing new is sent to it until it was looked at, which is now."""
+        if replica.health is Health.READY:
+            replica.health = Health.SUSPECT
+            self._note(replica, why)
+
+    def condemn(self, replicas: Iterable[Replica], why: str) -> None:
+        """Take them out of service, whatever they answer: their weights may be mixed."""
+        for replica in replicas:
+            replica.health = Health.OUT
+            self._note(replica, why)
+
+    async def ready(self) -> list[Replica]:
+        """The replicas in service, at least one; waits for it.
+
+        Raises:
+            ServerError: none will come back.
+        """
+        while True:
+            if self.failure is not None:
+                raise self.failure.with_traceback(None)
+            if ready := [replica for replica in self._replicas if replica.health is Health.READY]:
+                return ready
+            self._serving.clear()
+            await self._serving.wait()
+
+    def _note(self, replica: Replica, why: str) -> None:
+        self._reasons[replica] = why
+        self._look_now[replica].set()
+
+    async def _keep(self, replica: Replica) -> None:
+        """Looks now and then, and when told to; ends with `close` or when the replica cannot be brought back."""
+        try:
+            while True:
+                await _wait(self._look_now[replica], self._between_looks_s)
+                self._look_now[replica].clear()
+                if not await self._well(replica):
+                    await self._bring_back(replica)
+        except Exception as error:  # also of our own making: whoever waits for a replica must be told
+            self.failure = error
+            self._tell()
+
+    async def _well(self, replica: Replica) -> bool:
+        async with self.weights:  # not while they are sent
+            pass
+        if replica.health is Health.OUT:
+            return False
+        answered = await self._answers(replica)
+        if self.weights.locked() and not answered:  # busy taking them in; its transfer notices if it is not
+            self._look_now[replica].set()
+            return True
+        if answered and replica.health is Health.SUSPECT:
+            replica.health = Health.READY
+            self._tell()
+        return answered
+
+    async def _answers(self, replica: Replica) -> bool:
+        if replica.process is not None and not replica.process.alive:
+            self._reasons[replica] = "its process ended"
+            return False
+        try:
+            await replica.client.get("/server_info", self._health_timeout_s)
+        except ServerError as error:
+            self._reasons[replica] = f"no answer within {self._health_timeout_s:g} s: {error}"
+            return False
+        return True
+
+    async def _bring_back(self, replica: Replica) -> None:
+        replica.health = Health.OUT
+        self._lost(replica)
+        while True:
+            await self._revive(replica)
+            try:
+                async with self.weights:
+                    replica.features = await read_features(replica.client)
+                    await self._transfer.refresh(replica)
+                    replica.health = Health.READY
+            except ServerError as error:
+                self._reasons[replica] = str(error)
+                await asyncio.sleep(self._between_looks_s)
+            else:
+                return self._tell()
+
+    async def _revive(self, replica: Replica) -> None:
+        """Start it again, or wait until it answers where somebody else does.
+
+        Raises:
+            ServerError: it was started again too often.
+        """
+        if replica.process is None:
+            await self._answer_awaited(replica)
+            return
+        restarted = False
+        while not restarted:
+            if replica.num_restarts >= self._max_restarts:
+                raise ServerError(
+                    f"the SGLang server {replica.name} was started again {replica.num_restarts} times"
+                    f" (rollout.sglang.max_restarts) and is gone again: {self._reasons[replica]}"
+                )
+            replica.health = Health.STARTING
+            replica.num_restarts += 1
+            restarted = await self._restarted(replica, replica.process.restart)
+
+    async def _answer_awaited(self, replica: Replica) -> None:
+        while True:
+            if await self._answers(replica):
+                return
+            await asyncio.sleep(self._between_looks_s)
+
+    async def _restarted(self, replica: Replica, restart: Callable[[float], Awaitable[None]]) -> bool:
+        try:
+            await restart(self._start_timeout_s)
+        except ServerError as error:
+            self._reasons[replica] = str(error)
+            return False
+        return True
+
+    def _tell(self) -> None:
+        self._serving.set()
+        self._changed()
+
+
+async def _wait(event: asyncio.Event, timeout_s: float) -> None:
+    try:
+        async with asyncio.timeout(timeout_s):
+            await event.wait()
+    except TimeoutError:
+        pass

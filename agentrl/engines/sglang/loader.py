@@ -1,0 +1,176 @@
+"""From a configuration to servers that run, and an engine over them."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from huggingface_hub import snapshot_download
+from transformers import AutoConfig, PretrainedConfig
+
+from agentrl.config.model import ModelConfig
+from agentrl.config.rollout import RolloutConfig
+from agentrl.engines.base import WeightStream
+from agentrl.engines.sglang.client import ServerClient
+from agentrl.engines.sglang.engine import SglangEngine
+from agentrl.engines.sglang.features import Features, read_features
+from agentrl.engines.sglang.launch_options import server_options
+from agentrl.engines.sglang.replica import Replica
+from agentrl.engines.sglang.requests import RESERVED, Terms
+from agentrl.engines.sglang.server import LocalServer
+from agentrl.engines.sglang.transfer import WeightTransfer
+from agentrl.engines.sglang.transfer_choice import choose_transfer
+from agentrl.errors import ConfigError
+from agentrl.models.adapter_folder import find_adapter
+from agentrl.models.checkpoint_names import checkpoint_weights
+from agentrl.models.folder import checkpoint_shapes
+from agentrl.models.hub import is_folder
+from agentrl.models.loading import check_model, load_model
+from agentrl.models.merging import merged_weights
+
+AS_STARTED = ("0", "default")
+"""Names of the weights that a server read itself."""
+
+
+async def load_sglang_engine(
+    model: ModelConfig, rollout: RolloutConfig, max_sequence_length: int, run_dir: Path
+) -> SglangEngine:
+    """Start the servers, all at once, or find those that run, and make an engine of them. Close it in the end.
+
+    Args:
+        max_sequence_length: longest context with its completion that the run will ask for, in tokens.
+        run_dir: what the servers write goes to `sglang/` in it.
+
+    Raises:
+        ConfigError: there is no such model, a server has another one or a shorter context, or SGLang is not installed.
+        ServerError: a server does not start, or gives no answer; names it and its log.
+    """
+    check_model(model)
+    folder = await asyncio.to_thread(_folder, model)
+    shapes = await asyncio.to_thread(checkpoint_shapes, folder, "model.path")
+    replicas = await _open_replicas(model, rollout, max_sequence_length, run_dir / "sglang")
+    try:
+        for replica in replicas:
+            await _check_replica(replica, model, max_sequence_length)
+        terms = _terms(_config(folder, model), replicas, rollout, max_sequence_length)
+        transfer = choose_transfer(rollout.sglang, shapes, replicas[0].features, run_dir / "sglang")
+        engine = _engine(replicas, transfer, terms, rollout)
+    except BaseException:
+        await asyncio.gather(*(replica.leave() for replica in replicas))
+        raise
+    return await _with_adapter(engine, model)
+
+
+def _engine(replicas: list[Replica], transfer: WeightTransfer, terms: Terms, rollout: RolloutConfig) -> SglangEngine:
+    sglang = rollout.sglang
+    return SglangEngine(
+        replicas,
+        transfer,
+        terms,
+        router=ServerClient(sglang.router_url, sglang.max_connections) if sglang.router_url else None,
+        health_timeout_s=sglang.health_timeout_s,
+        start_timeout_s=sglang.start_timeout_s,
+        max_restarts=sglang.max_restarts,
+    )
+
+
+async def _open_replicas(
+    model: ModelConfig, rollout: RolloutConfig, max_sequence_length: int, log_dir: Path
+) -> list[Replica]:
+    """All of them, or none is left running."""
+    sglang = rollout.sglang
+    servers: list[LocalServer] = []
+    if not sglang.urls:
+        for index in range(sglang.num_replicas):
+            options = server_options(model, rollout, max_sequence_length, index)
+            servers.append(LocalServer(options, log_dir / f"replica-{index}.log", sglang.env))
+    clients = [ServerClient(url, sglang.max_connections) for url in (*sglang.urls, *(each.url for each in servers))]
+    try:
+        async with asyncio.TaskGroup() as group:
+            for server in servers:
+                server.start()
+                group.create_task(server.ready(sglang.start_timeout_s))
+        features = await asyncio.gather(*(read_features(client) for client in clients))
+    except BaseException as error:
+        await asyncio.gather(*(each.stop() for each in servers), *(client.close() for client in clients))
+        raise _first(error) from None
+    processes: Sequence[LocalServer | None] = servers or [None] * len(clients)
+    return [Replica(*each) for each in zip(clients, features, processes, strict=True)]
+
+
+def _first(error: BaseException) -> BaseException:
+    """Of the servers that did not start, one tells enough."""
+    return error.exceptions[0] if isinstance(error, BaseExceptionGroup) else error
+
+
+async def _check_replica(replica: Replica, model: ModelConfig, max_sequence_length: int) -> None:
+    features, url = replica.features, replica.client.url
+    if features.weight_version in AS_STARTED and _name(features.model_path) != _name(_base(model)):
+        raise ConfigError(f"{url} serves '{features.model_path}', and model.path is '{_base(model)}'")
+    if (longest := features.max_input_tokens + RESERVED) < max_sequence_length:
+        raise ConfigError(
+            f"{url}: its context of {longest} tokens is shorter than data.max_prompt_length +"
+            f" data.max_response_length, {max_sequence_length}"
+        )
+    if features.weight_version not in AS_STARTED:
+        print(f"{url} holds weights of an earlier run, '{features.weight_version}': training replaces them")
+    if features.weight_version != "0":
+        await replica.client.post("/update_weight_version", {"new_version": "0", "abort_all_requests": False})
+
+
+def _terms(
+    config: PretrainedConfig, replicas: list[Replica], rollout: RolloutConfig, max_sequence_length: int
+) -> Terms:
+    features: list[Features] = [replica.features for replica in replicas]
+    if rollout.routed_experts and not all(each.routed_experts for each in features):
+        raise ConfigError("'rollout.routed_experts' needs servers started with --enable-return-routed-experts")
+    return Terms(
+        config.vocab_size,
+        max_sequence_length,
+        min(each.max_input_tokens for each in features),
+        priority=all(each.priority for each in features),
+        seeded=all(each.deterministic for each in features),
+        images=all(each.images for each in features),
+        routed_experts=(config.num_hidden_layers, config.num_experts_per_tok) if rollout.routed_experts else None,
+    )
+
+
+async def _with_adapter(engine: SglangEngine, model: ModelConfig) -> SglangEngine:
+    """Servers read the base: an adapter that was trained before is sent to them, merged into what it changes."""
+    if model.lora_adapter_path is None and find_adapter(model.path) is None:
+        return engine
+    try:
+        await engine.load_weights(await asyncio.to_thread(_adapted_weights, model), 0)
+    except BaseException:
+        await engine.close()
+        raise
+    return engine
+
+
+def _adapted_weights(model: ModelConfig) -> WeightStream:
+    adapted = load_model(model, torch.device("cpu"), "float32")
+    return checkpoint_weights(adapted, merged_weights(adapted))
+
+
+def _base(model: ModelConfig) -> str:
+    adapter = find_adapter(model.path)
+    return adapter.base if adapter else model.path
+
+
+def _folder(model: ModelConfig) -> Path:
+    """Where the model's files are, fetched from the hub where it is a name there."""
+    base = _base(model)
+    return Path(base if is_folder(base) else snapshot_download(base, allow_patterns=["*.json", "*.safetensors"]))
+
+
+def _config(folder: Path, model: ModelConfig) -> PretrainedConfig:
+    return AutoConfig.from_pretrained(folder, trust_remote_code=model.trust_remote_code).get_text_config()
+
+
+def _name(path: str) -> str:
+    """What a model is called, wherever it lies: also in the hub's cache, models--org--name/snapshots/<commit>."""
+    cached = re.search(r"models--([^/]+)/snapshots", path)
+    return cached[1].rpartition("--")[2] if cached else Path(path).resolve().name

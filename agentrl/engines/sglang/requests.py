@@ -1,0 +1,193 @@
+"""Between a request and what `/generate` takes, between its answer and a completion: pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pydantic import BaseModel, Field, ValidationError
+
+from agentrl.engines.base import Completion, FinishReason, GenerateRequest, SamplingParams
+from agentrl.engines.sampling import check_sampling
+from agentrl.engines.sglang.client import Answer, ServerError
+from agentrl.engines.sglang.routed_experts import decode_routed_experts
+from agentrl.trajectory import VersionSpan
+
+RESERVED = 6
+"""Tokens of its context that SGLang keeps free of the prompt: max_req_input_len = context - 1 - 5 (tp_worker.py)."""
+
+NOTHING = Completion((), (), (), FinishReason.ABORT)
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What the servers can be asked for.
+
+    Attributes:
+        vocabulary: token ids below it exist. An id outside, like an empty context, kills a server.
+        max_sequence_length: longest context with its completion.
+        max_input_tokens: a server refuses contexts of as many tokens; a few fewer than its own context holds.
+        priority: whether the servers schedule by priority; they refuse one otherwise.
+        seeded: whether the servers sample by seed (deterministic inference).
+        images: whether the model sees images.
+        routed_experts: (layers, experts a token) where they are to say which experts each token was sent to.
+    """
+
+    vocabulary: int
+    max_sequence_length: int
+    max_input_tokens: int
+    priority: bool = False
+    seeded: bool = False
+    images: bool = False
+    routed_experts: tuple[int, int] | None = None
+
+    def check(self, request: GenerateRequest) -> None:
+        """Refuse what can never be served.
+
+        Raises:
+            ValueError: says why.
+        """
+        check_sampling(request.sampling)
+        length = len(request.token_ids)
+        if not length:
+            raise ValueError("the context is empty")
+        if min(request.token_ids) < 0 or max(request.token_ids) >= self.vocabulary:
+            raise ValueError(f"the context has a token id outside the vocabulary of {self.vocabulary}")
+        if length >= self.max_sequence_length:
+            raise ValueError(f"the context has {length} tokens and leaves no room in {self.max_sequence_length}")
+        if request.images and not self.images:
+            raise ValueError("this model takes no images")
+
+    def room(self, request: GenerateRequest) -> int:
+        """How many tokens may be sampled; 0 where the context is all but full, which a server would refuse."""
+        length = len(request.token_ids)
+        if length >= self.max_input_tokens:
+            return 0
+        room = min(self.max_sequence_length, self.max_input_tokens + RESERVED) - length
+        return min(room, request.sampling.max_new_tokens or room)
+
+    def body(self, request: GenerateRequest, rid: str, cache_key: str | None = None) -> dict[str, object]:
+        """The body of `/generate` for a request that was checked and has room.
+
+        Args:
+            rid: under which it can be aborted. Servers abort every request whose rid begins so: none may be the
+                beginning of another.
+            cache_key: KV is shared only with requests of the same.
+        """
+        sampling = {**_sampling(request.sampling), "max_new_tokens": self.room(request)}
+        if self.seeded and request.sampling.seed is not None:
+            sampling["sampling_seed"] = request.sampling.seed % 2**63
+        body = {
+            "input_ids": request.token_ids,
+            "sampling_params": sampling,
+            "return_logprob": True,
+            "rid": rid,
+            "extra_key": cache_key,
+            "priority": request.priority if self.priority else None,
+            "image_data": list(request.images) or None,
+            "return_routed_experts": self.routed_experts and True,
+        }
+        return _given(body)
+
+
+def read_completion(
+    answer: Answer, request: GenerateRequest, routed_experts: tuple[int, int] | None = None
+) -> Completion:
+    """What was sampled, from the answer to `Terms.body`.
+
+    Args:
+        routed_experts: as in the `Terms`.
+
+    Raises:
+        ServerError: the answer contradicts itself, has numbers that are none, or says that the server failed.
+    """
+    said = _read(answer)
+    meta = said.meta_info
+    if meta.finish_reason.type == "abort" and meta.finish_reason.status_code is not None:
+        raise ServerError(f"the server gave a request up: {meta.finish_reason.message}")
+    logprobs, token_ids = [entry[0] for entry in meta.output_token_logprobs], said.output_ids
+    spans = _version_spans(meta.weight_versions)
+    _check_counts(said, request, sum(span.num_tokens for span in spans))
+    reason, matched = FinishReason(meta.finish_reason.type), meta.finish_reason.matched
+    stop = matched if isinstance(matched, str) else None
+    experts = None
+    if routed_experts is not None and (reason is not FinishReason.ABORT or meta.routed_experts is not None):
+        experts = decode_routed_experts(meta.routed_experts, len(request.token_ids) + len(token_ids), *routed_experts)
+    return Completion(token_ids, logprobs, spans, reason, meta.cached_tokens, stop, experts)
+
+
+class _Finish(BaseModel):
+    type: FinishReason
+    matched: int | str | list[int] | None = None
+    message: str | None = None
+    status_code: int | None = None
+
+
+class _Span(BaseModel):
+    version: str
+    start: int
+    end: int
+
+
+class _Meta(BaseModel):
+    finish_reason: _Finish
+    completion_tokens: int
+    output_token_logprobs: list[tuple[float, int, str | None]] = Field(default=[])
+    weight_versions: list[_Span] = Field(default=[])
+    prompt_tokens: int | None = None  # aborted before it was computed: not said
+    cached_tokens: int = 0
+    routed_experts: str | None = None
+
+
+class _Said(BaseModel):
+    output_ids: list[int]
+    meta_info: _Meta
+
+
+def _read(answer: Answer) -> _Said:
+    try:
+        return _Said.model_validate(answer)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(map(str, first["loc"]))
+        raise ServerError(f"the server's answer cannot be read: {place}: {first['msg']}") from error
+
+
+def _sampling(sampling: SamplingParams) -> dict[str, object]:
+    """Names of SGLang. A temperature of 0 is greedy there too, with log-probabilities of temperature 1."""
+    params = {
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k,
+        "min_p": sampling.min_p,
+        "stop": list(sampling.stop) or None,
+        "stop_token_ids": list(sampling.stop_token_ids) or None,
+        "no_stop_trim": True,
+    }
+    return _given(params)
+
+
+def _given(fields: Mapping[str, object]) -> dict[str, object]:
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _version_spans(spans: Sequence[_Span]) -> list[VersionSpan]:
+    try:
+        return [VersionSpan(int(span.version), span.end - span.start) for span in spans if span.end > span.start]
+    except ValueError:
+        versions = ", ".join(f"'{span.version}'" for span in spans)
+        raise ServerError(f"the server's weights are of version {versions}: expected a policy version") from None
+
+
+def _check_counts(said: _Said, request: GenerateRequest, num_versioned: int) -> None:
+    meta, num_tokens = said.meta_info, len(said.output_ids)
+    counts = (meta.completion_tokens, len(meta.output_token_logprobs), num_versioned)
+    if counts != (num_tokens,) * 3:
+        raise ServerError(
+            f"the server's answer has {num_tokens} tokens, and says {counts[0]} of them, {counts[1]} log-probabilities"
+            f" and weight versions of {counts[2]}"
+        )
+    if [entry[1] for entry in meta.output_token_logprobs] != said.output_ids:
+        raise ServerError("the server's log-probabilities are of other tokens than its answer")
+    if meta.prompt_tokens is not None and not request.images and meta.prompt_tokens != len(request.token_ids):
+        raise ServerError(f"the server read {meta.prompt_tokens} of {len(request.token_ids)} tokens of context")

@@ -1,0 +1,63 @@
+"""Weights to servers through process groups: broadcast from here into the memory of each server's ranks."""
+
+from __future__ import annotations
+
+import torch
+
+from agentrl.engines.sglang.buckets import Bucket, Shapes
+from agentrl.engines.sglang.client import ServerError
+from agentrl.engines.sglang.process_group import ServerGroup
+from agentrl.engines.sglang.replica import Replica
+from agentrl.engines.sglang.transfer import time_for
+from agentrl.engines.sglang.transfer_buckets import BucketTransfer
+
+
+class GroupTransfer(BucketTransfer):
+    """See `WeightTransfer`. Gloo to servers on the CPU, NCCL to GPUs.
+
+    Each server and this process are a group of their own: one that dies or refuses leaves the others untouched, where
+    in a group of all they would wait for it in the middle of a broadcast. The price is that this process sends the
+    weights once a server.
+    """
+
+    def __init__(self, shapes: Shapes, dtype: torch.dtype | None, bucket_bytes: int) -> None:
+        super().__init__(shapes, dtype, bucket_bytes)
+        self._groups: dict[Replica, ServerGroup] = {}
+
+    async def transmit(self, replica: Replica, bucket: Bucket, version: str | None) -> None:
+        """See `BucketTransfer.transmit`."""
+        try:
+            group = await self._group(replica)
+            body = {
+                "names": [entry.name for entry in bucket.entries],
+                "dtypes": [str(entry.dtype).removeprefix("torch.") for entry in bucket.entries],
+                "shapes": [list(entry.shape) for entry in bucket.entries],
+                "group_name": group.name,
+                "load_format": "flattened_bucket",
+                "flush_cache": False,
+                "weight_version": version,
+            }
+            timeout_s = time_for(bucket.data.nbytes)
+            asking = replica.client.post("/update_weights_from_distributed", body, timeout_s=timeout_s)
+            await group.broadcast(bucket.data, asking)
+        except ServerError:
+            await self.forget(replica)  # who is where in a broken group is unknown: the next update makes another
+            raise
+
+    async def forget(self, replica: Replica) -> None:
+        """Leave the replica's group."""
+        if group := self._groups.pop(replica, None):
+            await group.close()
+
+    async def close(self) -> None:
+        """Leave all groups, free the copy."""
+        await super().close()
+        for replica in list(self._groups):
+            await self.forget(replica)
+
+    async def _group(self, replica: Replica) -> ServerGroup:
+        if replica not in self._groups:
+            backend = "gloo" if replica.features.device == "cpu" else "nccl"
+            group = self._groups[replica] = ServerGroup(replica.client, replica.features.tp_size, backend)
+            await group.open()
+        return self._groups[replica]

@@ -1,0 +1,27 @@
+"""What a model's configuration says of its experts, before its weights are read."""
+
+from __future__ import annotations
+
+from transformers import AutoConfig
+
+from agentrl.config.model import ModelConfig
+from agentrl.errors import ConfigError
+from agentrl.models.adapter_folder import find_adapter
+from agentrl.models.loading import check_model
+
+
+def routed_shape(config: ModelConfig) -> tuple[int, int]:
+    """(layers, experts a token): what an engine says of each token. Dense layers count too.
+
+    Raises:
+        ConfigError: there is no such model, or it is no mixture of experts.
+    """
+    check_model(config)
+    adapter = find_adapter(config.path)
+    base = adapter.base if adapter else config.path
+    model = AutoConfig.from_pretrained(base, trust_remote_code=config.trust_remote_code).get_text_config()
+    if not (top_k := getattr(model, "num_experts_per_tok", None)):
+        raise ConfigError(
+            f"'rollout.routed_experts' needs a mixture-of-experts model: '{base}' ({model.model_type}) has no experts"
+        )
+    return model.num_hidden_layers, top_k

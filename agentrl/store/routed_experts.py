@@ -1,0 +1,111 @@
+"""Routed experts beside a file of trajectories: `step-000012.experts.safetensors`, a tensor a trajectory.
+
+The file is in the format of safetensors. Its header holds the checksum of each tensor, and the file of trajectories the
+hash of that header: so one that is missing, damaged or of another step's rollouts is noticed, and reading maps memory.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING
+from zlib import crc32
+
+from agentrl.errors import DataError
+from agentrl.store.whole import whole_file
+from agentrl.trajectory import Group, Trajectory
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+SUFFIX = ".experts.safetensors"
+_KINDS = {"torch.uint8": "U8", "torch.int16": "I16"}
+
+
+def path_beside(path: Path) -> Path:
+    """Where the experts of the rollouts in `path` are."""
+    return path.with_name(path.stem + SUFFIX)
+
+
+def write_beside(path: Path, groups: Sequence[Group]) -> str | None:
+    """Write the experts of what is to be written to `path`; the hash that is to be kept there.
+
+    None, and nothing is written, where no trajectory knows its experts.
+    """
+    known = ((name, trajectory.routed_experts) for name, trajectory in _named(groups))
+    found = [(name, experts.contiguous()) for name, experts in known if experts is not None]
+    tensors = dict(sorted(found, key=lambda entry: -entry[1].element_size()))  # each then begins on a whole number
+    if not tensors:
+        return None
+    header = _header(tensors)
+    with whole_file(path_beside(path)) as file:
+        file.write(len(header).to_bytes(8, "little") + header)
+        for tensor in tensors.values():
+            file.write(tensor.numpy().data)
+    return sha256(header).hexdigest()
+
+
+def read_beside(path: Path, kept_hash: str, groups: Sequence[Group]) -> None:
+    """Give the trajectories of `groups`, read from `path`, their experts: tensors in mapped memory.
+
+    Raises:
+        DataError: the file is missing, damaged, or not the one that was written with these rollouts.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    beside = path_beside(path)
+    try:
+        if sha256(_read_header(beside)).hexdigest() != kept_hash:
+            raise DataError(f"{beside}: these are not the routed experts that were written with '{path.name}'")
+        with safe_open(beside, "pt") as file:
+            checksums, names = file.metadata(), set(file.keys())
+            for name, trajectory in _named(groups):
+                if name in names:
+                    _give(trajectory, file.get_tensor(name), checksums[name])
+    except FileNotFoundError as error:
+        raise DataError(f"{beside}: the routed experts of '{path.name}' are missing") from error
+    except (SafetensorError, OSError, ValueError) as error:
+        raise DataError(f"{beside}: not readable routed experts: {' '.join(str(error).split())}") from error
+
+
+def remove_orphans(folder: Path) -> None:
+    """Remove experts whose rollouts are gone, or were never written to the end."""
+    for path in folder.glob(f"*{SUFFIX}"):
+        if not path.with_name(path.name.removesuffix(SUFFIX) + ".parquet").exists():
+            path.unlink()
+
+
+def _named(groups: Sequence[Group]) -> Iterator[tuple[str, Trajectory]]:
+    """Each trajectory by `row of its rollout/its own number`."""
+    rollouts = (rollout for group in groups for rollout in group.rollouts)
+    for row, rollout in enumerate(rollouts):
+        for number, trajectory in enumerate(rollout.trajectories):
+            yield f"{row}/{number}", trajectory
+
+
+def _header(tensors: Mapping[str, Tensor]) -> bytes:
+    entries: dict[str, object] = {
+        "__metadata__": {name: str(crc32(tensor.numpy().data)) for name, tensor in tensors.items()}
+    }
+    end = 0
+    for name, tensor in tensors.items():
+        start, end = end, end + tensor.nbytes
+        entries[name] = {"dtype": _KINDS[str(tensor.dtype)], "shape": list(tensor.shape), "data_offsets": [start, end]}
+    content = json.dumps(entries).encode()
+    return content.ljust(-(-len(content) // 8) * 8)  # the format asks for tensors that begin on a whole word
+
+
+def _read_header(path: Path) -> bytes:
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if length > path.stat().st_size:
+            raise ValueError("its header is cut off")
+        return file.read(length)
+
+
+def _give(trajectory: Trajectory, experts: Tensor, checksum: str) -> None:
+    if crc32(experts.numpy().data) != int(checksum):
+        raise ValueError("a value has changed since it was written")
+    trajectory.keep_routed_experts(experts)

@@ -1,0 +1,188 @@
+"""The source that rolls out while training goes on: bounded staleness, and steps that leave the slowest groups out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+
+from agentrl.data.order import Draw
+from agentrl.rollouts.collector import Attempt, refuse_all_failed, side_by_side
+from agentrl.task import Task
+from agentrl.telemetry.timing import Timer
+from agentrl.trainer.parts import Metrics
+from agentrl.trainer.staleness import Flights, Ticket
+from agentrl.trainer.staleness_metrics import IdleTime, staleness_metrics
+from agentrl.trajectory import Group, Rollout
+
+
+class StreamingSource:
+    """Keeps groups in flight between steps, as many and as old as `flights` lets it.
+
+    Args:
+        flights: which task begins when, which is cut off, which make up a step.
+        task_of: the task of a draw.
+        attempts: the rollouts of a task, to be begun.
+        slots: one is held by each rollout under way.
+        max_concurrent: how many slots there are. A group begins when one is free: waiting for it, it would grow old.
+        max_staleness: the bound that `flights` keeps.
+    """
+
+    def __init__(
+        self,
+        flights: Flights,
+        task_of: Callable[[Draw], Task],
+        attempts: Callable[[Task], Sequence[Attempt]],
+        slots: asyncio.Semaphore,
+        max_concurrent: int,
+        max_staleness: int,
+        timer: Timer,
+    ) -> None:
+        self._flights = flights
+        self._task_of = task_of
+        self._attempts = attempts
+        self._slots = slots
+        self._max_concurrent = max_concurrent
+        self._max_staleness = max_staleness
+        self._timer = timer
+        self._running: dict[Ticket, asyncio.Task[None]] = {}
+        self._unfinished = Counter[Ticket]()  # rollouts
+        self._groups: dict[Ticket, Group] = {}
+        self._changed = asyncio.Event()
+        self._idle = IdleTime()
+        self._metrics: Metrics = {}
+        self._num_requeued = 0  # when groups were taken last
+
+    @property
+    def position(self) -> int:
+        """How many tasks were drawn from the data."""
+        return self._flights.position
+
+    @position.setter
+    def position(self, position: int) -> None:
+        self._flights.position = position
+
+    @property
+    def pending(self) -> Sequence[Draw]:
+        """Those of them that no step took."""
+        return self._flights.pending
+
+    @pending.setter
+    def pending(self, draws: Sequence[Draw]) -> None:
+        self._flights.pending = list(draws)
+
+    @asynccontextmanager
+    async def feeding(self) -> AsyncIterator[None]:
+        """Roll out in the background from the first `take` on; in the end what is in flight is cut off."""
+        self._feeder = asyncio.create_task(self._feed())
+        self._feeder.add_done_callback(lambda _: self._tell())
+        try:
+            yield
+        finally:
+            self._feeder.cancel()
+            await asyncio.wait([self._feeder])
+            failure = self._failure()
+        if failure:
+            raise failure
+
+    async def take(self, policy_version: int) -> list[Group]:
+        """The groups of a step, which weights of that version and of `max_staleness` earlier ones sampled.
+
+        Raises:
+            AllFailedError: every rollout of them ended with an error.
+            Exception: what a rollout of any group raised meanwhile.
+        """
+        self._published(policy_version)
+        with self._timer.timed("wait_rollouts"):
+            await self._until(lambda: self._feeder.done() or self._flights.can_take)
+        if failure := self._failure():
+            raise failure
+        groups = [self._groups.pop(ticket) for ticket in self._flights.take()]
+        self._tell()
+        self._metrics = self._measured(groups, policy_version)
+        refuse_all_failed(groups)
+        return groups
+
+    def following(self, publish: Callable[[int], Awaitable[None]]) -> Callable[[int], Awaitable[None]]:
+        """`publish`, after which groups begin under the new version."""
+
+        async def published(version: int) -> None:
+            await publish(version)
+            self._published(version)
+
+        return published
+
+    def metrics(self) -> Metrics:
+        """`staleness/...` of the groups taken last, of what was cut off and in flight, and of the engine's idleness."""
+        return self._metrics
+
+    async def _feed(self) -> None:
+        """Begins each group when it may; ends when it is cancelled, or when a rollout raises. `_tell` unblocks it."""
+        try:
+            async with asyncio.TaskGroup() as together:
+                while True:
+                    await self._until(self._may_begin)
+                    ticket = self._flights.begin()
+                    attempts = self._attempts(self._task_of(ticket.draw))
+                    self._unfinished[ticket] = len(attempts)
+                    self._running[ticket] = together.create_task(self._roll_out(ticket, attempts))
+                    self._tell()
+        except BaseExceptionGroup as failures:
+            raise failures.exceptions[0] from None
+
+    def _may_begin(self) -> bool:
+        return self._unfinished.total() < self._max_concurrent and self._flights.next is not None
+
+    async def _roll_out(self, ticket: Ticket, attempts: Sequence[Attempt]) -> None:
+        counted = [partial(self._counted, ticket, attempt) for attempt in attempts]
+        group = Group(self._task_of(ticket.draw), await side_by_side(counted, self._slots))
+        self._groups[ticket] = group
+        self._flights.finished(ticket, self._flights.version - group.staleness(self._flights.version))
+        self._tell()
+
+    async def _counted(self, ticket: Ticket, attempt: Attempt) -> Rollout:
+        rollout = await attempt()
+        self._unfinished[ticket] -= 1
+        self._tell()
+        return rollout
+
+    def _published(self, version: int) -> None:
+        self._flights.published(version)
+        self._tell()
+
+    def _tell(self) -> None:
+        """Something changed: cut off what the books no longer hold, and let all who wait look again."""
+        for ticket in self._running.keys() - self._flights.under_way.keys():
+            self._running.pop(ticket).cancel()  # of one that ended, without effect
+            del self._unfinished[ticket]
+        _keep_only(self._groups, self._flights.ready)
+        self._idle.set(not self._running)
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+    async def _until(self, holds: Callable[[], bool]) -> None:
+        while not holds():
+            await self._changed.wait()
+
+    def _failure(self) -> BaseException | None:
+        ended = self._feeder.done() and not self._feeder.cancelled()
+        return self._feeder.exception() if ended else None
+
+    def _measured(self, groups: Sequence[Group], policy_version: int) -> Metrics:
+        requeued, self._num_requeued = self._flights.num_requeued - self._num_requeued, self._flights.num_requeued
+        idle_s, all_s = self._idle.take()
+        return {
+            **staleness_metrics(groups, policy_version, self._max_staleness),
+            "staleness/requeued": float(requeued),
+            "staleness/requeued_share": requeued / max(1, len(groups)),
+            "staleness/in_flight": float(len(self._flights.under_way)),
+            "staleness/engine_idle_s": idle_s,
+            "staleness/engine_idle": idle_s / all_s if all_s else 0.0,
+        }
+
+
+def _keep_only(groups: dict[Ticket, Group], tickets: Iterable[Ticket]) -> None:
+    for ticket in groups.keys() - set(tickets):
+        del groups[ticket]

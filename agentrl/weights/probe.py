@@ -1,0 +1,62 @@
+"""Whether an engine samples from the policy that was published: a few of its tokens, scored by the backend."""
+
+from __future__ import annotations
+
+from agentrl.backends.base import Backend
+from agentrl.engines.base import Completion, Engine, GenerateRequest, SamplingParams
+from agentrl.errors import AgentRLError
+from agentrl.samples import Sample
+
+CONTEXT = (1, 2, 3, 4, 5, 6, 7, 8)
+FAR_OFF = 1.0
+"""Nats a token, on average. Other kernels and number types differ by some 0.01, bfloat16 against float32 by up to 0.1;
+weights under wrong names, of another layer or not sent at all by several. A step's own change is too small to be seen
+either way, so nearer bounds would find nothing more."""
+
+
+class ProbeError(AgentRLError):
+    """The engine does not sample from the backend's policy."""
+
+
+class Probe:
+    """Samples `num_tokens` tokens at temperature 1 from the same short context, and compares log-probabilities."""
+
+    def __init__(self, backend: Backend, engine: Engine, num_tokens: int) -> None:
+        self._backend, self._engine, self._num_tokens = backend, engine, num_tokens
+
+    async def __call__(self, version: int) -> dict[str, float]:
+        """Metrics `publish/probe_max_diff` and `publish/probe_mean_diff`, in nats.
+
+        Raises:
+            ProbeError: they are further apart than numbers explain, or the tokens carry another version.
+        """
+        completion = await self._sampled(version)
+        versions = {span.version for span in completion.policy_versions}
+        if versions != {version}:
+            raise ProbeError(f"version {version} was published, and the engine samples from {sorted(versions)}")
+        scores = await self._backend.score([_sample(completion)])
+        scored = scores.logprobs[0][len(CONTEXT) :]
+        diffs = [abs(mine - theirs) for mine, theirs in zip(scored, completion.logprobs, strict=True)]
+        mean = sum(diffs) / len(diffs)
+        if not mean <= FAR_OFF:  # nor NaN
+            raise ProbeError(
+                f"the engine's log-probabilities are {mean:.3g} nats a token from the backend's after version {version}"
+                f" was published, expected less than {FAR_OFF:g}: they do not hold the same model"
+            )
+        return {"publish/probe_max_diff": max(diffs), "publish/probe_mean_diff": mean}
+
+    async def _sampled(self, version: int) -> Completion:
+        session = f"probe-{version}"  # one of its own: an engine may keep KV of older weights for a session
+        sampling = SamplingParams(max_new_tokens=self._num_tokens, seed=version)
+        try:
+            return await self._engine.generate(GenerateRequest(CONTEXT, sampling, session))
+        finally:
+            await self._engine.release(session)
+
+
+def _sample(completion: Completion) -> Sample:
+    token_ids = [*CONTEXT, *completion.token_ids]
+    mask = [*(0 for _ in CONTEXT), *(1 for _ in completion.token_ids)]
+    logprobs = [*(0.0 for _ in CONTEXT), *completion.logprobs]
+    zeros = [0.0] * len(mask)
+    return Sample(token_ids, mask, [1.0] * len(mask), zeros, behaviour_logprobs=logprobs)

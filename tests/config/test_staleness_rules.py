@@ -1,0 +1,47 @@
+"""Keys of staleness where they have no effect."""
+
+from __future__ import annotations
+
+import pytest
+
+from agentrl.config import validate_config
+from agentrl.config.rules import check_training
+from agentrl.errors import ConfigError
+
+LIVE = {"model": {"path": "m"}, "data": {"train_files": ["t.jsonl"]}, "rollout": {"n": 2}}
+
+
+def checked(rollout=None, algorithm=None, **trainer):
+    config = {**LIVE, "rollout": {**LIVE["rollout"], **(rollout or {})}, "trainer": trainer}
+    if algorithm:
+        config |= {"algorithm": {"name": algorithm}, "rollout": rollout or {}}
+    check_training(validate_config(config))
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"mode": "rollout_only", "max_staleness": 2}, "'trainer.max_staleness' has no effect without 'trainer.mode"),
+        ({"mode": "val_only", "over_sampling": 0.5}, "'trainer.over_sampling' has no effect without 'trainer.mode"),
+        (
+            {"mode": "train_only", "saved_rollouts": "r", "max_staleness": 1},
+            "'trainer.max_staleness' has no effect without 'trainer.mode=train'",
+        ),
+        ({"algorithm": "sft", "max_staleness": 1}, "'trainer.max_staleness' has no effect without live rollouts"),
+        ({"rollout": {"weight_update_mode": "drain"}}, "'rollout.weight_update_mode' has no effect without"),
+    ],
+)
+def test_what_would_have_no_effect_is_refused(options, told):
+    with pytest.raises(ConfigError, match=told):
+        checked(**options)
+
+
+@pytest.mark.parametrize("trainer", [{"max_staleness": 2}, {"over_sampling": 0.5}])
+def test_what_keeps_rollouts_in_flight_lets_them_choose_what_new_weights_do(trainer):
+    checked({"weight_update_mode": "drain"}, **trainer)
+
+
+@pytest.mark.parametrize("trainer", [{"max_staleness": -1}, {"over_sampling": -0.1}])
+def test_neither_is_negative(trainer):
+    with pytest.raises(ConfigError, match="trainer"):
+        checked(**trainer)

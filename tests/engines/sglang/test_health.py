@@ -1,0 +1,139 @@
+"""How replicas are looked after, without an engine around it."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import pytest
+import torch
+from fake_server import FakeProcess
+from sglang_subjects import SHAPES, WEIGHTS, fake_servers
+
+from agentrl.engines.sglang.client import ServerError
+from agentrl.engines.sglang.health import Ward
+from agentrl.engines.sglang.replica import Health
+from agentrl.engines.sglang.transfer_tensor import TensorTransfer
+
+
+@asynccontextmanager
+async def ward_of(number: int = 1, processes: bool = True, **options):
+    """A ward, its servers and replicas, and the replicas it lost."""
+    servers, lost = await fake_servers(number), []
+    replicas = [await server.replica(FakeProcess(server) if processes else None) for server in servers]
+    transfer = TensorTransfer(SHAPES, torch.float32, 1 << 20)
+    options = {"health_timeout_s": 0.09, **options}
+    ward = Ward(replicas, transfer, lost.append, lambda: None, **options)
+    ward.begin()
+    try:
+        async with asyncio.timeout(10):
+            yield ward, servers, replicas, lost, transfer
+    finally:
+        await ward.close()
+        await asyncio.gather(*(replica.leave() for replica in replicas), *(server.die() for server in servers))
+
+
+async def until(condition) -> None:
+    while not condition():  # noqa: ASYNC110  # what changes has no event of its own
+        await asyncio.sleep(0.005)
+
+
+def test_a_well_server_is_left_alone():
+    async def run():
+        async with ward_of() as (_, servers, replicas, lost, _):
+            await asyncio.sleep(0.2)
+            return servers[0].calls, replicas[0].health, lost
+
+    calls, health, lost = asyncio.run(run())
+    assert 2 <= calls.count("/server_info") < 12  # it looks now and then, and is no busy loop
+    assert (health, lost) == (Health.READY, [])
+
+
+def test_a_paused_server_is_well():
+    async def run():
+        async with ward_of() as (_, servers, _, lost, _):
+            servers[0].paused = True
+            await asyncio.sleep(0.2)
+            return lost
+
+    assert asyncio.run(run()) == []
+
+
+@pytest.mark.parametrize("how", ["dies", "hangs"])
+def test_a_lost_server_comes_back_with_the_weights_sent_last(how):
+    async def run():
+        async with ward_of(2) as (ward, servers, replicas, lost, transfer):
+            await transfer.send(replicas, iter(WEIGHTS), 3)
+            if how == "dies":
+                await servers[0].die()
+            else:
+                servers[0].hung = True
+            await until(lambda: lost)
+            ready = await ward.ready()
+            await until(lambda: replicas[0].health is Health.READY)
+            return lost == [replicas[0]], ready == [replicas[1]], servers[0].version, replicas[0].num_restarts
+
+    assert asyncio.run(run()) == (True, True, "3", 1)
+
+
+def test_a_suspect_that_answers_is_taken_back_at_once():
+    async def run():
+        async with ward_of(health_timeout_s=30) as (ward, _, replicas, lost, _):
+            ward.suspect(replicas[0], "a connection broke")
+            suspected = replicas[0].health
+            await until(lambda: replicas[0].health is Health.READY)
+            return suspected, lost
+
+    assert asyncio.run(run()) == (Health.SUSPECT, [])
+
+
+def test_a_condemned_server_is_started_again_though_it_answers():
+    async def run():
+        async with ward_of() as (ward, _, replicas, _, _):
+            ward.condemn(replicas, "mixed weights")
+            await until(lambda: replicas[0].health is Health.READY)
+            return replicas[0].num_restarts
+
+    assert asyncio.run(run()) == 1
+
+
+def test_nothing_is_looked_at_while_weights_are_sent():
+    async def run():
+        async with ward_of() as (ward, servers, _, lost, _):
+            async with ward.weights:
+                servers[0].hung = True  # busy taking them in
+                await asyncio.sleep(0.25)
+                servers[0].hung = False
+                lost_meanwhile = [*lost]
+            await asyncio.sleep(0.1)
+            return lost_meanwhile, lost
+
+    assert asyncio.run(run()) == ([], [])
+
+
+def test_after_the_last_restart_it_is_told_why():
+    async def run():
+        async with ward_of(max_restarts=1) as (ward, servers, replicas, lost, _):
+            for number in (1, 2):
+                await until(lambda: replicas[0].health is Health.READY)
+                await servers[0].die()
+                await until(lambda number=number: len(lost) == number)
+            with pytest.raises(ServerError) as raised:
+                await ward.ready()
+            return str(raised.value)
+
+    told = asyncio.run(run())
+    for part in ("http://127.0.0.1", "replica-0.log", "started again 1 times", "its process ended"):
+        assert part in told
+
+
+def test_an_error_of_our_own_is_told_to_those_who_wait():
+    async def run():
+        async with ward_of() as (ward, servers, replicas, _, transfer):
+            transfer.refresh = None  # a mistake of ours
+            await servers[0].die()
+            await until(lambda: replicas[0].health is not Health.READY)
+            await ward.ready()
+
+    with pytest.raises(TypeError):
+        asyncio.run(run())

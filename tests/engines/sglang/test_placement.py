@@ -1,0 +1,83 @@
+"""Where requests go."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agentrl.engines.sglang.placement import Placement
+from agentrl.engines.sglang.replica import Health, Replica
+
+ACTIONS = st.tuples(st.sampled_from(["ask", "answer", "over", "lost", "back"]), st.integers(0, 5), st.integers(0, 2))
+
+
+def replicas(number: int = 3) -> list[Replica]:
+    return [Replica(None, None) for _ in range(number)]
+
+
+def test_a_session_stays_and_others_go_where_there_is_room():
+    some = replicas()
+    placement = Placement(some)
+    first = placement.choose("a")
+    first.num_running = 5
+    assert placement.choose("a") is first
+    assert placement.choose("b") is not first
+    assert len({id(placement.choose(name)) for name in "abc"}) == 3  # by conversations, where no request is running
+
+
+def test_a_session_moves_when_its_replica_is_lost_and_stays_there():
+    some = replicas(2)
+    placement = Placement(some)
+    first = placement.choose("a")
+    first.health = Health.OUT
+    second = placement.choose("a")
+    assert second is not first
+    first.health = Health.READY
+    assert placement.choose("a") is second
+
+
+@pytest.mark.parametrize("health", [Health.OUT, Health.STARTING, Health.SUSPECT])
+def test_nothing_goes_to_a_replica_out_of_service(health):
+    some = replicas(1)
+    some[0].health = health
+    assert Placement(some).choose("a") is None
+
+
+@settings(derandomize=True, max_examples=100)
+@given(st.lists(ACTIONS, max_size=40))
+def test_what_is_placed_is_in_service_and_nothing_is_left_behind(actions):
+    some = replicas()
+    placement, sessions = Placement(some), set()
+    for what, session, number in actions:
+        if what == "ask":
+            chosen = placement.choose(f"{session}")
+            ready = [replica for replica in some if replica.health is Health.READY]
+            assert (chosen is None and not ready) or chosen in ready
+            if chosen is not None:
+                sessions.add(session)
+                chosen.num_running += 1
+        elif what == "answer":
+            some[number].num_running = max(0, some[number].num_running - 1)
+        elif what == "over":
+            placement.forget(f"{session}")
+            sessions.discard(session)
+        else:
+            some[number].health = Health.OUT if what == "lost" else Health.READY
+    assert placement.num_sessions == len(sessions)
+    for session in [*sessions]:
+        placement.forget(f"{session}")
+    assert placement.num_sessions == 0
+    assert sum(placement._num_placed.values()) == 0
+
+
+def test_who_may_share_kv_after_an_update_that_kept_it():
+    """Old conversations go on with theirs; new ones share among themselves alone."""
+    placement = Placement([])
+    assert placement.cache_key("old") is None
+    placement.cache_kept()
+    assert (placement.cache_key("old"), placement.cache_key("new"), placement.cache_key("")) == (None, "1", "1")
+    placement.cache_kept()
+    assert (placement.cache_key("new"), placement.cache_key("newer")) == ("1", "2")
+    placement.forget("old")
+    assert placement.cache_key("old") == "2"

@@ -1,0 +1,297 @@
+"""The engine over fake servers: the contract, sticky conversations, deadlines, pauses, servers that die or hang."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+
+import pytest
+from engine_contract import CONTRACT, Subject, check_contract
+from sglang_subjects import WEIGHTS, ask, fake_engine, open_fake_engine
+
+from agentrl.engines.base import FinishReason
+from agentrl.engines.sglang import flights
+from agentrl.engines.sglang.client import RefusedError, ServerError
+from agentrl.engines.sglang.replica import Health
+from agentrl.engines.sglang.transfer import UpdateFailedError
+from agentrl.trajectory import VersionSpan
+
+LONG = {"max_new_tokens": 200}
+
+
+@pytest.mark.parametrize("check", CONTRACT, ids=lambda check: check.__name__)
+def test_contract_on_a_fake_server(check):
+    check_contract(check, Subject(fake_engine, lambda: WEIGHTS, stop_token_id=96, counts_steps=False))
+
+
+@pytest.mark.parametrize("check", CONTRACT, ids=lambda check: check.__name__)
+def test_contract_on_two_fake_servers(check):
+    check_contract(check, Subject(lambda: fake_engine(2), lambda: WEIGHTS, stop_token_id=96, counts_steps=False))
+
+
+def test_a_conversation_stays_where_its_kv_is():
+    async def run():
+        async with open_fake_engine(3) as engine:
+            for turn in range(3):
+                order = [i * (turn + 1) % 7 - 1 for i in range(1, 7)]  # another one each turn
+                await asyncio.gather(*[engine.generate(ask([3 + i] * (4 + turn), f"s{i}")) for i in order])
+            asked = [sorted({body["input_ids"][0] for body in server.requests}) for server in engine.servers]
+            return asked, engine.metrics()
+
+    asked, metrics = asyncio.run(run())
+    assert sorted(itertools.chain(*asked)) == [3, 4, 5, 6, 7, 8]  # no conversation at two servers
+    assert [len(each) for each in asked] == [2, 2, 2]
+    assert metrics["later_prompt_tokens"] == 6 * (5 + 6)
+    assert metrics["later_cached_tokens"] == 6 * (4 + 5)
+    assert metrics["later_cached_share"] == 9 / 11
+    assert metrics["forwarded_tokens"] == metrics["prompt_tokens"] - metrics["cached_tokens"] + 18 * 8
+
+
+def test_an_abort_keeps_the_tokens_so_far():
+    async def run():
+        async with open_fake_engine() as engine:
+            work = asyncio.create_task(engine.generate(ask(session="a", **LONG)))
+            await asyncio.sleep(0.05)
+            await engine.abort("a")
+            return await work, await engine.generate(ask(deadline_s=0.05, **LONG))
+
+    for completion in asyncio.run(run()):
+        assert completion.finish_reason is FinishReason.ABORT
+        assert 0 < len(completion.token_ids) < 200
+
+
+def test_an_abort_that_overtakes_its_request_is_said_again():
+    async def run():
+        async with open_fake_engine() as engine:
+            engine.servers[0].accept_s = 0.15
+            completion = await engine.generate(ask(deadline_s=0.01, **LONG))
+            return completion, engine.servers[0].calls.count("/abort_request")
+
+    completion, num_aborts = asyncio.run(run())
+    assert completion.finish_reason is FinishReason.ABORT
+    assert num_aborts > 1
+
+
+def test_cancelling_aborts_on_the_server():
+    async def run():
+        async with open_fake_engine() as engine:
+            work = asyncio.create_task(engine.generate(ask(**LONG)))
+            await asyncio.sleep(0.02)
+            work.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await work
+            await engine.pause("drain")
+            return engine.servers[0].calls, engine.metrics()
+
+    calls, metrics = asyncio.run(run())
+    assert "/abort_request" in calls
+    assert metrics["running_requests"] == metrics["waiting_requests"] == metrics["sampled_tokens"] == 0
+
+
+@pytest.mark.parametrize("mode", ["retract", "in_place"])
+def test_what_comes_in_a_pause_waits_here(mode):
+    async def run():
+        async with open_fake_engine() as engine:
+            await engine.pause(mode)
+            held = asyncio.create_task(engine.generate(ask()))
+            await asyncio.sleep(0.02)
+            sent, waiting = len(engine.servers[0].requests), engine.metrics()["waiting_requests"]
+            late = await engine.generate(ask(deadline_s=0.01))
+            await engine.resume()
+            return sent, waiting, late, await held
+
+    sent, waiting, late, held = asyncio.run(run())
+    assert (sent, waiting, late.finish_reason) == (0, 1, FinishReason.ABORT)
+    assert len(held.token_ids) == 8
+
+
+@pytest.mark.parametrize("mode", ["retract", "in_place"])
+def test_new_weights_in_the_middle_of_a_turn(mode):
+    async def run():
+        async with open_fake_engine(token_s=0.002) as engine:
+            work = asyncio.create_task(engine.generate(ask(max_new_tokens=40)))
+            await asyncio.sleep(0.03)
+            await engine.pause(mode)
+            await engine.load_weights(iter(WEIGHTS), 7)
+            await engine.resume()
+            return await work, engine.servers[0].calls
+
+    completion, calls = asyncio.run(run())
+    assert [span.version for span in completion.policy_versions] == [0, 7]
+    assert sum(span.num_tokens for span in completion.policy_versions) == 40
+    assert ("/flush_cache" in calls) == (mode == "retract")
+
+
+def test_weights_are_never_replaced_under_a_running_request():
+    async def run():
+        async with open_fake_engine(token_s=0.002) as engine:
+            work = asyncio.create_task(engine.generate(ask(max_new_tokens=40)))
+            await asyncio.sleep(0.03)
+            await engine.load_weights(iter(WEIGHTS), 7)
+            await work
+            return engine.servers[0].calls
+
+    calls = asyncio.run(run())
+    at = {path: calls.index(path) for path in calls}
+    assert at["/pause_generation"] < at["/begin_weight_update"] < at["/end_weight_update"] < at["/continue_generation"]
+
+
+def _kill(server):
+    return server.die()
+
+
+async def _hang(server):
+    server.hung = True
+
+
+@pytest.mark.parametrize("break_it", [_kill, _hang])
+@pytest.mark.parametrize("num_replicas", [1, 3])
+def test_a_server_that_is_lost_loses_nothing(break_it, num_replicas):
+    async def run():
+        async with open_fake_engine(num_replicas, processes=True, token_s=0.001) as engine:
+            await engine.load_weights(iter(WEIGHTS), 4)
+            work = [asyncio.create_task(engine.generate(ask([3, 4 + i], f"s{i}", **LONG))) for i in range(20)]
+            await asyncio.sleep(0.05)
+            await break_it(engine.servers[0])
+            completions = await asyncio.gather(*work)
+            for _ in range(200):
+                if engine.metrics()["replicas_ready"] == num_replicas:
+                    break
+                await asyncio.sleep(0.01)
+            return completions, engine.metrics(), engine.servers[0].version
+
+    completions, metrics, version = asyncio.run(run())
+    assert {tuple(each.policy_versions) for each in completions} == {(VersionSpan(4, 200),)}
+    assert metrics["sampled_tokens"] == 20 * 200  # what was sent twice is counted once
+    assert (metrics["num_restarts"], metrics["replicas_ready"]) == (1, num_replicas)
+    assert 0 < metrics["num_retried"] <= 20
+    assert version == "4"  # it came back with the weights sent last
+
+
+def test_what_hangs_at_a_server_of_others_goes_elsewhere():
+    async def run():
+        async with open_fake_engine(2) as engine:
+            work = [asyncio.create_task(engine.generate(ask([3, 4 + i], f"s{i}", **LONG))) for i in range(6)]
+            await asyncio.sleep(0.02)
+            engine.servers[0].hung = True
+            return await asyncio.gather(*work), engine.metrics()["replicas_ready"]
+
+    completions, num_ready = asyncio.run(run())
+    assert [len(completion.token_ids) for completion in completions] == [200] * 6
+    assert num_ready == 1
+
+
+def test_a_server_that_cannot_be_started_ends_the_run():
+    async def run():
+        async with open_fake_engine(processes=True, max_restarts=2) as engine:
+            engine.replicas[0].process.starts = False
+            work = [asyncio.create_task(engine.generate(ask(**LONG))) for _ in range(3)]
+            await asyncio.sleep(0.02)
+            await engine.servers[0].die()
+            errors = await asyncio.gather(*work, return_exceptions=True)
+            with pytest.raises(ServerError, match="max_restarts"):
+                await engine.load_weights(iter(WEIGHTS), 1)
+            return errors
+
+    for error in asyncio.run(run()):
+        assert isinstance(error, ServerError)
+        for part in ("http://127.0.0.1:", "replica-0.log", "started again 2 times", "ended while it started"):
+            assert part in str(error)
+
+
+def test_a_server_of_others_rejoins_when_it_answers():
+    async def run():
+        async with open_fake_engine() as engine:
+            await engine.load_weights(iter(WEIGHTS), 2)
+            server = engine.servers[0]
+            work = asyncio.create_task(engine.generate(ask(**LONG)))
+            await asyncio.sleep(0.02)
+            await server.die()
+            await asyncio.sleep(0.02)
+            out = engine.replicas[0].health
+            await server.start()
+            return out, await work, engine.metrics()["num_restarts"]
+
+    out, completion, num_restarts = asyncio.run(run())
+    assert out is Health.OUT
+    assert list(completion.policy_versions) == [VersionSpan(2, 200)]
+    assert num_restarts == 0
+
+
+def test_a_replica_that_fails_an_update_is_replaced():
+    async def run():
+        async with open_fake_engine(2, processes=True) as engine:
+            engine.servers[1].refuse = {"/update_weights_from_tensor"}
+            await engine.load_weights(iter(WEIGHTS), 5)
+            out = [replica.health for replica in engine.replicas]
+            completions = await asyncio.gather(*[engine.generate(ask(session=f"{i}")) for i in range(4)])
+            return out, completions
+
+    out, completions = asyncio.run(run())
+    assert out[0] is Health.READY
+    assert out[1] is not Health.READY
+    assert {completion.policy_versions[0].version for completion in completions} == {5}
+
+
+def test_the_only_replica_that_dies_in_an_update_comes_back_with_it():
+    async def run():
+        async with open_fake_engine(processes=True) as engine:
+            engine.servers[0].refuse = {"/begin_weight_update"}
+            await engine.load_weights(iter(WEIGHTS), 5)
+            return await engine.generate(ask()), engine.metrics()["num_restarts"]
+
+    completion, num_restarts = asyncio.run(run())
+    assert (completion.policy_versions[0].version, num_restarts) == (5, 1)
+
+
+def test_an_update_that_nobody_took_is_an_error():
+    async def run():
+        async with open_fake_engine() as engine:
+            engine.servers[0].refuse = {"/begin_weight_update", "/end_weight_update"}
+            with pytest.raises(UpdateFailedError, match="refused"):
+                await engine.load_weights(iter(WEIGHTS), 5)
+            return engine.replicas[0].health
+
+    assert asyncio.run(run()) is Health.OUT
+
+
+def test_close_is_quick_when_a_server_hangs(monkeypatch):
+    monkeypatch.setattr(flights, "ABORT_GRACE_S", 0.3)
+
+    async def run():
+        engine = await fake_engine(2)
+        work = [asyncio.create_task(engine.generate(ask(session=f"{i}", **LONG))) for i in range(4)]
+        await asyncio.sleep(0.02)
+        engine.servers[0].hung = True
+        began = time.monotonic()
+        await engine.close()
+        return time.monotonic() - began, await asyncio.gather(*work)
+
+    seconds, completions = asyncio.run(run())
+    assert seconds < 3
+    assert {completion.finish_reason for completion in completions} == {FinishReason.ABORT}
+
+
+def test_a_request_that_a_server_refuses_is_an_error():
+    async def run():
+        async with open_fake_engine() as engine:
+            engine.servers[0].refuse = {"/generate"}
+            with pytest.raises(ServerError, match="cannot be read"):
+                await engine.generate(ask())
+            engine.terms = type(engine.terms)(97, 256, 300)
+            engine.servers[0].refuse = set()
+            with pytest.raises(RefusedError, match="Input length"):
+                await engine.generate(ask([3] * 251))
+
+    asyncio.run(run())
+
+
+def test_a_context_that_is_all_but_full_is_answered_with_nothing():
+    async def run():
+        async with open_fake_engine() as engine:
+            return await engine.generate(ask([3] * 250)), engine.servers[0].requests
+
+    completion, requests = asyncio.run(run())
+    assert (list(completion.token_ids), completion.finish_reason) == ([], FinishReason.LENGTH)
+    assert requests == []

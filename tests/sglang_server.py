@@ -1,0 +1,91 @@
+"""One real SGLang server for all tests that need one, on the CPU; started when the first of them asks for it."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+VOCABULARY = 97
+START_S = 240.0
+
+
+def save_tiny_model(folder: Path, family: str = "qwen3", **changes: object) -> Path:
+    """A model of `engine_models.FAMILIES` as a folder, with a tokenizer whose words are w0 to w96."""
+    sys.path.append(str(Path(__file__).parent / "engines"))
+    from engine_models import tiny_model
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    tiny_model(family, **changes).save_pretrained(folder)
+    words = Tokenizer(models.WordLevel({f"w{i}": i for i in range(VOCABULARY)}, unk_token="w0"))
+    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=words, unk_token="w0", pad_token="w0", bos_token="w1", eos_token="w96"
+    )
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def require_sglang() -> None:
+    """Tests that need SGLang are left out where it is not installed, but for CI, where they fail."""
+    import torch
+
+    needed = ("sglang",) if torch.cuda.is_available() else ("sglang", "sglang_on_cpu")
+    if not all(importlib.util.find_spec(name) for name in needed):
+        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)("SGLang is not installed: make sglang")
+
+
+def new_server(model: Path, log: Path, **rollout: object):
+    """A server as a run would start it; the caller starts and stops it."""
+    from agentrl.config.model import ModelConfig
+    from agentrl.config.rollout import RolloutConfig
+    from agentrl.engines.sglang.launch_options import server_options
+    from agentrl.engines.sglang.server import LocalServer
+
+    require_sglang()
+    config = RolloutConfig(engine="sglang", **rollout)
+    options = server_options(ModelConfig(path=str(model)), config, 256)
+    return LocalServer(options, log, config.sglang.env)
+
+
+@pytest.fixture(scope="session")
+def sglang_model(tmp_path_factory) -> Path:
+    """The folder of the tiny Qwen3 that `sglang_server` serves."""
+    return save_tiny_model(tmp_path_factory.mktemp("sglang") / "qwen3")
+
+
+@pytest.fixture(scope="session")
+def _session_server(sglang_model, tmp_path_factory) -> Iterator[object]:
+    server = new_server(sglang_model, tmp_path_factory.mktemp("sglang-log") / "server.log")
+    server.start()
+    try:
+        asyncio.run(server.ready(START_S))
+        yield server
+    finally:
+        asyncio.run(server.stop())
+
+
+@pytest.fixture
+def sglang_server(_session_server, sglang_model):
+    """A real server (`.url`, `.log_file`), with the weights of `sglang_model` as version 0 and an empty cache."""
+    asyncio.run(_as_new(_session_server, sglang_model))
+    return _session_server
+
+
+async def _as_new(server, model: Path) -> None:
+    from agentrl.engines.sglang.client import ServerClient
+
+    if not server.alive:
+        await server.restart(START_S)
+    client = ServerClient(server.url)
+    try:
+        await client.post("/continue_generation")
+        await client.post("/update_weights_from_disk", {"model_path": str(model), "weight_version": "0"})
+    finally:
+        await client.close()

@@ -1,0 +1,121 @@
+"""Routed experts come back as they were, from mapped memory; damage, loss and confusion are noticed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.torch import load_file
+from stored_runs import group, rollout
+from torch import Tensor
+
+from agentrl.errors import DataError
+from agentrl.store import TrajectoryStore
+from agentrl.store import trajectories as store_module
+from agentrl.store.routed_experts import path_beside
+from agentrl.trajectory import Group
+
+
+def with_experts(most: int = 250) -> list[Group]:
+    """Two groups; of the first rollout nothing is known."""
+    groups = [group("a", rollout(0), rollout(1)), group("b/0 \ud83d", rollout(0, 1.0))]
+    for number, kept in enumerate((groups[0].rollouts[1], groups[1].rollouts[0])):
+        experts = torch.arange(18, dtype=torch.int32).view(3, 3, 2) + most - 17 - 5 * number
+        kept.trajectories[0].keep_routed_experts(experts)
+    return groups
+
+
+def experts_of(groups: list[Group]) -> list[Tensor | None]:
+    return [
+        trajectory.routed_experts
+        for group in groups
+        for rollout in group.rollouts
+        for trajectory in rollout.trajectories
+    ]
+
+
+def assert_alike(groups: list[Group], others: list[Group]) -> None:
+    for one, other in zip(experts_of(groups), experts_of(others), strict=True):
+        assert (one is None) == (other is None)
+        assert one is None or (torch.equal(one, other) and one.dtype == other.dtype)
+
+
+@given(st.integers(22, 4000))
+@settings(derandomize=True, max_examples=20, deadline=None)
+def test_what_was_written_comes_back_in_as_few_bytes_as_hold_it(tmp_path_factory, most):
+    folder = tmp_path_factory.mktemp("store")
+    store, groups = TrajectoryStore(folder), with_experts(most)
+    store.write(1, [Group(groups[0].task, []), *groups])  # a group without rollouts leaves no row
+    assert_alike(store.groups(1), groups)
+    assert {tensor.dtype for tensor in load_file(path_beside(store.file(1))).values()} == {
+        torch.int16 if number > 255 else torch.uint8 for number in (most, most - 5)
+    }
+
+
+def test_where_nothing_is_known_there_is_no_file(tmp_path: Path):
+    store = TrajectoryStore(tmp_path)
+    store.write(1, with_experts())
+    store.write(1, [group("a", rollout(0))])
+    assert [path.name for path in tmp_path.iterdir()] == ["step-000001.parquet"]
+    assert experts_of(store.groups(1)) == [None]
+
+
+def test_later_steps_and_what_a_killed_writer_left_are_forgotten(tmp_path: Path, monkeypatch):
+    store = TrajectoryStore(tmp_path)
+    for step in (1, 2):
+        store.write(step, with_experts())
+    with monkeypatch.context() as patch:
+        patch.setattr(store_module, "write_batches", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            store.write(3, with_experts())
+    assert path_beside(tmp_path / "step-000003.parquet").exists()
+    store.truncate(1)
+    assert {path.name for path in tmp_path.iterdir()} == {"step-000001.parquet", "step-000001.experts.safetensors"}
+    assert_alike(store.groups(1), with_experts())
+
+
+def flip(content: bytearray, place: int) -> bytes:
+    content[place] ^= 1
+    return bytes(content)
+
+
+def longer(content: bytearray) -> bytes:
+    """Another header, of which the checksums are right: of another write."""
+    length = int.from_bytes(content[:8], "little")
+    entries = json.loads(content[8 : 8 + length])
+    header = json.dumps(entries, indent=1).encode()
+    return len(header).to_bytes(8, "little") + header + content[8 + length :]
+
+
+@pytest.mark.parametrize(
+    ("damage", "complaint"),
+    [
+        (lambda content: flip(content, -1), "a value has changed since it was written"),
+        (lambda content: flip(content, 40), "not the routed experts that were written with 'step-000001.parquet'"),
+        (longer, "not the routed experts that were written with"),
+        (lambda content: content[:-1], "not readable routed experts"),
+        (lambda content: content[:9], "its header is cut off"),
+        (None, "the routed experts of 'step-000001.parquet' are missing"),
+    ],
+)
+def test_damage_is_noticed(tmp_path: Path, damage, complaint):
+    store = TrajectoryStore(tmp_path)
+    beside = path_beside(store.write(1, with_experts()))
+    if damage:
+        beside.write_bytes(damage(bytearray(beside.read_bytes())))
+    else:
+        beside.unlink()
+    with pytest.raises(DataError, match=complaint) as error:
+        store.groups(1)
+    assert str(beside) in str(error.value)
+
+
+def test_readers_of_conversations_alone_need_no_experts(tmp_path: Path):
+    store = TrajectoryStore(tmp_path)
+    path_beside(store.write(1, with_experts())).unlink()
+    assert len(list(store.scan())) == 3
+    assert store.rollout(1, "a", 1).rollout.trajectories[0].routed_experts is None

@@ -1,0 +1,216 @@
+"""The books of groups in flight, whatever happens in whatever order: bounds kept, nothing starved, lost or doubled."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import Counter
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agentrl.data.order import Draw, TaskOrder
+from agentrl.trainer.staleness import Flights, num_extra
+
+NUM_ROWS = 7
+
+
+def flights(size=2, staleness=1, over_sampling=0.0, num_draws=None) -> Flights:
+    return Flights(TaskOrder(NUM_ROWS, 3, True).at, size, staleness, over_sampling, num_draws)
+
+
+@dataclass
+class Run:
+    """A run without rollouts or training: chance says what ends when, and from how old a version on."""
+
+    flights: Flights
+    size: int
+    staleness: int
+    over_sampling: float = 0.0
+    trained: list[Draw] = field(default_factory=list)
+    step: int = 0
+    publishes: Counter = field(default_factory=Counter)
+
+    def begin_all(self) -> None:
+        while self.flights.next is not None:
+            self.flights.begin()
+        bound = (self.flights.version + self.staleness + 1) * self.size * (1 + self.over_sampling)
+        assert self.flights.position <= math.ceil(bound + 1e-9)
+
+    def end_some(self, chance: random.Random, slow_rows=()) -> None:
+        for ticket, begun in list(self.flights.under_way.items()):
+            if ticket.draw.row not in slow_rows and chance.random() < 0.4:
+                self.flights.finished(ticket, chance.randint(begun, self.flights.version))
+
+    def train_a_step(self, chance: random.Random, slow_rows=()) -> None:
+        """Take as soon as one may; what is slow ends only where a step waits for it alone."""
+        self.flights.published(self.step)
+        self.begin_all()
+        for round_ in range(1000):
+            if self.flights.can_take:
+                break
+            self.end_some(chance, slow_rows if round_ < 50 else ())
+            self.begin_all()
+        versions = dict(self.flights.ready)
+        taken = self.flights.take()
+        assert taken == sorted(taken)
+        assert all(self.step - versions[ticket] <= self.staleness for ticket in taken)
+        assert len(taken) == self.size
+        self.trained += [ticket.draw for ticket in taken]
+        for _ in range(chance.randint(0, 3)):  # training goes on
+            self.begin_all()
+            self.end_some(chance, slow_rows)
+        self.step += 1
+
+    def check(self) -> None:
+        held = Counter(ticket for ticket in [*self.flights.under_way, *self.flights.ready])
+        assert max(held.values(), default=1) == 1
+        assert all(draw.draw <= 1 for draw in (*self.trained, *self.flights.pending))
+        done = [draw[:2] for draw in (*self.trained, *self.flights.pending)]
+        order = TaskOrder(NUM_ROWS, 3, True)
+        assert sorted(done) == sorted(order.at(place)[:2] for place in range(self.flights.position))
+
+
+SIZES = st.integers(1, 5)
+STALENESS = st.integers(0, 4)
+SHARES = st.sampled_from([0.0, 0.1, 0.5, 1.0, 2.5])
+
+
+@settings(derandomize=True, deadline=None, max_examples=50)
+@given(SIZES, STALENESS, SHARES, st.randoms(use_true_random=False), st.sets(st.integers(0, NUM_ROWS - 1)))
+def test_bounds_hold_and_no_task_is_lost_doubled_or_cut_off_twice(size, staleness, over_sampling, chance, slow_rows):
+    run = Run(flights(size, staleness, over_sampling), size, staleness, over_sampling)
+    for _ in range(12):
+        run.train_a_step(chance, slow_rows)
+        run.check()
+
+
+@settings(derandomize=True, deadline=None, max_examples=50)
+@given(SIZES, STALENESS, SHARES, st.randoms(use_true_random=False), st.integers(0, 3))
+def test_a_run_that_is_killed_goes_on_with_what_was_in_flight(size, staleness, over_sampling, chance, save_every):
+    run = Run(flights(size, staleness, over_sampling), size, staleness, over_sampling)
+    saved = (0, [], 0, [])
+    for _ in range(6):
+        for _ in range(chance.randint(1, 5)):
+            run.train_a_step(chance, {1, 4})
+            if save_every and run.step % save_every == 0:
+                saved = (run.flights.position, run.flights.pending, run.step, list(run.trained))
+        again = flights(size, staleness, over_sampling)
+        again.position, again.pending, step, trained = saved[0], saved[1], saved[2], list(saved[3])
+        assert again.pending == saved[1]
+        run = Run(again, size, staleness, over_sampling, trained, step)
+        run.check()
+
+
+@settings(derandomize=True, deadline=None, max_examples=50)
+@given(SIZES, STALENESS, SHARES, st.randoms(use_true_random=False))
+def test_no_task_starves_however_slow_it_is(size, staleness, over_sampling, chance):
+    """A row that ends only when a step waits for it is trained on a bounded number of steps after it was drawn."""
+    run = Run(flights(size, staleness, over_sampling), size, staleness, over_sampling)
+    slow, drawn_at, worst = {2, 5}, {}, 0
+    for step in range(25):
+        run.train_a_step(chance, slow)
+        for draw in run.flights.pending:
+            drawn_at.setdefault(draw[:2], step)
+        for draw in run.trained:
+            worst = max(worst, step - drawn_at.pop(draw[:2], step))
+    oldest = [25 - step for step in drawn_at.values()]
+    window = staleness + 1 + math.ceil(over_sampling)
+    assert max([worst, *oldest]) <= 2 * window + staleness + 1
+
+
+def test_what_a_step_leaves_is_too_old_at_staleness_0_and_comes_first_in_the_next():
+    books = flights(size=2, staleness=0, over_sampling=0.5)
+    books.published(0)
+    first = [books.begin() for _ in range(3)]
+    assert books.next is None
+    for ticket in first[1:]:
+        books.finished(ticket, 0)
+    assert books.can_take
+    assert books.take() == first[1:]
+    assert (books.under_way, books.num_requeued, books.next) == ({}, 1, None)  # nothing begins under old weights
+    books.published(1)
+    assert books.begin() == first[0].again()
+
+
+def test_a_step_waits_for_a_last_chance_before_it_grows_too_old():
+    books = flights(size=1, staleness=1)
+    books.pending = [Draw(0, 6, 1)]
+    books.published(0)
+    slow, *others = [books.begin() for _ in range(2)]
+    assert slow.last_chance
+    books.finished(others[0], 0)
+    assert books.can_take  # it may still be under way in the next step
+    assert books.take() == others
+    books.published(1)
+    books.finished(books.begin(), 1)
+    assert not books.can_take
+    books.finished(slow, 1)
+    assert books.take() == [slow]
+
+
+def test_no_more_last_chances_begin_under_one_version_than_a_step_can_wait_for():
+    books = flights(size=2, staleness=0)
+    books.pending = [Draw(0, row, 1) for row in range(5)]
+    books.published(0)
+    assert [books.begin().draw.row for _ in range(2)] == [0, 1]
+    assert books.next is None
+
+
+def test_a_last_chance_goes_first_by_when_it_began_however_young_its_tokens():
+    books = flights(size=1, staleness=1)
+    books.pending = [Draw(0, 3), Draw(0, 5), Draw(0, 6, 1), Draw(0, 4, 1)]
+    books.published(0)
+    first, young, chance = [books.begin() for _ in range(3)]
+    books.finished(first, 0)
+    assert books.take() == [first]
+    books.published(1)
+    assert books.begin().draw.row == 4  # its room is in the next step
+    books.finished(young, 1)
+    books.finished(chance, 1)
+    assert books.take() == [chance]
+
+
+def test_what_was_cut_off_waits_before_all_that_was_admitted_later():
+    books = flights(size=1, staleness=0)
+    books.pending = [Draw(0, 3), Draw(0, 5, 1), Draw(0, 6, 1)]
+    books.published(0)
+    slow, chance = books.begin(), books.begin()
+    books.finished(chance, 0)
+    assert books.take() == [chance]
+    books.published(1)
+    assert books.begin() == slow.again()
+
+
+def test_nothing_begins_before_weights_are_published():
+    assert flights().next is None
+
+
+def test_where_the_data_ends_the_last_step_takes_what_is_left():
+    books = flights(size=4, staleness=0, num_draws=3)
+    books.published(0)
+    for _ in range(3):
+        assert not books.can_take
+        books.finished(books.begin(), 0)
+    assert books.next is None
+    assert len(books.take()) == 3
+
+
+def test_one_that_was_cut_off_may_still_end_without_effect():
+    books = flights(size=1, staleness=0, over_sampling=1)
+    books.published(0)
+    late, soon = books.begin(), books.begin()
+    books.finished(soon, 0)
+    books.take()
+    books.finished(late, 0)
+    assert books.ready == {}
+    assert books.pending == [late.again().draw]
+
+
+@pytest.mark.parametrize(
+    ("share", "size", "extra"), [(0.1, 30, 3), (0.7, 10, 7), (0.01, 8, 1), (0.0, 8, 0), (2, 8, 16)]
+)
+def test_a_share_is_taken_as_it_was_written(share, size, extra):
+    assert num_extra(share, size) == extra

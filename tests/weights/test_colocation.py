@@ -1,0 +1,60 @@
+"""One GPU for servers and trainer: who has its memory when."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+
+from agentrl.config import RunConfig
+from agentrl.engines.sglang.client import ServerError
+from agentrl.weights.colocation import SharedGpu, shared_gpu
+
+ON_GPU = SimpleNamespace(device="cuda", memory_saver=True)
+
+
+class Engine:
+    """One server; notes what it is asked."""
+
+    def __init__(self, features=ON_GPU):
+        self.asked = []
+        self.replicas = [SimpleNamespace(client=self, features=features)]
+        self.url = "http://here:1"
+
+    async def post(self, path, body=None):
+        self.asked.append((path.strip("/").partition("_")[0], *body["tags"]))
+
+    async def pause(self, mode):
+        self.asked.append(mode)
+
+    async def learn(self, samples, step):
+        self.asked.append("learn")
+        return {"loss": 1.0}
+
+    async def publish(self, version):
+        self.asked.append("publish")
+
+
+@pytest.mark.parametrize(("all_weights", "tags"), [(True, ("weights", "kv_cache")), (False, ("kv_cache",))])
+def test_the_servers_give_their_memory_while_the_policy_learns(all_weights, tags):
+    engine = Engine()
+    gpu = SharedGpu(engine, all_weights=all_weights)
+
+    async def step():
+        publish, learn = gpu.publishing(engine.publish), gpu.learning(engine.learn)
+        await publish(0)
+        assert await learn([], 0) == {"loss": 1.0}
+        await publish(1)
+
+    asyncio.run(step())
+    assert engine.asked == ["publish", "retract", ("release", *tags), "learn", ("resume", *tags), "publish"]
+
+
+def test_a_cpu_has_no_memory_to_release():
+    with pytest.raises(ServerError, match=r"rollout.sglang.colocate: .* cannot release its memory"):
+        SharedGpu(Engine(SimpleNamespace(device="cpu", memory_saver=True)), all_weights=True)
+
+
+def test_it_is_for_sglang_alone():
+    assert shared_gpu(RunConfig.model_construct(), Engine()) is None
