@@ -4,7 +4,7 @@
 
 The calculator task (16 tasks x 8 rollouts a step, up to 3 turns) with two things drawn from Pareto distributions of
 exponent 1.2, by (task, rollout, turn), so that each run meets the same ones: how late the tool answers (median 50 ms,
-at most 5 s), and how many tokens a rollout samples and throws away before it begins (median 16, at most 384). What is
+at most 5 s), and how many tokens a rollout samples and throws away before it begins (median 4, at most 128). What is
 learnt from is not longer than the toy's own: it knows no longer answers. See tail/slow_task.py.
 
 A run is timed from its first rollout to the end of its last update; nothing is validated meanwhile, saved checkpoints

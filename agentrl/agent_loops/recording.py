@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from agentrl.engines.base import Completion, SamplingParams
 from agentrl.trajectory import Author, Segment, VersionSpan
+
+V = TypeVar("V")
 
 _TAIL = 32
 """Context tokens compared, beside its length: the whole context would make long conversations quadratic."""
@@ -45,22 +48,25 @@ class Recording:
             segment = model_segment(completion, sampling)
             self._unclaimed.append(_Sampled(num_context, _tail(context, num_context), segment))
 
-    def claim(self, token_ids: Sequence[int], start: int, stop: int) -> list[Segment]:
+    def claim(self, token_ids: Sequence[int], start: int, stop: int, logprobs: Sequence[float] = ()) -> list[Segment]:
         """The model segments that `token_ids[start:stop]` consist of; a completion may be cut at `stop`.
+
+        Where one context was answered several times alike, `logprobs` of these tokens tell which answer is meant.
 
         Raises:
             ValueError: nobody sampled these tokens, or not in this context, or they are claimed twice.
         """
-        segments = []
+        segments: list[Segment] = []
+        first = start
         while start < stop:
-            sampled = self._find(token_ids, start, stop)
+            sampled = self._find(token_ids, start, stop, logprobs[start - first :])
             self._unclaimed.remove(sampled)
             self._claimed.append(sampled)
             segments.append(_head(sampled.segment, stop - start))
             start += len(segments[-1])
         return segments
 
-    def _find(self, token_ids: Sequence[int], start: int, stop: int) -> _Sampled:
+    def _find(self, token_ids: Sequence[int], start: int, stop: int, logprobs: Sequence[float]) -> _Sampled:
         wanted, tail = list(token_ids[start:stop]), _tail(token_ids, start)
         found = [
             sampled
@@ -72,7 +78,14 @@ class Recording:
         if len(found) == 1:
             return found[0]
         # a context may have been sampled from several times: the whole of one completion before part of another
-        return max(found, key=lambda sampled: (len(sampled.segment) == len(wanted), len(sampled.segment)))
+        return max(
+            found,
+            key=lambda sampled: (
+                _agree(sampled.segment.logprobs or (), list(logprobs)),
+                len(sampled.segment) == len(wanted),
+                len(sampled.segment),
+            ),
+        )
 
     def _diagnosis(self, wanted: list[int]) -> str:
         if any(_agree(sampled.segment.token_ids, wanted) for sampled in self._unclaimed):
@@ -90,7 +103,7 @@ def _tail(context: Sequence[int], num_context: int) -> int:
     return hash(tuple(context[max(0, num_context - _TAIL) : num_context]))
 
 
-def _agree(sampled: Sequence[int], wanted: list[int]) -> bool:
+def _agree(sampled: Sequence[V], wanted: list[V]) -> bool:
     num_common = min(len(sampled), len(wanted))
     return list(sampled[:num_common]) == wanted[:num_common]
 

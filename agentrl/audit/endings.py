@@ -8,13 +8,13 @@ from agentrl.audit.checker import Checker
 from agentrl.audit.known import Known
 from agentrl.audit.limits import Ending, check_limits, check_response_limit
 from agentrl.audit.talks import NO_SPEECH, Talked
-from agentrl.audit.turns import read_turn
+from agentrl.audit.turns import can_read, read_turn
 
 
 def _finished(end: Ending) -> str:
     if end.last is None or end.answered:
         return "a last turn without an answer"
-    if end.calls or (end.last.text and read_turn(end.talked, end.last.text).calls):
+    if end.calls or (end.last.text and can_read(end.talked) and read_turn(end.talked, end.last.text).calls):
         return "a last turn without a call"
     if end.talked.kind == "tool" and end.known.has_user:
         return "another reason: a simulated user was there to answer"

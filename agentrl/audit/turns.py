@@ -82,9 +82,14 @@ def _why_not(talked: Talked, known: Known) -> str:
         return "the tools were not kept"
     if any(turn.text is None for talk in talked.talks for turn in talk.turns):
         return NO_SPEECH
-    if talked.kind == "tool" and talked.options.tools and talked.options.call_format not in reading.READERS:
+    if not can_read(talked):
         return _UNKNOWN_FORMAT.format(talked.options.call_format)
     return "" if all(talk.fits for talk in talked.talks) else "messages and segments do not fit together"
+
+
+def can_read(talked: Talked) -> bool:
+    """Whether the format of its calls is one that is read here."""
+    return talked.kind != "tool" or not talked.options.tools or talked.options.call_format in reading.READERS
 
 
 def read_turn(talked: Talked, text: str) -> reading.Said:

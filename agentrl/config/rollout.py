@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, JsonValue, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    JsonValue,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+)
 
-from agentrl.config.base import Section
+from agentrl.config.base import Section, one_or_many
 from agentrl.config.model import Dtype
 
 
@@ -17,7 +27,21 @@ def _all_or_some(value: int) -> int:
     return value
 
 
+def _server_url(value: str) -> str:
+    if not re.fullmatch(r"https?://[^/\s]+(/\S*)?", value):
+        raise ValueError("expected an address such as 'http://node1:30000'")
+    return value.rstrip("/")
+
+
+def _each_once(urls: tuple[str, ...]) -> tuple[str, ...]:
+    if len(set(urls)) < len(urls):
+        raise ValueError("a server may be named once")
+    return urls
+
+
 TopK = Annotated[int, AfterValidator(_all_or_some)]
+Url = Annotated[str, AfterValidator(_server_url)]
+Urls = Annotated[tuple[Url, ...], BeforeValidator(one_or_many), AfterValidator(_each_once)]
 
 
 class AgentConfig(Section):
@@ -78,9 +102,9 @@ class ValKwargs(Section):
 class SglangConfig(Section):
     """SGLang servers: started here, or running ones by their addresses."""
 
-    urls: tuple[str, ...] = ()
+    urls: Urls = ()
     """Servers that run already, such as http://node1:30000; none given: they are started here."""
-    router_url: str | None = None
+    router_url: Url | None = None
     """An sglang-router in front of `urls`: it places generation, control calls go to the servers themselves."""
     num_replicas: PositiveInt = 1
     """Servers to start."""
@@ -89,7 +113,7 @@ class SglangConfig(Section):
     env: dict[str, str] = {}
     """Environment variables of the servers that are started."""
     start_timeout_s: PositiveFloat = 600.0
-    """Seconds a server may take until it answers."""
+    """Seconds a server may take until it serves; with `urls`, for how long a run waits when none of them answers."""
     health_timeout_s: PositiveFloat = 30.0
     """Seconds without an answer after which a server counts as hung."""
     max_restarts: NonNegativeInt = 3

@@ -109,7 +109,7 @@ def _ignored_by_engine(rollout: RolloutConfig) -> Iterator[str]:
     yield from _unused("rollout", rollout, ("device",), "'rollout.engine=torch'; SGLang takes every GPU it sees")
     if sglang.urls:
         need = "servers that are started here ('rollout.sglang.urls' names running ones)"
-        started = ("num_replicas", "server_args", "env", "max_restarts", "start_timeout_s")
+        started = ("num_replicas", "server_args", "env", "max_restarts")
         yield from _unused("rollout", rollout, _OF_STARTED_SERVERS, need)
         yield from _unused("rollout.sglang", sglang, started, need)
     else:

@@ -42,7 +42,7 @@ def _check_sampled(number: int, trajectory: Trajectory, recording: Recording) ->
             raise ValueError(f"trajectory {number}: a live rollout holds no demonstration")
         if segment.author is Author.MODEL:
             try:
-                _check_same(segment, recording.claim(trajectory.token_ids, start, stop))
+                _check_same(segment, recording.claim(trajectory.token_ids, start, stop, segment.logprobs or ()))
             except ValueError as error:
                 raise ValueError(f"trajectory {number}: {error}") from error
         start = stop

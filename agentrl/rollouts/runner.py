@@ -178,3 +178,7 @@ async def _until_deadline(
         if not timeout.expired():  # the loop's own
             raise
         return salvaged(loop, Stop.DEADLINE)
+    except asyncio.CancelledError:
+        if (task := asyncio.current_task()) and task.cancelling():
+            raise
+        raise RuntimeError("the loop cancelled itself") from None  # passed on, it would end this task without a word

@@ -66,7 +66,11 @@ _CHARTS: tuple[tuple[str, Callable[[float], str], tuple[tuple[str, str], ...]], 
     (
         "Engine from backend, nats a token",
         number,
-        (("mean", "mismatch/mean"), ("k3", "mismatch/k3"), ("just published, mean", "publish/probe_mean_diff")),
+        (
+            ("mean", "mismatch/current/mean"),
+            ("k3", "mismatch/current/k3"),
+            ("just published, mean", "publish/probe_mean_diff"),
+        ),
     ),
     ("Staleness, versions", number, (("mean", "staleness/mean"), ("most", "staleness/max"))),
     (

@@ -45,7 +45,10 @@ _JOINED = (
             ("perf/tokens_per_s", "{} tokens/s"),
         ),
     ),
-    ("engine", (("engine/cached_share", "{} of the context cached"), ("mismatch/k3", "{} nats from the backend"))),
+    (
+        "engine",
+        (("engine/cached_share", "{} of the context cached"), ("mismatch/current/k3", "{} nats from the backend")),
+    ),
     ("staleness", (("staleness/mean", "{} versions"), ("staleness/requeued", "{} groups begun again"))),
 )
 

@@ -24,9 +24,8 @@ MIN_CACHED, MIN_LATER_TOKENS = 0.5, 10_000
 
 def mismatch(history: History) -> str | None:
     """The engine samples from another distribution than the backend computes."""
-    current = _mean(history, "mismatch/current/k3")
-    apart = _mean(history, "mismatch/k3") if current is None else current
-    if apart is None or apart <= MAX_MISMATCH:
+    found = values(history.recent, "mismatch/current/k3")[-NUM_RECENT:]  # stale steps may have no such tokens
+    if len(found) < NUM_RECENT or (apart := fmean(found)) <= MAX_MISMATCH:
         return None
     return (
         f"engine and backend are {apart:.2g} nats a token apart (k3), above {MAX_MISMATCH}: number types or "

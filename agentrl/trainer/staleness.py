@@ -43,7 +43,7 @@ class Flights:
     Args:
         draw_at: what is drawn from the data at a position.
         over_sampling: tasks admitted beyond that, as a share of G.
-        num_draws: where the data ends; None for never.
+        num_steps: steps of the whole run: what no step would take is not drawn. None for no end.
 
     Attributes:
         version: the last published; -1 before the first.
@@ -59,7 +59,7 @@ class Flights:
         groups_per_step: int,
         max_staleness: int,
         over_sampling: float = 0.0,
-        num_draws: int | None = None,
+        num_steps: int | None = None,
     ) -> None:
         self.version = -1
         self.position = 0
@@ -69,11 +69,11 @@ class Flights:
         self._draw_at = draw_at
         self._groups_per_step = groups_per_step
         self._max_staleness = max_staleness
-        self._window = (max_staleness + 1) * groups_per_step + num_extra(over_sampling, groups_per_step)
-        self._num_draws = num_draws
+        self._num_extra = num_extra(over_sampling, groups_per_step)
+        self._num_steps = num_steps
         self._waiting: list[Ticket] = []
         self._num_admitted = 0
-        self._num_in_training = 0
+        self._in_training = False  # groups of a step
 
     @property
     def pending(self) -> list[Draw]:
@@ -88,12 +88,12 @@ class Flights:
     @property
     def next(self) -> Ticket | None:
         """The task that may begin now, if there is one."""
-        if self.version < 0 or self._next_take > self.version + self._max_staleness:
-            return None  # it would be too old before it could be taken
+        if self.version < 0 or self._num_steps_ahead <= 0:
+            return None  # it would be too old before it could be taken, or no step follows
         for ticket in self._waiting:
             if not ticket.last_chance or self._num_last_chances < self._groups_per_step:
                 return ticket
-        if self._data_ended or self._num_open >= self._window:
+        if self._num_open >= self._num_steps_ahead * self._groups_per_step + self._num_extra:
             return None
         return Ticket(self._num_admitted, self._draw_at(self.position))
 
@@ -118,15 +118,14 @@ class Flights:
 
     def published(self, version: int) -> None:
         """The step that was under way is done; its weights sample from now on."""
-        self.version, self._num_in_training = version, 0
+        self.version, self._in_training = version, False
 
     @property
     def can_take(self) -> bool:
         """Whether the next step can begin."""
         if any(ticket.last_chance and self._is_due(begun) for ticket, begun in self.under_way.items()):
             return False
-        ended = self._data_ended and not self._waiting and not self.under_way
-        return ended or len(self.ready) >= self._groups_per_step
+        return len(self.ready) >= self._groups_per_step
 
     def take(self) -> list[Ticket]:
         """The tasks of the next step, oldest first, where it can begin; what is then too old is cut off."""
@@ -135,17 +134,19 @@ class Flights:
         taken = sorted([*due, *others][: self._groups_per_step])
         for ticket in taken:
             del self.ready[ticket]
-        self._num_in_training = len(taken)
+        self._in_training = True
         self._cut_off()
         return taken
 
     @property
-    def _data_ended(self) -> bool:
-        return self._num_draws is not None and self.position >= self._num_draws
+    def _num_open(self) -> int:
+        return len(self._waiting) + len(self.under_way) + len(self.ready)
 
     @property
-    def _num_open(self) -> int:
-        return len(self._waiting) + len(self.under_way) + len(self.ready) + self._num_in_training
+    def _num_steps_ahead(self) -> int:
+        """How many steps may still take what begins now."""
+        end = self.version + self._max_staleness + 1
+        return (end if self._num_steps is None else min(end, self._num_steps)) - self._next_take
 
     @property
     def _num_last_chances(self) -> int:
@@ -156,7 +157,7 @@ class Flights:
     @property
     def _next_take(self) -> int:
         """The version at which groups are taken next."""
-        return self.version + (self._num_in_training > 0)
+        return self.version + self._in_training
 
     def _is_due(self, version: int) -> bool:
         return version <= self.version - self._max_staleness

@@ -144,8 +144,9 @@ class StreamingSource:
 
     async def _counted(self, ticket: Ticket, attempt: Attempt) -> Rollout:
         rollout = await attempt()
-        self._unfinished[ticket] -= 1
-        self._tell()
+        if ticket in self._unfinished:  # else it was cut off this very moment
+            self._unfinished[ticket] -= 1
+            self._tell()
         return rollout
 
     def _published(self, version: int) -> None:

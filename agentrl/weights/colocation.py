@@ -39,7 +39,7 @@ class SharedGpu:
         """`learner`, with the servers' memory released. They stay paused until `publishing`."""
 
         async def learn(samples: Sequence[Sample], step: int) -> Learned:
-            await self._engine.pause("retract")
+            await self._engine.pause("drain")  # a server with requests, paused ones too, dies of it
             for replica in self._engine.replicas:
                 await release_memory(replica.client, self._tags)
             self._released = True

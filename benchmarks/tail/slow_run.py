@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import ParamSpec, TypeVar
 
 import torch
-from slow_task import MOST_TOKENS, TAIL, SlowCalculator
+from slow_task import TAIL, SlowCalculator
 
 from agentrl.cli.compose import compose_config
 from agentrl.trainer.build import Run, open_run
@@ -86,7 +86,6 @@ SETTINGS = (
     "rollout.agent.default_agent_loop=slow_task:ThinkingAgent",
     "rollout.deterministic=false",
     "data.val_files=[]",  # rollouts would go on meanwhile: checkpoints are evaluated afterwards
-    f"data.max_response_length={MOST_TOKENS}",
     "trainer.stop_when=null",
     "trainer.test_freq=0",
     "trainer.logger=[jsonl]",

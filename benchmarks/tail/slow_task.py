@@ -21,7 +21,7 @@ from tool import calculator
 
 ALPHA = 1.2
 MEDIAN_S, MOST_S = 0.05, 5.0
-MEDIAN_TOKENS, MOST_TOKENS = 16, 384
+MEDIAN_TOKENS, MOST_TOKENS = 4, 128
 
 
 def pareto(rng: random.Random, median: float, most: float) -> float:

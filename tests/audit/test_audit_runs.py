@@ -68,6 +68,11 @@ def test_react_is_read_by_its_own_reader(tmp_path, task_folder):
     assert {call["outcome"] for calls in table["tool_calls"].to_pylist() for call in calls} >= {"ok", "format_error"}
 
 
+def test_calls_in_a_format_that_is_not_read_here_are_said_to_be_unchecked(audited_run):
+    ledger = audited(audited_run, overrides={"rollout": {"multi_turn": {"format": "sglang/qwen"}}})
+    assert (broken(ledger), unchecked(ledger)) == (set(), {"calls", "answers", "outcomes"})
+
+
 def test_one_turn_without_tools_and_rewards_that_read_everything(tmp_path, task_folder):
     keys = ["rollout.agent.default_agent_loop=single_turn_agent", "rollout.multi_turn.function_tool_path=null"]
     ledger = audited(short(tmp_path, task_folder, *keys, "reward.include_tool_text=true"))

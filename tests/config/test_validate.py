@@ -33,6 +33,12 @@ MODEL = {"path": "m"}
             {"rollout": {"engine": "sglang", "sglang": {"router_url": "http://r"}}},
             "'rollout.sglang.router_url' has no effect without 'rollout.sglang.urls'",
         ),
+        (
+            {"rollout": {"sglang": {"urls": ["node1:30000"]}}},
+            "'rollout.sglang.urls.0': expected an address such as 'http",
+        ),
+        ({"rollout": {"sglang": {"urls": ["http://a", "http://a/"]}}}, "urls': a server may be named once, got"),
+        ({"rollout": {"sglang": {"router_url": "r"}}}, "'rollout.sglang.router_url': expected an address such as"),
         ({"rollout": {"routed_experts": True}}, "'rollout.routed_experts' has no effect without 'rollout.engine="),
         (
             {"algorithm": {"name": "sft"}, "rollout": {"engine": "sglang", "routed_experts": True}},
@@ -65,6 +71,11 @@ def test_what_cannot_be_honoured_is_refused_by_name(values, complaint) -> None:
 def test_sglang_takes_what_an_experiment_sets_for_the_embedded_engine() -> None:
     rollout = {"engine": "sglang", "deterministic": True, "dtype": "float32", "max_num_seqs": 8, "max_kv_tokens": 4096}
     assert validate_config({"model": MODEL, "rollout": rollout}).rollout.deterministic
+
+
+def test_one_server_may_be_given_without_a_list() -> None:
+    rollout = {"engine": "sglang", "sglang": {"urls": "http://node1:30000/"}}
+    assert validate_config({"model": MODEL, "rollout": rollout}).rollout.sglang.urls == ("http://node1:30000",)
 
 
 def test_all_mistakes_are_told_at_once() -> None:

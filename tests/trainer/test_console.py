@@ -79,7 +79,7 @@ def test_failed_rollouts_are_shown_where_there_are_any():
 def test_how_far_the_engine_is_from_the_backend_and_behind_it():
     log = console(width=40)
     tracker = ConsoleTracker(1, "run", clock=clock(0.0, 1.0), console=log)
-    engine = {"engine/cached_share": 0.875, "mismatch/k3": 0.00012}
+    engine = {"engine/cached_share": 0.875, "mismatch/k3": 0.5, "mismatch/current/k3": 0.00012}
     tracker.log(1, {**engine, "staleness/mean": 1.5, "staleness/requeued": 2.0, "timing_s/wait_rollouts": 3.0})
     assert log.file.getvalue().splitlines()[-1] == (
         "step 1/1 | speed wait 3 | engine 0.875 of the context cached, 1.2e-4 nats from the backend | "

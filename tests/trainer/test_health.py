@@ -73,8 +73,7 @@ def warnings(steps, tools=("search",), compares=True):
         ("failed_rollouts", {"rollouts/failed": 0.11}, 1, "11% of the rollouts end with an error"),
         ("infra_failures", {"rollouts/infra_failed": 0.3}, 5, "24% of the rollouts"),
         ("entropy", {"actor/entropy": 0.01}, 20, "entropy fell to 2.0%"),
-        ("mismatch", {"mismatch/k3": 0.02}, 5, "0.02 nats a token apart"),
-        ("mismatch", {"mismatch/k3": 0.001, "mismatch/current/k3": 0.02}, 5, "rollout_correction"),
+        ("mismatch", {"mismatch/k3": 0.001, "mismatch/current/k3": 0.02}, 5, "0.02 nats a token apart"),
         ("probe", {"publish/probe_mean_diff": 0.06}, 1, "after publishing, engine and backend are 0.06"),
         ("requeued", {"staleness/requeued_share": 0.2}, 5, "raise trainer.max_staleness"),
         ("restarts", {"engine/num_restarts": 2.0}, 1, "2 SGLang server(s) died or hung"),
@@ -104,7 +103,8 @@ def test_a_rule_fires_on_its_bad_curve_and_no_other_does(rule, change, num_steps
         ({"actor/pg_clipfrac": 0.3}, 10),
         ({"tool/search/timeout": 2.0}, 10),
         ({"rollouts/failed": 0.1}, 10),
-        ({"mismatch/k3": 0.02}, 4),
+        ({"mismatch/current/k3": 0.02}, 4),
+        ({"mismatch/k3": 0.02}, 10),  # of older weights alone
         ({"mismatch/k3": 0.02, "mismatch/current/k3": 0.001}, 10),  # the rest is staleness
         ({"publish/probe_mean_diff": 0.04}, 10),
         ({"staleness/requeued_share": 0.09}, 10),

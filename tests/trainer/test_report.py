@@ -275,7 +275,13 @@ def test_charts_of_imitation_are_those_it_has():
 
 
 def test_charts_of_an_engine_and_of_staleness():
-    shown = ("engine/cached_share", "mismatch/k3", "publish/probe_mean_diff", "staleness/mean", "staleness/engine_idle")
+    shown = (
+        "engine/cached_share",
+        "mismatch/current/k3",
+        "publish/probe_mean_diff",
+        "staleness/mean",
+        "staleness/engine_idle",
+    )
     main, rest = charts([{"step": 1, "engine/num_retried": 0.0, **dict.fromkeys(shown, 0.5)}])
     titles = [
         "Context from the cache",

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import signal
 from collections import Counter
 from pathlib import Path
 
 import pytest
-from sglang_server import START_S, new_server, require_sglang
+from sglang_server import START_S, new_server, require_sglang, save_tiny_model
 
 from agentrl.cli.main import main
 from agentrl.store import TrajectoryStore
@@ -133,3 +134,30 @@ def test_a_server_killed_in_the_middle_of_a_step(task_folder, tmp_path, monkeypa
     check_counts(tmp_path)
     assert versions(tmp_path) == {step: {step - 1} for step in range(1, NUM_STEPS + 1)}
     assert (tmp_path / "sglang/replica-0.log").stat().st_size
+
+
+@pytest.fixture(scope="module")
+def mixture(task_folder, tmp_path_factory) -> Path:
+    """A mixture of experts that speaks with the task's tokenizer."""
+    sizes = {"vocab_size": 520, "max_position_embeddings": 512, "eos_token_id": 2, "initializer_range": 0.05}
+    folder = save_tiny_model(tmp_path_factory.mktemp("mixture"), "qwen3_moe", **sizes, num_experts=16)
+    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+        shutil.copy(task_folder / "model" / name, folder)
+    return folder
+
+
+def test_a_mixture_of_experts_is_trained_with_the_experts_that_sampled(task_folder, mixture, tmp_path):
+    """Rollouts of several versions, too; and what was stored trains again to the same numbers."""
+    run, again = tmp_path / "run", tmp_path / "again"
+    options = (f"model.path={mixture}", "rollout.routed_experts=true", "data.val_files=[]", "trainer.test_freq=0")
+    train(task_folder, run, *options, "trainer.max_staleness=1")
+    check_counts(run)
+    first, *_ = metrics(run)
+    assert first["mismatch/max"] < MOST_APART
+    assert all(row["actor/replayed_share"] > 0.99 for row in metrics(run))
+    assert any(row["staleness/tokens_lag_1"] for row in metrics(run))
+    train(task_folder, again, *options, "trainer.mode=train_only", f"trainer.saved_rollouts={run}")
+    names = ("actor/loss", "actor/grad_norm", "actor/replayed_share", "mismatch/k3")
+    assert [[row[name] for name in names] for row in metrics(again)] == [
+        [row[name] for name in names] for row in metrics(run)
+    ]

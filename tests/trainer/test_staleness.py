@@ -17,8 +17,8 @@ from agentrl.trainer.staleness import Flights, num_extra
 NUM_ROWS = 7
 
 
-def flights(size=2, staleness=1, over_sampling=0.0, num_draws=None) -> Flights:
-    return Flights(TaskOrder(NUM_ROWS, 3, True).at, size, staleness, over_sampling, num_draws)
+def flights(size=2, staleness=1, over_sampling=0.0, num_steps=None) -> Flights:
+    return Flights(TaskOrder(NUM_ROWS, 3, True).at, size, staleness, over_sampling, num_steps)
 
 
 @dataclass
@@ -188,14 +188,26 @@ def test_nothing_begins_before_weights_are_published():
     assert flights().next is None
 
 
-def test_where_the_data_ends_the_last_step_takes_what_is_left():
-    books = flights(size=4, staleness=0, num_draws=3)
-    books.published(0)
-    for _ in range(3):
-        assert not books.can_take
-        books.finished(books.begin(), 0)
-    assert books.next is None
-    assert len(books.take()) == 3
+@pytest.mark.parametrize("staleness", [0, 2])
+def test_what_no_step_would_take_is_not_begun(staleness):
+    books = flights(size=4, staleness=staleness, over_sampling=0.25, num_steps=3)
+    for step in range(3):
+        books.published(step)
+        while books.next is not None:
+            books.finished(books.begin(), step)
+        assert len(books.take()) == 4
+    assert (books.position, books.next) == (3 * 4 + 1, None)
+
+
+def test_a_run_that_goes_on_with_smaller_steps_has_tasks_for_all_of_them():
+    books = flights(size=1, staleness=1, num_steps=12)
+    books.position, books.pending = 8 * 4 + 2, [Draw(4, 6), Draw(4, 3)]  # 8 steps of 4, and two in flight
+    for step in range(8, 12):
+        books.published(step)
+        while books.next is not None:
+            books.finished(books.begin(), step)
+        assert len(books.take()) == 1
+    assert (books.position, books.pending) == (8 * 4 + 4, [])
 
 
 def test_one_that_was_cut_off_may_still_end_without_effect():

@@ -62,8 +62,8 @@ class World:
         self.version = version
 
 
-def source_of(world, *, size=2, staleness=1, over_sampling=0.0, num_draws=None, max_concurrent=100, slots=None):
-    books = Flights(TaskOrder(6, 0, False).at, size, staleness, over_sampling, num_draws)
+def source_of(world, *, size=2, staleness=1, over_sampling=0.0, num_steps=None, max_concurrent=100, slots=None):
+    books = Flights(TaskOrder(6, 0, False).at, size, staleness, over_sampling, num_steps)
     slots = slots or asyncio.Semaphore(max_concurrent)
     tasks = partial(task_of, tasks=TASKS, seed=7)
     return StreamingSource(books, tasks, world.attempts, slots, max_concurrent, staleness, Timer())
@@ -142,18 +142,13 @@ def test_what_was_cut_off_is_counted():
 
 def test_what_is_in_flight_is_saved_as_tasks_and_comes_first():
     world = World(endless(1))
-    source = source_of(world, staleness=3, num_draws=4)
+    source = source_of(world, staleness=3, num_steps=2)
     (first,) = run(source, world, 1)
     assert rows([first]) == [[0, 2]]
     assert (source.position, source.pending) == (4, [Draw(0, 1), Draw(0, 3)])
-    again = source_of(World(), staleness=3, num_draws=4)
+    again = source_of(World(), staleness=3, num_steps=2)
     again.position, again.pending = source.position, source.pending
     assert rows(run(again, World(), 1)) == [[1, 3]]
-
-
-def test_it_ends_where_the_data_ends():
-    world = World()
-    assert rows(run(source_of(world, num_draws=3), world, 2)) == [[0, 1], [2]]
 
 
 @pytest.mark.parametrize("error", [ConfigError("reward.name: wrong"), ZeroDivisionError("ours")])
@@ -249,6 +244,21 @@ def test_a_group_begins_only_where_there_is_room_so_that_it_does_not_age_waiting
     source = source_of(world, staleness=4, max_concurrent=4)
     run(source, world, 4)
     assert most == 2
+
+
+@pytest.mark.parametrize("num_turns", range(2, 6))
+def test_what_ends_as_it_is_cut_off_leaves_no_room_that_is_not_there(num_turns):
+    world = World(lambda task, turn: turn < (num_turns if task.index == 1 else 1), n=1)
+    source = source_of(world, staleness=0, over_sampling=0.5)
+    counted = []
+
+    async def look(step):
+        for _ in range(10):
+            await asyncio.sleep(0)
+        counted.append(source._unfinished.total())
+
+    run(source, world, 3, look)
+    assert counted == [0, 0, 0]
 
 
 def test_where_a_sibling_ended_the_next_group_may_begin():

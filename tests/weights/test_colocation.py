@@ -48,7 +48,7 @@ def test_the_servers_give_their_memory_while_the_policy_learns(all_weights, tags
         await publish(1)
 
     asyncio.run(step())
-    assert engine.asked == ["publish", "retract", ("release", *tags), "learn", ("resume", *tags), "publish"]
+    assert engine.asked == ["publish", "drain", ("release", *tags), "learn", ("resume", *tags), "publish"]
 
 
 def test_a_cpu_has_no_memory_to_release():

@@ -18,8 +18,9 @@ Answer: TypeAlias = dict[str, JsonValue]
 KEEP_ALIVE_S = 3.0
 """Seconds an idle connection is kept. SGLang closes them after 5: one used just then looks like a dead server."""
 
-NOT_SERVING = (502, 503, 504)
-"""What a router answers for a worker that is gone, and a server that is starting or shutting down."""
+BUSY = (408, 429)
+"""What a router answers whose queue is full. Like all from 500 on (no memory left, a worker that is gone, starting up),
+it says nothing of the request."""
 
 
 class ServerError(AgentRLError):
@@ -27,11 +28,11 @@ class ServerError(AgentRLError):
 
 
 class UnreachableError(ServerError):
-    """No answer: the server died, hangs, or was never there. The same request may succeed elsewhere."""
+    """No answer, or one of trouble there: the server died, hangs, fails. The same may succeed later, or elsewhere."""
 
 
 class RefusedError(ServerError):
-    """The server answered that it will not, or that it failed."""
+    """The server answered that it will not."""
 
 
 class ServerClient:
@@ -90,10 +91,10 @@ class ServerClient:
                 content = await response.read()
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise UnreachableError(f"{self.url}{path}: {type(error).__name__} {error}".rstrip()) from error
-        if response.status in NOT_SERVING:
-            raise UnreachableError(f"{self.url}{path}: {response.status} {content[:500].decode(errors='replace')}")
         if response.status >= 400:
-            raise RefusedError(f"{self.url}{path}: {response.status} {content[:500].decode(errors='replace')}")
+            kind = UnreachableError if response.status >= 500 or response.status in BUSY else RefusedError
+            text = " ".join(content[:500].decode(errors="replace").split())
+            raise kind(f"{self.url}{path}: {response.status} {text}")
         answer = orjson.loads(content) if content and response.content_type == "application/json" else {}
         return answer if isinstance(answer, dict) else {}
 

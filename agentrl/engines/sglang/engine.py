@@ -9,15 +9,18 @@ from functools import partial
 from agentrl.engines.base import Completion, FinishReason, GenerateRequest, PauseMode, WeightStream
 from agentrl.engines.sglang.client import Answer, ServerClient, ServerError, UnreachableError
 from agentrl.engines.sglang.counting import Tally
-from agentrl.engines.sglang.flights import Flight, Flights
+from agentrl.engines.sglang.flights import ABORT_GRACE_S, Flight, Flights
 from agentrl.engines.sglang.health import Ward
 from agentrl.engines.sglang.placement import Placement
 from agentrl.engines.sglang.replica import Health, Replica
 from agentrl.engines.sglang.requests import NOTHING, Terms, read_completion
 from agentrl.engines.sglang.transfer import UpdateFailedError, WeightTransfer
 
-MOST_TRIES = 10
-"""How often a request is sent to servers that are well and yet do not answer it."""
+MOST_TRIES = 16
+"""How often a request is sent to servers that are well and yet fail to answer it, with ever longer rests between: some
+100 seconds in all, as a router looks after its workers once a minute."""
+
+LONGEST_REST_S = 10.0
 
 
 class SglangEngine:
@@ -47,6 +50,7 @@ class SglangEngine:
         self.replicas = replicas
         self.terms = terms
         self._transfer, self._router = transfer, router
+        self._answer_s = health_timeout_s
         self._placement = Placement(replicas)
         self._flights = Flights(replicas, router)
         self._ward = Ward(
@@ -57,6 +61,7 @@ class SglangEngine:
             health_timeout_s=health_timeout_s,
             start_timeout_s=start_timeout_s,
             max_restarts=max_restarts,
+            router=router,
         )
         self._tally = Tally()
         self._paused: PauseMode | None = None
@@ -107,12 +112,12 @@ class SglangEngine:
         if not stopped and mode == "drain":
             await self._flights.landed()
         elif not stopped:
-            await self._each(lambda replica: _stop(replica, mode))
+            await self._each(lambda replica: _stop(replica, mode, self._answer_s))
 
     async def resume(self) -> None:
         """Go on after `pause`."""
         if self._stopped:
-            await self._each(_continue)
+            await self._each(lambda replica: _continue(replica, self._answer_s))
         self._paused = None
         self._flights.wake()
 
@@ -135,7 +140,7 @@ class SglangEngine:
         self._closed = True
         await self._ward.close()
         if self._stopped:
-            await self._each(_continue)
+            await self._each(lambda replica: _continue(replica, ABORT_GRACE_S))
         await self._flights.close()
         await self._transfer.close()
         await asyncio.gather(*(replica.leave() for replica in self.replicas))
@@ -161,9 +166,11 @@ class SglangEngine:
             except UnreachableError as error:
                 num_tries += replica.health is not Health.OUT
                 if num_tries >= MOST_TRIES:
-                    raise
+                    raise UnreachableError(f"given up after {num_tries} tries: {error}") from error
                 answer = None
                 self._ward.suspect(replica, str(error))
+                if num_tries > 1:
+                    await self._flights.rest(flight, min(0.05 * 2**num_tries, LONGEST_REST_S))
             if answer is not None:
                 return self._counted(flight.request, answer, replica)
             if not flight.ended:
@@ -209,8 +216,8 @@ class SglangEngine:
         while True:
             await self._ward.ready()
             async with self._ward.weights:
-                if ready := self._ready:
-                    return await self._transfer.send(ready, weights, version, keep_cache=keep_cache)
+                if self._ready:
+                    return await self._transfer.send(self._able, weights, version, keep_cache=keep_cache)
 
     @property
     def _stopped(self) -> bool:
@@ -221,21 +228,30 @@ class SglangEngine:
     def _ready(self) -> list[Replica]:
         return [replica for replica in self.replicas if replica.health is Health.READY]
 
+    @property
+    def _able(self) -> list[Replica]:
+        return [replica for replica in self.replicas if replica.may_serve]
+
     async def _each(self, ask: Callable[[Replica], Awaitable[None]]) -> None:
-        """Ask every replica in service. One that does not answer is looked at; what it computes goes elsewhere."""
-        ready = self._ready
-        answers = await asyncio.gather(*(ask(replica) for replica in ready), return_exceptions=True)
-        for replica, answer in zip(ready, answers, strict=True):
-            if isinstance(answer, UnreachableError):
-                self._ward.suspect(replica, str(answer))
-            elif isinstance(answer, BaseException):
-                raise answer
+        """Ask every replica that may serve. One that does not answer goes out of service: it would be paused where the
+        others are not, or the other way round."""
+
+        async def one(replica: Replica) -> None:
+            try:
+                await ask(replica)
+            except UnreachableError as error:
+                if replica.may_serve:  # not yet found out by others
+                    self._ward.condemn([replica], str(error))
+
+        answers = await asyncio.gather(*map(one, self._able), return_exceptions=True)
+        for error in filter(None, answers):
+            raise error
 
 
-async def _stop(replica: Replica, mode: PauseMode) -> None:
-    await replica.client.post("/pause_generation", {"mode": mode})
-    await replica.client.get("/server_info")  # answered by the scheduler after it has stopped: the first answer is not
+async def _stop(replica: Replica, mode: PauseMode, timeout_s: float) -> None:
+    await replica.client.post("/pause_generation", {"mode": mode}, timeout_s)
+    await replica.client.get("/server_info", timeout_s)  # by the scheduler once it has stopped: the first answer is not
 
 
-async def _continue(replica: Replica) -> None:
-    await replica.client.post("/continue_generation", {})
+async def _continue(replica: Replica, timeout_s: float) -> None:
+    await replica.client.post("/continue_generation", {}, timeout_s)

@@ -39,6 +39,7 @@ class Features:
         max_total_tokens: tokens of KV it holds.
         weight_version: name of the weights it serves.
         tp_size, pp_size, dp_size: GPUs a layer is cut over, parts the layers are in, copies of the model.
+        dp_attention: the copies are of the attention alone, each on some of the `tp_size` GPUs.
         priority: it looks at the priority of requests.
         memory_saver: its memory can be released.
         routed_experts: it can say which experts a token was sent to.
@@ -58,6 +59,7 @@ class Features:
     tp_size: int = 1
     pp_size: int = 1
     dp_size: int = 1
+    dp_attention: bool = False
     priority: bool = False
     memory_saver: bool = False
     routed_experts: bool = False
@@ -102,6 +104,7 @@ def features_of(server: Answer, model: Answer) -> Features:
         tp_size=_said(server, "tp_size", int),
         pp_size=_said(server, "pp_size", int),
         dp_size=_said(server, "dp_size", int),
+        dp_attention=_said(server, "enable_dp_attention", bool),
         priority=_said(server, "enable_priority_scheduling", bool),
         memory_saver=_said(server, "enable_memory_saver", bool),
         routed_experts=_said(server, "enable_return_routed_experts", bool),

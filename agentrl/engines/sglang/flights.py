@@ -92,6 +92,14 @@ class Flights:
         if flight.post is not None:
             self._tasks.spawn(self._abort(flight, flight.post))
 
+    async def rest(self, flight: Flight, seconds: float) -> None:
+        """Wait so long, less where it ends meanwhile."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while not flight.ended:
+                    flight.wake.clear()
+                    await flight.wake.wait()
+
     async def send(
         self, flight: Flight, replica: Replica, body: Callable[[str], Mapping[str, object]]
     ) -> Answer | None:

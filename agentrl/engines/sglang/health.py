@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from functools import partial
 
-from agentrl.engines.sglang.client import ServerError
+from agentrl.engines.sglang.client import ServerClient, ServerError, UnreachableError
 from agentrl.engines.sglang.features import read_features
 from agentrl.engines.sglang.replica import Health, Replica
 from agentrl.engines.sglang.tasks import Tasks
 from agentrl.engines.sglang.transfer import WeightTransfer
 
 MOST_SECONDS_BETWEEN_LOOKS = 10.0
+ROUTER_LOOKS = 3
 
 
 class Ward:
@@ -27,6 +30,7 @@ class Ward:
         health_timeout_s: seconds without an answer after which a server counts as hung.
         start_timeout_s: seconds a server that is started again may take.
         max_restarts: of one replica; after that `failure` is set.
+        router: looked after too; one that gives no answer in `ROUTER_LOOKS` looks is a `failure`.
 
     Attributes:
         weights: held while weights are sent, so that no replica comes back between two versions.
@@ -43,6 +47,7 @@ class Ward:
         health_timeout_s: float = 30.0,
         start_timeout_s: float = 600.0,
         max_restarts: int = 3,
+        router: ServerClient | None = None,
     ) -> None:
         self.weights = asyncio.Lock()
         self.failure: Exception | None = None
@@ -50,6 +55,7 @@ class Ward:
         self._lost, self._changed = lost, changed
         self._health_timeout_s, self._start_timeout_s = health_timeout_s, start_timeout_s
         self._max_restarts = max_restarts
+        self._router = router
         self._between_looks_s = min(health_timeout_s / 3, MOST_SECONDS_BETWEEN_LOOKS)
         self._look_now = {replica: asyncio.Event() for replica in replicas}
         self._reasons: dict[Replica, str] = {}
@@ -60,7 +66,9 @@ class Ward:
     def begin(self) -> None:
         """Start looking."""
         for replica in self._replicas:
-            self._tasks.spawn(self._keep(replica))
+            self._tasks.spawn(self._failing(partial(self._keep, replica)))
+        if self._router is not None:
+            self._tasks.spawn(self._failing(partial(self._watch, self._router)))
 
     async def close(self) -> None:
         """Stop looking."""
@@ -98,13 +106,31 @@ class Ward:
 
     async def _keep(self, replica: Replica) -> None:
         """Looks now and then, and when told to; ends with `close` or when the replica cannot be brought back."""
+        while True:
+            await _wait(self._look_now[replica], self._between_looks_s)
+            self._look_now[replica].clear()
+            if not await self._well(replica):
+                await self._bring_back(replica)
+
+    async def _watch(self, router: ServerClient) -> None:
+        """A router that hangs holds requests for ever, while the servers behind it are well."""
+        failed = 0
+        while failed < ROUTER_LOOKS:
+            await asyncio.sleep(self._between_looks_s)
+            try:
+                await router.get("/health", self._health_timeout_s)
+                failed = 0
+            except UnreachableError as error:
+                failed, reason = failed + 1, error
+        for replica in self._replicas:
+            self._lost(replica)
+        raise ServerError(f"the router does not answer (rollout.sglang.router_url): {reason}")
+
+    async def _failing(self, work: Callable[[], Coroutine[object, object, None]]) -> None:
+        """Whoever waits for a replica, or for an answer, is told of an error, also of our own making."""
         try:
-            while True:
-                await _wait(self._look_now[replica], self._between_looks_s)
-                self._look_now[replica].clear()
-                if not await self._well(replica):
-                    await self._bring_back(replica)
-        except Exception as error:  # also of our own making: whoever waits for a replica must be told
+            await work()
+        except Exception as error:
             self.failure = error
             self._tell()
 
@@ -136,10 +162,12 @@ class Ward:
     async def _bring_back(self, replica: Replica) -> None:
         replica.health = Health.OUT
         self._lost(replica)
+        print(f"out of service: SGLang server {replica.name}: {self._reasons[replica]}")
         while True:
             await self._revive(replica)
             try:
                 async with self.weights:
+                    await replica.client.post("/continue_generation")  # it may have been out at the end of a pause
                     replica.features = await read_features(replica.client)
                     await self._transfer.refresh(replica)
                     replica.health = Health.READY
@@ -147,13 +175,14 @@ class Ward:
                 self._reasons[replica] = str(error)
                 await asyncio.sleep(self._between_looks_s)
             else:
+                print(f"in service again: SGLang server {replica.name}")
                 return self._tell()
 
     async def _revive(self, replica: Replica) -> None:
         """Start it again, or wait until it answers where somebody else does.
 
         Raises:
-            ServerError: it was started again too often.
+            ServerError: it was started again too often, or nobody did while no other replica serves.
         """
         if replica.process is None:
             await self._answer_awaited(replica)
@@ -170,9 +199,15 @@ class Ward:
             restarted = await self._restarted(replica, replica.process.restart)
 
     async def _answer_awaited(self, replica: Replica) -> None:
-        while True:
-            if await self._answers(replica):
-                return
+        last_served = time.monotonic()
+        while not await self._answers(replica):
+            if any(other.may_serve for other in self._replicas):
+                last_served = time.monotonic()
+            elif time.monotonic() - last_served > self._start_timeout_s:
+                raise ServerError(
+                    f"no SGLang server is in service for {self._start_timeout_s:g} s (rollout.sglang.start_timeout_s):"
+                    f" {self._reasons[replica]}"
+                )
             await asyncio.sleep(self._between_looks_s)
 
     async def _restarted(self, replica: Replica, restart: Callable[[float], Awaitable[None]]) -> bool:

@@ -33,6 +33,8 @@ from agentrl.models.merging import merged_weights
 
 AS_STARTED = ("0", "default")
 """Names of the weights that a server read itself."""
+SENT_AS_0 = "00"
+"""Of weights that are policy version 0 and were sent: who finds the server later must know that it read others."""
 
 
 async def load_sglang_engine(
@@ -53,15 +55,16 @@ async def load_sglang_engine(
     shapes = await asyncio.to_thread(checkpoint_shapes, folder, "model.path")
     replicas = await _open_replicas(model, rollout, max_sequence_length, run_dir / "sglang")
     try:
+        stale = False
         for replica in replicas:
-            await _check_replica(replica, model, max_sequence_length)
+            stale |= not await _is_as_started(replica, model, max_sequence_length)
         terms = _terms(_config(folder, model), replicas, rollout, max_sequence_length)
         transfer = choose_transfer(rollout.sglang, shapes, replicas[0].features, run_dir / "sglang")
         engine = _engine(replicas, transfer, terms, rollout)
     except BaseException:
         await asyncio.gather(*(replica.leave() for replica in replicas))
         raise
-    return await _with_adapter(engine, model)
+    return await _with_weights(engine, model, stale)
 
 
 def _engine(replicas: list[Replica], transfer: WeightTransfer, terms: Terms, rollout: RolloutConfig) -> SglangEngine:
@@ -106,19 +109,26 @@ def _first(error: BaseException) -> BaseException:
     return error.exceptions[0] if isinstance(error, BaseExceptionGroup) else error
 
 
-async def _check_replica(replica: Replica, model: ModelConfig, max_sequence_length: int) -> None:
+async def _is_as_started(replica: Replica, model: ModelConfig, max_sequence_length: int) -> bool:
+    """Whether a server, which must fit, has the weights it read itself: then their version is 0 from here on."""
     features, url = replica.features, replica.client.url
-    if features.weight_version in AS_STARTED and _name(features.model_path) != _name(_base(model)):
+    as_started = features.weight_version in AS_STARTED
+    if as_started and _name(features.model_path) != _name(_base(model)):
         raise ConfigError(f"{url} serves '{features.model_path}', and model.path is '{_base(model)}'")
     if (longest := features.max_input_tokens + RESERVED) < max_sequence_length:
         raise ConfigError(
             f"{url}: its context of {longest} tokens is shorter than data.max_prompt_length +"
             f" data.max_response_length, {max_sequence_length}"
         )
-    if features.weight_version not in AS_STARTED:
-        print(f"{url} holds weights of an earlier run, '{features.weight_version}': training replaces them")
-    if features.weight_version != "0":
-        await replica.client.post("/update_weight_version", {"new_version": "0", "abort_all_requests": False})
+    if not as_started:
+        print(f"{url} holds weights of an earlier run, '{features.weight_version}': sending those of '{model.path}'")
+    elif features.weight_version != "0":
+        await _name_weights(replica, "0")
+    return as_started
+
+
+async def _name_weights(replica: Replica, version: str) -> None:
+    await replica.client.post("/update_weight_version", {"new_version": version, "abort_all_requests": False})
 
 
 def _terms(
@@ -138,16 +148,27 @@ def _terms(
     )
 
 
-async def _with_adapter(engine: SglangEngine, model: ModelConfig) -> SglangEngine:
-    """Servers read the base: an adapter that was trained before is sent to them, merged into what it changes."""
-    if model.lora_adapter_path is None and find_adapter(model.path) is None:
-        return engine
+async def _with_weights(engine: SglangEngine, model: ModelConfig, stale: bool) -> SglangEngine:
+    """Servers read the base: an adapter that was trained before is sent to them, merged into what it changes. Those
+    that hold weights of an earlier run are sent the base first: a run may change, or send, a part alone."""
+    senders = [_base_weights] if stale else []
+    if model.lora_adapter_path is not None or find_adapter(model.path) is not None:
+        senders.append(_adapted_weights)
     try:
-        await engine.load_weights(await asyncio.to_thread(_adapted_weights, model), 0)
+        for weights in senders:
+            await engine.load_weights(await asyncio.to_thread(weights, model), 0)
+        if senders:
+            await asyncio.gather(*(_name_weights(replica, SENT_AS_0) for replica in engine.replicas))
     except BaseException:
         await engine.close()
         raise
     return engine
+
+
+def _base_weights(model: ModelConfig) -> WeightStream:
+    alone = model.model_copy(update={"path": _base(model), "lora_rank": 0, "lora_adapter_path": None})
+    base = load_model(alone, torch.device("cpu"), "auto")
+    return checkpoint_weights(base, base.named_parameters())
 
 
 def _adapted_weights(model: ModelConfig) -> WeightStream:

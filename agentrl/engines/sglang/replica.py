@@ -17,7 +17,7 @@ class Health(StrEnum):
     """Whether a replica is in service."""
 
     READY = "ready"
-    SUSPECT = "suspect"  # a request got no answer: nothing new is sent to it until it was looked at
+    SUSPECT = "suspect"  # a request got no answer: no other is sent to it until it was looked at
     OUT = "out"  # dead, hung, or its weights may be mixed: nothing is sent to it until it was restarted
     STARTING = "starting"
 
@@ -40,6 +40,11 @@ class Replica:
     health: Health = Health.READY
     num_running: int = 0
     num_restarts: int = 0
+
+    @property
+    def may_serve(self) -> bool:
+        """Whether it takes part in pauses and updates: a suspect may be found well a moment later."""
+        return self.health in (Health.READY, Health.SUSPECT)
 
     @property
     def name(self) -> str:

@@ -14,6 +14,7 @@ from agentrl.engines.sglang.transfer import WeightTransfer
 from agentrl.engines.sglang.transfer_disk import DiskTransfer
 from agentrl.engines.sglang.transfer_group import GroupTransfer
 from agentrl.engines.sglang.transfer_tensor import TensorTransfer
+from agentrl.errors import ConfigError
 
 MEGABYTE = 2**20
 
@@ -25,6 +26,9 @@ def choose_transfer(config: SglangConfig, shapes: Shapes, features: Features, fo
         shapes: of the weights in the model's checkpoint, `models.folder.checkpoint_shapes`.
         features: of any of the servers, which are alike.
         folder: for files, which the servers must see too.
+
+    Raises:
+        ConfigError: the servers take weights from files only.
     """
     dtype: torch.dtype | None = None if features.dtype == "auto" else getattr(torch, features.dtype)
     bucket_bytes = config.weight_bucket_mb * MEGABYTE
@@ -33,5 +37,12 @@ def choose_transfer(config: SglangConfig, shapes: Shapes, features: Features, fo
         "tensor": lambda: TensorTransfer(shapes, dtype, bucket_bytes),
         "group": lambda: GroupTransfer(shapes, dtype, bucket_bytes),
     }
-    automatic = "tensor" if features.device == "cpu" else "group"
+    # SGLang 0.5.21 hands weights to ranks by their number among `tp_size` alone
+    in_files = features.pp_size > 1 or (features.dp_size > 1 and not features.dp_attention)
+    if in_files and config.weight_transfer in ("tensor", "group"):
+        raise ConfigError(
+            f"rollout.sglang.weight_transfer={config.weight_transfer}: servers with pp_size {features.pp_size} and"
+            f" dp_size {features.dp_size} take new weights from files only: choose disk"
+        )
+    automatic = "disk" if in_files else "tensor" if features.device == "cpu" else "group"
     return makers[automatic if config.weight_transfer == "auto" else config.weight_transfer]()

@@ -8,10 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from agentrl.engines.base import WeightStream
 from agentrl.engines.sglang.buckets import Bucket, Shapes, buckets_of, checked
+from agentrl.engines.sglang.client import ServerError
 from agentrl.engines.sglang.replica import Replica
 from agentrl.engines.sglang.transfer import flush, time_for, to_each
 
@@ -34,10 +36,9 @@ class DiskTransfer:
         self, replicas: Sequence[Replica], weights: WeightStream, version: int, *, keep_cache: bool = False
     ) -> None:
         """See `WeightTransfer.send`."""
-        before, path = self._sent, await asyncio.to_thread(self._write, weights, version)
-        self._sent = path, version
-        if before and before[0] != path:
-            await asyncio.to_thread(shutil.rmtree, before[0])  # a replica that comes back reads the new one
+        path = await asyncio.to_thread(self._write, weights, version)
+        self._sent = path, version  # before others go: a replica that comes back reads this one
+        await asyncio.to_thread(self._remove_all_but, path)
         await to_each(replicas, version, lambda replica: _load(replica, path, version, keep_cache=keep_cache))
 
     async def refresh(self, replica: Replica) -> None:
@@ -52,14 +53,23 @@ class DiskTransfer:
             await asyncio.to_thread(shutil.rmtree, self._sent[0], ignore_errors=True)
             self._sent = None
 
+    def _remove_all_but(self, path: Path) -> None:
+        """Those of a run that was killed, too."""
+        for other in self._folder.glob("version-*"):
+            if other != path:
+                shutil.rmtree(other)
+
     def _write(self, weights: WeightStream, version: int) -> Path:
         path, aside = self._folder / f"version-{version}", self._folder / ".writing"
         shutil.rmtree(aside, ignore_errors=True)
-        aside.mkdir(parents=True)
         named = checked(weights, self._shapes, self._dtype)
         try:
+            aside.mkdir(parents=True)
             for number, bucket in enumerate(buckets_of(named, self._bucket_bytes), start=1):
                 save_file(_tensors(bucket), aside / f"model-{number:05}.safetensors", metadata={"format": "pt"})
+        except (OSError, SafetensorError) as error:
+            shutil.rmtree(aside, ignore_errors=True)
+            raise ServerError(f"rollout.sglang.weight_transfer=disk: cannot write to {aside}: {error}") from error
         except BaseException:
             shutil.rmtree(aside)
             raise

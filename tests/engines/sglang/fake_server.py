@@ -26,6 +26,7 @@ class FakeServer:
         accept_s: seconds until a request is known; what would abort it before is lost.
         hung: while set, nothing is answered, as by a process that was stopped.
         refuse: paths that answer `success: false`.
+        failing: path -> how many times more it answers 500.
         requests: bodies of `/generate`, in the order they came.
         headers: theirs.
     """
@@ -36,6 +37,7 @@ class FakeServer:
         self.accept_s = 0.0
         self.hung = False
         self.refuse: set[str] = set()
+        self.failing: dict[str, int] = {}
         self.requests: list[dict[str, object]] = []
         self.headers: list[dict[str, str]] = []
         self.calls: list[str] = []
@@ -84,6 +86,9 @@ class FakeServer:
         self.calls.append(request.path)
         while self.hung:  # noqa: ASYNC110  # set from outside, also in the middle of an answer
             await asyncio.sleep(0.005)
+        if self.failing.get(request.path):
+            self.failing[request.path] -= 1
+            return web.Response(status=500, text="out of memory")
         if request.path in self.refuse:
             return web.json_response({"success": False, "message": "refused"})
         return await handler(request)
@@ -171,6 +176,7 @@ class FakeServer:
             "tp_size": 1,
             "pp_size": 1,
             "dp_size": 1,
+            "enable_dp_attention": False,
             "enable_priority_scheduling": False,
             "enable_memory_saver": False,
             "enable_return_routed_experts": False,

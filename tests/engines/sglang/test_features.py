@@ -20,6 +20,7 @@ SERVER = {
     "tp_size": 2,
     "pp_size": 1,
     "dp_size": 1,
+    "enable_dp_attention": False,
     "enable_priority_scheduling": True,
     "enable_memory_saver": True,
     "enable_return_routed_experts": False,

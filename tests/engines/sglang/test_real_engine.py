@@ -43,10 +43,10 @@ def ask(token_ids, session: str = "", deadline_s: float | None = None, **samplin
     return GenerateRequest(token_ids, SamplingParams(**{"max_new_tokens": 12, **sampling}), session, deadline_s)
 
 
-def reference_logprobs(context, token_ids, temperature: float) -> list[float]:
-    """Of transformers, under softmax(logits / temperature)."""
+def reference_logprobs(context, token_ids, temperature: float, model=None) -> list[float]:
+    """Of transformers, under softmax(logits / temperature); of the model as it was started unless another is given."""
     with torch.no_grad():
-        logits = tiny_model("qwen3")(torch.tensor([[*context, *token_ids]])).logits[0]
+        logits = (model or tiny_model("qwen3"))(torch.tensor([[*context, *token_ids]])).logits[0]
     logprobs = (logits[len(context) - 1 : -1].double() / temperature).log_softmax(-1)
     return logprobs.gather(1, torch.tensor(token_ids)[:, None])[:, 0].tolist()
 
@@ -159,6 +159,24 @@ def test_stop_strings_keep_their_match(sglang_server, sglang_model, tmp_path):
     assert list(stopped.token_ids) == list(free.token_ids)[: list(free.token_ids).index(int(word[1:])) + 1]
 
 
+def test_a_server_that_holds_weights_of_an_earlier_run_gets_those_of_the_model(sglang_server, sglang_model, tmp_path):
+    from test_real_transfer import policy
+
+    async def run():
+        async with opened(sglang_model, tmp_path, urls=[sglang_server.url]) as engine:
+            await engine.load_weights(iter(policy(9).named_parameters()), 3)
+        completions = []
+        for _ in range(2):
+            async with opened(sglang_model, tmp_path, urls=[sglang_server.url]) as engine:
+                completions.append(await engine.generate(ask([5, 6, 7])))
+        return completions
+
+    for completion in asyncio.run(run()):
+        expected = reference_logprobs([5, 6, 7], list(completion.token_ids), 1.0)
+        assert list(completion.logprobs) == pytest.approx(expected, rel=0, abs=1e-5)
+        assert [span.version for span in completion.policy_versions] == [0]
+
+
 def test_a_server_with_another_model_is_refused(sglang_server, sglang_model, tmp_path):
     other = tmp_path / "other"
     tiny_model("qwen3").save_pretrained(other)
@@ -169,6 +187,8 @@ def test_a_server_with_another_model_is_refused(sglang_server, sglang_model, tmp
 def test_a_server_that_is_killed_and_one_that_hangs_lose_no_session(sglang_model, tmp_path):
     """Each of 30 conversations goes on for three turns while the server's processes are killed, then stopped."""
     from sglang_server import require_sglang
+    from test_real_transfer import policy
+    from test_server import group_of
 
     require_sglang()
 
@@ -181,22 +201,27 @@ def test_a_server_that_is_killed_and_one_that_hangs_lose_no_session(sglang_model
         return turns
 
     async def run():
-        async with opened(sglang_model, tmp_path, timeout_s=400, health_timeout_s=8) as engine:
-            await engine.load_weights(iter(tiny_model("qwen3").named_parameters()), 6)
-            talks = []
+        sglang = {"health_timeout_s": 8, "weight_transfer": "group"}
+        async with opened(sglang_model, tmp_path, timeout_s=400, **sglang) as engine:
+            await engine.load_weights(iter(model.named_parameters()), 6)
+            talks, pids = [], []
             for number in (signal.SIGKILL, signal.SIGSTOP):
                 work = [asyncio.create_task(converse(engine, i)) for i in range(30)]
                 await asyncio.sleep(0.3)
-                os.killpg(engine.replicas[0].process.pid, number)
+                pids.append(engine.replicas[0].process.pid)
+                assert len(group_of(pids[-1])) >= 4  # the watcher, the server, its scheduler and detokenizer
+                os.killpg(pids[-1], number)
                 talks += await asyncio.gather(*work)
-            return talks, engine.metrics()
+            return talks, engine.metrics(), [*pids, engine.replicas[0].process.pid]
 
-    talks, metrics = asyncio.run(run())
+    model = policy(6)
+    talks, metrics, pids = asyncio.run(run())
+    assert [group_of(pid) for pid in pids] == [[], [], []]
     completions = [completion for turns in talks for _, completion in turns]
     assert metrics["num_restarts"] == 2
     assert metrics["num_retried"] > 0
     assert metrics["sampled_tokens"] == sum(len(completion.token_ids) for completion in completions)
     assert {span.version for completion in completions for span in completion.policy_versions} == {6}
     for context, completion in [turns[-1] for turns in talks[::7]]:
-        expected = reference_logprobs(context, list(completion.token_ids), 1.0)
+        expected = reference_logprobs(context, list(completion.token_ids), 1.0, model)
         assert list(completion.logprobs) == pytest.approx(expected, rel=0, abs=1e-5)

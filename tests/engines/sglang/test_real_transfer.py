@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from engine_models import tiny_model
-from sglang_server import START_S, new_server, save_tiny_model
+from transformers import PreTrainedModel
 
 from agentrl.backends.torch.freezing import changing_weights
 from agentrl.engines.base import Completion, GenerateRequest, SamplingParams
@@ -48,9 +48,9 @@ def group(shapes, folder):
 EVERY_WAY = pytest.mark.parametrize("way", [disk, tensor, group])
 
 
-def policy(seed: int, family: str = "qwen3"):
+def policy(seed: int, model: PreTrainedModel | None = None) -> PreTrainedModel:
     """The model that is served, some updates later."""
-    model = tiny_model(family)
+    model = model or tiny_model("qwen3")
     torch.manual_seed(seed)
     with torch.no_grad():
         for value in model.parameters():
@@ -185,24 +185,6 @@ def test_wrong_weights_leave_the_server_as_it_was(way, sglang_server, tmp_path):
     with_transfer(sglang_server, tmp_path, way, check)
 
 
-def test_a_server_that_was_started_again_is_refreshed(sglang_server, tmp_path):
-    async def run():
-        model = policy(7)
-        async with replica_at(sglang_server.url) as replica:
-            transfer = group(checkpoint_shapes(Path(replica.features.model_path), "model.path"), tmp_path)
-            await transfer.send([replica], weights_of(model), 7)
-            await sglang_server.restart(START_S)
-            assert sglang_server.url == replica.client.url
-            assert difference(await sample(replica.client), model) > 0.1
-            await transfer.refresh(replica)
-            answer = await sample(replica.client)
-            assert difference(answer, model) <= 1e-5
-            assert versions(answer) == ["7"]
-            await transfer.close()
-
-    asyncio.run(run())
-
-
 def test_a_new_conversation_does_not_start_from_kv_of_older_weights(sglang_server, tmp_path):
     """Under in_place the server keeps that KV for those who have it; another one with the same beginning has not."""
 
@@ -232,24 +214,3 @@ def request(session: str) -> GenerateRequest:
 def off(completion: Completion, model) -> float:
     entries = [[logprob] for logprob in completion.logprobs]
     return difference({"output_ids": completion.token_ids, "meta_info": {"output_token_logprobs": entries}}, model)
-
-
-@pytest.mark.parametrize("family", ["qwen3_moe"])
-def test_experts_reach_a_server_under_the_names_of_its_checkpoint(family, tmp_path):
-    server = new_server(save_tiny_model(tmp_path / family, family), tmp_path / "server.log")
-
-    async def run():
-        server.start()
-        await server.ready(START_S)
-        try:
-            async with replica_at(server.url) as replica:
-                shapes = checkpoint_shapes(tmp_path / family, "model.path")
-                for version, way in enumerate([disk, tensor, group], start=1):
-                    transfer, model = way(shapes, tmp_path / "weights"), policy(version, family)
-                    await transfer.send([replica], weights_of(model), version)
-                    assert difference(await sample(replica.client), model) <= 1e-5
-                    await transfer.close()
-        finally:
-            await server.stop()
-
-    asyncio.run(run())

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import random
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from sglang_server import START_S, VOCABULARY, new_server, save_tiny_model
+from test_real_transfer import difference, disk, group, policy, replica_at, sample, tensor, weights_of
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
@@ -21,6 +23,7 @@ from agentrl.config.model import ModelConfig
 from agentrl.engines.base import GenerateRequest, SamplingParams
 from agentrl.engines.sglang.client import ServerClient
 from agentrl.engines.sglang.requests import Terms, read_completion
+from agentrl.models.folder import checkpoint_shapes
 from agentrl.samples import Sample
 from agentrl.task import Task
 from agentrl.trajectory import Author, Group, Rollout, Segment, Stop, Trajectory
@@ -63,18 +66,20 @@ async def converse(client: ServerClient, number: int) -> Trajectory:
     return trajectory
 
 
-async def roll_out(model: Path, log: Path, dtype: str) -> list[Sample]:
+@asynccontextmanager
+async def server_of(model: Path, log: Path, dtype: str):
     server = new_server(model, log, routed_experts=True, dtype=dtype)
     server.start()
     try:
         await server.ready(START_S)
-        client = ServerClient(server.url)
-        try:
-            said = await asyncio.gather(*(converse(client, number) for number in range(NUM_CONVERSATIONS)))
-        finally:
-            await client.close()
+        async with replica_at(server.url) as replica:
+            yield replica
     finally:
         await server.stop()
+
+
+async def roll_out(client: ServerClient) -> list[Sample]:
+    said = await asyncio.gather(*(converse(client, number) for number in range(NUM_CONVERSATIONS)))
     groups = [Group(Task([], uid=f"{number}"), [Rollout([one], Stop.FINISHED)]) for number, one in enumerate(said)]
     return samples_of(groups)
 
@@ -125,7 +130,11 @@ def share_alike(model: Path, samples: list[Sample]) -> float:
 
 
 def test_replay_closes_the_gap_of_a_bfloat16_engine(mixture, tmp_path):
-    samples = asyncio.run(roll_out(mixture, tmp_path / "server.log", "bfloat16"))
+    async def run():
+        async with server_of(mixture, tmp_path / "server.log", "bfloat16") as replica:
+            return await roll_out(replica.client)
+
+    samples = asyncio.run(run())
     alike = share_alike(mixture, samples)
     without, with_replay = (asyncio.run(gap(mixture, samples, replay=replay)) for replay in (False, True))
     print(f"expert sets alike {alike:.4f}; mean |difference|, k3: {without} without, {with_replay} with replay")
@@ -136,7 +145,20 @@ def test_replay_closes_the_gap_of_a_bfloat16_engine(mixture, tmp_path):
     assert asyncio.run(gap(mixture, unknown, replay=True)) == without
 
 
-def test_a_float32_engine_asks_the_experts_that_transformers_asks(mixture, tmp_path):
-    samples = asyncio.run(roll_out(mixture, tmp_path / "server.log", "float32"))
+def test_a_float32_engine_asks_the_experts_that_transformers_asks_and_takes_new_ones(mixture, tmp_path):
+    """Experts reach the server under the names of its checkpoint, whatever way they take."""
+
+    async def run():
+        async with server_of(mixture, tmp_path / "server.log", "float32") as replica:
+            samples = await roll_out(replica.client)
+            shapes, served = checkpoint_shapes(mixture, "model.path"), AutoModelForCausalLM.from_pretrained(mixture)
+            for version, way in enumerate([disk, tensor, group], start=1):
+                transfer, model = way(shapes, tmp_path / "weights"), policy(version, served)
+                await transfer.send([replica], weights_of(model), version)
+                assert difference(await sample(replica.client), model) <= 1e-4
+                await transfer.close()
+            return samples
+
+    samples = asyncio.run(run())
     assert share_alike(mixture, samples) == 1.0
     assert asyncio.run(gap(mixture, samples, replay=True))[0] < 1e-4

@@ -19,7 +19,7 @@ import pytest
 from sglang_server import START_S, new_server
 
 from agentrl.engines.sglang import server as server_module
-from agentrl.engines.sglang.client import ServerClient, ServerError
+from agentrl.engines.sglang.client import ServerError
 from agentrl.engines.sglang.server import LocalServer
 from agentrl.errors import ConfigError
 
@@ -179,33 +179,6 @@ time.sleep(1000)
         wait_until_gone(first)
         trainer.kill()
         wait_until_gone(second)
-
-
-@pytest.mark.slow
-@pytest.mark.sglang
-def test_the_real_server_lives_hangs_is_restarted_and_leaves_nothing_behind(sglang_model, tmp_path):
-    server = new_server(sglang_model, tmp_path / "server.log")
-    body = {"input_ids": [5, 6], "sampling_params": {"max_new_tokens": 3}, "priority": 1}
-
-    async def life() -> None:
-        server.start()
-        await server.ready(START_S)
-        first = server.pid
-        assert len(group_of(first)) >= 4  # the watcher, the server, its scheduler and detokenizer
-        client = ServerClient(server.url)
-        meta = (await client.generate(body))["meta_info"]
-        assert meta["weight_versions"] == [{"version": "0", "start": 0, "end": 3}]
-        os.killpg(first, signal.SIGSTOP)
-        assert server.alive
-        await server.restart(START_S)
-        assert group_of(first) == []
-        assert (await client.generate(body))["meta_info"]["completion_tokens"] == 3
-        second = server.pid
-        await server.stop()
-        assert group_of(second) == []
-        await client.close()
-
-    asyncio.run(life())
 
 
 @pytest.mark.slow

@@ -8,11 +8,11 @@ import time
 
 import pytest
 from engine_contract import CONTRACT, Subject, check_contract
-from sglang_subjects import WEIGHTS, ask, fake_engine, open_fake_engine
+from sglang_subjects import WEIGHTS, ask, fake_engine, fake_servers, open_fake_engine
 
 from agentrl.engines.base import FinishReason
 from agentrl.engines.sglang import flights
-from agentrl.engines.sglang.client import RefusedError, ServerError
+from agentrl.engines.sglang.client import RefusedError, ServerClient, ServerError, UnreachableError
 from agentrl.engines.sglang.replica import Health
 from agentrl.engines.sglang.transfer import UpdateFailedError
 from agentrl.trajectory import VersionSpan
@@ -243,6 +243,83 @@ def test_the_only_replica_that_dies_in_an_update_comes_back_with_it():
 
     completion, num_restarts = asyncio.run(run())
     assert (completion.policy_versions[0].version, num_restarts) == (5, 1)
+
+
+def test_a_suspect_takes_part_in_updates():
+    """One that is found well a moment later would serve the old weights, or stay paused for ever."""
+
+    async def run():
+        async with open_fake_engine(2, health_timeout_s=30) as engine:
+            suspect, server = engine.replicas[1], engine.servers[1]
+            suspect.health = Health.SUSPECT
+            await engine.load_weights(iter(WEIGHTS), 7)
+            updated = server.version, server.calls.count("/pause_generation")
+            suspect.health = Health.READY
+            await engine.pause("retract")
+            suspect.health = Health.SUSPECT
+            await engine.resume()
+            return updated, server.paused
+
+    assert asyncio.run(run()) == (("7", 1), False)
+
+
+def test_a_server_that_does_not_hear_of_a_pause_goes_out_of_service():
+    async def run():
+        async with open_fake_engine(2, processes=True, health_timeout_s=0.6) as engine:
+            engine.servers[1].failing["/pause_generation"] = 1
+            await engine.load_weights(iter(WEIGHTS), 5)
+            out = engine.replicas[1].health
+            while engine.replicas[1].health is not Health.READY:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            return out, engine.servers[1].version, engine.replicas[1].num_restarts
+
+    out, version, num_restarts = asyncio.run(run())
+    assert out is not Health.READY
+    assert (version, num_restarts) == ("5", 1)
+
+
+def test_trouble_of_a_server_is_no_refusal(monkeypatch):
+    monkeypatch.setattr("agentrl.engines.sglang.engine.LONGEST_REST_S", 0.01)
+
+    async def run():
+        async with open_fake_engine() as engine:
+            engine.servers[0].failing["/generate"] = 5
+            completion, metrics = await engine.generate(ask()), engine.metrics()
+            engine.servers[0].failing["/generate"] = 100
+            with pytest.raises(UnreachableError, match=r"after 16 tries: .*/generate: 500 out of memory"):
+                await engine.generate(ask())
+            return completion, metrics
+
+    completion, metrics = asyncio.run(run())
+    assert len(completion.token_ids) == metrics["sampled_tokens"] == 8
+    assert metrics["num_retried"] == 5
+
+
+def test_a_request_that_rests_between_tries_keeps_its_deadline():
+    async def run():
+        async with open_fake_engine() as engine:
+            engine.servers[0].failing["/generate"] = 100
+            began = time.monotonic()
+            completion = await engine.generate(ask(deadline_s=0.5))
+            return completion.finish_reason, time.monotonic() - began
+
+    reason, seconds = asyncio.run(run())
+    assert reason is FinishReason.ABORT
+    assert seconds < 1.5
+
+
+def test_a_router_that_hangs_ends_the_run():
+    async def run():
+        (router,) = await fake_servers(1)
+        async with open_fake_engine(router=ServerClient(router.url)) as engine:
+            work = asyncio.create_task(engine.generate(ask(**LONG)))
+            await asyncio.sleep(0.02)
+            router.hung = True
+            with pytest.raises(ServerError, match=f"router_url.*{router.url}"):
+                await work
+            await router.die()
+
+    asyncio.run(run())
 
 
 def test_an_update_that_nobody_took_is_an_error():

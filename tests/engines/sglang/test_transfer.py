@@ -12,13 +12,14 @@ import torch
 from safetensors.torch import load_file
 
 from agentrl.config.rollout import SglangConfig
-from agentrl.engines.sglang.client import RefusedError
+from agentrl.engines.sglang.client import RefusedError, ServerError
 from agentrl.engines.sglang.replica import Replica
 from agentrl.engines.sglang.transfer import UpdateFailedError
 from agentrl.engines.sglang.transfer_choice import choose_transfer
 from agentrl.engines.sglang.transfer_disk import DiskTransfer
 from agentrl.engines.sglang.transfer_group import GroupTransfer
 from agentrl.engines.sglang.transfer_tensor import TensorTransfer
+from agentrl.errors import ConfigError
 
 SHAPES = {"layers.0.a.weight": (2, 3), "layers.1.a.weight": (2, 3)}
 
@@ -157,6 +158,22 @@ def test_files_are_written_aside_and_the_older_ones_go(tmp_path):
     asyncio.run(run())
 
 
+def test_files_of_a_run_that_was_killed_go_with_the_first_new_ones(tmp_path):
+    (tmp_path / "version-57").mkdir()
+    transfer = DiskTransfer(SHAPES, torch.float32, 1 << 20, tmp_path)
+    asyncio.run(transfer.send([replica(Server())], weights(), 1))
+    assert [path.name for path in tmp_path.iterdir()] == ["version-1"]
+
+
+def test_weights_that_cannot_be_written_reach_no_server_and_say_so(tmp_path):
+    (tmp_path / "file").touch()
+    server = Server()
+    transfer = DiskTransfer(SHAPES, torch.float32, 1 << 20, tmp_path / "file")
+    with pytest.raises(ServerError, match=r"weight_transfer=disk: cannot write to .*writing"):
+        asyncio.run(transfer.send([replica(server)], weights(), 1))
+    assert server.asked == []
+
+
 def test_a_server_that_refuses_a_group_is_named_at_once():
     async def run():
         transfer, bad = GroupTransfer(SHAPES, None, 10), replica(Server(refused="init_weights"))
@@ -180,5 +197,16 @@ def test_a_server_that_refuses_a_group_is_named_at_once():
     ],
 )
 def test_the_configuration_chooses(named, device, kind, tmp_path):
-    features = SimpleNamespace(device=device, dtype="auto", tp_size=1)
+    features = SimpleNamespace(device=device, dtype="auto", tp_size=1, pp_size=1, dp_size=1)
     assert type(choose_transfer(SglangConfig(weight_transfer=named), SHAPES, features, tmp_path)) is kind
+
+
+@pytest.mark.parametrize(("pp_size", "dp_size"), [(2, 1), (1, 2)])
+def test_servers_whose_ranks_are_not_told_apart_take_files(pp_size, dp_size, tmp_path):
+    features = SimpleNamespace(
+        device="cuda", dtype="auto", tp_size=1, pp_size=pp_size, dp_size=dp_size, dp_attention=False
+    )
+    assert type(choose_transfer(SglangConfig(), SHAPES, features, tmp_path)) is DiskTransfer
+    for named in ("tensor", "group"):
+        with pytest.raises(ConfigError, match=f"weight_transfer={named}.*choose disk"):
+            choose_transfer(SglangConfig(weight_transfer=named), SHAPES, features, tmp_path)

@@ -97,6 +97,34 @@ def test_a_condemned_server_is_started_again_though_it_answers():
     assert asyncio.run(run()) == 1
 
 
+def test_a_server_of_others_that_missed_the_end_of_a_pause_goes_on():
+    async def run():
+        async with ward_of(processes=False) as (_, servers, replicas, lost, _):
+            servers[0].hung = servers[0].paused = True
+            await until(lambda: lost)
+            servers[0].hung = False
+            await until(lambda: replicas[0].health is Health.READY)
+            return servers[0].paused
+
+    assert asyncio.run(run()) is False
+
+
+def test_a_run_waits_not_for_ever_for_servers_of_others():
+    async def run():
+        async with ward_of(2, processes=False, start_timeout_s=0.3) as (ward, servers, _, lost, _):
+            await servers[0].die()
+            await until(lambda: lost)
+            await asyncio.sleep(0.5)
+            failure = ward.failure  # the other one serves
+            await servers[1].die()
+            await until(lambda: len(lost) == 2)
+            with pytest.raises(ServerError, match=r"no SGLang server is in service for 0.3 s .*start_timeout_s"):
+                await ward.ready()
+            return failure
+
+    assert asyncio.run(run()) is None
+
+
 def test_nothing_is_looked_at_while_weights_are_sent():
     async def run():
         async with ward_of() as (ward, servers, _, lost, _):
