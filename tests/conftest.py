@@ -11,9 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 from sglang_server import _session_server, sglang_model, sglang_server  # noqa: F401  (fixtures)
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background, and all it starts, would ignore it
+
+settings.register_profile("agentrl", deadline=None, derandomize=True)  # the same cases on every, also a busy, machine
+settings.load_profile("agentrl")
 
 CALCULATOR = Path(__file__).parents[1] / "examples/calculator"
 PEERS = Path(__file__).parents[1] / "benchmarks/peers"

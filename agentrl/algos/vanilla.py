@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from agentrl.algos.divergence import MAX_LOG_RATIO
 from agentrl.algos.losses import LossBatch, TokenLoss
-
-MAX_LOG_RATIO = 20.0  # exp stays finite in float32; as in verl
 
 
 def vanilla(

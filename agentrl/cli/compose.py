@@ -62,12 +62,16 @@ def configs_dir() -> Path:
 
 def _parsed(override: str) -> Override:
     parser = OverridesParser.create()
+    key, _, value = override.partition("=")
+    quoted = f'{key}="{value}"'
     try:
-        return parser.parse_override(override)
+        parsed = parser.parse_override(override)
     except HydraException as error:
         reason = str(error).partition("\n")[0]
-        key, _, value = override.partition("=")
-        quoted = f'{key}="{value}"'
+    else:
+        if parsed.is_sweep_override():
+            raise ConfigError(f"'{override}' is several values: a list is '{key}=[{value}]', a text '{quoted}'")
+        return parsed
     try:
         parser.parse_override(quoted)
         hint = f": if it is meant as text, quote it twice, '{quoted}'"

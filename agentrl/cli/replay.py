@@ -103,7 +103,7 @@ def nested_overrides(overrides: Sequence[str]) -> dict[str, object]:
 
 def _key(override: Override) -> str:
     key, known = override.key_or_group, [name for name, _ in config_fields()]
-    if override.is_sweep_override() or override.is_delete():
+    if override.is_delete():
         raise ConfigError(f"'{override.input_line}': give '{key}' one value")
     if not any(f"{key}.".startswith(f"{name}.") or name.startswith(f"{key}.") for name in known):
         raise ConfigError(f"unknown key '{key}': {suggestion(key, known)}")

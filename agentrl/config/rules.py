@@ -112,6 +112,8 @@ def _ignored_by_engine(rollout: RolloutConfig) -> Iterator[str]:
         started = ("num_replicas", "server_args", "env", "max_restarts")
         yield from _unused("rollout", rollout, _OF_STARTED_SERVERS, need)
         yield from _unused("rollout.sglang", sglang, started, need)
+        if sglang.router_url and rollout.routed_experts:
+            yield "'rollout.sglang.router_url': sglang-router does not pass 'rollout.routed_experts' on: leave one out"
     else:
         yield from _unused("rollout.sglang", sglang, ("router_url",), "'rollout.sglang.urls', the servers behind it")
 

@@ -98,13 +98,13 @@ class Scheduler:
         self.conversations.forget_all([conversation_of(job) for job in self.running])
 
     def _admit(self) -> None:
-        """Start what there is room for, first come, first served.
+        """Start what there is room for, higher priorities first, then first come, first served.
 
         Once there is no room for one, only sessions that hold a reservation already are let past it: they would
         otherwise wait behind a newcomer that waits for their release.
         """
         blocked = False
-        for job in list(self.waiting):
+        for job in sorted(self.waiting, key=lambda job: -job.request.priority):
             if len(self.running) >= self._limits.max_num_seqs:
                 return
             if blocked and not self.conversations.has_room(job.request.session):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from agentrl.engines.base import SamplingParams
@@ -45,17 +46,20 @@ async def collect(
     Raises:
         AllFailedError: every rollout ended with an error; its text is the first one's.
     """
-    attempts = [attempt for task in tasks for attempt in attempts_at(task, runner, n=n, sampling=sampling, seed=seed)]
-    rollouts = await side_by_side(attempts, slots)
+    attempts = [attempts_at(task, 0, runner=runner, n=n, sampling=sampling, seed=seed) for task in tasks]
+    rollouts = await side_by_side([*chain.from_iterable(attempts)], slots)
     groups = [Group(task, rollouts[place * n : (place + 1) * n]) for place, task in enumerate(tasks)]
     refuse_all_failed(groups)
     return groups
 
 
-def attempts_at(task: Task, runner: RolloutRunner, *, n: int, sampling: SamplingParams, seed: int) -> list[Attempt]:
+def attempts_at(
+    task: Task, priority: int, *, runner: RolloutRunner, n: int, sampling: SamplingParams, seed: int
+) -> list[Attempt]:
     """`n` rollouts of a task, to be begun. Rollout i has the seed derive_seed(seed, task.uid, i), whatever runs beside
     it."""
-    return [partial(runner.run, task, sampling, seed=derive_seed(seed, task.uid, number)) for number in range(n)]
+    seeds = [derive_seed(seed, task.uid, number) for number in range(n)]
+    return [partial(runner.run, task, sampling, seed=each, priority=priority) for each in seeds]
 
 
 async def side_by_side(attempts: Sequence[Attempt], slots: asyncio.Semaphore) -> list[Rollout]:

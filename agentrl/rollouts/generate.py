@@ -21,16 +21,18 @@ class RolloutGenerate:
     Args:
         seed: the rollout's; turn t of trajectory k samples with derive_seed(seed, k, t).
         deadline: on the running loop's clock; None waits for ever.
+        priority: higher ones are sampled first, where the engine has more to do than it can at a time.
 
     Attributes:
         recording: what was sampled.
         cut_by_deadline: whether the deadline ended a turn.
     """
 
-    def __init__(self, engine: Engine, *, seed: int, deadline: float | None = None) -> None:
+    def __init__(self, engine: Engine, *, seed: int, deadline: float | None = None, priority: int = 0) -> None:
         self.recording = Recording()
         self.cut_by_deadline = False
         self.deadline = deadline
+        self._priority = priority
         self._engine = engine
         self._seed = seed
         self._serial = next(_SERIAL)
@@ -42,10 +44,7 @@ class RolloutGenerate:
         self._num_turns[trajectory] += 1
         num_context = len(token_ids)  # the caller's list may grow later
         seeded = replace(sampling, seed=derive_seed(self._seed, trajectory, turn))
-        # older rollouts first: what a step waits for, and its KV is there already
-        request = GenerateRequest(
-            token_ids, seeded, self._session(trajectory), self._remaining_s(), priority=-self._serial
-        )
+        request = GenerateRequest(token_ids, seeded, self._session(trajectory), self._remaining_s(), self._priority)
         completion = await self._engine.generate(request)
         self.cut_by_deadline |= completion.finish_reason is FinishReason.ABORT and self._remaining_s() == 0
         self.recording.add(token_ids, num_context, completion, sampling)

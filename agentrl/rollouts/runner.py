@@ -80,19 +80,21 @@ class RolloutRunner:
         sampling: SamplingParams,
         *,
         seed: int,
+        priority: int = 0,
         beginning: Beginning | None = None,
         toolbox: Toolbox | None = None,
     ) -> Rollout:
         """One attempt at `task`; turn t of trajectory k samples with derive_seed(seed, k, t).
 
         Args:
+            priority: higher ones are sampled first.
             beginning: goes on from there, with t counted from 0 again.
             toolbox: in place of the run's.
         """
         start = time.perf_counter()
         loop = self._loops.build(task.agent_name, task.tool_options.tool_format)
         loop.beginning = beginning
-        generate = RolloutGenerate(self._engine, seed=seed, deadline=self._deadline())
+        generate = RolloutGenerate(self._engine, seed=seed, deadline=self._deadline(), priority=priority)
         try:
             tools = (toolbox or self._toolbox).session(task)
             rollout, tool_rewards = await self._attempt(task, loop, generate, tools, self._completed(sampling))

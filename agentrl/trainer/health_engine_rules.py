@@ -7,6 +7,7 @@
 | probe     | right after publishing, engine and backend 0.05 nats apart on average: more than bfloat16 gives       |
 | requeued  | over 5 steps, groups begun again for their age, beyond those over_sampling plans, above 10 % of those |
 |           | trained on: a tenth of the engine's work comes to nothing                                             |
+| replay    | under rollout.routed_experts the experts of 10 % of the tokens, or more, are not known                |
 | restarts  | a server died or hung in this step                                                                    |
 | cache     | half of what later turns begin with is computed anew, over 5 steps with 10,000 such tokens or more    |
 """
@@ -19,7 +20,7 @@ from statistics import fmean
 from agentrl.trainer.health_history import NUM_RECENT, History, values
 
 MAX_MISMATCH, MAX_PROBE, MAX_REQUEUED = 0.01, 0.05, 0.1
-MIN_CACHED, MIN_LATER_TOKENS = 0.5, 10_000
+MIN_REPLAYED, MIN_CACHED, MIN_LATER_TOKENS = 0.9, 0.5, 10_000
 
 
 def mismatch(history: History) -> str | None:
@@ -54,6 +55,16 @@ def requeued(history: History) -> str | None:
     )
 
 
+def replay(history: History) -> str | None:
+    """Experts that were asked for are lost on the way."""
+    if (share := history.now.get("actor/replayed_share", 1.0)) > MIN_REPLAYED:
+        return None
+    return (
+        f"only {share:.0%} of the tokens are trained with the experts that sampled them: agent loops must hand them on"
+        " (trajectory.keep_routed_experts), and saved rollouts must hold them"
+    )
+
+
 def restarts(history: History) -> str | None:
     """Servers that do not last."""
     if not (count := history.now.get("engine/num_restarts", 0.0)):
@@ -80,6 +91,6 @@ def _mean(history: History, name: str) -> float | None:
 
 
 ENGINE_RULES: Mapping[str, Callable[[History], str | None]] = {
-    rule.__name__: rule for rule in (mismatch, probe, requeued, restarts, cache)
+    rule.__name__: rule for rule in (mismatch, probe, requeued, replay, restarts, cache)
 }
 """Name -> what it has to say, or None."""

@@ -64,7 +64,7 @@ class RolloutParts:
     val_tasks: TaskTable | None
     slots: asyncio.Semaphore
 
-    def attempts_train(self) -> Callable[[Task], list[Attempt]]:
+    def attempts_train(self) -> Callable[[Task, int], list[Attempt]]:
         """Rollouts of a task as training samples them, to be begun."""
         config = self.config
         sampling, seed = sampling_of(config.rollout, "train"), derive_seed(config.trainer.seed, "train")

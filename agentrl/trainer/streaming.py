@@ -24,7 +24,7 @@ class StreamingSource:
     Args:
         flights: which task begins when, which is cut off, which make up a step.
         task_of: the task of a draw.
-        attempts: the rollouts of a task, to be begun.
+        attempts: the rollouts of a task, to be begun with a priority: the oldest first, since a step takes those.
         slots: one is held by each rollout under way.
         max_concurrent: how many slots there are. A group begins when one is free: waiting for it, it would grow old.
         max_staleness: the bound that `flights` keeps.
@@ -34,7 +34,7 @@ class StreamingSource:
         self,
         flights: Flights,
         task_of: Callable[[Draw], Task],
-        attempts: Callable[[Task], Sequence[Attempt]],
+        attempts: Callable[[Task, int], Sequence[Attempt]],
         slots: asyncio.Semaphore,
         max_concurrent: int,
         max_staleness: int,
@@ -76,6 +76,7 @@ class StreamingSource:
     @asynccontextmanager
     async def feeding(self) -> AsyncIterator[None]:
         """Roll out in the background from the first `take` on; in the end what is in flight is cut off."""
+        self._idle.take()  # a validation before the first step is not idleness
         self._feeder = asyncio.create_task(self._feed())
         self._feeder.add_done_callback(lambda _: self._tell())
         try:
@@ -125,7 +126,7 @@ class StreamingSource:
                 while True:
                     await self._until(self._may_begin)
                     ticket = self._flights.begin()
-                    attempts = self._attempts(self._task_of(ticket.draw))
+                    attempts = self._attempts(self._task_of(ticket.draw), -ticket.serial)
                     self._unfinished[ticket] = len(attempts)
                     self._running[ticket] = together.create_task(self._roll_out(ticket, attempts))
                     self._tell()

@@ -34,6 +34,10 @@ def test_a_folder_of_ones_own_is_looked_in(tmp_path) -> None:
             "cannot read 'model.path=a[b': mismatched input '[' expecting <EOF>: "
             "if it is meant as text, quote it twice, 'model.path=\"a[b\"'",
         ),
+        (
+            ["model.path=a,b"],
+            "'model.path=a,b' is several values: a list is 'model.path=[a,b]', a text 'model.path=\"a,b\"'",
+        ),
         (["model.path=m", "a b"], "cannot read 'a b': "),
         ([], "'model.path' must be given"),
     ],

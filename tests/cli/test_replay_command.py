@@ -100,7 +100,7 @@ def test_random_words_are_read_or_refused(words):
         (["RUN", "from-turn", "x"], "'from-turn' needs the number of a model turn, counted from 0, not 'x'"),
         (["RUN", "audit", "audit"], "'audit' is asked for twice"),
         (["RUN", "audit", "algorithm.nam=x"], "unknown key 'algorithm.nam': did you mean 'algorithm.name'?"),
-        (["RUN", "audit", "rollout.n=1,2"], "'rollout.n=1,2': give 'rollout.n' one value"),
+        (["RUN", "audit", "rollout.n=1,2"], "'rollout.n=1,2' is several values"),
         (["RUN", "audit", "rollout.n=[1"], "cannot read 'rollout.n=[1'"),
         (["RUN", "audit", "--k", "0,1"], "--k: expected numbers from 1 on, as in 1,2,4, got '0,1'"),
         (["RUN", "audit", "--level", "95"], "--level: expected a number between 0 and 1, as in 0.95, got '95'"),

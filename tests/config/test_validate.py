@@ -34,6 +34,16 @@ MODEL = {"path": "m"}
             "'rollout.sglang.router_url' has no effect without 'rollout.sglang.urls'",
         ),
         (
+            {
+                "rollout": {
+                    "engine": "sglang",
+                    "routed_experts": True,
+                    "sglang": {"urls": ["http://a"], "router_url": "http://r"},
+                }
+            },
+            "sglang-router does not pass 'rollout.routed_experts' on",
+        ),
+        (
             {"rollout": {"sglang": {"urls": ["node1:30000"]}}},
             "'rollout.sglang.urls.0': expected an address such as 'http",
         ),

@@ -73,6 +73,12 @@ async def started(engine: Engine, work: asyncio.Task[Completion]) -> None:
     raise AssertionError("nothing was sampled")
 
 
+def crowd(subject: Subject, engine: Engine) -> list[asyncio.Task[Completion]]:
+    """Conversations s0, s1, …, so many that none ends before something happens to it."""
+    requests = [long_request(f"s{i}", **subject.repeatable) for i in range(6)]
+    return [asyncio.create_task(engine.generate(each)) for each in requests]
+
+
 async def answers_are_well_formed(subject: Subject, engine: Engine) -> None:
     completions = await asyncio.gather(*[engine.generate(request(session=f"s{i}", seed=i)) for i in range(5)])
     for completion in completions:
@@ -126,15 +132,13 @@ async def a_session_goes_on_after_release(subject: Subject, engine: Engine) -> N
 
 
 async def abort_ends_one_session_only(subject: Subject, engine: Engine) -> None:
-    doomed, other = (
-        asyncio.create_task(engine.generate(long_request(name, **subject.repeatable))) for name in ("doomed", "other")
-    )
+    doomed, *others = crowd(subject, engine)
     await started(engine, doomed)
-    await engine.abort("doomed")
+    await engine.abort("s0")
     completion = await doomed
     assert completion.finish_reason is FinishReason.ABORT
     assert_well_formed(completion)
-    assert (await other).finish_reason is not FinishReason.ABORT
+    assert FinishReason.ABORT not in [(await other).finish_reason for other in others]
 
 
 async def a_deadline_ends_the_answer(subject: Subject, engine: Engine) -> None:
@@ -201,10 +205,10 @@ async def wrong_weights_change_nothing(subject: Subject, engine: Engine) -> None
 
 
 async def close_ends_everything(subject: Subject, engine: Engine) -> None:
-    work = asyncio.create_task(engine.generate(long_request(**subject.repeatable)))
-    await started(engine, work)
+    work = crowd(subject, engine)
+    await started(engine, work[0])
     await engine.close()
-    assert (await work).finish_reason is FinishReason.ABORT
+    assert {(await each).finish_reason for each in work} == {FinishReason.ABORT}
     await engine.close()
     await engine.release("late")
     assert (await engine.generate(request())).finish_reason is FinishReason.ABORT

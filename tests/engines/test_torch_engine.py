@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from itertools import chain
 
 import pytest
@@ -161,6 +162,24 @@ def test_idle_sessions_give_way_oldest_first():
         assert engine.metrics()["kv_tokens"] <= 160
 
     with_engine(use, max_kv_tokens=160)
+
+
+def test_of_those_that_wait_the_higher_priorities_go_first():
+    async def use(engine: TorchEngine) -> None:
+        done: list[int] = []
+
+        async def one(priority: int) -> None:
+            await engine.generate(replace(ask([7, 8, priority + 9], f"s{priority}", length=3), priority=priority))
+            done.append(priority)
+
+        await engine.pause("in_place")
+        waiting = [asyncio.create_task(one(priority)) for priority in (0, -2, -1, 3, 0)]
+        await asyncio.sleep(0)
+        await engine.resume()
+        await asyncio.gather(*waiting)
+        assert done == [3, 0, 0, -1, -2]
+
+    with_engine(use, max_num_seqs=1)
 
 
 @pytest.mark.parametrize("deterministic", [False, True])

@@ -21,16 +21,16 @@ class Listening(ScriptedEngine):
         return await super().generate(request)
 
 
-def test_older_rollouts_go_first_and_a_rollout_keeps_its_place() -> None:
+def test_a_rollout_keeps_its_session_and_its_priority() -> None:
     engine = Listening()
-    older, younger = RolloutGenerate(engine, seed=1), RolloutGenerate(engine, seed=1)
+    first_of, other = RolloutGenerate(engine, seed=1, priority=-3), RolloutGenerate(engine, seed=1)
 
     async def use() -> None:
-        for generate in (younger, older, younger):
+        for generate in (first_of, other, first_of):
             await generate([7], SamplingParams())
 
     asyncio.run(use())
     first, second, third = engine.asked
-    assert second.priority > first.priority == third.priority
+    assert [each.priority for each in engine.asked] == [-3, 0, -3]
     assert second.session != first.session == third.session
     assert (first.token_ids, first.sampling) == (second.token_ids, second.sampling)

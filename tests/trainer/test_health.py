@@ -76,6 +76,7 @@ def warnings(steps, tools=("search",), compares=True):
         ("mismatch", {"mismatch/k3": 0.001, "mismatch/current/k3": 0.02}, 5, "0.02 nats a token apart"),
         ("probe", {"publish/probe_mean_diff": 0.06}, 1, "after publishing, engine and backend are 0.06"),
         ("requeued", {"staleness/requeued_share": 0.2}, 5, "raise trainer.max_staleness"),
+        ("replay", {"actor/replayed_share": 0.0}, 1, "keep_routed_experts"),
         ("restarts", {"engine/num_restarts": 2.0}, 1, "2 SGLang server(s) died or hung"),
         ("cache", LATER | {"engine/later_cached_share": 0.4}, 5, "only 40% of what later turns begin with"),
         ("length", {"response_length/mean": 20.0}, 20, "0.2 times"),
@@ -108,6 +109,7 @@ def test_a_rule_fires_on_its_bad_curve_and_no_other_does(rule, change, num_steps
         ({"mismatch/k3": 0.02, "mismatch/current/k3": 0.001}, 10),  # the rest is staleness
         ({"publish/probe_mean_diff": 0.04}, 10),
         ({"staleness/requeued_share": 0.09}, 10),
+        ({"actor/replayed_share": 0.95}, 10),
         ({"engine/num_restarts": 0.0}, 10),
         ({"engine/later_cached_share": 0.4, "engine/later_prompt_tokens": 1000.0}, 5),
         (LATER | {"engine/later_cached_share": 0.95}, 10),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from contextlib import suppress
 from functools import partial
 
@@ -15,6 +16,7 @@ from agentrl.task import Task
 from agentrl.telemetry.timing import Timer
 from agentrl.trainer.source import task_of
 from agentrl.trainer.staleness import Flights
+from agentrl.trainer.staleness_metrics import IdleTime
 from agentrl.trainer.streaming import StreamingSource
 from agentrl.trajectory import Author, Rollout, Segment, Stop, Trajectory, VersionSpan
 
@@ -38,10 +40,11 @@ class World:
 
     def __init__(self, lasts=lambda task, turn: turn < 1, n=2):
         self.version, self.under_way, self.most = 0, 0, 0
-        self.begun, self.cleaned_up = [], []
+        self.begun, self.cleaned_up, self.priorities = [], [], []
         self._lasts, self._n = lasts, n
 
-    def attempts(self, task):
+    def attempts(self, task, priority=0):
+        self.priorities.append((task.index, priority))
         return [partial(self._attempt, task) for _ in range(self._n)]
 
     async def _attempt(self, task):
@@ -155,7 +158,7 @@ def test_what_is_in_flight_is_saved_as_tasks_and_comes_first():
 def test_what_a_rollout_raises_ends_the_run_at_the_next_take(error):
     world = World(endless(4))
 
-    def attempts(task):
+    def attempts(task, priority):
         async def fails():
             raise error
 
@@ -182,7 +185,7 @@ def test_what_a_rollout_raises_is_told_also_where_no_step_follows():
 
     world = World()
     source = source_of(world, staleness=2)
-    source._attempts = lambda task: [fails] if task.index == 3 else world.attempts(task)
+    source._attempts = lambda task, priority: [fails] if task.index == 3 else world.attempts(task)
     with pytest.raises(ConfigError, match="x: wrong"):
         run(source, world, 1, lambda step: asyncio.sleep(0.01))
 
@@ -214,7 +217,7 @@ def test_a_step_without_one_good_rollout_ends_the_run():
         return Rollout([], Stop.ERROR, error="KeyError: 0")
 
     source = source_of(World())
-    source._attempts = lambda task: [fails, fails]
+    source._attempts = lambda task, priority: [fails, fails]
     with pytest.raises(AllFailedError, match="all 4 rollouts failed; the first: KeyError: 0"):
         run(source, World(), 1)
 
@@ -246,6 +249,14 @@ def test_a_group_begins_only_where_there_is_room_so_that_it_does_not_age_waiting
     assert most == 2
 
 
+def test_what_comes_before_the_first_step_is_no_idleness():
+    source, now = source_of(World()), [0.0]
+    source._idle = IdleTime(clock=lambda: now[0])
+    now[0] = 100.0  # validated before training
+    run(source, World(), 1)
+    assert source.metrics()["staleness/engine_idle_s"] == 0.0
+
+
 @pytest.mark.parametrize("num_turns", range(2, 6))
 def test_what_ends_as_it_is_cut_off_leaves_no_room_that_is_not_there(num_turns):
     world = World(lambda task, turn: turn < (num_turns if task.index == 1 else 1), n=1)
@@ -265,10 +276,19 @@ def test_where_a_sibling_ended_the_next_group_may_begin():
     world = World(endless(1))
     source = source_of(world, size=1, staleness=1, max_concurrent=2)
     quick, slow = World(), World(lambda task, turn: not world.begun)
-    source._attempts = lambda task: (
+    source._attempts = lambda task, priority: (
         [*quick.attempts(task)[:1], *slow.attempts(task)[:1]] if task.index == 0 else world.attempts(task)
     )
     assert rows(run(source, world, 1)) == [[0]]
+
+
+def test_who_was_admitted_first_is_sampled_first_also_when_begun_again():
+    world = World(lambda task, turn: task.index == 1 and turn < 40)
+    run(source_of(world, staleness=1), world, 6)
+    assert [priority for _, priority in dict.fromkeys(world.priorities)] == [
+        -i for i in range(len(set(world.priorities)))
+    ]
+    assert Counter(world.priorities)[1, -1] == 2
 
 
 def test_groups_begin_as_soon_as_weights_are_published():

@@ -15,6 +15,8 @@ from agentrl.engines.sglang.transfer import WeightTransfer
 
 MOST_SECONDS_BETWEEN_LOOKS = 10.0
 ROUTER_LOOKS = 3
+UNNAMED = "default"
+"""What a server calls its weights that was started by hand."""
 
 
 class Ward:
@@ -169,6 +171,8 @@ class Ward:
                 async with self.weights:
                     await replica.client.post("/continue_generation")  # it may have been out at the end of a pause
                     replica.features = await read_features(replica.client)
+                    if replica.features.weight_version == UNNAMED:
+                        await replica.name_weights("0")
                     await self._transfer.refresh(replica)
                     replica.health = Health.READY
             except ServerError as error:

@@ -14,7 +14,7 @@ from transformers import AutoConfig, PretrainedConfig
 from agentrl.config.model import ModelConfig
 from agentrl.config.rollout import RolloutConfig
 from agentrl.engines.base import WeightStream
-from agentrl.engines.sglang.client import ServerClient
+from agentrl.engines.sglang.client import ServerClient, ServerError, UnreachableError
 from agentrl.engines.sglang.engine import SglangEngine
 from agentrl.engines.sglang.features import Features, read_features
 from agentrl.engines.sglang.launch_options import server_options
@@ -96,12 +96,19 @@ async def _open_replicas(
             for server in servers:
                 server.start()
                 group.create_task(server.ready(sglang.start_timeout_s))
-        features = await asyncio.gather(*(read_features(client) for client in clients))
+        features = await asyncio.gather(*map(_features, clients))
     except BaseException as error:
         await asyncio.gather(*(each.stop() for each in servers), *(client.close() for client in clients))
         raise _first(error) from None
     processes: Sequence[LocalServer | None] = servers or [None] * len(clients)
     return [Replica(*each) for each in zip(clients, features, processes, strict=True)]
+
+
+async def _features(client: ServerClient) -> Features:
+    try:
+        return await read_features(client)
+    except UnreachableError as error:  # those started here have answered before
+        raise ServerError(f"rollout.sglang.urls: no server answers at {client.url}: {error}") from None
 
 
 def _first(error: BaseException) -> BaseException:
@@ -123,12 +130,8 @@ async def _is_as_started(replica: Replica, model: ModelConfig, max_sequence_leng
     if not as_started:
         print(f"{url} holds weights of an earlier run, '{features.weight_version}': sending those of '{model.path}'")
     elif features.weight_version != "0":
-        await _name_weights(replica, "0")
+        await replica.name_weights("0")
     return as_started
-
-
-async def _name_weights(replica: Replica, version: str) -> None:
-    await replica.client.post("/update_weight_version", {"new_version": version, "abort_all_requests": False})
 
 
 def _terms(
@@ -158,7 +161,7 @@ async def _with_weights(engine: SglangEngine, model: ModelConfig, stale: bool) -
         for weights in senders:
             await engine.load_weights(await asyncio.to_thread(weights, model), 0)
         if senders:
-            await asyncio.gather(*(_name_weights(replica, SENT_AS_0) for replica in engine.replicas))
+            await asyncio.gather(*(replica.name_weights(SENT_AS_0) for replica in engine.replicas))
     except BaseException:
         await engine.close()
         raise

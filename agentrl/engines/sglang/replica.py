@@ -51,6 +51,10 @@ class Replica:
         """How errors name it: its address, and its log file where it was started here."""
         return self.client.url if self.process is None else f"{self.client.url} (log: {self.process.log_file})"
 
+    async def name_weights(self, version: str) -> None:
+        """What its answers call the weights it holds, from here on."""
+        await self.client.post("/update_weight_version", {"new_version": version, "abort_all_requests": False})
+
     async def leave(self) -> None:
         """Stop the server if it was started here, and close the connections."""
         if self.process is not None:
