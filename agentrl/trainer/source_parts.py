@@ -17,7 +17,7 @@ from agentrl.trainer.parts import Source, timed
 from agentrl.trainer.provenance import check_vocabulary
 from agentrl.trainer.rollout_parts import RolloutParts, tell_few_rows
 from agentrl.trainer.source import LiveSource, SavedSource, StoredSource, task_of
-from agentrl.trainer.staleness import Flights
+from agentrl.trainer.staleness import Admissions
 from agentrl.trainer.streaming import StreamingSource
 from agentrl.trajectory import Group, Trajectory
 
@@ -103,7 +103,7 @@ def _source(rollouts: RolloutParts, timer: Timer) -> tuple[Source, int]:
 def _streaming_source(rollouts: RolloutParts, tasks: TaskTable, order: TaskOrder, timer: Timer) -> StreamingSource:
     trainer, size = rollouts.config.trainer, rollouts.config.data.train_batch_size
     return StreamingSource(
-        Flights(
+        Admissions(
             order.at, size, trainer.max_staleness, trainer.over_sampling, _total_steps(rollouts.config, len(tasks))
         ),
         partial(task_of, tasks=tasks, seed=trainer.seed),

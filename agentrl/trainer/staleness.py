@@ -27,7 +27,7 @@ class Ticket:
         return Ticket(self.serial, self.draw._replace(draw=self.draw.draw + 1))
 
 
-class Flights:
+class Admissions:
     """The books of groups that are rolled out while training goes on. G groups a step, staleness at most S.
 
     A task is waiting, then under way, then ready, then taken. Counted from the run's beginning, where the weights of

@@ -13,26 +13,26 @@ from agentrl.rollouts.collector import Attempt, refuse_all_failed, side_by_side
 from agentrl.task import Task
 from agentrl.telemetry.timing import Timer
 from agentrl.trainer.parts import Metrics
-from agentrl.trainer.staleness import Flights, Ticket
+from agentrl.trainer.staleness import Admissions, Ticket
 from agentrl.trainer.staleness_metrics import IdleTime, staleness_metrics
 from agentrl.trajectory import Group, Rollout
 
 
 class StreamingSource:
-    """Keeps groups in flight between steps, as many and as old as `flights` lets it.
+    """Keeps groups in flight between steps, as many and as old as `admissions` lets it.
 
     Args:
-        flights: which task begins when, which is cut off, which make up a step.
+        admissions: which task begins when, which is cut off, which make up a step.
         task_of: the task of a draw.
         attempts: the rollouts of a task, to be begun with a priority: the oldest first, since a step takes those.
         slots: one is held by each rollout under way.
         max_concurrent: how many slots there are. A group begins when one is free: waiting for it, it would grow old.
-        max_staleness: the bound that `flights` keeps.
+        max_staleness: the bound that `admissions` keeps.
     """
 
     def __init__(
         self,
-        flights: Flights,
+        admissions: Admissions,
         task_of: Callable[[Draw], Task],
         attempts: Callable[[Task, int], Sequence[Attempt]],
         slots: asyncio.Semaphore,
@@ -40,7 +40,7 @@ class StreamingSource:
         max_staleness: int,
         timer: Timer,
     ) -> None:
-        self._flights = flights
+        self._admissions = admissions
         self._task_of = task_of
         self._attempts = attempts
         self._slots = slots
@@ -58,20 +58,20 @@ class StreamingSource:
     @property
     def position(self) -> int:
         """How many tasks were drawn from the data."""
-        return self._flights.position
+        return self._admissions.position
 
     @position.setter
     def position(self, position: int) -> None:
-        self._flights.position = position
+        self._admissions.position = position
 
     @property
     def pending(self) -> Sequence[Draw]:
         """Those of them that no step took."""
-        return self._flights.pending
+        return self._admissions.pending
 
     @pending.setter
     def pending(self, draws: Sequence[Draw]) -> None:
-        self._flights.pending = list(draws)
+        self._admissions.pending = list(draws)
 
     @asynccontextmanager
     async def feeding(self) -> AsyncIterator[None]:
@@ -97,10 +97,10 @@ class StreamingSource:
         """
         self._published(policy_version)
         with self._timer.timed("wait_rollouts"):
-            await self._until(lambda: self._feeder.done() or self._flights.can_take)
+            await self._until(lambda: self._feeder.done() or self._admissions.can_take)
         if failure := self._failure():
             raise failure
-        groups = [self._groups.pop(ticket) for ticket in self._flights.take()]
+        groups = [self._groups.pop(ticket) for ticket in self._admissions.take()]
         self._tell()
         self._metrics = self._measured(groups, policy_version)
         refuse_all_failed(groups)
@@ -125,7 +125,7 @@ class StreamingSource:
             async with asyncio.TaskGroup() as together:
                 while True:
                     await self._until(self._may_begin)
-                    ticket = self._flights.begin()
+                    ticket = self._admissions.begin()
                     attempts = self._attempts(self._task_of(ticket.draw), -ticket.serial)
                     self._unfinished[ticket] = len(attempts)
                     self._running[ticket] = together.create_task(self._roll_out(ticket, attempts))
@@ -134,13 +134,13 @@ class StreamingSource:
             raise failures.exceptions[0] from None
 
     def _may_begin(self) -> bool:
-        return self._unfinished.total() < self._max_concurrent and self._flights.next is not None
+        return self._unfinished.total() < self._max_concurrent and self._admissions.next is not None
 
     async def _roll_out(self, ticket: Ticket, attempts: Sequence[Attempt]) -> None:
         counted = [partial(self._counted, ticket, attempt) for attempt in attempts]
         group = Group(self._task_of(ticket.draw), await side_by_side(counted, self._slots))
         self._groups[ticket] = group
-        self._flights.finished(ticket, self._flights.version - group.staleness(self._flights.version))
+        self._admissions.finished(ticket, self._admissions.version - group.staleness(self._admissions.version))
         self._tell()
 
     async def _counted(self, ticket: Ticket, attempt: Attempt) -> Rollout:
@@ -151,15 +151,15 @@ class StreamingSource:
         return rollout
 
     def _published(self, version: int) -> None:
-        self._flights.published(version)
+        self._admissions.published(version)
         self._tell()
 
     def _tell(self) -> None:
         """Something changed: cut off what the books no longer hold, and let all who wait look again."""
-        for ticket in self._running.keys() - self._flights.under_way.keys():
+        for ticket in self._running.keys() - self._admissions.under_way.keys():
             self._running.pop(ticket).cancel()  # of one that ended, without effect
             del self._unfinished[ticket]
-        _keep_only(self._groups, self._flights.ready)
+        _keep_only(self._groups, self._admissions.ready)
         self._idle.set(not self._running)
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
@@ -173,13 +173,13 @@ class StreamingSource:
         return self._feeder.exception() if ended else None
 
     def _measured(self, groups: Sequence[Group], policy_version: int) -> Metrics:
-        requeued, self._num_requeued = self._flights.num_requeued - self._num_requeued, self._flights.num_requeued
+        requeued, self._num_requeued = self._admissions.num_requeued - self._num_requeued, self._admissions.num_requeued
         idle_s, all_s = self._idle.take()
         return {
             **staleness_metrics(groups, policy_version, self._max_staleness),
             "staleness/requeued": float(requeued),
             "staleness/requeued_share": requeued / max(1, len(groups)),
-            "staleness/in_flight": float(len(self._flights.under_way)),
+            "staleness/in_flight": float(len(self._admissions.under_way)),
             "staleness/engine_idle_s": idle_s,
             "staleness/engine_idle": idle_s / all_s if all_s else 0.0,
         }

@@ -12,20 +12,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentrl.data.order import Draw, TaskOrder
-from agentrl.trainer.staleness import Flights, num_extra
+from agentrl.trainer.staleness import Admissions, num_extra
 
 NUM_ROWS = 7
 
 
-def flights(size=2, staleness=1, over_sampling=0.0, num_steps=None) -> Flights:
-    return Flights(TaskOrder(NUM_ROWS, 3, True).at, size, staleness, over_sampling, num_steps)
+def admissions(size=2, staleness=1, over_sampling=0.0, num_steps=None) -> Admissions:
+    return Admissions(TaskOrder(NUM_ROWS, 3, True).at, size, staleness, over_sampling, num_steps)
 
 
 @dataclass
 class Run:
     """A run without rollouts or training: chance says what ends when, and from how old a version on."""
 
-    flights: Flights
+    admissions: Admissions
     size: int
     staleness: int
     over_sampling: float = 0.0
@@ -34,27 +34,27 @@ class Run:
     publishes: Counter = field(default_factory=Counter)
 
     def begin_all(self) -> None:
-        while self.flights.next is not None:
-            self.flights.begin()
-        bound = (self.flights.version + self.staleness + 1) * self.size * (1 + self.over_sampling)
-        assert self.flights.position <= math.ceil(bound + 1e-9)
+        while self.admissions.next is not None:
+            self.admissions.begin()
+        bound = (self.admissions.version + self.staleness + 1) * self.size * (1 + self.over_sampling)
+        assert self.admissions.position <= math.ceil(bound + 1e-9)
 
     def end_some(self, chance: random.Random, slow_rows=()) -> None:
-        for ticket, begun in list(self.flights.under_way.items()):
+        for ticket, begun in list(self.admissions.under_way.items()):
             if ticket.draw.row not in slow_rows and chance.random() < 0.4:
-                self.flights.finished(ticket, chance.randint(begun, self.flights.version))
+                self.admissions.finished(ticket, chance.randint(begun, self.admissions.version))
 
     def train_a_step(self, chance: random.Random, slow_rows=()) -> None:
         """Take as soon as one may; what is slow ends only where a step waits for it alone."""
-        self.flights.published(self.step)
+        self.admissions.published(self.step)
         self.begin_all()
         for round_ in range(1000):
-            if self.flights.can_take:
+            if self.admissions.can_take:
                 break
             self.end_some(chance, slow_rows if round_ < 50 else ())
             self.begin_all()
-        versions = dict(self.flights.ready)
-        taken = self.flights.take()
+        versions = dict(self.admissions.ready)
+        taken = self.admissions.take()
         assert taken == sorted(taken)
         assert all(self.step - versions[ticket] <= self.staleness for ticket in taken)
         assert len(taken) == self.size
@@ -65,12 +65,12 @@ class Run:
         self.step += 1
 
     def check(self) -> None:
-        held = Counter(ticket for ticket in [*self.flights.under_way, *self.flights.ready])
+        held = Counter(ticket for ticket in [*self.admissions.under_way, *self.admissions.ready])
         assert max(held.values(), default=1) == 1
-        assert all(draw.draw <= 1 for draw in (*self.trained, *self.flights.pending))
-        done = [draw[:2] for draw in (*self.trained, *self.flights.pending)]
+        assert all(draw.draw <= 1 for draw in (*self.trained, *self.admissions.pending))
+        done = [draw[:2] for draw in (*self.trained, *self.admissions.pending)]
         order = TaskOrder(NUM_ROWS, 3, True)
-        assert sorted(done) == sorted(order.at(place)[:2] for place in range(self.flights.position))
+        assert sorted(done) == sorted(order.at(place)[:2] for place in range(self.admissions.position))
 
 
 SIZES = st.integers(1, 5)
@@ -81,7 +81,7 @@ SHARES = st.sampled_from([0.0, 0.1, 0.5, 1.0, 2.5])
 @settings(derandomize=True, deadline=None, max_examples=50)
 @given(SIZES, STALENESS, SHARES, st.randoms(use_true_random=False), st.sets(st.integers(0, NUM_ROWS - 1)))
 def test_bounds_hold_and_no_task_is_lost_doubled_or_cut_off_twice(size, staleness, over_sampling, chance, slow_rows):
-    run = Run(flights(size, staleness, over_sampling), size, staleness, over_sampling)
+    run = Run(admissions(size, staleness, over_sampling), size, staleness, over_sampling)
     for _ in range(12):
         run.train_a_step(chance, slow_rows)
         run.check()
@@ -90,14 +90,14 @@ def test_bounds_hold_and_no_task_is_lost_doubled_or_cut_off_twice(size, stalenes
 @settings(derandomize=True, deadline=None, max_examples=50)
 @given(SIZES, STALENESS, SHARES, st.randoms(use_true_random=False), st.integers(0, 3))
 def test_a_run_that_is_killed_goes_on_with_what_was_in_flight(size, staleness, over_sampling, chance, save_every):
-    run = Run(flights(size, staleness, over_sampling), size, staleness, over_sampling)
+    run = Run(admissions(size, staleness, over_sampling), size, staleness, over_sampling)
     saved = (0, [], 0, [])
     for _ in range(6):
         for _ in range(chance.randint(1, 5)):
             run.train_a_step(chance, {1, 4})
             if save_every and run.step % save_every == 0:
-                saved = (run.flights.position, run.flights.pending, run.step, list(run.trained))
-        again = flights(size, staleness, over_sampling)
+                saved = (run.admissions.position, run.admissions.pending, run.step, list(run.trained))
+        again = admissions(size, staleness, over_sampling)
         again.position, again.pending, step, trained = saved[0], saved[1], saved[2], list(saved[3])
         assert again.pending == saved[1]
         run = Run(again, size, staleness, over_sampling, trained, step)
@@ -108,11 +108,11 @@ def test_a_run_that_is_killed_goes_on_with_what_was_in_flight(size, staleness, o
 @given(SIZES, STALENESS, SHARES, st.randoms(use_true_random=False))
 def test_no_task_starves_however_slow_it_is(size, staleness, over_sampling, chance):
     """A row that ends only when a step waits for it is trained on a bounded number of steps after it was drawn."""
-    run = Run(flights(size, staleness, over_sampling), size, staleness, over_sampling)
+    run = Run(admissions(size, staleness, over_sampling), size, staleness, over_sampling)
     slow, drawn_at, worst = {2, 5}, {}, 0
     for step in range(25):
         run.train_a_step(chance, slow)
-        for draw in run.flights.pending:
+        for draw in run.admissions.pending:
             drawn_at.setdefault(draw[:2], step)
         for draw in run.trained:
             worst = max(worst, step - drawn_at.pop(draw[:2], step))
@@ -122,7 +122,7 @@ def test_no_task_starves_however_slow_it_is(size, staleness, over_sampling, chan
 
 
 def test_what_a_step_leaves_is_too_old_at_staleness_0_and_comes_first_in_the_next():
-    books = flights(size=2, staleness=0, over_sampling=0.5)
+    books = admissions(size=2, staleness=0, over_sampling=0.5)
     books.published(0)
     first = [books.begin() for _ in range(3)]
     assert books.next is None
@@ -136,7 +136,7 @@ def test_what_a_step_leaves_is_too_old_at_staleness_0_and_comes_first_in_the_nex
 
 
 def test_a_step_waits_for_a_last_chance_before_it_grows_too_old():
-    books = flights(size=1, staleness=1)
+    books = admissions(size=1, staleness=1)
     books.pending = [Draw(0, 6, 1)]
     books.published(0)
     slow, *others = [books.begin() for _ in range(2)]
@@ -152,7 +152,7 @@ def test_a_step_waits_for_a_last_chance_before_it_grows_too_old():
 
 
 def test_no_more_last_chances_begin_under_one_version_than_a_step_can_wait_for():
-    books = flights(size=2, staleness=0)
+    books = admissions(size=2, staleness=0)
     books.pending = [Draw(0, row, 1) for row in range(5)]
     books.published(0)
     assert [books.begin().draw.row for _ in range(2)] == [0, 1]
@@ -160,7 +160,7 @@ def test_no_more_last_chances_begin_under_one_version_than_a_step_can_wait_for()
 
 
 def test_a_last_chance_goes_first_by_when_it_began_however_young_its_tokens():
-    books = flights(size=1, staleness=1)
+    books = admissions(size=1, staleness=1)
     books.pending = [Draw(0, 3), Draw(0, 5), Draw(0, 6, 1), Draw(0, 4, 1)]
     books.published(0)
     first, young, chance = [books.begin() for _ in range(3)]
@@ -174,7 +174,7 @@ def test_a_last_chance_goes_first_by_when_it_began_however_young_its_tokens():
 
 
 def test_what_was_cut_off_waits_before_all_that_was_admitted_later():
-    books = flights(size=1, staleness=0)
+    books = admissions(size=1, staleness=0)
     books.pending = [Draw(0, 3), Draw(0, 5, 1), Draw(0, 6, 1)]
     books.published(0)
     slow, chance = books.begin(), books.begin()
@@ -185,12 +185,12 @@ def test_what_was_cut_off_waits_before_all_that_was_admitted_later():
 
 
 def test_nothing_begins_before_weights_are_published():
-    assert flights().next is None
+    assert admissions().next is None
 
 
 @pytest.mark.parametrize("staleness", [0, 2])
 def test_what_no_step_would_take_is_not_begun(staleness):
-    books = flights(size=4, staleness=staleness, over_sampling=0.25, num_steps=3)
+    books = admissions(size=4, staleness=staleness, over_sampling=0.25, num_steps=3)
     for step in range(3):
         books.published(step)
         while books.next is not None:
@@ -200,7 +200,7 @@ def test_what_no_step_would_take_is_not_begun(staleness):
 
 
 def test_a_run_that_goes_on_with_smaller_steps_has_tasks_for_all_of_them():
-    books = flights(size=1, staleness=1, num_steps=12)
+    books = admissions(size=1, staleness=1, num_steps=12)
     books.position, books.pending = 8 * 4 + 2, [Draw(4, 6), Draw(4, 3)]  # 8 steps of 4, and two in flight
     for step in range(8, 12):
         books.published(step)
@@ -211,7 +211,7 @@ def test_a_run_that_goes_on_with_smaller_steps_has_tasks_for_all_of_them():
 
 
 def test_one_that_was_cut_off_may_still_end_without_effect():
-    books = flights(size=1, staleness=0, over_sampling=1)
+    books = admissions(size=1, staleness=0, over_sampling=1)
     books.published(0)
     late, soon = books.begin(), books.begin()
     books.finished(soon, 0)

@@ -15,7 +15,7 @@ from agentrl.rollouts.collector import AllFailedError, side_by_side
 from agentrl.task import Task
 from agentrl.telemetry.timing import Timer
 from agentrl.trainer.source import task_of
-from agentrl.trainer.staleness import Flights
+from agentrl.trainer.staleness import Admissions
 from agentrl.trainer.staleness_metrics import IdleTime
 from agentrl.trainer.streaming import StreamingSource
 from agentrl.trajectory import Author, Rollout, Segment, Stop, Trajectory, VersionSpan
@@ -66,7 +66,7 @@ class World:
 
 
 def source_of(world, *, size=2, staleness=1, over_sampling=0.0, num_steps=None, max_concurrent=100, slots=None):
-    books = Flights(TaskOrder(6, 0, False).at, size, staleness, over_sampling, num_steps)
+    books = Admissions(TaskOrder(6, 0, False).at, size, staleness, over_sampling, num_steps)
     slots = slots or asyncio.Semaphore(max_concurrent)
     tasks = partial(task_of, tasks=TASKS, seed=7)
     return StreamingSource(books, tasks, world.attempts, slots, max_concurrent, staleness, Timer())
@@ -240,7 +240,7 @@ def test_a_group_begins_only_where_there_is_room_so_that_it_does_not_age_waiting
 
     def lasts(task, turn):
         nonlocal most
-        most = max(most, len(source._flights.under_way))
+        most = max(most, len(source._admissions.under_way))
         return turn < 2
 
     world = World(lasts)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from functools import partial
 
-from agentrl.engines.sglang.client import ServerClient, ServerError, UnreachableError
+from agentrl.engines.sglang.client import RefusedError, ServerClient, ServerError, UnreachableError
 from agentrl.engines.sglang.features import read_features
 from agentrl.engines.sglang.replica import Health, Replica
 from agentrl.engines.sglang.tasks import Tasks
@@ -124,6 +124,8 @@ class Ward:
                 failed = 0
             except UnreachableError as error:
                 failed, reason = failed + 1, error
+            except RefusedError as error:
+                raise ServerError(f"rollout.sglang.router_url: this is no sglang-router: {error}") from None
         for replica in self._replicas:
             self._lost(replica)
         raise ServerError(f"the router does not answer (rollout.sglang.router_url): {reason}")

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import BinaryIO
 
 from pydantic import JsonValue
 
@@ -65,11 +66,14 @@ class LocalServer:
         return self._process.pid
 
     def start(self) -> None:
-        """Start the process; `ready` waits until it serves."""
+        """Start the process; `ready` waits until it serves.
+
+        Raises:
+            ServerError: its log cannot be written.
+        """
         assert self._process is None, "it is started"
-        self.log_file.parent.mkdir(parents=True, exist_ok=True)
         command = server_command(self._options, self._port)
-        with self.log_file.open("ab") as log:
+        with self._open_log() as log:
             self._log_start = log.tell()
             self._process = subprocess.Popen(
                 [sys.executable, "-I", launch.__file__, str(os.getpid()), *command],
@@ -125,6 +129,13 @@ class LocalServer:
         await self.stop(grace_s=0)
         self.start()
         await self.ready(timeout_s)
+
+    def _open_log(self) -> BinaryIO:
+        try:
+            self.log_file.parent.mkdir(parents=True, exist_ok=True)
+            return self.log_file.open("ab")
+        except OSError as error:
+            raise ServerError(f"cannot write the log of an SGLang server, {self.log_file}: {error.strerror}") from None
 
     async def _wait_until_it_serves(self, client: ServerClient) -> None:
         while not await _serves(client):

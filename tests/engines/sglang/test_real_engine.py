@@ -120,17 +120,16 @@ def test_a_deadline_and_an_abort_keep_the_tokens_so_far(sglang_server, sglang_mo
 def test_a_deadline_in_a_pause_is_kept(sglang_server, sglang_model, tmp_path, mode):
     async def run():
         async with opened(sglang_model, tmp_path, urls=[sglang_server.url]) as engine:
-            work = asyncio.create_task(
-                engine.generate(ask([5, 6, 7], temperature=0.0, max_new_tokens=230, deadline_s=1))
-            )
-            await asyncio.sleep(0.1)
+            request = ask([5, 6, 7], temperature=0.0, max_new_tokens=230, deadline_s=1)
+            work = [asyncio.create_task(engine.generate(request)) for _ in range(12)]  # so many that none ends before
+            await asyncio.sleep(0.05)
             await engine.pause(mode)
-            cut = await asyncio.wait_for(work, 8)
+            cut = await asyncio.wait_for(asyncio.gather(*work), 8)
             await engine.resume()
             return cut, await engine.generate(ask([5, 6, 7]))
 
     cut, after = asyncio.run(run())
-    assert cut.finish_reason is FinishReason.ABORT
+    assert {completion.finish_reason for completion in cut} == {FinishReason.ABORT}
     assert len(after.token_ids) > 0
 
 

@@ -71,6 +71,12 @@ def wait_until_gone(leader: int) -> None:
         time.sleep(0.05)
 
 
+def test_a_log_that_cannot_be_written_is_one_line(monkeypatch, tmp_path):
+    (tmp_path / "logs").touch()
+    with pytest.raises(ServerError, match="^cannot write the log of an SGLang server, .*replica-0.log: "):
+        stand_in(monkeypatch, tmp_path).start()
+
+
 @contextmanager
 def trainer_that_runs(code: str) -> Iterator[subprocess.Popen[str]]:
     """Killed in the end, and with it, so it is hoped, its servers."""
