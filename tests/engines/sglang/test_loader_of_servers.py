@@ -5,7 +5,8 @@ from engine_models import tiny_model
 
 from agentrl.config.model import ModelConfig
 from agentrl.config.rollout import RolloutConfig
-from agentrl.engines.sglang.client import ServerError
+from agentrl.engines.sglang.client import RefusedError, ServerError
+from agentrl.engines.sglang.health import Ward
 from agentrl.engines.sglang.loader import load_sglang_engine
 from agentrl.engines.sglang.server import free_port
 
@@ -16,3 +17,21 @@ def test_an_address_where_nobody_answers_is_told_with_its_key(tmp_path):
     rollout = RolloutConfig(engine="sglang", sglang={"urls": url})
     with pytest.raises(ServerError, match=f"^rollout.sglang.urls: no server answers at {url}"):
         asyncio.run(load_sglang_engine(ModelConfig(path=str(tmp_path / "model")), rollout, 64, tmp_path))
+
+
+def test_another_program_at_the_routers_address_is_told_with_its_key():
+    class Foreign:
+        async def get(self, path, timeout_s):
+            raise RefusedError(f"http://r{path}: 404 Not Found")
+
+    async def run():
+        ward = Ward([], None, lambda _: None, lambda: None, health_timeout_s=0.03, router=Foreign())
+        ward.begin()
+        async with asyncio.timeout(5):
+            while not ward.failure:  # noqa: ASYNC110  # what changes has no event of its own
+                await asyncio.sleep(0.01)
+        await ward.close()
+        return ward.failure
+
+    expected = "rollout.sglang.router_url: this is no sglang-router: http://r/health: 404 Not Found"
+    assert str(asyncio.run(run())) == expected

@@ -134,9 +134,9 @@ def test_a_request_under_way_goes_on_under_the_new_weights(mode, way, sglang_ser
             assert versions(answer) == ["3", "4"]
             cut = answer["meta_info"]["weight_versions"][0]["end"]
             assert 0 < cut < 200
-            assert difference(answer, old, end=cut) <= 1e-5
+            assert difference(answer, old, end=cut) <= 3e-5  # rounding of the unlikeliest of 1,600 tokens is 1e-5
             after = difference(answer, new, start=cut)
-            assert after <= 1e-5 if mode == "retract" else after > 1e-3  # the KV of older weights is in use
+            assert after <= 3e-5 if mode == "retract" else after > 1e-3  # the KV of older weights is in use
 
     with_transfer(sglang_server, tmp_path, way, check)
 

@@ -73,7 +73,7 @@ def wait_until_gone(leader: int) -> None:
 
 def test_a_log_that_cannot_be_written_is_one_line(monkeypatch, tmp_path):
     (tmp_path / "logs").touch()
-    with pytest.raises(ServerError, match="^cannot write the log of an SGLang server, .*replica-0.log: "):
+    with pytest.raises(ServerError, match=r"^cannot write the log of an SGLang server, .*replica-0.log: "):
         stand_in(monkeypatch, tmp_path).start()
 
 
