@@ -25,6 +25,11 @@ __all__ = ["ConsoleTracker", "print_comparison", "print_samples", "sparkline"]
 _BLOCKS, _ASCII_BLOCKS = "▁▂▃▄▅▆▇█", "_.:-=+*#"
 _RATE_STEPS = 20  # time left follows the last so many steps
 
+
+def _seconds(value: float) -> str:
+    return number(round(value, 3))  # less is no time at all
+
+
 _WITH_HISTORY = (
     ("reward", "reward/mean", number),
     ("success", "success", percent),
@@ -33,23 +38,26 @@ _WITH_HISTORY = (
     ("loss", "actor/loss", number),
 )
 _JOINED = (
-    ("response", (("response_length/mean", "{} tokens"), ("num_turns/mean", "{} turns"))),
-    ("update", (("actor/grad_norm", "grad norm {}"), ("actor/lr", "lr {}"))),
+    ("response", (("response_length/mean", "{} tokens", number), ("num_turns/mean", "{} turns", number))),
+    ("update", (("actor/grad_norm", "grad norm {}", number), ("actor/lr", "lr {}", number))),
     (
         "speed",
         (
-            ("timing_s/step", "{} s/step"),
-            ("timing_s/collect", "collect {}"),
-            ("timing_s/wait_rollouts", "wait {}"),
-            ("timing_s/learn", "learn {}"),
-            ("perf/tokens_per_s", "{} tokens/s"),
+            ("timing_s/step", "{} s/step", _seconds),
+            ("timing_s/collect", "collect {}", _seconds),
+            ("timing_s/wait_rollouts", "wait {}", _seconds),
+            ("timing_s/learn", "learn {}", _seconds),
+            ("perf/tokens_per_s", "{} tokens/s", number),
         ),
     ),
     (
         "engine",
-        (("engine/cached_share", "{} of the context cached"), ("mismatch/current/k3", "{} nats from the backend")),
+        (
+            ("engine/cached_share", "{} of the context cached", percent),
+            ("mismatch/current/k3", "{} nats from the backend", number),
+        ),
     ),
-    ("staleness", (("staleness/mean", "{} versions"), ("staleness/requeued", "{} groups begun again"))),
+    ("staleness", (("staleness/mean", "{} versions", number), ("staleness/requeued", "{} groups begun again", number))),
 )
 
 
@@ -179,7 +187,7 @@ def _rows(metrics: Mapping[str, float]) -> Iterator[tuple[str, str, str]]:
     if failed := metrics.get("rollouts/failed"):
         yield "failed", f"{percent(failed)} of the rollouts", ""
     for label, parts in _JOINED:
-        if text := ", ".join(form.format(number(metrics[name])) for name, form in parts if name in metrics):
+        if text := ", ".join(form.format(write(metrics[name])) for name, form, write in parts if name in metrics):
             yield label, text, ""
 
 

@@ -31,7 +31,7 @@ class EngineMeter:
     """The counts of one step, as `engine/<name>`.
 
     `engine/cached_share` is how much of the context was in the cache already, `engine/later_cached_share` likewise of
-    turns that go on with a conversation. `engine/replicas_ready` is how many servers are in service at its end.
+    what a conversation's later turns say again. `engine/replicas_ready` is how many servers are in service at its end.
 
     Args:
         counters: `Engine.metrics`.

@@ -80,9 +80,9 @@ def test_how_far_the_engine_is_from_the_backend_and_behind_it():
     log = console(width=40)
     tracker = ConsoleTracker(1, "run", clock=clock(0.0, 1.0), console=log)
     engine = {"engine/cached_share": 0.875, "mismatch/k3": 0.5, "mismatch/current/k3": 0.00012}
-    tracker.log(1, {**engine, "staleness/mean": 1.5, "staleness/requeued": 2.0, "timing_s/wait_rollouts": 3.0})
+    tracker.log(1, {**engine, "staleness/mean": 1.5, "staleness/requeued": 2.0, "timing_s/wait_rollouts": 1e-5})
     assert log.file.getvalue().splitlines()[-1] == (
-        "step 1/1 | speed wait 3 | engine 0.875 of the context cached, 1.2e-4 nats from the backend | "
+        "step 1/1 | speed wait 0 | engine 87.5% of the context cached, 1.2e-4 nats from the backend | "
         "staleness 1.5 versions, 2 groups begun again"
     )
 

@@ -20,13 +20,14 @@ COUNTED = (
 class Tally:
     """Counters since the start, of answers that were given: what was sent twice is counted once.
 
-    `forwarded_tokens` are those computed: context that was not cached, and what was sampled. `later_*` are of requests
-    that go on with a conversation; `later_cached_share` is how much of their context was in the cache.
+    `forwarded_tokens` are those computed: context that was not cached, and what was sampled. `later_prompt_tokens` are
+    those of a conversation's later turns that its turn before had or sampled, and that a cache can hold: what tools
+    answered since is new. `later_cached_share` is how many of them were cached.
     """
 
     def __init__(self) -> None:
         self._counters: Counter[str] = Counter()
-        self._begun: set[str] = set()  # conversations that had an answer
+        self._num_said: dict[str, int] = {}  # tokens of each open conversation when it was answered last
 
     def answered(self, request: GenerateRequest, completion: Completion) -> None:
         """Count one."""
@@ -35,11 +36,11 @@ class Tally:
         self._counters["cached_tokens"] += num_cached
         self._counters["forwarded_tokens"] += num_context - num_cached + len(completion.token_ids)
         self._counters["sampled_tokens"] += len(completion.token_ids)
-        if request.session in self._begun:
-            self._counters["later_prompt_tokens"] += num_context
-            self._counters["later_cached_tokens"] += num_cached
-        elif request.session:
-            self._begun.add(request.session)
+        num_before = min(self._num_said.get(request.session, 0), num_context)
+        self._counters["later_prompt_tokens"] += num_before
+        self._counters["later_cached_tokens"] += min(num_cached, num_before)
+        if request.session:
+            self._num_said[request.session] = num_context + len(completion.token_ids)
 
     def retried(self) -> None:
         """A request is sent again."""
@@ -47,7 +48,7 @@ class Tally:
 
     def forget(self, session: str) -> None:
         """The conversation is over."""
-        self._begun.discard(session)
+        self._num_said.pop(session, None)
 
     def metrics(self) -> dict[str, float]:
         """By name."""

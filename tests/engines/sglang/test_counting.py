@@ -1,0 +1,42 @@
+"""What the engine counts: of later turns only what a cache can hold."""
+
+from __future__ import annotations
+
+from agentrl.engines.base import Completion, FinishReason, GenerateRequest
+from agentrl.engines.sglang.counting import Tally
+from agentrl.trajectory import VersionSpan
+
+
+def answer(tally: Tally, session: str, num_context: int, num_sampled: int, num_cached: int) -> None:
+    completion = Completion(
+        [1] * num_sampled, [0.0] * num_sampled, [VersionSpan(0, num_sampled)], FinishReason.STOP, num_cached
+    )
+    tally.answered(GenerateRequest([1] * num_context, session=session), completion)
+
+
+def test_what_tools_answered_since_is_new_and_no_miss():
+    tally = Tally()
+    answer(tally, "a", num_context=40, num_sampled=10, num_cached=16)  # a sibling had the beginning
+    answer(tally, "a", num_context=60, num_sampled=5, num_cached=49)
+    metrics = tally.metrics()
+    assert (metrics["later_prompt_tokens"], metrics["later_cached_tokens"]) == (50, 49)
+    assert (metrics["prompt_tokens"], metrics["cached_tokens"]) == (100, 65)
+    assert metrics["later_cached_share"] == 49 / 50
+
+
+def test_a_conversation_that_is_over_or_has_no_name_begins_anew():
+    tally = Tally()
+    for _ in range(2):
+        answer(tally, "a", num_context=40, num_sampled=10, num_cached=0)
+        tally.forget("a")
+        answer(tally, "", num_context=40, num_sampled=10, num_cached=0)
+    assert tally.metrics()["later_prompt_tokens"] == 0
+
+
+def test_a_sibling_may_have_made_the_same_call_and_a_rewritten_history_is_shorter():
+    tally = Tally()
+    answer(tally, "a", num_context=40, num_sampled=10, num_cached=0)
+    answer(tally, "a", num_context=60, num_sampled=10, num_cached=58)
+    answer(tally, "a", num_context=30, num_sampled=10, num_cached=20)
+    metrics = tally.metrics()
+    assert (metrics["later_prompt_tokens"], metrics["later_cached_tokens"]) == (50 + 30, 50 + 20)
