@@ -34,7 +34,6 @@ class Features:
 
     Attributes:
         dtype: "auto" where it was started so and does not say what came of it.
-        context_length: of the model, in tokens, where the server was given one; None: the model's own.
         max_input_tokens: longest context it takes.
         max_total_tokens: tokens of KV it holds.
         weight_version: name of the weights it serves.
@@ -52,7 +51,6 @@ class Features:
     model_path: str
     device: str
     dtype: str
-    context_length: int | None
     max_input_tokens: int
     max_total_tokens: int
     weight_version: str
@@ -97,7 +95,6 @@ def features_of(server: Answer, model: Answer) -> Features:
         model_path=_said(model, "model_path", str),
         device=_said(server, "device", str),
         dtype=_said(server, "dtype", str),
-        context_length=None if server["context_length"] is None else _said(server, "context_length", int),
         max_input_tokens=_said(server, "max_req_input_len", int),
         max_total_tokens=_said(server, "max_total_num_tokens", int),
         weight_version=_said(model, "weight_version", str),

@@ -147,6 +147,7 @@ def _terms(
         priority=all(each.priority for each in features),
         seeded=all(each.deterministic for each in features),
         images=all(each.images for each in features),
+        stop_strings=all(each.tokenizer for each in features),
         routed_experts=(config.num_hidden_layers, config.num_experts_per_tok) if rollout.routed_experts else None,
     )
 

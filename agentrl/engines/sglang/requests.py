@@ -30,6 +30,7 @@ class Terms:
         priority: whether the servers schedule by priority; they refuse one otherwise.
         seeded: whether the servers sample by seed (deterministic inference).
         images: whether the model sees images.
+        stop_strings: whether the servers have a tokenizer to find them with.
         routed_experts: (layers, experts a token) where they are to say which experts each token was sent to.
     """
 
@@ -39,6 +40,7 @@ class Terms:
     priority: bool = False
     seeded: bool = False
     images: bool = False
+    stop_strings: bool = True
     routed_experts: tuple[int, int] | None = None
 
     def check(self, request: GenerateRequest) -> None:
@@ -57,6 +59,8 @@ class Terms:
             raise ValueError(f"the context has {length} tokens and leaves no room in {self.max_sequence_length}")
         if request.images and not self.images:
             raise ValueError("this model takes no images")
+        if request.sampling.stop and not self.stop_strings:
+            raise ValueError("stop strings need a tokenizer, and a server was started without one")
 
     def room(self, request: GenerateRequest) -> int:
         """How many tokens may be sampled; 0 where the context is all but full, which a server would refuse."""

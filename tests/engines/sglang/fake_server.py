@@ -170,7 +170,6 @@ class FakeServer:
             "version": "0.5.21",
             "device": "cpu",
             "dtype": "float32",
-            "context_length": None,
             "max_req_input_len": MAX_INPUT_TOKENS,
             "max_total_num_tokens": 32768,
             "tp_size": 1,

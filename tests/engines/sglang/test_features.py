@@ -14,7 +14,6 @@ SERVER = {
     "version": "0.5.21.post1",
     "device": "cuda",
     "dtype": "bfloat16",
-    "context_length": None,
     "max_req_input_len": 250,
     "max_total_num_tokens": 32768,
     "tp_size": 2,
@@ -59,13 +58,13 @@ def test_a_server_says_what_it_is():
         "bfloat16",
     )
     assert (features.tp_size, features.max_input_tokens, features.max_total_tokens) == (2, 250, 32768)
-    assert (features.weight_version, features.context_length) == ("3", None)
+    assert features.weight_version == "3"
     assert (features.priority, features.memory_saver, features.tokenizer) == (True, True, True)
     assert (features.routed_experts, features.deterministic, features.images) == (False, False, False)
 
 
 def test_newer_servers_are_taken():
-    assert read(server={**SERVER, "version": "0.6.0rc1", "context_length": 4096}).context_length == 4096
+    assert read(server={**SERVER, "version": "0.6.0rc1"}).version == "0.6.0rc1"
     assert read(server={**SERVER, "version": "1.0"}).version == "1.0"
 
 
@@ -149,7 +148,6 @@ def test_the_real_server_is_attached_by_its_address(sglang_server, sglang_model)
         model_path=str(sglang_model),
         device="cpu",
         dtype="float32",
-        context_length=None,
         max_input_tokens=250,  # of 256: it keeps room for what it samples
         max_total_tokens=32768,
         weight_version="0",
