@@ -101,7 +101,7 @@ def run_ours(start: Path, overrides: Sequence[str], num_steps: int, seed: int, *
     validation = (f"[{start}/task/val.jsonl]", "true") if every else ("[]", "false")
     run(
         [
-            *(sys.executable, HERE.parent / "agentrl_calculator.py", folder / "steps.jsonl"),
+            *(sys.executable, HERE / "agentrl_calculator.py", folder / "steps.jsonl"),
             *(f"model.path={start}/sft/checkpoints/latest", f"data.train_files=[{start}/task/train.jsonl]"),
             *(f"data.val_files={validation[0]}", f"trainer.val_before_train={validation[1]}"),
             *(f"trainer.test_freq={every}", f"trainer.total_training_steps={num_steps}", "trainer.stop_when=null"),

@@ -1,6 +1,6 @@
 """GRPO on the calculator task by agentrl's own loop and parts, one JSON line a step: what TRL's twin in peers/ prints.
 
-python benchmarks/agentrl_calculator.py OUT.jsonl [key=value ...]
+python benchmarks/peers/agentrl_calculator.py OUT.jsonl [key=value ...]
 """
 
 from __future__ import annotations
