@@ -14,6 +14,7 @@ from agentrl.config.rules import check_evaluation, check_training
 from agentrl.data.given import Data, given_files
 from agentrl.errors import ConfigError, DataError
 from agentrl.rewards.loading import RewardLike, given_reward
+from agentrl.rollout import Group
 from agentrl.tools.base import BaseTool
 from agentrl.tools.function import FunctionTool
 from agentrl.tools.loading import given_tools
@@ -21,7 +22,6 @@ from agentrl.trainer.elsewhere import call_elsewhere
 from agentrl.trainer.files import write_whole
 from agentrl.trainer.rollout_parts import Brought
 from agentrl.trainer.run import run_evaluation, run_rollouts, run_training
-from agentrl.trajectory import Group
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -36,11 +36,11 @@ from agentrl.chat.format import ChatFormat
 from agentrl.config.run import RunConfig
 from agentrl.engines.base import GenerateRequest, SamplingParams
 from agentrl.engines.scripted import ScriptedEngine
+from agentrl.rollout import Outcome
 from agentrl.rollouts.collector import collect
 from agentrl.rollouts.runner import RolloutRunner
 from agentrl.task import Task
 from agentrl.tools.toolbox import Toolbox, ToolResult, ToolSession
-from agentrl.trajectory import Outcome
 
 sys.path.append(str(Path(__file__).parents[1] / "tests/chat"))
 from chat_families import family_tokenizer  # a small tokenizer with a chat template

@@ -27,11 +27,12 @@ from agentrl.replay.scoring import COLUMNS, decoded_once, score_all, view_of
 from agentrl.rewards.base import Reward
 from agentrl.rewards.function import FunctionReward
 from agentrl.rewards.view import solution_view
+from agentrl.rollout import Group, Outcome, Rollout, Stop, ToolCall
 from agentrl.rollouts.garbage import fewer_collections
 from agentrl.store import TrajectoryStore
 from agentrl.task import Task
 from agentrl.trainer.provenance import hashes
-from agentrl.trajectory import Author, Group, Outcome, Rollout, Segment, Stop, ToolCall, Trajectory, VersionSpan
+from agentrl.trajectory import Author, Segment, Trajectory, VersionSpan
 
 NUM_STEPS, NUM_GROUPS, NUM_ROLLOUTS, NUM_PASSES = 40, 16, 8, 5
 WANTED = 20_000

@@ -3,8 +3,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentrl.task import Task
-from agentrl.trajectory import Author, Group, Rollout, Segment, Stop, Trajectory, VersionSpan
+from agentrl.trajectory import Author, Segment, Trajectory, VersionSpan
 
 
 def prompt(*ids: int) -> Segment:
@@ -67,23 +66,6 @@ def test_everything_is_one_entry_a_token(parts) -> None:
         assert len(values) == length
     assert sum(trajectory.loss_mask) == trajectory.num_trained_tokens
     assert [token for part in parts for token in part.token_ids] == list(trajectory.token_ids)
-
-
-def test_staleness_is_measured_from_the_oldest_version_of_the_group() -> None:
-    group = Group(
-        Task(messages=[], uid="u"),
-        [Rollout([Trajectory([prompt(1), model(2, version=v)])], Stop.FINISHED) for v in (5, 3)],
-    )
-    assert group.staleness(7) == 4
-    assert Group(Task(messages=[]), []).staleness(7) == 0
-
-
-def test_a_rollout_without_sampled_tokens_or_with_an_infra_failure_does_not_count() -> None:
-    assert not Rollout([Trajectory([prompt(1)])], Stop.ERROR).valid
-    assert not Rollout([Trajectory([prompt(1), model(2)])], Stop.ERROR, infra_failed=True).valid
-    assert Rollout([Trajectory([prompt(1), model(2)])], Stop.DEADLINE).valid
-    assert not Rollout([Trajectory([prompt(1), model(2)])], Stop.ERROR).valid  # it has no score, and 0 would be one
-    assert Rollout([], Stop.ERROR).reward == 0.0
 
 
 def experts(num_tokens: int, first: int) -> torch.Tensor:

@@ -14,8 +14,8 @@ from agentrl.config.run import RunConfig
 from agentrl.engines.base import Completion, SamplingParams
 from agentrl.messages import Message
 from agentrl.registry import Registry
+from agentrl.rollout import Rollout
 from agentrl.task import Task
-from agentrl.trajectory import Rollout
 
 if TYPE_CHECKING:
     from agentrl.chat.format import ChatFormat

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from agentrl.messages import Message
-from agentrl.trajectory import Author, Rollout, Segment, ToolCall, TurnReward
+from agentrl.rollout import Rollout, ToolCall, TurnReward
+from agentrl.trajectory import Author, Segment
 
 
 @dataclass(frozen=True, slots=True)

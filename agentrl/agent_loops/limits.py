@@ -10,8 +10,8 @@ from agentrl.agent_loops.truncation import truncate
 from agentrl.config.rollout import MultiTurnConfig
 from agentrl.config.run import RunConfig
 from agentrl.engines.base import Completion, FinishReason, SamplingParams
+from agentrl.rollout import Stop
 from agentrl.tools.toolbox import ToolResult
-from agentrl.trajectory import Stop
 
 
 @dataclass(frozen=True, slots=True)

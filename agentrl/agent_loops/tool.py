@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from agentrl.agent_loops.base import AgentLoop, Generate
 from agentrl.engines.base import SamplingParams
+from agentrl.rollout import Rollout
 from agentrl.task import Task
-from agentrl.trajectory import Rollout
 
 if TYPE_CHECKING:
     from agentrl.interactions.session import InteractionSession

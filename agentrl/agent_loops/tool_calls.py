@@ -10,8 +10,8 @@ from pydantic import JsonValue
 
 from agentrl.chat.base import ParsedCall, ParsedTurn
 from agentrl.messages import FunctionCall, Message, MessageToolCall
+from agentrl.rollout import Outcome, ToolCall
 from agentrl.tools.toolbox import ToolResult, ToolSession
-from agentrl.trajectory import Outcome, ToolCall
 
 
 def assistant_message(turn: ParsedTurn, turn_number: int) -> Message:

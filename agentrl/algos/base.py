@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
+from agentrl.rollout import Group
 from agentrl.samples import Sample
-from agentrl.trajectory import Group
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -18,8 +18,8 @@ from agentrl.config.actor import ActorConfig
 from agentrl.config.algorithm import RolloutCorrectionConfig
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
+from agentrl.rollout import Group
 from agentrl.samples import Sample
-from agentrl.trajectory import Group
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,9 @@ import torch
 
 from agentrl.algos.advantages import estimate_advantages
 from agentrl.errors import ConfigError
+from agentrl.rollout import Group, Rollout
 from agentrl.samples import Sample
-from agentrl.trajectory import Group, Rollout, Trajectory, VersionSpan
+from agentrl.trajectory import Trajectory, VersionSpan
 
 
 def samples_of(groups: Sequence[Group]) -> list[Sample]:

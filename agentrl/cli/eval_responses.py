@@ -18,11 +18,11 @@ from agentrl.compat.verl_keys.evaluation import EVALUATION, RESPONSE_KEY, RESPON
 from agentrl.compat.verl_keys.translate import in_verls_words, nested, translate
 from agentrl.config import RunConfig, validate_config
 from agentrl.errors import ConfigError
+from agentrl.rollout import Group
 from agentrl.trainer.elsewhere import run_loop
 from agentrl.trainer.evaluation import evaluation
 from agentrl.trainer.generation import RESPONSES as COLUMN
 from agentrl.trainer.responses import score_responses
-from agentrl.trajectory import Group
 
 
 def evaluate_responses(options: argparse.Namespace) -> None:

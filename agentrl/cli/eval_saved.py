@@ -13,11 +13,11 @@ from agentrl.errors import ConfigError, DataError
 from agentrl.replay.base import Options, Replay
 from agentrl.replay.rescore import rescore, settings_of
 from agentrl.replay.saved import SavedRun, open_saved
+from agentrl.rollout import Group, Rollout
 from agentrl.store import StoredRollout
 from agentrl.trainer.evaluation import EVAL_FILE, Evaluation, evaluation
 from agentrl.trainer.evaluation_view import print_evaluation
 from agentrl.trainer.files import write_whole
-from agentrl.trajectory import Group, Rollout
 
 
 def evaluate_saved(options: argparse.Namespace) -> None:

@@ -17,9 +17,10 @@ from agentrl.compat.verl_types import AgentLoopOutput
 from agentrl.config.run import RunConfig
 from agentrl.engines.base import FinishReason, SamplingParams
 from agentrl.messages import Message
+from agentrl.rollout import Rollout, Stop
 from agentrl.signatures import keyword_filter
 from agentrl.task import Task
-from agentrl.trajectory import Author, Rollout, Segment, Stop, Trajectory
+from agentrl.trajectory import Author, Segment, Trajectory
 
 if TYPE_CHECKING:
     from agentrl.chat.format import ChatFormat

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from agentrl.replay.base import Key, Replay, key_of
+from agentrl.rollout import Outcome, Stop
 from agentrl.store import StoredRollout
 from agentrl.task import Task
-from agentrl.trajectory import Author, Outcome, Stop, Trajectory
+from agentrl.trajectory import Author, Trajectory
 
 TaskKey: TypeAlias = tuple[str, int, str]
 """Which task, in whatever run: (data source, index, prompt as JSON)."""

@@ -21,10 +21,10 @@ from agentrl.replay.attempts import TaskKey, task_key
 from agentrl.replay.base import Replay
 from agentrl.replay.saved import SavedRun
 from agentrl.replay.tokenizer import changed
+from agentrl.rollout import Group, Rollout
 from agentrl.samples import Sample
 from agentrl.store import StoredRollout
 from agentrl.store.schema import VOCABULARY
-from agentrl.trajectory import Group, Rollout
 
 COLUMNS = (
     *("messages", "data_source", "index", "rewards", "turn_rewards", "infra_failed"),

@@ -17,11 +17,11 @@ from agentrl.estimates.intervals import mean_estimate, paired_difference
 from agentrl.replay.base import ALL, Cell, Key, Replay, Result, Table, by_task, key_of
 from agentrl.replay.rolling import Rerun, Rolling, names_tools, new_folder, open_rolling, rerun_of
 from agentrl.replay.settings import lookup
+from agentrl.rollout import Group, Rollout
 from agentrl.seeds import derive_seed
 from agentrl.store import StoredRollout
 from agentrl.tools.recorded import Unrecorded
 from agentrl.trainer.elsewhere import run_loop
-from agentrl.trajectory import Group, Rollout
 
 MOST_SHOWN = 20
 

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from agentrl.algos.base import Algorithm
 from agentrl.errors import DataError
 from agentrl.replay.base import Key, Replay, key_of
+from agentrl.rollout import Group, Rollout, Stop
 from agentrl.store import StoredRollout
 from agentrl.store.credited import Advantages, advantages_of
-from agentrl.trajectory import Group, Rollout, Stop
 
 COLUMNS = ("data_source", "index", "rewards", "error", "infra_failed")
 COLUMNS_OF_TOKENS = ("trajectories.segments", "trajectories.advantages")

@@ -28,6 +28,7 @@ from agentrl.replay.settings import (
     with_model,
 )
 from agentrl.replay.tokenizer import WORDS, changed
+from agentrl.rollout import Rollout
 from agentrl.rollouts.collector import side_by_side
 from agentrl.store import StoredRollout, TrajectoryStore
 from agentrl.store.schema import TOOLS, TRAJECTORIES
@@ -35,7 +36,6 @@ from agentrl.tools.recorded import RecordedToolbox, Recording, Unrecorded
 from agentrl.trainer.checkpoint import newest
 from agentrl.trainer.provenance import REPLAYED_FROM, provenance
 from agentrl.trainer.rollout_parts import Brought, RolloutParts, load_chat, open_rollout_parts, sampling_of
-from agentrl.trajectory import Rollout
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,9 @@ from agentrl.messages import Message, message_text
 from agentrl.replay.base import Key, key_of
 from agentrl.rewards.base import Reward
 from agentrl.rewards.view import solution_view
+from agentrl.rollout import Stop
 from agentrl.store import StoredRollout
 from agentrl.tools.base import InfraError
-from agentrl.trajectory import Stop
 
 COLUMNS = (
     *("messages", "ground_truth", "data_source", "index", "extra_info", "rewards", "turn_rewards", "tool_calls"),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from agentrl.trajectory import Author, Rollout, Segment, Trajectory
+from agentrl.rollout import Rollout
+from agentrl.trajectory import Author, Segment, Trajectory
 
 
 def solution_view(

@@ -5,7 +5,8 @@ from __future__ import annotations
 from agentrl.agent_loops.base import AgentLoop
 from agentrl.agent_loops.recording import Recording
 from agentrl.blame import defined_at
-from agentrl.trajectory import Author, Rollout, Segment, Stop, Trajectory
+from agentrl.rollout import Rollout, Stop
+from agentrl.trajectory import Author, Segment, Trajectory
 
 
 def checked(rollout: object, loop: AgentLoop, recording: Recording, max_response_tokens: int) -> Rollout:

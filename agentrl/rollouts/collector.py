@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 from agentrl.engines.base import SamplingParams
 from agentrl.errors import AgentRLError
+from agentrl.rollout import Group, Rollout
 from agentrl.rollouts.garbage import fewer_collections
 from agentrl.seeds import derive_seed
 from agentrl.task import Task
-from agentrl.trajectory import Group, Rollout
 
 if TYPE_CHECKING:
     from agentrl.rollouts.runner import RolloutRunner

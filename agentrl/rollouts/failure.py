@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from agentrl.agent_loops.base import AgentLoop
 from agentrl.blame import told
+from agentrl.rollout import Rollout, Stop
 from agentrl.tools.base import InfraError
-from agentrl.trajectory import Rollout, Stop
 
 
 def salvaged(loop: AgentLoop, stop: Stop) -> Rollout:

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from itertools import chain
 from statistics import fmean, pstdev
 
+from agentrl.rollout import Group, Outcome, Rollout, Stop, ToolCall
 from agentrl.telemetry.timing import percentile
-from agentrl.trajectory import Group, Outcome, Rollout, Stop, ToolCall
 
 
 def rollout_metrics(groups: Sequence[Group], success_threshold: float = 1.0) -> dict[str, float]:

@@ -22,13 +22,13 @@ from agentrl.interactions.base import BaseInteraction
 from agentrl.interactions.session import InteractionSession
 from agentrl.rewards.base import Reward
 from agentrl.rewards.view import solution_view
+from agentrl.rollout import Rollout, Stop
 from agentrl.rollouts.check import checked
 from agentrl.rollouts.failure import failed_rollout, innermost, salvaged
 from agentrl.rollouts.generate import RolloutGenerate
 from agentrl.task import Task
 from agentrl.tools.base import InfraError
 from agentrl.tools.toolbox import Toolbox, ToolSession
-from agentrl.trajectory import Rollout, Stop
 
 if TYPE_CHECKING:
     from agentrl.chat.format import ChatFormat

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 
+from agentrl.rollout import Group
 from agentrl.samples import Sample
-from agentrl.trajectory import Group, Trajectory
+from agentrl.trajectory import Trajectory
 
 Advantages = Sequence[float] | None
 """One a token of a trajectory, or None where it was not trained on."""

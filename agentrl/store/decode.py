@@ -10,12 +10,13 @@ from typing import Any, TypeVar, cast
 import pyarrow as pa
 
 from agentrl.messages import Message
+from agentrl.rollout import Outcome, Rollout, Stop, ToolCall, TurnReward
 from agentrl.store.columns import python_values, sliced, text_values
 from agentrl.store.schema import JSON_OF_TASK, ROLLOUT, SEALS, TASK
 from agentrl.store.stored import StoredRollout
 from agentrl.store.text import read_json
 from agentrl.task import Task
-from agentrl.trajectory import Author, Outcome, Rollout, Segment, Stop, ToolCall, Trajectory, TurnReward, VersionSpan
+from agentrl.trajectory import Author, Segment, Trajectory, VersionSpan
 
 T = TypeVar("T")
 

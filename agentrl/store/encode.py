@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from agentrl.errors import DataError
+from agentrl.rollout import Group, Rollout
 from agentrl.samples import Sample
 from agentrl.store.columns import arrow_array
 from agentrl.store.credited import Advantages, advantages_of
@@ -18,7 +19,7 @@ from agentrl.store.schema import JSON_OF_TASK, SCHEMA, SEALS, TASK
 from agentrl.store.seal import seals
 from agentrl.store.text import write_json
 from agentrl.task import Task
-from agentrl.trajectory import Group, Rollout, Segment
+from agentrl.trajectory import Segment
 
 ROWS_PER_BATCH = 128
 """Rollouts read or skipped as one. Few, so that a step of long conversations is never in memory twice."""

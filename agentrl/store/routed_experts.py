@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 from zlib import crc32
 
 from agentrl.errors import DataError
+from agentrl.rollout import Group
 from agentrl.store.whole import whole_file
-from agentrl.trajectory import Group, Trajectory
+from agentrl.trajectory import Trajectory
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from agentrl.rollout import Rollout
 from agentrl.task import Task
-from agentrl.trajectory import Rollout
 
 
 @dataclass(frozen=True, slots=True)

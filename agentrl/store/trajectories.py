@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from agentrl.errors import DataError
+from agentrl.rollout import Group, Outcome, Stop
 from agentrl.samples import Sample
 from agentrl.store.encode import batches
 from agentrl.store.files import (
@@ -23,7 +24,6 @@ from agentrl.store.routed_experts import path_beside, read_beside, remove_orphan
 from agentrl.store.stored import StoredRollout
 from agentrl.store.text import writable
 from agentrl.store.whole import remove_parts, whole_file
-from agentrl.trajectory import Group, Outcome, Stop
 
 _NAME = re.compile(r"step-(\d{6,})\.parquet")
 

@@ -14,12 +14,12 @@ from agentrl.chat.base import ParsedCall
 from agentrl.config.rollout import MultiTurnConfig
 from agentrl.errors import ConfigError, DataError
 from agentrl.messages import ToolSchema
+from agentrl.rollout import Outcome, ToolCall
 from agentrl.task import Task
 from agentrl.tools.answer import Answer
 from agentrl.tools.arguments import shorten
 from agentrl.tools.bound import BoundTool
 from agentrl.tools.toolbox import Toolbox, ToolSession
-from agentrl.trajectory import Outcome, ToolCall
 
 Unrecorded: TypeAlias = Literal["error", "stub", "live"]
 

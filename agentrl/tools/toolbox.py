@@ -18,6 +18,7 @@ from agentrl.config.rollout import MultiTurnConfig
 from agentrl.errors import AgentRLError, ConfigError, DataError, suggestion
 from agentrl.messages import ToolSchema
 from agentrl.offload import GRACE_S, Offload, OverdueError, Running, UnavailableError
+from agentrl.rollout import Outcome
 from agentrl.task import Task
 from agentrl.tool_options import AS_CONFIGURED, ToolOptions
 from agentrl.tools.answer import Answer, bounded
@@ -28,7 +29,6 @@ from agentrl.tools.function import FunctionTool, as_tool
 from agentrl.tools.lifecycle import RELEASE_TIMEOUT_S, BoundClass
 from agentrl.tools.loading import load_tools
 from agentrl.tools.process import ToolFailedError
-from agentrl.trajectory import Outcome
 
 _LOGGER = logging.getLogger(__name__)
 _MIN_TEXT_CHARS = 10_000

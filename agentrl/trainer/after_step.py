@@ -7,6 +7,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 
 from agentrl.config import RunConfig
+from agentrl.rollout import Group
 from agentrl.rollouts.metrics import rollout_metrics
 from agentrl.samples import Sample
 from agentrl.telemetry.timing import Timer
@@ -15,7 +16,6 @@ from agentrl.trainer.parts import Best, Metrics, Progress
 from agentrl.trainer.profiling import StepProfiler
 from agentrl.trainer.records import Records
 from agentrl.trainer.validator import Validator, metric_value
-from agentrl.trajectory import Group
 
 Publish = Callable[[int], Awaitable[None]]
 

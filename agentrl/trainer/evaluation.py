@@ -11,8 +11,8 @@ from pydantic import JsonValue
 from agentrl.estimates.base import Estimate, plain
 from agentrl.estimates.intervals import mean_estimate
 from agentrl.estimates.passing import pass_at_k_estimate, pass_hat_k_estimate
+from agentrl.rollout import Group, Rollout
 from agentrl.rollouts.metrics import rollout_metrics
-from agentrl.trajectory import Group, Rollout
 
 EVAL_FILE = "eval.json"
 LEVEL = 0.95

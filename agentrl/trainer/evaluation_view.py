@@ -11,10 +11,10 @@ from rich.table import Table
 from rich.text import Text
 
 from agentrl.estimates.base import Estimate
+from agentrl.rollout import Outcome
 from agentrl.trainer.evaluation import LEVEL, Evaluation, Summary
 from agentrl.trainer.figures import number, percent
 from agentrl.trainer.sample_view import visible
-from agentrl.trajectory import Outcome
 
 _NAME_WIDTH = 22
 _SHOWN_SOURCES = 30

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
-from agentrl.trajectory import Outcome
+from agentrl.rollout import Outcome
 
 Metrics = Mapping[str, float]
 

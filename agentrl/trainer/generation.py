@@ -13,13 +13,13 @@ from agentrl.config import RunConfig
 from agentrl.data.rows import open_rows
 from agentrl.errors import ConfigError, DataError
 from agentrl.rewards.view import solution_view
+from agentrl.rollout import Rollout
 from agentrl.store import TrajectoryStore
 from agentrl.store.schema import TRAJECTORIES
 from agentrl.store.whole import whole_file
 from agentrl.trainer.rollout_bar import rollout_progress
 from agentrl.trainer.rollout_parts import RolloutParts
 from agentrl.trainer.source_parts import num_draws, stored_steps
-from agentrl.trajectory import Rollout
 
 RESPONSES = "responses"
 """The column of texts, by verl's name for it."""

@@ -28,10 +28,10 @@ import math
 from collections.abc import Callable, Mapping
 from statistics import fmean
 
+from agentrl.rollout import Outcome, Stop
 from agentrl.trainer.figures import num_tool_calls, tool_outcomes
 from agentrl.trainer.health_engine_rules import ENGINE_RULES
 from agentrl.trainer.health_history import NUM_RECENT, History, Metrics, values
-from agentrl.trajectory import Outcome, Stop
 
 MAX_KL, MAX_CLIPPED = 0.1, 0.3
 MIN_ENTROPY_RATIO, MIN_LENGTH_RATIO, MAX_LENGTH_RATIO = 0.1, 0.3, 3.0

@@ -9,9 +9,9 @@ from typing import ParamSpec, Protocol, TypeVar
 
 from agentrl.algos.base import Algorithm
 from agentrl.data.order import Draw
+from agentrl.rollout import Group
 from agentrl.samples import Sample
 from agentrl.telemetry.timing import Timer
-from agentrl.trajectory import Group
 
 Metrics = dict[str, float]
 P = ParamSpec("P")

@@ -10,9 +10,9 @@ from typing import TypeAlias
 from pydantic import JsonValue
 
 from agentrl.config import RunConfig
+from agentrl.rollout import Group, Outcome, Rollout, Stop
 from agentrl.trainer.environment import ENVIRONMENT_FILE, environment, provided, read_environment, why_not
 from agentrl.trainer.files import write_whole
-from agentrl.trajectory import Group, Outcome, Rollout, Stop
 
 Entry: TypeAlias = dict[str, JsonValue]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 
+from agentrl.rollout import Group, Rollout
 from agentrl.samples import Sample
 from agentrl.store import TrajectoryStore
 from agentrl.telemetry.base import Generation, GenerationTracker, Tracker, WarningTracker
@@ -12,7 +13,6 @@ from agentrl.trainer.health import Health
 from agentrl.trainer.parts import Metrics
 from agentrl.trainer.promise import Promise
 from agentrl.trainer.sample_view import TextOf, segments
-from agentrl.trajectory import Group, Rollout
 
 
 class Records:

@@ -13,9 +13,9 @@ from agentrl.data.tasks import TaskTable, load_tasks
 from agentrl.errors import DataError, suggestion
 from agentrl.rewards.base import Reward, close_reward
 from agentrl.rewards.loading import check_data_source, load_reward
+from agentrl.rollout import Group, Rollout, Stop
 from agentrl.task import Task
 from agentrl.tools.base import InfraError
-from agentrl.trajectory import Group, Rollout, Stop
 
 _AT_ONCE = 64
 """Texts that are being scored at a time."""

@@ -10,9 +10,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
+from agentrl.rollout import Rollout
 from agentrl.rollouts.runner import RolloutRunner
 from agentrl.trainer.figures import duration, number
-from agentrl.trajectory import Rollout
 
 LINE_S = 10.0
 """Seconds between two plain lines."""

@@ -26,6 +26,7 @@ from agentrl.models.loading import check_model, load_tokenizer
 from agentrl.registry import load_object
 from agentrl.rewards.base import Reward, close_reward
 from agentrl.rewards.loading import check_data_source, load_reward
+from agentrl.rollout import Group
 from agentrl.rollouts.collector import Attempt, attempts_at, collect
 from agentrl.rollouts.row_check import RowCheck
 from agentrl.rollouts.runner import RolloutRunner
@@ -34,7 +35,6 @@ from agentrl.task import Task
 from agentrl.tools.base import BaseTool
 from agentrl.tools.function import FunctionTool
 from agentrl.tools.toolbox import Toolbox, load_toolbox
-from agentrl.trajectory import Group
 
 Collect = Callable[[Sequence[Task]], Awaitable[list[Group]]]
 

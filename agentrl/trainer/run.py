@@ -13,6 +13,7 @@ import torch
 
 from agentrl.config import RunConfig
 from agentrl.interrupts import last_words
+from agentrl.rollout import Group, Rollout
 from agentrl.telemetry.base import check_installed
 from agentrl.telemetry.jsonl import METRICS_FILE, read_metrics
 from agentrl.trainer.build import open_run
@@ -33,7 +34,6 @@ from agentrl.trainer.rollout_parts import Brought, RolloutParts, open_rollout_pa
 from agentrl.trainer.sample_view import TextOf, sample_view
 from agentrl.trainer.transcript import print_comparison, print_samples
 from agentrl.trainer.validator import Validator
-from agentrl.trajectory import Group, Rollout
 
 NOTHING = Brought()
 

@@ -8,8 +8,8 @@ from typing import NotRequired, TypedDict
 
 from pydantic import JsonValue
 
+from agentrl.rollout import Rollout
 from agentrl.task import Task
-from agentrl.trajectory import Rollout
 
 TextOf = Callable[[Sequence[int]], str]
 """Tokens to text, special tokens included."""

@@ -7,9 +7,10 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 from agentrl.data.order import Draw, TaskOrder
+from agentrl.rollout import Group, Rollout, Stop
 from agentrl.seeds import derive_seed
 from agentrl.task import Task
-from agentrl.trajectory import Group, Rollout, Stop, Trajectory
+from agentrl.trajectory import Trajectory
 
 
 class LiveSource:

@@ -10,6 +10,7 @@ from agentrl.data.dialogues import Dialogue, load_dialogues
 from agentrl.data.order import TaskOrder, task_order
 from agentrl.data.tasks import TaskTable
 from agentrl.errors import ConfigError, DataError, TemplateError
+from agentrl.rollout import Group
 from agentrl.store import TrajectoryStore
 from agentrl.store.schema import TRAJECTORIES
 from agentrl.telemetry.timing import Timer
@@ -19,7 +20,7 @@ from agentrl.trainer.rollout_parts import RolloutParts, tell_few_rows
 from agentrl.trainer.source import LiveSource, SavedSource, StoredSource, task_of
 from agentrl.trainer.staleness import Admissions
 from agentrl.trainer.streaming import StreamingSource
-from agentrl.trajectory import Group, Trajectory
+from agentrl.trajectory import Trajectory
 
 
 def open_source(config: RunConfig, rollouts: RolloutParts | None, timer: Timer) -> tuple[Source, int]:

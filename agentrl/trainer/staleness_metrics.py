@@ -6,8 +6,9 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 
+from agentrl.rollout import Group
 from agentrl.trainer.parts import Metrics
-from agentrl.trajectory import Group, Trajectory
+from agentrl.trajectory import Trajectory
 
 
 def staleness_metrics(groups: Sequence[Group], policy_version: int, max_staleness: int) -> Metrics:

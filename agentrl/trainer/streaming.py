@@ -9,13 +9,13 @@ from contextlib import asynccontextmanager
 from functools import partial
 
 from agentrl.data.order import Draw
+from agentrl.rollout import Group, Rollout
 from agentrl.rollouts.collector import Attempt, refuse_all_failed, side_by_side
 from agentrl.task import Task
 from agentrl.telemetry.timing import Timer
 from agentrl.trainer.parts import Metrics
 from agentrl.trainer.staleness import Admissions, Ticket
 from agentrl.trainer.staleness_metrics import IdleTime, staleness_metrics
-from agentrl.trajectory import Group, Rollout
 
 
 class StreamingSource:

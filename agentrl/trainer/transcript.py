@@ -11,9 +11,10 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
+from agentrl.rollout import Rollout
 from agentrl.trainer.figures import compare, moment, number
 from agentrl.trainer.sample_view import TextOf, segments, visible
-from agentrl.trajectory import Author, Rollout
+from agentrl.trajectory import Author
 
 STYLES = {
     Author.PROMPT: "bright_black",

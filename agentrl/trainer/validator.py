@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from agentrl.errors import ConfigError, suggestion
+from agentrl.rollout import Group, Outcome, Rollout, Stop, ToolCall
 from agentrl.rollouts.metrics import rollout_metrics
 from agentrl.task import Task
-from agentrl.trajectory import Group, Outcome, Rollout, Stop, ToolCall
 
 Collect = Callable[[Sequence[Task]], Awaitable[list[Group]]]
 

@@ -17,11 +17,11 @@ from typing import ParamSpec, TypeVar
 import torch
 
 from agentrl.cli.compose import compose_config
+from agentrl.rollout import Group
 from agentrl.trainer.build import open_run
 from agentrl.trainer.loop import train
 from agentrl.trainer.parts import AfterStep
 from agentrl.trainer.rollout_parts import Brought
-from agentrl.trajectory import Group
 
 P = ParamSpec("P")
 R = TypeVar("R")

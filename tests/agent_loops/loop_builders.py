@@ -13,10 +13,10 @@ from agentrl.chat.format import ChatFormat
 from agentrl.config.run import RunConfig
 from agentrl.engines.base import Completion, FinishReason, GenerateRequest, SamplingParams
 from agentrl.engines.scripted import ScriptedEngine
+from agentrl.rollout import Rollout
 from agentrl.rollouts.runner import RolloutRunner
 from agentrl.task import Task
 from agentrl.tools.toolbox import Toolbox
-from agentrl.trajectory import Rollout
 
 CHAT = ChatFormat(family_tokenizer("chatml"))
 TOKENIZER = CHAT.tokenizer

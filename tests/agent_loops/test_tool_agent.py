@@ -10,8 +10,9 @@ from loop_builders import END, TASK, ListEngine, add, call, config, ids, roll, t
 
 from agentrl.engines.base import SamplingParams
 from agentrl.interactions.base import BaseInteraction
+from agentrl.rollout import Outcome, Stop, TurnReward
 from agentrl.tools.base import InfraError
-from agentrl.trajectory import Author, Outcome, Stop, TurnReward
+from agentrl.trajectory import Author
 
 SUM = call("add", a=2, b=3)
 

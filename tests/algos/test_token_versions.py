@@ -6,8 +6,9 @@ import torch
 
 from agentrl.algos.credit import samples_of
 from agentrl.backends.torch.batches import micro_batch, token_batch
+from agentrl.rollout import Group, Rollout, Stop
 from agentrl.task import Task
-from agentrl.trajectory import Author, Group, Rollout, Segment, Stop, Trajectory, VersionSpan
+from agentrl.trajectory import Author, Segment, Trajectory, VersionSpan
 
 
 def model(*spans: tuple[int, int]) -> Segment:

@@ -16,10 +16,10 @@ from agentrl.cli.replay import nested_overrides, read_words
 from agentrl.errors import AgentRLError, ConfigError, DataError
 from agentrl.replay.base import Replay, Result, Table
 from agentrl.replay.modes import MODES, Entry
+from agentrl.rollout import Group, Rollout, Stop
 from agentrl.samples import Sample
 from agentrl.store import TrajectoryStore
 from agentrl.task import Task
-from agentrl.trajectory import Group, Rollout, Stop
 
 asked: list[Replay] = []
 

@@ -14,7 +14,8 @@ from agentrl.compat.verl import AgentLoopBase, AgentLoopOutput
 from agentrl.compat.verl_server import sampling_of
 from agentrl.engines.base import SamplingParams
 from agentrl.errors import ConfigError
-from agentrl.trajectory import Author, Stop, VersionSpan
+from agentrl.rollout import Stop
+from agentrl.trajectory import Author, VersionSpan
 
 LOOPS = Path(verl_loops.__file__)
 

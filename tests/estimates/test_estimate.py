@@ -8,7 +8,7 @@ import math
 import pytest
 
 from agentrl.estimates.base import Estimate, plain
-from agentrl.trajectory import Stop
+from agentrl.rollout import Stop
 
 
 def test_figures_are_json_whatever_they_are_made_of():

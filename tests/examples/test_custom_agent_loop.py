@@ -16,10 +16,10 @@ from agentrl.engines.base import SamplingParams
 from agentrl.engines.scripted import ScriptedEngine
 from agentrl.registry import load_file
 from agentrl.rewards.loading import load_reward
+from agentrl.rollout import Stop
 from agentrl.rollouts.row_check import RowCheck
 from agentrl.rollouts.runner import RolloutRunner
 from agentrl.tools.toolbox import load_toolbox
-from agentrl.trajectory import Stop
 
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "examples/custom_agent_loop/second_chance.py"

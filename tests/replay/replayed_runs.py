@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from agentrl.cli.main import main
+from agentrl.rollout import Rollout
 from agentrl.store import StoredRollout, TrajectoryStore
-from agentrl.trajectory import Rollout
 
 CALCULATOR = Path(__file__).parents[2] / "examples/calculator"
 SCRIPT = """

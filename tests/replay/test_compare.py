@@ -16,9 +16,10 @@ from agentrl.replay.compare import compare
 from agentrl.replay.parting import Parting, parting
 from agentrl.replay.rescore import rescore
 from agentrl.replay.saved import open_saved
+from agentrl.rollout import Group, Outcome, Rollout, Stop, ToolCall
 from agentrl.store import TrajectoryStore
 from agentrl.task import Task
-from agentrl.trajectory import Author, Group, Outcome, Rollout, Segment, Stop, ToolCall, Trajectory, VersionSpan
+from agentrl.trajectory import Author, Segment, Trajectory, VersionSpan
 
 
 def rollout(score: float | None, *said: int, seed: int = 0, calls: Sequence[ToolCall] = (), **rest: object) -> Rollout:

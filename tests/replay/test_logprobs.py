@@ -19,18 +19,10 @@ from agentrl.replay.checkpoint_scores import score_rollouts
 from agentrl.replay.logprobs import logprobs
 from agentrl.replay.saved import SavedRun, open_saved
 from agentrl.replay.settings import replay_config
+from agentrl.rollout import Group, Rollout, Stop, TurnReward
 from agentrl.store import TrajectoryStore
 from agentrl.task import Task
-from agentrl.trajectory import (
-    Author,
-    Group,
-    Rollout,
-    Segment,
-    Stop,
-    Trajectory,
-    TurnReward,
-    VersionSpan,
-)
+from agentrl.trajectory import Author, Segment, Trajectory, VersionSpan
 
 CALCULATOR = Path(__file__).parents[2] / "examples/calculator"
 TEMPERATURE = 0.7

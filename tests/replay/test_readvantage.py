@@ -17,8 +17,8 @@ from agentrl.replay.recredit import Credit, credited_anew, with_new_score
 from agentrl.replay.rescore import rescore
 from agentrl.replay.saved import open_saved
 from agentrl.replay.settings import replay_config
+from agentrl.rollout import Rollout
 from agentrl.store import StoredRollout, TrajectoryStore
-from agentrl.trajectory import Rollout
 
 
 def replay_of(run: Path, **options: object) -> Replay:

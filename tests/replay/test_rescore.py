@@ -15,9 +15,10 @@ from agentrl.replay.base import Options, Replay, key_of
 from agentrl.replay.rescore import rescore
 from agentrl.replay.saved import open_saved
 from agentrl.replay.scoring import MAX_CONCURRENT, score_all
+from agentrl.rollout import Group, Rollout, Stop
 from agentrl.store import TrajectoryStore
 from agentrl.task import Task
-from agentrl.trajectory import Group, Rollout, Stop, Trajectory
+from agentrl.trajectory import Trajectory
 
 REWARDS = """
 def constant(solution_str):

@@ -1,17 +1,8 @@
 from __future__ import annotations
 
 from agentrl.rewards.view import solution_view
-from agentrl.trajectory import (
-    Author,
-    Outcome,
-    Rollout,
-    Segment,
-    Stop,
-    ToolCall,
-    Trajectory,
-    TurnReward,
-    VersionSpan,
-)
+from agentrl.rollout import Outcome, Rollout, Stop, ToolCall, TurnReward
+from agentrl.trajectory import Author, Segment, Trajectory, VersionSpan
 
 
 def segment(author, text):

@@ -12,9 +12,9 @@ from loop_builders import TASK, ListEngine, call, config, runner
 from agentrl.agent_loops import AgentLoop, agent_loops
 from agentrl.engines.base import SamplingParams
 from agentrl.errors import ConfigError
+from agentrl.rollout import Stop
 from agentrl.rollouts.collector import AllFailedError, collect
 from agentrl.seeds import derive_seed
-from agentrl.trajectory import Stop
 
 TASKS = [replace(TASK, index=index, uid=f"t{index}", extra_info={"index": index}) for index in range(4)]
 

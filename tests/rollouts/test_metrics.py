@@ -6,9 +6,10 @@ import math
 
 import pytest
 
+from agentrl.rollout import Group, Outcome, Rollout, Stop, ToolCall
 from agentrl.rollouts.metrics import rollout_metrics
 from agentrl.task import Task
-from agentrl.trajectory import Author, Group, Outcome, Rollout, Segment, Stop, ToolCall, Trajectory, VersionSpan
+from agentrl.trajectory import Author, Segment, Trajectory, VersionSpan
 
 
 def trajectory(*lengths: int) -> Trajectory:

@@ -15,10 +15,10 @@ from agentrl.chat.parsers import tool_parsers
 from agentrl.engines.base import SamplingParams
 from agentrl.errors import ConfigError, DataError, RewardError
 from agentrl.interactions.base import BaseInteraction
+from agentrl.rollout import Outcome, Rollout, Stop
 from agentrl.rollouts import runner as runner_module
 from agentrl.tools.base import BaseTool, InfraError, ToolResponse
 from agentrl.tools.function import as_tool
-from agentrl.trajectory import Outcome, Rollout, Stop
 
 SUM = call("add", a=2, b=3)
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from agentrl.rollout import Group, Outcome, Rollout, Stop, ToolCall
 from agentrl.task import Task
-from agentrl.trajectory import Author, Group, Outcome, Rollout, Segment, Stop, ToolCall, Trajectory, VersionSpan
+from agentrl.trajectory import Author, Segment, Trajectory, VersionSpan
 
 
 def trajectory(*model_ids: int, version: int = 0) -> Trajectory:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from agentrl.rollout import Group, Rollout, Stop
 from agentrl.store import TrajectoryStore
 from agentrl.store.foreign.formats import guess_format, reader_of
 from agentrl.store.foreign.importing import import_rollouts
@@ -16,7 +17,7 @@ from agentrl.store.rows.tasks import task_rows
 from agentrl.store.rows.wanted import COLUMNS, Wanted
 from agentrl.store.rows.writing import write_lines, write_table
 from agentrl.task import Task
-from agentrl.trajectory import Group, Rollout, Stop, Trajectory
+from agentrl.trajectory import Trajectory
 
 pytestmark = pytest.mark.slow
 

@@ -18,6 +18,7 @@ from agentrl.data.dialogues import load_dialogues
 from agentrl.data.tasks import load_tasks
 from agentrl.errors import DataError
 from agentrl.messages import Message
+from agentrl.rollout import Group, Rollout, Stop
 from agentrl.store import StoredRollout, TrajectoryStore
 from agentrl.store.foreign.formats import messages_row
 from agentrl.store.foreign.importing import import_rollouts
@@ -27,7 +28,7 @@ from agentrl.store.rows.tasks import task_rows
 from agentrl.store.rows.wanted import COLUMNS, Wanted, kept_tools
 from agentrl.store.rows.writing import write_lines, write_table
 from agentrl.task import Task
-from agentrl.trajectory import Group, Rollout, Stop, Trajectory
+from agentrl.trajectory import Trajectory
 
 TOOLS = [{"type": "function", "function": {"name": name, "parameters": {"type": "object"}}} for name in ("add", "see")]
 

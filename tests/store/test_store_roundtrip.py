@@ -14,21 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentrl.errors import DataError
+from agentrl.rollout import Group, Outcome, Rollout, Stop, ToolCall, TurnReward
 from agentrl.store import TrajectoryStore
 from agentrl.store import schema as stored
 from agentrl.task import Task
-from agentrl.trajectory import (
-    Author,
-    Group,
-    Outcome,
-    Rollout,
-    Segment,
-    Stop,
-    ToolCall,
-    Trajectory,
-    TurnReward,
-    VersionSpan,
-)
+from agentrl.trajectory import Author, Segment, Trajectory, VersionSpan
 
 
 def plain(value: object) -> object:

@@ -14,10 +14,10 @@ from stored_runs import group, rollout
 from torch import Tensor
 
 from agentrl.errors import DataError
+from agentrl.rollout import Group
 from agentrl.store import TrajectoryStore
 from agentrl.store import trajectories as store_module
 from agentrl.store.routed_experts import path_beside
-from agentrl.trajectory import Group
 
 
 def with_experts(most: int = 250) -> list[Group]:

@@ -10,8 +10,8 @@ import pytest
 from stored_runs import group, rollout
 
 from agentrl.errors import DataError, UnknownNameError
+from agentrl.rollout import Group, Outcome, Rollout, Stop
 from agentrl.store import StoredRollout, TrajectoryStore, encode
-from agentrl.trajectory import Group, Outcome, Rollout, Stop
 
 CALLS = [("search", Outcome.OK), ("search", Outcome.TIMEOUT), ("calculator", Outcome.OK)]
 

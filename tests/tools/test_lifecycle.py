@@ -12,10 +12,10 @@ from tool_builders import Recorder, call, task, until
 
 from agentrl.config.rollout import MultiTurnConfig
 from agentrl.offload import run
+from agentrl.rollout import Outcome
 from agentrl.tools import lifecycle, toolbox
 from agentrl.tools.base import ToolError, ToolResponse
 from agentrl.tools.toolbox import Toolbox
-from agentrl.trajectory import Outcome
 
 FAULTS = ["fine", "fine", "raises", "tool_error", "hangs", "yields"]
 

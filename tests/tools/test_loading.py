@@ -7,10 +7,10 @@ from tool_builders import call, run_calls, task
 
 from agentrl.config.rollout import MultiTurnConfig
 from agentrl.errors import AgentRLError, ConfigError, DataError
+from agentrl.rollout import Outcome
 from agentrl.tools import OpenAIFunctionToolSchema
 from agentrl.tools.loading import load_tools
 from agentrl.tools.toolbox import load_toolbox
-from agentrl.trajectory import Outcome
 
 CONFIGS = Path(__file__).parents[2] / "configs" / "tool_config"
 

@@ -12,10 +12,10 @@ from agentrl.agent_loops.truncation import truncate
 from agentrl.chat.base import ParsedCall
 from agentrl.config.rollout import MultiTurnConfig
 from agentrl.errors import ConfigError, DataError
+from agentrl.rollout import Outcome, ToolCall
 from agentrl.tools.function import as_tool
 from agentrl.tools.recorded import RecordedToolbox, Recording
 from agentrl.tools.toolbox import Toolbox, ToolResult
-from agentrl.trajectory import Outcome, ToolCall
 
 SCHEMAS = [schema("recorder", place={"type": "string"})]
 

@@ -10,11 +10,11 @@ from tool_builders import Recorder, call, run_calls, schema, task, until
 from agentrl.chat.base import ParsedCall
 from agentrl.config.rollout import MultiTurnConfig
 from agentrl.errors import ConfigError, DataError
+from agentrl.rollout import Outcome
 from agentrl.tools import lifecycle, toolbox
 from agentrl.tools.base import BaseTool, InfraError, ToolError, ToolResponse
 from agentrl.tools.calculator import calculator
 from agentrl.tools.toolbox import Toolbox
-from agentrl.trajectory import Outcome
 
 QUICK = MultiTurnConfig(tool_timeout_s=0.05)
 

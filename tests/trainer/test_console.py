@@ -9,11 +9,12 @@ import re
 import pytest
 from rich.console import Console
 
+from agentrl.rollout import Outcome, Rollout, Stop, ToolCall
 from agentrl.task import Task
 from agentrl.trainer.console import ConsoleTracker, print_comparison, print_samples, sparkline
 from agentrl.trainer.figures import compare, duration, first_and_last, number, tool_outcomes
 from agentrl.trainer.sample_view import sample_view, visible
-from agentrl.trajectory import Author, Outcome, Rollout, Segment, Stop, ToolCall, Trajectory, VersionSpan
+from agentrl.trajectory import Author, Segment, Trajectory, VersionSpan
 
 STEP = {
     "reward/mean": 0.5,

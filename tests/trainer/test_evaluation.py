@@ -12,11 +12,12 @@ import pytest
 from rich.console import Console
 
 from agentrl.estimates.intervals import mean_estimate
+from agentrl.rollout import Group, Outcome, Rollout, Stop, ToolCall
 from agentrl.rollouts.metrics import rollout_metrics
 from agentrl.task import Task
 from agentrl.trainer.evaluation import evaluation
 from agentrl.trainer.evaluation_view import print_evaluation
-from agentrl.trajectory import Author, Group, Outcome, Rollout, Segment, Stop, ToolCall, Trajectory, VersionSpan
+from agentrl.trajectory import Author, Segment, Trajectory, VersionSpan
 
 
 def rollout(score: float | None, stop: Stop = Stop.FINISHED, **fields) -> Rollout:

@@ -17,9 +17,9 @@ from same_run import differences
 from transformers import AutoTokenizer
 
 from agentrl.cli.main import main
+from agentrl.rollout import Rollout, Stop
 from agentrl.store import TrajectoryStore
 from agentrl.trainer.rollout_bar import PlainProgress, rollout_progress
-from agentrl.trajectory import Rollout, Stop
 
 SCRIPT = """
 def reply(context):

@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from agentrl.config import validate_config
+from agentrl.rollout import Group, Outcome, Rollout, Stop, ToolCall
 from agentrl.task import Task
 from agentrl.trainer.environment import repeats_told, why_not
 from agentrl.trainer.promise import MOST_ENDED, Promise
 from agentrl.trainer.record_parts import open_promise
-from agentrl.trajectory import Group, Outcome, Rollout, Stop, ToolCall
 
 
 def config(folder, **rollout):

@@ -14,8 +14,8 @@ import pytest
 from sglang_server import START_S, new_server, require_sglang, save_tiny_model
 
 from agentrl.cli.main import main
+from agentrl.rollout import Group
 from agentrl.store import TrajectoryStore
-from agentrl.trajectory import Group
 
 pytestmark = [pytest.mark.slow, pytest.mark.sglang]
 

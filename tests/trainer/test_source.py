@@ -1,9 +1,10 @@
 import asyncio
 
 from agentrl.data.order import Draw, TaskOrder
+from agentrl.rollout import Group
 from agentrl.task import Task
 from agentrl.trainer.source import LiveSource, SavedSource, StoredSource, task_of
-from agentrl.trajectory import Author, Group, Segment, Trajectory
+from agentrl.trajectory import Author, Segment, Trajectory
 
 TASKS = [Task(messages=[{"role": "user", "content": str(row)}], index=row) for row in range(5)]
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from agentrl.rollout import Group, Rollout, Stop
 from agentrl.task import Task
 from agentrl.trainer.staleness_metrics import IdleTime, staleness_metrics
-from agentrl.trajectory import Author, Group, Rollout, Segment, Stop, Trajectory, VersionSpan
+from agentrl.trajectory import Author, Segment, Trajectory, VersionSpan
 
 
 def group(*spans: tuple[int, int], stop: Stop = Stop.FINISHED) -> Group:

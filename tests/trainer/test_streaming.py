@@ -11,6 +11,7 @@ import pytest
 
 from agentrl.data.order import Draw, TaskOrder
 from agentrl.errors import ConfigError
+from agentrl.rollout import Rollout, Stop
 from agentrl.rollouts.collector import AllFailedError, side_by_side
 from agentrl.task import Task
 from agentrl.telemetry.timing import Timer
@@ -18,7 +19,7 @@ from agentrl.trainer.source import task_of
 from agentrl.trainer.staleness import Admissions
 from agentrl.trainer.staleness_metrics import IdleTime
 from agentrl.trainer.streaming import StreamingSource
-from agentrl.trajectory import Author, Rollout, Segment, Stop, Trajectory, VersionSpan
+from agentrl.trajectory import Author, Segment, Trajectory, VersionSpan
 
 TASKS = [Task([{"role": "user", "content": str(row)}], index=row) for row in range(6)]
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from babbling import babble_is_known, train  # noqa: F401  # the first a fixture
 from same_run import differences
 
+from agentrl.rollout import Outcome
 from agentrl.store import TrajectoryStore
-from agentrl.trajectory import Author, Outcome
+from agentrl.trajectory import Author
 
 
 def test_the_same_run_twice_though_everything_ends_in_another_order(task_folder, tmp_path):

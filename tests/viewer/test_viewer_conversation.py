@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 from viewer_runs import HOSTILE, group, rollout, write_run
 
+from agentrl.rollout import Outcome, Rollout, Stop, TurnReward
 from agentrl.samples import Sample
 from agentrl.store import TrajectoryStore
 from agentrl.store.schema import CONFIG, VOCABULARY
-from agentrl.trajectory import Author, Outcome, Rollout, Segment, Stop, Trajectory, TurnReward, VersionSpan
+from agentrl.trajectory import Author, Segment, Trajectory, VersionSpan
 from agentrl.viewer.tokens import open_tokens, vocabulary_sha256
 
 CALCULATOR = Path(__file__).parents[2] / "examples/calculator"

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from viewer_runs import Asked, group, rollout, write_run
 
+from agentrl.rollout import Outcome, Stop
 from agentrl.store import TrajectoryStore
-from agentrl.trajectory import Outcome, Stop
 
 REWARDS, STOPS = (0.0, 0.5, 1.0, -1.0), (Stop.FINISHED, Stop.MAX_TURN_TOKENS, Stop.ERROR)
 TOOLS, OUTCOMES = ("search", "<b>", "sh\ud83d"), (Outcome.OK, Outcome.TIMEOUT)

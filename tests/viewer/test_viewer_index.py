@@ -8,7 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from viewer_runs import TOKEN, Asked, group, rollout, write_metrics, write_run
 
-from agentrl.trajectory import Author, Rollout, Segment, Stop, Trajectory
+from agentrl.rollout import Rollout, Stop
+from agentrl.trajectory import Author, Segment, Trajectory
 from agentrl.viewer.summary import summarize
 
 

@@ -7,8 +7,9 @@ import time
 import pytest
 from viewer_runs import HOSTILE, group, rollout, write_run
 
+from agentrl.rollout import Rollout, Stop
 from agentrl.store.text import original
-from agentrl.trajectory import Rollout, Stop, Trajectory
+from agentrl.trajectory import Trajectory
 
 CALL = {"type": "function", "function": {"name": "look_up", "arguments": {"query": 'a "b"'}}}
 TEXTS = ["The answer is 7", 'He said "no"\nand left', "back\\slash", "Grüße", HOSTILE, "role"]

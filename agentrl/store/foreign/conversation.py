@@ -11,8 +11,8 @@ from pydantic import JsonValue
 
 from agentrl.data.fields import FieldError, read_messages
 from agentrl.messages import Message, MessageToolCall, message_text
+from agentrl.rollout import Outcome, ToolCall
 from agentrl.store.text import write_json
-from agentrl.trajectory import Outcome, ToolCall
 
 
 def read_conversation(value: JsonValue, field: str) -> list[Message]:

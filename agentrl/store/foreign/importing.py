@@ -12,6 +12,7 @@ from pydantic import JsonValue
 from agentrl.data.fields import FieldError
 from agentrl.errors import DataError
 from agentrl.messages import Message
+from agentrl.rollout import Group, Rollout, Stop
 from agentrl.store.foreign.conversation import tool_calls_of
 from agentrl.store.foreign.logged import Logged, ReadRow
 from agentrl.store.foreign.reading import Row, log_files, log_rows
@@ -19,7 +20,7 @@ from agentrl.store.schema import IMPORTED_FROM
 from agentrl.store.text import write_json
 from agentrl.store.trajectories import TrajectoryStore
 from agentrl.task import Task
-from agentrl.trajectory import Group, Rollout, Stop, Trajectory
+from agentrl.trajectory import Trajectory
 
 
 @dataclass(slots=True)

@@ -24,9 +24,10 @@ from agentrl.engines.base import GenerateRequest, SamplingParams
 from agentrl.engines.sglang.client import ServerClient
 from agentrl.engines.sglang.requests import Terms, read_completion
 from agentrl.models.folder import checkpoint_shapes
+from agentrl.rollout import Group, Rollout, Stop
 from agentrl.samples import Sample
 from agentrl.task import Task
-from agentrl.trajectory import Author, Group, Rollout, Segment, Stop, Trajectory
+from agentrl.trajectory import Author, Segment, Trajectory
 
 pytestmark = [pytest.mark.slow, pytest.mark.sglang]
 
