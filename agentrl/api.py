@@ -9,12 +9,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import ParamSpec, TypeAlias, TypeVar
 
+from agentrl.attempt import Group
 from agentrl.config import RunConfig, validate_config
 from agentrl.config.rules import check_evaluation, check_training
 from agentrl.data.given import Data, given_files
 from agentrl.errors import ConfigError, DataError
 from agentrl.rewards.loading import RewardLike, given_reward
-from agentrl.rollout import Group
 from agentrl.tools.base import BaseTool
 from agentrl.tools.function import FunctionTool
 from agentrl.tools.loading import given_tools

@@ -31,12 +31,12 @@ from pathlib import Path
 from peers.conversation import ANSWER, CALL, GROUP_SIZE, RESULT, Stopwatch, question, search
 from peers.environment import peer_python
 
+from agentrl.attempt import Outcome
 from agentrl.chat.base import ParsedCall
 from agentrl.chat.format import ChatFormat
 from agentrl.config.run import RunConfig
 from agentrl.engines.base import GenerateRequest, SamplingParams
 from agentrl.engines.scripted import ScriptedEngine
-from agentrl.rollout import Outcome
 from agentrl.rollouts.collector import collect
 from agentrl.rollouts.runner import RolloutRunner
 from agentrl.task import Task

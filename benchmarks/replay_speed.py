@@ -19,6 +19,7 @@ from contextlib import redirect_stdout
 from hashlib import sha256
 from pathlib import Path
 
+from agentrl.attempt import Group, Outcome, Rollout, Stop, ToolCall
 from agentrl.chat.format import ChatFormat
 from agentrl.config.model import ModelConfig
 from agentrl.models.loading import load_tokenizer
@@ -27,7 +28,6 @@ from agentrl.replay.scoring import COLUMNS, decoded_once, score_all, view_of
 from agentrl.rewards.base import Reward
 from agentrl.rewards.function import FunctionReward
 from agentrl.rewards.view import solution_view
-from agentrl.rollout import Group, Outcome, Rollout, Stop, ToolCall
 from agentrl.rollouts.garbage import fewer_collections
 from agentrl.store import TrajectoryStore
 from agentrl.task import Task

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from agentrl.algos.credit import imitate, samples_of
-from agentrl.rollout import Group, Outcome, Rollout, Stop, ToolCall
+from agentrl.attempt import Group, Outcome, Rollout, Stop, ToolCall
 from agentrl.store import TrajectoryStore
 from agentrl.task import Task
 from agentrl.trajectory import Author, Segment, Trajectory, VersionSpan

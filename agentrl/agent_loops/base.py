@@ -9,12 +9,12 @@ from agentrl.agent_loops.beginning import Beginning
 from agentrl.agent_loops.conversation import Bindings, Conversation
 from agentrl.agent_loops.limits import Limits
 from agentrl.agent_loops.recording import Recording, model_segment
+from agentrl.attempt import Rollout
 from agentrl.chat.base import ToolParser
 from agentrl.config.run import RunConfig
 from agentrl.engines.base import Completion, SamplingParams
 from agentrl.messages import Message
 from agentrl.registry import Registry
-from agentrl.rollout import Rollout
 from agentrl.task import Task
 
 if TYPE_CHECKING:

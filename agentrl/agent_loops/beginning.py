@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
+from agentrl.attempt import Rollout, ToolCall, TurnReward
 from agentrl.messages import Message
-from agentrl.rollout import Rollout, ToolCall, TurnReward
 from agentrl.trajectory import Author, Segment
 
 

@@ -19,10 +19,10 @@ from agentrl.agent_loops.tool_calls import (
     tool_calls,
     tool_messages,
 )
+from agentrl.attempt import Outcome, Rollout, Stop, ToolCall, TurnReward
 from agentrl.chat.base import ParsedCall, ParsedTurn, ToolParser, parser_for
 from agentrl.engines.base import Completion, SamplingParams
 from agentrl.messages import Message, ToolSchema
-from agentrl.rollout import Outcome, Rollout, Stop, ToolCall, TurnReward
 from agentrl.tools.base import InfraError
 from agentrl.tools.toolbox import ToolResult
 from agentrl.trajectory import Author, Segment, Trajectory

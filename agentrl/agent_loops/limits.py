@@ -7,10 +7,10 @@ from typing import Self
 
 from agentrl.agent_loops.tool_calls import refused
 from agentrl.agent_loops.truncation import truncate
+from agentrl.attempt import Stop
 from agentrl.config.rollout import MultiTurnConfig
 from agentrl.config.run import RunConfig
 from agentrl.engines.base import Completion, FinishReason, SamplingParams
-from agentrl.rollout import Stop
 from agentrl.tools.toolbox import ToolResult
 
 

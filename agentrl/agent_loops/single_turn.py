@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from agentrl.agent_loops.base import AgentLoop, Generate
+from agentrl.attempt import Rollout
 from agentrl.engines.base import SamplingParams
-from agentrl.rollout import Rollout
 from agentrl.task import Task
 
 if TYPE_CHECKING:

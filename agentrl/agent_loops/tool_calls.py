@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 from pydantic import JsonValue
 
+from agentrl.attempt import Outcome, ToolCall
 from agentrl.chat.base import ParsedCall, ParsedTurn
 from agentrl.messages import FunctionCall, Message, MessageToolCall
-from agentrl.rollout import Outcome, ToolCall
 from agentrl.tools.toolbox import ToolResult, ToolSession
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from agentrl.rollout import Group
+from agentrl.attempt import Group
 from agentrl.samples import Sample
 
 if TYPE_CHECKING:

@@ -14,11 +14,11 @@ from agentrl.algos.correction import correct
 from agentrl.algos.credit import compare, imitate, samples_of
 from agentrl.algos.divergence import kl
 from agentrl.algos.losses import policy_loss
+from agentrl.attempt import Group
 from agentrl.config.actor import ActorConfig
 from agentrl.config.algorithm import RolloutCorrectionConfig
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
-from agentrl.rollout import Group
 from agentrl.samples import Sample
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from agentrl.algos.advantages import estimate_advantages
+from agentrl.attempt import Group, Rollout
 from agentrl.errors import ConfigError
-from agentrl.rollout import Group, Rollout
 from agentrl.samples import Sample
 from agentrl.trajectory import Trajectory, VersionSpan
 

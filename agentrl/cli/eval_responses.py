@@ -10,6 +10,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from agentrl.attempt import Group
 from agentrl.cli.eval_saved import report
 from agentrl.cli.main import finish
 from agentrl.cli.replay import nested_overrides
@@ -18,7 +19,6 @@ from agentrl.compat.verl_keys.evaluation import EVALUATION, RESPONSE_KEY, RESPON
 from agentrl.compat.verl_keys.translate import in_verls_words, nested, translate
 from agentrl.config import RunConfig, validate_config
 from agentrl.errors import ConfigError
-from agentrl.rollout import Group
 from agentrl.trainer.elsewhere import run_loop
 from agentrl.trainer.evaluation import evaluation
 from agentrl.trainer.generation import RESPONSES as COLUMN

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from agentrl.attempt import Group, Rollout
 from agentrl.cli.replay import nested_overrides
 from agentrl.errors import ConfigError, DataError
 from agentrl.replay.base import Options, Replay
 from agentrl.replay.rescore import rescore, settings_of
 from agentrl.replay.saved import SavedRun, open_saved
-from agentrl.rollout import Group, Rollout
 from agentrl.store import StoredRollout
 from agentrl.trainer.evaluation import EVAL_FILE, Evaluation, evaluation
 from agentrl.trainer.evaluation_view import print_evaluation

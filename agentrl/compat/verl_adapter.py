@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 from pydantic import JsonValue
 
 from agentrl.agent_loops.base import AgentLoop, Generate, Recording
+from agentrl.attempt import Rollout, Stop
 from agentrl.chat.base import ToolParser
 from agentrl.compat.verl_server import ServerManager, as_dictionary
 from agentrl.compat.verl_types import AgentLoopOutput
 from agentrl.config.run import RunConfig
 from agentrl.engines.base import FinishReason, SamplingParams
 from agentrl.messages import Message
-from agentrl.rollout import Rollout, Stop
 from agentrl.signatures import keyword_filter
 from agentrl.task import Task
 from agentrl.trajectory import Author, Segment, Trajectory

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from agentrl.attempt import Outcome, Stop
 from agentrl.replay.base import Key, Replay, key_of
-from agentrl.rollout import Outcome, Stop
 from agentrl.store import StoredRollout
 from agentrl.task import Task
 from agentrl.trajectory import Author, Trajectory

@@ -11,6 +11,7 @@ from itertools import groupby
 import numpy as np
 
 from agentrl.algos.credit import samples_of
+from agentrl.attempt import Group, Rollout
 from agentrl.backends.torch.backend import TorchBackend, load_torch_backend
 from agentrl.config import RunConfig
 from agentrl.config.model import ModelConfig
@@ -21,7 +22,6 @@ from agentrl.replay.attempts import TaskKey, task_key
 from agentrl.replay.base import Replay
 from agentrl.replay.saved import SavedRun
 from agentrl.replay.tokenizer import changed
-from agentrl.rollout import Group, Rollout
 from agentrl.samples import Sample
 from agentrl.store import StoredRollout
 from agentrl.store.schema import VOCABULARY

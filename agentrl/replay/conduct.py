@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TypeAlias
 
+from agentrl.attempt import Outcome, Stop
 from agentrl.estimates.intervals import mean_estimate, task_mean_estimate
 from agentrl.estimates.passing import pass_at_k_estimate, pass_hat_k_estimate
 from agentrl.replay.attempts import Attempt, Pair
 from agentrl.replay.base import Cell
-from agentrl.rollout import Outcome, Stop
 
 UNREAL = (Outcome.FORMAT_ERROR, Outcome.LIMIT_ERROR)
 """How calls end that reach no tool: what they name may be the model's invention."""

@@ -11,13 +11,13 @@ from statistics import fmean
 
 from agentrl.agent_loops.base import agent_loops
 from agentrl.agent_loops.beginning import Beginning
+from agentrl.attempt import Group, Rollout
 from agentrl.errors import ConfigError, DataError
 from agentrl.estimates.base import plain
 from agentrl.estimates.intervals import mean_estimate, paired_difference
 from agentrl.replay.base import ALL, Cell, Key, Replay, Result, Table, by_task, key_of
 from agentrl.replay.rolling import Rerun, Rolling, names_tools, new_folder, open_rolling, rerun_of
 from agentrl.replay.settings import lookup
-from agentrl.rollout import Group, Rollout
 from agentrl.seeds import derive_seed
 from agentrl.store import StoredRollout
 from agentrl.tools.recorded import Unrecorded

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentrl.algos.base import Algorithm
+from agentrl.attempt import Group, Rollout, Stop
 from agentrl.errors import DataError
 from agentrl.replay.base import Key, Replay, key_of
-from agentrl.rollout import Group, Rollout, Stop
 from agentrl.store import StoredRollout
 from agentrl.store.credited import Advantages, advantages_of
 

@@ -7,11 +7,11 @@ from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 from pathlib import Path
 
+from agentrl.attempt import Group, Rollout
 from agentrl.estimates.base import Estimate, plain
 from agentrl.estimates.intervals import mean_estimate
 from agentrl.replay.base import Cell, Key, Replay, Result, Table, by_task, key_of
 from agentrl.replay.rolling import Rerun, new_folder, open_rolling, rerun_of
-from agentrl.rollout import Group, Rollout
 from agentrl.store import StoredRollout
 from agentrl.trainer.elsewhere import run_loop
 from agentrl.trajectory import Author, Trajectory

@@ -11,6 +11,7 @@ from itertools import count
 from pathlib import Path
 
 from agentrl.agent_loops.beginning import Beginning
+from agentrl.attempt import Rollout
 from agentrl.config import RunConfig
 from agentrl.errors import ConfigError, DataError
 from agentrl.messages import ToolSchema
@@ -28,7 +29,6 @@ from agentrl.replay.settings import (
     with_model,
 )
 from agentrl.replay.tokenizer import WORDS, changed
-from agentrl.rollout import Rollout
 from agentrl.rollouts.collector import side_by_side
 from agentrl.store import StoredRollout, TrajectoryStore
 from agentrl.store.schema import TOOLS, TRAJECTORIES

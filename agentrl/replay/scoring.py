@@ -10,12 +10,12 @@ from functools import lru_cache
 from hashlib import sha256
 from itertools import chain
 
+from agentrl.attempt import Stop
 from agentrl.errors import AgentRLError
 from agentrl.messages import Message, message_text
 from agentrl.replay.base import Key, key_of
 from agentrl.rewards.base import Reward
 from agentrl.rewards.view import solution_view
-from agentrl.rollout import Stop
 from agentrl.store import StoredRollout
 from agentrl.tools.base import InfraError
 

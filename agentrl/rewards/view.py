@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from agentrl.rollout import Rollout
+from agentrl.attempt import Rollout
 from agentrl.trajectory import Author, Segment, Trajectory
 
 

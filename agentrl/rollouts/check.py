@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from agentrl.agent_loops.base import AgentLoop
 from agentrl.agent_loops.recording import Recording
+from agentrl.attempt import Rollout, Stop
 from agentrl.blame import defined_at
-from agentrl.rollout import Rollout, Stop
 from agentrl.trajectory import Author, Segment, Trajectory
 
 

@@ -8,9 +8,9 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING
 
+from agentrl.attempt import Group, Rollout
 from agentrl.engines.base import SamplingParams
 from agentrl.errors import AgentRLError
-from agentrl.rollout import Group, Rollout
 from agentrl.rollouts.garbage import fewer_collections
 from agentrl.seeds import derive_seed
 from agentrl.task import Task

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from agentrl.agent_loops.base import AgentLoop
+from agentrl.attempt import Rollout, Stop
 from agentrl.blame import told
-from agentrl.rollout import Rollout, Stop
 from agentrl.tools.base import InfraError
 
 

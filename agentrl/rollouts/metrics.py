@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from itertools import chain
 from statistics import fmean, pstdev
 
-from agentrl.rollout import Group, Outcome, Rollout, Stop, ToolCall
+from agentrl.attempt import Group, Outcome, Rollout, Stop, ToolCall
 from agentrl.telemetry.timing import percentile
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from agentrl.agent_loops.base import AgentLoop
 from agentrl.agent_loops.beginning import Beginning
 from agentrl.agent_loops.loading import LoopFactory
+from agentrl.attempt import Rollout, Stop
 from agentrl.config.run import RunConfig
 from agentrl.engines.base import Engine, SamplingParams
 from agentrl.errors import AgentRLError, RewardError
@@ -22,7 +23,6 @@ from agentrl.interactions.base import BaseInteraction
 from agentrl.interactions.session import InteractionSession
 from agentrl.rewards.base import Reward
 from agentrl.rewards.view import solution_view
-from agentrl.rollout import Rollout, Stop
 from agentrl.rollouts.check import checked
 from agentrl.rollouts.failure import failed_rollout, innermost, salvaged
 from agentrl.rollouts.generate import RolloutGenerate

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 
-from agentrl.rollout import Group
+from agentrl.attempt import Group
 from agentrl.samples import Sample
 from agentrl.trajectory import Trajectory
 

@@ -9,8 +9,8 @@ from typing import Any, TypeVar, cast
 
 import pyarrow as pa
 
+from agentrl.attempt import Outcome, Rollout, Stop, ToolCall, TurnReward
 from agentrl.messages import Message
-from agentrl.rollout import Outcome, Rollout, Stop, ToolCall, TurnReward
 from agentrl.store.columns import python_values, sliced, text_values
 from agentrl.store.schema import JSON_OF_TASK, ROLLOUT, SEALS, TASK
 from agentrl.store.stored import StoredRollout

@@ -10,8 +10,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from agentrl.attempt import Group, Rollout
 from agentrl.errors import DataError
-from agentrl.rollout import Group, Rollout
 from agentrl.samples import Sample
 from agentrl.store.columns import arrow_array
 from agentrl.store.credited import Advantages, advantages_of

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from zlib import crc32
 
+from agentrl.attempt import Group
 from agentrl.errors import DataError
-from agentrl.rollout import Group
 from agentrl.store.whole import whole_file
 from agentrl.trajectory import Trajectory
 

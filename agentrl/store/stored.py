@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from agentrl.rollout import Rollout
+from agentrl.attempt import Rollout
 from agentrl.task import Task
 
 

@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from agentrl.attempt import Group, Outcome, Stop
 from agentrl.errors import DataError
-from agentrl.rollout import Group, Outcome, Stop
 from agentrl.samples import Sample
 from agentrl.store.encode import batches
 from agentrl.store.files import (

@@ -10,11 +10,11 @@ from typing import Literal, Self, TypeAlias
 
 from pydantic import JsonValue
 
+from agentrl.attempt import Outcome, ToolCall
 from agentrl.chat.base import ParsedCall
 from agentrl.config.rollout import MultiTurnConfig
 from agentrl.errors import ConfigError, DataError
 from agentrl.messages import ToolSchema
-from agentrl.rollout import Outcome, ToolCall
 from agentrl.task import Task
 from agentrl.tools.answer import Answer
 from agentrl.tools.arguments import shorten

@@ -13,12 +13,12 @@ from uuid import uuid4
 
 from pydantic import JsonValue
 
+from agentrl.attempt import Outcome
 from agentrl.chat.base import ParsedCall
 from agentrl.config.rollout import MultiTurnConfig
 from agentrl.errors import AgentRLError, ConfigError, DataError, suggestion
 from agentrl.messages import ToolSchema
 from agentrl.offload import GRACE_S, Offload, OverdueError, Running, UnavailableError
-from agentrl.rollout import Outcome
 from agentrl.task import Task
 from agentrl.tool_options import AS_CONFIGURED, ToolOptions
 from agentrl.tools.answer import Answer, bounded

@@ -6,8 +6,8 @@ import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
 
+from agentrl.attempt import Group
 from agentrl.config import RunConfig
-from agentrl.rollout import Group
 from agentrl.rollouts.metrics import rollout_metrics
 from agentrl.samples import Sample
 from agentrl.telemetry.timing import Timer

@@ -15,7 +15,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from agentrl.rollout import Outcome
+from agentrl.attempt import Outcome
 from agentrl.trainer.figures import duration, num_tool_calls, number, percent, tool_outcomes
 from agentrl.trainer.sample_view import visible
 from agentrl.trainer.transcript import print_comparison, print_samples

@@ -8,10 +8,10 @@ from dataclasses import asdict, dataclass
 
 from pydantic import JsonValue
 
+from agentrl.attempt import Group, Rollout
 from agentrl.estimates.base import Estimate, plain
 from agentrl.estimates.intervals import mean_estimate
 from agentrl.estimates.passing import pass_at_k_estimate, pass_hat_k_estimate
-from agentrl.rollout import Group, Rollout
 from agentrl.rollouts.metrics import rollout_metrics
 
 EVAL_FILE = "eval.json"

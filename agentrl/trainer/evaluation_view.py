@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from agentrl.attempt import Outcome
 from agentrl.estimates.base import Estimate
-from agentrl.rollout import Outcome
 from agentrl.trainer.evaluation import LEVEL, Evaluation, Summary
 from agentrl.trainer.figures import number, percent
 from agentrl.trainer.sample_view import visible

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
-from agentrl.rollout import Outcome
+from agentrl.attempt import Outcome
 
 Metrics = Mapping[str, float]
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from agentrl.attempt import Rollout
 from agentrl.config import RunConfig
 from agentrl.data.rows import open_rows
 from agentrl.errors import ConfigError, DataError
 from agentrl.rewards.view import solution_view
-from agentrl.rollout import Rollout
 from agentrl.store import TrajectoryStore
 from agentrl.store.schema import TRAJECTORIES
 from agentrl.store.whole import whole_file

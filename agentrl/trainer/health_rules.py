@@ -28,7 +28,7 @@ import math
 from collections.abc import Callable, Mapping
 from statistics import fmean
 
-from agentrl.rollout import Outcome, Stop
+from agentrl.attempt import Outcome, Stop
 from agentrl.trainer.figures import num_tool_calls, tool_outcomes
 from agentrl.trainer.health_engine_rules import ENGINE_RULES
 from agentrl.trainer.health_history import NUM_RECENT, History, Metrics, values

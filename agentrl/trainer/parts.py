@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import ParamSpec, Protocol, TypeVar
 
 from agentrl.algos.base import Algorithm
+from agentrl.attempt import Group
 from agentrl.data.order import Draw
-from agentrl.rollout import Group
 from agentrl.samples import Sample
 from agentrl.telemetry.timing import Timer
 

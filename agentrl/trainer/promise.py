@@ -9,8 +9,8 @@ from typing import TypeAlias
 
 from pydantic import JsonValue
 
+from agentrl.attempt import Group, Outcome, Rollout, Stop
 from agentrl.config import RunConfig
-from agentrl.rollout import Group, Outcome, Rollout, Stop
 from agentrl.trainer.environment import ENVIRONMENT_FILE, environment, provided, read_environment, why_not
 from agentrl.trainer.files import write_whole
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 
-from agentrl.rollout import Group, Rollout
+from agentrl.attempt import Group, Rollout
 from agentrl.samples import Sample
 from agentrl.store import TrajectoryStore
 from agentrl.telemetry.base import Generation, GenerationTracker, Tracker, WarningTracker

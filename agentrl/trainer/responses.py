@@ -8,12 +8,12 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
+from agentrl.attempt import Group, Rollout, Stop
 from agentrl.config import RunConfig
 from agentrl.data.tasks import TaskTable, load_tasks
 from agentrl.errors import DataError, suggestion
 from agentrl.rewards.base import Reward, close_reward
 from agentrl.rewards.loading import check_data_source, load_reward
-from agentrl.rollout import Group, Rollout, Stop
 from agentrl.task import Task
 from agentrl.tools.base import InfraError
 

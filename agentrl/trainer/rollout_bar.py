@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from agentrl.rollout import Rollout
+from agentrl.attempt import Rollout
 from agentrl.rollouts.runner import RolloutRunner
 from agentrl.trainer.figures import duration, number
 

@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 
+from agentrl.attempt import Group
 from agentrl.chat.format import ChatFormat
 from agentrl.chat.pieces import token_pieces
 from agentrl.config import RunConfig
@@ -26,7 +27,6 @@ from agentrl.models.loading import check_model, load_tokenizer
 from agentrl.registry import load_object
 from agentrl.rewards.base import Reward, close_reward
 from agentrl.rewards.loading import check_data_source, load_reward
-from agentrl.rollout import Group
 from agentrl.rollouts.collector import Attempt, attempts_at, collect
 from agentrl.rollouts.row_check import RowCheck
 from agentrl.rollouts.runner import RolloutRunner

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import torch
 
+from agentrl.attempt import Group, Rollout
 from agentrl.config import RunConfig
 from agentrl.interrupts import last_words
-from agentrl.rollout import Group, Rollout
 from agentrl.telemetry.base import check_installed
 from agentrl.telemetry.jsonl import METRICS_FILE, read_metrics
 from agentrl.trainer.build import open_run

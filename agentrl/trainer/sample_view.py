@@ -8,7 +8,7 @@ from typing import NotRequired, TypedDict
 
 from pydantic import JsonValue
 
-from agentrl.rollout import Rollout
+from agentrl.attempt import Rollout
 from agentrl.task import Task
 
 TextOf = Callable[[Sequence[int]], str]

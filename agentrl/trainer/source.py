@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
+from agentrl.attempt import Group, Rollout, Stop
 from agentrl.data.order import Draw, TaskOrder
-from agentrl.rollout import Group, Rollout, Stop
 from agentrl.seeds import derive_seed
 from agentrl.task import Task
 from agentrl.trajectory import Trajectory

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from functools import partial
 
+from agentrl.attempt import Group
 from agentrl.config import RunConfig
 from agentrl.data.dialogues import Dialogue, load_dialogues
 from agentrl.data.order import TaskOrder, task_order
 from agentrl.data.tasks import TaskTable
 from agentrl.errors import ConfigError, DataError, TemplateError
-from agentrl.rollout import Group
 from agentrl.store import TrajectoryStore
 from agentrl.store.schema import TRAJECTORIES
 from agentrl.telemetry.timing import Timer

@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from agentrl.rollout import Group
+from agentrl.attempt import Group
 from agentrl.trainer.parts import Metrics
 from agentrl.trajectory import Trajectory
 

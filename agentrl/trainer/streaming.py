@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 from contextlib import asynccontextmanager
 from functools import partial
 
+from agentrl.attempt import Group, Rollout
 from agentrl.data.order import Draw
-from agentrl.rollout import Group, Rollout
 from agentrl.rollouts.collector import Attempt, refuse_all_failed, side_by_side
 from agentrl.task import Task
 from agentrl.telemetry.timing import Timer

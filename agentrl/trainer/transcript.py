@@ -11,7 +11,7 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from agentrl.rollout import Rollout
+from agentrl.attempt import Rollout
 from agentrl.trainer.figures import compare, moment, number
 from agentrl.trainer.sample_view import TextOf, segments, visible
 from agentrl.trajectory import Author

@@ -6,8 +6,8 @@ import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from agentrl.attempt import Group, Outcome, Rollout, Stop, ToolCall
 from agentrl.errors import ConfigError, suggestion
-from agentrl.rollout import Group, Outcome, Rollout, Stop, ToolCall
 from agentrl.rollouts.metrics import rollout_metrics
 from agentrl.task import Task
 

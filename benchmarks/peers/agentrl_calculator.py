@@ -16,8 +16,8 @@ from typing import ParamSpec, TypeVar
 
 import torch
 
+from agentrl.attempt import Group
 from agentrl.cli.compose import compose_config
-from agentrl.rollout import Group
 from agentrl.trainer.build import open_run
 from agentrl.trainer.loop import train
 from agentrl.trainer.parts import AfterStep

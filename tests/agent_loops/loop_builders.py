@@ -9,11 +9,11 @@ from dataclasses import replace
 
 from chat_families import family_tokenizer
 
+from agentrl.attempt import Rollout
 from agentrl.chat.format import ChatFormat
 from agentrl.config.run import RunConfig
 from agentrl.engines.base import Completion, FinishReason, GenerateRequest, SamplingParams
 from agentrl.engines.scripted import ScriptedEngine
-from agentrl.rollout import Rollout
 from agentrl.rollouts.runner import RolloutRunner
 from agentrl.task import Task
 from agentrl.tools.toolbox import Toolbox

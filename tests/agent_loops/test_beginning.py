@@ -8,8 +8,8 @@ import pytest
 from loop_builders import TASK, ListEngine, call, config, runner
 
 from agentrl.agent_loops.beginning import Beginning
+from agentrl.attempt import Stop
 from agentrl.engines.base import SamplingParams
-from agentrl.rollout import Stop
 from agentrl.trajectory import Author
 
 HERMES = [call("add", a=1, b=2) + call("add", a=2, b=2), "<tool_call>{not json</tool_call>", call("add", a=3, b=2), "5"]

@@ -10,8 +10,8 @@ from loop_builders import ListEngine, add, call, config, roll
 
 from agentrl.agent_loops.base import AgentLoop, agent_loops, model_segment
 from agentrl.algos.credit import samples_of
+from agentrl.attempt import Group, Rollout, Stop
 from agentrl.engines.base import Completion, GenerateRequest
-from agentrl.rollout import Group, Rollout, Stop
 from agentrl.task import Task
 from agentrl.trajectory import Author, Segment, Trajectory
 

@@ -10,8 +10,8 @@ from loop_builders import CHAT, END, ListEngine, call, config, ids, roll
 
 from agentrl.agent_loops import AgentLoop, agent_loops
 from agentrl.agent_loops.base import model_segment
+from agentrl.attempt import Outcome, Rollout, Stop
 from agentrl.engines.base import Completion, FinishReason, SamplingParams
-from agentrl.rollout import Outcome, Rollout, Stop
 from agentrl.trajectory import Author, Segment, Trajectory, VersionSpan
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from loop_builders import TASK, ListEngine, add, config, roll, texts
 
 from agentrl.agent_loops.react import instructions
-from agentrl.rollout import Outcome, Stop
+from agentrl.attempt import Outcome, Stop
 from agentrl.tools.function import as_tool
 from agentrl.trajectory import Author
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from agentrl.algos.credit import samples_of
+from agentrl.attempt import Group, Rollout, Stop
 from agentrl.backends.torch.batches import micro_batch, token_batch
-from agentrl.rollout import Group, Rollout, Stop
 from agentrl.task import Task
 from agentrl.trajectory import Author, Segment, Trajectory, VersionSpan
 

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agentrl.attempt import Group, Rollout, Stop
 from agentrl.cli.main import main, parse
 from agentrl.cli.replay import nested_overrides, read_words
 from agentrl.errors import AgentRLError, ConfigError, DataError
 from agentrl.replay.base import Replay, Result, Table
 from agentrl.replay.modes import MODES, Entry
-from agentrl.rollout import Group, Rollout, Stop
 from agentrl.samples import Sample
 from agentrl.store import TrajectoryStore
 from agentrl.task import Task

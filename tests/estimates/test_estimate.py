@@ -7,8 +7,8 @@ import math
 
 import pytest
 
+from agentrl.attempt import Stop
 from agentrl.estimates.base import Estimate, plain
-from agentrl.rollout import Stop
 
 
 def test_figures_are_json_whatever_they_are_made_of():

@@ -9,6 +9,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from agentrl.agent_loops import agent_loops
+from agentrl.attempt import Stop
 from agentrl.chat.format import ChatFormat
 from agentrl.cli.compose import compose_config
 from agentrl.data.tasks import load_tasks
@@ -16,7 +17,6 @@ from agentrl.engines.base import SamplingParams
 from agentrl.engines.scripted import ScriptedEngine
 from agentrl.registry import load_file
 from agentrl.rewards.loading import load_reward
-from agentrl.rollout import Stop
 from agentrl.rollouts.row_check import RowCheck
 from agentrl.rollouts.runner import RolloutRunner
 from agentrl.tools.toolbox import load_toolbox

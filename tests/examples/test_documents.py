@@ -49,5 +49,5 @@ def test_files_that_are_pointed_at_exist(path):
 def test_configuration_keys_that_are_named_exist(path):
     keys = {key for key, _ in config_fields()}
     sections = {".".join(key.split(".")[:depth]) for key in keys for depth in range(1, 4)}
-    pattern = r"(?<!/)\b((?:model|data|rollout|actor|algorithm|reward|trainer)\.[a-z_.]*[a-z])(?==|`)"
+    pattern = r"\b((?:model|data|rollout|actor|algorithm|reward|trainer)\.[a-z_.]*[a-z])(?==|`)"
     assert [name for name in re.findall(pattern, path.read_text()) if name not in keys | sections] == []

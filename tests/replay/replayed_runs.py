@@ -7,8 +7,8 @@ import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from agentrl.attempt import Rollout
 from agentrl.cli.main import main
-from agentrl.rollout import Rollout
 from agentrl.store import StoredRollout, TrajectoryStore
 
 CALCULATOR = Path(__file__).parents[2] / "examples/calculator"

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from replayed_runs import rewritten, with_config
 
+from agentrl.attempt import Group, Outcome, Rollout, Stop, ToolCall
 from agentrl.errors import ConfigError, DataError
 from agentrl.replay.base import Options, Replay, Result
 from agentrl.replay.compare import compare
 from agentrl.replay.parting import Parting, parting
 from agentrl.replay.rescore import rescore
 from agentrl.replay.saved import open_saved
-from agentrl.rollout import Group, Outcome, Rollout, Stop, ToolCall
 from agentrl.store import TrajectoryStore
 from agentrl.task import Task
 from agentrl.trajectory import Author, Segment, Trajectory, VersionSpan

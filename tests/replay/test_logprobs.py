@@ -12,6 +12,7 @@ from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from agentrl.attempt import Group, Rollout, Stop, TurnReward
 from agentrl.cli.main import main
 from agentrl.errors import ConfigError, DataError
 from agentrl.replay.base import Options, Replay, Result
@@ -19,7 +20,6 @@ from agentrl.replay.checkpoint_scores import score_rollouts
 from agentrl.replay.logprobs import logprobs
 from agentrl.replay.saved import SavedRun, open_saved
 from agentrl.replay.settings import replay_config
-from agentrl.rollout import Group, Rollout, Stop, TurnReward
 from agentrl.store import TrajectoryStore
 from agentrl.task import Task
 from agentrl.trajectory import Author, Segment, Trajectory, VersionSpan

@@ -10,6 +10,7 @@ import pytest
 from replayed_runs import refused, replayed, rewritten, stored
 
 from agentrl.algos.build import build_algorithm
+from agentrl.attempt import Rollout
 from agentrl.replay.base import Options, Replay, key_of
 from agentrl.replay.credit_tally import Tally
 from agentrl.replay.readvantage import readvantage
@@ -17,7 +18,6 @@ from agentrl.replay.recredit import Credit, credited_anew, with_new_score
 from agentrl.replay.rescore import rescore
 from agentrl.replay.saved import open_saved
 from agentrl.replay.settings import replay_config
-from agentrl.rollout import Rollout
 from agentrl.store import StoredRollout, TrajectoryStore
 
 

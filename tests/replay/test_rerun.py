@@ -10,7 +10,7 @@ import yaml
 from babbling import FORMAT, LOOP, babble_is_known, ended, train  # noqa: F401  # the first a fixture
 from replayed_runs import refused, replayed, rewritten, with_config
 
-from agentrl.rollout import Rollout
+from agentrl.attempt import Rollout
 from agentrl.store import TrajectoryStore
 from agentrl.trajectory import Author
 

@@ -11,11 +11,11 @@ from statistics import fmean
 import pytest
 from replayed_runs import CALCULATOR, refused, replayed, rewritten, stored, with_config
 
+from agentrl.attempt import Group, Rollout, Stop
 from agentrl.replay.base import Options, Replay, key_of
 from agentrl.replay.rescore import rescore
 from agentrl.replay.saved import open_saved
 from agentrl.replay.scoring import MAX_CONCURRENT, score_all
-from agentrl.rollout import Group, Rollout, Stop
 from agentrl.store import TrajectoryStore
 from agentrl.task import Task
 from agentrl.trajectory import Trajectory

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
+from agentrl.attempt import Outcome, Rollout, Stop, ToolCall, TurnReward
 from agentrl.rewards.view import solution_view
-from agentrl.rollout import Outcome, Rollout, Stop, ToolCall, TurnReward
 from agentrl.trajectory import Author, Segment, Trajectory, VersionSpan
 
 

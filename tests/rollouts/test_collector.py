@@ -10,9 +10,9 @@ import pytest
 from loop_builders import TASK, ListEngine, call, config, runner
 
 from agentrl.agent_loops import AgentLoop, agent_loops
+from agentrl.attempt import Stop
 from agentrl.engines.base import SamplingParams
 from agentrl.errors import ConfigError
-from agentrl.rollout import Stop
 from agentrl.rollouts.collector import AllFailedError, collect
 from agentrl.seeds import derive_seed
 

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from agentrl.rollout import Group, Outcome, Rollout, Stop, ToolCall
+from agentrl.attempt import Group, Outcome, Rollout, Stop, ToolCall
 from agentrl.rollouts.metrics import rollout_metrics
 from agentrl.task import Task
 from agentrl.trajectory import Author, Segment, Trajectory, VersionSpan

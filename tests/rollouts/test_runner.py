@@ -10,12 +10,12 @@ import pytest
 from loop_builders import TASK, TOKENIZER, ListEngine, add, call, config, roll, runner
 
 from agentrl.agent_loops import AgentLoop, agent_loops
+from agentrl.attempt import Outcome, Rollout, Stop
 from agentrl.chat.base import ParsedCall, ParsedTurn
 from agentrl.chat.parsers import tool_parsers
 from agentrl.engines.base import SamplingParams
 from agentrl.errors import ConfigError, DataError, RewardError
 from agentrl.interactions.base import BaseInteraction
-from agentrl.rollout import Outcome, Rollout, Stop
 from agentrl.rollouts import runner as runner_module
 from agentrl.tools.base import BaseTool, InfraError, ToolResponse
 from agentrl.tools.function import as_tool

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agentrl.rollout import Group, Outcome, Rollout, Stop, ToolCall
+from agentrl.attempt import Group, Outcome, Rollout, Stop, ToolCall
 from agentrl.task import Task
 from agentrl.trajectory import Author, Segment, Trajectory, VersionSpan
 

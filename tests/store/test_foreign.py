@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from agentrl.attempt import Outcome
 from agentrl.errors import DataError
-from agentrl.rollout import Outcome
 from agentrl.store import StoredRollout, TrajectoryStore
 from agentrl.store.foreign.formats import FORMATS, guess_format, reader_of
 from agentrl.store.foreign.importing import Imported, import_rollouts

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from agentrl.rollout import Group, Rollout, Stop
+from agentrl.attempt import Group, Rollout, Stop
 from agentrl.store import TrajectoryStore
 from agentrl.store.foreign.formats import guess_format, reader_of
 from agentrl.store.foreign.importing import import_rollouts

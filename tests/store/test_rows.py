@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from agentrl.attempt import Group, Rollout, Stop
 from agentrl.config.data import DataConfig
 from agentrl.data.dialogues import load_dialogues
 from agentrl.data.tasks import load_tasks
 from agentrl.errors import DataError
 from agentrl.messages import Message
-from agentrl.rollout import Group, Rollout, Stop
 from agentrl.store import StoredRollout, TrajectoryStore
 from agentrl.store.foreign.formats import messages_row
 from agentrl.store.foreign.importing import import_rollouts

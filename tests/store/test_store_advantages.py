@@ -9,7 +9,7 @@ import pytest
 from stored_runs import group, rollout, trajectory
 
 from agentrl.algos.credit import samples_of
-from agentrl.rollout import Group, Rollout, Stop
+from agentrl.attempt import Group, Rollout, Stop
 from agentrl.samples import Sample
 from agentrl.store import TrajectoryStore
 

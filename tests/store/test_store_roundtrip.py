@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from agentrl.attempt import Group, Outcome, Rollout, Stop, ToolCall, TurnReward
 from agentrl.errors import DataError
-from agentrl.rollout import Group, Outcome, Rollout, Stop, ToolCall, TurnReward
 from agentrl.store import TrajectoryStore
 from agentrl.store import schema as stored
 from agentrl.task import Task

@@ -13,8 +13,8 @@ from safetensors.torch import load_file
 from stored_runs import group, rollout
 from torch import Tensor
 
+from agentrl.attempt import Group
 from agentrl.errors import DataError
-from agentrl.rollout import Group
 from agentrl.store import TrajectoryStore
 from agentrl.store import trajectories as store_module
 from agentrl.store.routed_experts import path_beside

@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 from stored_runs import group, rollout
 
+from agentrl.attempt import Group, Outcome, Rollout, Stop
 from agentrl.errors import DataError, UnknownNameError
-from agentrl.rollout import Group, Outcome, Rollout, Stop
 from agentrl.store import StoredRollout, TrajectoryStore, encode
 
 CALLS = [("search", Outcome.OK), ("search", Outcome.TIMEOUT), ("calculator", Outcome.OK)]

@@ -10,9 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tool_builders import Recorder, call, task, until
 
+from agentrl.attempt import Outcome
 from agentrl.config.rollout import MultiTurnConfig
 from agentrl.offload import run
-from agentrl.rollout import Outcome
 from agentrl.tools import lifecycle, toolbox
 from agentrl.tools.base import ToolError, ToolResponse
 from agentrl.tools.toolbox import Toolbox

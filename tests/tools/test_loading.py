@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from tool_builders import call, run_calls, task
 
+from agentrl.attempt import Outcome
 from agentrl.config.rollout import MultiTurnConfig
 from agentrl.errors import AgentRLError, ConfigError, DataError
-from agentrl.rollout import Outcome
 from agentrl.tools import OpenAIFunctionToolSchema
 from agentrl.tools.loading import load_tools
 from agentrl.tools.toolbox import load_toolbox

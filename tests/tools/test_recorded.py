@@ -9,10 +9,10 @@ from tool_builders import Recorder, call, schema, task
 
 from agentrl.agent_loops.limits import Limits
 from agentrl.agent_loops.truncation import truncate
+from agentrl.attempt import Outcome, ToolCall
 from agentrl.chat.base import ParsedCall
 from agentrl.config.rollout import MultiTurnConfig
 from agentrl.errors import ConfigError, DataError
-from agentrl.rollout import Outcome, ToolCall
 from agentrl.tools.function import as_tool
 from agentrl.tools.recorded import RecordedToolbox, Recording
 from agentrl.tools.toolbox import Toolbox, ToolResult

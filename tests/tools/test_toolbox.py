@@ -7,10 +7,10 @@ import time
 import pytest
 from tool_builders import Recorder, call, run_calls, schema, task, until
 
+from agentrl.attempt import Outcome
 from agentrl.chat.base import ParsedCall
 from agentrl.config.rollout import MultiTurnConfig
 from agentrl.errors import ConfigError, DataError
-from agentrl.rollout import Outcome
 from agentrl.tools import lifecycle, toolbox
 from agentrl.tools.base import BaseTool, InfraError, ToolError, ToolResponse
 from agentrl.tools.calculator import calculator

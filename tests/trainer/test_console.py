@@ -9,7 +9,7 @@ import re
 import pytest
 from rich.console import Console
 
-from agentrl.rollout import Outcome, Rollout, Stop, ToolCall
+from agentrl.attempt import Outcome, Rollout, Stop, ToolCall
 from agentrl.task import Task
 from agentrl.trainer.console import ConsoleTracker, print_comparison, print_samples, sparkline
 from agentrl.trainer.figures import compare, duration, first_and_last, number, tool_outcomes

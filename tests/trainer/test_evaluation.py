@@ -11,8 +11,8 @@ from statistics import fmean
 import pytest
 from rich.console import Console
 
+from agentrl.attempt import Group, Outcome, Rollout, Stop, ToolCall
 from agentrl.estimates.intervals import mean_estimate
-from agentrl.rollout import Group, Outcome, Rollout, Stop, ToolCall
 from agentrl.rollouts.metrics import rollout_metrics
 from agentrl.task import Task
 from agentrl.trainer.evaluation import evaluation

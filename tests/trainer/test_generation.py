@@ -16,8 +16,8 @@ from rich.console import Console
 from same_run import differences
 from transformers import AutoTokenizer
 
+from agentrl.attempt import Rollout, Stop
 from agentrl.cli.main import main
-from agentrl.rollout import Rollout, Stop
 from agentrl.store import TrajectoryStore
 from agentrl.trainer.rollout_bar import PlainProgress, rollout_progress
 

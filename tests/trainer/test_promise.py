@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
+from agentrl.attempt import Group, Outcome, Rollout, Stop, ToolCall
 from agentrl.config import validate_config
-from agentrl.rollout import Group, Outcome, Rollout, Stop, ToolCall
 from agentrl.task import Task
 from agentrl.trainer.environment import repeats_told, why_not
 from agentrl.trainer.promise import MOST_ENDED, Promise

@@ -11,7 +11,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from agentrl.rollout import Group, Rollout, Stop
+from agentrl.attempt import Group, Rollout, Stop
 from agentrl.task import Task
 from agentrl.telemetry.base import Generation, TrackedRun, trackers
 from agentrl.telemetry.jsonl import JsonlTracker

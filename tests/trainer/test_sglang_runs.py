@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from sglang_server import START_S, new_server, require_sglang, save_tiny_model
 
+from agentrl.attempt import Group
 from agentrl.cli.main import main
-from agentrl.rollout import Group
 from agentrl.store import TrajectoryStore
 
 pytestmark = [pytest.mark.slow, pytest.mark.sglang]

@@ -1,7 +1,7 @@
 import asyncio
 
+from agentrl.attempt import Group
 from agentrl.data.order import Draw, TaskOrder
-from agentrl.rollout import Group
 from agentrl.task import Task
 from agentrl.trainer.source import LiveSource, SavedSource, StoredSource, task_of
 from agentrl.trajectory import Author, Segment, Trajectory

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agentrl.rollout import Group, Rollout, Stop
+from agentrl.attempt import Group, Rollout, Stop
 from agentrl.task import Task
 from agentrl.trainer.staleness_metrics import IdleTime, staleness_metrics
 from agentrl.trajectory import Author, Segment, Trajectory, VersionSpan

@@ -9,9 +9,9 @@ from functools import partial
 
 import pytest
 
+from agentrl.attempt import Rollout, Stop
 from agentrl.data.order import Draw, TaskOrder
 from agentrl.errors import ConfigError
-from agentrl.rollout import Rollout, Stop
 from agentrl.rollouts.collector import AllFailedError, side_by_side
 from agentrl.task import Task
 from agentrl.telemetry.timing import Timer

@@ -5,7 +5,7 @@ from __future__ import annotations
 from babbling import babble_is_known, train  # noqa: F401  # the first a fixture
 from same_run import differences
 
-from agentrl.rollout import Outcome
+from agentrl.attempt import Outcome
 from agentrl.store import TrajectoryStore
 from agentrl.trajectory import Author
 

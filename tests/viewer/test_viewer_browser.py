@@ -12,7 +12,7 @@ import browser
 import pytest
 from viewer_runs import HOSTILE, group, model, rollout, write_metrics, write_run
 
-from agentrl.rollout import Group, Outcome, Rollout, Stop
+from agentrl.attempt import Group, Outcome, Rollout, Stop
 from agentrl.samples import Sample
 from agentrl.trajectory import Author, Segment, Trajectory
 

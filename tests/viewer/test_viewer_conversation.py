@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from viewer_runs import HOSTILE, group, rollout, write_run
 
-from agentrl.rollout import Outcome, Rollout, Stop, TurnReward
+from agentrl.attempt import Outcome, Rollout, Stop, TurnReward
 from agentrl.samples import Sample
 from agentrl.store import TrajectoryStore
 from agentrl.store.schema import CONFIG, VOCABULARY

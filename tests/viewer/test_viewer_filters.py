@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from viewer_runs import Asked, group, rollout, write_run
 
-from agentrl.rollout import Outcome, Stop
+from agentrl.attempt import Outcome, Stop
 from agentrl.store import TrajectoryStore
 
 REWARDS, STOPS = (0.0, 0.5, 1.0, -1.0), (Stop.FINISHED, Stop.MAX_TURN_TOKENS, Stop.ERROR)

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from viewer_runs import TOKEN, Asked, group, rollout, write_metrics, write_run
 
-from agentrl.rollout import Rollout, Stop
+from agentrl.attempt import Rollout, Stop
 from agentrl.trajectory import Author, Segment, Trajectory
 from agentrl.viewer.summary import summarize
 

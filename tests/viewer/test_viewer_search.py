@@ -7,7 +7,7 @@ import time
 import pytest
 from viewer_runs import HOSTILE, group, rollout, write_run
 
-from agentrl.rollout import Rollout, Stop
+from agentrl.attempt import Rollout, Stop
 from agentrl.store.text import original
 from agentrl.trajectory import Trajectory
 

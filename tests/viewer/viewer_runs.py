@@ -8,7 +8,7 @@ from pathlib import Path
 
 from starlette.testclient import TestClient
 
-from agentrl.rollout import Group, Outcome, Rollout, Stop, ToolCall
+from agentrl.attempt import Group, Outcome, Rollout, Stop, ToolCall
 from agentrl.samples import Sample
 from agentrl.store import TrajectoryStore
 from agentrl.task import Task

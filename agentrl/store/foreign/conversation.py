@@ -9,9 +9,9 @@ from typing import cast
 
 from pydantic import JsonValue
 
+from agentrl.attempt import Outcome, ToolCall
 from agentrl.data.fields import FieldError, read_messages
 from agentrl.messages import Message, MessageToolCall, message_text
-from agentrl.rollout import Outcome, ToolCall
 from agentrl.store.text import write_json
 
 

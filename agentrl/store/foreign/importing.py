@@ -9,10 +9,10 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
+from agentrl.attempt import Group, Rollout, Stop
 from agentrl.data.fields import FieldError
 from agentrl.errors import DataError
 from agentrl.messages import Message
-from agentrl.rollout import Group, Rollout, Stop
 from agentrl.store.foreign.conversation import tool_calls_of
 from agentrl.store.foreign.logged import Logged, ReadRow
 from agentrl.store.foreign.reading import Row, log_files, log_rows

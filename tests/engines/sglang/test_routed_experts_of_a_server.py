@@ -17,6 +17,7 @@ from transformers import AutoModelForCausalLM
 
 from agentrl.agent_loops.recording import model_segment
 from agentrl.algos.credit import samples_of
+from agentrl.attempt import Group, Rollout, Stop
 from agentrl.backends.torch.backend import load_torch_backend
 from agentrl.config.actor import ActorConfig
 from agentrl.config.model import ModelConfig
@@ -24,7 +25,6 @@ from agentrl.engines.base import GenerateRequest, SamplingParams
 from agentrl.engines.sglang.client import ServerClient
 from agentrl.engines.sglang.requests import Terms, read_completion
 from agentrl.models.folder import checkpoint_shapes
-from agentrl.rollout import Group, Rollout, Stop
 from agentrl.samples import Sample
 from agentrl.task import Task
 from agentrl.trajectory import Author, Segment, Trajectory

@@ -1,4 +1,4 @@
-from agentrl.rollout import Group, Rollout, Stop
+from agentrl.attempt import Group, Rollout, Stop
 from agentrl.task import Task
 from agentrl.trajectory import Author, Segment, Trajectory, VersionSpan
 
