@@ -59,7 +59,12 @@ def test_a_model_that_never_stops_calling_runs_into_the_limits(bad):
     assert (row["stop/max_assistant_turns"], row["num_turns/max"]) == (1.0, 3)
 
 
-LOOP = "from agentrl.agent_loops import AgentLoop\nfrom agentrl.attempt import *\nfrom agentrl.trajectory import *\n\nclass Mine(AgentLoop):\n"
+LOOP = """from agentrl.agent_loops import AgentLoop
+from agentrl.attempt import *
+from agentrl.trajectory import *
+
+class Mine(AgentLoop):
+"""
 SAMPLED_BY_NOBODY = "Segment(Author.MODEL, [5], logprobs=[0.0], policy_versions=(VersionSpan(0, 1),))"
 
 
