@@ -7,6 +7,7 @@ import importlib.util
 import os
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -60,15 +61,22 @@ def sglang_model(tmp_path_factory) -> Path:
     return save_tiny_model(tmp_path_factory.mktemp("sglang") / "qwen3")
 
 
-@pytest.fixture(scope="session")
-def _session_server(sglang_model, tmp_path_factory) -> Iterator[object]:
-    server = new_server(sglang_model, tmp_path_factory.mktemp("sglang-log") / "server.log")
+@contextmanager
+def serving(model: Path, log: Path) -> Iterator[object]:
+    """A server of its own, ready, for as long as this is open."""
+    server = new_server(model, log)
     server.start()
     try:
         asyncio.run(server.ready(START_S))
         yield server
     finally:
         asyncio.run(server.stop())
+
+
+@pytest.fixture(scope="session")
+def _session_server(sglang_model, tmp_path_factory) -> Iterator[object]:
+    with serving(sglang_model, tmp_path_factory.mktemp("sglang-log") / "server.log") as server:
+        yield server
 
 
 @pytest.fixture

@@ -96,6 +96,10 @@ class Completion:
     routed_experts: Tensor | None = None
 
 
+COUNTERS = ("prompt_tokens", "cached_tokens", "forwarded_tokens", "sampled_tokens", "decode_steps", "prefill_steps")
+"""What an engine in this process counts, see `Engine.metrics`; one elsewhere knows of no steps."""
+
+
 class Engine(Protocol):
     """Samples tokens. All methods are safe to call from one event loop at any time.
 

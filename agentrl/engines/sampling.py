@@ -15,23 +15,6 @@ from torch import Tensor
 from agentrl.engines.base import SamplingParams
 
 
-def check_sampling(sampling: SamplingParams) -> None:
-    """Refuse parameters that mean nothing.
-
-    Raises:
-        ValueError: names the parameter and its range.
-    """
-    for valid, rule in (
-        (0 <= sampling.temperature < float("inf"), f"temperature {sampling.temperature} is not a number from 0"),
-        (0 < sampling.top_p <= 1, f"top_p {sampling.top_p} is not above 0 and at most 1"),
-        (0 <= sampling.min_p <= 1, f"min_p {sampling.min_p} is not between 0 and 1"),
-        (sampling.top_k == -1 or sampling.top_k > 0, f"top_k {sampling.top_k} is neither -1 nor positive"),
-        (sampling.max_new_tokens is None or sampling.max_new_tokens > 0, "max_new_tokens must be positive"),
-    ):
-        if not valid:
-            raise ValueError(rule)
-
-
 @dataclass(frozen=True, slots=True)
 class Draw:
     """What one row is to be sampled with; `seed` and `position` name the random number."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Protocol
 
-from agentrl.engines.base import Completion, FinishReason, GenerateRequest, PauseMode, WeightStream
+from agentrl.engines.base import COUNTERS, Completion, FinishReason, GenerateRequest, PauseMode, WeightStream
 from agentrl.engines.stopping import matched_stop
 from agentrl.trajectory import VersionSpan
 
@@ -106,15 +106,10 @@ class ScriptedEngine:
 
     def metrics(self) -> dict[str, float]:
         """Counters since the start; nothing is ever forwarded or cached."""
-        names = (
-            "prompt_tokens",
-            "cached_tokens",
-            "forwarded_tokens",
-            "sampled_tokens",
-            "decode_steps",
-            "prefill_steps",
-        )
-        return {**{name: float(self._counters[name]) for name in names}, "running_requests": float(len(self._sessions))}
+        return {
+            **{name: float(self._counters[name]) for name in COUNTERS},
+            "running_requests": float(len(self._sessions)),
+        }
 
     async def _wait(self, request: GenerateRequest) -> bool:
         """Wait out the pause and the delay; False when aborted or past the deadline."""

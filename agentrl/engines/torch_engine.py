@@ -9,13 +9,13 @@ from functools import partial
 import torch
 from transformers import PreTrainedModel
 
-from agentrl.engines.base import Completion, GenerateRequest, PauseMode, WeightStream
+from agentrl.engines.base import COUNTERS, Completion, GenerateRequest, PauseMode, WeightStream
+from agentrl.engines.checks import check_context, check_sampling
 from agentrl.engines.conversations import Conversations, NoKV
 from agentrl.engines.faithful import choose_runner
 from agentrl.engines.forward import limits_for, one_by_one
 from agentrl.engines.jobs import Job
 from agentrl.engines.paged_kv import BLOCK_SIZE, num_blocks_for
-from agentrl.engines.sampling import check_sampling
 from agentrl.engines.scheduler import Scheduler
 from agentrl.engines.stopping import DecodingTokenizer
 from agentrl.engines.weights_in_place import load_in_place
@@ -128,17 +128,9 @@ class TorchEngine:
 
     def metrics(self) -> dict[str, float]:
         """Counters since the start, and what is now: requests running and waiting, tokens of KV held."""
-        names = (
-            "prompt_tokens",
-            "cached_tokens",
-            "forwarded_tokens",
-            "sampled_tokens",
-            "decode_steps",
-            "prefill_steps",
-        )
         conversations = self._scheduler.conversations
         return {
-            **{name: float(self._scheduler.counters[name]) for name in names},
+            **{name: float(self._scheduler.counters[name]) for name in COUNTERS},
             "evicted_sessions": float(conversations.num_evicted),
             "running_requests": float(len(self._scheduler.running)),
             "waiting_requests": float(len(self._scheduler.jobs) - len(self._scheduler.running)),
@@ -166,14 +158,8 @@ class TorchEngine:
 
     def _checked_length(self, request: GenerateRequest) -> int:
         """How long context and completion may get together."""
-        length = len(request.token_ids)
-        if not length:
-            raise ValueError("the context is empty")
-        if min(request.token_ids) < 0 or max(request.token_ids) >= self._vocabulary:
-            raise ValueError(f"the context has a token id outside the vocabulary of {self._vocabulary}")
-        if length >= self.max_sequence_length:
-            raise ValueError(f"the context has {length} tokens and leaves no room in {self.max_sequence_length}")
-        asked = request.sampling.max_new_tokens
+        check_context(request.token_ids, self._vocabulary, self.max_sequence_length)
+        length, asked = len(request.token_ids), request.sampling.max_new_tokens
         wanted = min(self.max_sequence_length, length + asked if asked else self.max_sequence_length)
         room = self._capacity * BLOCK_SIZE
         if (wanted if asked else length + 1) > room:

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from agentrl.engines.base import COUNTERS
 from agentrl.trainer.parts import Metrics
 
-COUNTERS = (
-    "prompt_tokens",
-    "cached_tokens",
-    "forwarded_tokens",
-    "sampled_tokens",
-    "decode_steps",
-    "prefill_steps",
+COUNTED = (
+    *COUNTERS,
     "evicted_sessions",
     "later_prompt_tokens",
     "later_cached_tokens",
@@ -45,7 +41,7 @@ class EngineMeter:
         """What was counted since the last call."""
         before, now = self._before, self._counters()
         self._before = now
-        counts = {name: now[name] - before.get(name, 0.0) for name in COUNTERS if name in now}
+        counts = {name: now[name] - before.get(name, 0.0) for name in COUNTED if name in now}
         shares = {
             share: counts[part] / counts[whole]
             for share, part, whole in _SHARES

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import shutil
@@ -11,7 +10,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from sglang_server import START_S, new_server, require_sglang, save_tiny_model
+from sglang_server import require_sglang, save_tiny_model, serving
 
 from agentrl.attempt import Group
 from agentrl.cli.main import main
@@ -33,13 +32,8 @@ def from_the_root(monkeypatch):
 @pytest.fixture(scope="module")
 def attached(task_folder, tmp_path_factory):
     """One server for the runs that only need one, with the weights they begin with."""
-    server = new_server(task_folder / "model", tmp_path_factory.mktemp("attached") / "server.log")
-    server.start()
-    try:
-        asyncio.run(server.ready(START_S))
+    with serving(task_folder / "model", tmp_path_factory.mktemp("attached") / "server.log") as server:
         yield server
-    finally:
-        asyncio.run(server.stop())
 
 
 def train(task_folder: Path, run: Path, *overrides: str) -> None:

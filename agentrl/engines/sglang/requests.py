@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pydantic import BaseModel, Field, ValidationError
 
 from agentrl.engines.base import Completion, FinishReason, GenerateRequest, SamplingParams
-from agentrl.engines.sampling import check_sampling
+from agentrl.engines.checks import check_context, check_sampling
 from agentrl.engines.sglang.client import Answer, ServerError
 from agentrl.engines.sglang.routed_experts import decode_routed_experts
 from agentrl.trajectory import VersionSpan
@@ -50,13 +50,7 @@ class Terms:
             ValueError: says why.
         """
         check_sampling(request.sampling)
-        length = len(request.token_ids)
-        if not length:
-            raise ValueError("the context is empty")
-        if min(request.token_ids) < 0 or max(request.token_ids) >= self.vocabulary:
-            raise ValueError(f"the context has a token id outside the vocabulary of {self.vocabulary}")
-        if length >= self.max_sequence_length:
-            raise ValueError(f"the context has {length} tokens and leaves no room in {self.max_sequence_length}")
+        check_context(request.token_ids, self.vocabulary, self.max_sequence_length)
         if request.images and not self.images:
             raise ValueError("this model takes no images")
         if request.sampling.stop and not self.stop_strings:

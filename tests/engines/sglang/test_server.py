@@ -156,6 +156,7 @@ def test_the_death_of_the_server_alone_is_seen(monkeypatch, tmp_path):
         async with asyncio.timeout(GONE_S):
             while server.alive:  # noqa: ASYNC110  (a process sets no event)
                 await asyncio.sleep(0.05)
+        assert not server.alive
         await server.stop()
 
     asyncio.run(life())
