@@ -13,6 +13,7 @@ _NUMBER = r"-?\$?(?:\d[\d,]*(?:\.\d+)?|\.\d+)"
 _MARKED = re.compile(rf"####\s*({_NUMBER})")
 _ANY = re.compile(_NUMBER)
 _BOX = re.compile(r"\\(?:boxed|fbox)(?:\s*(?P<brace>\{)|\s+)")
+_ANSWER_LINE = re.compile(r"\banswer[*\s]*:[*\s]*([^\n]+)", re.IGNORECASE)
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)  # what a backslash precedes, such as \{, neither opens nor closes
 
 
@@ -59,3 +60,31 @@ def boxed(text: str) -> str | None:
         if depth == 0:
             return text[start : brace.start()].strip()
     return None
+
+
+def tagged(text: str, tag: str = "answer") -> str | None:
+    """What the last `<answer>...</answer>` of a solution holds, None where there is none."""
+    opening, closing = f"<{tag}>", f"</{tag}>"
+    begin = text.rfind(
+        opening, 0, max(text.rfind(closing), 0)
+    )  # no regular expression: a spam of tags would hold it up
+    if begin < 0:
+        return None
+    begin += len(opening)
+    return text[begin : text.index(closing, begin)].strip()
+
+
+def answer_line(text: str) -> str | None:
+    """What follows the last `Answer:` on its line, emphasis aside, None where there is none.
+
+    The form that DAPO's prompts ask for (Yu et al. 2025, arXiv:2503.14476).
+    """
+    found = _ANSWER_LINE.findall(text)
+    return found[-1].strip().strip("*").strip() if found else None
+
+
+def final_answer(text: str) -> str:
+    """What a text answers with: in `<answer>` tags, else boxed, else after `Answer:`, else all but its thoughts."""
+    said = text.rpartition("</think>")[2]
+    marked = (read(said) for read in (tagged, boxed, answer_line))
+    return next((answer for answer in marked if answer is not None), said.strip())

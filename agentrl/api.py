@@ -50,7 +50,7 @@ def train(
     """
     config = _config(model, settings, tools := given_tools(tools), train_files=data, val_files=val_data)
     check_training(config)
-    return _outside_loop(run_training, config, Brought(tools, given_reward(reward, config.reward)))
+    return _outside_loop(run_training, config, _brought(tools, reward, config))
 
 
 def evaluate(
@@ -64,7 +64,7 @@ def evaluate(
     """Roll `model` out on `data` as validation does; the metrics, named `val/...`. Arguments as in `train`."""
     config = _config(model, settings, tools := given_tools(tools), val_files=data)
     check_evaluation(config)
-    return _outside_loop(run_evaluation, config, Brought(tools, given_reward(reward, config.reward)))
+    return _outside_loop(run_evaluation, config, _brought(tools, reward, config))
 
 
 def rollout(
@@ -80,7 +80,11 @@ def rollout(
     with TemporaryDirectory() as folder:
         settings = {"trainer.default_local_dir": folder, "data.shuffle": False, **_keys(settings), "rollout.n": n}
         config = _config(model, settings, tools := given_tools(tools), train_files=data)
-        return _outside_loop(run_rollouts, config, Brought(tools, given_reward(reward, config.reward)))
+        return _outside_loop(run_rollouts, config, _brought(tools, reward, config))
+
+
+def _brought(tools: Sequence[FunctionTool | BaseTool], reward: RewardLike, config: RunConfig) -> Brought:
+    return Brought(tools, given_reward(reward, config.reward, config.data.max_response_length))
 
 
 def _config(

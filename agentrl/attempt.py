@@ -9,6 +9,11 @@ from enum import StrEnum
 from agentrl.task import Task
 from agentrl.trajectory import Trajectory
 
+BASELINE = "baseline"
+"""The reward, by name, that is the score of the greedy rollout of the same task (ReMax)."""
+GUARD = "guard/"
+"""Begins the names of what guards say of a rollout: rewards by name that are watched, not earned."""
+
 
 class Stop(StrEnum):
     """Why a rollout ended."""

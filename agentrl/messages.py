@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Literal, NotRequired, TypedDict
 
 from pydantic import BaseModel, ConfigDict, JsonValue
@@ -42,6 +42,18 @@ def message_text(message: Message | Mapping[str, object], of_other: Callable[[ob
     content = message.get("content")
     parts = content if isinstance(content, list) else [] if content is None else [content]
     return "".join(_part_text(part, of_other) for part in parts)
+
+
+def image_part(name: str) -> dict[str, JsonValue]:
+    """The part of a message's content that stands for an image, which is called by the hash of its bytes."""
+    return {"type": "image", "image": name}
+
+
+def image_names(messages: Iterable[Message]) -> list[str]:
+    """The images of messages, in order, each as often as it is shown."""
+    contents = (message.get("content") for message in messages)
+    parts = (part for content in contents if isinstance(content, list) for part in content)
+    return [str(part.get("image")) for part in parts if isinstance(part, dict) and part.get("type") == "image"]
 
 
 def _part_text(part: object, of_other: Callable[[object], str]) -> str:

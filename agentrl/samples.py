@@ -22,10 +22,13 @@ class Sample:
         behaviour_logprobs: [T] by the policy that sampled, None for demonstrations.
         old_logprobs: [T] by the policy at the start of the step, where the algorithm asks for them.
         ref_logprobs: [T] by the reference policy, where the algorithm asks for them.
+        values: [T] by the critic before the token was sampled, where the algorithm asks for them.
+        returns: [T], what the critic is to predict there; 0 off the mask.
         importance_weights: [T], constants that the loss of each token is multiplied by; None: 1 each.
         policy_versions: [T], whose weights sampled each trained token, 0 off the mask; None for demonstrations.
         routed_experts: [R, layers, top k] integers, R < T, where the engine said them: the experts that the first R
             tokens were sent to.
+        truncated: the rollout was cut off for its length.
         rollout_id: trajectories of one rollout share it; sequence means count the rollout once.
         uid: samples of one group share it; a mini-batch never cuts a group.
     """
@@ -37,9 +40,12 @@ class Sample:
     behaviour_logprobs: Sequence[float] | None = None
     old_logprobs: Sequence[float] | None = None
     ref_logprobs: Sequence[float] | None = None
+    values: Sequence[float] | None = None
+    returns: Sequence[float] | None = None
     importance_weights: Sequence[float] | None = None
     policy_versions: Sequence[int] | None = None
     routed_experts: Tensor | None = None
+    truncated: bool = False
     rollout_id: str = ""
     uid: str = ""
 

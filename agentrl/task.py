@@ -25,6 +25,8 @@ class Task:
         tools_kwargs: per tool name, arguments for `create`, `execute`, `calc_reward` and `release`.
         interaction_kwargs: which simulated user answers (`name`), and what it is told.
         extra_info: everything else the row brings; handed to the reward.
+        images: the bytes of the images in `messages`, by their content hashes. Not kept with rollouts' rows: the store
+            has them beside.
         tool_options: what it says of its tools; read from `extra_info`.
     """
 
@@ -37,6 +39,7 @@ class Task:
     tools_kwargs: Mapping[str, Mapping[str, JsonValue]] = field(default_factory=dict)
     interaction_kwargs: Mapping[str, JsonValue] = field(default_factory=dict)
     extra_info: Mapping[str, JsonValue] = field(default_factory=dict)
+    images: Mapping[str, bytes] = field(default_factory=dict)
 
     @property
     def tool_options(self) -> ToolOptions:

@@ -82,16 +82,18 @@ class Trajectory:
 
         token_ids = [1 2 3 4 5 6]      loss_mask = [0 0 1 1 0 1]
 
-    `messages` is the same conversation as text and structured calls, for rewards and readers.
+    `messages` is the same conversation as text and structured calls, for rewards and readers. `images` has the bytes of
+    the segments' media, by content hash, while the rollout is in memory; the store keeps them beside.
     """
 
-    __slots__ = ("_routed_experts", "_segments", "_token_ids", "messages")
+    __slots__ = ("_routed_experts", "_segments", "_token_ids", "images", "messages")
 
     def __init__(self, segments: Sequence[Segment] = (), messages: Sequence[Message] = ()) -> None:
         self._segments: list[Segment] = []
         self._token_ids: list[int] = []  # grown by append, so that a long conversation is not joined anew each turn
         self._routed_experts: list[Tensor] = []
         self.messages: list[Message] = list(messages)
+        self.images: dict[str, bytes] = {}
         for segment in segments:
             self.append(segment)
 
@@ -117,6 +119,11 @@ class Trajectory:
         if len(experts) > known:
             new = experts[known:]  # one number for each token, layer and choice: kept in as few bytes as hold it
             self._routed_experts.append(new.byte() if int(new.max()) < 256 else new.short())
+
+    @property
+    def media(self) -> list[str]:
+        """The content hashes of all media, in order."""
+        return [name for segment in self._segments for name in segment.media]
 
     @property
     def segments(self) -> Sequence[Segment]:

@@ -4,7 +4,7 @@ from decimal import Decimal
 
 import pytest
 
-from agentrl.answers import as_number, boxed, final_number, normalised
+from agentrl.answers import answer_line, as_number, boxed, final_answer, final_number, normalised, tagged
 
 
 @pytest.mark.parametrize(
@@ -67,3 +67,53 @@ def test_normalised_text():
 )
 def test_boxed_answers(text, answer):
     assert boxed(text) == answer
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("<answer> a </answer>", "a"),
+        ("<answer>a</answer> or <answer>b</answer>", "b"),
+        ("<answer>a</answer> and </answer>", "a"),
+        ("<answer>a <answer>b</answer>", "b"),
+        ("<answer>a</answer> <answer>cut off", "a"),
+        ("<answer></answer>", ""),
+        ("</answer> <answer>", None),
+        ("<answer>", None),
+        ("", None),
+        ("<answer>" * 20_000, None),
+        ("<answer>" * 20_000 + "a</answer>" * 20_000, "a"),
+    ],
+)
+def test_tagged_answers(text, answer):
+    assert tagged(text) == answer
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("Answer: 7", "7"),
+        ("so\nANSWER :  7 \nas I said", "7"),
+        ("**Answer:** 7", "7"),
+        ("**Answer: 7**", "7"),
+        ("Answer: 1\nAnswer:\n2", "2"),
+        ("the answer is 7", None),
+        ("Answer:", None),
+        ("nonanswer: 7", None),
+    ],
+)
+def test_answers_on_a_line_of_their_own(text, answer):
+    assert answer_line(text) == answer
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        (r"<answer>1</answer> \boxed{2} Answer: 3", "1"),
+        (r"\boxed{2} Answer: 3", "2"),
+        ("so. Answer: 3", "3"),
+        ("<think>Answer: 4</think> five ", "five"),
+    ],
+)
+def test_where_an_answer_stands(text, answer):
+    assert final_answer(text) == answer

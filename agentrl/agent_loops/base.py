@@ -29,8 +29,20 @@ __all__ = ["AgentLoop", "Conversation", "Generate", "Recording", "agent_loops", 
 class Generate(Protocol):
     """Samples one model turn. Bound to one rollout: its session, its deadline, and a seed for each turn."""
 
-    async def __call__(self, token_ids: Sequence[int], sampling: SamplingParams, *, trajectory: int = 0) -> Completion:
-        """Sample after the context `token_ids`, [T]. `trajectory` tells apart what a loop samples side by side."""
+    async def __call__(
+        self,
+        token_ids: Sequence[int],
+        sampling: SamplingParams,
+        *,
+        trajectory: int = 0,
+        images: Sequence[bytes] = (),
+        image_starts: Sequence[int] = (),
+    ) -> Completion:
+        """Sample after the context `token_ids`, [T]. `trajectory` tells apart what a loop samples side by side.
+
+        Args:
+            images: those of the context, in order; the tokens of each begin at `image_starts`.
+        """
         ...
 
 
@@ -103,14 +115,17 @@ class AgentLoop:
     ) -> Conversation:
         """Begin a conversation: with the task's prompt, or with `messages` (a sub-agent's). Each is one trajectory."""
         limits = Limits.of(self.config, sampling, task.tool_options.max_tool_calls)
-        bindings = Bindings(self.chat, self.parser, limits, generate, tools, interaction, sampling, self.conversations)
+        bindings = Bindings(
+            *(self.chat, self.parser, limits, generate, tools, interaction, sampling, self.conversations),
+            images=dict(task.images),
+        )
         conversation = self.conversation_class(bindings, task.messages if messages is None else messages)
         if self.beginning is not None and messages is None:
             conversation.resume_from(self.beginning)
         return conversation
 
 
-async def _no_samples(token_ids: Sequence[int], sampling: SamplingParams, *, trajectory: int = 0) -> Completion:
+async def _no_samples(token_ids: Sequence[int], sampling: SamplingParams, **options: object) -> Completion:
     raise RuntimeError("a prompt was opened to be looked at, not to be continued")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -18,11 +18,14 @@ from agentrl.agent_loops.tool_calls import (
     run_calls,
     tool_calls,
     tool_messages,
+    with_images,
 )
 from agentrl.attempt import Outcome, Rollout, Stop, ToolCall, TurnReward
 from agentrl.chat.base import ParsedCall, ParsedTurn, ToolParser, parser_for
 from agentrl.engines.base import Completion, SamplingParams
-from agentrl.messages import Message, ToolSchema
+from agentrl.errors import ConfigError
+from agentrl.images import content_hash
+from agentrl.messages import Message, ToolSchema, image_names
 from agentrl.tools.base import InfraError
 from agentrl.tools.toolbox import ToolResult
 from agentrl.trajectory import Author, Segment, Trajectory
@@ -36,7 +39,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Bindings:
-    """What a conversation works with. The conversations of one rollout share `family`, a list of themselves."""
+    """What a conversation works with. The conversations of one rollout share `family`, a list of themselves.
+
+    `images` are the bytes of those that its messages name: the task's, and what tools answer with.
+    """
 
     chat: ChatFormat
     parser: ToolParser
@@ -46,6 +52,7 @@ class Bindings:
     interaction: InteractionSession | None
     sampling: SamplingParams
     family: list[Conversation]
+    images: dict[str, bytes] = field(default_factory=dict)
 
 
 class Conversation:
@@ -82,9 +89,11 @@ class Conversation:
         self._turn_segment = 0  # where the model's last turn stands
         self._turn_closed = True
         self._told_no_calls_left = False
+        self._image_starts: list[int] = []
         bindings.family.append(self)
         self.trajectory.messages += (opening := self.opening(messages))
-        self.trajectory.append(Segment(Author.PROMPT, bindings.chat.start(opening, self.template_schemas)))
+        prompt_ids = bindings.chat.start(opening, self.template_schemas, bindings.images)
+        self._append_segment(Author.PROMPT, prompt_ids, image_names(opening))
 
     @property
     def template_schemas(self) -> Sequence[ToolSchema]:
@@ -106,7 +115,7 @@ class Conversation:
             await asyncio.sleep(0)  # a loop that asks on and on must still be reached by its deadline
             return None
         sampling = self._turn_sampling()
-        completion = await self._bound.generate(self.trajectory.token_ids, sampling, trajectory=self._number)
+        completion = await self._generate(sampling)
         self.stop = self._limits.cut_by(completion, self._num_tokens_left)
         turn = self._append_model(completion, sampling)
         return turn if self.stop is None else None
@@ -116,6 +125,7 @@ class Conversation:
 
         Raises:
             InfraError: a call failed for reasons outside the policy. Everything is recorded first.
+            ConfigError: a tool answered with an image, and the model takes none.
         """
         self._stop_if(self._no_turn_left, Stop.MAX_ASSISTANT_TURNS)
         self._stop_if(self._told_no_calls_left, Stop.MAX_TOOL_CALLS)
@@ -123,6 +133,7 @@ class Conversation:
             self._record(turn.calls, [refused("not run, the conversation has ended")] * len(turn.calls))
             return False
         results = [self._limits.shortened(result) for result in await self._answers(turn.calls)]
+        self._check_images(turn.calls, results)
         self._record(turn.calls, results, self._append_answers(turn.calls, results))
         for call, result in zip(turn.calls, results, strict=True):
             if result.outcome is Outcome.INFRA_ERROR:
@@ -161,7 +172,10 @@ class Conversation:
     def resume_from(self, beginning: Beginning) -> None:
         """Stand where a saved rollout stood before a model turn, in place of the prompt; limits count on from there."""
         messages = beginning.messages_after(len(self.trajectory.messages))
-        self.trajectory = Trajectory(beginning.segments, messages)
+        self.trajectory = Trajectory((), messages)
+        self._image_starts = []
+        for segment in beginning.segments:
+            self._append_segment(segment.author, segment.token_ids, segment.media)
         self.tool_calls, self.turn_rewards = list(beginning.tool_calls), list(beginning.turn_rewards)
         self._num_turns = beginning.num_turns
         self._num_user_turns = sum(segment.author is Author.USER for segment in beginning.segments)
@@ -206,6 +220,18 @@ class Conversation:
         stop = sampling.stop + self._parser.stop if self.schemas else sampling.stop
         return replace(sampling, stop=stop, max_new_tokens=self._limits.turn_tokens(self._num_tokens_left))
 
+    async def _generate(self, sampling: SamplingParams) -> Completion:
+        trajectory = self.trajectory
+        if not self._image_starts:  # a `generate` of one's own need not know of images
+            return await self._bound.generate(trajectory.token_ids, sampling, trajectory=self._number)
+        return await self._bound.generate(
+            trajectory.token_ids,
+            sampling,
+            trajectory=self._number,
+            images=[trajectory.images[name] for name in trajectory.media],
+            image_starts=list(self._image_starts),
+        )
+
     def _append_model(self, completion: Completion, sampling: SamplingParams) -> ParsedTurn:
         chat = self._bound.chat
         self._turn_segment = len(self.trajectory.segments)
@@ -225,6 +251,7 @@ class Conversation:
         num_allowed = self._limits.allowed(len(calls), num_left)
         results = [aborted()] * len(calls)
         tools.data.messages = self.trajectory.messages  # what tools that ask for `agent_data` see
+        tools.data.images = self._bound.images
         try:
             await run_calls(tools, calls[:num_allowed], results)
         except asyncio.CancelledError:
@@ -237,6 +264,7 @@ class Conversation:
     def _append_answers(self, calls: Sequence[ParsedCall], results: Sequence[ToolResult]) -> list[int]:
         """How many tokens each answer added; the frame around them counts to the first and the last."""
         messages = self.answer_messages(calls, [result.text for result in results])
+        messages = with_images(messages, [self._images(result) for result in results])
         num_added = self._append(Author.TOOL, messages)
         if len(messages) < len(calls) or len(calls) == 1 or not num_added:
             return [num_added] + [0] * (len(calls) - 1)
@@ -249,12 +277,32 @@ class Conversation:
         if len(token_ids) >= self._num_tokens_left:
             self.stop = Stop.MAX_RESPONSE_TOKENS
             return 0
-        self.trajectory.append(Segment(author, token_ids))
+        self._append_segment(author, token_ids, image_names(messages))
         self.trajectory.messages.extend(messages)
         return len(token_ids)
 
+    def _append_segment(self, author: Author, token_ids: Sequence[int], media: Sequence[str]) -> None:
+        data = [self._bound.images[name] for name in media]
+        start = len(self.trajectory.token_ids)
+        self._image_starts += [start + place for place in self._bound.chat.image_starts(token_ids, data)]
+        self.trajectory.append(Segment(author, token_ids, media=tuple(media)))
+        self.trajectory.images.update(zip(media, data, strict=True))
+
+    def _check_images(self, calls: Sequence[ParsedCall], results: Sequence[ToolResult]) -> None:
+        if not self._bound.chat.takes_images:
+            for call, result in zip(calls, results, strict=True):
+                if result.images:
+                    raise ConfigError(f"tool '{call.name}' answered with an image: {self._bound.chat.no_images}")
+
+    def _images(self, result: ToolResult) -> list[str]:
+        """The names of an answer's images, which messages may hold from now on."""
+        images = {content_hash(data): data for data in result.images}
+        self._bound.images.update(images)
+        return [content_hash(data) for data in result.images]
+
     def _render(self, messages: Sequence[Message]) -> list[int]:
-        return self._bound.chat.extend(messages, self.template_schemas, turn_closed=self._turn_closed)
+        chat, images = self._bound.chat, self._bound.images
+        return chat.extend(messages, self.template_schemas, turn_closed=self._turn_closed, images=images)
 
     def _record(
         self, calls: Sequence[ParsedCall], results: Sequence[ToolResult], num_tokens: Sequence[int] | None = None

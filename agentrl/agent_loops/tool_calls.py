@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
+from itertools import chain
 
 from pydantic import JsonValue
 
 from agentrl.attempt import Outcome, ToolCall
 from agentrl.chat.base import ParsedCall, ParsedTurn
-from agentrl.messages import FunctionCall, Message, MessageToolCall
+from agentrl.messages import FunctionCall, Message, MessageToolCall, image_part, message_text
 from agentrl.tools.toolbox import ToolResult, ToolSession
 
 
@@ -28,6 +29,22 @@ def tool_messages(calls: Sequence[ParsedCall], texts: Sequence[str], turn_number
         Message(role="tool", name=call.name, tool_call_id=_call_id(turn_number, position), content=text)
         for position, (call, text) in enumerate(zip(calls, texts, strict=True))
     ]
+
+
+def with_images(messages: Sequence[Message], images: Sequence[Sequence[str]]) -> list[Message]:
+    """The answers with the names of each call's images before its text; all in the last where one message has them."""
+    if not any(images):
+        return list(messages)
+    shown = images if len(images) == len(messages) else [*[()] * (len(messages) - 1), list(chain(*images))]
+    return [_with_parts(message, names) for message, names in zip(messages, shown, strict=True)]
+
+
+def _with_parts(message: Message, names: Sequence[str]) -> Message:
+    text = message_text(message)
+    parts: list[JsonValue] = [{"type": "text", "text": text}] if text else []
+    changed = message.copy()
+    changed["content"] = [*map(image_part, names), *parts] if names else message.get("content")
+    return changed
 
 
 def refused(why: str) -> ToolResult:

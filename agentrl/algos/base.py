@@ -12,7 +12,9 @@ from agentrl.samples import Sample
 if TYPE_CHECKING:
     from torch import Tensor
 
-Need = Literal["old_logprobs", "ref_logprobs"]
+Need = Literal["old_logprobs", "ref_logprobs", "values"]
+Scope = Literal["row", "rollout", "group", "batch"]
+"""What a loss looks at together: one row at a time; all rows of a rollout, of a group, of the mini-batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,10 +23,13 @@ class TokenBatch:
 
     Attributes:
         logprobs: [B, T] of the policy being trained, with gradient; 0 off the mask.
+        scalars: [B, T] of a value or reward model being trained, with gradient, likewise; such a model has no
+            log-probabilities, `logprobs` and `entropy` are then 0.
         entropy: [B, T] of the same distribution, in nats; with gradient where the loss asks for it (`needs_entropy`).
         loss_mask: [B, T] bool.
-        advantages, behaviour_logprobs, old_logprobs, ref_logprobs, importance_weights, policy_versions: [B, T] or None,
-            as in `Sample`.
+        advantages, behaviour_logprobs, old_logprobs, ref_logprobs, importance_weights, policy_versions, values,
+            returns: [B, T] or None, as in `Sample`.
+        rollouts, groups: [B] long; rows of one rollout, or group, have the same number. None: every row is its own.
         weights: [B], what a token of this sample counts, from `algos.aggregation_weights` over the whole mini-batch.
         denominator: what the weighted sum is divided by, likewise over the whole mini-batch; so the losses of
             micro-batches add up to the loss of the mini-batch, however it is cut.
@@ -41,6 +46,11 @@ class TokenBatch:
     denominator: float
     importance_weights: Tensor | None = None
     policy_versions: Tensor | None = None
+    scalars: Tensor | None = None
+    values: Tensor | None = None
+    returns: Tensor | None = None
+    rollouts: Tensor | None = None
+    groups: Tensor | None = None
 
 
 class LossFunction(Protocol):
@@ -50,6 +60,7 @@ class LossFunction(Protocol):
         aggregation: the name of an aggregation in `algos.aggregation`.
         norm_length: what `seq-mean-token-sum-norm` divides by.
         needs_entropy: whether the entropy must be computed with gradient.
+        scope: what it looks at together; a backend gives it at least that much at once.
     """
 
     @property
@@ -58,6 +69,8 @@ class LossFunction(Protocol):
     def norm_length(self) -> int | None: ...  # noqa: D102
     @property
     def needs_entropy(self) -> bool: ...  # noqa: D102
+    @property
+    def scope(self) -> Scope: ...  # noqa: D102
 
     def __call__(self, batch: TokenBatch) -> tuple[Tensor, dict[str, Tensor]]:
         """(loss, metrics): the micro-batch's share of the loss, and means over its trained tokens.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import Any
@@ -10,10 +10,13 @@ from typing import Any
 import torch
 
 from agentrl.algos.advantages import estimate_advantages
-from agentrl.attempt import Group, Rollout
+from agentrl.algos.turns import turn_credit
+from agentrl.attempt import BASELINE, Group, Rollout, Stop
 from agentrl.errors import ConfigError
 from agentrl.samples import Sample
 from agentrl.trajectory import Trajectory, VersionSpan
+
+_CUT_OFF = (Stop.MAX_TURN_TOKENS, Stop.MAX_RESPONSE_TOKENS)
 
 
 def samples_of(groups: Sequence[Group]) -> list[Sample]:
@@ -24,21 +27,42 @@ def samples_of(groups: Sequence[Group]) -> list[Sample]:
     return [
         sample
         for group in groups
-        for rollout_id, rollout in _valid_rollouts(group)
+        for rollout_id, rollout in valid_rollouts(group)
         for trajectory in rollout.trajectories
-        if any((sample := _sample(trajectory, group.uid, rollout_id)).loss_mask)
+        if any((sample := _sample(trajectory, group.uid, rollout_id, rollout.stop)).loss_mask)
     ]
 
 
 def imitate(groups: Sequence[Group], samples: Sequence[Sample]) -> list[Sample]:
     """Every trained token has advantage 1."""
-    return [replace(sample, advantages=[float(trained) for trained in sample.loss_mask]) for sample in samples]
+    return [credited(sample, 1.0) for sample in samples]
+
+
+def accept(groups: Sequence[Group], samples: Sequence[Sample], threshold: float) -> list[Sample]:
+    """Advantage 1 for the tokens of rollouts whose score is `threshold` or more, 0 for others (rejection sampling)."""
+    accepted = {
+        rollout_id for group in groups for rollout_id, rollout in valid_rollouts(group) if rollout.reward >= threshold
+    }
+    return [credited(sample, float(sample.rollout_id in accepted)) for sample in samples]
+
+
+def credited(sample: Sample, value: float) -> Sample:
+    """The sample with the same advantage on each of its trained tokens."""
+    return replace(sample, advantages=[value * trained for trained in sample.loss_mask])
 
 
 def compare(
-    groups: Sequence[Group], samples: Sequence[Sample], estimator: str, options: Mapping[str, Any]
+    groups: Sequence[Group],
+    samples: Sequence[Sample],
+    estimator: str,
+    options: Mapping[str, Any],
+    penalty: Penalty | None = None,
 ) -> list[Sample]:
-    """Advantages by `estimate_advantages` over all groups of a step; `options` are the estimator's own, of any type.
+    """Advantages, and what a critic is to predict, by `estimate_advantages` over all groups of a step.
+
+    Args:
+        options: the estimator's own, of any type.
+        penalty: what is taken from the reward of each token of a sample, [T].
 
     Raises:
         ConfigError: a demonstration, which nobody sampled, so that it has no probability to compare with.
@@ -51,23 +75,61 @@ def compare(
             )
     if not samples:
         return []
-    advantages, _ = estimate_advantages(
+    rewards = token_rewards(groups, samples)
+    if penalty is not None:
+        rewards = [_less(row, penalty(sample)) for row, sample in zip(rewards, samples, strict=True)]
+    turns = turn_credit(groups, samples)
+    baselines, has_baseline = _baselines(groups, samples)
+    advantages, returns = estimate_advantages(
         estimator,
-        _padded(token_rewards(groups, samples)),
+        _padded(rewards),
         _padded([sample.loss_mask for sample in samples]).bool(),
         [sample.uid for sample in samples],
         rollout_ids=[sample.rollout_id for sample in samples],
+        valid=has_baseline if estimator == "remax" else None,
+        values=_values(samples),
+        baselines=baselines,
+        turn_rewards=turns.turn_rewards,
+        step_ends=turns.step_ends,
+        observation_keys=turns.observation_keys,
+        components=turns.components,
         **options,
     )
     return [
-        replace(sample, advantages=values[: len(sample.loss_mask)].tolist())
-        for sample, values in zip(samples, advantages, strict=True)
+        replace(
+            sample, advantages=row[: len(sample.loss_mask)].tolist(), returns=target[: len(sample.loss_mask)].tolist()
+        )
+        for sample, row, target in zip(samples, advantages, returns, strict=True)
     ]
+
+
+Penalty = Callable[[Sample], Sequence[float]]
+
+
+def _less(rewards: Sequence[float], penalties: Sequence[float]) -> list[float]:
+    return [reward - penalty for reward, penalty in zip(rewards, penalties, strict=True)]
+
+
+def _values(samples: Sequence[Sample]) -> torch.Tensor | None:
+    values = [sample.values for sample in samples if sample.values is not None]
+    return _padded(values) if len(values) == len(samples) else None
+
+
+def _baselines(groups: Sequence[Group], samples: Sequence[Sample]) -> tuple[torch.Tensor, list[bool]]:
+    """[B], what the greedy rollout of each sample's task was worth, and whether there is one."""
+    known = {
+        rollout_id: rollout.rewards[BASELINE]
+        for group in groups
+        for rollout_id, rollout in valid_rollouts(group)
+        if BASELINE in rollout.rewards
+    }
+    ids = [sample.rollout_id for sample in samples]
+    return torch.tensor([known.get(each, 0.0) for each in ids]), [each in known for each in ids]
 
 
 def token_rewards(groups: Sequence[Group], samples: Sequence[Sample]) -> list[list[float]]:
     """[num samples][T]: a rollout's reward stands once, on the last trained token of its last trajectory."""
-    reward_of = {rollout_id: rollout.reward for group in groups for rollout_id, rollout in _valid_rollouts(group)}
+    reward_of = {rollout_id: rollout.reward for group in groups for rollout_id, rollout in valid_rollouts(group)}
     last_of = {sample.rollout_id: number for number, sample in enumerate(samples)}
     rewards = [[0.0] * len(sample.loss_mask) for sample in samples]
     for rollout_id, number in last_of.items():
@@ -77,13 +139,14 @@ def token_rewards(groups: Sequence[Group], samples: Sequence[Sample]) -> list[li
     return rewards
 
 
-def _valid_rollouts(group: Group) -> Iterator[tuple[str, Rollout]]:
+def valid_rollouts(group: Group) -> Iterator[tuple[str, Rollout]]:
+    """The rollouts of a group that count, under the ids that their samples have."""
     for index, rollout in enumerate(group.rollouts):
         if rollout.valid:
             yield f"{group.uid}/{index}", rollout
 
 
-def _sample(trajectory: Trajectory, uid: str, rollout_id: str) -> Sample:
+def _sample(trajectory: Trajectory, uid: str, rollout_id: str, stop: Stop) -> Sample:
     num_tokens = len(trajectory.token_ids)
     return Sample(
         token_ids=list(trajectory.token_ids),
@@ -93,6 +156,7 @@ def _sample(trajectory: Trajectory, uid: str, rollout_id: str) -> Sample:
         behaviour_logprobs=trajectory.logprobs if trajectory.sampled else None,
         policy_versions=[0, *_versions(trajectory)[1:]] if trajectory.sampled else None,
         routed_experts=trajectory.routed_experts,
+        truncated=stop in _CUT_OFF,
         rollout_id=rollout_id,
         uid=uid,
     )

@@ -26,10 +26,18 @@ def kl(kind: str, logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
         k2, mse          d^2 / 2             small bias; its gradient is the unbiased gradient of the KL
         k3, low_var_kl   exp(-d) + d - 1     unbiased, never negative; -d is cut to ±20 and the result to 10, as in verl
 
+    With a + behind the name (k1+, k3+, ...) the value is that, and the gradient that of k2 (straight-through): in a
+    loss, only k2 pulls towards the reference as the KL itself does.
+
     Raises:
         UnknownNameError: no such estimator.
     """
-    return KL_ESTIMATORS.get(kind)(logprobs - ref_logprobs)
+    d = logprobs - ref_logprobs
+    value = KL_ESTIMATORS.get(kind.removesuffix("+"))(d)
+    if not kind.endswith("+"):
+        return value
+    k2 = KL_ESTIMATORS.get("k2")(d)
+    return value.detach() + (k2 - k2.detach())  # the bracket is exactly 0
 
 
 @KL_ESTIMATORS.register("k1")

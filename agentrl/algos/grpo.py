@@ -5,9 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from agentrl.algos.members import AdvantageBatch, equal, find_members
-
-EPSILON = 1e-6  # as in verl
+from agentrl.algos.members import AdvantageBatch, find_members
+from agentrl.algos.standardising import standardised
 
 
 def grpo(batch: AdvantageBatch, *, norm_adv_by_std: bool = True) -> tuple[Tensor, Tensor]:
@@ -15,20 +14,11 @@ def grpo(batch: AdvantageBatch, *, norm_adv_by_std: bool = True) -> tuple[Tensor
 
     Rewards 1, 0, 0, 1: mean 0.5, std 0.5774, advantages 0.8660, -0.8660, -0.8660, 0.8660.
     A group of one, or of equal rewards, has advantage 0. Without `norm_adv_by_std` the division is left out
-    (Dr. GRPO, arXiv:2503.20783). Returns and advantages are the same.
+    (`dr_grpo`). Returns and advantages are the same.
     """
     members = find_members(batch)
     advantages = torch.zeros_like(members.scores)
-    for group in members.groups:
-        indices = [member for member in group if members.valid[member]]
-        if indices:
-            advantages[indices] = _standardised(members.scores[indices], norm_adv_by_std)
+    for group in members.unequal():
+        advantages[group] = standardised(members.scores[group], norm_adv_by_std)
     result = members.spread(advantages.to(batch.token_rewards.dtype), batch.loss_mask)
     return result, result
-
-
-def _standardised(scores: Tensor, by_std: bool) -> Tensor:
-    if equal(scores):
-        return torch.zeros_like(scores)
-    centred = scores - scores.mean()
-    return centred / (scores.std() + EPSILON) if by_std else centred

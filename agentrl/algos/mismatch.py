@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from agentrl.algos.aggregation import token_mean
-from agentrl.algos.base import LossFunction, TokenBatch
+from agentrl.algos.base import LossFunction, Scope, TokenBatch
 from agentrl.algos.correction import sampled_log_ratio
 from agentrl.algos.divergence import MAX_LOG_RATIO
 from agentrl.algos.rejection import DIVERGENCES
@@ -57,6 +57,11 @@ class WatchedLoss:
     def needs_entropy(self) -> bool:
         """Of the loss."""
         return self.loss.needs_entropy
+
+    @property
+    def scope(self) -> Scope:
+        """Of the loss."""
+        return self.loss.scope
 
     def __call__(self, batch: TokenBatch) -> tuple[Tensor, dict[str, Tensor]]:
         """See `LossFunction`; the metrics hold what `summary` reads."""

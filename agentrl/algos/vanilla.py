@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
-from agentrl.algos.divergence import MAX_LOG_RATIO
 from agentrl.algos.losses import LossBatch, TokenLoss
 
 
@@ -16,17 +16,22 @@ def vanilla(
     Metrics: `pg_clipfrac`, share of tokens whose ratio was clipped; `pg_clipfrac_lower`, share held by the dual clip;
     `ppo_kl`, the k1 estimate of KL(old || policy); `ratio_mean`.
     """
-    log_ratio = batch.log_ratio().clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
-    ratio, advantages = log_ratio.exp(), batch.advantages
-    unclipped = -advantages * ratio
-    clipped = -advantages * ratio.clamp(1 - clip_ratio_low, 1 + clip_ratio_high)
-    losses = torch.maximum(unclipped, clipped)
+    log_ratio, advantages = batch.bounded_log_ratio(), batch.advantages
+    ratio = log_ratio.exp()
+    losses, clipped = clip(ratio, advantages, clip_ratio_low, clip_ratio_high)
     bound = -advantages * clip_ratio_c
     bounded = (advantages < 0) & (losses > bound)
     metrics = {
-        "pg_clipfrac": (clipped > unclipped).to(ratio.dtype),
+        "pg_clipfrac": clipped.to(ratio.dtype),
         "pg_clipfrac_lower": bounded.to(ratio.dtype),
         "ppo_kl": -log_ratio,
         "ratio_mean": ratio,
     }
     return torch.where(bounded, bound, losses), metrics
+
+
+def clip(ratio: Tensor, advantages: Tensor, low: float, high: float) -> tuple[Tensor, Tensor]:
+    """max(-A r, -A clip(r, 1 - low, 1 + high)), and where it is the clipped one; [B, T] each."""
+    unclipped = -advantages * ratio
+    clipped = -advantages * ratio.clamp(1 - low, 1 + high)
+    return torch.maximum(unclipped, clipped), clipped > unclipped

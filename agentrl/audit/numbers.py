@@ -18,6 +18,9 @@ _FLOAT32 = float(np.finfo(np.float32).eps)
 _TOLERANCE = 16 * _FLOAT32
 """Relative: advantages are kept as float32 values."""
 
+_OF_GRPO = {"grpo", "gspo", "cispo", "gmpo", "sapo", "clip_cov", "kl_cov", "dppo", "reinforce"}
+"""Algorithms whose advantages are GRPO's; only their losses differ."""
+
 
 def _authors(step: Step, *names: str) -> Truths:
     return np.isin(np.array(step[f"{_SEGMENTS}.author"], object), names)
@@ -101,11 +104,12 @@ def check_advantages(check: Checker, known: Known, split: str, groups: Sequence[
     of_token = np.repeat(has, np.diff(token_ends))
     mask = trained[of_token]
     check.hold("advantages", path, mask | (values == 0.0), "0, nothing is trained here")
-    estimator = known.get("algorithm.adv_estimator")
-    if known.get("algorithm.name") != "grpo" or estimator != "grpo":
-        check.ledger.skip("advantages", f"estimator '{estimator}' of '{known.get('algorithm.name')}'", len(step))
+    name, chosen = known.get("algorithm.name"), known.get("algorithm.adv_estimator")
+    estimator = chosen or ("grpo" if name in _OF_GRPO else name)
+    if estimator not in ("grpo", "dr_grpo") or known.get("algorithm.use_kl_in_reward"):
+        check.ledger.skip("advantages", f"estimator '{estimator}' of '{name}'", len(step))
         return
-    by_std = known.get("algorithm.norm_adv_by_std_in_grpo") is not False
+    by_std = estimator == "grpo" and known.get("algorithm.norm_adv_by_std_in_grpo") is not False
     expected = grpo(step["reward"], valid, groups, by_std)[step.items[path].row]
     close = np.abs(values - expected) <= _TOLERANCE * np.maximum(1.0, np.abs(expected))
     check.hold("advantages", path, ~mask | close, np.where(mask, expected, 0.0))

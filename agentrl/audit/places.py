@@ -58,7 +58,10 @@ def check_groups(check: Checker, known: Known, split: str) -> list[range]:
 
 
 def _may_be_less(check: Checker, known: Known) -> bool:
-    """Generation rolls out what is left of its rows in a last step; no other follows."""
+    """Generation rolls out what is left of its rows in a last step, no other follows; dynamic sampling may give up."""
+    filtering = "algorithm.filter_groups"
+    if known.get(f"{filtering}.enable") and known.number(f"{filtering}.max_num_gen_batches"):
+        return True
     rows_are_all = known.mode == "rollout_only" and not known.get("trainer.total_training_steps")
     return rows_are_all and not check.step.path.with_name(f"step-{check.step.number + 1:06d}.parquet").exists()
 

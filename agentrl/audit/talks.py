@@ -87,6 +87,24 @@ class Talked:
         return [call for call in self.calls if (call.trajectory, call.turn) == (trajectory, turn)]
 
 
+def shows_images(messages: Sequence[Mapping[str, Json]]) -> bool:
+    """Whether a content has a part that is an image."""
+    parts = (part for message in messages for part in _parts(message.get("content")))
+    return any(isinstance(part, dict) and part.get("type") == "image" for part in parts)
+
+
+def spoken(content: Json) -> Json:
+    """A content without its images: what is left of text in parts, joined."""
+    parts = _parts(content)
+    if not all(isinstance(part, dict) and part.get("type") in ("text", "image") for part in parts) or not parts:
+        return content
+    return "".join(str(part.get("text", "")) for part in parts if isinstance(part, dict))
+
+
+def _parts(content: Json) -> Sequence[Json]:
+    return content if isinstance(content, list) else ()
+
+
 def are_messages(value: Json) -> bool:
     """Whether a JSON value is a list of messages."""
     return isinstance(value, list) and all(isinstance(m, dict) and isinstance(m.get("role"), str) for m in value)

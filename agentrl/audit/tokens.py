@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -11,10 +12,11 @@ import numpy as np
 from agentrl.audit.checker import Checker
 from agentrl.audit.known import Json, Known
 from agentrl.audit.speech import Speech, TemplateRefusesError
-from agentrl.audit.talks import NO_SPEECH, Talk, Talked, Turn
+from agentrl.audit.talks import NO_SPEECH, Talk, Talked, Turn, shows_images
 
 AUTHORS = ("prompt", "model", "tool", "user", "demonstration")
 _SEGMENTS = "trajectories.segments"
+_HASH = re.compile("[0-9a-f]{64}")
 
 
 def check_segments(check: Checker, speech: Speech | None, given: bool) -> None:
@@ -34,7 +36,8 @@ def check_segments(check: Checker, speech: Speech | None, given: bool) -> None:
     for index in np.flatnonzero(lengths == 0).tolist():
         check.problem("segments", *step.place(f"{_SEGMENTS}.author", index), "a segment with tokens", "none")
     media = step[f"{_SEGMENTS}.media"]
-    check.hold("segments", f"{_SEGMENTS}.media", np.zeros(len(media), np.bool_), "no media")
+    named = [bool(_HASH.fullmatch(str(name))) for name in media]
+    check.hold("segments", f"{_SEGMENTS}.media", np.array(named, np.bool_), "a SHA-256")
     ids = step[f"{_SEGMENTS}.token_ids"]
     if speech is None:
         check.ledger.skip("segments", f"the vocabulary: {NO_SPEECH}", len(ids))
@@ -75,6 +78,8 @@ class TokenCheck:
             return talked.why
         if not self.templated:
             return "the chat template is not the one the rollouts were made with"
+        if shows_images(talk.messages):
+            return "the tokens of images are the processor's, not the tokenizer's"
         return "" if talk.fits else "messages and segments do not fit together"
 
     def _talk(self, talked: Talked, talk: Talk) -> None:

@@ -9,7 +9,7 @@ from agentrl.audit import calls as reading
 from agentrl.audit.checker import Checker
 from agentrl.audit.known import Json, Known
 from agentrl.audit.outcomes import Limited, check_outcome_names, label
-from agentrl.audit.talks import NO_SPEECH, UNPARSED, Call, Talk, Talked, Turn, are_messages
+from agentrl.audit.talks import NO_SPEECH, UNPARSED, Call, Talk, Talked, Turn, are_messages, spoken
 
 _UNKNOWN_FORMAT = "calls are written in format '{}'"
 
@@ -207,8 +207,9 @@ def _check_results(check: Checker, talked: Talked, turn: Turn, made: Sequence[Ca
     else:
         ids = [entry.get("id") for entry in told_calls(turn)]
         expected = [_tool_message(call, name) for call, name in zip(made, ids, strict=False)]
-    if list(turn.replies) != expected:
-        differ = [i for i, (one, other) in enumerate(zip(turn.replies, expected, strict=False)) if one != other]
+    replies: list[Json] = [{**m, "content": spoken(m["content"])} if "content" in m else m for m in turn.replies]
+    if replies != expected:
+        differ = [i for i, (one, other) in enumerate(zip(replies, expected, strict=False)) if one != other]
         at = differ[0] if differ else 0
         place = f"{label(check, made[min(at, len(made) - 1)])}.result"
         found = f"message {turn.position + 1 + at}, {turn.replies[at : at + 1]}"

@@ -19,10 +19,13 @@ class Scores:
     Attributes:
         logprobs: [num samples][T], log-softmax(logits / temperature) at each trained token.
         entropy: [num samples][T], of the same distribution, in nats.
+        values: [num samples][T] of a value or reward model, read where the token before was the last one seen; such a
+            model has no log-probabilities, the two above are then empty.
     """
 
     logprobs: list[list[float]]
     entropy: list[list[float]]
+    values: list[list[float]] | None = None
 
 
 Score: TypeAlias = Callable[[Sequence[Sample]], Awaitable[Scores]]

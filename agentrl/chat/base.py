@@ -46,6 +46,20 @@ class ToolParser(Protocol):
         ...
 
 
+class ImageTokens(Protocol):
+    """What a model's processor writes for an image.
+
+    Attributes:
+        places: texts that a chat template may write where an image belongs.
+    """
+
+    places: tuple[str, ...]
+
+    def tokens(self, place: str, data: bytes) -> Sequence[int]:
+        """The ids that take the place of `place`'s own, for an image with these bytes."""
+        ...
+
+
 @runtime_checkable
 class SchemaReader(Protocol):
     """A tool parser whose format leaves the types of arguments to the tools' schemas."""

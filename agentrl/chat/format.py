@@ -10,18 +10,21 @@ from typing import TYPE_CHECKING
 
 from pydantic import JsonValue
 
+from agentrl.chat.base import ImageTokens
 from agentrl.chat.check import check_template
 from agentrl.chat.encode import Frame, TextEncoder
+from agentrl.chat.images import Place, find_place
 from agentrl.chat.prompts import Prompts
 from agentrl.chat.shapes import Shape, key_of, learn, values_of
 from agentrl.chat.template import OTHER_TOOLS, Template
 from agentrl.errors import DataError, TemplateError
-from agentrl.messages import Message, ToolSchema
+from agentrl.messages import Message, ToolSchema, image_names
 from agentrl.trajectory import Author, Segment, Trajectory
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+NO_IMAGES: Mapping[str, bytes] = MappingProxyType({})
 MAX_SHAPES = 1024  # far more than a run meets; a bound, because the number of parallel calls is the model's choice
 
 
@@ -39,6 +42,8 @@ class ChatFormat:
 
     Args:
         template_kwargs: further variables for the template, such as `enable_thinking`.
+        images: what the model's processor writes for an image; without it messages with images are refused.
+        no_images: why there is none, for that refusal.
 
     Raises:
         TemplateError: the tokenizer has no chat template.
@@ -49,8 +54,17 @@ class ChatFormat:
         tokenizer: PreTrainedTokenizerBase,
         *,
         template_kwargs: Mapping[str, JsonValue] = MappingProxyType({}),
+        images: ImageTokens | None = None,
+        no_images: str = "the model takes no images",
     ) -> None:
         self.template = Template(tokenizer, template_kwargs)
+        self.no_images = no_images
+        self._place: Place | None = None
+        if images:
+            try:
+                self._place = find_place(self.template, images)
+            except TemplateError as error:  # of no matter where no message has an image
+                self.no_images = str(error)
         self._tokenizer = tokenizer
         self._shapes: dict[Hashable, tuple[Shape, Frame] | None] = {}
         self._prompts = Prompts()
@@ -77,23 +91,53 @@ class ChatFormat:
             end: int | None = self._tokenizer.eos_token_id
             return () if end is None else (end,)
 
-    def start(self, messages: Sequence[Message], schemas: Sequence[ToolSchema]) -> list[int]:
-        """The prompt, with the generation prompt at its end."""
+    @property
+    def takes_images(self) -> bool:
+        """Whether messages may hold images."""
+        return self._place is not None
+
+    def start(
+        self, messages: Sequence[Message], schemas: Sequence[ToolSchema], images: Mapping[str, bytes] = NO_IMAGES
+    ) -> list[int]:
+        """The prompt, with the generation prompt at its end.
+
+        Args:
+            images: the bytes of the messages' images, by their names.
+
+        Raises:
+            DataError: there are images, and the model takes none.
+            TemplateError: the template refuses the messages, or does not write a place for each image.
+        """
+        self._refuse_images(messages)
         return self._prompts.get(
-            messages, schemas, lambda: self._encoder.encode(self.template.render(messages, schemas, prompt=True))
+            messages, schemas, lambda: self._with_images(self._prompt(messages, schemas), messages, images)
         )
 
-    def extend(self, new_messages: Sequence[Message], schemas: Sequence[ToolSchema], *, turn_closed: bool) -> list[int]:
+    def extend(
+        self,
+        new_messages: Sequence[Message],
+        schemas: Sequence[ToolSchema],
+        *,
+        turn_closed: bool,
+        images: Mapping[str, bytes] = NO_IMAGES,
+    ) -> list[int]:
         """The tokens that follow a model turn: its end, the new messages, and the prompt for the next turn.
 
         Args:
             turn_closed: the model sampled the end-of-turn token itself, so it is not added.
+            images: as for `start`.
 
         Raises:
-            TemplateError: the template refuses such messages here.
+            DataError: there are images, and the model takes none.
+            TemplateError: the template refuses such messages here, or does not write a place for each image.
         """
-        ids = self._after_turn(new_messages, schemas)
+        self._refuse_images(new_messages)
+        ids = self._with_images(self._after_turn(new_messages, schemas), new_messages, images)
         return ids if turn_closed else [*self._end_ids, *ids]
+
+    def image_starts(self, token_ids: Sequence[int], images: Sequence[bytes]) -> list[int]:
+        """Where the tokens of `images` begin in what `start` or `extend` made of messages with these images."""
+        return self._place.starts(token_ids, images) if self._place and images else []
 
     def text(self, token_ids: Sequence[int]) -> str:
         """What a model turn says, special tokens included, except an end-of-turn token at its end."""
@@ -129,6 +173,20 @@ class ChatFormat:
         if pending:
             trajectory.append(self._reply(pending, schemas))
         return trajectory
+
+    def _prompt(self, messages: Sequence[Message], schemas: Sequence[ToolSchema]) -> list[int]:
+        if self._place is None:
+            return self._encoder.encode(self.template.render(messages, schemas, prompt=True))
+        # a prompt's text is trusted with every token but this one, whose number must be that of the images
+        hidden = self._place_encoder.hide(list(messages))
+        return self._place_encoder.encode_hidden(self.template.render(hidden, schemas, prompt=True))
+
+    def _with_images(self, ids: list[int], messages: Sequence[Message], images: Mapping[str, bytes]) -> list[int]:
+        return self._place.expand(ids, [images[name] for name in image_names(messages)]) if self._place else ids
+
+    def _refuse_images(self, messages: Sequence[Message]) -> None:
+        if self._place is None and image_names(messages):
+            raise DataError(f"field 'images': {self.no_images}")
 
     def _reply(self, messages: Sequence[Message], schemas: Sequence[ToolSchema]) -> Segment:
         author = Author.TOOL if messages and messages[0]["role"] == "tool" else Author.USER
@@ -188,4 +246,12 @@ class ChatFormat:
 
     @cached_property
     def _encoder(self) -> TextEncoder:
-        return TextEncoder(self._tokenizer, self.template.control_tokens)
+        return TextEncoder(self._tokenizer, {**self.template.control_tokens, **self._place_token})
+
+    @cached_property
+    def _place_encoder(self) -> TextEncoder:
+        return TextEncoder(self._tokenizer, self._place_token)
+
+    @property
+    def _place_token(self) -> dict[str, int]:
+        return {self._place.text: self._place.token_id} if self._place else {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from threading import Lock
 
 from agentrl.messages import Message, ToolSchema
 
@@ -13,6 +14,7 @@ class Prompts:
     """Token ids of the last prompts whose messages are nothing but text."""
 
     def __init__(self) -> None:
+        self._lock = Lock()  # rows are measured on several threads
         self._kept: dict[Hashable, tuple[list[int], Sequence[ToolSchema]]] = {}
 
     def get(
@@ -22,11 +24,14 @@ class Prompts:
         key = _key(messages, schemas)
         if key is None:
             return make()
-        if key not in self._kept:
-            if len(self._kept) >= MAX_PROMPTS:
-                del self._kept[next(iter(self._kept))]
-            self._kept[key] = make(), tuple(schemas)  # alive, so that no other schema gets the id of one in the key
-        return list(self._kept[key][0])
+        kept = self._kept.get(key)
+        if kept is None:
+            kept = make(), tuple(schemas)  # alive, so that no other schema gets the id of one in the key
+            with self._lock:
+                if len(self._kept) >= MAX_PROMPTS:
+                    del self._kept[next(iter(self._kept))]
+                self._kept[key] = kept
+        return list(kept[0])
 
 
 def _key(messages: Sequence[Message], schemas: Sequence[ToolSchema]) -> Hashable:

@@ -96,6 +96,16 @@ def _export_rollouts_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--margin", type=float, metavar="M", help="with pairs: by how much rewards differ at least")
 
 
+def _data_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("action", choices=("check",), help="what to do with the data")
+    words = "files or datasets; also +experiment=NAME and key=value, in Hydra's grammar"
+    parser.add_argument("overrides", nargs="*", metavar="FILE", help=words)
+    parser.add_argument("--val", action="append", metavar="FILE", help="rows to validate on; repeatable")
+    parser.add_argument("--model", metavar="PATH", help="whose tokenizer and template measure prompts (model.path)")
+    parser.add_argument("--reward", metavar="NAME", help="a built-in one, or FILE.py:FUNCTION")
+    parser.add_argument("--json", action="store_true", help="print everything as JSON")
+
+
 COMMANDS = {
     "train": Command("train a policy", "agentrl.cli.train:train", _verl_arguments),
     "eval": Command(
@@ -113,6 +123,9 @@ COMMANDS = {
         "write a checkpoint as a model's folder, a LoRA adapter merged in",
         "agentrl.cli.export:export",
         _export_arguments,
+    ),
+    "data": Command(
+        "look for problems in a dataset: `agentrl data check FILE...`", "agentrl.cli.data_check:data", _data_arguments
     ),
     "replay": Command(
         "look at saved rollouts again: audit, rescore, compare and more", "agentrl.cli.replay:replay", _replay_arguments

@@ -29,6 +29,10 @@ python3 -m agentrl.trainer.main_ppo data.train_files=train.parquet data.val_file
 (`agentrl config` lists them) may stand among verl's where verl has none of that name. The run's `config.yaml` holds
 what came of it, in agentrl's keys.
 
+An estimator and a loss become `algorithm.name` where one name stands for both: `adv_estimator=gae` is `gae` with a
+critic, `adv_estimator=grpo` with `policy_loss.loss_mode=gspo` is `gspo`; verl's defaults (clips of 0.2, `token-mean`)
+hold for them. Whoever says `algorithm.name` gets agentrl's ([algorithms.md](algorithms.md)).
+
 Every key falls in one of three classes: it is **mapped**; or it sizes verl's own parts and **has no meaning here**,
 which is said once, on stderr; or it is **refused** with what to say instead, because ignoring it could change numbers.
 
@@ -42,6 +46,12 @@ which is said once, on stderr; or it is **refused** with what to say instead, be
   (`data.truncation=left|middle|right`). verl cuts the rendered prompt, so that `left` loses system message and tools.
   A prompt is measured as its row's agent loop puts it, with the tools that the row is offered.
 - A rollout of several trajectories counts once in its group.
+- Groups of equal rewards stay at 0 where verl whitens them, and more that is listed in [algorithms.md](algorithms.md).
+- A reward that hangs or cannot be reached gives no score, and its rollout is no part of its group; in verl it gives 0.
+  Several scorers accept more answers than verl's ([rewards.md](rewards.md)).
+- With dynamic sampling every group that differs is trained on; tasks are drawn until a step has its groups.
+- `data.custom_cls` names a class whose rows are those of a file; a reward manager of your own is a class called with
+  (reward, config) ([extending.md](extending.md)).
 - Rows that fill no last batch of an epoch begin the next one; verl leaves them out. With fewer rows than
   `data.train_batch_size` a step draws some more than once, which is said at the start; verl does not start.
 - `data.dataset_weights` (a weight a train file) draws files in that proportion, in every stretch of draws; within a
@@ -59,7 +69,7 @@ with `tools_kwargs`, `interaction_kwargs` and `tool_selection`. Beside them:
   offered, as `tool_selection`), `tool_format` (how calls are written, in place of `multi_turn.format`),
   `max_tool_calls`, and `timeout` (seconds a call, in place of the tool's own).
 - A tool, agent loop, interaction, tool format or data source that is not there is refused at the start, with file, row
-  and the nearest name; so are rows with images, videos or audio.
+  and the nearest name; so are rows with videos or audio. Images take part in rollouts ([multimodal.md](multimodal.md)).
 """
 
 _SHORT = """\

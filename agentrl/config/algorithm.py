@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import ValidationInfo, field_validator
+from pydantic import (
+    Field,
+    JsonValue,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    ValidationInfo,
+    field_validator,
+)
 
 from agentrl.config.base import Section
+from agentrl.config.kinds import KLKind
+from agentrl.config.learned_rewards import RewardTrainingConfig
+from agentrl.config.presets import PRESETS, Preset
 from agentrl.config.thresholds import Bounds, Rejection, read_rejection_bounds, read_rejections, read_weight_bounds
+from agentrl.errors import suggestion
+
+UnitInterval = Annotated[float, Field(ge=0, le=1)]
 
 
 class RolloutCorrectionConfig(Section):
@@ -74,14 +89,92 @@ class RolloutCorrectionConfig(Section):
         return value
 
 
-class AlgorithmConfig(Section):
-    """Where advantages come from. `name` selects a preset; the keys below change parts of it."""
+class KLControlConfig(Section):
+    """How strongly a KL in the reward counts."""
 
-    name: Literal["grpo", "sft"] = "grpo"
-    """grpo: group-relative policy optimisation over live rollouts. sft: imitation of saved conversations."""
-    adv_estimator: Literal["grpo"] = "grpo"
-    """How advantages are estimated."""
+    type: Literal["fixed", "adaptive"] = "fixed"
+    """fixed: kl_coef throughout. adaptive: it follows the measured KL towards target_kl."""
+    kl_coef: NonNegativeFloat = 0.001
+    """The coefficient, or what it begins with."""
+    horizon: PositiveInt = 10000
+    """adaptive: rollouts over which it is corrected."""
+    target_kl: PositiveFloat = 0.1
+    """adaptive: the KL that is aimed at, in nats a token."""
+
+
+class FilterGroupsConfig(Section):
+    """Dynamic sampling (DAPO): groups that teach nothing are replaced by further ones before a step is taken."""
+
+    enable: bool = False
+    """Draw further tasks until a step has all its groups."""
+    metric: str = "score"
+    """The reward, by its name, that must differ within a group."""
+    max_num_gen_batches: NonNegativeInt = 0
+    """Most tasks a step draws, in batches of data.train_batch_size; then it goes on with what it has. 0: no limit."""
+
+
+class AlgorithmConfig(Section):
+    """How rollouts are credited. `name` selects a preset; the keys below change parts of it."""
+
+    name: str = "grpo"
+    """The preset: grpo, dr_grpo, rloo, gae (PPO), gspo, cispo, pairwise, dpo, rft, sft and more: docs/algorithms.md."""
+    adv_estimator: str | None = None
+    """How advantages are estimated, by name or as file.py:function; null: as `name` has it."""
+    gamma: UnitInterval | None = None
+    """Discount of later rewards, for estimators that take one; null: their own, 1 for most."""
+    lam: UnitInterval | None = None
+    """gae: how far advantages trust the critic (0) or the return (1); null: 1."""
     norm_adv_by_std_in_grpo: bool = True
     """Divide a group's centred rewards by their standard deviation."""
+    gdpo_reward_keys: tuple[str, ...] = ()
+    """gdpo: the rewards that are normalised apart, by name; none given: all but score."""
+    gdpo_reward_weights: tuple[float, ...] = ()
+    """gdpo: their weights; none given: 1 each."""
+    adv_options: dict[str, JsonValue] = {}
+    """Further options of the estimator, by its own names (docs/algorithms.md)."""
+    use_kl_in_reward: bool = False
+    """Take the KL divergence to the reference policy from the reward of each token."""
+    kl_penalty: KLKind = "kl"
+    """Its estimator."""
+    kl_ctrl: KLControlConfig = KLControlConfig()
+    """Its coefficient."""
+    filter_groups: FilterGroupsConfig = FilterGroupsConfig()
+    """Dynamic sampling."""
+    zero_variance_groups: Literal["keep", "drop"] = "keep"
+    """What is done with rollouts of advantage 0: they count in the means of the loss, or are left out."""
+    overlong_filter: bool = False
+    """Leave rollouts that were cut off for their length out of the loss; statistics keep them."""
+    rft_threshold: float = 1.0
+    """rft: rollouts of this score or more are imitated."""
+    beta: PositiveFloat = 0.1
+    """Preferences: how strongly log-probabilities count."""
+    pairing: Literal["best_worst", "best_random"] = "best_worst"
+    """Preferences: whom the best of a group is compared with; random: any of a lower score."""
+    length_normalized: bool = False
+    """Preferences: compare mean log-probabilities of tokens in place of their sums."""
     rollout_correction: RolloutCorrectionConfig = RolloutCorrectionConfig()
     """What is done about samples of another policy."""
+    reward_training: RewardTrainingConfig = RewardTrainingConfig()
+    """How a reward model is trained, where that is what is trained."""
+
+    @property
+    def preset(self) -> Preset:
+        """What `name` selects."""
+        return PRESETS[self.name]
+
+    @property
+    def estimator(self) -> str:
+        """The advantage estimator in force."""
+        return self.adv_estimator or self.preset.adv_estimator
+
+    @property
+    def live(self) -> bool:
+        """Whether groups are rollouts, live or stored, and not rows of `data.train_files`."""
+        return self.preset.feed == "rollouts"
+
+    @field_validator("name")
+    @classmethod
+    def _name_is_known(cls, value: str) -> str:
+        if value not in PRESETS:
+            raise ValueError(f"unknown algorithm '{value}': {suggestion(value, PRESETS)}")
+        return value

@@ -29,4 +29,5 @@ def redacted(config: RunConfig) -> dict[str, JsonValue]:
 def _redact(name: str, value: JsonValue) -> JsonValue:
     if isinstance(value, dict):
         return {key: _redact(key, inner) for key, inner in value.items()}
-    return "(redacted)" if value and _SECRET.search(name) else value
+    holds_secret = _SECRET.search(name) and not name.endswith("_env")  # a variable's name, which a run needs again
+    return "(redacted)" if value and holds_secret else value

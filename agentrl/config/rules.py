@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 
-from agentrl.config.base import Section
+from agentrl.config.actor import OptimConfig
+from agentrl.config.algorithm_rules import LIVE, idle_in_algorithm, ignored_by_algorithm
+from agentrl.config.critic_rules import idle_in_critic, wrong_in_critic
+from agentrl.config.data_rules import ignored_in_data
+from agentrl.config.idle import beside, every, given, unused
 from agentrl.config.reward import NO_REWARD
+from agentrl.config.reward_rules import idle_in_reward, ignored_by_reward
 from agentrl.config.rollout import RolloutConfig
 from agentrl.config.run import RunConfig
+from agentrl.config.sampling_rules import wrong_in_sampling
 from agentrl.errors import ConfigError
 
 _TORCH_ENGINE = ("device", "dtype", "max_num_seqs", "max_kv_tokens", "deterministic")
 _OF_STARTED_SERVERS = ("dtype", "max_num_seqs", "max_kv_tokens")
 _TRUNCATIONS = ("top_p", "top_k", "min_p")
-_CLIPS = ("clip_ratio", "clip_ratio_low", "clip_ratio_high", "clip_ratio_c")
-_RATIO_OPTIONS = (*_CLIPS, "use_kl_loss")
-
 
 _IN_FLIGHT = ("max_staleness", "over_sampling")
 # how long and how often may stay: a mode is put behind the command of a whole run
@@ -37,6 +39,7 @@ def check_rules(config: RunConfig) -> None:
 def check_training(config: RunConfig, *, groups_of_one: bool = False) -> None:
     """The rules that hold for training alone. `groups_of_one` lets them pass: their advantage is 0."""
     problems = [*_wrong_in_training(config, groups_of_one), *_wrong_in_mode(config), *idle_options(config).values()]
+    problems += [*wrong_in_sampling(config), *wrong_in_critic(config)]
     if problems:
         raise ConfigError("\n".join(problems))
 
@@ -69,127 +72,88 @@ def _not_built(config: RunConfig) -> Iterator[str]:
 
 
 def _ignored(config: RunConfig) -> Iterator[str]:
-    rollout, actor, optim = config.rollout, config.actor, config.actor.optim
+    rollout = config.rollout
     yield from _ignored_by_engine(rollout)
     if rollout.engine != "scripted":
-        yield from _unused("rollout", rollout, ("script_path",), "'rollout.engine=scripted'")
-    if config.algorithm.name == "sft":
-        yield from _unused("actor", actor, _RATIO_OPTIONS, "live rollouts ('algorithm.name=grpo')")
-        sampling = ("n", "temperature", "routed_experts")
-        yield from _unused("rollout", rollout, sampling, "live rollouts ('algorithm.name=grpo')")
-        yield from _unused("algorithm", config.algorithm, ("norm_adv_by_std_in_grpo",), "'algorithm.name=grpo'")
-    yield from _uncorrected(config)
-    if not actor.use_kl_loss:
-        yield from _unused("ref", config.ref, ("path",), "'actor.use_kl_loss=true'")
-    custom = config.reward.custom_reward_function
-    if custom.path is None:
-        yield from _unused("reward.custom_reward_function", custom, ("name",), "a 'path' beside it")
-    else:
-        need = "'reward.custom_reward_function.path=null': your own function takes its place"
-        yield from _unused("reward", config.reward, ("name",), need)
-    if optim.name != "muon":
-        yield from _unused("actor.optim", optim, ("muon_lr", "muon_momentum"), "'actor.optim.name=muon'")
-    if optim.lr_warmup_steps:
-        yield from _unused("actor.optim", optim, ("lr_warmup_steps_ratio",), "'actor.optim.lr_warmup_steps=0'")
-    if optim.lr_scheduler_type == "constant":
-        yield from _unused("actor.optim", optim, ("min_lr_ratio", "total_updates"), "a schedule that runs down")
+        yield from unused("rollout", rollout, ("script_path",), "'rollout.engine=scripted'")
+    yield from ignored_by_algorithm(config)
+    yield from ignored_by_reward(config.reward)
+    yield from ignored_in_data(config)
+    for where, optim in (("actor.optim", config.actor.optim), ("critic.optim", config.critic.optim)):
+        yield from _ignored_by_optimizer(where, optim)
     if not rollout.val_kwargs.do_sample:
         sampling = ("temperature", "top_p", "top_k")
-        yield from _unused("rollout.val_kwargs", rollout.val_kwargs, sampling, "'rollout.val_kwargs.do_sample=true'")
+        yield from unused("rollout.val_kwargs", rollout.val_kwargs, sampling, "'rollout.val_kwargs.do_sample=true'")
+
+
+def _ignored_by_optimizer(where: str, optim: OptimConfig) -> Iterator[str]:
+    if optim.name != "muon":
+        yield from unused(where, optim, ("muon_lr", "muon_momentum"), f"'{where}.name=muon'")
+    if optim.lr_warmup_steps:
+        yield from unused(where, optim, ("lr_warmup_steps_ratio",), f"'{where}.lr_warmup_steps=0'")
+    if optim.lr_scheduler_type == "constant":
+        yield from unused(where, optim, ("min_lr_ratio", "total_updates"), "a schedule that runs down")
 
 
 def _ignored_by_engine(rollout: RolloutConfig) -> Iterator[str]:
     sglang = rollout.sglang
     if rollout.engine == "scripted":
-        yield from _unused("rollout", rollout, _TORCH_ENGINE, "'rollout.engine=torch'")
+        yield from unused("rollout", rollout, _TORCH_ENGINE, "'rollout.engine=torch'")
     if rollout.engine != "sglang":
-        yield from _unused("rollout", rollout, ("routed_experts",), "'rollout.engine=sglang'")
-        yield from _unused("rollout.sglang", sglang, tuple(type(sglang).model_fields), "'rollout.engine=sglang'")
+        yield from unused("rollout", rollout, ("routed_experts",), "'rollout.engine=sglang'")
+        yield from unused("rollout.sglang", sglang, every(sglang), "'rollout.engine=sglang'")
         return
-    yield from _unused("rollout", rollout, ("device",), "'rollout.engine=torch'; SGLang takes every GPU it sees")
+    yield from unused("rollout", rollout, ("device",), "'rollout.engine=torch'; SGLang takes every GPU it sees")
     if sglang.urls:
         need = "servers that are started here ('rollout.sglang.urls' names running ones)"
         started = ("num_replicas", "server_args", "env", "max_restarts")
-        yield from _unused("rollout", rollout, _OF_STARTED_SERVERS, need)
-        yield from _unused("rollout.sglang", sglang, started, need)
+        yield from unused("rollout", rollout, _OF_STARTED_SERVERS, need)
+        yield from unused("rollout.sglang", sglang, started, need)
         if sglang.router_url and rollout.routed_experts:
             yield "'rollout.sglang.router_url': sglang-router does not pass 'rollout.routed_experts' on: leave one out"
     else:
-        yield from _unused("rollout.sglang", sglang, ("router_url",), "'rollout.sglang.urls', the servers behind it")
-
-
-def _uncorrected(config: RunConfig) -> Iterator[str]:
-    where, correction = "algorithm.rollout_correction", config.algorithm.rollout_correction
-    reinforces = correction.loss_type == "reinforce"
-    if config.algorithm.name == "sft":
-        yield from _unused(where, correction, tuple(type(correction).model_fields), "'algorithm.name=grpo'")
-        return
-    if correction.rollout_is is None:
-        weights = ("rollout_is_threshold", "rollout_is_batch_normalize")
-        yield from _unused(where, correction, weights, f"'{where}.rollout_is'")
-    if correction.rollout_rs is None:
-        yield from _unused(where, correction, ("rollout_rs_threshold",), f"'{where}.rollout_rs'")
-    elif correction.rollout_rs_threshold is None:
-        yield f"'{where}.rollout_rs={correction.rollout_rs}' needs '{where}.rollout_rs_threshold'"
-    if not correction.bypass_mode:
-        yield from _unused(where, correction, ("loss_type",), f"'{where}.bypass_mode=true'")
-    elif reinforces:
-        yield from _unused("actor", config.actor, _CLIPS, f"'{where}.loss_type=ppo_clip'")
-    elif correction.rollout_is is not None:  # the clipped ratio is to what the engine sampled with: it is the weight
-        yield f"'{where}.rollout_is' has no effect without '{where}.bypass_mode=false' or '{where}.loss_type=reinforce'"
+        yield from unused("rollout.sglang", sglang, ("router_url",), "'rollout.sglang.urls', the servers behind it")
 
 
 def _idle(config: RunConfig) -> Iterator[str]:
     rollout, actor, data, trainer, model = config.rollout, config.actor, config.data, config.trainer, config.model
+    yield from idle_in_reward(config.reward)
     if model.lora_adapter_path is not None:
-        yield from _unused("model", model, ("target_modules", "exclude_modules"), "a new adapter ('model.lora_rank')")
+        yield from unused("model", model, ("target_modules", "exclude_modules"), "a new adapter ('model.lora_rank')")
     elif not model.lora_rank:
         shape = ("lora_alpha", "target_modules", "exclude_modules")
-        yield from _unused("model", model, shape, "'model.lora_rank' above 0")
+        yield from unused("model", model, shape, "'model.lora_rank' above 0")
     if rollout.multi_turn.interaction_config_path is None:
         need = "'rollout.multi_turn.interaction_config_path'"
-        yield from _unused("rollout.multi_turn", rollout.multi_turn, ("max_user_turns",), need)
+        yield from unused("rollout.multi_turn", rollout.multi_turn, ("max_user_turns",), need)
     if not actor.use_kl_loss:
-        yield from _unused("actor", actor, ("kl_loss_coef", "kl_loss_type"), "'actor.use_kl_loss=true'")
+        yield from unused("actor", actor, ("kl_loss_coef", "kl_loss_type"), "'actor.use_kl_loss=true'")
+    yield from idle_in_algorithm(config)
+    yield from idle_in_critic(config)
     if None not in (actor.clip_ratio_low, actor.clip_ratio_high):
-        yield from _beside("actor", actor, "clip_ratio", "'actor.clip_ratio_low' and 'actor.clip_ratio_high'")
+        yield from beside("actor", actor, "clip_ratio", "'actor.clip_ratio_low' and 'actor.clip_ratio_high'")
     if not data.shuffle:
-        yield from _unused("data", data, ("seed",), "'data.shuffle=true'")
+        yield from unused("data", data, ("seed",), "'data.shuffle=true'")
     if trainer.total_training_steps is not None:
-        yield from _beside("trainer", trainer, "total_epochs", "'trainer.total_training_steps'")
+        yield from beside("trainer", trainer, "total_epochs", "'trainer.total_training_steps'")
     if not data.val_files and "val_files" not in data.model_fields_set:  # who says that there are none means it
         validation = ("test_freq", "val_before_train")
-        yield from _unused("trainer", trainer, validation, "'data.val_files'")
-        every = tuple(type(rollout.val_kwargs).model_fields)
-        yield from _unused("rollout.val_kwargs", rollout.val_kwargs, every, "'data.val_files'")
+        yield from unused("trainer", trainer, validation, "'data.val_files'")
+        yield from unused("rollout.val_kwargs", rollout.val_kwargs, every(rollout.val_kwargs), "'data.val_files'")
     if not data.val_files:
-        yield from _unused("trainer", trainer, ("save_best",), "'data.val_files'")
+        yield from unused("trainer", trainer, ("save_best",), "'data.val_files'")
     if trainer.mode != "rollout_only":
-        yield from _unused("data", data, ("output_path",), "'trainer.mode=rollout_only', which is `agentrl generate`")
-    if config.algorithm.name == "sft":
-        yield from _unused("trainer", trainer, _IN_FLIGHT, "live rollouts ('algorithm.name=grpo')")
-    if not any(_given(trainer, option) for option in _IN_FLIGHT):
+        yield from unused("data", data, ("output_path",), "'trainer.mode=rollout_only', which is `agentrl generate`")
+    if not config.algorithm.live:
+        yield from unused("trainer", trainer, _IN_FLIGHT, LIVE)
+    if not any(given(trainer, option) for option in _IN_FLIGHT):
         need = "'trainer.max_staleness' or 'trainer.over_sampling' above 0: nothing is under way when weights come"
-        yield from _unused("rollout", rollout, ("weight_update_mode",), need)
-    yield from _unused("trainer", trainer, _NOT_IN_MODE.get(trainer.mode, ()), "'trainer.mode=train'")
+        yield from unused("rollout", rollout, ("weight_update_mode",), need)
+    yield from unused("trainer", trainer, _NOT_IN_MODE.get(trainer.mode, ()), "'trainer.mode=train'")
     if trainer.resume_mode != "path":
-        yield from _unused("trainer", trainer, ("resume_from_path",), "'trainer.resume_mode=path'")
+        yield from unused("trainer", trainer, ("resume_from_path",), "'trainer.resume_mode=path'")
     if trainer.mode != "train_only":
-        yield from _unused("trainer", trainer, ("saved_rollouts",), "'trainer.mode=train_only'")
-
-
-def _unused(where: str, section: Section, options: tuple[str, ...], need: str) -> Iterator[str]:
-    for option in filter(partial(_given, section), options):
-        yield f"'{where}.{option}' has no effect without {need}"
-
-
-def _beside(where: str, section: Section, option: str, stronger: str) -> Iterator[str]:
-    if _given(section, option):
-        yield f"'{where}.{option}' has no effect beside {stronger}"
-
-
-def _given(section: Section, option: str) -> bool:
-    return bool(getattr(section, option) != type(section).model_fields[option].get_default())
+        yield from unused("trainer", trainer, ("saved_rollouts",), "'trainer.mode=train_only'")
 
 
 def _wrong(config: RunConfig) -> Iterator[str]:
@@ -208,10 +172,21 @@ def _wrong_in_training(config: RunConfig, groups_of_one: bool) -> Iterator[str]:
     rollout, trainer = config.rollout, config.trainer
     if not config.data.train_files and trainer.mode in ("train", "rollout_only"):
         yield "'data.train_files' must be given"
-    if config.algorithm.name == "grpo" and rollout.n < 2 and trainer.mode == "train" and not groups_of_one:
-        yield "'rollout.n=1' gives every group advantage 0 under grpo: set 'rollout.n' to 2 or more"
+    algorithm = config.algorithm
+    compares = algorithm.live and algorithm.preset.compares
+    if compares and rollout.n < 2 and trainer.mode == "train" and not groups_of_one:
+        yield (
+            f"'rollout.n=1' gives every group advantage 0 under {algorithm.name}, which compares siblings:"
+            " set 'rollout.n' to 2 or more"
+        )
+    control, num_rollouts = algorithm.kl_ctrl, config.data.train_batch_size * rollout.n
+    if algorithm.use_kl_in_reward and control.type == "adaptive" and control.horizon <= 0.2 * num_rollouts:
+        yield (
+            f"'algorithm.kl_ctrl.horizon={control.horizon}' is too short for {num_rollouts} rollouts a step: the"
+            f" coefficient could change its sign; take more than {0.2 * num_rollouts:g}"
+        )
     for option in _TRUNCATIONS:
-        if _given(rollout, option):
+        if given(rollout, option) and algorithm.preset.family != "imitation":
             yield f"'rollout.{option}' changes the distribution that is sampled: training on it would be biased"
     if not rollout.temperature and trainer.mode == "train":
         yield "'rollout.temperature=0' is greedy: siblings would all be the same, and nothing be learnt from them"
@@ -236,10 +211,10 @@ def _wrong_in_generation(config: RunConfig) -> Iterator[str]:
         yield "'data.train_files' must be given: its rows are rolled out, each once"
     if data.dataset_weights:
         yield "'data.dataset_weights' has no effect in generation: each row is rolled out once"
-    if config.algorithm.name == "sft":
-        yield "'algorithm.name=sft' has no live rollouts: leave it out"
+    if not config.algorithm.live:
+        yield f"'algorithm.name={config.algorithm.name}' has no live rollouts: leave it out"
     if not rollout.temperature:
-        yield from _unused("rollout", rollout, _TRUNCATIONS, "'rollout.temperature' above 0")
+        yield from unused("rollout", rollout, _TRUNCATIONS, "'rollout.temperature' above 0")
         if rollout.n > 1:
             yield "'rollout.n' above 1 repeats one greedy rollout: set 'rollout.temperature' above 0"
 
@@ -250,7 +225,7 @@ def _wrong_in_mode(config: RunConfig) -> Iterator[str]:
         yield "'trainer.mode=val_only' needs 'data.val_files'"
     if trainer.mode == "val_only" and not trainer.val_before_train:
         yield "'trainer.mode=val_only' is the validation before training: leave out 'trainer.val_before_train=false'"
-    if trainer.mode == "rollout_only" and config.algorithm.name == "sft":
-        yield "'trainer.mode=rollout_only' needs live rollouts ('algorithm.name=grpo')"
+    if trainer.mode == "rollout_only" and not config.algorithm.live:
+        yield f"'trainer.mode=rollout_only' needs {LIVE}"
     if trainer.mode == "train_only" and trainer.saved_rollouts is None:
         yield "'trainer.mode=train_only' needs 'trainer.saved_rollouts', a run's folder"

@@ -61,6 +61,8 @@ class TrainerConfig(Section):
     """Groups begun beyond what a step takes, as a share of it: the slowest are cut off, and their tasks begun again."""
     max_concurrent_rollouts: PositiveInt = 1024
     """Most rollouts under way at a time."""
+    critic_warmup: NonNegativeInt = 0
+    """First steps that train the critic alone."""
     val_before_train: bool = True
     """Validate before the first step."""
     test_freq: NonNegativeInt = 0

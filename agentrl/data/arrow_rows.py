@@ -11,6 +11,7 @@ from pydantic import JsonValue
 
 from agentrl.data.rows import Row
 from agentrl.errors import DataError, suggestion
+from agentrl.images import data_url
 
 _SCAN_ROWS = 1024
 
@@ -72,4 +73,6 @@ def _plain(value: object) -> JsonValue:
         return {key: _plain(item) for key, item in value.items() if item is not None}
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
+    if isinstance(value, bytes):
+        return data_url(value)  # JSON has no bytes; an image column has them
     return value if isinstance(value, str | int | float | None) else str(value)

@@ -44,25 +44,35 @@ def read_dialogue(row: Row, system_prompt: str | None = None) -> Dialogue:
         FieldError: it holds none that can be imitated.
     """
     messages = read_messages(required(row, "messages", "a list of messages"), "messages")
-    _check_order(messages)
-    return Dialogue(with_system(messages, system_prompt), _tools(row.get("tools")))
+    check_order(messages, "messages")
+    return Dialogue(with_system(messages, system_prompt), read_tools(row.get("tools")))
 
 
-def _check_order(messages: list[Message]) -> None:
+def check_order(messages: Sequence[Message], field: str) -> None:
+    """Refuse messages in an order that no conversation has, or without an assistant turn.
+
+    Raises:
+        FieldError: names the message in `field`.
+    """
     roles = [message["role"] for message in messages]
     for i, role in enumerate(roles):
         if role in SYSTEM_ROLES and i:
-            raise FieldError(f"field 'messages[{i}]': a {role} message must come first")
+            raise FieldError(f"field '{field}[{i}]': a {role} message must come first")
     for i, (before, role) in enumerate(pairwise(["", *roles])):
         if role == before != "tool":
-            raise FieldError(f"field 'messages[{i}]': two {role} messages in a row, expected turns that alternate")
+            raise FieldError(f"field '{field}[{i}]': two {role} messages in a row, expected turns that alternate")
         if role == "tool" and before != "tool" and not (i and messages[i - 1].get("tool_calls")):
-            raise FieldError(f"field 'messages[{i}]': a tool message that answers no tool call")
+            raise FieldError(f"field '{field}[{i}]': a tool message that answers no tool call")
     if "assistant" not in roles:
-        raise FieldError("field 'messages': no assistant turn, so there is nothing to learn")
+        raise FieldError(f"field '{field}': no assistant turn, so there is nothing to learn")
 
 
-def _tools(value: JsonValue) -> list[ToolSchema] | None:
+def read_tools(value: JsonValue) -> list[ToolSchema] | None:
+    """The tool schemas of a field, a list of them or its JSON text; None where it holds none.
+
+    Raises:
+        FieldError: it is neither.
+    """
     if not value:
         return None
     tools = parse_json(value, "tools")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import cast
 
 from pydantic import JsonValue
@@ -58,13 +58,17 @@ def optional_object(row: Row, key: str, within: str = "") -> Mapping[str, JsonVa
     return value
 
 
-def read_messages(value: JsonValue, field: str) -> list[Message]:
-    """Chat messages: every one has a known role, and content or tool calls, whose arguments become objects."""
+def read_messages(value: JsonValue, field: str, parts: Collection[str] = ("text",)) -> list[Message]:
+    """Chat messages: every one has a known role, and content or tool calls, whose arguments become objects.
+
+    Args:
+        parts: the types of parts that a content may have.
+    """
     if not isinstance(value, list):
         raise wrong(field, "a list of messages", value)
     if not value:
         raise FieldError(f"field '{field}': expected a list of messages, got an empty one")
-    return [_message(item, f"{field}[{i}]") for i, item in enumerate(value)]
+    return [_message(item, f"{field}[{i}]", parts) for i, item in enumerate(value)]
 
 
 def with_system(messages: list[Message], system_prompt: str | None) -> list[Message]:
@@ -74,7 +78,7 @@ def with_system(messages: list[Message], system_prompt: str | None) -> list[Mess
     return [Message(role="system", content=system_prompt), *messages]
 
 
-def _message(value: JsonValue, field: str) -> Message:
+def _message(value: JsonValue, field: str, parts: Collection[str]) -> Message:
     if not isinstance(value, dict):
         raise wrong(field, "an object with role and content", value)
     if not isinstance(role := value.get("role"), str):
@@ -86,15 +90,15 @@ def _message(value: JsonValue, field: str) -> Message:
         message["tool_calls"] = cast(JsonValue, _tool_calls(calls, f"{field}.tool_calls"))
     elif not isinstance(message.get("content"), str | list):
         raise wrong(f"{field}.content", "text, or a list of parts", message.get("content"))
-    _check_parts(message.get("content"), f"{field}.content")
+    _check_parts(message.get("content"), f"{field}.content", parts)
     return cast(Message, message)
 
 
-def _check_parts(content: JsonValue, field: str) -> None:
+def _check_parts(content: JsonValue, field: str, parts: Collection[str]) -> None:
     for part in content if isinstance(content, list) else ():
         kind = part.get("type", "text") if isinstance(part, dict) else "text"
-        if kind != "text":
-            raise FieldError(f"field '{field}': a part of type '{kind}', only text can be trained on")
+        if kind not in parts:
+            raise FieldError(f"field '{field}': a part of type '{kind}', only {' and '.join(parts)} can be used here")
 
 
 def _tool_calls(value: JsonValue, field: str) -> list[MessageToolCall]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
 from agentrl.config.data import DataConfig
 from agentrl.data.fields import FieldError
 from agentrl.data.tasks import TaskTable
+from agentrl.data.threads import on_threads
 from agentrl.errors import DataError
 from agentrl.messages import Message
 from agentrl.task import Task
@@ -40,7 +42,7 @@ def fit_prompts(tasks: TaskTable, measure: Measure, config: DataConfig) -> tuple
         DataError: a row that cannot be used, or whose prompt is too long; none left. Names file and row.
     """
     limit = config.max_prompt_length
-    lengths = _lengths(tasks, measure.length_of)
+    lengths = prompt_lengths(tasks, measure.length_of, config.filter_overlong_prompts_workers)
     long = [index for index, length in enumerate(lengths) if length > limit]
     if not long:
         return tasks, ""
@@ -61,14 +63,23 @@ def fit_prompts(tasks: TaskTable, measure: Measure, config: DataConfig) -> tuple
 _WAYS_OUT = "raise it, or set data.filter_overlong_prompts, or data.truncation to left, middle or right"
 
 
-def _lengths(tasks: TaskTable, length_of: Callable[[Task], int]) -> list[int]:
-    lengths = []
-    for index, task in enumerate(tasks):
-        try:
-            lengths.append(length_of(task))
-        except DataError as error:
-            raise DataError(f"{tasks.where(index)}: {error}") from error
-    return lengths
+def prompt_lengths(tasks: TaskTable, length_of: Callable[[Task], int], num_threads: int | None = None) -> list[int]:
+    """Tokens of every prompt, in the order of the rows.
+
+    Args:
+        num_threads: None for one a core.
+
+    Raises:
+        DataError: the first row that cannot be used. Names file and row.
+    """
+    return on_threads(partial(_length, tasks, length_of), len(tasks), num_threads)
+
+
+def _length(tasks: TaskTable, length_of: Callable[[Task], int], index: int) -> int:
+    try:
+        return length_of(tasks[index])
+    except DataError as error:
+        raise DataError(f"{tasks.where(index)}: {error}") from error
 
 
 def _cut(tasks: TaskTable, index: int, measure: Measure, limit: int, side: Side) -> Task:
@@ -76,6 +87,20 @@ def _cut(tasks: TaskTable, index: int, measure: Measure, limit: int, side: Side)
         return cut_prompt(tasks[index], measure, limit, side)
     except (FieldError, DataError) as error:
         raise DataError(f"{tasks.where(index)}: {error}") from error
+
+
+def fit_prompt(task: Task, measure: Measure, config: DataConfig) -> Task:
+    """A task that comes alone, with a prompt that fits: as it is, or its last user text cut where rows are cut.
+
+    Raises:
+        FieldError: it is too long.
+        DataError: it cannot be used.
+    """
+    if (length := measure.length_of(task)) <= config.max_prompt_length:
+        return task
+    if config.filter_overlong_prompts or config.truncation == "error":
+        raise FieldError(f"its prompt has {length} tokens, data.max_prompt_length is {config.max_prompt_length}")
+    return cut_prompt(task, measure, config.max_prompt_length, config.truncation)
 
 
 def cut_prompt(task: Task, measure: Measure, limit: int, side: Side) -> Task:

@@ -10,6 +10,7 @@ from typing import TypeAlias
 from pydantic import JsonValue
 
 from agentrl.errors import DataError
+from agentrl.images import ImageError, data_url, read_image
 
 Data: TypeAlias = str | Path | Iterable[str | Path] | Iterable[Mapping[str, JsonValue]]
 """Files, or rows as a file would hold them: a list, a generator, a dataset."""
@@ -23,6 +24,7 @@ def given_files(data: Data, name: str) -> tuple[list[str], str]:
 
     Raises:
         DataError: it holds neither files nor rows, or both, or a row that JSON cannot express.
+            Images it can, as data URLs.
     """
     if isinstance(data, (str, Path)):
         return [str(data)], ""
@@ -43,6 +45,16 @@ def given_files(data: Data, name: str) -> tuple[list[str], str]:
 
 def _line(row: Mapping[str, JsonValue], where: str) -> str:
     try:
-        return json.dumps({**row}) + "\n"
+        return json.dumps({**row}, default=_image) + "\n"
     except (TypeError, ValueError) as error:
         raise DataError(f"{where}: not JSON: {error}") from error
+
+
+def _image(value: object) -> str:
+    """What JSON has no form for: an image's bytes, or a Pillow image, as a data URL."""
+    if not isinstance(value, bytes) and not hasattr(value, "save"):
+        raise TypeError(f"Object of type {type(value).__name__} is not JSON serializable")
+    try:
+        return data_url(read_image(value))
+    except ImageError as error:
+        raise TypeError(f"an image: {error}") from error

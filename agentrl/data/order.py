@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 from fractions import Fraction
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from agentrl.errors import DataError
 from agentrl.seeds import derive_seed
@@ -20,20 +20,30 @@ class Draw(NamedTuple):
     draw: int = 0
 
 
+class Order(Protocol):
+    """Which row is drawn when."""
+
+    def at(self, position: int) -> Draw:
+        """What is drawn at `position`, counted from 0."""
+        ...
+
+
 class TaskOrder:
     """Every row once an epoch, epoch after epoch; its whole state is the position asked for.
 
     Args:
         num_rows: rows of the dataset, at least 1.
         shuffle: a new order in every epoch; otherwise the dataset's own.
+        keys: one a row: smaller ones come first in every epoch. Rows of one key are shuffled, or in their own order.
     """
 
-    def __init__(self, num_rows: int, seed: int, shuffle: bool) -> None:
+    def __init__(self, num_rows: int, seed: int, shuffle: bool, keys: Sequence[float] | None = None) -> None:
         if num_rows < 1:
             raise ValueError("an order needs at least one row")
         self.num_rows = num_rows
         self._seed = seed
         self._shuffle = shuffle
+        self._keys = keys
         self._rows_of = lru_cache(maxsize=2)(self._epoch_rows)  # a batch lies in two epochs at most, unless it is huge
 
     def at(self, position: int) -> Draw:
@@ -49,7 +59,7 @@ class TaskOrder:
         rows = list(range(self.num_rows))
         if self._shuffle:
             random.Random(derive_seed(self._seed, "order", epoch)).shuffle(rows)
-        return rows
+        return rows if self._keys is None else sorted(rows, key=self._keys.__getitem__)
 
 
 class WeightedOrder(TaskOrder):
@@ -65,15 +75,26 @@ class WeightedOrder(TaskOrder):
     Args:
         sizes: rows of each file, at least 1.
         weights: above 0, one a file.
+        keys: as in `TaskOrder`, over all files; they order the rows of each.
     """
 
-    def __init__(self, sizes: Sequence[int], weights: Sequence[float], seed: int, shuffle: bool) -> None:
+    def __init__(
+        self,
+        sizes: Sequence[int],
+        weights: Sequence[float],
+        seed: int,
+        shuffle: bool,
+        keys: Sequence[float] | None = None,
+    ) -> None:
         super().__init__(sum(sizes), seed, shuffle)
         self._starts = [sum(sizes[:file]) for file in range(len(sizes))]
-        self._files = [TaskOrder(size, derive_seed(seed, "file", i), shuffle) for i, size in enumerate(sizes)]
+        self._files = [
+            TaskOrder(size, derive_seed(seed, "file", file), shuffle, keys and keys[start : start + size])
+            for file, (start, size) in enumerate(zip(self._starts, sizes, strict=True))
+        ]
         exact = [Fraction(repr(weight)) for weight in weights]  # as it was written: 0.1 is a tenth
         shares = [weight / sum(exact[file:]) for file, weight in enumerate(exact)]
-        self._turns = [_Turns(share, derive_seed(seed, "turns", file)) for file, share in enumerate(shares)]
+        self._turns = [Turns(share, derive_seed(seed, "turns", file)) for file, share in enumerate(shares)]
 
     def at(self, position: int) -> Draw:
         """What is drawn at `position`, counted from 0."""
@@ -86,7 +107,7 @@ class WeightedOrder(TaskOrder):
         raise AssertionError("the last file's share of what is left is all of it")
 
 
-class _Turns:
+class Turns:
     """One file's turns among draws; whole numbers, so that they are exact however long a run is."""
 
     def __init__(self, share: Fraction, seed: int) -> None:
@@ -94,17 +115,23 @@ class _Turns:
         self._offset = seed % share.denominator
 
     def before(self, position: int) -> int:
+        """How many of the first `position` draws are its."""
         return (position * self._share.numerator + self._offset) // self._share.denominator
 
 
-def task_order(sizes: Sequence[int], weights: Sequence[float], seed: int, shuffle: bool) -> TaskOrder:
+def task_order(
+    sizes: Sequence[int], weights: Sequence[float], seed: int, shuffle: bool, keys: Sequence[float] | None = None
+) -> TaskOrder:
     """The order of files with `sizes` rows; without weights every row is drawn as often as any other.
+
+    Args:
+        keys: one a row; smaller ones come first.
 
     Raises:
         DataError: a file has no rows left to draw.
     """
     if not weights:
-        return TaskOrder(sum(sizes), seed, shuffle)
+        return TaskOrder(sum(sizes), seed, shuffle, keys)
     if 0 in sizes:
         raise DataError(f"data.dataset_weights: train file {sizes.index(0) + 1} of {len(sizes)} has no rows to draw")
-    return WeightedOrder(sizes, weights, seed, shuffle)
+    return WeightedOrder(sizes, weights, seed, shuffle, keys)

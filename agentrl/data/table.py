@@ -49,6 +49,15 @@ class Table(Sequence[T], Generic[T]):
         counts = Counter(bisect_right(self._ends, position) for position in self._positions)
         return [counts[part] for part in range(len(self._parts))]
 
+    @property
+    def num_positions(self) -> int:
+        """Rows of all datasets, shown or not."""
+        return self._ends[-1] if self._ends else 0
+
+    def position_of(self, index: int) -> int:
+        """The position in the whole dataset of a row that this table shows."""
+        return self._positions[index]
+
     def where(self, index: int) -> str:
         """File and row, for error messages."""
         part, row = self._locate(index)
@@ -91,9 +100,18 @@ def load_table(files: Sequence[str], read: Reader[T], max_samples: int = -1) -> 
     Raises:
         DataError: a file or a row cannot be used, or there are no rows.
     """
-    table = Table([open_rows(name) for name in files], read)
+    return checked_table([open_rows(name) for name in files], read, max_samples, ", ".join(files) or "no files")
+
+
+def checked_table(parts: Sequence[Rows], read: Reader[T], max_samples: int, name: str) -> Table[T]:
+    """The table of `parts`, every row read once; the first `max_samples` rows if that is not negative.
+
+    Raises:
+        DataError: a row cannot be used, or there are none; `name` says of what.
+    """
+    table = Table(parts, read)
     num_rows = len(table) if max_samples < 0 else min(max_samples, len(table))
     if not num_rows:
-        raise DataError(f"{', '.join(files) or 'no files'}: no rows to read")
+        raise DataError(f"{name}: no rows to read")
     table.check(num_rows)
     return table[:num_rows]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TypeAlias, cast
 
 from pydantic import JsonValue
 
 from agentrl.config.data import DataConfig
+from agentrl.data.custom import load_custom_rows
 from agentrl.data.fields import (
     FieldError,
     optional_object,
@@ -19,8 +20,9 @@ from agentrl.data.fields import (
     with_system,
     wrong,
 )
+from agentrl.data.images import with_images
 from agentrl.data.rows import Row, Rows
-from agentrl.data.table import Table, load_table
+from agentrl.data.table import Table, checked_table, load_table
 from agentrl.errors import DataError
 from agentrl.messages import Message
 from agentrl.task import Task
@@ -29,10 +31,17 @@ from agentrl.tool_options import read_tool_options
 TaskTable: TypeAlias = Table[Task]
 
 _MEDIA = ("images", "videos", "audios")
+_PARTS = ("text", "image", "image_url")
 _NAMED = {"data_source", "agent_name", "ground_truth", "reward_model", "tools_kwargs", "interaction_kwargs", *_MEDIA}
 
 
-def load_tasks(files: Sequence[str], config: DataConfig, *, max_samples: int = -1) -> TaskTable:
+def load_tasks(
+    files: Sequence[str],
+    config: DataConfig,
+    *,
+    max_samples: int = -1,
+    tokenizer: Callable[[], object] = lambda: None,
+) -> TaskTable:
     """The tasks of `files` (Parquet, JSON, JSONL, or names of the `datasets` library), built when asked for.
 
     A row has the prompt in column `config.prompt_key` (text or chat messages; a column `prompts` stands in for one
@@ -41,31 +50,58 @@ def load_tasks(files: Sequence[str], config: DataConfig, *, max_samples: int = -
     and `tool_config` (see `ToolOptions`). `reward_model.test_cases` and any other column are added to `extra_info`, and
     `text_prompt: true` where the prompt was text. Rows are counted from 0.
 
+    Column `images` has a row's images, as `read_image` takes them, one for each `<image>` of the prompt's texts.
+
+    Under `config.custom_cls` that class reads the files.
+
+    Args:
+        tokenizer: loads it, for such a class.
+
     Raises:
         DataError: a file or a row cannot be used; names file, row and field. Every row is checked here.
+        ConfigError: the class cannot be used.
     """
-    return load_table(files, partial(_read_task, config), max_samples)
+    read = partial(_read_task, config)
+    if config.custom_cls.path is None:
+        return load_table(files, read, max_samples)
+    rows = load_custom_rows(files, config, max_samples, tokenizer)
+    return checked_table([rows], read, max_samples, f"{config.custom_cls.path}:{config.custom_cls.name}")
 
 
 def _read_task(config: DataConfig, row: Row, position: int, rows: Rows) -> Task:
-    for key in _MEDIA:
+    return read_task(config, row, position, rows.source)
+
+
+def read_task(config: DataConfig, row: Row, position: int, source: str | None = None) -> Task:
+    """The task of a row.
+
+    Args:
+        position: in the whole dataset.
+        source: its `data_source`, where it names none.
+
+    Raises:
+        FieldError: it holds none.
+    """
+    for key in _MEDIA[1:]:
         if row.get(key):
-            raise FieldError(f"field '{key}': tasks with images, videos or audio cannot be trained on")
+            raise FieldError(f"field '{key}': videos and audio are not in this version")
     prompt_key = _prompt_key(row, config)
     extra_info = _extra_info(row, prompt_key)
     try:
         read_tool_options(extra_info)  # a mistake in it is told now, not when the row is rolled out
     except DataError as error:
         raise FieldError(str(error)) from error
+    messages, images = with_images(_prompt(row, prompt_key, config.system_prompt), row, _MEDIA[0])
     return Task(
-        messages=_prompt(row, prompt_key, config.system_prompt),
+        messages=messages,
         ground_truth=_ground_truth(row),
-        data_source=optional_text(row, "data_source") or rows.source or "unknown",
+        data_source=optional_text(row, "data_source") or source or "unknown",
         index=position,
         agent_name=optional_text(row, "agent_name"),
         tools_kwargs=_tools_kwargs(row, extra_info),
         interaction_kwargs=_own_or_extra(row, extra_info, "interaction_kwargs"),
         extra_info=extra_info,
+        images=images,
     )
 
 
@@ -96,7 +132,7 @@ def _prompt(row: Row, key: str, system_prompt: str | None) -> list[Message]:
     if isinstance(prompt, str):
         messages = [Message(role="user", content=prompt)]
     elif isinstance(prompt, list):
-        messages = read_messages(prompt, key)
+        messages = read_messages(prompt, key, _PARTS)
     else:
         raise wrong(key, "text or a list of messages", prompt)
     if not any(str(message.get("content") or "").strip() for message in messages):

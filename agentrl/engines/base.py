@@ -62,6 +62,8 @@ class GenerateRequest:
         deadline_s: seconds from now after which what was sampled so far comes back as an `abort`; None waits.
         priority: higher ones first, where the engine can choose.
         images: data URLs, in the order of their places in the context; an engine that takes none raises ValueError.
+        image_starts: where the tokens of each begin in the context. An equal token elsewhere, which a model may sample,
+            stands for no image.
     """
 
     token_ids: Sequence[int]
@@ -70,6 +72,7 @@ class GenerateRequest:
     deadline_s: float | None = None
     priority: int = 0
     images: Sequence[str] = ()
+    image_starts: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,11 @@ class Conversations:
         self._reserved = 0
         self._clock = 0
 
+    @property
+    def kv_tokens(self) -> int:
+        """Tokens that the blocks in use have room for."""
+        return self.books.num_used * BLOCK_SIZE
+
     def open(self, session: str) -> Conversation:
         """The session's conversation; a new nameless one where it has none or is busy with another request."""
         found = self._sessions.get(session)

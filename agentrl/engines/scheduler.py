@@ -13,7 +13,7 @@ from agentrl.engines.conversations import Conversations
 from agentrl.engines.forward import Limits, Row, Runner
 from agentrl.engines.jobs import Conversation, Job, conversation_of, twins
 from agentrl.engines.sampling import Draw, sample
-from agentrl.engines.stopping import DecodingTokenizer, matched_stop
+from agentrl.engines.stopping import DecodingTokenizer, end_of
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -25,6 +25,14 @@ NOTHING: Mapping[Job, int] = {}
 
 class NonFiniteLogitsError(RuntimeError):
     """The model answered NaN; the text names the session. Other requests go on."""
+
+
+def non_finite(job: Job, version: int) -> NonFiniteLogitsError:
+    """The error of a job that the weights of step `version` answered NaN."""
+    return NonFiniteLogitsError(
+        f"the model answered NaN in session '{job.request.session}' after {len(job.token_ids)} tokens, with the"
+        f" weights of step {version}: they diverged (actor.optim.lr), or overflow (rollout.dtype)"
+    )
 
 
 class Scheduler:
@@ -220,16 +228,11 @@ class Scheduler:
             return self._fail_non_finite(job)
         job.add(token_id, logprob, self.version)
         self.counters["sampled_tokens"] += 1
-        stops, matched = job.request.sampling.stop, None
-        if stops and self._tokenizer is not None:
-            matched = matched_stop(self._tokenizer, job.token_ids[-len(job.logprobs) :], stops)
-        if matched is not None or token_id in job.stop_token_ids:
-            self._finish(job, FinishReason.STOP, matched)
-        elif len(job.token_ids) >= job.max_length:
-            self._finish(job, FinishReason.LENGTH)
+        if ended := end_of(job, self._tokenizer):
+            self._finish(job, *ended)
         return None
 
-    def _finish(self, job: Job, reason: FinishReason, matched: str | None = None) -> None:
+    def _finish(self, job: Job, reason: FinishReason, matched: str | None) -> None:
         self._leave(job, self.conversations.end)
         job.resolve(job.completion(reason, matched))
 
@@ -237,12 +240,7 @@ class Scheduler:
         blocks = conversation_of(job).blocks.tolist()
         self._leave(job, self.conversations.drop)
         self.runner.store.clear_blocks([0, *(block for block in blocks if not self.conversations.books.is_held(block))])
-        job.resolve(
-            NonFiniteLogitsError(
-                f"the model answered NaN in session '{job.request.session}' after {len(job.token_ids)} tokens, with the"
-                f" weights of step {self.version}: they diverged (actor.optim.lr), or overflow (rollout.dtype)"
-            )
-        )
+        job.resolve(non_finite(job, self.version))
 
     def _leave(self, job: Job, part_with: Callable[[Conversation], None]) -> None:
         for queue in (self.running, self.waiting, self._parked):

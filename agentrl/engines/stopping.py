@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from agentrl.engines.base import FinishReason
+from agentrl.engines.jobs import Job
+
 Decode = Callable[[Sequence[int]], str]
 """Token ids to text, special tokens included."""
 
@@ -15,6 +18,16 @@ class DecodingTokenizer(Protocol):
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool) -> str:
         """The text of some tokens."""
         ...
+
+
+def end_of(job: Job, tokenizer: DecodingTokenizer | None) -> tuple[FinishReason, str | None] | None:
+    """Why a job ends with its newest token, and the stop string that it completed; None where it goes on."""
+    stops, matched = job.request.sampling.stop, None
+    if stops and tokenizer is not None:
+        matched = matched_stop(tokenizer, job.token_ids[-len(job.logprobs) :], stops)
+    if matched is not None or job.token_ids[-1] in job.stop_token_ids:
+        return FinishReason.STOP, matched
+    return (FinishReason.LENGTH, None) if len(job.token_ids) >= job.max_length else None
 
 
 def matched_stop(tokenizer: DecodingTokenizer, token_ids: Sequence[int], stops: Sequence[str]) -> str | None:

@@ -14,6 +14,8 @@ from agentrl.engines.checks import check_context, check_sampling
 from agentrl.engines.conversations import Conversations, NoKV
 from agentrl.engines.faithful import choose_runner
 from agentrl.engines.forward import limits_for, one_by_one
+from agentrl.engines.image_forward import ImageRunner
+from agentrl.engines.image_scheduler import ImageScheduler
 from agentrl.engines.jobs import Job
 from agentrl.engines.paged_kv import BLOCK_SIZE, num_blocks_for
 from agentrl.engines.scheduler import Scheduler
@@ -21,6 +23,7 @@ from agentrl.engines.stopping import DecodingTokenizer
 from agentrl.engines.weights_in_place import load_in_place
 from agentrl.engines.worker import Worker
 from agentrl.errors import ConfigError
+from agentrl.models.images import ImageInputs
 from agentrl.seeds import derive_seed
 
 
@@ -36,6 +39,8 @@ class TorchEngine:
         device: moves the model there; it stays where it is if none is given.
         eos_token_ids: end a turn where the request names none; the model's own if none are given.
         tokenizer: needed for stop strings only.
+        images: the processor of a vision-language model. It is then run one request at a time over transformers' own
+            cache, whatever the limits on what runs at a time; without it requests with images are refused.
         seed: of requests that bring none.
 
     The attribute `kv_reuse` is False where the model's past cannot be kept faithfully, so that every token is
@@ -53,6 +58,7 @@ class TorchEngine:
         device: str | torch.device | None = None,
         eos_token_ids: Sequence[int] | None = None,
         tokenizer: DecodingTokenizer | None = None,
+        images: ImageInputs | None = None,
         seed: int = 0,
     ) -> None:
         self.model = model.eval() if device is None else model.eval().to(device)
@@ -60,19 +66,27 @@ class TorchEngine:
         self.eos_token_ids = eos_token_ids_of(model) if eos_token_ids is None else tuple(eos_token_ids)
         self._vocabulary = model.get_input_embeddings().num_embeddings
         self._tokenizer, self._seed, self._num_seedless = tokenizer, seed, 0
-        limits = limits_for(model.device.type, max_num_seqs, fixed=deterministic)
-        runner, isolated = choose_runner(model, self.max_sequence_length, limits)
-        self.kv_reuse = runner.kv_reuse
         full_length = num_blocks_for(self.max_sequence_length)
         self._capacity = num_blocks_for(max_kv_tokens) if max_kv_tokens else max_num_seqs * full_length
+        self._images, self.kv_reuse = images, True
+        self._scheduler: Scheduler | ImageScheduler
+        if images is not None:
+            self._scheduler = ImageScheduler(ImageRunner(self.model, images), max_num_seqs, tokenizer)
+        else:
+            self._scheduler = self._text_scheduler(max_num_seqs, full_length, deterministic)
+        self._worker = Worker(self._scheduler)
+
+    def _text_scheduler(self, max_num_seqs: int, full_length: int, deterministic: bool) -> Scheduler:
+        limits = limits_for(self.model.device.type, max_num_seqs, fixed=deterministic)
+        runner, isolated = choose_runner(self.model, self.max_sequence_length, limits)
+        self.kv_reuse = runner.kv_reuse
         conversations = (Conversations if runner.kv_reuse else NoKV)(
             runner.store,
             self._capacity,
             shares=not isolated,
             full_length=min(full_length, self._capacity) if deterministic else None,
         )
-        self._scheduler = Scheduler(runner, conversations, one_by_one(limits) if isolated else limits, tokenizer)
-        self._worker = Worker(self._scheduler)
+        return Scheduler(runner, conversations, one_by_one(limits) if isolated else limits, self._tokenizer)
 
     async def generate(self, request: GenerateRequest) -> Completion:
         """Sample one completion; see `Engine.generate`.
@@ -134,7 +148,7 @@ class TorchEngine:
             "evicted_sessions": float(conversations.num_evicted),
             "running_requests": float(len(self._scheduler.running)),
             "waiting_requests": float(len(self._scheduler.jobs) - len(self._scheduler.running)),
-            "kv_tokens": float(conversations.books.num_used * BLOCK_SIZE),
+            "kv_tokens": float(conversations.kv_tokens),
             "kv_reuse": float(self.kv_reuse),
         }
 
@@ -145,8 +159,8 @@ class TorchEngine:
     def _job(self, request: GenerateRequest, resolve: Callable[[Completion | Exception], None]) -> Job:
         check_sampling(request.sampling)
         max_length = self._checked_length(request)
-        if request.images:
-            raise ValueError("the embedded engine takes no images")
+        if request.images and self._images is None:
+            raise ValueError("this model takes no images")
         if request.sampling.stop and self._tokenizer is None:
             raise ValueError("stop strings need a tokenizer, and this engine was given none")
         seed = request.sampling.seed

@@ -9,16 +9,21 @@ from agentrl.config.rollout import RolloutConfig
 from agentrl.engines.torch_engine import TorchEngine
 from agentrl.errors import ConfigError
 from agentrl.models.adapters import adapter_shaken
+from agentrl.models.images import ImageInputs, load_image_model
 from agentrl.models.loading import find_device, load_model, load_tokenizer
 
 
 def load_torch_engine(
-    model_config: ModelConfig, rollout_config: RolloutConfig, max_sequence_length: int
+    model_config: ModelConfig,
+    rollout_config: RolloutConfig,
+    max_sequence_length: int,
+    images: ImageInputs | None = None,
 ) -> TorchEngine:
     """Load the model `model.path` names onto `rollout.device` and embed it.
 
     Args:
         max_sequence_length: longest context with its completion that the run will ask for, in tokens.
+        images: the model's processor, where requests may have images.
 
     Raises:
         ConfigError: there is no such model, it is not a causal language model, it cannot be loaded as configured, or
@@ -26,7 +31,7 @@ def load_torch_engine(
     """
     dtype = None if rollout_config.dtype == "auto" else rollout_config.dtype
     device = find_device(rollout_config.device, "rollout.device")
-    model = load_model(model_config, device, dtype)
+    model = (load_image_model if images else load_model)(model_config, device, dtype)
     _check_length(model.config, max_sequence_length)
     with adapter_shaken(model):  # the engine tries out how the model can be run
         return TorchEngine(
@@ -36,6 +41,7 @@ def load_torch_engine(
             max_kv_tokens=rollout_config.max_kv_tokens,
             deterministic=rollout_config.deterministic,
             tokenizer=load_tokenizer(model_config),
+            images=images,
         )
 
 

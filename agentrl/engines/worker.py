@@ -8,13 +8,12 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from queue import Empty, SimpleQueue
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import torch
 
 from agentrl.engines.base import FinishReason, PauseMode
 from agentrl.engines.jobs import Job
-from agentrl.engines.scheduler import Scheduler
 
 T = TypeVar("T")
 
@@ -23,13 +22,26 @@ STALL_S = 10.0
 """How long requests wait for room that only idle conversations hold, before one of those is forgotten."""
 
 
+class Schedule(Protocol):
+    """What the worker runs; see `Scheduler`."""
+
+    waiting: list[Job]
+
+    @property
+    def jobs(self) -> list[Job]: ...  # noqa: D102
+    def step(self) -> bool: ...  # noqa: D102
+    def abort(self, chosen: Callable[[Job], bool]) -> None: ...  # noqa: D102
+    def fail_all(self, error: Exception) -> None: ...  # noqa: D102
+    def break_stall(self) -> None: ...  # noqa: D102
+
+
 class Worker:
     """Consumes commands and steps the scheduler while it is busy; waits on the command queue otherwise.
 
     Everything but `submit` and `call` happens on its thread, which starts with the first command and ends with `close`.
     """
 
-    def __init__(self, scheduler: Scheduler) -> None:
+    def __init__(self, scheduler: Schedule) -> None:
         self.closed = False
         self._scheduler = scheduler
         self._commands: SimpleQueue[Callable[[], object]] = SimpleQueue()

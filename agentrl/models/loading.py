@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -84,27 +84,51 @@ def _adapter_of(config: ModelConfig, key: str) -> Adapter | None:
 
 
 def _load_base(path: str, config: ModelConfig, dtype: Dtype, key: str) -> PreTrainedModel:
+    model, missing = read_model(AutoModelForCausalLM, path, config, dtype, key)
+    if has_adapter(model):  # transformers loads those of the hub by itself, and would train the base with them
+        raise ConfigError(f"{key}: '{path}' is an adapter on the hub: download it and give its folder")
+    check_whole(path, missing, key)
+    return model
+
+
+def read_model(
+    auto_class: type, path: str, config: ModelConfig, dtype: Dtype, key: str, **options: object
+) -> tuple[PreTrainedModel, list[str]]:
+    """(the model at `path` as one of transformers' auto classes, the names of the weights that it lacks there).
+
+    Args:
+        options: further ones of `from_pretrained`.
+
+    Raises:
+        ConfigError: there is no such model, it is torn, or it is not of that class.
+    """
     _check_path(path, key)
     try:
         with quiet_transformers():
             _refuse_encoder_decoder(path, config, key)
-            model, report = AutoModelForCausalLM.from_pretrained(
+            model, report = auto_class.from_pretrained(  # type: ignore[attr-defined]  # they share no base class
                 path,
                 dtype=dtype,
                 attn_implementation=config.attn_implementation,
                 trust_remote_code=config.trust_remote_code,
                 output_loading_info=True,
+                **options,
             )
     except ConfigError:
         raise
     except Exception as error:  # a missing, cut or foreign file fails in a dozen ways; all are the folder's fault
         raise ConfigError(f"{key}: cannot load '{path}': {_first_line(error)}") from error
-    if has_adapter(model):  # transformers loads those of the hub by itself, and would train the base with them
-        raise ConfigError(f"{key}: '{path}' is an adapter on the hub: download it and give its folder")
-    if report["missing_keys"]:
-        first = sorted(report["missing_keys"])[0]
-        raise ConfigError(f"{key}: '{path}' lacks {len(report['missing_keys'])} weights, such as '{first}'")
-    return model
+    return model, sorted(report["missing_keys"])
+
+
+def check_whole(path: str, missing: Sequence[str], key: str) -> None:
+    """Refuse a model that lacks weights.
+
+    Raises:
+        ConfigError: names the first.
+    """
+    if missing:
+        raise ConfigError(f"{key}: '{path}' lacks {len(missing)} weights, such as '{missing[0]}'")
 
 
 def check_model(config: ModelConfig) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
+from contextvars import copy_context
 from functools import partial
 from typing import Generic, TypeVar
 
@@ -85,7 +86,7 @@ class Offload:
         """
         lane.enter()
         reply: Reply[T] = Reply(self.home())
-        self._workers.submit(partial(_call, function, reply))
+        self._workers.submit(partial(copy_context().run, _call, function, reply))
         try:
             if not await reply.wait(deadline_s):
                 raise OverdueError

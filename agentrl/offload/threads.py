@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from contextvars import Context, copy_context
 from functools import partial
 from queue import SimpleQueue
 from typing import TypeVar
@@ -92,7 +93,7 @@ class LoopThread:
 
     def begin(self, work: Work[T], reply: Reply[T]) -> None:
         """Start `work` on the loop; its end reaches `reply`, which waits on the calling one."""
-        reply.home.send(self._mailbox, partial(self._begin, work, reply))
+        reply.home.send(self._mailbox, partial(self._begin, work, reply, copy_context()))
 
     def cut(self, reply: Reply[T]) -> None:
         """Cancel the work of `reply`."""
@@ -112,8 +113,8 @@ class LoopThread:
                 self.loop.run_forever()
         self.loop.close()
 
-    def _begin(self, work: Work[T], reply: Reply[T]) -> None:
-        reply.task = self.loop.create_task(_answer(work, reply, self._mailbox))
+    def _begin(self, work: Work[T], reply: Reply[T], context: Context) -> None:
+        reply.task = self.loop.create_task(_answer(work, reply, self._mailbox), context=context)
 
     def _begin_drain(self) -> None:
         self._drainage = self.loop.create_task(self._drain())

@@ -107,6 +107,8 @@ def _why_not(rollout: Rollout) -> str | None:
         return "without tokens"
     if rollout.failed:
         return "failed"
+    if any(trajectory.media for trajectory in rollout.trajectories):
+        return "with images"
     if not all(trajectory.sampled for trajectory in rollout.trajectories):
         return "with demonstrations"
     return None if rollout.valid else "without sampled tokens"

@@ -33,6 +33,7 @@ class Entry:
 MODES = {
     "audit": Entry("check every number of the rollouts by code of its own", "agentrl.replay.auditing:audit"),
     "rescore": Entry("score them again: --reward file.py:function", "agentrl.replay.rescore:rescore"),
+    "hacking": Entry("rollouts that guards suspect and the reward pays", "agentrl.replay.hacking:hacking"),
     "readvantage": Entry("credit them under another algorithm or reward", "agentrl.replay.readvantage:readvantage"),
     "logprobs": Entry("their tokens under another checkpoint: model.path=...", "agentrl.replay.logprobs:logprobs"),
     "tools": Entry("roll out again, tools answering from the recording", "agentrl.replay.rerun:tools"),

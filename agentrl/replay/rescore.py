@@ -7,7 +7,8 @@ from contextlib import ExitStack
 
 from agentrl.chat.format import ChatFormat
 from agentrl.config import RunConfig, validate_config
-from agentrl.config.reward import NO_REWARD
+from agentrl.config.reward import NO_REWARD, RewardConfig
+from agentrl.config.reward_rules import JUDGE, rewards_asked
 from agentrl.errors import ConfigError
 from agentrl.registry import load_object
 from agentrl.replay.base import Replay, Result
@@ -61,29 +62,62 @@ def load_rewards(replay: Replay, config: RunConfig) -> dict[str, Reward]:
     if twice := [name for number, name in enumerate(asked) if name in asked[:number]]:
         raise ConfigError(f"--reward {twice[0]} is given twice")
     if asked:
-        return {name: _load(name, config) for name in asked}
+        return {name: _load(name, replay, config) for name in asked}
     custom = config.reward.custom_reward_function
     if custom.path is None and not _own_is_builtin(replay, config):
         names = " or ".join(["auto", *known_rewards.names()])
         raise ConfigError(f"a reward is needed: --reward file.py:function, or {names}{_own(replay)}")
-    return {config.reward.name if custom.path is None else f"{custom.path}:{custom.name}": load_reward(config.reward)}
+    _refuse_from_run(replay, config.reward)
+    return {_label(config.reward): _loaded(config.reward, replay, config)}
 
 
-def _load(name: str, config: RunConfig) -> Reward:
+def _label(reward: RewardConfig) -> str:
+    """What the reward of a configuration is called."""
+    custom = reward.custom_reward_function
+    if reward.components:
+        return "components"
+    return reward.name if custom.path is None else f"{custom.path}:{custom.name}"
+
+
+def _refuse_from_run(replay: Replay, reward: RewardConfig) -> None:
+    """Refuse what a saved run's own configuration would run, or send rollouts and a key to."""
+    if reward.components and not lookup(replay.options.overrides, "reward.components"):
+        raise ConfigError(
+            "the run mixed its reward of components: give reward.components=... or --reward, as it names code"
+        )
+    own_manager = reward.reward_manager.source == "importlib"
+    if own_manager and not lookup(replay.options.overrides, "reward.reward_manager.module.path"):
+        raise ConfigError("the run's reward manager is code: give reward.reward_manager.module.path=...")
+    if JUDGE in rewards_asked(reward) and not lookup(replay.options.overrides, "reward.judge.url"):
+        raise ConfigError("a judge is asked only where the command line says which: give reward.judge.url=...")
+
+
+def _load(name: str, replay: Replay, config: RunConfig) -> Reward:
     if ":" in name or name.endswith(".py"):
-        reward = given_reward(load_object(name), config.reward)
+        _refuse_from_run(replay, config.reward)
+        reward = given_reward(load_object(name), config.reward, config.data.max_response_length)
         assert reward is not None  # it was given
         return reward
     none = config.reward.custom_reward_function.model_copy(update={"path": None})
-    return load_reward(config.reward.model_copy(update={"name": name, "custom_reward_function": none}))
+    own = config.reward.model_copy(update={"name": name, "custom_reward_function": none, "components": {}})
+    _refuse_from_run(replay, own)
+    return _loaded(own, replay, config)
+
+
+def _loaded(reward: RewardConfig, replay: Replay, config: RunConfig) -> Reward:
+    """The reward; code goes to a sandbox only where the command line says to which."""
+    if not lookup(replay.options.overrides, "reward.sandbox_fusion.url"):
+        none = reward.sandbox_fusion.model_copy(update={"url": None})
+        reward = reward.model_copy(update={"sandbox_fusion": none})
+    return load_reward(reward, config.data.max_response_length)
 
 
 def _own_is_builtin(replay: Replay, config: RunConfig) -> bool:
     """Whether the reward that `config` names may be run: the command line names it, or it is ours and not code."""
     if config.reward.name == NO_REWARD:
         return False
-    if lookup(replay.options.overrides, "reward.name"):
-        return True
+    if config.reward.components or config.reward.name == JUDGE or lookup(replay.options.overrides, "reward.name"):
+        return True  # which of the command line's keys they need is asked where they are loaded
     builtin = config.reward.name == "auto" or known_rewards.is_builtin(config.reward.name)
     return bool(replay.run.config) and not _kept_custom(replay) and builtin
 

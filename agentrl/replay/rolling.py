@@ -14,7 +14,7 @@ from agentrl.agent_loops.beginning import Beginning
 from agentrl.attempt import Rollout
 from agentrl.config import RunConfig
 from agentrl.errors import ConfigError, DataError
-from agentrl.messages import ToolSchema
+from agentrl.messages import ToolSchema, image_names
 from agentrl.replay.base import Replay
 from agentrl.replay.rescore import load_rewards
 from agentrl.replay.saved import SavedRun
@@ -49,7 +49,14 @@ class Rerun:
 
 
 def rerun_of(saved: StoredRollout, seed: int, from_turn: int = 0, beginning: Beginning | None = None) -> Rerun:
-    """One whose recording holds the calls that were made from model turn `from_turn` on."""
+    """One whose recording holds the calls that were made from model turn `from_turn` on.
+
+    Raises:
+        DataError: images were shown in it: what a tool answered with is recorded as text alone.
+    """
+    if image_names(saved.task.messages) or any(trajectory.media for trajectory in saved.rollout.trajectories):
+        place = f"rollout {saved.number} of group '{saved.task.uid}'"
+        raise DataError(f"step {saved.step}: {place} holds images: it cannot be rolled out again in this version")
     calls = [call for call in saved.rollout.tool_calls if call.turn >= from_turn]
     return Rerun(saved, seed, Recording(saved.task.uid, calls, saved.rollout.tool_rewards), beginning)
 

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Protocol
 
 from pydantic import JsonValue
+
+from agentrl.errors import RewardError
+
+
+class NoVerdictError(RewardError):
+    """A reward that has nothing to say of this row: in a mixture another may, alone it is an error."""
 
 
 class Reward(Protocol):
@@ -26,3 +33,8 @@ def close_reward(reward: Reward) -> None:
     """End what a reward runs on, where there is something to end."""
     if callable(close := getattr(reward, "close", None)):
         close()
+
+
+def probability(logit: float) -> float:
+    """1 / (1 + e^-logit), without overflow."""
+    return 1 / (1 + math.exp(-logit)) if logit >= 0 else math.exp(logit) / (1 + math.exp(logit))

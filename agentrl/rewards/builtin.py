@@ -1,4 +1,4 @@
-"""The built-in rewards, and which data sources take which."""
+"""The built-in rewards by name, and which data sources take which."""
 
 from __future__ import annotations
 
@@ -11,14 +11,28 @@ from agentrl.answers import NumberMethod, as_number, final_number, normalised
 from agentrl.errors import ConfigError, RewardError
 from agentrl.registry import Registry
 
+_QA = "agentrl.rewards.question_answering"
+_MATH = "agentrl.rewards.mathematics"
+
 rewards: Registry[Callable[..., object]] = Registry(
-    "reward", {"exact_match": f"{__name__}:exact_match", "gsm8k": f"{__name__}:gsm8k"}
+    "reward",
+    {
+        "exact_match": f"{__name__}:exact_match",
+        "gsm8k": f"{__name__}:gsm8k",
+        "math": f"{_MATH}:MathReward",
+        "math_dapo": f"{_MATH}:DapoMathReward",
+        "geo3k": f"{_MATH}:GeometryReward",
+        "search_qa": f"{_QA}:search_qa",
+        "qa": f"{_QA}:qa",
+        "classification": f"{_QA}:classification",
+        "code": "agentrl.rewards.code:CodeReward",
+    },
+    aliases={"math_reasoning": "math", "trivia": "qa", "code_generation": "code", "geometry": "geo3k"},
 )
-"""Reward functions by name; register your own with `@rewards.register("name")`."""
+"""Reward functions by name, and classes made with `reward.*`; register your own with `@rewards.register("name")`."""
 
-SOURCES = {"openai/gsm8k": "gsm8k", "gsm8k": "gsm8k"}
-"""data_source -> built-in reward, for `reward.name: auto`."""
-
+NEEDS_SANDBOX = "code"
+NO_SANDBOX = "set reward.sandbox_fusion.url, a Sandbox Fusion server (a sandbox of our own comes later)"
 
 _NO_TRUTH = "the row has no ground truth (column 'ground_truth', 'answer' or 'reward_model.ground_truth')"
 

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeAlias
+from functools import partial
+from types import MappingProxyType
+from typing import TypeAlias, cast
 
 from pydantic import JsonValue
 
 from agentrl.config.reward import CustomRewardConfig, RewardConfig
+from agentrl.config.reward_rules import rewards_asked
 from agentrl.errors import ConfigError, DataError, UnknownNameError, suggestion
 from agentrl.registry import load_object
-from agentrl.rewards.base import Reward
-from agentrl.rewards.builtin import SOURCES, rewards
-from agentrl.rewards.function import FunctionReward
+from agentrl.rewards.base import NoVerdictError, Reward, close_reward
+from agentrl.rewards.builtin import NEEDS_SANDBOX, NO_SANDBOX, rewards
+from agentrl.rewards.kinds import reward_models
+from agentrl.rewards.managers import Calling, calling, managed, takes_lists
+from agentrl.rewards.mixing import load_mixture
 from agentrl.rewards.reward_funcs import RewardFuncs, takes_completions
-from agentrl.signatures import name_of
+from agentrl.rewards.sources import SOURCES, reward_of
+from agentrl.signatures import keyword_filter, name_of, parameters_of
 from agentrl.task import Task
 
 RewardLike: TypeAlias = Callable[..., object] | Sequence[Callable[..., object]] | None
@@ -22,21 +29,25 @@ RewardLike: TypeAlias = Callable[..., object] | Sequence[Callable[..., object]] 
 `reward_func(prompts, completions, **columns)`, which are added up; None leaves the choice to the configuration."""
 
 
-def load_reward(config: RewardConfig) -> Reward:
-    """The user's function, a reward by name, or one that chooses by data source.
+def load_reward(
+    config: RewardConfig, max_response_length: int | None = None, brought: Mapping[str, Reward] = MappingProxyType({})
+) -> Reward:
+    """The user's function, a reward by name, or one that chooses by data source; called as the manager has it.
+
+    Args:
+        max_response_length: tokens, `data.max_response_length`; for `reward.overlong_buffer`.
+        brought: reward models by the name of their kind, which take the place of those that would be loaded.
 
     Raises:
         ConfigError: a file, function or option that cannot be used.
         UnknownNameError: no reward is called so.
     """
-    if config.custom_reward_function.path is not None:
-        return _custom(config.custom_reward_function, config.timeout_s)
-    if config.name == "auto":
-        return AutoReward(config)
-    return _named(config.name, config)
+    choose = partial(_chosen, brought=brought)
+    reward: Reward = load_mixture(config, choose) if config.components else choose(config)
+    return managed(reward, config, max_response_length)
 
 
-def given_reward(reward: RewardLike, config: RewardConfig) -> Reward | None:
+def given_reward(reward: RewardLike, config: RewardConfig, max_response_length: int | None = None) -> Reward | None:
     """The reward a caller in Python brings, if any.
 
     Raises:
@@ -50,45 +61,91 @@ def given_reward(reward: RewardLike, config: RewardConfig) -> Reward | None:
             f"reward must be a function or a list of functions, not {reward!r:.100}:"
             " settings={'reward.name': ...} chooses a built-in one"
         )
-    if all(map(takes_completions, functions)):
-        return RewardFuncs(functions, config.timeout_s)
-    if len(functions) > 1:
-        raise ConfigError("several rewards must each take (prompts, completions, **columns)")
-    kwargs = config.custom_reward_function.reward_kwargs
-    return FunctionReward(functions[0], kwargs, config.timeout_s, name_of(functions[0]))
+    return managed(_of_functions(functions, config), config, max_response_length)
 
 
 def check_data_source(config: RewardConfig, task: Task) -> None:
     """Refuse, at the start, a row that no built-in reward belongs to under `reward.name: auto`.
 
     Raises:
-        DataError: names its data source and the known ones.
+        DataError: names its data source, and the known ones or what is missing.
     """
-    if config.custom_reward_function.path is None and config.name == "auto" and task.data_source not in SOURCES:
+    if config.custom_reward_function.path is not None or rewards_asked(config) != {"auto"}:
+        return
+    name = reward_of(task.data_source)
+    if name is None:
         raise DataError(_unknown_source(task.data_source))
+    if name == NEEDS_SANDBOX and config.sandbox_fusion.url is None:
+        raise DataError(_no_sandbox(task.data_source))
+
+
+class UnroutedError(DataError, NoVerdictError):
+    """No built-in reward belongs to the row's data source: in a mixture another component may score it."""
 
 
 class AutoReward:
-    """Chooses the built-in reward by the row's data source."""
+    """Chooses the built-in reward by the row's data source; each has those of `reward_kwargs` that it takes.
+
+    Raises:
+        ConfigError: none takes one of them.
+    """
 
     def __init__(self, config: RewardConfig) -> None:
-        self._by_source = {source: _named(name, config) for source, name in SOURCES.items()}
+        kwargs = config.custom_reward_function.reward_kwargs
+        names = [name for name in dict.fromkeys(SOURCES.values()) if name != NEEDS_SANDBOX or config.sandbox_fusion.url]
+        taken = {name: keyword_filter(rewards.get(name))(kwargs) for name in names}
+        for key in kwargs:
+            if not any(key in each for each in taken.values()):
+                raise ConfigError(f"no built-in reward takes reward_kwargs.{key}")
+        call = calling(config)
+        self._by_name = {
+            name: _named(name, config, call, cast("dict[str, JsonValue]", own)) for name, own in taken.items()
+        }
 
     async def __call__(
         self, data_source: str, solution_str: str, ground_truth: JsonValue, extra_info: Mapping[str, object]
     ) -> dict[str, float]:
         """Rewards by name."""
-        if data_source not in self._by_source:
-            raise DataError(f"row {extra_info.get('index', 'unknown')}: {_unknown_source(data_source)}")
-        return await self._by_source[data_source](data_source, solution_str, ground_truth, extra_info)
+        name = reward_of(data_source)
+        if name is None or name not in self._by_name:
+            why = _unknown_source(data_source) if name is None else _no_sandbox(data_source)
+            raise UnroutedError(f"row {extra_info.get('index', 'unknown')}: {why}")
+        return await self._by_name[name](data_source, solution_str, ground_truth, extra_info)
 
     def close(self) -> None:
-        """Let the threads of its functions end."""
-        for reward in self._by_source.values():
-            reward.close()
+        """Let the threads and processes of its functions end."""
+        for reward in self._by_name.values():
+            close_reward(reward)
 
 
-def _custom(custom: CustomRewardConfig, timeout_s: float) -> Reward:
+def _chosen(config: RewardConfig, brought: Mapping[str, Reward]) -> Reward:
+    """The reward that is named, called as the manager has it."""
+    if config.custom_reward_function.path is not None:
+        return _custom(config.custom_reward_function, config)
+    if config.name in brought:
+        return brought[config.name]
+    if config.name in reward_models.names():
+        return reward_models.get(config.name)(config)
+    if takes_lists(config):
+        raise ConfigError(
+            "reward.reward_manager.name=batch needs a function that takes lists: set"
+            f" reward.custom_reward_function.path; the built-in '{config.name}' scores one rollout at a time"
+        )
+    if config.name == "auto":
+        return AutoReward(config)
+    return _named(config.name, config, calling(config), config.custom_reward_function.reward_kwargs)
+
+
+def _of_functions(functions: Sequence[Callable[..., object]], config: RewardConfig) -> Reward:
+    if all(map(takes_completions, functions)):
+        return RewardFuncs(functions, config)
+    if len(functions) > 1:
+        raise ConfigError("several rewards must each take (prompts, completions, **columns)")
+    kwargs = config.custom_reward_function.reward_kwargs
+    return calling(config)(functions[0], kwargs, name_of(functions[0]))
+
+
+def _custom(custom: CustomRewardConfig, config: RewardConfig) -> Reward:
     where = "reward.custom_reward_function"
     if custom.path is None or custom.path.suffix != ".py":
         raise ConfigError(f"{where}.path must be a Python file, not '{custom.path}'")
@@ -98,16 +155,27 @@ def _custom(custom: CustomRewardConfig, timeout_s: float) -> Reward:
         raise ConfigError(f"{where}: {error}") from error
     if not callable(function):
         raise ConfigError(f"{where}: '{custom.name}' of '{custom.path}' is not a function")
-    return FunctionReward(function, custom.reward_kwargs, timeout_s, custom.name)
+    return calling(config)(function, custom.reward_kwargs, custom.name)
 
 
-def _named(name: str, config: RewardConfig) -> FunctionReward:
-    return FunctionReward(rewards.get(name), config.custom_reward_function.reward_kwargs, config.timeout_s, name)
+def _named(name: str, config: RewardConfig, call: Calling, kwargs: Mapping[str, JsonValue]) -> Reward:
+    item = rewards.get(name)
+    if not inspect.isclass(item):
+        return call(item, kwargs, name)
+    known = [*parameters_of(item, f"reward '{name}'")][1:]
+    for key in kwargs:
+        if key not in known:
+            raise ConfigError(f"reward '{name}' takes no reward_kwargs.{key}: {suggestion(key, known)}")
+    return cast("Callable[..., Reward]", item)(config, **kwargs)
 
 
 def _unknown_source(data_source: str) -> str:
     return (
         f"no built-in reward belongs to data_source '{data_source}' ({suggestion(data_source, SOURCES)}): "
-        f"set reward.name ({', '.join(rewards.names())}; none generates unscored) or"
+        f"set reward.name ({', '.join([*rewards.names(), *reward_models.names()])}; none generates unscored) or"
         " reward.custom_reward_function.path"
     )
+
+
+def _no_sandbox(data_source: str) -> str:
+    return f"data_source '{data_source}' is code to be run: {NO_SANDBOX}"

@@ -1,17 +1,21 @@
-"""TRL's reward functions: `reward_func(prompts, completions, **columns) -> list[float]`, called with one rollout."""
+"""TRL's reward functions: `reward_func(prompts, completions, **columns) -> list[float]`, for one rollout or several."""
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from itertools import chain
 from typing import cast
 
 from pydantic import JsonValue
 
 from agentrl.blame import defined_at
+from agentrl.config.reward import RewardConfig
 from agentrl.errors import ConfigError, RewardError
 from agentrl.messages import Message
-from agentrl.rewards.function import FunctionReward
+from agentrl.rewards.base import Reward, close_reward
+from agentrl.rewards.managers import calling, takes_lists
 from agentrl.signatures import keyword_filter, name_of, parameters_of
 from agentrl.tools.base import InfraError
 
@@ -27,17 +31,24 @@ def takes_completions(function: RewardFunc) -> bool:
 class RewardFuncs:
     """Adds up reward functions; each one's number is kept under its name, as TRL logs them.
 
-    A function is given lists of one: `prompts` and `completions` as text where the row's prompt was text, else as lists
-    of messages (a completion has one assistant message a turn of the model); `completion_ids`; and as `columns` what
-    the row brought, `ground_truth` and `data_source` among it. A function that answers None does not apply to the
+    A function is given lists, of one rollout, or of several under reward_manager.name=batch: `prompts` and
+    `completions` as text where the row's prompt was text, else as lists of messages (a completion has one assistant
+    message a turn of the model); `completion_ids`; and as `columns` what the row brought, `ground_truth` and
+    `data_source` among it. A function that answers None does not apply to the
     rollout: the others count; if none applies, the rollout has no score and takes no part in its group.
 
     Raises:
-        ConfigError: two functions of one name, or one that needs an object of TRL's trainer.
+        ConfigError: two functions of one name, one that needs an object of TRL's trainer, or a manager that cannot
+            call them.
     """
 
-    def __init__(self, functions: Sequence[RewardFunc], timeout_s: float) -> None:
-        self._rewards = {name_of(function): _adapted(function, timeout_s) for function in functions}
+    def __init__(self, functions: Sequence[RewardFunc], config: RewardConfig) -> None:
+        if config.reward_manager.source == "register" and config.reward_manager.name == "prime":
+            raise ConfigError(
+                "reward.reward_manager.name=prime calls compute_score(data_source, solution_str, ground_truth,"
+                " extra_info); functions of (prompts, completions, **columns) take naive or batch"
+            )
+        self._rewards = {name_of(function): _adapted(function, config) for function in functions}
         if len(self._rewards) < len(functions):
             raise ConfigError(f"rewards need names of their own, given {', '.join(map(name_of, functions))}")
         for function in functions:
@@ -47,11 +58,9 @@ class RewardFuncs:
         self, data_source: str, solution_str: str, ground_truth: JsonValue, extra_info: Mapping[str, object]
     ) -> dict[str, float]:
         """See `rewards.base.Reward`."""
-        scores: dict[str, float] = {}
-        for name, reward in self._rewards.items():
-            answer = await reward(data_source, solution_str, ground_truth, extra_info)
-            if answer["applies"]:
-                scores[name] = answer["score"]
+        asked = (each(data_source, solution_str, ground_truth, extra_info) for each in self._rewards.values())
+        answers = zip(self._rewards, await asyncio.gather(*asked), strict=True)  # of one batch, not one after another
+        scores = {name: answer["score"] for name, answer in answers if answer["applies"]}
         if not scores:
             raise InfraError(f"row {extra_info.get('index', 'unknown')}: every reward function answered None")
         return {"score": sum(scores.values()), **scores}
@@ -59,7 +68,7 @@ class RewardFuncs:
     def close(self) -> None:
         """Let the threads of its functions end."""
         for reward in self._rewards.values():
-            reward.close()
+            close_reward(reward)
 
 
 def _check_signature(function: RewardFunc) -> None:
@@ -72,19 +81,35 @@ def _check_signature(function: RewardFunc) -> None:
             )
 
 
-def _adapted(function: RewardFunc, timeout_s: float) -> FunctionReward:
-    """`function` as a `compute_score`."""
+def _adapted(function: RewardFunc, config: RewardConfig) -> Reward:
+    """`function` as a `compute_score`, or under the batch manager as one that takes lists."""
     takes = keyword_filter(function)
 
-    def call(
-        data_source: str, solution_str: str, ground_truth: JsonValue, extra_info: Mapping[str, object]
-    ) -> Mapping[str, object] | Awaitable[Mapping[str, object]]:
-        columns = {**extra_info, "data_source": data_source, "ground_truth": ground_truth}
-        columns["prompts"], columns["completions"] = _dialogue(solution_str, extra_info)
-        returned = function(**takes({name: [value] for name, value in columns.items()}))
-        return _awaited(returned) if inspect.isawaitable(returned) else _only(returned)
+    def several(
+        data_sources: list[str],
+        solution_strs: list[str],
+        ground_truths: list[JsonValue],
+        extra_infos: list[Mapping[str, object]],
+    ) -> list[object] | Awaitable[list[object]]:
+        rows = list(map(_columns, data_sources, solution_strs, ground_truths, extra_infos))
+        names = dict.fromkeys(chain.from_iterable(rows))  # a row without some column has None there
+        returned = function(**takes({name: [row.get(name) for row in rows] for name in names}))
+        return _awaited(returned, len(rows)) if inspect.isawaitable(returned) else _answers(returned, len(rows))
 
-    return FunctionReward(call, {}, timeout_s, name_of(function))
+    def one(data_source: str, solution_str: str, ground_truth: JsonValue, extra_info: Mapping[str, object]) -> object:
+        answers = several([data_source], [solution_str], [ground_truth], [extra_info])
+        return _only(answers) if inspect.isawaitable(answers) else answers[0]
+
+    return calling(config)(several if takes_lists(config) else one, {}, name_of(function))
+
+
+def _columns(
+    data_source: str, solution_str: str, ground_truth: JsonValue, extra_info: Mapping[str, object]
+) -> dict[str, object]:
+    """What a row brings to the lists that a function is given."""
+    prompts, completions = _dialogue(solution_str, extra_info)
+    own = {"data_source": data_source, "ground_truth": ground_truth, "prompts": prompts, "completions": completions}
+    return {**extra_info, **own}
 
 
 def _dialogue(solution_str: str, extra_info: Mapping[str, object]) -> tuple[object, object]:
@@ -96,16 +121,25 @@ def _dialogue(solution_str: str, extra_info: Mapping[str, object]) -> tuple[obje
     return prompt, [{"role": "assistant", "content": text} for text in turns]
 
 
-async def _awaited(running: Awaitable[object]) -> Mapping[str, object]:
-    return _only(await running)
+async def _awaited(running: Awaitable[object], num_rows: int) -> list[object]:
+    return _answers(await running, num_rows)
 
 
-def _only(returned: object) -> Mapping[str, object]:
-    """The one score of a list or an array of one, and whether the function applies: it answers None where not."""
+async def _only(running: Awaitable[list[object]]) -> object:
+    return (await running)[0]
+
+
+def _answers(returned: object, num_rows: int) -> list[object]:
+    """The score of each row, and whether the function applies to it: it answers None where not."""
     try:
         values = [] if isinstance(returned, (str, Mapping)) else list(cast("Iterable[object]", returned))
     except TypeError:  # a number, or an array that is one
         values = []
-    if len(values) != 1:
-        raise RewardError(f"expected a list of one number, as there was one completion, got {returned!r:.200}")
-    return {"score": 0.0, "applies": False} if values[0] is None else {"score": values[0], "applies": True}
+    if len(values) != num_rows:
+        wanted = "one number, as there was one completion" if num_rows == 1 else f"{num_rows} numbers, one a completion"
+        raise RewardError(f"expected a list of {wanted}, got {returned!r:.200}")
+    return [{"score": 0.0, "applies": False} if value is None else _applies(value) for value in values]
+
+
+def _applies(value: object) -> dict[str, object]:
+    return {"score": value, "applies": True}

@@ -18,6 +18,8 @@ def solution_view(
 
         turn_texts, last_turn      the text of each model turn; of the last one
         completion_ids             tokens of all turns, what tools and users said among them
+        response_lengths           how many those are, of each trajectory
+        conversation, token_ids    messages and tokens of the whole last trajectory, its prompt too
         num_turns                  model turns
         num_tool_calls, tool_outcomes, tool_text, tool_rewards
                                    calls, and for each of them outcome and reward; the answers, joined
@@ -34,6 +36,9 @@ def solution_view(
         "turn_texts": turns,
         "last_turn": turns[-1] if turns else "",
         "completion_ids": [token_id for trajectory in rollout.trajectories for token_id in _response(trajectory)],
+        "response_lengths": [trajectory.num_response_tokens for trajectory in rollout.trajectories],
+        "conversation": list(rollout.trajectories[-1].messages) if rollout.trajectories else [],
+        "token_ids": list(rollout.trajectories[-1].token_ids) if rollout.trajectories else [],
         "num_turns": len(turns),
         "num_tool_calls": len(calls),
         "tool_outcomes": [call.outcome.value for call in calls],

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 from agentrl.agent_loops.base import AgentLoop
 from agentrl.agent_loops.recording import Recording
-from agentrl.attempt import Rollout, Stop
+from agentrl.attempt import Rollout, Stop, TurnReward
 from agentrl.blame import defined_at
 from agentrl.trajectory import Author, Segment, Trajectory
 
@@ -32,7 +34,19 @@ def _check(rollout: object, recording: Recording, max_response_tokens: int) -> R
                 f"data.max_response_length allows {max_response_tokens}"
             )
         _check_sampled(number, trajectory, recording)
+    for reward in rollout.turn_rewards:
+        _check_address(reward, rollout)
     return rollout
+
+
+def _check_address(reward: TurnReward, rollout: Rollout) -> None:
+    where = f"turn reward '{reward.name}'"
+    if reward.trajectory not in range(len(rollout.trajectories)):
+        raise ValueError(f"{where}: there is no trajectory {reward.trajectory}")
+    if reward.segment not in range(len(rollout.trajectories[reward.trajectory].segments)):
+        raise ValueError(f"{where}: trajectory {reward.trajectory} has no segment {reward.segment}")
+    if not math.isfinite(reward.value):
+        raise ValueError(f"{where} is {reward.value}, no finite number")
 
 
 def _check_sampled(number: int, trajectory: Trajectory, recording: Recording) -> None:

@@ -10,6 +10,7 @@ from itertools import count
 
 from agentrl.agent_loops.recording import Recording
 from agentrl.engines.base import Completion, Engine, FinishReason, GenerateRequest, SamplingParams
+from agentrl.images import data_url
 from agentrl.seeds import derive_seed
 
 _SERIAL = count()  # names a rollout's sessions, and says which is older; no number depends on it
@@ -38,13 +39,25 @@ class RolloutGenerate:
         self._serial = next(_SERIAL)
         self._num_turns: Counter[int] = Counter()
 
-    async def __call__(self, token_ids: Sequence[int], sampling: SamplingParams, *, trajectory: int = 0) -> Completion:
+    async def __call__(
+        self,
+        token_ids: Sequence[int],
+        sampling: SamplingParams,
+        *,
+        trajectory: int = 0,
+        images: Sequence[bytes] = (),
+        image_starts: Sequence[int] = (),
+    ) -> Completion:
         """Sample one turn."""
         turn = self._num_turns[trajectory]
         self._num_turns[trajectory] += 1
         num_context = len(token_ids)  # the caller's list may grow later
         seeded = replace(sampling, seed=derive_seed(self._seed, trajectory, turn))
-        request = GenerateRequest(token_ids, seeded, self._session(trajectory), self._remaining_s(), self._priority)
+        request = GenerateRequest(
+            *(token_ids, seeded, self._session(trajectory), self._remaining_s(), self._priority),
+            images=tuple(map(data_url, images)),
+            image_starts=tuple(image_starts),
+        )
         completion = await self._engine.generate(request)
         self.cut_by_deadline |= completion.finish_reason is FinishReason.ABORT and self._remaining_s() == 0
         self.recording.add(token_ids, num_context, completion, sampling)

@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from hashlib import sha256
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from agentrl.agent_loops.base import AgentLoop
 from agentrl.agent_loops.beginning import Beginning
 from agentrl.agent_loops.loading import LoopFactory
 from agentrl.attempt import Rollout, Stop
+from agentrl.config.reward_models import GuardsConfig
 from agentrl.config.run import RunConfig
 from agentrl.engines.base import Engine, SamplingParams
-from agentrl.errors import AgentRLError, RewardError
+from agentrl.errors import AgentRLError
 from agentrl.interactions.base import BaseInteraction
 from agentrl.interactions.session import InteractionSession
 from agentrl.rewards.base import Reward
+from agentrl.rewards.bounds import check_bounds
+from agentrl.rewards.guards import Guards
 from agentrl.rewards.view import solution_view
 from agentrl.rollouts.check import checked
 from agentrl.rollouts.failure import failed_rollout, innermost, salvaged
@@ -70,6 +72,7 @@ class RolloutRunner:
         self._reward = reward
         self._config = config
         self._interactions = interactions or {}
+        self._guards = Guards(config.reward.guards)
         self._loops = LoopFactory(chat, config)
         self._logged: set[str] = set()
         self.on_end: Callable[[Rollout], object] | None = None
@@ -109,6 +112,11 @@ class RolloutRunner:
         if self.on_end:
             self.on_end(rollout)
         return rollout
+
+    @property
+    def guards(self) -> GuardsConfig:
+        """What watches the rollouts."""
+        return self._config.reward.guards
 
     def _deadline(self) -> float | None:
         timeout_s = self._config.rollout.multi_turn.rollout_timeout_s
@@ -152,6 +160,7 @@ class RolloutRunner:
     async def _score(self, task: Task, rollout: Rollout) -> None:
         if self._reward is None or rollout.stop is Stop.ERROR:
             return
+        bounds = self._config.reward.range if "score" in rollout.rewards else None  # else the reward looked itself
         if "score" not in rollout.rewards:  # a loop may have scored itself
             solution, extra = solution_view(rollout, self._chat.text, self._config.reward.include_tool_text)
             rollout.scored_text_sha256 = sha256(solution.encode("utf-8", "surrogatepass")).hexdigest()
@@ -161,11 +170,8 @@ class RolloutRunner:
             except InfraError as error:
                 rollout.infra_failed, rollout.error = True, f"reward: {error}"
                 return
-            rollout.rewards = {**scored, **rollout.rewards}
-        if not math.isfinite(rollout.reward):
-            raise RewardError(
-                f"row {task.index} of '{task.data_source}': the score is {rollout.reward}, no finite number"
-            )
+            rollout.rewards = {**self._guards(scored, cast("list[str]", extra["turn_texts"])), **rollout.rewards}
+        check_bounds(rollout.reward, bounds, f"row {task.index} of '{task.data_source}'")
 
 
 async def _until_deadline(

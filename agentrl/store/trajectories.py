@@ -19,6 +19,7 @@ from agentrl.store.files import (
     steps_of,
     write_batches,
 )
+from agentrl.store.media import media_folder, read_media, write_media
 from agentrl.store.query import Bounds, Query, leaves
 from agentrl.store.routed_experts import path_beside, read_beside, remove_orphans, write_beside
 from agentrl.store.stored import StoredRollout
@@ -29,7 +30,8 @@ _NAME = re.compile(r"step-(\d{6,})\.parquet")
 
 
 class TrajectoryStore:
-    """Rollouts under `<folder>/step-000012.parquet`, one file a step and one row a rollout; routed experts beside it.
+    """Rollouts under `<folder>/step-000012.parquet`, one file a step and one row a rollout; routed experts beside it,
+    images in the run's folder `media`.
 
     Nothing a file holds is unpickled or run. One store writes to a folder; any number may read it meanwhile.
 
@@ -69,6 +71,7 @@ class TrajectoryStore:
         self._check_writable()
         path = self._path(step)
         self._folder.mkdir(parents=True, exist_ok=True)
+        write_media(media_folder(self._folder), groups)  # before the rollouts too
         experts_hash = write_beside(path, groups)  # before the rollouts: none of them is ever without its experts
         with whole_file(path) as file:
             write_batches(file, batches(step, self._split, groups, samples), self._provenance, experts_hash)
@@ -104,6 +107,14 @@ class TrajectoryStore:
         """The provenance that `step` was written with."""
         with open_file(self._existing(step)) as file:
             return read_provenance(file)
+
+    def media(self, name: str) -> bytes:
+        """The image that segments and messages call `name`, by the hash of its content.
+
+        Raises:
+            DataError: it is not kept, or is damaged.
+        """
+        return read_media(media_folder(self._folder), name)
 
     def truncate(self, after_step: int) -> None:
         """Forget the steps after `after_step`, and what a killed writer left behind."""

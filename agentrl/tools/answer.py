@@ -4,27 +4,29 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from agentrl.images import ImageError, read_image
 from agentrl.tools.base import ToolError, ToolResponse
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The text the model reads, what the call earned, numbers to log, and the images where there are some."""
+    """The text the model reads, what the call earned, numbers to log, and the bytes of the images it sees."""
 
     text: str
     reward: float = 0.0
     metrics: dict[str, object] = field(default_factory=dict)
-    response: ToolResponse | None = None
+    images: Sequence[bytes] = ()
 
 
 def read_answer(returned: object) -> Answer:
     """From text, a dict, anything with a text, or a tuple (one of those, reward, metrics).
 
     Raises:
-        ToolError: bytes that are not text, a tuple of another length, a reward that is no finite number.
+        ToolError: bytes that are not text, a tuple of another length, a reward that is no finite number, an image that
+            cannot be read, a video.
     """
     if not isinstance(returned, tuple):
         return _with_reward(returned, None, None)
@@ -34,9 +36,21 @@ def read_answer(returned: object) -> Answer:
 
 
 def _with_reward(response: object, reward: object, metrics: object) -> Answer:
-    media = response if isinstance(response, ToolResponse) and (response.image or response.video) else None
     numbers = dict(metrics) if isinstance(metrics, Mapping) else {}
-    return Answer(_text(response), _finite(reward), numbers, media)
+    return Answer(_text(response), _finite(reward), numbers, _images(response))
+
+
+def _images(response: object) -> list[bytes]:
+    if not isinstance(response, ToolResponse):
+        return []
+    if response.video:
+        raise ToolError("the tool returned a video, and videos are not in this version")
+    given: object = response.image
+    images = given if isinstance(given, list | tuple) else [] if given is None else [given]
+    try:
+        return [read_image(image) for image in images]
+    except ImageError as error:
+        raise ToolError(f"the tool returned an image that cannot be used: {error}") from error
 
 
 def _text(response: object) -> str:

@@ -20,7 +20,10 @@ class InfraError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ToolResponse:
-    """What a tool answers: text, and images or videos for multimodal models."""
+    """What a tool answers: text, and images for models that see.
+
+    An image is bytes of a file, a path, a data URL or a Pillow image. Videos are refused in this version.
+    """
 
     text: str | None = None
     image: list[object] | None = None

@@ -5,12 +5,13 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Self, cast
+from typing import TYPE_CHECKING, Self, cast
 
 from pydantic import JsonValue, ValidationError
 
+from agentrl.images import open_image
 from agentrl.messages import Message, ToolSchema
 from agentrl.offload import Lane, Offload, Running, UnavailableError
 from agentrl.task import Task
@@ -20,17 +21,30 @@ from agentrl.tools.base import ToolError
 from agentrl.tools.function import FunctionTool
 from agentrl.tools.process import ProcessPool, Taking
 
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
 _START_TIMEOUT_S = 120.0
 """How long a tool's process may take to import its code, apart from the call's own time."""
 
 
 @dataclass(slots=True)
 class AgentData:
-    """What a tool whose `execute` takes `agent_data` is told about the rollout that calls it."""
+    """What a tool whose `execute` takes `agent_data` is told about the rollout that calls it.
+
+    Attributes:
+        images: the bytes of the rollout's images, by their names in `messages`, in the order they came.
+    """
 
     task: Task
     messages: list[Message]
     request_id: str
+    images: Mapping[str, bytes] = field(default_factory=dict)
+
+    @property
+    def image_data(self) -> list[Image]:
+        """The same as Pillow images."""
+        return [open_image(data) for data in self.images.values()]
 
     @property
     def tools_kwargs(self) -> Mapping[str, Mapping[str, JsonValue]]:

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
-import json
-import os
-import signal
-import subprocess
-import sys
-from collections.abc import Callable
-from contextlib import suppress
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 
 from pydantic import JsonValue
 
+from agentrl.offload.child import ChildProcess, EndedError, import_path
 from agentrl.tools.answer import Answer
 from agentrl.tools.base import InfraError, ToolError
 
@@ -23,20 +16,11 @@ class ToolFailedError(Exception):
     """A tool failed in its process; the text names the exception it raised."""
 
 
-class ProcessWorker:
+class ProcessWorker(ChildProcess):
     """One child process that serves calls one at a time."""
 
     def __init__(self, target: str) -> None:
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "agentrl.tools.process_worker", target],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            encoding="utf-8",
-            env=environment,
-            start_new_session=True,  # so that kill() takes its children too
-        )
+        super().__init__("agentrl.tools.process_worker", target)
 
     def start(self) -> None:
         """Wait until it is ready for calls.
@@ -44,7 +28,8 @@ class ProcessWorker:
         Raises:
             InfraError: it ended instead.
         """
-        self._read()
+        with _infra():
+            super().start()
 
     def call(self, arguments: dict[str, JsonValue]) -> Answer:
         """Run the function once.
@@ -53,41 +38,20 @@ class ProcessWorker:
             ToolError, ToolFailedError: what the function raised.
             InfraError: the process is gone, or the function raised it.
         """
-        with suppress(BrokenPipeError):  # the read that follows tells
-            print(json.dumps(arguments), file=self._process.stdin, flush=True)
-        reply = self._read()
+        with _infra():
+            reply = self.ask(arguments)
         if "error" in reply:
             errors = {"ToolError": ToolError, "InfraError": InfraError}
             raise errors.get(reply["error"], ToolFailedError)(reply["text"])
         return Answer(reply["text"], reply["reward"], reply["metrics"])
 
-    @property
-    def alive(self) -> bool:
-        """Whether it can serve another call."""
-        return self._process.poll() is None
 
-    def kill(self) -> None:
-        """End it, whatever it is doing; safe from any thread."""
-        if self.alive:
-            with suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-
-    def close(self) -> None:
-        """Kill it and close its pipes."""
-        self.kill()
-        self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                with suppress(BrokenPipeError):
-                    pipe.close()
-
-    def _read(self) -> dict[str, Any]:  # Any: the JSON that process_worker writes
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line.endswith("\n"):
-            raise InfraError(f"the tool's process ended with status {self._process.wait()}")
-        reply: dict[str, Any] = json.loads(line)
-        return reply
+@contextmanager
+def _infra() -> Iterator[None]:
+    try:
+        yield
+    except EndedError as error:
+        raise InfraError(f"the tool's process {error}") from None
 
 
 class ProcessPool:
@@ -159,13 +123,3 @@ class Taking:
         # or, as `pop` is atomic, one of the two, finds the process here
         with suppress(IndexError):
             self._pool.put(self._ready.pop())
-
-
-def import_path(function: Callable[..., object]) -> str:
-    """What `registry.load_object` finds the function by in another process."""
-    function = inspect.unwrap(function)
-    module = sys.modules.get(function.__module__)
-    # __main__, and files loaded by their path, have no name that another process could import
-    if module is not None and module.__spec__ is not None and not module.__name__.startswith("agentrl_user_"):
-        return f"{module.__name__}:{function.__name__}"
-    return f"{Path(inspect.getfile(function)).resolve()}:{function.__name__}"

@@ -2,45 +2,27 @@
 
 from __future__ import annotations
 
-import json
-import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
-from queue import SimpleQueue
-from threading import Thread
 
+from agentrl.offload.serving import Answer, serve
 from agentrl.registry import load_object
 from agentrl.tools.answer import read_answer
 from agentrl.tools.base import InfraError, ToolError
 from agentrl.tools.function import as_tool
 
 
-def serve(target: str) -> None:
-    """Answer calls of the function `target` names until the input ends."""
-    source, sink = os.fdopen(os.dup(0), encoding="utf-8"), os.fdopen(os.dup(1), "w", encoding="utf-8")
-    # what the tool reads and prints must not mix with calls and replies
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    os.dup2(2, 1)
+def answers_of(target: str) -> Answer:
+    """Calls the function that `target` names."""
     tool = as_tool(load_object(target))
-    calls: SimpleQueue[str] = SimpleQueue()
-    Thread(target=_receive, args=(source, calls), daemon=True).start()
-    print(json.dumps({"ready": True}), file=sink, flush=True)
-    while True:
-        arguments = tool.bind(json.loads(calls.get()))
-        print(json.dumps(_reply(partial(tool.function, **arguments)), default=str), file=sink, flush=True)
-
-
-def _receive(source: Iterable[str], calls: SimpleQueue[str]) -> None:
-    for line in source:
-        calls.put(line)
-    os._exit(0)  # whoever called is gone, whatever the tool is doing
+    return lambda arguments: _reply(partial(tool.function, **tool.bind(arguments)))
 
 
 def _reply(function: Callable[[], object]) -> dict[str, object]:
     try:
         answer = read_answer(function())
-        if answer.response is not None:
+        if answer.images:
             raise ToolError("a tool with isolation: process answers with text only")
     except (ToolError, InfraError) as error:
         return {"error": type(error).__name__, "text": str(error)}
@@ -50,4 +32,4 @@ def _reply(function: Callable[[], object]) -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    serve(sys.argv[1])
+    serve(partial(answers_of, sys.argv[1]))

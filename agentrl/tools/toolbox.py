@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
@@ -23,7 +23,7 @@ from agentrl.task import Task
 from agentrl.tool_options import AS_CONFIGURED, ToolOptions
 from agentrl.tools.answer import Answer, bounded
 from agentrl.tools.arguments import ArgumentsError
-from agentrl.tools.base import BaseTool, InfraError, ToolError, ToolResponse
+from agentrl.tools.base import BaseTool, InfraError, ToolError
 from agentrl.tools.bound import AgentData, BoundFunction, BoundTool, ToolInstance
 from agentrl.tools.function import FunctionTool, as_tool
 from agentrl.tools.lifecycle import RELEASE_TIMEOUT_S, BoundClass
@@ -38,14 +38,14 @@ AnyTool = BaseTool | FunctionTool | Callable[..., object]
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """What became of a call; `text` is what the model reads, `response` is there when images or videos are."""
+    """What became of a call: the text the model reads, and the bytes of the images it sees."""
 
     text: str
     outcome: Outcome
     reward: float = 0.0
     duration_s: float = 0.0
     metrics: dict[str, object] = field(default_factory=dict)
-    response: ToolResponse | None = None
+    images: Sequence[bytes] = ()
     started_s: float = 0.0
 
 
@@ -151,7 +151,7 @@ class ToolSession:
         answer, outcome = await self._outcome(call)
         text = bounded(answer.text, self._toolbox.max_text_chars)
         duration_s, started_s = time.perf_counter() - start, start - self._opened
-        return ToolResult(text, outcome, answer.reward, duration_s, answer.metrics, answer.response, started_s)
+        return ToolResult(text, outcome, answer.reward, duration_s, answer.metrics, answer.images, started_s)
 
     async def _outcome(self, call: ParsedCall) -> tuple[Answer, Outcome]:
         if call.error is not None:

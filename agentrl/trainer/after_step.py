@@ -15,9 +15,11 @@ from agentrl.trainer.checkpoint import BEST, CHECKPOINTS
 from agentrl.trainer.parts import Best, Metrics, Progress
 from agentrl.trainer.profiling import StepProfiler
 from agentrl.trainer.records import Records
-from agentrl.trainer.validator import Validator, metric_value
+from agentrl.trainer.validator import metric_value
 
 Publish = Callable[[int], Awaitable[None]]
+Validate = Callable[[int], Awaitable[tuple[Metrics, list[Group]]]]
+"""What the weights after a step achieve on held-out tasks: metrics, and the rollouts behind them."""
 
 
 class AfterStep:
@@ -38,7 +40,7 @@ class AfterStep:
         total_steps: int,
         progress: Progress,
         publish: Publish,
-        validator: Validator | None,
+        validator: Validate | None,
         records: Records,
         timer: Timer,
         profiler: StepProfiler,

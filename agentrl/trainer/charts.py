@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from agentrl.trainer.figures import number, percent, tool_outcomes
+from agentrl.trainer.health_reward_rules import GUARD_METRICS
 
 Point = tuple[float, float]
 """(step, value)"""
@@ -47,9 +48,10 @@ _CHARTS: tuple[tuple[str, Callable[[float], str], tuple[tuple[str, str], ...]], 
         (("by the clip", "actor/pg_clipfrac"), ("by the dual clip", "actor/pg_clipfrac_lower")),
     ),
     ("Entropy", number, (("policy", "actor/entropy"),)),
-    ("Loss", number, (("training", "actor/loss"), ("held-out", "val/loss"))),
-    ("Gradient norm", number, (("before clipping", "actor/grad_norm"),)),
-    ("Learning rate", number, (("learning rate", "actor/lr"),)),
+    ("Loss", number, (("training", "actor/loss"), ("held-out", "val/loss"), ("critic", "critic/vf_loss"))),
+    ("Explained by the critic", percent, (("of the returns", "critic/vf_explained_var"),)),
+    ("Gradient norm", number, (("before clipping", "actor/grad_norm"), ("critic", "critic/grad_norm"))),
+    ("Learning rate", number, (("learning rate", "actor/lr"), ("critic", "critic/lr"))),
     (
         "Seconds a step",
         number,
@@ -92,7 +94,8 @@ def charts(history: History) -> tuple[list[Chart], list[Chart]]:
         for title, write, lines in _CHARTS
     ]
     main.insert(4, Chart("Tool calls by outcome", _outcome_shares(history), percent))
-    shown = {name for _, _, lines in _CHARTS for _, name in lines} | {"step"}
+    main.insert(5, Chart("Guards raised", _guard_shares(history), percent))
+    shown = {name for _, _, lines in _CHARTS for _, name in lines} | {"step", *_guards(history)}
     names = sorted({name for row in history for name in row} - shown)
     rest = [Chart(name, [Series(name, points)]) for name in names if (points := _points(history, name))]
     return [chart for chart in main if chart.series], rest
@@ -108,3 +111,15 @@ def _outcome_shares(history: History) -> list[Series]:
     for outcome in dict.fromkeys(outcome for _, counts in counted for outcome in counts):
         shares[outcome] = [(step, counts.get(outcome, 0) / sum(counts.values())) for step, counts in counted if counts]
     return [Series(outcome.replace("_", " "), points) for outcome, points in shares.items()]
+
+
+def _guard_shares(history: History) -> list[Series]:
+    """Of the guards that any rollout raised."""
+    series = [
+        Series(name.removeprefix(GUARD_METRICS).replace("_", " "), _points(history, name)) for name in _guards(history)
+    ]
+    return [each for each in series if any(share for _, share in each.points)]
+
+
+def _guards(history: History) -> list[str]:
+    return sorted({name for row in history for name in row if name.startswith(GUARD_METRICS)})

@@ -41,6 +41,14 @@ _JOINED = (
     ("response", (("response_length/mean", "{} tokens", number), ("num_turns/mean", "{} turns", number))),
     ("update", (("actor/grad_norm", "grad norm {}", number), ("actor/lr", "lr {}", number))),
     (
+        "critic",
+        (
+            ("critic/vf_explained_var", "{} explained", percent),
+            ("critic/vf_loss", "loss {}", number),
+            ("critic/lr", "lr {}", number),
+        ),
+    ),
+    (
         "speed",
         (
             ("timing_s/step", "{} s/step", _seconds),
@@ -56,6 +64,10 @@ _JOINED = (
             ("engine/cached_share", "{} of the context cached", percent),
             ("mismatch/current/k3", "{} nats from the backend", number),
         ),
+    ),
+    (
+        "sampling",
+        (("sampling/drawn", "{} groups drawn", number), ("sampling/filtered", "{} of them taught nothing", number)),
     ),
     ("staleness", (("staleness/mean", "{} versions", number), ("staleness/requeued", "{} groups begun again", number))),
 )

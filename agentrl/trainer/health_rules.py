@@ -15,11 +15,12 @@
 | failed_rollouts | more than 10 % of the rollouts ended with an error in this step                          |
 | infra_failures  | 20 % of the rollouts failed from outside the policy, over 5 steps                       |
 | entropy         | entropy (mean of 5 steps) below 10 % of the first 5 steps', and not learning well       |
+| critic          | values explain less of the returns than a constant would, for 10 steps                  |
 | length          | response length (likewise) below 30 % or above 300 % of the first, and not learning well |
 
 Learning well: the reward rose from the first to the second half of the latest 20 steps, or 90 % of the rollouts are
 a success. A policy that becomes certain, brief or thorough because that pays is healthy. What concerns the engine is
-in health_engine_rules.
+in health_engine_rules, what concerns rewards in health_reward_rules.
 """
 
 from __future__ import annotations
@@ -32,11 +33,13 @@ from agentrl.attempt import Outcome, Stop
 from agentrl.trainer.figures import num_tool_calls, tool_outcomes
 from agentrl.trainer.health_engine_rules import ENGINE_RULES
 from agentrl.trainer.health_history import NUM_RECENT, History, Metrics, values
+from agentrl.trainer.health_reward_rules import REWARD_RULES
 
 MAX_KL, MAX_CLIPPED = 0.1, 0.3
 MIN_ENTROPY_RATIO, MIN_LENGTH_RATIO, MAX_LENGTH_RATIO = 0.1, 0.3, 3.0
 LIMIT_STEPS, LIMIT_SHARE = 3, 0.99
 UNUSED_STEPS = 10
+CRITIC_STEPS = 10
 MIN_CALLS, MAX_BROKEN, MAX_WRONG, MAX_INFRA, MAX_FAILED = 10, 0.2, 0.5, 0.2, 0.1
 
 
@@ -157,12 +160,23 @@ def length(history: History) -> str | None:
     return f"responses are {ratio:.2g} times as long as in the first steps and the reward does not rise: {cause}"
 
 
+def critic(history: History) -> str | None:
+    """A critic that misleads."""
+    if not history.all_latest(CRITIC_STEPS, lambda metrics: metrics.get("critic/vf_explained_var", 0.0) < 0):
+        return None
+    return (
+        f"for {CRITIC_STEPS} steps the critic's values explain less of the returns than a constant would: lower"
+        " critic.optim.lr or critic.ppo_epochs, or let it learn alone first (trainer.critic_warmup)"
+    )
+
+
 RULES: Mapping[str, Callable[[History], str | None]] = {
     rule.__name__: rule
     for rule in (
         *(skipped_updates, kl, clipped, all_zero, all_one, no_contrast),
-        *(length_limit, unused_tools, tool_failures, failed_rollouts, infra_failures, entropy, length),
+        *(length_limit, unused_tools, tool_failures, failed_rollouts, infra_failures, entropy, critic, length),
         *ENGINE_RULES.values(),
+        *REWARD_RULES.values(),
     )
 }
 """Name -> what it has to say, or None."""

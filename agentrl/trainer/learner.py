@@ -7,7 +7,7 @@ import random
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
-from math import isfinite
+from math import ceil, isfinite
 from operator import itemgetter
 
 from agentrl.algos.base import LossFunction
@@ -64,26 +64,40 @@ class Learner:
         corrected, metrics = await asyncio.to_thread(self._correct, samples)  # about a second for a million tokens
         mismatch = await asyncio.to_thread(mismatch_of, samples, step)
         updates: list[dict[str, float]] = []
-        for epoch in range(self._epochs):
-            for batch in mini_batches(corrected, self._mini_batch_groups, derive_seed(self._seed, "deal", step, epoch)):
-                loss = self._loss if updates or mismatch else WatchedLoss(self._loss, step)
-                updates.append((await self._backend.train_step(batch, loss)).metrics)
+        for batch in deal(corrected, self._mini_batch_groups, self._epochs, self._seed, step):
+            loss = self._loss if updates or mismatch else WatchedLoss(self._loss, step)
+            updates.append((await self._backend.train_step(batch, loss)).metrics)
         if updates and not mismatch:
             updates[0], mismatch = apart(updates[0])
-        return {**_means(updates), "actor/updates": float(len(updates)), **metrics, **mismatch}
+        return {**means(updates, "actor"), "actor/updates": float(len(updates)), **metrics, **mismatch}
 
 
-def _means(updates: Sequence[dict[str, float]]) -> dict[str, float]:
+def means(updates: Sequence[dict[str, float]], whose: str) -> dict[str, float]:
+    """`<whose>/<name>`: means over the updates that have the metric; of the skipped ones how many, and none of theirs
+    that is not finite."""
     values: defaultdict[str, list[float]] = defaultdict(list)
     for name, value in sorted(chain.from_iterable(map(_figures, updates)), key=itemgetter(0)):
         values[name].append(value)
     counts = {"skipped_updates"}
-    return {f"actor/{name}": sum(each) / (1 if name in counts else len(each)) for name, each in values.items()}
+    return {f"{whose}/{name}": sum(each) / (1 if name in counts else len(each)) for name, each in values.items()}
 
 
 def _figures(update: dict[str, float]) -> list[tuple[str, float]]:
     skipped = bool(update.get("skipped_updates"))
     return [(name, value) for name, value in update.items() if isfinite(value) or not skipped]
+
+
+def updates_per_step(num_groups: int, mini_batch_groups: int | None, epochs: int) -> int:
+    """How many mini-batches `deal` makes of a step of so many groups."""
+    return epochs * ceil(num_groups / (mini_batch_groups or num_groups))
+
+
+def deal(
+    samples: Sequence[Sample], mini_batch_groups: int | None, epochs: int, seed: int, step: int
+) -> Iterator[list[Sample]]:
+    """The mini-batches of all passes over a step's samples; each pass in an order of its own."""
+    for epoch in range(epochs):
+        yield from mini_batches(samples, mini_batch_groups, derive_seed(seed, "deal", step, epoch))
 
 
 def mini_batches(samples: Sequence[Sample], num_groups: int | None, seed: int) -> Iterator[list[Sample]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ParamSpec, Protocol, TypeVar
 
 from agentrl.algos.base import Algorithm
@@ -14,6 +15,8 @@ from agentrl.samples import Sample
 from agentrl.telemetry.timing import Timer
 
 Metrics = dict[str, float]
+Learn = Callable[[Sequence[Sample], int], Awaitable[Metrics]]
+"""Learns from the credited samples of a step, given the version of the policy at its start."""
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -74,6 +77,18 @@ class Progress(Protocol):
         ...
 
 
+class Kept(Protocol):
+    """A part of a run whose state changes with it, and which a checkpoint keeps."""
+
+    async def save(self, checkpoint: Path) -> None:
+        """Write what is no longer as in the beginning into that folder."""
+        ...
+
+    async def load(self, checkpoint: Path) -> None:
+        """Go on from there; what is not in it is as in the beginning."""
+        ...
+
+
 class AfterStep(Protocol):
     """Everything a person or a disk wants to know about a step."""
 
@@ -97,7 +112,7 @@ class Parts:
     source: Source
     algorithm: Algorithm
     scorer: Callable[[Sequence[Sample]], Awaitable[list[Sample]]]
-    learner: Callable[[Sequence[Sample], int], Awaitable[Metrics]]
+    learner: Learn
     publish: Callable[[int], Awaitable[None]]
     after_step: AfterStep
 

@@ -27,7 +27,7 @@ from agentrl.trainer.checkpoint import (
     whole_steps,
 )
 from agentrl.trainer.files import remove_leftovers, remove_whole, sync_tree, write_whole
-from agentrl.trainer.parts import Best, Source
+from agentrl.trainer.parts import Best, Kept, Source
 
 R = TypeVar("R")
 
@@ -43,13 +43,20 @@ class Checkpoints:
         folder: where they stand, links resolved.
         start: the checkpoint to go on from, of this run or another; None for a new run.
         num_kept: checkpoints to keep besides the best; None keeps all.
+        kept: further parts, which know themselves what of them there is to save.
 
     Attributes:
         best: the best step that was saved so far.
     """
 
     def __init__(
-        self, folder: Path, backend: Backend, source: Source, start: Path | None, num_kept: int | None
+        self,
+        folder: Path,
+        backend: Backend,
+        source: Source,
+        start: Path | None,
+        num_kept: int | None,
+        kept: Sequence[Kept] = (),
     ) -> None:
         self.best: Best | None = None
         self._folder = folder
@@ -57,6 +64,7 @@ class Checkpoints:
         self._source = source
         self._start = start
         self._num_kept = num_kept
+        self._kept = kept
 
     @property
     def latest_step(self) -> int | None:
@@ -69,6 +77,8 @@ class Checkpoints:
             return
         state = read_state(self._start)
         await self._backend.load(self._start)  # first: what cannot be read leaves the folder as it was
+        for part in self._kept:
+            await part.load(self._start)
         self._source.position, self._source.pending = state.position, state.pending
         if self._start.parent == self._folder:
             self._put_in_order(state)
@@ -93,6 +103,8 @@ class Checkpoints:
         aside = target.with_name(f".{target.name}.partial")
         try:
             await self._backend.save(aside)
+            for part in self._kept:
+                await part.save(aside)
             write_whole(aside / STATE_FILE, text)
             await asyncio.to_thread(sync_tree, aside)
         except Exception:
@@ -160,14 +172,16 @@ class SampledSteps:
         self._source.position = (self.latest_step or 0) * self._tasks_per_step
 
 
-def open_checkpoints(trainer: TrainerConfig, backend: Backend, source: Source) -> Checkpoints:
-    """The checkpoints of a run.
+def open_checkpoints(
+    trainer: TrainerConfig, backend: Backend, source: Source, kept: Sequence[Kept] = ()
+) -> Checkpoints:
+    """The checkpoints of a run; `kept` as in `Checkpoints`.
 
     Raises:
         ConfigError: what it is to go on from is not whole.
     """
     folder = checkpoints_of(trainer.run_dir)
-    return Checkpoints(folder, backend, source, start_of(trainer), trainer.max_checkpoints_to_keep)
+    return Checkpoints(folder, backend, source, start_of(trainer), trainer.max_checkpoints_to_keep, kept)
 
 
 async def _uncut(work: Coroutine[None, None, R]) -> R:

@@ -14,7 +14,10 @@ from jinja2 import Environment
 from markupsafe import Markup
 from pydantic import JsonValue
 
+from agentrl.config.reward import RewardConfig
 from agentrl.errors import DataError
+from agentrl.store import TrajectoryStore
+from agentrl.store.schema import TRAJECTORIES
 from agentrl.telemetry.jsonl import METRICS_FILE, read_metrics
 from agentrl.trainer.charts import charts
 from agentrl.trainer.checkpoint import read_best
@@ -22,6 +25,7 @@ from agentrl.trainer.drawing import HEIGHT, WIDTH, draw
 from agentrl.trainer.environment import ENVIRONMENT_FILE, read_environment, repeats_told
 from agentrl.trainer.figures import compare, duration, first_and_last, moment, number
 from agentrl.trainer.files import write_whole
+from agentrl.trainer.hacking import NUM_SHOWN, TALLY_COLUMNS, Disagreements, of_run, tally_rows, worst
 from agentrl.trainer.html import html_templates
 from agentrl.trainer.sample_view import SampleView, visible
 
@@ -54,6 +58,7 @@ def write_report(
     samples: Sequence[SampleView] = (),
     best: str | None = None,
     repeats: str | None = None,
+    hacking: Disagreements | None = None,
 ) -> None:
     """Write the report: one file that loads nothing and runs nothing, whatever a model or a tool wrote into it.
 
@@ -62,6 +67,7 @@ def write_report(
         history: rows of metrics.jsonl, each with its `step`.
         best: the step that was kept as the best, in words.
         repeats: whether the run would come out the same again, in words.
+        hacking: what its guards were raised by, where they watched.
     """
     rows = merged(history)
     held_out = first_and_last(rows)
@@ -81,6 +87,10 @@ def write_report(
             moments=[moment(validation, "") for validation in held_out or ()],
             charts=[draw(chart) for chart in main],
             more_charts=[draw(chart) for chart in rest],
+            guards=tally_rows(hacking) if hacking and hacking.suspects else [],
+            guard_columns=TALLY_COLUMNS,
+            suspects=worst(hacking, NUM_SHOWN) if hacking else [],
+            num_suspects=len(hacking.suspects) if hacking else 0,
             tasks=list(_by_task(samples)),
             config=yaml.safe_dump(config, sort_keys=False, allow_unicode=True),
             width=WIDTH,
@@ -110,8 +120,14 @@ def report_from_run(run_dir: Path) -> Path:
         samples=_read_samples(run_dir / SAMPLES_FILE),
         best=str(best) if best else None,
         repeats=repeats_told(read_environment(run_dir / ENVIRONMENT_FILE)),
+        hacking=of_run(TrajectoryStore(run_dir / TRAJECTORIES / "train"), _threshold(config)),
     )
     return path
+
+
+def _threshold(config: Mapping[str, JsonValue]) -> float:
+    threshold = _lookup(config, "reward.success_threshold")
+    return float(threshold) if isinstance(threshold, int | float) else RewardConfig().success_threshold
 
 
 def merged(history: Iterable[Mapping[str, Any]]) -> list[dict[str, float]]:

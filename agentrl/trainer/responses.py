@@ -38,7 +38,7 @@ async def score_responses(file: Path, column: str, config: RunConfig) -> list[Gr
     texts = [_texts(tasks, row, column) for row in range(len(tasks))]
     for row in range(len(tasks)):
         _check_source(config, tasks, row)
-    reward, slots = load_reward(config.reward), asyncio.Semaphore(_AT_ONCE)
+    reward, slots = load_reward(config.reward, config.data.max_response_length), asyncio.Semaphore(_AT_ONCE)
 
     async def group(task: Task, answers: Sequence[str]) -> Group:
         extra: dict[str, object] = {

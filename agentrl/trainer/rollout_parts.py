@@ -8,13 +8,13 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 
-from agentrl.attempt import Group
+from agentrl.attempt import Group, Rollout
 from agentrl.chat.format import ChatFormat
 from agentrl.chat.pieces import token_pieces
 from agentrl.config import RunConfig
-from agentrl.config.reward import NO_REWARD
+from agentrl.config.reward import NO_REWARD, RewardConfig
 from agentrl.config.rollout import RolloutConfig
-from agentrl.data.fitting import Measure, fit_prompts
+from agentrl.data.fitting import Measure, fit_prompt, fit_prompts
 from agentrl.data.tasks import TaskTable, load_tasks
 from agentrl.engines.base import Engine, SamplingParams
 from agentrl.engines.scripted import ScriptedEngine
@@ -23,11 +23,12 @@ from agentrl.engines.torch_loader import load_torch_engine
 from agentrl.errors import ConfigError
 from agentrl.interactions.base import BaseInteraction
 from agentrl.interactions.loading import load_interactions
+from agentrl.models.images import find_image_inputs
 from agentrl.models.loading import check_model, load_tokenizer
 from agentrl.registry import load_object
 from agentrl.rewards.base import Reward, close_reward
 from agentrl.rewards.loading import check_data_source, load_reward
-from agentrl.rollouts.collector import Attempt, attempts_at, collect
+from agentrl.rollouts.collector import Attempt, attempts_at, collect, group_of, roll_out
 from agentrl.rollouts.row_check import RowCheck
 from agentrl.rollouts.runner import RolloutRunner
 from agentrl.seeds import derive_seed
@@ -35,6 +36,8 @@ from agentrl.task import Task
 from agentrl.tools.base import BaseTool
 from agentrl.tools.function import FunctionTool
 from agentrl.tools.toolbox import Toolbox, load_toolbox
+from agentrl.trainer.feed import Feed, open_feed
+from agentrl.trainer.image_parts import find_images
 
 Collect = Callable[[Sequence[Task]], Awaitable[list[Group]]]
 
@@ -53,6 +56,7 @@ class RolloutParts:
 
     Attributes:
         slots: one is held by each rollout under way, of training and of validation.
+        feed: the training tasks in their order; None where there are none.
     """
 
     config: RunConfig
@@ -63,15 +67,28 @@ class RolloutParts:
     train_tasks: TaskTable | None
     val_tasks: TaskTable | None
     slots: asyncio.Semaphore
+    feed: Feed | None = None
 
     def attempts_train(self) -> Callable[[Task, int], list[Attempt]]:
-        """Rollouts of a task as training samples them, to be begun."""
+        """Rollouts of a task as training samples them, to be begun; the greedy one of ReMax comes last."""
         config = self.config
         sampling, seed = sampling_of(config.rollout, "train"), derive_seed(config.trainer.seed, "train")
-        return partial(attempts_at, runner=self.runner, n=config.rollout.n, sampling=sampling, seed=seed)
+        greedy = config.algorithm.estimator == "remax"
+        attempts: Callable[[Task, int], list[Attempt]] = partial(
+            attempts_at, runner=self.runner, n=config.rollout.n, sampling=sampling, seed=seed, greedy_baseline=greedy
+        )
+        return self.feed.adding(attempts) if self.feed else attempts
+
+    def group_of_train(self) -> Callable[[Task, Sequence[Rollout]], Group]:
+        """Puts what those attempts at a task gave together."""
+        return partial(group_of, n=self.config.rollout.n)
+
+    def roll_out_train(self) -> Collect:
+        """Rolls tasks out as training samples them, also where all rollouts fail."""
+        return partial(roll_out, self.attempts_train(), n=self.config.rollout.n, slots=self.slots)
 
     def collect_train(self) -> Collect:
-        """Rolls tasks out as training samples them."""
+        """Rolls tasks out as training samples them, without a greedy one."""
         return self._collect(self.config.rollout.n, sampling_of(self.config.rollout, "train"), "train")
 
     def collect_val(self) -> Collect:
@@ -92,19 +109,24 @@ def sampling_of(rollout: RolloutConfig, split: str) -> SamplingParams:
 
 
 @asynccontextmanager
-async def open_rollout_parts(config: RunConfig, brought: Brought) -> AsyncIterator[RolloutParts]:
+async def open_rollout_parts(
+    config: RunConfig, brought: Brought, *, trains: bool = False
+) -> AsyncIterator[RolloutParts]:
     """Build them, what is cheap to refuse first, and close them in the end.
+
+    Args:
+        trains: the rollouts are to be learnt from, which is refused of rows with images.
 
     Raises:
         AgentRLError: data, tools, template, reward or model cannot be used as configured.
     """
-    live = config.algorithm.name != "sft"
+    live = config.algorithm.live
     train_tasks = _tasks(config.data.train_files, config.data.train_max_samples, config) if live else None
     val_tasks = _tasks(config.data.val_files, config.data.val_max_samples, config)
-    reward = brought.reward or (None if config.reward.name == NO_REWARD else load_reward(config.reward))
+    reward = brought.reward or (None if config.reward.name == NO_REWARD else _reward(config))
     interactions_path = config.rollout.multi_turn.interaction_config_path
     interactions = load_interactions(interactions_path) if interactions_path else None
-    chat = load_chat(config)
+    chat = load_chat(config, trains=trains)
     async with AsyncExitStack() as stack:
         toolbox = load_toolbox(config.rollout.multi_turn, extra_tools=brought.tools)
         stack.push_async_callback(toolbox.close)
@@ -112,26 +134,44 @@ async def open_rollout_parts(config: RunConfig, brought: Brought) -> AsyncIterat
             stack.callback(close_reward, reward)
         check = partial(_checked, config, brought, chat, toolbox, interactions)
         train_tasks, val_tasks = (check(tasks) if tasks else None for tasks in (train_tasks, val_tasks))
+        feed = None
+        if train_tasks:
+            measure, _ = _measure(config, brought, chat, toolbox, interactions)
+            feed = open_feed(config, train_tasks, partial(fit_prompt, measure=measure, config=config.data))
         engine = await _engine(config, chat)
         stack.push_async_callback(engine.close)
         runner = RolloutRunner(engine, chat, toolbox, reward, config, interactions=interactions)
         slots = asyncio.Semaphore(config.trainer.max_concurrent_rollouts)
-        yield RolloutParts(config, chat, toolbox, engine, runner, train_tasks, val_tasks, slots)
+        yield RolloutParts(config, chat, toolbox, engine, runner, train_tasks, val_tasks, slots, feed)
 
 
-def load_chat(config: RunConfig) -> ChatFormat:
-    """The chat template of the model's tokenizer."""
+def _reward(config: RunConfig) -> Reward:
+    return load_reward(reward_of(config), config.data.max_response_length)
+
+
+def reward_of(config: RunConfig) -> RewardConfig:
+    """`reward.*` as this run has it: where it is to repeat bit for bit, no score may depend on what waits beside it."""
+    reward, model = config.reward, config.reward.reward_model
+    if not config.rollout.deterministic or model.batch_size is not None:
+        return reward
+    return reward.model_copy(update={"reward_model": model.model_copy(update={"batch_size": 1})})
+
+
+def load_chat(config: RunConfig, *, trains: bool = False) -> ChatFormat:
+    """The chat template of the model's tokenizer, with its processor where images may be shown."""
     tokenizer = load_tokenizer(config.model)
     if tokenizer is None:
         check_model(config.model)  # half a model says more than the lack of a tokenizer
         raise ConfigError(f"model.path '{config.model.path}' has no tokenizer: set model.tokenizer_path")
-    return ChatFormat(tokenizer, template_kwargs=config.data.apply_chat_template_kwargs)
+    images, why_not = find_images(config, trains=trains)
+    variables = config.data.apply_chat_template_kwargs
+    return ChatFormat(tokenizer, template_kwargs=variables, images=images, no_images=why_not)
 
 
 def _tasks(files: Sequence[str], max_samples: int, config: RunConfig) -> TaskTable | None:
     if not files:
         return None
-    return load_tasks(files, config.data, max_samples=max_samples)
+    return load_tasks(files, config.data, max_samples=max_samples, tokenizer=partial(load_tokenizer, config.model))
 
 
 def _checked(
@@ -143,6 +183,22 @@ def _checked(
     tasks: TaskTable,
 ) -> TaskTable:
     """The tasks, each held against what there is, with prompts that fit; says what was done to longer ones."""
+    measure, rows = _measure(config, brought, chat, toolbox, interactions)
+    fitting, told = fit_prompts(tasks, measure, config.data)
+    rows.finish()
+    if told:
+        print(told)
+    return fitting
+
+
+def _measure(
+    config: RunConfig,
+    brought: Brought,
+    chat: ChatFormat,
+    toolbox: Toolbox,
+    interactions: Mapping[str, BaseInteraction] | None,
+) -> tuple[Measure, RowCheck]:
+    """How prompts are measured, and what holds rows against what there is as it goes."""
     rows = RowCheck(chat, toolbox, config, interactions)
 
     def length_of(task: Task) -> int:
@@ -150,12 +206,7 @@ def _checked(
             check_data_source(config.reward, task)
         return rows.prompt_length(task)
 
-    measure = Measure(length_of, partial(token_pieces, chat.tokenizer), chat.template.control_tokens)
-    fitting, told = fit_prompts(tasks, measure, config.data)
-    rows.finish()
-    if told:
-        print(told)
-    return fitting
+    return Measure(length_of, partial(token_pieces, chat.tokenizer), chat.template.control_tokens), rows
 
 
 def tell_few_rows(num_rows: int, config: RunConfig) -> None:
@@ -171,4 +222,5 @@ async def _engine(config: RunConfig, chat: ChatFormat) -> Engine:
     longest = config.data.max_prompt_length + config.data.max_response_length
     if config.rollout.engine == "sglang":
         return await load_sglang_engine(config.model, config.rollout, longest, config.trainer.run_dir)
-    return load_torch_engine(config.model, config.rollout, longest)
+    images = find_image_inputs(config.model) if chat.takes_images else None
+    return load_torch_engine(config.model, config.rollout, longest, images)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torch
 
+from agentrl.algos.build import build_algorithm
 from agentrl.attempt import Group, Rollout
 from agentrl.config import RunConfig
 from agentrl.interrupts import last_words
@@ -45,6 +46,7 @@ def run_training(config: RunConfig, brought: Brought = NOTHING) -> Path:
         AgentRLError: something cannot be used as configured.
     """
     check_installed(config.trainer.logger)
+    build_algorithm(config)  # what it refuses is told before anything is loaded
     folder, hint = config.trainer.run_dir, partial(how_to_go_on, config)
     with disk_faults_in_one_line(folder, hint), locked(folder), last_words(hint):
         check_folder(config)

@@ -1,4 +1,4 @@
-"""The scorer: fills in the log-probabilities an algorithm asks for, and computes no others."""
+"""The scorer: fills in the log-probabilities and values an algorithm asks for, and computes no others."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from agentrl.samples import Sample
 
 
 class Scorer:
-    """Scores samples under the policy and its reference.
+    """Scores samples under the policy, its reference and the critic.
 
     Args:
         scoring: what answers which need; `Backend.score` is such a function.
@@ -21,12 +21,13 @@ class Scorer:
         self._scoring = scoring
 
     async def __call__(self, samples: Sequence[Sample]) -> list[Sample]:
-        """The samples with `old_logprobs` and `ref_logprobs` where they are needed."""
+        """The samples with `old_logprobs`, `ref_logprobs` and `values` where they are needed."""
         scored = list(samples)
         for need, score in self._scoring.items():
             scores = await score(scored)
+            said = scores.logprobs if scores.values is None else scores.values
             scored = [
-                replace(sample, **{need: logprobs})  # type: ignore[arg-type]  # a need is the name of such a field
-                for sample, logprobs in zip(scored, scores.logprobs, strict=True)
+                replace(sample, **{need: numbers})  # type: ignore[arg-type]  # a need is the name of such a field
+                for sample, numbers in zip(scored, said, strict=True)
             ]
         return scored

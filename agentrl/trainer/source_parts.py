@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from functools import partial
 
-from agentrl.attempt import Group
+from agentrl.attempt import Group, Rollout
 from agentrl.config import RunConfig
-from agentrl.data.dialogues import Dialogue, load_dialogues
-from agentrl.data.order import TaskOrder, task_order
-from agentrl.data.tasks import TaskTable
-from agentrl.errors import ConfigError, DataError, TemplateError
+from agentrl.errors import ConfigError, DataError
 from agentrl.store import TrajectoryStore
 from agentrl.store.schema import TRAJECTORIES
 from agentrl.telemetry.timing import Timer
+from agentrl.trainer.feed import Feed
 from agentrl.trainer.parts import Source, timed
 from agentrl.trainer.provenance import check_vocabulary
 from agentrl.trainer.rollout_parts import RolloutParts, tell_few_rows
-from agentrl.trainer.source import LiveSource, SavedSource, StoredSource, task_of
+from agentrl.trainer.saved_parts import open_saved_source
+from agentrl.trainer.sieve import Sieve
+from agentrl.trainer.source import LiveSource, StoredSource, task_of
 from agentrl.trainer.staleness import Admissions
 from agentrl.trainer.streaming import StreamingSource
-from agentrl.trajectory import Trajectory
 
 
 def open_source(config: RunConfig, rollouts: RolloutParts | None, timer: Timer) -> tuple[Source, int]:
@@ -48,7 +48,7 @@ def _open(config: RunConfig, rollouts: RolloutParts | None, timer: Timer) -> tup
     source, num_rows = _source(rollouts, timer)
     if num_draws(config, num_rows) is None:
         tell_few_rows(num_rows, config)
-    return source, _total_steps(config, num_rows)
+    return source, steps_of_rows(config, num_rows)
 
 
 def num_draws(config: RunConfig, num_rows: int) -> int | None:
@@ -77,61 +77,75 @@ def _stored_source(config: RunConfig) -> tuple[Source, int]:
                 print(
                     f"trainer.total_training_steps={asked}, but '{folder}' holds {len(steps)}: the run ends after those"
                 )
-            return StoredSource(store.groups, steps), len(steps)
+            kept = store.scan(steps=steps[:1], columns=["trajectories.segments"])
+            _refuse_images(store, steps[0], (stored.rollout for stored in kept))  # before a model is loaded
+            return StoredSource(partial(_groups_of_text, store), steps), len(steps)
     raise ConfigError(f"'trainer.saved_rollouts': '{path}' is no run's folder with {TRAJECTORIES}/train in it")
+
+
+def _groups_of_text(store: TrajectoryStore, step: int) -> list[Group]:
+    groups = store.groups(step)
+    _refuse_images(store, step, (rollout for group in groups for rollout in group.rollouts))
+    return groups
+
+
+def _refuse_images(store: TrajectoryStore, step: int, rollouts: Iterable[Rollout]) -> None:
+    if any(trajectory.media for rollout in rollouts for trajectory in rollout.trajectories):
+        raise DataError(f"{store.file(step)}: its rollouts hold images: training on images is not in this version")
 
 
 def _source(rollouts: RolloutParts, timer: Timer) -> tuple[Source, int]:
     """The source, and how many rows it draws from."""
-    config, tasks = rollouts.config, rollouts.train_tasks
-    seed = config.trainer.seed if config.data.seed is None else config.data.seed
-    if tasks is not None:
-        order = task_order(tasks.file_sizes, config.data.dataset_weights, seed, config.data.shuffle)
-        collect = timed(timer, "collect", rollouts.collect_train())
-        size, ends = config.data.train_batch_size, num_draws(config, len(tasks))
-        if config.trainer.max_staleness or config.trainer.over_sampling:
-            return _streaming_source(rollouts, tasks, order, timer), len(tasks)
-        return LiveSource(tasks, order, size, collect, config.trainer.seed, ends), len(tasks)
-    dialogues = load_dialogues(config.data.train_files, config.data, max_samples=config.data.train_max_samples)
-
-    def render(row: int) -> Trajectory:
-        return _rendered(rollouts, dialogues[row], dialogues.where(row))
-
-    order = task_order(dialogues.file_sizes, config.data.dataset_weights, seed, config.data.shuffle)
-    return SavedSource(render, order, config.data.train_batch_size), len(dialogues)
+    config, feed = rollouts.config, rollouts.feed
+    if feed is None:
+        return open_saved_source(rollouts, config.trainer.seed if config.data.seed is None else config.data.seed)
+    source = _live_source(rollouts, feed, timer)
+    feed.keep_while_in(lambda: source.pending)
+    return source, len(feed.tasks)
 
 
-def _streaming_source(rollouts: RolloutParts, tasks: TaskTable, order: TaskOrder, timer: Timer) -> StreamingSource:
-    trainer, size = rollouts.config.trainer, rollouts.config.data.train_batch_size
+def _live_source(rollouts: RolloutParts, feed: Feed, timer: Timer) -> LiveSource | StreamingSource:
+    config = rollouts.config
+    if config.trainer.max_staleness or config.trainer.over_sampling:
+        return _streaming_source(rollouts, feed, timer)
+    collect = timed(timer, "collect", feed.observed(rollouts.roll_out_train()))
+    size, ends = config.data.train_batch_size, num_draws(config, len(feed.tasks))
+    return LiveSource(feed.tasks, feed.order, size, collect, config.trainer.seed, ends, _sieve(config))
+
+
+def _sieve(config: RunConfig) -> Sieve | None:
+    """What lets only groups through that teach something, where `algorithm.filter_groups` asks for it."""
+    asked = config.algorithm.filter_groups
+    if not asked.enable:
+        return None
+    size, threshold = config.data.train_batch_size, config.reward.success_threshold
+    return Sieve(asked.metric, size, asked.max_num_gen_batches, threshold)
+
+
+def _streaming_source(rollouts: RolloutParts, feed: Feed, timer: Timer) -> StreamingSource:
+    config, trainer, sieve = rollouts.config, rollouts.config.trainer, _sieve(rollouts.config)
     return StreamingSource(
         Admissions(
-            order.at, size, trainer.max_staleness, trainer.over_sampling, _total_steps(rollouts.config, len(tasks))
+            feed.order.at,
+            config.data.train_batch_size,
+            trainer.max_staleness,
+            trainer.over_sampling,
+            steps_of_rows(config, len(feed.tasks)),
+            sieve.max_drawn if sieve else None,
         ),
-        partial(task_of, tasks=tasks, seed=trainer.seed),
+        partial(task_of, tasks=feed.tasks, seed=trainer.seed),
         rollouts.attempts_train(),
         rollouts.slots,
         trainer.max_concurrent_rollouts,
         trainer.max_staleness,
         timer,
+        feed.observed_one_by_one(rollouts.group_of_train()),
+        sieve,
     )
 
 
-def _rendered(rollouts: RolloutParts, dialogue: Dialogue, where: str) -> Trajectory:
-    data = rollouts.config.data
-    schemas = rollouts.toolbox.schemas if dialogue.tools is None else dialogue.tools
-    try:
-        trajectory = rollouts.chat.dialogue(dialogue.messages, schemas)
-    except TemplateError as error:
-        raise DataError(f"{where}: {error}") from error
-    if (length := len(trajectory.token_ids)) > data.max_prompt_length + data.max_response_length:
-        raise DataError(
-            f"{where}: the conversation has {length} tokens, more than data.max_prompt_length +"
-            f" data.max_response_length, {data.max_prompt_length} + {data.max_response_length}"
-        )
-    return trajectory
-
-
-def _total_steps(config: RunConfig, num_rows: int) -> int:
+def steps_of_rows(config: RunConfig, num_rows: int) -> int:
+    """How many steps a run over so many rows has."""
     if ends := num_draws(config, num_rows):
         return math.ceil(ends / config.data.train_batch_size)
     return config.trainer.total_training_steps or max(

@@ -33,7 +33,9 @@ class Admissions:
     A task is waiting, then under way, then ready, then taken. Counted from the run's beginning, where the weights of
     `version` are the last published,
 
-        tasks admitted <= ceil((version + S + 1 + over_sampling) x G)
+        tasks admitted <= ceil((version + S + 1 + over_sampling) x G) + tasks filtered
+
+    where a group that came to its end and teaches nothing is filtered: another takes its place (dynamic sampling).
 
     What can no longer be taken, since the next step would find it older than S, is cut off and waits again, before
     every task that was never begun: dropping it would starve long tasks. The second time it has its last chance: a
@@ -44,6 +46,7 @@ class Admissions:
         draw_at: what is drawn from the data at a position.
         over_sampling: tasks admitted beyond that, as a share of G.
         num_steps: steps of the whole run: what no step would take is not drawn. None for no end.
+        max_drawn: groups, filtered or ready, with which a step goes on with those that are ready. None waits for G.
 
     Attributes:
         version: the last published; -1 before the first.
@@ -51,6 +54,7 @@ class Admissions:
         under_way: with the version when they began: nothing older samples them.
         ready: with the oldest version that sampled any of them.
         num_requeued: how often a task was cut off.
+        num_filtered: how many tasks were filtered since a step was taken.
     """
 
     def __init__(
@@ -60,17 +64,20 @@ class Admissions:
         max_staleness: int,
         over_sampling: float = 0.0,
         num_steps: int | None = None,
+        max_drawn: int | None = None,
     ) -> None:
         self.version = -1
         self.position = 0
         self.under_way: dict[Ticket, int] = {}
         self.ready: dict[Ticket, int] = {}
         self.num_requeued = 0
+        self.num_filtered = 0
         self._draw_at = draw_at
         self._groups_per_step = groups_per_step
         self._max_staleness = max_staleness
         self._num_extra = num_extra(over_sampling, groups_per_step)
         self._num_steps = num_steps
+        self._max_drawn = max_drawn
         self._waiting: list[Ticket] = []
         self._num_admitted = 0
         self._in_training = False  # groups of a step
@@ -116,6 +123,11 @@ class Admissions:
             self.ready[ticket] = min(begun, oldest_version) if ticket.last_chance else oldest_version
             self._cut_off()
 
+    def filtered(self, ticket: Ticket) -> None:
+        """It is rolled out and teaches nothing: no step takes it. One that was cut off is not looked at."""
+        if self.under_way.pop(ticket, None) is not None:
+            self.num_filtered += 1
+
     def published(self, version: int) -> None:
         """The step that was under way is done; its weights sample from now on."""
         self.version, self._in_training = version, False
@@ -125,18 +137,25 @@ class Admissions:
         """Whether the next step can begin."""
         if any(ticket.last_chance and self._is_due(begun) for ticket, begun in self.under_way.items()):
             return False
-        return len(self.ready) >= self._groups_per_step
+        return len(self.ready) >= self._groups_per_step or self._drew_enough
 
     def take(self) -> list[Ticket]:
-        """The tasks of the next step, oldest first, where it can begin; what is then too old is cut off."""
+        """The tasks of the next step, oldest first, where it can begin; what is then too old is cut off.
+
+        G of them; fewer, or none, only where `max_drawn` are drawn.
+        """
         due = [ticket for ticket, version in self.ready.items() if ticket.last_chance and self._is_due(version)]
         others = sorted(self.ready.keys() - due)
         taken = sorted([*due, *others][: self._groups_per_step])
         for ticket in taken:
             del self.ready[ticket]
-        self._in_training = True
+        self._in_training, self.num_filtered = True, 0
         self._cut_off()
         return taken
+
+    @property
+    def _drew_enough(self) -> bool:
+        return self._max_drawn is not None and self.num_filtered + len(self.ready) >= self._max_drawn
 
     @property
     def _num_open(self) -> int:

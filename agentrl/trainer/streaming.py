@@ -14,6 +14,7 @@ from agentrl.rollouts.collector import Attempt, refuse_all_failed, side_by_side
 from agentrl.task import Task
 from agentrl.telemetry.timing import Timer
 from agentrl.trainer.parts import Metrics
+from agentrl.trainer.sieve import Sieve
 from agentrl.trainer.staleness import Admissions, Ticket
 from agentrl.trainer.staleness_metrics import IdleTime, staleness_metrics
 
@@ -28,6 +29,8 @@ class StreamingSource:
         slots: one is held by each rollout under way.
         max_concurrent: how many slots there are. A group begins when one is free: waiting for it, it would grow old.
         max_staleness: the bound that `admissions` keeps.
+        group_of: puts the rollouts of a task together.
+        sieve: a group that it does not let through makes room for another at once; None lets all through.
     """
 
     def __init__(
@@ -39,6 +42,8 @@ class StreamingSource:
         max_concurrent: int,
         max_staleness: int,
         timer: Timer,
+        group_of: Callable[[Task, list[Rollout]], Group] = Group,
+        sieve: Sieve | None = None,
     ) -> None:
         self._admissions = admissions
         self._task_of = task_of
@@ -47,6 +52,8 @@ class StreamingSource:
         self._max_concurrent = max_concurrent
         self._max_staleness = max_staleness
         self._timer = timer
+        self._group_of = group_of
+        self._sieve = sieve
         self._running: dict[Ticket, asyncio.Task[None]] = {}
         self._unfinished = Counter[Ticket]()  # rollouts
         self._groups: dict[Ticket, Group] = {}
@@ -93,6 +100,7 @@ class StreamingSource:
 
         Raises:
             AllFailedError: every rollout of them ended with an error.
+            NothingToLearnError: the sieve let none through.
             Exception: what a rollout of any group raised meanwhile.
         """
         self._published(policy_version)
@@ -102,7 +110,8 @@ class StreamingSource:
             raise failure
         groups = [self._groups.pop(ticket) for ticket in self._admissions.take()]
         self._tell()
-        self._metrics = self._measured(groups, policy_version)
+        sampling = self._sieve.end_step(len(groups)) if self._sieve else {}
+        self._metrics = {**self._measured(groups, policy_version), **sampling}
         refuse_all_failed(groups)
         return groups
 
@@ -116,7 +125,10 @@ class StreamingSource:
         return published
 
     def metrics(self) -> Metrics:
-        """`staleness/...` of the groups taken last, of what was cut off and in flight, and of the engine's idleness."""
+        """`staleness/...` of the groups taken last, of what was cut off and in flight, and of the engine's idleness.
+
+        Where there is a sieve, also `sampling/...`.
+        """
         return self._metrics
 
     async def _feed(self) -> None:
@@ -138,10 +150,17 @@ class StreamingSource:
 
     async def _roll_out(self, ticket: Ticket, attempts: Sequence[Attempt]) -> None:
         counted = [partial(self._counted, ticket, attempt) for attempt in attempts]
-        group = Group(self._task_of(ticket.draw), await side_by_side(counted, self._slots))
+        group = self._group_of(self._task_of(ticket.draw), await side_by_side(counted, self._slots))
+        if ticket in self._admissions.under_way:  # else it was cut off this very moment
+            self._finished(ticket, group)
+        self._tell()
+
+    def _finished(self, ticket: Ticket, group: Group) -> None:
+        if self._sieve and not self._sieve.passes(group):
+            self._admissions.filtered(ticket)
+            return
         self._groups[ticket] = group
         self._admissions.finished(ticket, self._admissions.version - group.staleness(self._admissions.version))
-        self._tell()
 
     async def _counted(self, ticket: Ticket, attempt: Attempt) -> Rollout:
         rollout = await attempt()

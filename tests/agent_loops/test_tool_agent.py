@@ -31,7 +31,7 @@ def test_a_call_is_run_and_answered():
     ]
     assert rollout.stop is Stop.FINISHED
     assert rollout.error is None
-    assert rollout.rewards == {"score": 1.0}
+    assert rollout.reward == 1.0
     assert rollout.duration_s > 0
 
 

@@ -223,3 +223,37 @@ def test_loss_is_told_what_the_configuration_says():
 def test_divergence_without_reference_scores_is_refused():
     with pytest.raises(ConfigError, match="needs ref_logprobs"):
         build_algorithm(config(actor={"use_kl_loss": True})).loss(token_batch(ref_logprobs=None))
+
+
+def test_the_reward_pays_for_the_distance_to_the_reference():
+    """Two rollouts of one reward: the one that is nearer to the reference is the better."""
+    settings = {"use_kl_in_reward": True, "kl_ctrl": {"kl_coef": 0.1}}
+    algorithm = build_algorithm(config(algorithm=settings))
+    assert algorithm.needs == {"ref_logprobs"}
+    groups = [group("a", rollout(1), rollout(1))]
+    near, far = algorithm.samples(groups)
+    scored = [replace(near, ref_logprobs=near.behaviour_logprobs), replace(far, ref_logprobs=[-2.0] * 6)]
+    advantages = [sample.advantages[-1] for sample in algorithm.credit(groups, scored)]
+    assert advantages == pytest.approx([0.7071, -0.7071], rel=1e-3)
+
+
+def test_rollouts_above_the_threshold_are_imitated():
+    algorithm = build_algorithm(config(algorithm={"name": "rft", "rft_threshold": 0.5}))
+    samples = credit(algorithm, [group("a", rollout(0.5), rollout(0.4), rollout(1, infra_failed=True))])
+    assert [sample.advantages for sample in samples] == [[0, 0, 1, 1, 0, 1], [0, 0, 0, 0, 0, 0]]
+    read, metrics = algorithm.correct(samples)
+    assert read == samples[:1]
+    assert metrics == {"kept/samples": 0.5}
+
+
+def test_a_group_without_its_greedy_rollout_teaches_nothing():
+    algorithm = build_algorithm(config(algorithm={"name": "remax"}))
+    scored = [replace(rollout(score), rewards={"score": score, "baseline": 0.25}) for score in (1.0, 0.0)]
+    samples = credit(algorithm, [group("a", *scored), group("b", rollout(1), rollout(0))])
+    assert [sample.advantages[-1] for sample in samples] == pytest.approx([0.75, -0.25, 0, 0])
+
+
+def test_rollouts_that_were_cut_off_say_so():
+    cut = replace(rollout(0), stop=Stop.MAX_RESPONSE_TOKENS)
+    samples = build_algorithm(config()).samples([group("a", rollout(1), cut)])
+    assert [sample.truncated for sample in samples] == [False, True]

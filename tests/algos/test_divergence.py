@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import math
+from typing import get_args
 
 import pytest
 import torch
 
 from agentrl.algos import kl
+from agentrl.config.kinds import KLKind
 from agentrl.errors import UnknownNameError
 
 
@@ -52,3 +54,19 @@ def test_k3_stays_finite():
 def test_unknown_kind():
     with pytest.raises(UnknownNameError, match="did you mean 'low_var_kl'"):
         kl("low_var", torch.zeros(1), torch.zeros(1))
+
+
+@pytest.mark.parametrize("kind", ["kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3"])
+def test_straight_through_has_its_own_value_and_the_gradient_of_k2(kind):
+    for d in (-30.0, -1.5, 0.0, 0.2, 2.0):
+        logprob = torch.tensor(-3.0 + d, dtype=torch.float64, requires_grad=True)
+        reference = torch.tensor(-3.0, dtype=torch.float64)
+        estimate = kl(f"{kind}+", logprob, reference)
+        estimate.backward()
+        assert estimate.item() == kl(kind, logprob, reference).item()
+        assert logprob.grad.item() == pytest.approx(d)
+
+
+def test_all_kinds_of_the_configuration_exist():
+    for kind in get_args(KLKind):
+        assert kl(kind, torch.zeros(2), torch.zeros(2)).tolist() == [0, 0]

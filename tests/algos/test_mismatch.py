@@ -9,8 +9,8 @@ from test_build import token_batch
 from test_correction import sample
 
 from agentrl.algos.aggregation import add_metrics
-from agentrl.algos.build import PolicyLoss
 from agentrl.algos.mismatch import WatchedLoss, apart, mismatch_of, moments, summary
+from agentrl.algos.policy import PenalisedLoss, PolicyLoss
 
 LOGS = [0.05, -0.3, 0.0, 0.2]
 
@@ -47,7 +47,7 @@ def test_tokens_of_older_versions_are_told_apart():
 
 
 def test_a_watched_loss_is_the_loss_and_measures_what_it_is_given():
-    loss = PolicyLoss("vanilla", aggregation="seq-mean-token-sum", norm_length=7, entropy_coef=0.1)
+    loss = PenalisedLoss(PolicyLoss("vanilla", aggregation="seq-mean-token-sum", norm_length=7), entropy_coef=0.1)
     logprobs = torch.tensor([[0.0, -0.95, -2.3]], requires_grad=True)
     batch = token_batch(logprobs=logprobs, policy_versions=torch.tensor([[0, 4, 5]]))
     watched = WatchedLoss(loss, 5)

@@ -40,6 +40,6 @@ def test_demonstrations_have_none():
 def test_a_loss_reads_them_as_whole_numbers():
     both = samples(Segment(Author.PROMPT, [1]), model((3, 1), (2**30 + 1, 1))) + samples(model((7, 2)))
     batch = micro_batch(both, torch.device("cpu"))
-    read = token_batch(batch, torch.zeros(3), torch.zeros(3), [1.0, 1.0], 2.0).policy_versions
+    read = token_batch(batch, {"logprobs": torch.zeros(3)}, [1.0, 1.0], 2.0).policy_versions
     assert read is not None
     assert read.tolist() == [[0, 3, 2**30 + 1], [0, 7, 0]]

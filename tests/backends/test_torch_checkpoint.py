@@ -13,7 +13,7 @@ import pytest
 import torch
 from tiny_models import make_samples, save_model
 
-from agentrl.algos.build import PolicyLoss
+from agentrl.algos.policy import PolicyLoss
 from agentrl.backends.torch import checkpoint
 from agentrl.backends.torch.backend import TorchBackend, load_torch_backend
 from agentrl.config.actor import ActorConfig

@@ -8,7 +8,7 @@ import pytest
 import torch
 from tiny_models import FAMILIES, make_groups, make_model, make_samples
 
-from agentrl.backends.torch import forward, logprobs
+from agentrl.backends.torch import heads, logprobs
 from agentrl.backends.torch.batches import micro_batch
 from agentrl.backends.torch.forward import PositionwiseModel
 from agentrl.backends.torch.logprobs import token_logprobs
@@ -31,7 +31,7 @@ def run(positionwise: PositionwiseModel, samples: list[Sample], *, entropy_gradi
     batch = micro_batch(samples, CPU)
     with positionwise.running():
         return token_logprobs(
-            positionwise.logits,
+            positionwise.features,
             positionwise.states(batch),
             batch.targets,
             batch.temperatures,
@@ -61,8 +61,8 @@ def test_equals_plain_transformers(family: str):
 
 def test_a_split_that_gives_other_logits_is_not_used(monkeypatch: pytest.MonkeyPatch):
     model = make_model("cohere")  # its logits are scaled after the head
-    states = lambda self, *_, inputs_embeds, **__: forward._States(last_hidden_state=inputs_embeds * 1.01)  # noqa: E731
-    monkeypatch.setattr(forward._GivenStates, "forward", states)
+    states = lambda self, *_, inputs_embeds, **__: heads._States(last_hidden_state=inputs_embeds * 1.01)  # noqa: E731
+    monkeypatch.setattr(heads._GivenStates, "forward", states)
     assert not PositionwiseModel(model, share_prefixes=False).splits
 
 

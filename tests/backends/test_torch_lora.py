@@ -13,7 +13,7 @@ from peft import PeftModel
 from tiny_models import make_samples, save_model
 from transformers import AutoModelForCausalLM
 
-from agentrl.algos.build import PolicyLoss
+from agentrl.algos.policy import PolicyLoss
 from agentrl.backends.torch.backend import TorchBackend, load_torch_backend
 from agentrl.config.actor import ActorConfig
 from agentrl.config.model import ModelConfig

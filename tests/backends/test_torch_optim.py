@@ -60,7 +60,7 @@ def test_learning_rate_counts_updates_made():
 
 def test_state_of_another_optimizer_is_refused():
     state = optimizer_for(with_gradients(), name="muon").state_dict()
-    with pytest.raises(ConfigError, match=r"actor\.optim\.name 'adamw' does not fit"):
+    with pytest.raises(ConfigError, match=r"optim\.name 'adamw' does not fit"):
         optimizer_for(with_gradients()).load_state_dict(state)
 
 

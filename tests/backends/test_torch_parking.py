@@ -11,7 +11,7 @@ import torch
 from tiny_models import make_samples, save_model
 from torch import Tensor
 
-from agentrl.algos.build import PolicyLoss
+from agentrl.algos.policy import PolicyLoss
 from agentrl.backends.torch import backend as backend_module
 from agentrl.backends.torch.backend import TorchBackend, load_torch_backend
 from agentrl.backends.torch.parking import Moves, Parking, moves_of

@@ -14,7 +14,7 @@ from tiny_models import VOCAB, make_groups, make_model, save_model
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from agentrl.algos.build import PolicyLoss
+from agentrl.algos.policy import PolicyLoss
 from agentrl.backends.packing import computed_alike, num_common, used_tokens
 from agentrl.backends.torch.backend import load_torch_backend
 from agentrl.backends.torch.batches import micro_batch
@@ -146,7 +146,7 @@ def expected(model, samples: list[Sample]) -> tuple[Tensor, list[Tensor]]:
 
 def found(positionwise: PositionwiseModel, samples: list[Sample]) -> tuple[Tensor, list[Tensor]]:
     with positionwise.running():
-        logprobs_N, _ = positionwise.token_logprobs(micro_batch(samples, CPU), entropy_gradient=False)
+        logprobs_N = positionwise.outputs(micro_batch(samples, CPU), entropy_gradient=False)["logprobs"]
         return logprobs_N.detach(), gradients(positionwise.model, weigh(logprobs_N))
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tiny_models import FAMILIES, in_float64, make_groups, make_model, save_model
 from torch import Tensor
 
-from agentrl.algos.build import PolicyLoss
+from agentrl.algos.policy import PolicyLoss
 from agentrl.backends.torch import forward
 from agentrl.backends.torch.backend import TorchBackend, load_torch_backend
 from agentrl.backends.torch.batches import micro_batch
@@ -55,7 +55,7 @@ def ours(positionwise: PositionwiseModel, samples: list[Sample]) -> Result:
     batch = micro_batch(samples, CPU)
     with positionwise.running():
         logprobs_N, entropy_N = token_logprobs(
-            positionwise.logits,
+            positionwise.features,
             positionwise.states(batch),
             batch.targets,
             batch.temperatures,

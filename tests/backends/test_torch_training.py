@@ -13,7 +13,7 @@ import torch
 from tiny_models import make_groups, make_samples, save_model
 
 from agentrl.algos.aggregation import MODES
-from agentrl.algos.build import PolicyLoss
+from agentrl.algos.policy import PenalisedLoss, PolicyLoss
 from agentrl.backends.torch.backend import TorchBackend, load_torch_backend
 from agentrl.config.actor import ActorConfig
 from agentrl.config.model import ModelConfig
@@ -55,7 +55,7 @@ def assert_same(one, other, tolerance: float) -> None:
 @pytest.mark.parametrize("mode", MODES)
 def test_gradient_loss_and_metrics_do_not_depend_on_the_cut(mode: str, tmp_path: Path):
     path = save_model(tmp_path, "gpt_neox", torch.float64)
-    loss = PolicyLoss("vanilla", {}, mode, norm_length=20, kl_coef=0.1, entropy_coef=0.05)
+    loss = PenalisedLoss(PolicyLoss("vanilla", {}, mode, norm_length=20), kl_coef=0.1, entropy_coef=0.05)
     samples = make_samples(9, ref=True)
     whole = gradients(load(path, ppo_max_token_len_per_gpu=10**6), samples, loss)
     assert whole[0]["num_micro_batches"] == 1
@@ -107,7 +107,7 @@ def test_bfloat16_runs_and_stays_near_float32(kind: dict, tmp_path: Path):
     flat = [[value for row in rows for value in row] for rows in (expected, actual)]
     torch.testing.assert_close(torch.tensor(flat[1]), torch.tensor(flat[0]), rtol=0.05, atol=0.1)
     assert flat[0] != flat[1]
-    metrics = asyncio.run(low.train_step(samples, PolicyLoss("vanilla", entropy_coef=0.01))).metrics
+    metrics = asyncio.run(low.train_step(samples, PenalisedLoss(PolicyLoss("vanilla"), entropy_coef=0.01))).metrics
     assert metrics["skipped_updates"] == 0
 
 

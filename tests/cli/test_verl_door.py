@@ -219,8 +219,8 @@ def test_keys_may_stand_before_and_after_flags(here, capsys):
     (here / "ppo_trainer.yaml").write_text("{}\n")
     assert main(["train", "--verl", "data.trian_files=a", "--config-path", str(here), "trainer.seeed=1"]) == 2
     assert [line.split("'")[1] for line in capsys.readouterr().err.splitlines()][:2] == [
-        "algorithm.adv_estimator",
         "data.trian_files",
+        "trainer.seeed",
     ]
     with pytest.raises(SystemExit):
         main(["train", "--verl", "a.b=c", "--no-such-flag"])

@@ -30,7 +30,7 @@ def test_a_single_turn_loop_yields_the_engines_own_segment():
     assert answer.logprobs == [-0.5, -1.5]
     assert list(answer.policy_versions) == [VersionSpan(7, 2)]
     assert rollout.stop is Stop.FINISHED
-    assert rollout.rewards == {"score": 1.0}  # by our reward: the loop gave none
+    assert rollout.rewards["score"] == 1.0  # by our reward: the loop gave none
 
 
 def test_a_long_answer_is_cut_as_its_loop_cuts_it():

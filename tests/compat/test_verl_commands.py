@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from agentrl.algos.build import build_algorithm
+from agentrl.algos.chosen import policy_loss_options
 from agentrl.cli.verl import read_verl, verl_config
 from agentrl.compat.verl_keys.table import PPO
 from agentrl.config.rules import check_training
@@ -44,7 +46,15 @@ actor_rollout_ref.actor.optim.lr_warmup_steps=10 actor_rollout_ref.actor.optim.w
 actor_rollout_ref.actor.grad_clip=1.0 actor_rollout_ref.rollout.val_kwargs.temperature=1.0
 actor_rollout_ref.rollout.val_kwargs.top_p=0.7 actor_rollout_ref.rollout.val_kwargs.do_sample=True
 data.truncation=left data.gen_batch_size=1536 algorithm.filter_groups.enable=True algorithm.filter_groups.metric=acc
-reward_model.reward_manager=dapo reward_model.overlong_buffer.enable=True reward_model.overlong_buffer.len=4096
+algorithm.filter_groups.max_num_gen_batches=10 reward_model.reward_manager=dapo
+reward_model.overlong_buffer.enable=True reward_model.overlong_buffer.len=512
+reward_model.overlong_buffer.penalty_factor=0.5
+"""
+PPO_CRITIC = """
+critic.model.path=Qwen/Qwen3-8B critic.optim.lr=1e-5 critic.optim.lr_warmup_steps=5 critic.strategy=fsdp
+critic.model.use_remove_padding=True critic.model.enable_gradient_checkpointing=True critic.enable=null
+critic.ppo_micro_batch_size_per_gpu=32 critic.model.fsdp_config.param_offload=True critic.cliprange_value=0.5
+critic.fsdp.optimizer_offload=False trainer.critic_warmup=10
 """
 LORA = """
 actor_rollout_ref.model.lora_rank=64 actor_rollout_ref.model.lora_alpha=32
@@ -87,20 +97,51 @@ def test_a_tool_agent_over_several_turns():
     assert (config.rollout.multi_turn.max_assistant_turns, config.rollout.multi_turn.max_parallel_calls) == (8, 2)
 
 
-def test_dapo_but_for_what_this_version_has_not():
-    assert refused(GRPO, DAPO) == {
-        "data.gen_batch_size",
-        "algorithm.filter_groups.enable",
-        "reward_model.overlong_buffer.enable",
-    }
-    without = "data.gen_batch_size=null algorithm.filter_groups.enable=False reward_model.overlong_buffer.enable=False"
-    config = config_of(GRPO, DAPO, without)
+def test_ppo():
+    config = config_of(GRPO, PPO_CRITIC, "algorithm.adv_estimator=gae actor_rollout_ref.rollout.n=1")
+    assert (config.algorithm.name, config.loss_name, config.aggregation) == ("gae", "vanilla", "token-mean")
+    critic = config.critic
+    assert (critic.path, critic.optim.lr, critic.optim.lr_warmup_steps) == ("Qwen/Qwen3-8B", 1e-5, 20)
+    assert (critic.cliprange_value, critic.grad_clip, critic.param_offload) == (0.5, 1.0, True)
+    assert config.trainer.critic_warmup == 9
+    assert build_algorithm(config).needs == {"values", "ref_logprobs"}  # its KL loss
+
+
+def test_dapo():
+    config = config_of(GRPO, DAPO)
     assert (config.actor.clip_high, config.data.truncation, config.actor.ppo_micro_batch_size_per_gpu) == (
         0.28,
         "left",
         None,
     )
     assert config.actor.optim.lr_warmup_steps == 40  # ten steps of four updates
+    groups = config.algorithm.filter_groups
+    assert (groups.enable, groups.metric, groups.max_num_gen_batches) == (True, "acc", 10)
+    overlong = config.reward.overlong_buffer
+    assert (overlong.enable, overlong.len, overlong.penalty_factor) == (True, 512, 0.5)
+
+
+@pytest.mark.parametrize(
+    "name", ["rloo", "remax", "reinforce_plus_plus", "reinforce_plus_plus_baseline", "opo", "grpo_passk", "gdpo"]
+)
+def test_commands_of_other_estimators(name):
+    config = config_of(GRPO, PPO_CRITIC, f"algorithm.adv_estimator={name} trainer.critic_warmup=0")
+    assert (config.algorithm.name, config.algorithm.adv_estimator, config.loss_name) == (name, None, "vanilla")
+    build_algorithm(config)
+
+
+def test_gspo():
+    config = config_of(
+        GRPO,
+        "actor_rollout_ref.actor.policy_loss.loss_mode=gspo actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-mean",
+        "actor_rollout_ref.actor.clip_ratio_low=0.0003 actor_rollout_ref.actor.clip_ratio_high=0.0004",
+    )
+    assert (config.algorithm.name, config.actor.policy_loss.loss_mode, config.actor.loss_agg_mode) == (
+        "gspo",
+        None,
+        None,
+    )
+    assert policy_loss_options("gspo", config.actor) == {"clip_ratio_low": 0.0003, "clip_ratio_high": 0.0004}
 
 
 def test_lora():

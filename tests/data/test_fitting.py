@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 
 import pytest
 from hypothesis import given, settings
@@ -10,7 +12,7 @@ from hypothesis import strategies as st
 
 from agentrl.config.data import DataConfig
 from agentrl.data.fields import FieldError
-from agentrl.data.fitting import Measure, cut_prompt, fit_prompts
+from agentrl.data.fitting import Measure, cut_prompt, fit_prompt, fit_prompts, prompt_lengths
 from agentrl.data.tasks import load_tasks
 from agentrl.errors import DataError
 from agentrl.task import Task
@@ -110,3 +112,43 @@ def test_only_the_last_user_text_is_cut_and_no_more_than_needed(texts, limit, si
     num_tail = {"left": len(kept), "middle": len(kept) // 2, "right": 0}[side]
     assert kept == texts[2][: len(kept) - num_tail] + texts[2][len(texts[2]) - num_tail :]
     assert task.messages[3]["content"] == texts[2]  # the row itself stays whole
+
+
+def many(tmp_path, num_rows):
+    path = tmp_path / "many.jsonl"
+    path.write_text("".join(json.dumps({"prompt": "x" * (1 + row % 7), "row": row}) + "\n" for row in range(num_rows)))
+    return load_tasks([str(path)], DataConfig())
+
+
+@pytest.mark.parametrize("num_threads", [1, 2, 5, 64])
+def test_any_number_of_threads_measures_the_same_in_the_same_order(tmp_path, num_threads):
+    tasks, threads = many(tmp_path, 1500), set()
+
+    def length_of(task):
+        threads.add(threading.get_ident())
+        time.sleep(0)  # another thread's turn
+        return CHARACTERS.length_of(task)
+
+    assert prompt_lengths(tasks, length_of, num_threads) == [1 + row % 7 for row in range(1500)]
+    assert len(threads) <= num_threads + 1
+    assert (len(threads) > 1) == (num_threads > 1)
+
+
+@pytest.mark.parametrize("num_threads", [1, 4])
+def test_of_several_bad_rows_the_first_is_named_whatever_the_threads(tmp_path, num_threads):
+    def length_of(task):
+        if task.index in (700, 1400):
+            raise DataError("names no tool")
+        return 1
+
+    with pytest.raises(DataError, match=r"many.jsonl row 700 \(line 701\): names no tool"):
+        prompt_lengths(many(tmp_path, 1500), length_of, num_threads)
+
+
+def test_a_task_that_comes_alone_is_treated_as_a_row():
+    task = Task([{"role": "user", "content": "abcdefghi"}])
+    assert fit_prompt(task, CHARACTERS, config(9)) is task
+    assert contents([fit_prompt(task, CHARACTERS, config(5, truncation="left"))]) == ["efghi"]
+    for how in (config(5), config(5, truncation="left", filter_overlong_prompts=True)):
+        with pytest.raises(FieldError, match=r"its prompt has 9 tokens, data.max_prompt_length is 5"):
+            fit_prompt(task, CHARACTERS, how)

@@ -2,12 +2,31 @@
 
 from __future__ import annotations
 
+from functools import cache
+from pathlib import Path
+from tempfile import mkdtemp
+
 import pytest
+import torch
 from engine_contract import CONTRACT, Subject, check_contract
 from engine_models import tiny_model
+from vision_models import save_vision_model
 
+from agentrl.config.model import ModelConfig
 from agentrl.engines.scripted import ScriptedEngine
 from agentrl.engines.torch_engine import TorchEngine
+from agentrl.models.images import find_image_inputs, load_image_model
+
+
+@cache
+def vision_folder() -> ModelConfig:
+    return ModelConfig(path=str(save_vision_model(Path(mkdtemp()))), dtype="float32")
+
+
+def vision_engine() -> TorchEngine:
+    model = load_image_model(vision_folder(), torch.device("cpu"))
+    return TorchEngine(model, max_num_seqs=8, eos_token_ids=(96,), images=find_image_inputs(vision_folder()))
+
 
 SUBJECTS = {
     "torch": Subject(
@@ -25,6 +44,7 @@ SUBJECTS = {
         lambda: list(tiny_model("mamba").named_parameters()),
         stop_token_id=96,
     ),
+    "images": Subject(vision_engine, lambda: list(vision_engine().model.named_parameters()), stop_token_id=96),
     "scripted": Subject(lambda: ScriptedEngine(lambda request: range(2, 92), delay_s=0.01), None, stop_token_id=96),
 }
 ON_A_GPU = {

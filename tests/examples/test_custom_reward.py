@@ -7,9 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from agentrl.config.reward import RewardConfig
 from agentrl.registry import load_object
+from agentrl.rewards.loading import load_reward
+from agentrl.tools.base import InfraError
 
-compute_score = load_object(f"{Path(__file__).parents[2] / 'examples/custom_reward/reward.py'}:compute_score")
+FOLDER = Path(__file__).parents[2] / "examples/custom_reward"
+compute_score = load_object(f"{FOLDER / 'reward.py'}:compute_score")
 
 
 def score(last_turn, num_turns, **kwargs):
@@ -26,3 +30,27 @@ def test_every_further_turn_costs():
 def test_a_wrong_answer_earns_nothing_however_short():
     assert score("The answer is 41", num_turns=1) == {"score": 0, "right": 0, "num_turns": 1}
     assert score("I do not know", num_turns=1)["score"] == 0
+
+
+def test_all_that_wait_are_scored_at_once():
+    custom, manager = {"path": FOLDER / "batch_reward.py"}, {"name": "batch"}
+    reward = load_reward(RewardConfig(custom_reward_function=custom, reward_manager=manager, batch_wait_s=0.01))
+
+    async def main():
+        turns = {"so 42": "42", "no 41": "42", "none": "42"}
+        return await asyncio.gather(*(reward("s", "", truth, {"last_turn": turn}) for turn, truth in turns.items()))
+
+    assert asyncio.run(main()) == [{"score": 1.0}, {"score": 0.0}, {"score": 0.0}]
+
+
+def test_a_manager_that_asks_again():
+    tries = []
+
+    async def failing(*asked):
+        tries.append(asked)
+        raise InfraError("down")
+
+    patient = load_object(f"{FOLDER / 'manager.py'}:Patient")(failing, RewardConfig())
+    with pytest.raises(InfraError, match="down"):
+        asyncio.run(patient("s", "", "42", {}))
+    assert len(tries) == 2

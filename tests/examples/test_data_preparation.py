@@ -10,6 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from vision_models import picture
 
 from agentrl.config.data import DataConfig
 from agentrl.data.preparation import prepare_splits, preparing_parser, write_tasks
@@ -29,7 +30,7 @@ MATH = [
     {"problem": "Half of 1?", "level": "Level 1", "type": "Algebra", "solution": r"It is $\boxed{\frac{1}{2}}$."},
     {"problem": "2+2?", "level": "Level 1", "type": "Algebra", "solution": r"Not \boxed{5} but $\boxed 4$."},
 ]
-IMAGE = {"bytes": b"\x89PNG\r\n\x1a\n\xff", "path": "1.png"}
+IMAGE = {"bytes": picture(), "path": "1.png"}
 GEO3K = [{"problem": "<image>Find x.", "answer": "3", "images": [IMAGE]}]
 VERL_COLUMNS = {"data_source", "prompt", "ability", "reward_model", "extra_info"}
 
@@ -83,15 +84,15 @@ def test_math_asks_for_the_box_its_solutions_end_in(source, tmp_path):
     assert tasks[0].extra_info["level"] == "Level 1"
 
 
-def test_geo3k_keeps_its_images_byte_for_byte_and_is_refused_by_name(tmp_path):
+def test_geo3k_keeps_its_images_byte_for_byte(tmp_path):
     source = written(GEO3K, tmp_path / "source.parquet")
     path = write_tasks(source, "train", tmp_path / "out", geo3k.task, kept="images")
     (row,) = pq.read_table(path).to_pylist()
     assert row.keys() == VERL_COLUMNS | {"images"}
     assert row["images"] == [IMAGE]
     assert row["reward_model"] == {"style": "rule", "ground_truth": "3"}
-    with pytest.raises(DataError, match=r"train\.parquet row 0: field 'images': tasks with images"):
-        load_tasks([str(path)], DataConfig())
+    (task,) = load_tasks([str(path)], DataConfig())
+    assert list(task.images.values()) == [picture()]
 
 
 @pytest.mark.parametrize(

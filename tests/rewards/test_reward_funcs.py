@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from agentrl.config.data import DataConfig
+from agentrl.config.reward import RewardConfig
 from agentrl.data.tasks import load_tasks
 from agentrl.errors import ConfigError, RewardError
 from agentrl.rewards.reward_funcs import RewardFuncs
@@ -22,7 +23,9 @@ CHAT = [{"role": "user", "content": "?"}]
 def judge(*functions, **row) -> dict[str, float]:
     """What functions say of two turns, whose prompt is a dialogue unless the row says otherwise."""
     extra = {"turn_texts": ["let me see", "it is 20"], "prompt": CHAT, "completion_ids": [4, 5, 6], **row}
-    return asyncio.run(RewardFuncs(functions, 5.0)("doubles", "let me see\nit is 20", "20", extra))
+    return asyncio.run(
+        RewardFuncs(functions, RewardConfig(timeout_s=5.0))("doubles", "let me see\nit is 20", "20", extra)
+    )
 
 
 def test_they_are_called_with_lists_of_one_and_added_up():
@@ -114,4 +117,4 @@ def test_what_only_trls_trainer_has_is_refused_at_the_start():
     with pytest.raises(
         ConfigError, match=r"reward 'curious' needs 'trainer_state', .* trainer_state=None .*\.py:\d+\)"
     ):
-        RewardFuncs([curious], 5.0)
+        RewardFuncs([curious], RewardConfig())

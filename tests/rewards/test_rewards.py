@@ -217,6 +217,20 @@ def test_options_of_built_ins_come_from_reward_kwargs():
     assert asyncio.run(load_reward(config)("any", "it is 4", "4", {})) == {"score": 1.0}
 
 
+def test_options_go_to_the_built_ins_that_take_them():
+    def auto(**kwargs):
+        return load_reward(RewardConfig(custom_reward_function=CustomRewardConfig(reward_kwargs=kwargs)))
+
+    reward = auto(format_score=0.1)
+    assert asyncio.run(reward("gsm8k", "#### 5", "4", {})) == {"score": 0.1}
+    assert asyncio.run(reward("math_dapo", "Answer: 5", "4", {}))["score"] == -1.0
+    with pytest.raises(ConfigError, match=r"no built-in reward takes reward_kwargs\.fromat_score"):
+        auto(fromat_score=0.1)
+    custom = CustomRewardConfig(reward_kwargs={"methd": 1})
+    with pytest.raises(ConfigError, match=r"'math' takes no reward_kwargs\.methd: "):
+        load_reward(RewardConfig(name="math", custom_reward_function=custom))
+
+
 def test_unknown_names_are_refused_with_the_nearest():
     with pytest.raises(AgentRLError, match="unknown reward 'gsm8': did you mean 'gsm8k'"):
         load_reward(RewardConfig(name="gsm8"))

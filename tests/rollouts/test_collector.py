@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from loop_builders import TASK, ListEngine, call, config, runner
 
 from agentrl.agent_loops import AgentLoop, agent_loops
-from agentrl.attempt import Stop
+from agentrl.attempt import Rollout, Stop
 from agentrl.engines.base import SamplingParams
-from agentrl.errors import ConfigError
-from agentrl.rollouts.collector import AllFailedError, collect
+from agentrl.errors import ConfigError, RewardError
+from agentrl.rollouts.collector import AllFailedError, attempts_at, collect, group_of, roll_out
 from agentrl.seeds import derive_seed
 
 TASKS = [replace(TASK, index=index, uid=f"t{index}", extra_info={"index": index}) for index in range(4)]
@@ -93,6 +94,55 @@ def test_the_users_mistake_ends_the_run_and_everything_is_released(monkeypatch):
         gather(runner(engine, own(monkeypatch, run)), n=1)
     assert sorted(engine.released) == sorted({request.session for request in engine.requests})
     assert len(engine.released) == 4
+
+
+def with_greedy(rolls, tasks=TASKS, n=2):
+    """The groups that come of attempts with a greedy one beside them."""
+    sampling = SamplingParams(temperature=0.7, top_k=5, min_p=0.1)
+    attempts = partial(attempts_at, runner=rolls, n=n, sampling=sampling, seed=3, greedy_baseline=True)
+    return asyncio.run(roll_out(attempts, tasks, n=n, slots=asyncio.Semaphore(9)))
+
+
+def test_the_greedy_one_s_score_is_the_baseline_of_its_siblings_and_it_is_none_itself():
+    class Engine(ListEngine):
+        async def generate(self, request):
+            self._reply = lambda request: "13" if request.sampling.temperature == 0 else "5"
+            return await super().generate(request)
+
+    engine = Engine("5")
+    groups = with_greedy(runner(engine, config()))
+    assert [[rollout.seed for rollout in group.rollouts] for group in groups] == [
+        [derive_seed(3, task.uid, number) for number in range(2)] for task in TASKS
+    ]
+    rewards = [each.rewards for group in groups for each in group.rollouts]
+    assert [(each["score"], each["baseline"]) for each in rewards] == [(1.0, 0.0)] * 8
+    greedy = [request.sampling for request in engine.requests if request.sampling.temperature == 0]
+    assert len(greedy) == len(TASKS)
+    assert all((each.top_p, each.top_k, each.min_p) == (1.0, -1, 0.0) for each in greedy)
+
+
+def scored(stop=Stop.FINISHED, **rewards):
+    return Rollout([], stop, rewards)
+
+
+@pytest.mark.parametrize("greedy", [scored(Stop.ERROR), scored()])
+def test_a_greedy_one_without_a_score_is_no_baseline(greedy):
+    group = group_of(TASK, [scored(score=1.0), greedy], n=1)
+    assert [each.rewards for each in group.rollouts] == [{"score": 1.0}]
+
+
+def test_a_rollout_that_failed_has_no_baseline():
+    group = group_of(TASK, [scored(Stop.ERROR), scored(score=0.0), scored(score=0.5)], n=2)
+    assert [each.rewards for each in group.rollouts] == [{}, {"score": 0.0, "baseline": 0.5}]
+
+
+def test_a_reward_function_s_own_baseline_is_named():
+    with pytest.raises(RewardError, match="the reward function gives a reward named 'baseline'"):
+        group_of(TASK, [scored(score=0.0, baseline=1.0), scored(score=0.5)], n=1)
+
+
+def test_where_none_is_asked_for_nothing_is_added():
+    assert group_of(TASK, [scored(score=0.0, baseline=1.0)], n=1).rollouts[0].rewards == {"score": 0.0, "baseline": 1.0}
 
 
 def test_no_tasks_no_groups():

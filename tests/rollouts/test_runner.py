@@ -13,6 +13,7 @@ from agentrl.agent_loops import AgentLoop, agent_loops
 from agentrl.attempt import Outcome, Rollout, Stop
 from agentrl.chat.base import ParsedCall, ParsedTurn
 from agentrl.chat.parsers import tool_parsers
+from agentrl.config.reward import RewardConfig
 from agentrl.engines.base import SamplingParams
 from agentrl.errors import ConfigError, DataError, RewardError
 from agentrl.interactions.base import BaseInteraction
@@ -156,7 +157,8 @@ def test_what_the_reward_is_shown():
 
     task = replace(TASK, extra_info={"level": 3})
     rollout = roll(ListEngine(SUM, "5"), config(), task, reward=reward)
-    assert rollout.rewards == {"score": 0.5, "style": 0.25}
+    guards = {f"guard/{name}": 0.0 for name in ("repetition", "format_only", "grader_injection", "answer_spam")}
+    assert rollout.rewards == {"score": 0.5, "style": 0.25, **guards}
     assert (shown["data_source"], shown["ground_truth"], shown["level"]) == ("sums", "5", 3)
     assert shown["solution"] == f"{SUM}\n5"
     assert shown["num_turns"] == 2
@@ -174,6 +176,9 @@ def test_a_loop_may_score_itself(own):
     assert roll(ListEngine("5"), own(run), task).rewards == {"score": 0.125}
     with pytest.raises(RewardError, match="row 0 of 'sums': the score is nan"):
         roll(ListEngine("5"), own(run), replace(TASK, extra_info={"given": "nan"}))
+    bounded = own(run).model_copy(update={"reward": RewardConfig(range=(0, 1))})
+    with pytest.raises(RewardError, match=r"row 0 of 'sums': the score 1\.5 lies outside reward\.range, 0 to 1"):
+        roll(ListEngine("5"), bounded, replace(TASK, extra_info={"given": 1.5}))
 
 
 def test_without_a_reward_there_is_no_score():

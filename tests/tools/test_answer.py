@@ -3,7 +3,9 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from vision_models import picture
 
+from agentrl.images import data_url
 from agentrl.tools.answer import bounded, read_answer
 from agentrl.tools.base import ToolError, ToolResponse
 
@@ -27,12 +29,29 @@ from agentrl.tools.base import ToolError, ToolResponse
 )
 def test_shapes(returned, text, reward, metrics):
     answer = read_answer(returned)
-    assert (answer.text, answer.reward, answer.metrics, answer.response) == (text, reward, metrics, None)
+    assert (answer.text, answer.reward, answer.metrics, answer.images) == (text, reward, metrics, [])
 
 
-def test_images_are_kept():
-    response = ToolResponse("seen", image=[object()])
-    assert read_answer(response).response is response
+@pytest.mark.parametrize("given", [picture(), [picture()], [{"bytes": picture()}], [data_url(picture())]])
+def test_images_are_bytes_whatever_a_tool_gives(given):
+    answer = read_answer((ToolResponse("seen", image=given), 0.5))
+    assert (answer.text, answer.reward, answer.images) == ("seen", 0.5, [picture()])
+
+
+@pytest.mark.parametrize(
+    ("response", "expected"),
+    [
+        (
+            ToolResponse(image=[object()]),
+            "cannot be used: expected bytes, a path, a data URL or a Pillow image, got obj",
+        ),
+        (ToolResponse(image=[picture()[:60]]), "the tool returned an image that cannot be used: it"),
+        (ToolResponse("x", video=[b"v"]), "the tool returned a video, and videos are not in this version"),
+    ],
+)
+def test_what_cannot_be_shown_is_the_tools_error(response, expected):
+    with pytest.raises(ToolError, match=expected):
+        read_answer(response)
 
 
 @pytest.mark.parametrize("returned", [b"\xff\xfe", (), ("a", 0, {}, 1), ("a", "much"), ("a", float("nan"))])

@@ -8,11 +8,12 @@ from tool_builders import call, task, until
 
 from agentrl.attempt import Outcome
 from agentrl.config.rollout import MultiTurnConfig
+from agentrl.offload.child import import_path
 from agentrl.offload.mailbox import Mailbox
 from agentrl.offload.reply import Reply
 from agentrl.registry import load_file
 from agentrl.tools.function import as_tool
-from agentrl.tools.process import ProcessWorker, import_path
+from agentrl.tools.process import ProcessWorker
 from agentrl.tools.toolbox import Toolbox
 
 SOURCE = '''

@@ -17,13 +17,16 @@ from agentrl.trainer.staleness import Admissions, num_extra
 NUM_ROWS = 7
 
 
-def admissions(size=2, staleness=1, over_sampling=0.0, num_steps=None) -> Admissions:
-    return Admissions(TaskOrder(NUM_ROWS, 3, True).at, size, staleness, over_sampling, num_steps)
+def admissions(size=2, staleness=1, over_sampling=0.0, num_steps=None, max_drawn=None) -> Admissions:
+    return Admissions(TaskOrder(NUM_ROWS, 3, True).at, size, staleness, over_sampling, num_steps, max_drawn)
 
 
 @dataclass
 class Run:
-    """A run without rollouts or training: chance says what ends when, and from how old a version on."""
+    """A run without rollouts or training: chance says what ends when, from how old a version on, and what it teaches.
+
+    `silent` is the share of tasks that teach nothing.
+    """
 
     admissions: Admissions
     size: int
@@ -31,17 +34,25 @@ class Run:
     over_sampling: float = 0.0
     trained: list[Draw] = field(default_factory=list)
     step: int = 0
-    publishes: Counter = field(default_factory=Counter)
+    silent: float = 0.0
+    max_drawn: int | None = None
+    filtered: list[Draw] = field(default_factory=list)
 
     def begin_all(self) -> None:
         while self.admissions.next is not None:
             self.admissions.begin()
         bound = (self.admissions.version + self.staleness + 1) * self.size * (1 + self.over_sampling)
-        assert self.admissions.position <= math.ceil(bound + 1e-9)
+        assert self.admissions.position <= math.ceil(bound + 1e-9) + len(self.filtered)
 
     def end_some(self, chance: random.Random, slow_rows=()) -> None:
         for ticket, begun in list(self.admissions.under_way.items()):
-            if ticket.draw.row not in slow_rows and chance.random() < 0.4:
+            if ticket.draw.row in slow_rows or chance.random() >= 0.4:
+                continue
+            if ticket in self.admissions.under_way and chance.random() < self.silent:
+                self.admissions.filtered(ticket)
+                self.filtered.append(ticket.draw)
+                self.begin_all()  # there is room at once
+            else:
                 self.admissions.finished(ticket, chance.randint(begun, self.admissions.version))
 
     def train_a_step(self, chance: random.Random, slow_rows=()) -> None:
@@ -53,11 +64,12 @@ class Run:
                 break
             self.end_some(chance, slow_rows if round_ < 50 else ())
             self.begin_all()
-        versions = dict(self.admissions.ready)
+        versions, before = dict(self.admissions.ready), self.admissions.num_filtered
         taken = self.admissions.take()
         assert taken == sorted(taken)
         assert all(self.step - versions[ticket] <= self.staleness for ticket in taken)
-        assert len(taken) == self.size
+        drew_enough = self.max_drawn and before + len(versions) >= self.max_drawn
+        assert len(taken) == (min(self.size, len(versions)) if drew_enough else self.size)
         self.trained += [ticket.draw for ticket in taken]
         for _ in range(chance.randint(0, 3)):  # training goes on
             self.begin_all()
@@ -67,8 +79,9 @@ class Run:
     def check(self) -> None:
         held = Counter(ticket for ticket in [*self.admissions.under_way, *self.admissions.ready])
         assert max(held.values(), default=1) == 1
-        assert all(draw.draw <= 1 for draw in (*self.trained, *self.admissions.pending))
-        done = [draw[:2] for draw in (*self.trained, *self.admissions.pending)]
+        known = (*self.trained, *self.filtered, *self.admissions.pending)
+        assert all(draw.draw <= 1 for draw in known)
+        done = [draw[:2] for draw in known]
         order = TaskOrder(NUM_ROWS, 3, True)
         assert sorted(done) == sorted(order.at(place)[:2] for place in range(self.admissions.position))
 
@@ -84,6 +97,18 @@ def test_bounds_hold_and_no_task_is_lost_doubled_or_cut_off_twice(size, stalenes
     run = Run(admissions(size, staleness, over_sampling), size, staleness, over_sampling)
     for _ in range(12):
         run.train_a_step(chance, slow_rows)
+        run.check()
+
+
+@settings(derandomize=True, deadline=None, max_examples=50)
+@given(SIZES, STALENESS, SHARES, st.integers(0, 2**32), st.sampled_from([0.1, 0.5, 0.9]), st.integers(0, 3))
+def test_bounds_hold_where_groups_teach_nothing(size, staleness, over_sampling, seed, silent, batches):
+    """Each task that was drawn is trained on, filtered or pending, once; a step has its groups, or drew enough."""
+    books = admissions(size, staleness, over_sampling, max_drawn=batches * size or None)
+    run = Run(books, size, staleness, over_sampling, silent=silent, max_drawn=batches * size or None)
+    chance = random.Random(seed)
+    for _ in range(12):
+        run.train_a_step(chance, {1, 4})
         run.check()
 
 
@@ -171,6 +196,31 @@ def test_a_last_chance_goes_first_by_when_it_began_however_young_its_tokens():
     books.finished(young, 1)
     books.finished(chance, 1)
     assert books.take() == [chance]
+
+
+def test_what_is_filtered_makes_room_for_one_more_at_once():
+    books = admissions(size=1, staleness=0)
+    books.published(0)
+    first = books.begin()
+    assert books.next is None
+    books.filtered(first)
+    assert (books.pending, books.num_filtered) == ([], 1)
+    second = books.begin()
+    assert (second.serial, second.draw, books.next) == (1, TaskOrder(NUM_ROWS, 3, True).at(1), None)
+    books.finished(second, 0)
+    assert books.take() == [second]
+    assert books.num_filtered == 0
+
+
+def test_a_step_that_drew_enough_begins_with_what_is_ready():
+    books = admissions(size=2, staleness=0, max_drawn=2)
+    books.published(0)
+    books.filtered(books.begin())
+    assert not books.can_take
+    ready = books.begin()
+    books.finished(ready, 0)
+    assert books.can_take
+    assert books.take() == [ready]
 
 
 def test_what_was_cut_off_waits_before_all_that_was_admitted_later():

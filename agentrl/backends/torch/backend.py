@@ -1,4 +1,4 @@
-"""The torch backend: one Hugging Face causal language model on one device, trained or only read."""
+"""The torch backend: one Hugging Face model on one device, trained or only read."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import torch
-from torch import Tensor
 
-from agentrl.algos.aggregation import add_metrics, aggregation_weights
 from agentrl.algos.base import LossFunction
 from agentrl.backends.base import Score, Scores, StepStats
 from agentrl.backends.torch import checkpoint
-from agentrl.backends.torch.batches import micro_batch, token_batch
+from agentrl.backends.torch.batches import micro_batch
 from agentrl.backends.torch.forward import PositionwiseModel
 from agentrl.backends.torch.freezing import changing_weights, fingerprint, freeze_modules
+from agentrl.backends.torch.gradients import accumulate_gradients
+from agentrl.backends.torch.heads import LANGUAGE, SCALAR, ModelKind
 from agentrl.backends.torch.micro_batches import cut
 from agentrl.backends.torch.optim import ScheduledOptimizer
 from agentrl.backends.torch.parking import Parking, moves_of
@@ -32,7 +32,7 @@ from agentrl.engines.base import WeightStream
 from agentrl.errors import ConfigError
 from agentrl.models.adapters import adapter_off, has_adapter
 from agentrl.models.checkpoint_names import checkpoint_weights
-from agentrl.models.loading import find_device, load_model, load_tokenizer
+from agentrl.models.loading import find_device, load_tokenizer
 from agentrl.models.merging import merged_weights
 from agentrl.samples import Sample
 
@@ -45,8 +45,9 @@ Result = TypeVar("Result")
 class TorchBackend:
     """See `Backend`. All work runs on one thread of its own, one call at a time.
 
-    Made by `load_torch_backend`. The tokenizer is only saved. `optimizer` is None for a policy that is only read.
-    With `replay` tokens go to the experts that were recorded for them; without it recorded experts are passed over.
+    Made by `load_torch_backend` or `load_scalar_backend`. The tokenizer is only saved. `optimizer` is None for a model
+    that is only read. With `replay` tokens go to the experts that were recorded for them; without it recorded experts
+    are passed over.
     """
 
     def __init__(
@@ -57,12 +58,13 @@ class TorchBackend:
         config: ActorConfig,
         optimizer: ScheduledOptimizer | None,
         replay: RoutingReplay | None = None,
+        kind: ModelKind = LANGUAGE,
     ) -> None:
-        self.model, self._tokenizer = model, tokenizer
+        self.model, self._tokenizer, self._kind = model, tokenizer, kind
         self._model_config, self._config, self._optimizer = model_config, config, optimizer
         autocast = getattr(torch, config.autocast) if config.autocast in ("bfloat16", "float16") else None
         self._positionwise = PositionwiseModel(
-            model, share_prefixes=config.share_prefixes, autocast=autocast, replay=replay
+            model, share_prefixes=config.share_prefixes, autocast=autocast, replay=replay, head=kind.head(model)
         )
         self._replays = replay is not None
         self._cut = partial(cut, config=config, shares_prefixes=self._positionwise.shares_prefixes, device=model.device)
@@ -110,6 +112,10 @@ class TorchBackend:
         """
         await self._run(lambda: self._load(path))
 
+    async def change(self, work: Callable[[PreTrainedModel], None]) -> None:
+        """Have `work` change the model, between two calls."""
+        await self._run(lambda: work(self.model))
+
     async def close(self) -> None:
         """Wait for the call under way and end the thread. A second call does nothing."""
         await asyncio.to_thread(self._thread.shutdown)
@@ -133,45 +139,24 @@ class TorchBackend:
         packs = self._cut(samples)
         self._optimizer.clear_gradients()  # of a step that an error ended
         with self._positionwise.running():
-            metrics = self._accumulate_gradients(samples, loss, packs, num_tokens)
+            metrics = accumulate_gradients(self._positionwise, samples, loss, packs)
         counts = {"num_tokens": float(num_tokens), "num_micro_batches": float(len(packs))}
         if self._replays:
             counts["replayed_share"] = replayed_share(samples)
         return StepStats(metrics | counts | self._optimizer.step())
 
-    def _accumulate_gradients(
-        self, samples: Sequence[Sample], loss: LossFunction, packs: list[list[int]], num_tokens: int
-    ) -> dict[str, float]:
-        weights, denominator = aggregation_weights(
-            loss.aggregation,
-            [sample.num_trained_tokens for sample in samples],
-            [sample.rollout_id for sample in samples],
-            loss.norm_length,
-        )
-        sums: dict[str, Tensor] = {}
-        for indices in packs:
-            batch = micro_batch([samples[index] for index in indices], self.model.device)
-            logprobs_N, entropy_N = self._positionwise.token_logprobs(batch, entropy_gradient=loss.needs_entropy)
-            row_weights = [weights[index] for index in indices]
-            value, metrics = loss(token_batch(batch, logprobs_N, entropy_N, row_weights, denominator))
-            torch.autograd.backward(value)
-            add_metrics(sums, {"loss": value.detach()}, 1.0)
-            add_metrics(sums, metrics, len(batch.rows) / num_tokens)
-        return {name: float(value) for name, value in sums.items()}  # read here only, so the device never waits before
-
     @torch.no_grad()
     def _score(self, samples: Sequence[Sample]) -> Scores:
-        zeros = [[0.0] * len(sample.token_ids) for sample in samples]
-        scores = Scores(zeros, [*zeros])
+        head = self._positionwise.head
+        found = {name: [[0.0] * len(sample.token_ids) for sample in samples] for name in head.outputs}
         for indices in self._cut(samples):
             batch = micro_batch([samples[index] for index in indices], self.model.device)
             with self._positionwise.running():
-                logprobs_N, entropy_N = self._positionwise.token_logprobs(batch, entropy_gradient=False)
-            logprobs, entropy = batch.spread(logprobs_N).tolist(), batch.spread(entropy_N).tolist()
-            for row, index in enumerate(indices):
-                length = len(samples[index].token_ids)
-                scores.logprobs[index], scores.entropy[index] = logprobs[row][:length], entropy[row][:length]
-        return scores
+                outputs = self._positionwise.outputs(batch, entropy_gradient=False)
+            for name, values_N in outputs.items():
+                for index, row in zip(indices, batch.spread(values_N).tolist(), strict=True):
+                    found[name][index] = row[: len(samples[index].token_ids)]
+        return head.scores(found)
 
     def _save(self, path: Path) -> None:
         state = {
@@ -186,7 +171,7 @@ class TorchBackend:
             state = checkpoint.read_state(path)
             same_rest = not self._optimizer or state.get("frozen", self._frozen) == self._frozen
             checkpoint.check_parts(path, self.model, same_rest=same_rest)
-            checkpoint.read_weights(path, self.model, self._model_config)
+            checkpoint.read_weights(path, self.model, self._model_config, self._kind.load_again)
             if self._optimizer:
                 self._optimizer.load_state_dict(state["optimizer"])
             checkpoint.restore_random_states(state["random"])
@@ -208,7 +193,7 @@ def load_torch_backend(
     key: str = "model.path",
     routed_experts: bool = False,
 ) -> TorchBackend:
-    """Load a model to train, or with `trainable=False` only to read, such as a reference policy.
+    """Load a language model to train, or with `trainable=False` only to read, such as a reference policy.
 
     Args:
         total_updates: updates over which the schedule runs down, where `actor.optim.total_updates` gives no other.
@@ -219,11 +204,50 @@ def load_torch_backend(
     Raises:
         ConfigError: the model or device cannot be used.
     """
+    return _load(LANGUAGE, model, actor, total_updates, seed, trainable, key, routed_experts)
+
+
+def load_scalar_backend(
+    model: ModelConfig,
+    actor: ActorConfig,
+    *,
+    total_updates: int,
+    seed: int,
+    trainable: bool = True,
+    key: str = "model.path",
+) -> TorchBackend:
+    """Load a model that answers one number a token, such as a critic: see `load_scalar_model`.
+
+    Its number for a trained token is read where that token is predicted: before it, when only what precedes it was
+    seen. A loss finds it as `TokenBatch.scalars`, `score` answers it as `Scores.values`. A trained token behind the
+    last one, whichever, reads the number of the whole sequence.
+
+    Args:
+        actor: how it is run and trained, with the meaning that everything has for a policy.
+        total_updates, seed, trainable, key: as for `load_torch_backend`.
+
+    Raises:
+        ConfigError: the model or device cannot be used.
+    """
+    whole = model.model_copy(update={"lora_rank": 0, "lora_adapter_path": None})
+    return _load(SCALAR, whole, actor, total_updates, seed, trainable, key, False)
+
+
+def _load(
+    kind: ModelKind,
+    model: ModelConfig,
+    actor: ActorConfig,
+    total_updates: int,
+    seed: int,
+    trainable: bool,
+    key: str,
+    routed_experts: bool,
+) -> TorchBackend:
     torch.manual_seed(seed)
-    loaded = load_model(model, find_device(actor.device, "actor.device"), key=key)
+    loaded = kind.load(model, find_device(actor.device, "actor.device"), key=key)
     tokenizer = load_tokenizer(model)
     if not trainable:
-        return TorchBackend(loaded.requires_grad_(False), tokenizer, model, actor, None)
+        return TorchBackend(loaded.requires_grad_(False), tokenizer, model, actor, None, kind=kind)
     if loaded.dtype == torch.float16 or actor.autocast == "float16":
         raise ConfigError("float16 gradients underflow: train in bfloat16, or in float32 with actor.autocast=bfloat16")
     freeze_modules(loaded, actor.freeze_modules)
@@ -231,4 +255,5 @@ def load_torch_backend(
         enable_checkpointing(loaded)
     moves = moves_of(loaded.device) if actor.optimizer_offload else None
     optimizer = ScheduledOptimizer(loaded, actor.optim, actor.grad_clip, total_updates, moves)
-    return TorchBackend(loaded, tokenizer, model, actor, optimizer, RoutingReplay(loaded) if routed_experts else None)
+    replay = RoutingReplay(loaded) if routed_experts else None
+    return TorchBackend(loaded, tokenizer, model, actor, optimizer, replay, kind)

@@ -5,16 +5,19 @@ Axes: B samples, T tokens, N trained tokens.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import cast
+from typing import TypeAlias, cast
 
 import torch
 from torch import Tensor
 
 from agentrl.algos.base import TokenBatch
 from agentrl.samples import Sample
+
+Outputs: TypeAlias = dict[str, Tensor]
+"""What a model says at each trained token, [N], under the names of `TokenBatch`: logprobs and entropy, or scalars."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,32 +61,46 @@ def micro_batch(samples: Sequence[Sample], device: torch.device) -> MicroBatch:
 
 
 def token_batch(
-    batch: MicroBatch, logprobs_N: Tensor, entropy_N: Tensor, weights: Sequence[float], denominator: float
+    batch: MicroBatch, outputs: Mapping[str, Tensor], weights: Sequence[float], denominator: float
 ) -> TokenBatch:
     """What a loss reads. `weights`, [B], and `denominator` come from the whole mini-batch."""
+    said = {name: batch.spread(values_N) for name, values_N in outputs.items()}
+    like = next(iter(said.values())).detach()
+    silent = torch.zeros_like(like)
 
-    def field(values: Sequence[Sequence[float] | None], dtype: torch.dtype = logprobs_N.dtype) -> Tensor | None:
+    def field(values: Sequence[Sequence[float] | None], dtype: torch.dtype = like.dtype) -> Tensor | None:
         present = [row for row in values if row is not None]
         if not present:
             return None
         if len(present) < len(values):
             raise ValueError("some samples of a micro-batch have numbers that others lack")
-        return padded(present, dtype).to(logprobs_N.device)
+        return padded(present, dtype).to(like.device)
 
     samples = batch.samples
     return TokenBatch(
-        logprobs=batch.spread(logprobs_N),
-        entropy=batch.spread(entropy_N),
+        logprobs=said.get("logprobs", silent),
+        entropy=said.get("entropy", silent),
+        scalars=said.get("scalars"),
         loss_mask=batch.loss_mask,
         advantages=cast(Tensor, field([sample.advantages for sample in samples])),
         behaviour_logprobs=field([sample.behaviour_logprobs for sample in samples]),
         old_logprobs=field([sample.old_logprobs for sample in samples]),
         ref_logprobs=field([sample.ref_logprobs for sample in samples]),
-        weights=torch.tensor(weights, dtype=logprobs_N.dtype, device=logprobs_N.device),
+        weights=torch.tensor(weights, dtype=like.dtype, device=like.device),
         denominator=denominator,
         importance_weights=field([sample.importance_weights for sample in samples]),
         policy_versions=field([sample.policy_versions for sample in samples], torch.long),
+        values=field([sample.values for sample in samples]),
+        returns=field([sample.returns for sample in samples]),
+        rollouts=_numbers([sample.rollout_id for sample in samples]).to(like.device),
+        groups=_numbers([sample.uid for sample in samples]).to(like.device),
     )
+
+
+def _numbers(names: Sequence[str]) -> Tensor:
+    """[B] long, the same for the same name; a row without a name has a number of its own."""
+    known: dict[str | int, int] = {}
+    return torch.tensor([known.setdefault(name or row, len(known)) for row, name in enumerate(names)])
 
 
 def padded(rows: Sequence[Sequence[float]], dtype: torch.dtype) -> Tensor:

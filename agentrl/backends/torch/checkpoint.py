@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -96,8 +96,13 @@ def check_parts(path: Path, model: PreTrainedModel, *, same_rest: bool) -> None:
         raise ConfigError("other weights were frozen: model.path, model.dtype or actor.freeze_modules has changed")
 
 
-def read_weights(path: Path, model: PreTrainedModel, config: ModelConfig) -> None:
+def read_weights(
+    path: Path, model: PreTrainedModel, config: ModelConfig, load: Callable[..., PreTrainedModel] = load_model
+) -> None:
     """Replace the model's weights by the checkpoint's; of a model with an adapter, the adapter's alone.
+
+    Args:
+        load: what loads a model of its kind.
 
     Raises:
         ConfigError: they are not whole, or another model's.
@@ -106,7 +111,7 @@ def read_weights(path: Path, model: PreTrainedModel, config: ModelConfig) -> Non
         read_adapter(model, adapter)
         return
     plain = config.model_copy(update={"path": str(path), "lora_rank": 0, "lora_adapter_path": None})
-    saved = load_model(plain, torch.device("cpu"), key="checkpoint")  # the device need not hold it twice
+    saved = load(plain, torch.device("cpu"), key="checkpoint")  # the device need not hold it twice
     own, theirs = ({name: value.shape for name, value in each.state_dict().items()} for each in (model, saved))
     for name in own.keys() | theirs.keys():
         if own.get(name) != theirs.get(name):

@@ -1,23 +1,21 @@
-"""Logits at chosen positions only, for any Hugging Face causal language model.
+"""What a head reads of a Hugging Face model at chosen positions only.
 
-Axes: B rows, T tokens, N chosen positions, H hidden size, V vocabulary.
+Axes: B rows, T tokens, N chosen positions, H hidden size, F features of a head.
 """
 
 from __future__ import annotations
 
-import copy
 import logging
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, cast
 
 import torch
-from torch import Tensor, nn
-from transformers.modeling_outputs import BaseModelOutputWithPast
+from torch import Tensor
 
-from agentrl.backends.torch.batches import MicroBatch, micro_batch, padded
+from agentrl.backends.torch.batches import MicroBatch, Outputs, micro_batch, padded
+from agentrl.backends.torch.heads import Features, Head, LanguageHead
 from agentrl.backends.torch.layout import pack_tokens
-from agentrl.backends.torch.logprobs import token_logprobs
 from agentrl.backends.torch.probing import (
     check_apart,
     difference,
@@ -40,34 +38,18 @@ logger = logging.getLogger(__name__)
 CPU = torch.device("cpu")
 
 
-class _States(BaseModelOutputWithPast):  # type: ignore[misc]  # transformers is untyped
-    """Hidden states alone; what else a model passes on from its body (router logits, cross attentions) is None."""
-
-    def __getattr__(self, name: str) -> None:
-        if name.startswith("_"):
-            raise AttributeError(name)
-
-
-class _GivenStates(nn.Module):
-    """Stands in for a model's body and answers the hidden states it is handed."""
-
-    def forward(self, *_: object, inputs_embeds: Tensor, **__: object) -> _States:
-        return _States(last_hidden_state=inputs_embeds)
-
-
 class PositionwiseModel:
-    """A causal language model split into `states` (its body, at chosen positions) and `logits` (all that follows).
+    """A causal model split into `states` (its body, at chosen positions) and `outputs` (what its head reads of them).
 
-    What follows the body is the model's own forward pass with the body taken out, so a head's scaling or soft cap
-    (Cohere, Granite, Gemma) is kept, and nothing here knows an architecture. The body runs on packed tokens, what
-    samples begin with alike once for all of them; else on right-padded rows, without a mask, as padding on the right is
-    invisible to causal attention. Each is checked once on a small batch, and a model that does not allow it is run in
-    the next plainer way: packed, padded, whole.
+    The body runs on packed tokens, what samples begin with alike once for all of them; else on right-padded rows,
+    without a mask, as padding on the right is invisible to causal attention. Each is checked once on a small batch, and
+    a model that does not allow it is run in the next plainer way: packed, padded, whole.
 
     Args:
         share_prefixes: false runs on padded rows in any case.
-        autocast: what `token_logprobs` computes in, where it is not as the weights are.
+        autocast: what `outputs` are computed in, where it is not as the weights are.
         replay: sends tokens to the experts that were recorded for them, where samples have such.
+        head: a language model's, where none is given.
     """
 
     def __init__(
@@ -77,15 +59,17 @@ class PositionwiseModel:
         share_prefixes: bool,
         autocast: torch.dtype | None = None,
         replay: RoutingReplay | None = None,
+        head: Head | None = None,
     ) -> None:
         self.model = model
+        self.head = head or LanguageHead(model)
         self._replay = replay
         self.vocab_size: int = model.config.get_text_config().vocab_size
         self._name = type(model).__name__
         self._configs = configs_of(model)
         self._autocast_dtype = autocast
         self._windows: Mapping[int, int | None] | None = None
-        self._tail: nn.Module | None = None
+        self._tail: Features | None = None
         self._choose(share_prefixes)
 
     @property
@@ -103,7 +87,7 @@ class PositionwiseModel:
         return attention_implementation(self._configs, SHARED) if self.shares_prefixes else nullcontext()
 
     def states(self, batch: MicroBatch) -> Tensor:
-        """[N, H] where the trained tokens are predicted; [N, V], already logits, if the model is run whole."""
+        """[N, H] where the trained tokens are predicted; [N, F], already features, if the model is run whole."""
         if self._windows is not None:
             return self._packed_states(batch, self._windows)
         # the last column predicts nothing
@@ -113,24 +97,16 @@ class PositionwiseModel:
         if self._tail is not None:
             return cast(Tensor, self.model.base_model(input_ids=token_ids_BT, use_cache=False)[0][chosen])
         mask_BT = padded([[1] * len(sample.token_ids) for sample in batch.samples], torch.long)[:, :-1]
-        output = self.model(input_ids=token_ids_BT, attention_mask=mask_BT.to(self.model.device), use_cache=False)
-        return cast(Tensor, output.logits[chosen])
+        return self.head.whole(token_ids_BT, mask_BT.to(self.model.device))[chosen]
 
-    def logits(self, states_NH: Tensor) -> Tensor:
-        """[N, V] from `states`."""
-        return states_NH if self._tail is None else cast(Tensor, self._tail(inputs_embeds=states_NH[None]).logits[0])
+    def features(self, states_NH: Tensor) -> Tensor:
+        """[N, F] from `states`."""
+        return states_NH if self._tail is None else self._tail(states_NH)
 
-    def token_logprobs(self, batch: MicroBatch, *, entropy_gradient: bool) -> tuple[Tensor, Tensor]:
-        """[N] log-probabilities and entropies, see `logprobs.token_logprobs`; under autocast where asked for."""
+    def outputs(self, batch: MicroBatch, *, entropy_gradient: bool) -> Outputs:
+        """[N] of all that the head reads, see `Head.read`; under autocast where asked for."""
         with self._autocast():
-            return token_logprobs(
-                self.logits,
-                self.states(batch),
-                batch.targets,
-                batch.temperatures,
-                self.vocab_size,
-                entropy_gradient=entropy_gradient,
-            )
+            return self.head.read(self.features, self.states(batch), batch, entropy_gradient=entropy_gradient)
 
     def _autocast(self) -> AbstractContextManager[None]:
         device = self.model.device.type
@@ -157,7 +133,7 @@ class PositionwiseModel:
         batch = micro_batch(samples, self.model.device)
         whole = self.states(batch)
         alone = torch.cat([self.states(micro_batch([sample], self.model.device)) for sample in samples])
-        self._tail = _without_body(self.model)
+        self._tail = self.head.tail()
         if self._tail is not None and not self._splits_like(batch, whole):
             self._tail = None
             logger.warning("%s is run whole: its logits cannot be taken at chosen positions only", self._name)
@@ -178,7 +154,7 @@ class PositionwiseModel:
     def _check_packed(self, batch: MicroBatch, alone: Tensor, most: float, windows: Mapping[int, int | None]) -> None:
         with self.running(), torch.enable_grad(), watched_embeddings(self.model) as embeddings:
             states = self.states(batch)
-            if not difference(self.logits(states).detach(), alone) <= most:  # NaN is no small difference
+            if not difference(self.features(states).detach(), alone) <= most:  # NaN is no small difference
                 raise UnfaithfulError("its logits would differ")
             (embedded,) = embeddings
             check_apart(states, batch.rows, embedded, batch.samples, pack_tokens(batch.samples, windows, CPU))
@@ -186,14 +162,6 @@ class PositionwiseModel:
     def _splits_like(self, batch: MicroBatch, whole: Tensor) -> bool:
         try:
             with unfaithful():
-                return difference(self.logits(self.states(batch)), whole) <= tolerance(whole, whole)
+                return difference(self.features(self.states(batch)), whole) <= tolerance(whole, whole)
         except UnfaithfulError:
             return False  # its forward pass needs more of its body than the last hidden states
-
-
-def _without_body(model: PreTrainedModel) -> nn.Module | None:
-    if model.base_model is model:
-        return None
-    tail = copy.copy(model)  # shares every parameter; only its table of parts is its own
-    tail._modules = {**model._modules, model.base_model_prefix: _GivenStates()}
-    return cast(nn.Module, tail)

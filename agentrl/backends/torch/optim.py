@@ -13,6 +13,7 @@ from agentrl.backends.torch.parking import Moves, Parking
 from agentrl.backends.torch.schedule import learning_rate_scale
 from agentrl.config.actor import OptimConfig
 from agentrl.errors import ConfigError
+from agentrl.models.scalar import HEAD
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -100,7 +101,7 @@ class ScheduledOptimizer:
             ConfigError: it was saved by another optimizer or for another model.
         """
         if [part["names"] for part in state["parts"]] != [part.names for part in self._parts]:
-            raise ConfigError(f"actor.optim.name '{self._config.name}' does not fit the checkpoint's optimizer state")
+            raise ConfigError(f"optim.name '{self._config.name}' does not fit the checkpoint's optimizer state")
         with self._parking.in_use():
             for part, saved in zip(self._parts, state["parts"], strict=True):
                 groups = part.optimizer.state_dict()["param_groups"]
@@ -131,6 +132,7 @@ class ScheduledOptimizer:
 
 
 def _hidden_matrices(model: PreTrainedModel) -> set[str]:
-    outer = {id(model.get_output_embeddings().weight)}
+    heads = [model.get_output_embeddings(), getattr(model, HEAD, None)]
+    outer = {id(head.weight) for head in heads if head is not None}
     outer |= {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
     return {name for name, value in model.named_parameters() if value.ndim == 2 and id(value) not in outer}

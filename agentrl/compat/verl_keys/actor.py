@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from agentrl.compat.verl_keys.data import expand_home, lora_section
+from agentrl.compat.verl_keys.names import read_loss
+from agentrl.compat.verl_keys.optim import optim_rows
 from agentrl.compat.verl_keys.rows import Fixed, Hint, Mapped, Row, one_of
 
 _ACTOR = "actor_rollout_ref.actor"
-_OPTIM = f"{_ACTOR}.optim"
 _REF = "actor_rollout_ref.ref"
 _SPEED = "a speed or memory switch of verl's own"
 _SHARDS = "one process holds the whole policy"
@@ -58,7 +59,25 @@ ACTOR: tuple[Row, ...] = (
     Mapped(f"{_ACTOR}.fsdp_config.optimizer_offload", "actor.optimizer_offload", False, note=_OFFLOAD),
     *lora_section(f"{_ACTOR}.lora"),
     *lora_section("actor.lora"),
-    Fixed(f"{_ACTOR}.policy_loss.loss_mode", ("vanilla",), "the clipped ratio is the only loss in this version"),
+    Mapped(
+        f"{_ACTOR}.policy_loss.loss_mode",
+        "actor.policy_loss.loss_mode",
+        "vanilla",
+        read_loss,
+        "geo_mean becomes gmpo; what a loss does not read is left out; file.py:function for one's own",
+    ),
+    *(
+        Mapped(f"{_ACTOR}.policy_loss.{key}", f"actor.policy_loss.{key}", default)
+        for key, default in (
+            *(("clip_cov_ratio", 0.0002), ("clip_cov_lb", 1.0), ("clip_cov_ub", 5.0)),
+            *(("kl_cov_ratio", 0.0002), ("ppo_kl_coef", 0.1)),
+        )
+    ),
+    Mapped(
+        f"{_ACTOR}.policy_loss.dro_beta", "actor.policy_loss.options", read=lambda beta: {"dro_beta": float(str(beta))}
+    ),
+    Mapped(f"{_ACTOR}.tau_pos", "actor.tau_pos", 1.0),
+    Mapped(f"{_ACTOR}.tau_neg", "actor.tau_neg", 1.05),
     Fixed(f"{_ACTOR}.loss_scale_factor", (None,), "seq-mean-token-sum-norm divides by data.max_response_length"),
     *(
         Fixed(f"{part}.router_replay.mode", (None, "disabled"), "leave it out: not in this version")
@@ -97,72 +116,12 @@ ACTOR: tuple[Row, ...] = (
     Hint(f"{_ACTOR}.calculate_entropy", "the entropy is always measured"),
     Hint(f"{_ACTOR}.calculate_sum_pi_squared", "it is not measured here"),
     Hint(f"{_ACTOR}.checkpoint.*", "a checkpoint always holds weights, optimizer and position"),
-    Hint(f"{_ACTOR}.freeze_vision_tower", "text models only in this version"),
+    Hint(f"{_ACTOR}.freeze_vision_tower", "text alone is trained in this version"),
     Hint(f"{_ACTOR}.rollout_n", "actor_rollout_ref.rollout.n says it"),
-    *(Hint(f"{_ACTOR}.{key}", "belongs to another loss_mode") for key in ("policy_loss.*", "tau_pos", "tau_neg")),
+    Hint(f"{_ACTOR}.policy_loss.rollout_correction.*", "algorithm.rollout_correction says it"),
 )
 
-OPTIM: tuple[Row, ...] = (
-    Mapped(f"{_OPTIM}.lr", "actor.optim.lr", 1e-6),
-    Mapped(f"{_OPTIM}.betas", "actor.optim.betas", (0.9, 0.999)),
-    Mapped(f"{_OPTIM}.weight_decay", "actor.optim.weight_decay", 0.01, note="of matrices; verl decays norms too"),
-    Mapped(f"{_OPTIM}.clip_grad", "actor.grad_clip"),
-    Mapped(
-        f"{_OPTIM}.lr_warmup_steps",
-        "actor.optim.lr_warmup_steps",
-        read=lambda value: max(0, int(float(value))),
-        note="verl counts steps, agentrl updates: multiplied by the updates of a step",
-    ),
-    Mapped(
-        f"{_OPTIM}.lr_scheduler_type",
-        "actor.optim.lr_scheduler_type",
-        "constant",
-        one_of("actor.optim.lr_scheduler_type"),
-        "runs down over all updates of the run",
-    ),
-    Mapped(
-        f"{_OPTIM}.warmup_style",
-        "actor.optim.lr_scheduler_type",
-        read=one_of("actor.optim.lr_scheduler_type"),
-        note="older name",
-    ),
-    Mapped(
-        f"{_OPTIM}.lr_decay_style",
-        "actor.optim.lr_scheduler_type",
-        read=one_of("actor.optim.lr_scheduler_type"),
-        note="Megatron's name",
-    ),
-    Mapped(f"{_OPTIM}.min_lr_ratio", "actor.optim.min_lr_ratio"),
-    Fixed(f"{_OPTIM}.min_lr", (None, 0), f"give it as a share of lr: {_OPTIM}.min_lr_ratio"),
-    Fixed(f"{_OPTIM}.lr_warmup_init", (None, 0), "leave it out: a warm-up begins at 0"),
-    Fixed(f"{_OPTIM}.lr_decay_steps", (None,), "leave it out (the run's own length), or actor.optim.total_updates"),
-    Fixed(f"{_OPTIM}.weight_decay_incr_style", (None, "constant"), "leave it out: weight decay stays as it is"),
-    *(
-        Hint(f"{_OPTIM}.{key}", "belongs to Megatron's WSD schedule, which lr_decay_style would choose")
-        for key in ("lr_wsd_decay_style", "lr_wsd_decay_steps")
-    ),
-    Hint(f"{_OPTIM}.use_checkpoint_opt_param_scheduler", "a run that goes on keeps its schedule"),
-    Mapped(
-        f"{_OPTIM}.optimizer",
-        "actor.optim.name",
-        read=lambda v: "adamw" if v == "adam" else one_of("actor.optim.name")(str(v).lower()),
-        note="AdamW; Megatron's adam is the same",
-    ),
-    Fixed(f"{_OPTIM}.optimizer_impl", ("torch.optim",), "leave it out: torch's own AdamW is used"),
-    Mapped(
-        f"{_OPTIM}.lr_warmup_steps_ratio",
-        "actor.optim.lr_warmup_steps_ratio",
-        note="of the run's updates, where verl rounds down to whole steps: less than a step longer; "
-        "lr_warmup_steps above 0 goes before it, as in verl",
-    ),
-    Hint(
-        f"{_OPTIM}.total_training_steps",
-        "schedules run over the run's own length, which verl's trainer sets it to, or over actor.optim.total_updates",
-    ),
-    Fixed(f"{_OPTIM}.num_cycles", (0.5,), "set it to 0.5: half a cosine"),
-    Fixed(f"{_OPTIM}.override_optimizer_config.*", (None,), "use actor.optim.eps, actor.optim.betas"),
-    Hint(f"{_OPTIM}.zero_indexed_step", "the first update of a warm-up already moves"),
-)
+OPTIM: tuple[Row, ...] = optim_rows(f"{_ACTOR}.optim", "actor.optim", "actor.grad_clip", 1e-6)
 
 REF: tuple[Row, ...] = (
     Mapped(f"{_REF}.model.path", "ref.path", read=expand_home),

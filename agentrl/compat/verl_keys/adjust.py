@@ -4,32 +4,37 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from agentrl.compat.verl_keys.algorithm import NO_KL_IN_REWARD, kl_coefficient
+from agentrl.compat.verl_keys.algorithm import adjust_algorithm
 from agentrl.compat.verl_keys.correction import adjust_correction
+from agentrl.compat.verl_keys.critic import adjust_critic
 from agentrl.compat.verl_keys.draft import Draft, whole
+from agentrl.compat.verl_keys.names import adjust_names, estimator_of
+from agentrl.compat.verl_keys.reward import adjust_reward
 from agentrl.compat.verl_keys.rows import Mapped, truth
 from agentrl.compat.verl_keys.servers import server_options
 from agentrl.compat.verl_keys.trainer import TRAINER, missing_loggers
+from agentrl.config.presets import PRESETS
 from agentrl.config.reward import NO_REWARD
 
 _ROLLOUT = "actor_rollout_ref.rollout"
 _ACTOR = "actor_rollout_ref.actor"
 _DEFAULTS = {row.key: row.default for row in TRAINER if isinstance(row, Mapped)}
+_COMPARING = {preset.adv_estimator for preset in PRESETS.values() if preset.compares and preset.feed == "rollouts"}
 _TOOLS = ("rollout.multi_turn.tool_config_path", "rollout.multi_turn.function_tool_path")
 
 
 def adjust(draft: Draft) -> None:
     """Bring the values into line with each other, as verl would."""
     for rule in (
-        *(_groups_of_one, _validation, _turns, _agent_loop, _engine, server_options, _batches),
-        *(_schedule, _clip, _kl, adjust_correction, _folder, _loggers),
+        *(_validation, _turns, _agent_loop, _engine, server_options, _batches, _schedule, _clip, adjust_correction),
+        *(adjust_algorithm, adjust_names, adjust_critic, adjust_reward, _groups_of_one, _folder, _loggers),
     ):
         rule(draft)
 
 
 def adjust_generation(draft: Draft) -> None:
     """The same for a command that only generates."""
-    for rule in (_turns, _agent_loop, _engine, server_options, _greedy, _unscored, _rollouts_folder):
+    for rule in (_turns, _agent_loop, _engine, server_options, _greedy, adjust_reward, _unscored, _rollouts_folder):
         rule(draft)
 
 
@@ -62,7 +67,7 @@ def _rollouts_folder(draft: Draft) -> None:
 
 
 def _groups_of_one(draft: Draft) -> None:
-    if draft.number("rollout.n") == 1:
+    if draft.number("rollout.n") == 1 and estimator_of(draft) in _COMPARING:
         draft.notices.append(
             f"'{_ROLLOUT}.n=1' leaves nothing to compare: a group of one has advantage 0 (verl would train on its raw "
             f"score), so only a KL or entropy term can move the policy. Set '{_ROLLOUT}.n' to 2 or more"
@@ -118,12 +123,18 @@ def _batches(draft: Draft) -> None:
 
 def _schedule(draft: Draft) -> None:
     """verl moves its schedule once a step, agentrl once an update; a number of steps goes before a ratio."""
-    key = "actor.optim.lr_warmup_steps"
-    if draft.said_as.get(key) == f"{_ACTOR}.optim.lr_warmup_steps" and (steps := draft.number(key, 0)):
-        draft.values.pop("actor.optim.lr_warmup_steps_ratio", None)
-        mini_batch = draft.number("actor.ppo_mini_batch_size", draft.number("data.train_batch_size"))
-        updates = draft.number("actor.ppo_epochs") * max(1, draft.number("data.train_batch_size") // max(1, mini_batch))
-        draft.values[key] = steps * updates
+    for part, section in (("actor", f"{_ACTOR}.optim"), ("critic", "critic.optim")):
+        key = f"{part}.optim.lr_warmup_steps"
+        if draft.said_as.get(key) == f"{section}.lr_warmup_steps" and (steps := draft.number(key, 0)):
+            draft.values.pop(f"{key}_ratio", None)
+            draft.values[key] = steps * _updates_a_step(draft, part)
+
+
+def _updates_a_step(draft: Draft, part: str) -> int:
+    batch = draft.number("data.train_batch_size")
+    mini_batch = draft.number(f"{part}.ppo_mini_batch_size", draft.number("actor.ppo_mini_batch_size", batch))
+    epochs = draft.number(f"{part}.ppo_epochs", draft.number("actor.ppo_epochs"))
+    return epochs * max(1, batch // max(1, mini_batch))
 
 
 def _clip(draft: Draft) -> None:
@@ -134,13 +145,6 @@ def _clip(draft: Draft) -> None:
             f"'{_ACTOR}.clip_ratio' has no effect beside the defaults of '{sides[0]}' and '{sides[1]}', 0.2, "
             "as in verl: set those"
         )
-
-
-def _kl(draft: Draft) -> None:
-    """A name, verl's estimator of the KL in the reward, is read to nothing."""
-    key = "algorithm.kl_penalty"
-    if draft.given.get(key) is not None and kl_coefficient(draft.given[key]) is None:
-        draft.idle.setdefault(NO_KL_IN_REWARD, []).append(key)
 
 
 def _engine(draft: Draft) -> None:

@@ -1,149 +1,96 @@
-"""verl's `algorithm.*`, `critic.*`, and what it says of rewards."""
+"""verl's `algorithm.*`, but for its off-policy correction."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from agentrl.compat.verl_keys.correction import CORRECTION
-from agentrl.compat.verl_keys.data import expand_home
-from agentrl.compat.verl_keys.rows import Fixed, Hint, Mapped, Row, one_of
+from agentrl.compat.verl_keys.draft import Draft
+from agentrl.compat.verl_keys.names import read_estimator
+from agentrl.compat.verl_keys.rows import Fixed, Hint, Mapped, Row, one_of, truth
+from agentrl.errors import ConfigError
 
 _KL_LOSS = "actor_rollout_ref.actor.use_kl_loss=True and actor_rollout_ref.actor.kl_loss_coef"
-NO_KL_IN_REWARD = f"no effect without algorithm.use_kl_in_reward, in verl as here; for a KL term: {_KL_LOSS}"
-_NO_CRITIC = "group-relative advantages need no critic"
-_NO_REWARD_MODEL = "there is no reward model in this version; rewards are functions"
-_NO_SANDBOX = "call the sandbox in your own reward function"
-_MANAGER = (
-    "naive and dapo (without its length penalty) score each rollout by compute_score, as here: write such a function"
-)
+_NO_KL_IN_REWARD = f"no effect without algorithm.use_kl_in_reward, in verl as here; for a KL term: {_KL_LOSS}"
+_KL_PENALTY, _KL_CTRL = "algorithm.kl_penalty", "algorithm.kl_ctrl"
+_FILTER = "algorithm.filter_groups"
+_SCORES = {"reward": "score", "seq_reward": "score", "seq_final_reward": "score"}
 
-
-def kl_coefficient(value: object) -> float | None:
-    """The number that `algorithm.kl_penalty` is; None where it is a name."""
-    try:
-        return float(str(value))
-    except ValueError:
-        return None
+_read_kl = one_of(_KL_PENALTY)
 
 
 def _kl_penalty(value: object) -> Mapping[str, object]:
-    """A number is the coefficient of a KL loss; a name is the estimator of a KL that is not taken from the reward."""
-    coefficient = kl_coefficient(value)
-    return {} if coefficient is None else {"actor.use_kl_loss": coefficient > 0, "actor.kl_loss_coef": coefficient}
+    """A number is the coefficient of a KL loss; a name is the estimator of the KL in the reward."""
+    try:
+        coefficient = float(str(value))
+    except ValueError:
+        return {_KL_PENALTY: _read_kl(value)}
+    return {"actor.use_kl_loss": coefficient > 0, "actor.kl_loss_coef": coefficient}
 
 
 ALGORITHM: tuple[Row, ...] = (
-    Mapped("algorithm.adv_estimator", "algorithm.adv_estimator", "gae", one_of("algorithm.adv_estimator")),
-    Mapped("algorithm.norm_adv_by_std_in_grpo", "algorithm.norm_adv_by_std_in_grpo", True),
-    Mapped("algorithm.group_size", "rollout.n", note="short name"),
     Mapped(
-        "algorithm.kl_penalty",
-        ("actor.use_kl_loss", "actor.kl_loss_coef"),
-        read=_kl_penalty,
-        note="a number: KL loss with that coefficient, 0 for none; a name has no effect without use_kl_in_reward",
+        "algorithm.adv_estimator",
+        "algorithm.adv_estimator",
+        "gae",
+        read_estimator,
+        "together with loss_mode it becomes algorithm.name where that names both; gae has a critic; "
+        "file.py:function for one's own",
     ),
-    Fixed("algorithm.use_kl_in_reward", (False,), f"KL in the reward is not in this version: use {_KL_LOSS}"),
-    Hint("algorithm.kl_ctrl.*", NO_KL_IN_REWARD),
-    *(Hint(f"algorithm.{key}", "group-relative advantages do not use it") for key in ("gamma", "lam")),
-    Fixed("algorithm.filter_groups.enable", (None, False), "leave it out: groups of equal rewards have advantage 0"),
-    Hint("algorithm.filter_groups.*", "no effect without filter_groups.enable"),
+    Mapped("algorithm.gamma", "algorithm.gamma", note="left out where verl's estimator does not read it, as the next"),
+    Mapped("algorithm.lam", "algorithm.lam"),
+    Mapped("algorithm.norm_adv_by_std_in_grpo", "algorithm.norm_adv_by_std_in_grpo", True),
+    Mapped("algorithm.gdpo_reward_keys", "algorithm.gdpo_reward_keys"),
+    Mapped("algorithm.gdpo_reward_weights", "algorithm.gdpo_reward_weights"),
+    Mapped("algorithm.group_size", "rollout.n", note="short name"),
+    Mapped("algorithm.use_kl_in_reward", "algorithm.use_kl_in_reward", False),
+    Mapped(
+        _KL_PENALTY,
+        ("actor.use_kl_loss", "actor.kl_loss_coef", _KL_PENALTY),
+        read=_kl_penalty,
+        note="a name: of the KL in the reward; a number: KL loss with that coefficient, 0 for none",
+    ),
+    *(Mapped(f"{_KL_CTRL}.{key}", f"{_KL_CTRL}.{key}") for key in ("type", "kl_coef", "horizon", "target_kl")),
+    Mapped(f"{_FILTER}.enable", f"{_FILTER}.enable"),
+    Mapped(
+        f"{_FILTER}.metric",
+        f"{_FILTER}.metric",
+        read=lambda metric: _SCORES.get(str(metric), str(metric)),
+        note="reward, seq_reward and seq_final_reward become score, which is what a function that returns a number "
+        "gives; acc needs a reward that names one",
+    ),
+    Mapped(
+        f"{_FILTER}.max_num_gen_batches",
+        f"{_FILTER}.max_num_gen_batches",
+        read=lambda value: max(0, int(str(value))),
+        note="in batches of data.train_batch_size; 0 and less: no limit",
+    ),
+    Hint(f"{_FILTER}.max_inflight_gen_batches", "tasks are drawn one by one, as rollouts end"),
     *CORRECTION,
     Fixed("algorithm.use_pf_ppo", (False,), "leave it out: not in this version"),
     Hint("algorithm.pf_ppo.*", "no effect without use_pf_ppo"),
-    Hint("critic.*", _NO_CRITIC),
     Fixed("distillation.enabled", (None, False), "leave it out: not in this version"),
     Hint("distillation.*", "no effect without distillation.enabled"),
 )
 
 
-def _reward_function(prefix: str) -> tuple[Row, ...]:
-    return (
-        Mapped(f"{prefix}.path", "reward.custom_reward_function.path", read=expand_home),
-        Mapped(f"{prefix}.name", "reward.custom_reward_function.name", "compute_score"),
-        Mapped(f"{prefix}.reward_kwargs", "reward.custom_reward_function.reward_kwargs"),
-    )
+def adjust_algorithm(draft: Draft) -> None:
+    """What verl reads only beside another key is left out."""
+    values = draft.values
+    if truth(values.get("algorithm.use_kl_in_reward")) is not True:
+        targets = [key for key in values if key == _KL_PENALTY or key.startswith(f"{_KL_CTRL}.")]
+        draft.leave_out(targets, _NO_KL_IN_REWARD)
+    if truth(values.get(f"{_FILTER}.enable")) is not True:
+        targets = [key for key in values if key.startswith(f"{_FILTER}.")]
+        draft.leave_out(targets, f"no effect without {_FILTER}.enable")
+        _refuse_larger_batches(draft)
 
 
-REWARD: tuple[Row, ...] = (
-    *_reward_function("custom_reward_function"),
-    *_reward_function("reward.custom_reward_function"),
-    Fixed("reward_model.reward_manager", (None, "naive", "dapo"), _MANAGER),
-    *(
-        row
-        for section in ("reward_manager", "reward.reward_manager")
-        for row in (
-            Fixed(f"{section}.name", (None, "naive", "dapo"), _MANAGER),
-            Fixed(f"{section}.source", (None, "register"), _MANAGER),
-            Fixed(f"{section}.module.path", (None,), _MANAGER),
-            Hint(f"{section}.module.name", "no effect without module.path"),
+def _refuse_larger_batches(draft: Draft) -> None:
+    """With dynamic sampling tasks come one by one whatever it says; without, it says how many a step takes."""
+    size = draft.given.get("data.gen_batch_size")
+    if size is not None and str(size) != str(draft.values.get("data.train_batch_size")):
+        raise ConfigError(
+            f"'data.gen_batch_size={size}' cannot be honoured here: say data.train_batch_size alone, "
+            f"or {_FILTER}.enable=True"
         )
-    ),
-    *(
-        Fixed(f"{key}.enable", (None, False), "put the penalty into your reward function")
-        for key in (
-            "reward_model.overlong_buffer",
-            "reward_model.reward_kwargs.overlong_buffer_cfg",
-            "reward.reward_kwargs.overlong_buffer_cfg",
-        )
-    ),
-    *(
-        Hint(f"{key}.*", "no effect without its enable")
-        for key in (
-            "reward_model.overlong_buffer",
-            "reward_model.reward_kwargs.overlong_buffer_cfg",
-            "reward.reward_kwargs.overlong_buffer_cfg",
-        )
-    ),
-    *(
-        Hint(f"{key}.reward_kwargs.max_resp_len", "no effect without overlong_buffer_cfg.enable")
-        for key in ("reward_model", "reward")
-    ),
-    *(
-        Fixed(key, (None, False), "rewards are functions in this version: custom_reward_function.path")
-        for key in ("reward_model.enable", "reward.reward_model.enable")
-    ),
-    Fixed("reward_model.reward_loop_source", (None, "register"), "use custom_reward_function.path"),
-    *(
-        Fixed(f"reward_model.{key}", (None,), "use custom_reward_function.path")
-        for key in ("reward_loop_module_path", "reward_loop_class_name")
-    ),
-    *(
-        Fixed(f"{key}.url", (None,), _NO_SANDBOX)
-        for key in ("sandbox_fusion", "reward_model.sandbox_fusion", "reward.sandbox_fusion")
-    ),
-    *(
-        Hint(f"{key}.*", "no effect without its url")
-        for key in ("sandbox_fusion", "reward_model.sandbox_fusion", "reward.sandbox_fusion")
-    ),
-    *(
-        Hint(key, "every reward runs off the event loop, with a deadline: reward.timeout_s")
-        for key in (
-            "reward.num_workers",
-            "reward_model.num_workers",
-            "reward_model.launch_reward_fn_async",
-            "reward_model.use_reward_loop",
-        )
-    ),
-    *(
-        Hint(key, _NO_REWARD_MODEL)
-        for key in (
-            "reward.reward_model.*",
-            "reward_model.model.*",
-            "reward_model.rollout.*",
-            "reward_model.enable_resource_pool",
-            "reward_model.n_gpus_per_node",
-            "reward_model.nnodes",
-            "reward_model.strategy",
-            "reward_model.micro_batch_size",
-            "reward_model.micro_batch_size_per_gpu",
-            "reward_model.max_length",
-            "reward_model.use_dynamic_bsz",
-            "reward_model.forward_max_token_len_per_gpu",
-            "reward_model.ulysses_sequence_parallel_size",
-            "reward_model.nccl_timeout",
-            "reward_model.load_weight",
-            "reward_model.profiler.*",
-            "reward_model.megatron.*",
-        )
-    ),
-)

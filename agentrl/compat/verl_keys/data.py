@@ -7,6 +7,7 @@ from pathlib import Path
 from agentrl.compat.verl_keys.rows import Fixed, Hint, Mapped, Row, one_of
 
 _MODEL = "actor_rollout_ref.model"
+_MM_INPUTS = "return_multi_modal_inputs"
 _LOADER = "rows are read one by one, as they are needed"
 _SPEED = "a speed or memory switch of verl's own"
 
@@ -46,10 +47,11 @@ DATA: tuple[Row, ...] = (
     Mapped("data.tool_config_path", "rollout.multi_turn.tool_config_path", read=expand_home),
     Mapped("data.function_tool_path", "rollout.multi_turn.function_tool_path", read=expand_home),
     Fixed("data.reward_fn_key", ("data_source",), "name the column data_source"),
-    Fixed("data.gen_batch_size", (None,), "say data.train_batch_size alone"),
-    Fixed("data.custom_cls.*", (None,), "write the rows to a Parquet or JSON file"),
-    Fixed("data.sampler.*", (None,), "use data.shuffle and data.seed"),
-    Fixed("data.datagen.*", (None,), "write the rows to a Parquet or JSON file"),
+    Hint("data.gen_batch_size", "under filter_groups tasks are drawn one by one until a step has its groups"),
+    Mapped("data.custom_cls.path", "data.custom_cls.path", read=expand_home, note="a Python file"),
+    Mapped("data.custom_cls.name", "data.custom_cls.name"),
+    Fixed("data.sampler.*", (None,), "use data.curriculum, or data.shuffle and data.seed"),
+    Fixed("data.datagen.*", (None,), "let a tool or reward add tasks: data.online.max_tasks"),
     *(
         Fixed(f"data.{key}", (None,), "verl's SFT trainer: `agentrl train algorithm.name=sft`, column messages")
         for key in (
@@ -65,7 +67,8 @@ DATA: tuple[Row, ...] = (
             "max_token_len_per_gpu",
         )
     ),
-    *(Hint(f"data.{key}", _LOADER) for key in ("dataloader_num_workers", "filter_overlong_prompts_workers", "use_shm")),
+    Mapped("data.filter_overlong_prompts_workers", "data.filter_overlong_prompts_workers", note="threads"),
+    *(Hint(f"data.{key}", _LOADER) for key in ("dataloader_num_workers", "use_shm")),
     Hint("data.val_batch_size", "validation rolls all its tasks out at once"),
     Hint("data.validation_shuffle", "validation takes every row, whatever the order"),
     Hint("data.tokenizer", "the model's own is used, or actor_rollout_ref.model.tokenizer_path"),
@@ -75,10 +78,11 @@ DATA: tuple[Row, ...] = (
         for key in ("return_raw_chat", "return_raw_input_ids", "return_full_prompt")
     ),
     *(
-        Hint(f"data.{key}", "images, videos and audio are not in this version; rows that hold some are refused")
-        for key in ("image_key", "video_key", "audio_key", "image_patch_size", "return_multi_modal_inputs")
+        Fixed(f"data.{modality}_key", (f"{modality}s",), f"name the column {modality}s")
+        for modality in ("image", "video", "audio")
     ),
-    Hint("data.mm_processor_kwargs.*", "images, videos and audio are not in this version"),
+    Fixed("data.mm_processor_kwargs.*", (None,), "put them into the model's own processor_config.json"),
+    *(Hint(f"data.{key}", "the model's own processor says it") for key in ("image_patch_size", _MM_INPUTS)),
 )
 
 MODEL: tuple[Row, ...] = (

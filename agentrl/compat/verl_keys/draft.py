@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 _KEYS_A_LINE = 8
@@ -29,6 +29,13 @@ class Draft:
     def number(self, key: str, default: int = 1) -> int:
         """A whole number among the values; `default` where there is none, or something that will be refused."""
         return whole(self.values.get(key), default)
+
+    def leave_out(self, targets: Iterable[str], why: str) -> None:
+        """Drop keys of agentrl's that verl would not read either; of those that were said, say why."""
+        for target in targets:
+            dropped, said = self.values.pop(target, None) is not None, self.said_as.get(target, "")
+            if dropped and said in self.given and said not in self.idle.setdefault(why, []):
+                self.idle[why].append(said)
 
     def lines(self) -> list[str]:
         """All that the user should know; keys of one reason in one line."""

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from agentrl.compat.verl_keys.adjust import adjust_generation
-from agentrl.compat.verl_keys.algorithm import REWARD
 from agentrl.compat.verl_keys.data import DATA, MODEL
+from agentrl.compat.verl_keys.reward import REWARD
 from agentrl.compat.verl_keys.rollout import SAMPLING, SERVING, TURNS
 from agentrl.compat.verl_keys.rows import Fixed, Hint, Mapped, Row
 from agentrl.compat.verl_keys.table import KeyTable

@@ -7,9 +7,11 @@ from functools import cache
 
 from agentrl.compat.verl_keys.actor import ACTOR, OPTIM, REF
 from agentrl.compat.verl_keys.adjust import adjust
-from agentrl.compat.verl_keys.algorithm import ALGORITHM, REWARD
+from agentrl.compat.verl_keys.algorithm import ALGORITHM
+from agentrl.compat.verl_keys.critic import CRITIC
 from agentrl.compat.verl_keys.data import DATA, MODEL
 from agentrl.compat.verl_keys.draft import Draft
+from agentrl.compat.verl_keys.reward import REWARD
 from agentrl.compat.verl_keys.rollout import SAMPLING, SERVING, TURNS
 from agentrl.compat.verl_keys.rows import UNSET, Mapped, Row
 from agentrl.compat.verl_keys.trainer import TRAINER
@@ -63,7 +65,7 @@ def own_keys() -> frozenset[str]:
 
 
 PPO = KeyTable(
-    (*DATA, *MODEL, *ACTOR, *OPTIM, *REF, *SAMPLING, *TURNS, *SERVING, *ALGORITHM, *REWARD, *TRAINER),
+    (*DATA, *MODEL, *ACTOR, *OPTIM, *REF, *SAMPLING, *TURNS, *SERVING, *ALGORITHM, *CRITIC, *REWARD, *TRAINER),
     "ppo_trainer",
     adjust,
 )

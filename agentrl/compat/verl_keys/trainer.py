@@ -117,9 +117,6 @@ TRAINER: tuple[Row, ...] = (
     ),
     Fixed("trainer.n_gpus_per_node", (1,), _ONE_PROCESS, "one process drives one device"),
     Fixed("trainer.nnodes", (1,), _ONE_PROCESS, "one process drives one device"),
-    Fixed(
-        "trainer.critic_warmup", (0,), "set it to 0: there is no critic to warm up, and the policy would wait for it"
-    ),
     *(
         Fixed(f"skip.{part}.enable", (False,), "leave it out: every step rolls out anew")
         for part in ("rollout", "rollout_tq", "async_rollout")

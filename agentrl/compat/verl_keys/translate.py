@@ -90,7 +90,8 @@ def _take(draft: Draft, table: KeyTable, key: str, value: object) -> list[str]:
 def _map(draft: Draft, row: Mapped, value: object) -> list[str]:
     if value is None:  # verl's null is "not said": agentrl's default, which verl's may have hidden
         for target in row.names:
-            draft.values.pop(target, None)
+            if draft.said_as.get(target) not in draft.given:  # another name of the key may say it
+                draft.values.pop(target, None)
         return []
     try:
         translated = row.values(value)

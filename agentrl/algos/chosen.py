@@ -1,0 +1,82 @@
+"""What the configuration says to the estimator and the loss that it names: each gets the options it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+from agentrl.algos.advantages import ADVANTAGE_ESTIMATORS
+from agentrl.algos.losses import POLICY_LOSSES
+from agentrl.algos.options import options_of
+from agentrl.algos.preference import PREFERENCE_LOSSES
+from agentrl.config.actor import ActorConfig
+from agentrl.config.algorithm import AlgorithmConfig
+from agentrl.errors import ConfigError, suggestion
+
+Options: TypeAlias = dict[str, Any]  # each estimator and loss has its own, of any type
+Named: TypeAlias = Mapping[str, tuple[str, object]]
+"""option -> (configuration key, value or None where it is not given)."""
+
+
+def estimator_options(algorithm: AlgorithmConfig) -> Options:
+    """The options of `algorithm.estimator`.
+
+    Raises:
+        ConfigError: a key is given that the estimator does not take.
+    """
+    named: Named = {
+        "gamma": ("algorithm.gamma", algorithm.gamma),
+        "lam": ("algorithm.lam", algorithm.lam),
+        "norm_adv_by_std": ("algorithm.norm_adv_by_std_in_grpo", None if algorithm.norm_adv_by_std_in_grpo else False),
+        "gdpo_reward_keys": ("algorithm.gdpo_reward_keys", algorithm.gdpo_reward_keys or None),
+        "gdpo_reward_weights": ("algorithm.gdpo_reward_weights", algorithm.gdpo_reward_weights or None),
+    }
+    function = ADVANTAGE_ESTIMATORS.get(algorithm.estimator)
+    what = f"advantage estimator '{algorithm.estimator}'"
+    return _taken(what, function, named, "algorithm.adv_options", algorithm.adv_options)
+
+
+def policy_loss_options(name: str, actor: ActorConfig) -> Options:
+    """The options of the policy loss `name`; `clip_ratio` stands in for a side of the clip that is not given.
+
+    Raises:
+        ConfigError: a key is given that the loss does not take.
+    """
+    settings, function = actor.policy_loss, POLICY_LOSSES.get(name)
+    named: dict[str, tuple[str, object]] = {
+        key: (f"actor.{key}", getattr(actor, key))
+        for key in ("clip_ratio_low", "clip_ratio_high", "clip_ratio_c", "tau_pos", "tau_neg")
+    }
+    for side in ("clip_ratio_low", "clip_ratio_high"):
+        if named[side][1] is None:
+            named[side] = ("actor.clip_ratio", actor.clip_ratio)
+    for key in ("clip_cov_ratio", "clip_cov_lb", "clip_cov_ub", "kl_cov_ratio", "ppo_kl_coef"):
+        named[key] = (f"actor.policy_loss.{key}", getattr(settings, key))
+    return _taken(f"policy loss '{name}'", function, named, "actor.policy_loss.options", settings.options)
+
+
+def preference_loss_options(name: str, actor: ActorConfig) -> Options:
+    """The options of the preference loss `name`.
+
+    Raises:
+        ConfigError: one is given that the loss does not take.
+    """
+    function = PREFERENCE_LOSSES.get(name)
+    return _taken(f"preference loss '{name}'", function, {}, "actor.policy_loss.options", actor.policy_loss.options)
+
+
+def _taken(
+    what: str, function: Callable[..., object], named: Named, where: str, others: Mapping[str, object]
+) -> Options:
+    takes = options_of(function)
+    given = {option: value for option, (_, value) in named.items() if value is not None}
+    for option in given.keys() - set(takes):
+        key = named[option][0]
+        if not any(named[each][0] == key for each in given.keys() & set(takes)):  # one key may stand for two options
+            raise ConfigError(f"'{key}' has no effect: {what} takes {', '.join(takes) or 'no options'}")
+    for option in others:
+        if option not in takes:
+            raise ConfigError(f"'{where}': {what} takes no option '{option}': {suggestion(option, takes)}")
+        if option in named:
+            raise ConfigError(f"'{where}.{option}': write it as '{named[option][0]}'")
+    return {**{option: value for option, value in given.items() if option in takes}, **others}

@@ -1,0 +1,42 @@
+"""Which of the credited samples the loss reads: those that teach something, and were not cut off where that counts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from agentrl.config.algorithm import AlgorithmConfig
+from agentrl.samples import Sample
+
+Keep = Callable[[Sequence[Sample]], list[Sample]]
+
+
+def keep_of(algorithm: AlgorithmConfig) -> Keep | None:
+    """What is left out under `algorithm`; None where nothing is.
+
+    Imitation reads what passed the threshold, a pair its two rollouts, a ranking groups whose scores differ. A policy
+    gradient reads all, unless `zero_variance_groups=drop` leaves out rollouts of advantage 0. `overlong_filter` leaves
+    out rollouts that were cut off for their length (DAPO, arXiv:2503.14476).
+    """
+    steps: list[Keep] = []
+    if algorithm.overlong_filter:
+        steps.append(lambda samples: [sample for sample in samples if not sample.truncated])
+    if algorithm.estimator == "scores":
+        steps.append(_of_telling_groups)
+    elif algorithm.preset.family != "policy" or algorithm.zero_variance_groups == "drop":
+        steps.append(lambda samples: [sample for sample in samples if any(sample.advantages)])
+    return _one_after_another(steps) if steps else None
+
+
+def _of_telling_groups(samples: Sequence[Sample]) -> list[Sample]:
+    telling = {sample.uid for sample in samples if any(sample.advantages)}
+    return [sample for sample in samples if sample.uid in telling]
+
+
+def _one_after_another(steps: Sequence[Keep]) -> Keep:
+    def keep(samples: Sequence[Sample]) -> list[Sample]:
+        left = list(samples)
+        for step in steps:
+            left = step(left)
+        return left
+
+    return keep

@@ -1,0 +1,141 @@
+"""Preferences between the siblings of a group: who is compared with whom, and the loss over sequences.
+
+Axes: B samples, T tokens, R rollouts, P pairs.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from agentrl.algos.aggregation import token_mean
+from agentrl.algos.base import Scope, TokenBatch
+from agentrl.algos.credit import credited, valid_rollouts
+from agentrl.algos.preference import preference_loss, ranking_loss
+from agentrl.attempt import Group
+from agentrl.samples import Sample
+from agentrl.seeds import derive_seed
+
+Pairing = Literal["best_worst", "best_random"]
+
+
+def choose(groups: Sequence[Group], samples: Sequence[Sample], pairing: Pairing) -> list[Sample]:
+    """Advantage 1 for the best rollout of each group, -1 for the one it is compared with, 0 for all others.
+
+    The other is the worst, or any one of a lower score. Where several are as good or bad one is drawn; what is drawn
+    follows from the group's uid alone. Groups of equal scores have no pair.
+    """
+    signs: dict[str, float] = {}
+    for group in groups:
+        scores = _scores(group)
+        if scores and max(scores.values()) > min(scores.values()):
+            chosen, rejected = _pair(scores, pairing, random.Random(derive_seed(0, "pair", group.uid)))
+            signs |= {chosen: 1.0, rejected: -1.0}
+    return [credited(sample, signs.get(sample.rollout_id, 0.0)) for sample in samples]
+
+
+def centre(groups: Sequence[Group], samples: Sequence[Sample]) -> list[Sample]:
+    """Each rollout's score, less the mean of its group: what a ranking of all of them goes by."""
+    scores: dict[str, float] = {}
+    for group in groups:
+        of_group = _scores(group)
+        mean = sum(of_group.values()) / max(1, len(of_group))
+        scores |= {rollout_id: score - mean for rollout_id, score in of_group.items()}
+    return [credited(sample, scores[sample.rollout_id]) for sample in samples]
+
+
+@dataclass(frozen=True)
+class PreferenceLoss:
+    """A preference loss over the log-probabilities of whole rollouts, the mean over the pairs of a mini-batch.
+
+    Attributes:
+        name: a registered preference loss, or `ranking` for all of a group.
+        length_normalized: log-probabilities are means over a rollout's tokens, not sums.
+    """
+
+    name: str
+    beta: float
+    length_normalized: bool = False
+    options: Mapping[str, object] = field(default_factory=dict)
+    aggregation: str = "token-mean"
+    norm_length: int | None = None
+    needs_entropy: bool = False
+    scope: Scope = "group"
+
+    def __call__(self, batch: TokenBatch) -> tuple[Tensor, dict[str, Tensor]]:
+        """See `LossFunction`."""
+        sequences = _sequences(batch, self.length_normalized)
+        if self.name == "ranking":
+            losses, metrics = ranking_loss(sequences.logps, sequences.scores, sequences.groups, beta=self.beta)
+            loss = losses.mean() if len(losses) else batch.logprobs.sum() * 0
+            metrics = {name: values.mean() for name, values in metrics.items() if len(losses)}
+        else:
+            loss, metrics = self._of_pairs(sequences, batch)
+        nll = token_mean(-batch.logprobs, batch.loss_mask)
+        return loss, metrics | {"nll": nll, "entropy": token_mean(batch.entropy, batch.loss_mask)}
+
+    def _of_pairs(self, sequences: _Sequences, batch: TokenBatch) -> tuple[Tensor, dict[str, Tensor]]:
+        chosen, rejected = sequences.pairs()
+        if not len(chosen):
+            return batch.logprobs.sum() * 0, {}
+        reference = sequences.ref_logps
+        return preference_loss(
+            self.name,
+            sequences.logps[chosen],
+            sequences.logps[rejected],
+            ref_chosen_logps=None if reference is None else reference[chosen],
+            ref_rejected_logps=None if reference is None else reference[rejected],
+            beta=self.beta,
+            **self.options,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Sequences:
+    """The rollouts of a mini-batch, [R] each."""
+
+    logps: Tensor
+    ref_logps: Tensor | None
+    scores: Tensor
+    groups: Tensor
+
+    def pairs(self) -> tuple[Tensor, Tensor]:
+        """[P], [P]: the places of the chosen and of the rejected, of groups that have both."""
+        chosen = {int(self.groups[place]): int(place) for place in (self.scores > 0).nonzero()}
+        rejected = {int(self.groups[place]): int(place) for place in (self.scores < 0).nonzero()}
+        both = sorted(chosen.keys() & rejected.keys())
+        device = self.logps.device
+        places = [[side[group] for group in both] for side in (chosen, rejected)]
+        return torch.tensor(places[0], device=device), torch.tensor(places[1], device=device)
+
+
+def _sequences(batch: TokenBatch, by_length: bool) -> _Sequences:
+    if batch.rollouts is None or batch.groups is None:
+        raise ValueError("a preference is between rollouts of a group, and the batch does not say which those are")
+    _, rollout_B = torch.unique(batch.rollouts, return_inverse=True)
+    num_rollouts = int(rollout_B.max()) + 1
+
+    def total(values_BT: Tensor) -> Tensor:
+        rows_B = torch.where(batch.loss_mask, values_BT, 0.0).sum(-1)
+        return rows_B.new_zeros(num_rollouts).index_add(0, rollout_B, rows_B)
+
+    lengths_R = total(torch.ones_like(batch.logprobs)).clamp(min=1)
+    divisor_R = lengths_R if by_length else torch.ones_like(lengths_R)
+    groups_R = batch.groups.new_zeros(num_rollouts).index_put((rollout_B,), batch.groups)
+    ref_logps_R = None if batch.ref_logprobs is None else total(batch.ref_logprobs) / divisor_R
+    return _Sequences(total(batch.logprobs) / divisor_R, ref_logps_R, total(batch.advantages) / lengths_R, groups_R)
+
+
+def _scores(group: Group) -> dict[str, float]:
+    return {rollout_id: rollout.reward for rollout_id, rollout in valid_rollouts(group)}
+
+
+def _pair(scores: dict[str, float], pairing: Pairing, draw: random.Random) -> tuple[str, str]:
+    best, worst = max(scores.values()), min(scores.values())
+    lower = [each for each, score in scores.items() if (score < best if pairing == "best_random" else score == worst)]
+    return draw.choice([each for each, score in scores.items() if score == best]), draw.choice(lower)

@@ -1,0 +1,83 @@
+"""Combinations that the chosen algorithm would not honour."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from agentrl.config.idle import every, unused
+from agentrl.config.run import RunConfig
+
+LIVE = "live rollouts ('algorithm.name=grpo')"
+
+_CLIPS = ("clip_ratio", "clip_ratio_low", "clip_ratio_high", "clip_ratio_c", "tau_pos", "tau_neg")
+_OF_ESTIMATORS = (
+    *("adv_estimator", "gamma", "lam", "norm_adv_by_std_in_grpo", "adv_options"),
+    *("gdpo_reward_keys", "gdpo_reward_weights", "use_kl_in_reward", "zero_variance_groups"),
+)
+_POLICY_GRADIENT = "a policy gradient ('algorithm.name=grpo')"
+_PREFERENCE = "a preference ('algorithm.name=pairwise')"
+
+
+def ignored_by_algorithm(config: RunConfig) -> Iterator[str]:
+    """Lines that make a configuration unusable."""
+    algorithm, actor, family = config.algorithm, config.actor, config.algorithm.preset.family
+    if not algorithm.live:
+        yield from unused("rollout", config.rollout, ("n", "temperature", "routed_experts"), LIVE)
+        yield from unused("actor", actor, ("use_kl_loss",), LIVE)
+        yield from unused("algorithm", algorithm, ("overlong_filter",), LIVE)
+        yield from unused("algorithm.filter_groups", algorithm.filter_groups, ("enable",), LIVE)
+    if family != "policy":
+        yield from unused("algorithm", algorithm, _OF_ESTIMATORS, _POLICY_GRADIENT)
+        yield from unused("actor", actor, _CLIPS, _POLICY_GRADIENT)
+    if family == "imitation":
+        yield from unused("actor.policy_loss", actor.policy_loss, every(actor.policy_loss), _POLICY_GRADIENT)
+    if family != "preference":
+        yield from unused("algorithm", algorithm, ("beta", "pairing", "length_normalized"), _PREFERENCE)
+    if algorithm.name == "ranking":
+        yield from unused("algorithm", algorithm, ("pairing",), "'algorithm.name=pairwise': a ranking takes all")
+    if algorithm.estimator != "threshold":
+        yield from unused("algorithm", algorithm, ("rft_threshold",), "'algorithm.name=rft'")
+    if not config.uses_reference:
+        need = "a reference: 'actor.use_kl_loss=true', 'algorithm.use_kl_in_reward=true' or 'algorithm.name=dpo'"
+        yield from unused("ref", config.ref, ("path", "sync_steps"), need)
+    yield from _uncorrected(config)
+
+
+def idle_in_algorithm(config: RunConfig) -> Iterator[str]:
+    """Lines of what changes nothing in training."""
+    algorithm = config.algorithm
+    if not algorithm.use_kl_in_reward:
+        need = "'algorithm.use_kl_in_reward=true'"
+        yield from unused("algorithm", algorithm, ("kl_penalty",), need)
+        yield from unused("algorithm.kl_ctrl", algorithm.kl_ctrl, every(algorithm.kl_ctrl), need)
+    elif algorithm.kl_ctrl.type == "fixed":
+        need = "'algorithm.kl_ctrl.type=adaptive'"
+        yield from unused("algorithm.kl_ctrl", algorithm.kl_ctrl, ("horizon", "target_kl"), need)
+    if not algorithm.filter_groups.enable:
+        need, options = "'algorithm.filter_groups.enable=true'", ("metric", "max_num_gen_batches")
+        yield from unused("algorithm.filter_groups", algorithm.filter_groups, options, need)
+
+
+def _uncorrected(config: RunConfig) -> Iterator[str]:
+    where, correction = "algorithm.rollout_correction", config.algorithm.rollout_correction
+    reinforces = correction.loss_type == "reinforce"
+    if config.algorithm.preset.family != "policy":
+        yield from unused(where, correction, every(correction), _POLICY_GRADIENT)
+        return
+    if correction.rollout_is is None:
+        weights = ("rollout_is_threshold", "rollout_is_batch_normalize")
+        yield from unused(where, correction, weights, f"'{where}.rollout_is'")
+    if correction.rollout_rs is None:
+        yield from unused(where, correction, ("rollout_rs_threshold",), f"'{where}.rollout_rs'")
+    elif correction.rollout_rs_threshold is None:
+        yield f"'{where}.rollout_rs={correction.rollout_rs}' needs '{where}.rollout_rs_threshold'"
+    if not correction.bypass_mode:
+        yield from unused(where, correction, ("loss_type",), f"'{where}.bypass_mode=true'")
+    elif reinforces:
+        yield from unused("actor", config.actor, _CLIPS, f"'{where}.loss_type=ppo_clip'")
+        yield from unused(
+            "actor.policy_loss", config.actor.policy_loss, ("loss_mode",), f"'{where}.loss_type=ppo_clip'"
+        )
+    elif correction.rollout_is is not None and config.loss_name != "reinforce":
+        # the clipped ratio is to what the engine sampled with: it is the weight
+        yield f"'{where}.rollout_is' has no effect without '{where}.bypass_mode=false' or '{where}.loss_type=reinforce'"

@@ -1,0 +1,109 @@
+"""What `algorithm.name` selects: where groups come from, how they are credited, which loss they meet."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Aggregation = Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
+Family = Literal["policy", "imitation", "preference", "reward"]
+Feed = Literal["rollouts", "conversations", "pairs", "labels"]
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """One algorithm.
+
+    Attributes:
+        summary: what it is, in one line.
+        adv_estimator: a registered advantage estimator; for a preference `best_worst`, or `scores` for all of a group.
+        loss: a registered policy loss, or preference loss.
+        aggregation: `actor.loss_agg_mode` where none is given.
+        family: policy: a policy gradient; imitation: likelihood of what is kept; preference: siblings compared;
+            reward: a reward model is trained, and no policy.
+        feed: rollouts: live ones, or stored ones. conversations, pairs, labels: rows of `data.train_files`.
+        compares: whether a rollout is measured against its siblings, so that a group of one teaches nothing.
+    """
+
+    summary: str
+    adv_estimator: str
+    loss: str = "vanilla"
+    aggregation: Aggregation = "token-mean"
+    family: Family = "policy"
+    feed: Feed = "rollouts"
+    compares: bool = True
+
+
+PRESETS: dict[str, Preset] = {
+    "grpo": Preset("group-relative policy optimisation", "grpo"),
+    "dr_grpo": Preset(
+        "GRPO without its two biases: no std, a constant length", "dr_grpo", "vanilla", "seq-mean-token-sum-norm"
+    ),
+    "grpo_passk": Preset("GRPO for pass@k: the best of a group alone is credited", "grpo_passk"),
+    "rloo": Preset("REINFORCE against the mean of the other siblings", "rloo"),
+    "remax": Preset("REINFORCE against the greedy rollout", "remax", compares=False),
+    "reinforce_plus_plus": Preset(
+        "REINFORCE with returns normalised over the batch", "reinforce_plus_plus", compares=False
+    ),
+    "reinforce_plus_plus_baseline": Preset(
+        "REINFORCE++ with the group's mean as baseline", "reinforce_plus_plus_baseline"
+    ),
+    "opo": Preset("the baseline of least variance under equal lengths of gradient", "opo"),
+    "gpg": Preset("group policy gradient, nothing clipped", "gpg", "gpg"),
+    "gdpo": Preset("GRPO of each reward apart, then added up", "gdpo"),
+    "gae": Preset("PPO: a critic and generalised advantage estimation", "gae", compares=False),
+    "grpo_process": Preset("GRPO with a reward for each step", "grpo_process"),
+    "grpo_turn": Preset("GRPO with discounted rewards of turns", "grpo_turn"),
+    "mt_grpo": Preset("multi-turn GRPO: turn and outcome advantages", "mt_grpo"),
+    "gigpo": Preset("groups within groups: steps from the same state compared", "gigpo"),
+    "gspo": Preset("ratios and clipping of whole sequences", "grpo", "gspo", "seq-mean-token-mean"),
+    "cispo": Preset("clipped importance weights, every token keeps its gradient", "grpo", "cispo"),
+    "gmpo": Preset("the geometric mean of token ratios", "grpo", "gmpo", "seq-mean-token-mean"),
+    "sapo": Preset("a soft gate in place of the clip", "grpo", "sapo", "seq-mean-token-mean"),
+    "clip_cov": Preset("tokens of high covariance take no part", "grpo", "clip_cov"),
+    "kl_cov": Preset("tokens of high covariance are held by a KL penalty", "grpo", "kl_cov"),
+    "dppo": Preset("a trust region by divergence in place of the clip", "grpo", "dppo"),
+    "reinforce": Preset("plain REINFORCE with group-relative advantages", "grpo", "reinforce"),
+    "pairwise": Preset("the best of a group against its worst", "best_worst", "pairwise", family="preference"),
+    "ranking": Preset("all of a group in the order of their rewards", "scores", "ranking", family="preference"),
+    "online_dpo": Preset("DPO on the best and the worst of live groups", "best_worst", "dpo", family="preference"),
+    "dpo": Preset(
+        "direct preference optimisation on saved pairs", "best_worst", "dpo", family="preference", feed="pairs"
+    ),
+    "ipo": Preset("DPO with a squared loss, on saved pairs", "best_worst", "ipo", family="preference", feed="pairs"),
+    "rft": Preset(
+        "likelihood of the rollouts above a threshold", "threshold", "sft", family="imitation", compares=False
+    ),
+    "reward_pairs": Preset(
+        "a reward model from preference pairs (Bradley-Terry)",
+        "best_worst",
+        "bradley_terry",
+        family="reward",
+        feed="pairs",
+    ),
+    "reward_outcomes": Preset(
+        "a reward model from the outcomes of conversations",
+        "labelled",
+        "outcome",
+        family="reward",
+        feed="labels",
+        compares=False,
+    ),
+    "reward_steps": Preset(
+        "a process reward model from a label for each turn",
+        "labelled",
+        "outcome",
+        family="reward",
+        feed="labels",
+        compares=False,
+    ),
+    "sft": Preset(
+        "imitation of saved conversations",
+        "demonstrated",
+        "sft",
+        family="imitation",
+        feed="conversations",
+        compares=False,
+    ),
+}
+"""algorithm.name -> what it selects; docs/algorithms.md has the papers."""

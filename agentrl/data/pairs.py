@@ -1,0 +1,121 @@
+"""Preference pairs from rows: two conversations that share a prompt, the first the better one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import takewhile
+from typing import NamedTuple
+
+from pydantic import JsonValue
+
+from agentrl.config.data import DataConfig
+from agentrl.data.dialogues import Dialogue, check_order, read_tools
+from agentrl.data.fields import SYSTEM_ROLES, FieldError, read_messages, required, with_system, wrong
+from agentrl.data.rows import Row, Rows
+from agentrl.data.table import Table, load_table
+from agentrl.messages import Message
+
+_EXPECTED = "text or a list of messages"
+
+
+class Pair(NamedTuple):
+    """Two conversations that begin alike. `num_shared` messages are the prompt of both; an assistant turn follows."""
+
+    chosen: Dialogue
+    rejected: Dialogue
+    num_shared: int
+
+    @property
+    def prompt(self) -> Sequence[Message]:
+        """What both answer."""
+        return self.chosen.messages[: self.num_shared]
+
+
+def load_pairs(files: Sequence[str], config: DataConfig, *, max_samples: int = -1) -> Table[Pair]:
+    """The pairs of `files`: columns `chosen` and `rejected`, and optionally `tools`, in either of TRL's forms.
+
+    Either both are whole conversations (lists of messages) that share their beginning, or both are what answers the
+    prompt in column `config.prompt_key`: text, or lists of messages that begin with an assistant turn. The prompt is
+    what both share up to the first assistant turn in which they differ. `config.system_prompt` is put before pairs that
+    bring no system message. Other columns are not read.
+
+    Raises:
+        DataError: a file or a row cannot be used; names file, row and field. Every row is checked here.
+    """
+
+    def read(row: Row, position: int, rows: Rows) -> Pair:
+        return read_pair(row, config.prompt_key, config.system_prompt)
+
+    return load_table(files, read, max_samples)
+
+
+def read_pair(row: Row, prompt_key: str = "prompt", system_prompt: str | None = None) -> Pair:
+    """The pair of a row.
+
+    Raises:
+        FieldError: it holds none whose two sides can be compared.
+    """
+    prompt = _prompt(row, prompt_key)
+    tools = read_tools(row.get("tools"))
+    chosen, rejected = (
+        Dialogue(with_system(_conversation(row, key, prompt, prompt_key), system_prompt), tools)
+        for key in ("chosen", "rejected")
+    )
+    if chosen.messages == rejected.messages:
+        raise FieldError("fields 'chosen' and 'rejected' are the same, so there is nothing to prefer")
+    num_shared = _num_shared(chosen.messages, rejected.messages)
+    if not num_shared:
+        raise FieldError("fields 'chosen' and 'rejected' share no prompt: their first messages differ")
+    return Pair(chosen, rejected, num_shared)
+
+
+def _prompt(row: Row, key: str) -> list[Message] | None:
+    value = row.get(key)
+    if value is None:
+        return None
+    return [Message(role="user", content=value)] if isinstance(value, str) else read_messages(value, key)
+
+
+def _conversation(row: Row, key: str, prompt: list[Message] | None, prompt_key: str) -> list[Message]:
+    answer = _messages(required(row, key, _EXPECTED), key)
+    if answer[0]["role"] != "assistant":
+        _check_beginning(answer, key, prompt, prompt_key)
+        check_order(answer, key)
+        return answer
+    if prompt is None:
+        raise FieldError(
+            f"field '{key}' answers a prompt, and there is none: expected it in '{prompt_key}' (data.prompt_key), or"
+            " a whole conversation here"
+        )
+    check_order([*prompt, *answer], f"{prompt_key} + {key}")
+    return [*prompt, *answer]
+
+
+def _messages(value: JsonValue, key: str) -> list[Message]:
+    if isinstance(value, str):
+        return [Message(role="assistant", content=value)]
+    if not isinstance(value, list):
+        raise wrong(key, _EXPECTED, value)
+    return read_messages(value, key)
+
+
+def _check_beginning(
+    conversation: Sequence[Message], key: str, prompt: Sequence[Message] | None, prompt_key: str
+) -> None:
+    """Refuse a whole conversation beside a prompt that is another one."""
+    asked, begins = list(map(_said, prompt or ())), list(map(_said, conversation))
+    if begins[0][0] in SYSTEM_ROLES and asked and asked[0][0] not in SYSTEM_ROLES:
+        begins = begins[1:]  # a prompt of text has no place for it
+    if begins[: len(asked)] != asked:
+        raise FieldError(f"field '{key}' is a whole conversation that does not begin with '{prompt_key}'")
+
+
+def _said(message: Mapping[str, object]) -> tuple[object, object]:
+    return message["role"], message.get("content")
+
+
+def _num_shared(chosen: Sequence[Message], rejected: Sequence[Message]) -> int:
+    """Messages before the last assistant turn that both have at one place and before which all are alike."""
+    alike = sum(1 for _ in takewhile(lambda two: two[0] == two[1], zip(chosen, rejected, strict=False)))
+    places = range(min(alike, len(chosen) - 1, len(rejected) - 1), 0, -1)
+    return next((at for at in places if chosen[at]["role"] == rejected[at]["role"] == "assistant"), 0)

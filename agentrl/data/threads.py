@@ -1,0 +1,40 @@
+"""A function of many rows on several threads: tokenizers, which take most of the time, work beside the interpreter."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import chain
+from typing import TypeVar
+
+T = TypeVar("T")
+
+_CHUNK = 256
+"""Rows that a thread takes at a time."""
+
+
+def on_threads(function: Callable[[int], T], num_rows: int, num_threads: int | None = None) -> list[T]:
+    """[function(0), ..., function(num_rows - 1)]; what the first row to fail raised.
+
+    Args:
+        num_threads: None for one a core.
+    """
+    of_rows = partial(_of_rows, function)
+    chunks = [range(start, min(start + _CHUNK, num_rows)) for start in range(0, num_rows, _CHUNK)]
+    num_threads = min(num_threads or _num_cores(), len(chunks) - 1)
+    if num_threads < 2:
+        return [*chain.from_iterable(map(of_rows, chunks))]
+    first = of_rows(chunks[0])  # alone: what is built for the first rows is there for all
+    with ThreadPoolExecutor(num_threads) as threads:
+        return [*first, *chain.from_iterable(threads.map(of_rows, chunks[1:]))]
+
+
+def _of_rows(function: Callable[[int], T], rows: Iterable[int]) -> list[T]:
+    return list(map(function, rows))
+
+
+def _num_cores() -> int:
+    """Those that this process may use, where the system says."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,117 @@
+"""Loads a model that answers one number a token: a critic, or a reward model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear
+from transformers import (
+    MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
+    AutoConfig,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+)
+
+from agentrl.config.model import Dtype, ModelConfig
+from agentrl.errors import ConfigError
+from agentrl.models.adapter_folder import find_adapter
+from agentrl.models.finite import check_finite
+from agentrl.models.loading import check_whole, quiet_transformers, read_model
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+_CLASSES = {
+    "ForSequenceClassification": AutoModelForSequenceClassification,
+    "ForTokenClassification": AutoModelForTokenClassification,
+}
+HEAD = "score"
+"""What transformers calls the linear layer behind the body of such a model."""
+
+
+def load_scalar_model(
+    config: ModelConfig,
+    device: torch.device,
+    dtype: Dtype | None = None,
+    key: str = "model.path",
+    *,
+    new_head: bool = True,
+) -> PreTrainedModel:
+    """The model at `config.path` with a head of one label, on `device`, in evaluation mode.
+
+    A checkpoint for sequence or token classification brings its head. Of a causal language model the body is taken, as
+    transformers' class for sequence classification; its new head is 0, so that every value begins as 0 (Huang et al.
+    2024, arXiv:2403.17031, on the code of Ziegler et al. 2019). LoRA's options of `config` are for policies: the model
+    is loaded whole.
+
+    Args:
+        dtype: takes the place of `config.dtype`.
+        key: of the configuration, which `config.path` came from.
+        new_head: whether a language model will do.
+
+    Raises:
+        ConfigError: there is no such model, it is an adapter, incomplete, of several labels, or of a family for which
+            transformers has no such class; or a weight is not finite.
+    """
+    if adapter := find_adapter(config.path):
+        raise ConfigError(f"{key}: '{config.path}' is a LoRA adapter: give a whole model, such as '{adapter.base}'")
+    kind = _kind_of(config, key)
+    model, missing = read_model(
+        _CLASSES[kind or "ForSequenceClassification"], config.path, config, dtype or config.dtype, key, num_labels=1
+    )
+    head = getattr(model, HEAD, None)
+    if not isinstance(head, nn.Linear) or model.base_model is model:
+        raise ConfigError(f"{key}: {type(model).__name__} has no body with a linear '{HEAD}' on it")
+    new = [] if kind or not new_head else [name for name in missing if name.startswith(f"{HEAD}.")]
+    check_whole(config.path, [name for name in missing if name not in new], key)
+    if new:
+        nn.init.zeros_(head.weight)
+    model.eval().to(device)
+    check_finite(model)
+    return model
+
+
+def scalars_of(head: nn.Linear, states: Tensor) -> Tensor:
+    """[...] of states, [..., H]; in float32 at least, whatever the body computes in: a value in bfloat16 has two or
+    three digits."""
+    dtype = torch.promote_types(states.dtype, torch.float32)
+    weight, bias = head.weight.to(dtype), head.bias
+    with torch.autocast(states.device.type, enabled=False):
+        return linear(states.to(dtype), weight, bias if bias is None else bias.to(dtype))[..., 0]
+
+
+@torch.no_grad()
+def last_scalars(model: PreTrainedModel, sequences: Sequence[Sequence[int]]) -> list[float]:
+    """[B], the number behind the last token of each sequence; they are computed together, padded on the right.
+
+    Transformers' own class says the same, but for sequences that end in the padding token: it reads before that.
+    """
+    lengths = torch.tensor([len(each) for each in sequences])
+    mask = torch.arange(int(lengths.max())) < lengths[:, None]
+    token_ids = torch.zeros(mask.shape, dtype=torch.long)
+    token_ids[mask] = torch.tensor([*chain.from_iterable(sequences)])
+    device = model.device
+    states = model.base_model(input_ids=token_ids.to(device), attention_mask=mask.long().to(device), use_cache=False)[0]
+    ends = states[torch.arange(len(sequences), device=device), (lengths - 1).to(device)]
+    scalars: list[float] = scalars_of(getattr(model, HEAD), ends).tolist()
+    return scalars
+
+
+def _kind_of(config: ModelConfig, key: str) -> str | None:
+    """The end of the class name that a checkpoint for classification was saved under; None: of any other."""
+    try:
+        with quiet_transformers():
+            saved = AutoConfig.from_pretrained(config.path, trust_remote_code=config.trust_remote_code)
+    except Exception:  # `read_model` says what is wrong with the folder
+        return None
+    (name,) = (saved.architectures or [""])[:1]
+    kind = next((kind for kind in _CLASSES if name.endswith(kind)), None)
+    if not (kind or hasattr(saved, "auto_map") or type(saved) in MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING):
+        raise ConfigError(f"{key}: transformers has no sequence classification of '{saved.model_type}' models")
+    if kind and saved.num_labels != 1:
+        raise ConfigError(f"{key}: '{config.path}' has {saved.num_labels} labels, and a value or reward model has one")
+    return kind

@@ -1,0 +1,122 @@
+"""The reward manager `batch`: a function that scores lists, called with whatever rollouts wait for their score."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import cast
+
+from pydantic import JsonValue
+
+from agentrl.config.reward import RewardConfig
+from agentrl.errors import RewardError
+from agentrl.rewards.calls import SEVERAL, ScoreFunction, blamed
+from agentrl.rewards.function import OffLoop
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """A rollout that waits for its score."""
+
+    data_source: str
+    solution_str: str
+    ground_truth: JsonValue
+    extra_info: dict[str, object]
+    returned: asyncio.Future[object] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+
+
+class BatchReward:
+    """Calls `function(data_sources=, solution_strs=, ground_truths=, extra_infos=, **kwargs) -> one answer each`.
+
+    One call is under way at a time, so that a function need not be prepared for several; while it runs, rollouts go on
+    and those that end wait for the next. It begins with `reward.batch_size` rollouts, or with fewer once the first has
+    waited `reward.batch_wait_s`. An answer is a number or a dict with a `score`.
+
+    Raises:
+        ConfigError: the function asks for something else, or does not take one of `kwargs`.
+    """
+
+    def __init__(
+        self, function: Callable[..., object], kwargs: Mapping[str, JsonValue], config: RewardConfig, name: str
+    ) -> None:
+        self._score = ScoreFunction(function, kwargs, name, SEVERAL)
+        self._call = OffLoop(function, config.timeout_s, name)
+        self._timeout_s, self._size, self._wait_s = config.timeout_s, config.batch_size, config.batch_wait_s
+        self._waiting: list[_Waiting] = []
+        self._full = asyncio.Event()
+        self._serving: asyncio.Task[None] | None = None
+
+    async def __call__(
+        self, data_source: str, solution_str: str, ground_truth: JsonValue, extra_info: Mapping[str, object]
+    ) -> dict[str, float]:
+        """See `rewards.base.Reward`.
+
+        Raises:
+            RewardError: the function raised, or gave no finite number for this row.
+            InfraError: the call hung or said so itself.
+        """
+        mine = _Waiting(data_source, solution_str, ground_truth, dict(extra_info))
+        self._waiting.append(mine)
+        if len(self._waiting) >= self._size:
+            self._full.set()
+        if self._serving is None:
+            self._serving = asyncio.create_task(self._serve())
+        with blamed(self._score.where(data_source, extra_info), self._timeout_s, self._score.place):
+            return self._score.read(await mine.returned)
+
+    def close(self) -> None:
+        """Let its threads end; a call that hangs is left behind."""
+        self._call.close()
+
+    async def _serve(self) -> None:
+        """Scores batch after batch, until nobody waits."""
+        try:
+            while self._waiting:
+                await self._gather()
+                batch, self._waiting = self._waiting[: self._size], self._waiting[self._size :]
+                await self._answer([each for each in batch if not each.returned.done()])  # done: it was cancelled
+        finally:
+            self._serving = None
+
+    async def _gather(self) -> None:
+        """Wait until a batch is full, or `batch_wait_s` long."""
+        if len(self._waiting) >= self._size:
+            return
+        self._full.clear()
+        try:
+            async with asyncio.timeout(self._wait_s):
+                await self._full.wait()
+        except TimeoutError:
+            pass
+
+    async def _answer(self, batch: Sequence[_Waiting]) -> None:
+        if not batch:
+            return
+        try:
+            answers = await self._answers(batch)
+        except Exception as error:  # each of them is told; whose fault it is, it finds out itself
+            for each in batch:
+                if not each.returned.done():
+                    each.returned.set_exception(error)
+            return
+        for each, answer in zip(batch, answers, strict=True):
+            if not each.returned.done():
+                each.returned.set_result(answer)
+
+    async def _answers(self, batch: Sequence[_Waiting]) -> list[object]:
+        """One answer for each.
+
+        Raises:
+            RewardError: the function returned something else.
+        """
+        columns = ("data_source", "solution_str", "ground_truth", "extra_info")
+        lists = ([getattr(each, column) for each in batch] for column in columns)
+        returned = await self._call(**self._score.arguments(*lists))
+        try:
+            answers = [] if isinstance(returned, (str, Mapping)) else list(cast("Iterable[object]", returned))
+        except TypeError:  # a number, or an array that is one
+            answers = []
+        if len(answers) != len(batch):
+            raise RewardError(f"expected a list of {len(batch)} scores, one a rollout, got {returned!r:.200}")
+        return answers

@@ -1,0 +1,183 @@
+"""Several rewards mixed into one: by weight, behind a gate, or the first of them that gives a verdict."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from pydantic import JsonValue, ValidationError
+
+from agentrl.config.base import Section
+from agentrl.config.reward import CustomRewardConfig, RewardConfig
+from agentrl.config.reward_models import ComponentConfig, asked_order, by_priority
+from agentrl.errors import AgentRLError, ConfigError, suggestion
+from agentrl.rewards.base import NoVerdictError, Reward, close_reward
+from agentrl.rewards.kinds import reward_models
+from agentrl.tools.base import InfraError
+
+Values = dict[str, float]
+
+
+class _Call(NamedTuple):
+    """What a reward is asked about."""
+
+    data_source: str
+    solution_str: str
+    ground_truth: JsonValue
+    extra_info: Mapping[str, object]
+
+
+class Mixture:
+    """The sum of weight * value over the components that count.
+
+    - A component behind a gate counts, and is asked, where the gate's value reaches `gate_threshold`.
+    - Of those with a priority only the first one counts that gives a verdict; those after it are not asked.
+    - One that gives no verdict adds nothing; where none gives one the rollout has no score.
+
+    Worked example: `right: {reward: gsm8k}` and `style: {reward: judge, weight: 0.5, gate: right}`, of which the rule
+    says 1 and the judge 0.8, give
+
+        {"score": 1 + 0.5 * 0.8, "right": 1.0, "style": 0.8}
+
+    and {"score": 0.0, "right": 0.0} where the rule says 0. What a component answers beside its score is kept under
+    <component>/<name>.
+    """
+
+    def __init__(self, components: Mapping[str, ComponentConfig], rewards: Mapping[str, Reward]) -> None:
+        self._components, self._rewards = components, rewards
+        self._order, self._ranked = asked_order(components), by_priority(components)
+
+    async def __call__(
+        self, data_source: str, solution_str: str, ground_truth: JsonValue, extra_info: Mapping[str, object]
+    ) -> dict[str, float]:
+        """See `rewards.base.Reward`.
+
+        Raises:
+            InfraError: a component failed for reasons outside the policy, or none had a verdict: 0 would be one.
+        """
+        answers = await self._ask_all(_Call(data_source, solution_str, ground_truth, extra_info))
+        found = {name: answers[name] for name in self._components if name in answers}
+        if not found:
+            row = extra_info.get("index", "unknown")
+            raise InfraError(f"row {row} of '{data_source}': no component of the reward has a verdict")
+        passed_over = {*self._ranked} - {self._chosen(found)}
+        counted = [name for name in found if name not in passed_over]
+        score = sum(self._components[name].weight * found[name]["score"] for name in counted)
+        return {"score": score, **{key: value for name, each in found.items() for key, value in _named(name, each)}}
+
+    def close(self) -> None:
+        """Close every component."""
+        for reward in self._rewards.values():
+            close_reward(reward)
+
+    async def _ask_all(self, call: _Call) -> dict[str, Values]:
+        """What the components say that have a verdict; those that need not wait for another are asked side by side."""
+        asked: dict[str, asyncio.Task[Values | None]] = {}
+        try:
+            async with asyncio.TaskGroup() as together:
+                for name in self._order:  # each comes after those that it waits for
+                    asked[name] = together.create_task(self._ask(name, call, dict(asked)))
+        except BaseExceptionGroup as failures:
+            raise _gravest(failures.exceptions) from None
+        return {name: values for name, task in asked.items() if (values := task.result()) is not None}
+
+    async def _ask(self, name: str, call: _Call, before: Mapping[str, asyncio.Task[Values | None]]) -> Values | None:
+        """What a component says; None where it is not to be asked, or has nothing to say."""
+        component = self._components[name]
+        if component.gate is not None:
+            gate = await before[component.gate]
+            if gate is None or gate["score"] < component.gate_threshold:
+                return None
+        for better in self._ranked[: self._ranked.index(name)] if name in self._ranked else ():
+            if self._is_sure(better, await before[better]):
+                return None
+        try:
+            return await self._rewards[name](*call)
+        except NoVerdictError:
+            return None
+        except (AgentRLError, InfraError) as error:
+            raise type(error)(f"component '{name}': {error}") from error
+
+    def _is_sure(self, name: str, values: Values | None) -> bool:
+        least = self._components[name].verdict_from
+        return values is not None and (least is None or values["score"] >= least)
+
+    def _chosen(self, found: Mapping[str, Values]) -> str | None:
+        """Of the components with a priority the one that counts: the first that is sure, else the last that spoke."""
+        spoke = [name for name in self._ranked if name in found]
+        sure = [name for name in spoke if self._is_sure(name, found[name])]
+        return sure[0] if sure else spoke[-1] if spoke else None
+
+
+def load_mixture(config: RewardConfig, load: Callable[[RewardConfig], Reward]) -> Mixture:
+    """The mixture of `reward.components`.
+
+    Args:
+        load: makes the reward that a configuration names, without components.
+
+    Raises:
+        AgentRLError: a component that cannot be used; names it.
+    """
+    rewards = {}
+    for name, component in config.components.items():
+        try:
+            rewards[name] = load(component_config(component, config))
+        except AgentRLError as error:
+            raise type(error)(f"reward.components.{name}: {error}") from error
+    return Mixture(config.components, rewards)
+
+
+def component_config(component: ComponentConfig, config: RewardConfig) -> RewardConfig:
+    """`reward.*` as a component has it: its own name and arguments; what concerns the whole score stays outside.
+
+    Raises:
+        ConfigError: an argument that its section does not have.
+    """
+    whole = {name: getattr(RewardConfig(), name) for name in _OF_WHOLE}
+    own = config.model_copy(update={**whole, "name": component.reward})
+    if component.reward in reward_models.names():
+        return with_section(own, component.reward, component.reward_kwargs)
+    path, separator, function = component.reward.rpartition(":")
+    custom = CustomRewardConfig(reward_kwargs=component.reward_kwargs)
+    if separator:
+        own = own.model_copy(update={"name": RewardConfig().name})
+        custom = CustomRewardConfig(path=Path(path), name=function, reward_kwargs=component.reward_kwargs)
+    return own.model_copy(update={"custom_reward_function": custom})
+
+
+def with_section(config: RewardConfig, name: str, values: Mapping[str, JsonValue]) -> RewardConfig:
+    """`config` with `values` laid over its section `name`.
+
+    Raises:
+        ConfigError: a key or a value that the section does not take.
+    """
+    section: Section = getattr(config, name)
+    for key in values:
+        if key not in type(section).model_fields:
+            raise ConfigError(
+                f"reward_kwargs.{key}: reward.{name} has no such key: {suggestion(key, type(section).model_fields)}"
+            )
+    try:
+        changed = type(section).model_validate({**section.model_dump(exclude_unset=True), **values})
+    except ValidationError as error:
+        problem = error.errors()[0]
+        where = ".".join(map(str, problem["loc"]))
+        raise ConfigError(f"reward_kwargs.{where}: {problem['msg'].removeprefix('Value error, ')}") from None
+    return config.model_copy(update={name: changed})
+
+
+_OF_WHOLE = ("components", "custom_reward_function", "range", "overlong_buffer")
+"""Keys that say something of the score, not of what one component answers."""
+
+
+def _named(name: str, values: Values) -> Iterator[tuple[str, float]]:
+    """The rewards of one component under its name."""
+    for key, value in values.items():
+        yield name if key == "score" else f"{name}/{key}", value
+
+
+def _gravest(failures: Sequence[BaseException]) -> BaseException:
+    """What ends a run before what ends a rollout."""
+    return next((each for each in failures if not isinstance(each, InfraError)), failures[0])

@@ -1,0 +1,1 @@
+"""Reward models: a classifier of conversations whose number is the reward."""

@@ -1,0 +1,82 @@
+"""A reward model that is only read: loaded by transformers, run off the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from agentrl.config.learned_rewards import RewardModelConfig
+from agentrl.config.model import ModelConfig
+from agentrl.errors import ConfigError, RewardError
+from agentrl.models.loading import find_device
+from agentrl.models.scalar import last_scalars, load_scalar_model
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+PATH, DEVICE = "reward.reward_model.path", "reward.reward_model.device"
+
+
+class Scorer:
+    """The model's number behind the last token of each conversation.
+
+    That is what transformers' own class answers, but for conversations that end in the padding token: it would read
+    them before that. Work is done on one thread, one call at a time.
+    """
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self._model = model
+        self.vocab_size: int = model.config.get_text_config().vocab_size
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="reward-model")
+
+    async def __call__(self, conversations: Sequence[Sequence[int]]) -> list[float]:
+        """[B], of conversations that each have a token.
+
+        Raises:
+            RewardError: a token is none of the model's.
+        """
+        if (largest := max(map(max, conversations))) >= self.vocab_size:
+            raise RewardError(
+                f"the reward model knows {self.vocab_size} tokens, and there is token {largest}: is its tokenizer the"
+                " policy's? reward.reward_model.input=chat uses its own"
+            )
+        return await asyncio.get_running_loop().run_in_executor(self._thread, last_scalars, self._model, conversations)
+
+    def close(self) -> None:
+        """End the thread."""
+        self._thread.shutdown(wait=False)
+
+
+def load_scorer(config: RewardModelConfig) -> tuple[Scorer, int]:
+    """The model of `config.path`, and the most tokens it reads.
+
+    Raises:
+        ConfigError: there is none, or it is no model for sequence classification with one label.
+    """
+    if config.path is None:
+        raise ConfigError(f"{PATH} must be given: the folder or the name of a sequence classification model")
+    model = load_scalar_model(model_config(config, config.path), find_device(config.device, DEVICE), key=PATH)
+    return Scorer(model), longest(config, model)
+
+
+def model_config(config: RewardModelConfig, path: str) -> ModelConfig:
+    """How it is loaded, in the terms of the section `model`."""
+    return ModelConfig(path=path, dtype=config.dtype, trust_remote_code=config.trust_remote_code)
+
+
+def longest(config: RewardModelConfig, model: PreTrainedModel) -> int:
+    """The most tokens of a conversation.
+
+    Raises:
+        ConfigError: more is asked for than the model has positions.
+    """
+    positions: int | None = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    if config.max_length is None:
+        return positions or 2**31
+    if positions is not None and config.max_length > positions:
+        raise ConfigError(
+            f"reward.reward_model.max_length={config.max_length} is more than the {positions} positions of the model"
+        )
+    return config.max_length

@@ -1,0 +1,123 @@
+"""Rewards for short answers: search and open questions (exact match and F1), and classification."""
+
+from __future__ import annotations
+
+import re
+import string
+from collections import Counter
+from collections.abc import Mapping
+from typing import Literal, get_args
+
+from pydantic import JsonValue
+
+from agentrl.answers import final_answer, normalised, tagged
+from agentrl.errors import ConfigError, RewardError
+
+Metric = Literal["em", "f1", "subem"]
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
+_MAX_TAGS = 10
+_OF_GOLD = ("target", "answers", "aliases", "value", "answer", "text")
+_OF_LABELS = ("labels", "choices", "options", "classes")
+_LETTER = re.compile(r"\(?([A-Za-z])(?:[).:]|\)?$)")
+
+
+def search_qa(
+    solution_str: str,
+    ground_truth: JsonValue,
+    metric: Metric = "em",
+    format_score: float = 0.0,
+    score: float = 1.0,
+) -> dict[str, float]:
+    """`score` where the last `<answer>` is one of the gold answers, `format_score` for another, 0 without one.
+
+    As Search-R1 scores (Jin et al. 2025, arXiv:2503.09516): SQuAD's normalisation; more than 10 tags, an answer tried
+    again and again, leave a quarter. `metric` f1 gives `score` times the F1 of words; subem lets the gold stand inside
+    the answer. `em` and `f1` are kept beside the score.
+    """
+    answer = tagged(solution_str)
+    if answer is None:
+        return {"score": 0.0, "em": 0.0, "f1": 0.0}
+    found = _matched(answer, gold_answers(ground_truth), metric)
+    tags = max(solution_str.count("<answer>"), solution_str.count("</answer>"))
+    earned = score * found["score"] * (0.25 if tags > _MAX_TAGS else 1.0)
+    return {**found, "score": earned if found["score"] else format_score}
+
+
+def qa(
+    solution_str: str, ground_truth: JsonValue, extra_info: Mapping[str, object], metric: Metric = "em"
+) -> dict[str, float]:
+    """1 where the answer of the last turn is one of the gold answers, under SQuAD's normalisation.
+
+    The answer is what stands in `<answer>` tags, else in `\\boxed{}`, else after `Answer:`, else the whole turn.
+    `metric` as in `search_qa`.
+    """
+    answer = final_answer(str(extra_info.get("last_turn", solution_str)))
+    return _matched(answer, gold_answers(ground_truth), metric)
+
+
+def classification(solution_str: str, ground_truth: JsonValue, extra_info: Mapping[str, object]) -> float:
+    """1 where the last turn names the label of the row, found as in `qa`; case and punctuation do not count.
+
+    A single letter is also read from "(B)", "B." or "B: because". Where the row lists its labels (`labels`, `choices`,
+    `options` or `classes`) and the answer is a sentence, it must name this label and no other.
+    """
+    answer, label = final_answer(str(extra_info.get("last_turn", solution_str))), _label(ground_truth)
+    if squad_normalised(answer) == squad_normalised(label) or normalised(answer) == normalised(label):
+        return 1.0
+    if len(label) == 1 and label.isalpha():
+        letter = _LETTER.match(answer)
+        return float(letter is not None and letter[1].casefold() == label.casefold())
+    labels = next((extra_info[key] for key in _OF_LABELS if isinstance(extra_info.get(key), list)), [])
+    assert isinstance(labels, list)
+    named = {each for each in map(str, labels) if _names(answer, each)}
+    return float(named == {label})
+
+
+def squad_normalised(text: str) -> str:
+    """Lower case without punctuation, articles and runs of blanks (SQuAD, Rajpurkar et al. 2016, arXiv:1606.05250)."""
+    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
+
+
+def word_f1(answer: str, gold: str) -> float:
+    """F1 of the words of two texts, 2 * common / (words of one + of the other), after SQuAD's normalisation."""
+    words, expected = squad_normalised(answer).split(), squad_normalised(gold).split()
+    common = sum((Counter(words) & Counter(expected)).values())
+    return 2 * common / (len(words) + len(expected)) if common else float(words == expected)
+
+
+def gold_answers(ground_truth: JsonValue) -> list[str]:
+    """Every answer that counts: of a text, a list, or a dict with `target`, `aliases`, `value` and the like.
+
+    Raises:
+        RewardError: there is none.
+    """
+    if isinstance(ground_truth, Mapping):
+        return [gold for key in _OF_GOLD if ground_truth.get(key) for gold in gold_answers(ground_truth[key])]
+    found = ground_truth if isinstance(ground_truth, list) else [ground_truth]
+    if golds := [str(each) for each in found if each is not None]:
+        return golds
+    raise RewardError(f"the ground truth {ground_truth!r:.100} holds no answer")
+
+
+def _matched(answer: str, golds: list[str], metric: Metric) -> dict[str, float]:
+    if metric not in get_args(Metric):
+        raise ConfigError(f"metric must be {', '.join(get_args(Metric))}, not '{metric}'")
+    if not golds:
+        raise RewardError("the ground truth holds no answer")
+    said, expected = squad_normalised(answer), [squad_normalised(gold) for gold in golds]
+    found = {"em": float(said in expected), "f1": max(word_f1(answer, gold) for gold in golds)}
+    inside = float(any(gold in said for gold in expected))
+    return {"score": inside if metric == "subem" else found[metric], **found}
+
+
+def _label(ground_truth: JsonValue) -> str:
+    if isinstance(ground_truth, Mapping):
+        ground_truth = ground_truth.get("label")
+    if ground_truth is None or isinstance(ground_truth, (list, dict)):
+        raise RewardError(f"the ground truth {ground_truth!r:.100} is no label")
+    return str(ground_truth)
+
+
+def _names(text: str, label: str) -> bool:
+    return re.search(rf"(?<!\w){re.escape(label)}(?!\w)", text, re.IGNORECASE) is not None

@@ -1,0 +1,57 @@
+"""Images of rollouts, kept once each under their content's hash: `<run>/media/<sha256>.png`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from agentrl.attempt import Group
+from agentrl.errors import DataError
+from agentrl.images import content_hash, ending
+from agentrl.store.schema import TRAJECTORIES
+from agentrl.store.whole import whole_file
+
+MEDIA = "media"
+_NAME = re.compile(r"[0-9a-f]{64}")
+
+
+def media_folder(trajectories: Path) -> Path:
+    """Where the media of a folder of trajectories are: the run's, or beside files that belong to no run."""
+    in_run = trajectories.parent.name == TRAJECTORIES
+    return (trajectories.parent.parent if in_run else trajectories) / MEDIA
+
+
+def write_media(folder: Path, groups: Iterable[Group]) -> None:
+    """Keep the images that are in memory with these rollouts and their tasks; those that are there stay as they are."""
+    for group in groups:
+        of_rollouts = [trajectory.images for rollout in group.rollouts for trajectory in rollout.trajectories]
+        for images in (group.task.images, *of_rollouts):
+            for name, data in images.items():
+                _write(folder, name, data)
+
+
+def read_media(folder: Path, name: str) -> bytes:
+    """The image called `name`.
+
+    Raises:
+        DataError: there is none, or its bytes are not those it is named by.
+    """
+    path = next(iter(sorted(folder.glob(f"{name}.*"))), None) if _NAME.fullmatch(name) else None
+    if path is None:
+        raise DataError(f"{folder}: there is no image '{name[:80]}'")
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}") from error
+    if content_hash(data) != name:
+        raise DataError(f"{path}: damaged, its bytes are not those it is named by")
+    return data
+
+
+def _write(folder: Path, name: str, data: bytes) -> None:
+    path = folder / f"{name}.{ending(data)}"
+    if not path.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        with whole_file(path) as file:
+            file.write(data)

@@ -1,0 +1,160 @@
+"""What tasks a run is fed with, and in which order: rows of files, and tasks that rollouts add."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import overload
+
+from agentrl.attempt import Group, Rollout
+from agentrl.config import RunConfig
+from agentrl.config.data import PASS_RATE
+from agentrl.data.curriculum import LearningOrder, PassRateOrder, column_keys
+from agentrl.data.online import Inbox
+from agentrl.data.online_tasks import OnlineOrder, OnlineTasks
+from agentrl.data.order import Draw, Order, task_order
+from agentrl.data.rows import Row
+from agentrl.data.tasks import TaskTable, read_task
+from agentrl.errors import ConfigError
+from agentrl.rollouts.collector import Attempt
+from agentrl.task import Task
+from agentrl.trainer.files import write_whole
+
+FILE = "data_state.json"
+"""In a checkpoint: what an order that goes by what it saw has seen."""
+
+GroupOf = Callable[[Task, Sequence[Rollout]], Group]
+
+
+@dataclass(slots=True)
+class Feed:
+    """The tasks of a run and their order.
+
+    Attributes:
+        tasks: by the row of a draw.
+        learning: the order, where it goes by what became of earlier draws.
+        inbox: where rollouts may add tasks.
+    """
+
+    tasks: Sequence[Task]
+    order: Order
+    learning: LearningOrder | None = None
+    inbox: Inbox | None = None
+
+    def observed(
+        self, roll_out: Callable[[Sequence[Task]], Awaitable[list[Group]]]
+    ) -> Callable[[Sequence[Task]], Awaitable[list[Group]]]:
+        """`roll_out`, whose groups the order learns from before the next task is drawn."""
+        learning = self.learning
+        if learning is None:
+            return roll_out
+
+        async def rolled_out(tasks: Sequence[Task]) -> list[Group]:
+            groups = await roll_out(tasks)
+            learning.observe(groups)
+            return groups
+
+        return rolled_out
+
+    def observed_one_by_one(self, group_of: GroupOf) -> GroupOf:
+        """`group_of`, whose groups the order learns from as each comes to its end."""
+        learning = self.learning
+        if learning is None:
+            return group_of
+
+        def grouped(task: Task, rollouts: Sequence[Rollout]) -> Group:
+            group = group_of(task, rollouts)
+            learning.observe([group])
+            return group
+
+        return grouped
+
+    def adding(self, attempts: Callable[[Task, int], list[Attempt]]) -> Callable[[Task, int], list[Attempt]]:
+        """`attempts`, in which tasks may be added."""
+        inbox = self.inbox
+        if inbox is None:
+            return attempts
+
+        def attempts_that_add(task: Task, priority: int) -> list[Attempt]:
+            of_task = attempts(task, priority)
+            return [inbox.within(task.uid, number, attempt) for number, attempt in enumerate(of_task)]
+
+        return attempts_that_add
+
+    def keep_while_in(self, in_flight: Callable[[], Iterable[Draw]]) -> None:
+        """Draws of the source that may still be asked for: their tasks are held."""
+        if isinstance(self.order, OnlineOrder):
+            self.order.in_flight = in_flight
+
+    def metrics(self) -> dict[str, float]:
+        """`curriculum/...` and `online/...`, where there are such."""
+        return self.learning.metrics() if self.learning else {}
+
+    async def save(self, checkpoint: Path) -> None:
+        """See `Kept.save`."""
+        if self.learning:
+            write_whole(checkpoint / FILE, json.dumps(self.learning.state_dict()))
+
+    async def load(self, checkpoint: Path) -> None:
+        """See `Kept.load`.
+
+        Raises:
+            ConfigError: its file cannot be read.
+        """
+        if self.learning is None or not (checkpoint / FILE).exists():
+            return
+        try:
+            self.learning.load_state_dict(json.loads((checkpoint / FILE).read_text(encoding="utf-8")))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            reason = " ".join(str(error).split())
+            raise ConfigError(f"cannot go on from '{checkpoint}': {FILE}: {reason}") from None
+
+
+def open_feed(config: RunConfig, tasks: TaskTable, fit: Callable[[Task], Task]) -> Feed:
+    """The feed that `data.*` asks for.
+
+    Args:
+        fit: a task that was added, its prompt cut where rows are cut; raises FieldError or DataError where it is none.
+
+    Raises:
+        DataError: a row has no place in the curriculum.
+    """
+    data, seed = config.data, config.trainer.seed if config.data.seed is None else config.data.seed
+    by = data.curriculum.by
+    keys = None if by in (None, PASS_RATE) else column_keys(tasks, data.curriculum)
+    order: Order = task_order(tasks.file_sizes, data.dataset_weights, seed, data.shuffle, keys)
+    learning: LearningOrder | None = None
+    if by == PASS_RATE:
+        threshold = config.reward.success_threshold
+        order = learning = PassRateOrder(order, data.curriculum, threshold, seed, tasks.position_of)
+    if not data.online.max_tasks:
+        return Feed(tasks, order, learning)
+
+    def read(row: Row, number: int) -> Task:
+        return fit(read_task(data, row, number))
+
+    online = OnlineTasks(data.online, read, tasks.num_positions)
+    mixed = OnlineOrder(order, learning, online, data.online, seed)
+    return Feed(_Both(tasks, online), mixed, mixed, online.inbox)
+
+
+@dataclass(frozen=True, slots=True)
+class _Both(Sequence[Task]):
+    """Rows of files, and beyond them the tasks that were added."""
+
+    files: TaskTable
+    online: OnlineTasks
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    @overload
+    def __getitem__(self, index: int) -> Task: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Task]: ...
+    def __getitem__(self, index: int | slice) -> Task | Sequence[Task]:
+        if isinstance(index, slice) or index < self.online.first_row:
+            return self.files[index]
+        return self.online[index]

@@ -1,0 +1,81 @@
+"""From the configuration to the reward model that learns beside the policy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import ceil
+
+from agentrl.algos.reward_samples import reading
+from agentrl.attempt import Rollout
+from agentrl.backends.base import Backend
+from agentrl.backends.torch.backend import load_scalar_backend
+from agentrl.config import RunConfig
+from agentrl.config.learned_rewards import OnlineRewardConfig
+from agentrl.config.reward_rules import REWARD_MODEL
+from agentrl.rewards.loading import load_reward
+from agentrl.rewards.models.reward import ModelReward, load_reader
+from agentrl.rewards.models.scorer import PATH, longest
+from agentrl.trainer.online_reward import OnlineRewardModel
+from agentrl.trainer.rollout_parts import reward_of
+
+
+def load_online_reward_model(config: RunConfig) -> OnlineRewardModel:
+    """The model of `reward.reward_model`, or the policy's body with a new head, and the reward that it is part of.
+
+    Raises:
+        ConfigError: model, tokenizer or reward cannot be used.
+    """
+    reward = reward_of(config)
+    model = reward.reward_model
+    assert model.online is not None  # asked for only then
+    path = model.path or config.model.path
+    backend = load_scalar_backend(
+        config.model.model_copy(
+            update={
+                "path": path,
+                "dtype": model.dtype,
+                "trust_remote_code": model.trust_remote_code or (model.path is None and config.model.trust_remote_code),
+            }
+        ),
+        config.actor.model_copy(
+            update={
+                "device": model.device,
+                "optim": model.online.optim,
+                "grad_clip": model.online.grad_clip,
+                "freeze_modules": (),
+                "ppo_max_token_len_per_gpu": min(model.batch_tokens, config.actor.ppo_max_token_len_per_gpu),
+            }
+        ),
+        total_updates=_total_updates(config, model.online),
+        seed=config.trainer.seed,
+        key="model.path" if model.path is None else PATH,
+    )
+    reader = load_reader(model, path)
+    scored = ModelReward(model, reader, _Scores(backend), longest(model, backend.model))
+    (component,) = (name for name, each in reward.components.items() if each.reward == REWARD_MODEL)
+
+    def read(rollout: Rollout) -> Sequence[int]:
+        trajectory = rollout.trajectories[-1]
+        return reader(trajectory.messages, trajectory.token_ids)
+
+    mixture = load_reward(reward, config.data.max_response_length, {REWARD_MODEL: scored})
+    return OnlineRewardModel(backend, mixture, component, read, model.online, config.trainer.seed)
+
+
+class _Scores:
+    """What a backend says behind the last token of each conversation."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+
+    async def __call__(self, conversations: Sequence[Sequence[int]]) -> list[float]:
+        samples = [reading(token_ids, {len(token_ids): 0.0}) for token_ids in conversations]
+        values = (await self._backend.score(samples)).values
+        assert values is not None  # a scalar model's
+        return [row[-1] for row in values]
+
+
+def _total_updates(config: RunConfig, online: OnlineRewardConfig) -> int:
+    """Over which a schedule runs down, with a full buffer in each round."""
+    rounds = (config.trainer.total_training_steps or 1) // online.every
+    return max(1, rounds * online.epochs * ceil(online.buffer / online.batch_size))

@@ -1,0 +1,133 @@
+"""Dynamic sampling: groups that teach nothing are told from those that do, and counted (DAPO, arXiv:2503.14476)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from enum import StrEnum
+from statistics import fmean
+
+import torch
+
+from agentrl.algos.members import equal
+from agentrl.attempt import Group, Rollout
+from agentrl.errors import AgentRLError, ConfigError, suggestion
+from agentrl.rollouts.collector import refuse_all_failed
+from agentrl.trainer.parts import Metrics
+
+TOLD_EVERY = 10
+"""Steps' worth of tasks drawn for one step, after which it is told that hardly any teaches anything."""
+
+
+class NothingToLearnError(AgentRLError):
+    """Not one of all the groups that a step may draw teaches anything."""
+
+
+class Kind(StrEnum):
+    """What a group is to the step that drew it."""
+
+    TELLING = "telling"  # its rollouts differ
+    ALL_CORRECT = "all_correct"
+    ALL_WRONG = "all_wrong"
+    EQUAL = "equal"  # in the metric; some are a success and some are not
+    TOO_FEW = "too_few"  # less than two rollouts that count
+
+
+class Sieve:
+    """Lets groups through whose rollouts differ in a reward.
+
+    Args:
+        metric: the reward, by its name.
+        groups_per_step: G, the groups that a step wants.
+        max_batches: a step draws at most so many times G tasks, and then goes on with what it has; 0 for no end.
+        success_threshold: the score from which on a rollout is a success.
+    """
+
+    def __init__(self, metric: str, groups_per_step: int, max_batches: int, success_threshold: float) -> None:
+        self._metric = metric
+        self._groups_per_step = groups_per_step
+        self._max_batches = max_batches
+        self._success_threshold = success_threshold
+        self._told_short = False
+        self._start_step()
+
+    @property
+    def max_drawn(self) -> int | None:
+        """Most tasks of a step."""
+        return self._max_batches * self._groups_per_step or None
+
+    def passes(self, group: Group) -> bool:
+        """Whether the step takes it; counted either way.
+
+        Raises:
+            ConfigError: it has no reward of that name.
+            AllFailedError: a step's worth of groups was rolled out, and every rollout failed.
+        """
+        kind = self._kind(group)
+        self._drawn[kind] += 1
+        self._scores += [each.reward for each in group.rollouts if each.valid]
+        if not self._scores:
+            self._failed.append(group)
+            if len(self._failed) >= self._groups_per_step:
+                refuse_all_failed(self._failed)
+        if self._drawn.total() % (TOLD_EVERY * self._groups_per_step) == 0:
+            print(f"{self._told()}; it goes on drawing tasks: harder or easier ones, or a larger rollout.n, would help")
+        return kind is Kind.TELLING
+
+    def end_step(self, num_taken: int) -> Metrics:
+        """`sampling/...` of the step that takes so many groups.
+
+        - `drawn`: groups that came to their end since the last step; `rounds`: the same in steps' worth of them
+        - `filtered`: those of them that were not let through; `all_correct`, `all_wrong`, `equal`, `too_few`: what they
+          were, as shares of those drawn
+        - `reward_mean`: the mean score of all rollouts that were drawn
+
+        Raises:
+            NothingToLearnError: it takes none, having drawn all it may.
+        """
+        if num_taken == 0 and self._drawn:
+            raise NothingToLearnError(
+                f"{self._told()}, and algorithm.filter_groups.max_num_gen_batches={self._max_batches} allows no more"
+            )
+        if num_taken < self._groups_per_step and not self._told_short:
+            self._told_short = True
+            print(f"a step goes on with {num_taken} of {self._groups_per_step} groups (told once): {self._told()}")
+        metrics = self._metrics()
+        self._start_step()
+        return metrics
+
+    def _start_step(self) -> None:
+        self._drawn = Counter[Kind]()
+        self._scores: list[float] = []
+        self._failed: list[Group] = []
+
+    def _kind(self, group: Group) -> Kind:
+        rollouts = [each for each in group.rollouts if each.valid]
+        values = [self._value(each) for each in rollouts]
+        if len(values) < 2:
+            return Kind.TOO_FEW
+        if not equal(torch.tensor(values, dtype=torch.float64)):
+            return Kind.TELLING
+        successes = {each.reward >= self._success_threshold for each in rollouts}
+        return Kind.EQUAL if len(successes) > 1 else Kind.ALL_CORRECT if True in successes else Kind.ALL_WRONG
+
+    def _value(self, rollout: Rollout) -> float:
+        if self._metric not in rollout.rewards:
+            near = suggestion(self._metric, rollout.rewards)
+            raise ConfigError(f"'algorithm.filter_groups.metric': a rollout has no reward '{self._metric}': {near}")
+        return rollout.rewards[self._metric]
+
+    def _told(self) -> str:
+        drawn, telling = self._drawn.total(), self._drawn[Kind.TELLING]
+        kinds = ", ".join(f"{self._drawn[kind]} {kind}" for kind in Kind if kind is not Kind.TELLING)
+        return f"of {drawn} groups drawn for a step, {telling} differ in '{self._metric}' ({kinds})"
+
+    def _metrics(self) -> Metrics:
+        drawn = self._drawn.total()
+        others = [kind for kind in Kind if kind is not Kind.TELLING]
+        return {
+            "sampling/drawn": float(drawn),
+            "sampling/filtered": float(sum(self._drawn[kind] for kind in others)),
+            "sampling/rounds": drawn / self._groups_per_step,
+            **{f"sampling/{kind}": self._drawn[kind] / max(1, drawn) for kind in others},
+            **({"sampling/reward_mean": fmean(self._scores)} if self._scores else {}),
+        }

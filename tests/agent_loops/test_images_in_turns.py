@@ -1,0 +1,132 @@
+"""Images in turns: what a tool shows becomes part of its answer, stands where it was shown, and is never trained."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from loop_builders import call, config
+from test_image_places import Counting
+from vision_models import picture, vision_tokenizer
+
+from agentrl.attempt import Rollout
+from agentrl.chat.format import ChatFormat
+from agentrl.engines.base import Completion, FinishReason, GenerateRequest, SamplingParams
+from agentrl.errors import ConfigError
+from agentrl.images import content_hash, data_url, of_data_url
+from agentrl.messages import image_part
+from agentrl.rollouts.runner import RolloutRunner
+from agentrl.task import Task
+from agentrl.tools import ToolResponse
+from agentrl.tools.bound import AgentData
+from agentrl.tools.toolbox import Toolbox
+from agentrl.trajectory import Author, VersionSpan
+
+PLACE = 261
+RED, BLUE = picture("red"), picture("blue")
+TOKENIZER = vision_tokenizer()
+
+
+class Counted(Counting):
+    """Three tokens an image."""
+
+    def tokens(self, place: str, data: bytes) -> list[int]:
+        return [PLACE] * 3
+
+
+class Replies:
+    """An engine that says what it is told to, and keeps what it was shown."""
+
+    def __init__(self, *replies: str) -> None:
+        self.replies = list(replies)
+        self.requests: list[GenerateRequest] = []
+
+    async def generate(self, request: GenerateRequest) -> Completion:
+        self.requests.append(request)
+        reply = self.replies[len(self.requests) - 1] + "<|im_end|>"
+        ids = TOKENIZER.encode(reply, add_special_tokens=False)
+        return Completion(ids, [-1.0] * len(ids), [VersionSpan(0, len(ids))], FinishReason.STOP)
+
+    async def release(self, session: str) -> None: ...
+
+
+def look(times: int) -> ToolResponse:
+    """Look.
+
+    Args:
+        times: how often.
+    """
+    return ToolResponse("seen" if times else None, image=[BLUE] * max(1, times))
+
+
+def roll(engine: Replies, chat: ChatFormat, task: Task, loop: str = "tool_agent") -> Rollout:
+    run_config = config(loop, max_response_length=2000, max_parallel_calls=2)
+    rolling = RolloutRunner(engine, chat, Toolbox([look], run_config.rollout.multi_turn), None, run_config)
+    return asyncio.run(rolling.run(task, SamplingParams(), seed=0))
+
+
+CHAT = ChatFormat(TOKENIZER, images=Counted())
+TASK = Task(
+    [{"role": "user", "content": [image_part(content_hash(RED)), {"type": "text", "text": "What is it?"}]}],
+    images={content_hash(RED): RED},
+)
+
+
+def test_the_engine_is_shown_every_image_in_its_place():
+    engine = Replies(call("look", times=2), "A blue square.")
+    rollout = roll(engine, CHAT, TASK)
+    assert (rollout.stop, rollout.error) == ("finished", None)
+    (trajectory,) = rollout.trajectories
+    prompt, turn, answer, last = trajectory.segments
+    assert [len(part.media) for part in (prompt, turn, answer, last)] == [1, 0, 2, 0]
+    assert trajectory.images == {content_hash(data): data for data in (RED, BLUE)}
+    first, second = engine.requests
+    assert [of_data_url(url) for url in first.images] == [RED]
+    assert [of_data_url(url) for url in second.images] == [RED, BLUE, BLUE]
+    context = trajectory.token_ids[: len(prompt) + len(turn) + len(answer)]
+    assert second.token_ids[: len(context)] == context
+    covered = [place for start in second.image_starts for place in range(start, start + 3)]
+    assert covered == [place for place, token in enumerate(context) if token == PLACE]
+    assert not any(on and token == PLACE for token, on in zip(trajectory.token_ids, trajectory.loss_mask, strict=True))
+    part = image_part(content_hash(BLUE))
+    assert trajectory.messages[2]["content"] == [part, part, {"type": "text", "text": "seen"}]
+
+
+def test_an_image_without_a_word_and_two_calls_in_a_turn():
+    engine = Replies(call("look", times=0) + call("look", times=1), "Done.")
+    (trajectory,) = roll(engine, CHAT, TASK).trajectories
+    part = image_part(content_hash(BLUE))
+    assert [message["content"] for message in trajectory.messages[2:4]] == [
+        [part],
+        [part, {"type": "text", "text": "seen"}],
+    ]
+    assert [message["role"] for message in trajectory.messages[2:4]] == ["tool", "tool"]
+    assert len(trajectory.segments[2].media) == 2
+
+
+def test_react_shows_what_its_one_message_tells():
+    engine = Replies('Action: look\nAction Input: {"times": 1}', "Final Answer: blue")
+    (trajectory,) = roll(engine, CHAT, TASK, "react_agent").trajectories
+    assert trajectory.segments[2].author is Author.TOOL
+    assert trajectory.messages[-2]["content"] == [
+        image_part(content_hash(BLUE)),
+        {"type": "text", "text": "Observation: seen"},
+    ]
+
+
+def test_a_tool_that_shows_an_image_to_a_model_that_takes_none_ends_the_run():
+    blind = ChatFormat(TOKENIZER, no_images="training on images is not in this version")
+    with pytest.raises(ConfigError, match="tool 'look' answered with an image: training on images is not"):
+        roll(Replies(call("look", times=1)), blind, Task([{"role": "user", "content": "Look."}]))
+
+
+def test_text_alone_tells_a_loop_s_own_generate_nothing_of_images():
+    engine = Replies("Nothing.")
+    roll(engine, CHAT, Task([{"role": "user", "content": "Look."}]))
+    assert (engine.requests[0].images, engine.requests[0].image_starts) == ((), ())
+
+
+def test_tools_that_ask_see_the_images_of_the_rollout():
+    data = AgentData(TASK, [], "r", {content_hash(RED): RED})
+    assert [image.size for image in data.image_data] == [(30, 20)]
+    assert data_url(data.images[content_hash(RED)]) == data_url(RED)

@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import pytest
+
+from agentrl.algos.build import build_algorithm
+from agentrl.algos.chosen import estimator_options, policy_loss_options, preference_loss_options
+from agentrl.config.actor import ActorConfig
+from agentrl.config.algorithm import AlgorithmConfig
+from agentrl.config.presets import PRESETS
+from agentrl.config.run import RunConfig
+from agentrl.errors import AgentRLError
+
+
+def test_only_what_is_given_is_passed_on() -> None:
+    assert estimator_options(AlgorithmConfig()) == {}
+    assert policy_loss_options("vanilla", ActorConfig()) == {}
+    given = AlgorithmConfig(name="gae", gamma=0.9, lam=0.95)
+    assert estimator_options(given) == {"gamma": 0.9, "lam": 0.95}
+
+
+def test_one_clip_stands_for_both_sides() -> None:
+    actor = ActorConfig(clip_ratio=0.1, clip_ratio_high=0.3)
+    assert policy_loss_options("vanilla", actor) == {"clip_ratio_low": 0.1, "clip_ratio_high": 0.3}
+
+
+def test_further_options_go_by_their_own_names() -> None:
+    assert policy_loss_options("clip_cov", ActorConfig(policy_loss={"clip_cov_ratio": 0.1})) == {"clip_cov_ratio": 0.1}
+    actor = ActorConfig(policy_loss={"options": {"label_smoothing": 0.1}})
+    assert preference_loss_options("dpo", actor) == {"label_smoothing": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "actor", "complaint"),
+    [
+        ({"gamma": 0.9}, {}, "'algorithm.gamma' has no effect: advantage estimator 'grpo' takes norm_adv_by_std"),
+        ({"name": "rloo", "norm_adv_by_std_in_grpo": False}, {}, "'algorithm.norm_adv_by_std_in_grpo' has no effect"),
+        (
+            {"adv_options": {"gama": 1}},
+            {},
+            "advantage estimator 'grpo' takes no option 'gama'",
+        ),
+        (
+            {"name": "gae", "adv_options": {"gamma": 1}},
+            {},
+            "write it as 'algorithm.gamma'",
+        ),
+        ({}, {"tau_pos": 1.0}, "'actor.tau_pos' has no effect: policy loss 'vanilla' takes clip_ratio_low"),
+        ({"name": "gpg"}, {"clip_ratio": 0.1}, "'actor.clip_ratio' has no effect: policy loss 'gpg' takes"),
+        ({}, {"policy_loss": {"loss_mode": "gsop"}}, "did you mean 'gspo'"),
+        ({"adv_estimator": "rlo"}, {}, "did you mean 'rloo'"),
+        (
+            {"name": "ipo"},
+            {"policy_loss": {"options": {"label_smoothing": 0.1}}},
+            "'ipo' takes no option",
+        ),
+    ],
+)
+def test_what_is_not_taken_is_refused_by_its_key(algorithm: dict, actor: dict, complaint: str) -> None:
+    config = RunConfig.model_validate({"model": {"path": "unused"}, "algorithm": algorithm, "actor": actor})
+    with pytest.raises(AgentRLError) as raised:
+        build_algorithm(config)
+    assert complaint in str(raised.value)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_algorithm_can_be_built(name: str) -> None:
+    built = build_algorithm(RunConfig.model_validate({"model": {"path": "unused"}, "algorithm": {"name": name}}))
+    assert ("values" in built.needs) == (name == "gae")
+    assert ("ref_logprobs" in built.needs) == (name in {"dpo", "ipo", "online_dpo"})

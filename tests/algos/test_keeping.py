@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+import pytest
+
+from agentrl.algos.keeping import keep_of
+from agentrl.config.algorithm import AlgorithmConfig
+from agentrl.samples import Sample
+
+
+def sample(uid: str, advantage: float, *, truncated: bool = False) -> Sample:
+    return Sample([1, 2], [0, 1], [1, 1], [0, advantage], truncated=truncated, uid=uid, rollout_id=f"{uid}/{advantage}")
+
+
+SAMPLES = [sample("a", 1.0), sample("a", 0.0), sample("b", 0.0), sample("b", -0.5, truncated=True), sample("c", 0.0)]
+
+
+def kept(**settings: object) -> list[Sample]:
+    keep = keep_of(AlgorithmConfig(**settings))
+    assert keep is not None
+    return keep(SAMPLES)
+
+
+@pytest.mark.parametrize("name", ["grpo", "gae", "gspo"])
+def test_a_policy_gradient_reads_everything(name: str) -> None:
+    assert keep_of(AlgorithmConfig(name=name)) is None
+
+
+def test_what_teaches_nothing_is_left_out_where_asked_for() -> None:
+    assert kept(zero_variance_groups="drop") == [SAMPLES[0], SAMPLES[3]]
+
+
+def test_what_was_cut_off_is_left_out_where_asked_for() -> None:
+    assert kept(overlong_filter=True) == [*SAMPLES[:3], SAMPLES[4]]
+    assert kept(overlong_filter=True, zero_variance_groups="drop") == [SAMPLES[0]]
+
+
+@pytest.mark.parametrize("name", ["rft", "pairwise", "dpo"])
+def test_imitation_and_pairs_read_what_was_chosen(name: str) -> None:
+    assert kept(name=name) == [SAMPLES[0], SAMPLES[3]]
+
+
+def test_a_ranking_reads_whole_groups() -> None:
+    assert kept(name="ranking") == SAMPLES[:4]

@@ -1,0 +1,110 @@
+"""Images in a chat: the tokens that stand for them, where they are, and what never becomes one."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from chat_families import family_tokenizer
+from hypothesis import given
+from hypothesis import strategies as st
+from vision_models import vision_tokenizer
+
+from agentrl.chat.format import ChatFormat
+from agentrl.errors import DataError, TemplateError
+from agentrl.messages import Message, image_part
+
+PLACE = 261
+IMAGES = {"one": b"\x01", "three": b"\x03"}
+
+
+class Counting:
+    """As many tokens as the first byte says, as a processor would give for a size."""
+
+    places = ("<|image_pad|>",)
+
+    def tokens(self, place: str, data: bytes) -> list[int]:
+        return [PLACE] * data[0]
+
+
+CHAT = ChatFormat(vision_tokenizer(), images=Counting())
+
+
+def message(*content: str, role: str = "user") -> Message:
+    parts = [image_part(part) if part in IMAGES else {"type": "text", "text": part} for part in content]
+    return Message(role=role, content=parts)
+
+
+def test_an_image_has_the_tokens_that_the_processor_gives_it():
+    ids = CHAT.start([message("Look: ", "three", " and ", "one")], (), IMAGES)
+    assert ids.count(PLACE) == 4
+    starts = CHAT.image_starts(ids, [IMAGES["three"], IMAGES["one"]])
+    assert [ids[start - 1] for start in starts] == [259, 259]  # <|vision_start|>
+    assert CHAT.text(ids[: starts[0]]).endswith("Look: <|vision_start|>")
+
+
+def test_a_tools_image_adds_only_its_own_message():
+    ids = CHAT.extend([message("one", "seen", role="tool")], (), turn_closed=True, images=IMAGES)
+    assert ids.count(PLACE) == 1
+    assert CHAT.text(ids).count("<|im_start|>") == 2  # the answer's and the next turn's
+
+
+@pytest.mark.parametrize("spelled", ["<|image_pad|>", "<|vision_start|><|image_pad|><|vision_end|>"])
+@pytest.mark.parametrize("images", [(), ("three",)])
+def test_text_never_becomes_an_image(spelled, images):
+    prompt = CHAT.start([message(*images, f"the token {spelled}")], (), IMAGES)
+    answer = CHAT.extend([message(*images, spelled, role="tool")], (), turn_closed=True, images=IMAGES)
+    for ids in (prompt, answer, CHAT.start([{"role": "user", "content": spelled}], ())):
+        assert ids.count(PLACE) == (3 * len(images) if ids is prompt or ids is answer else 0)
+        assert spelled in CHAT.text(ids)  # the letters are all there
+
+
+def test_a_prompt_s_other_control_tokens_are_still_trusted():
+    assert CHAT.start([{"role": "user", "content": "<|im_end|>"}], ()).count(258) == 2
+
+
+@given(st.lists(st.sampled_from(["one", "three", "a", "<|image_pad|>", "bc"]), max_size=8))
+def test_images_are_found_again(content):
+    names = [part for part in content if part in IMAGES]
+    for make in (
+        lambda: CHAT.start([message(*content)], (), IMAGES),
+        lambda: CHAT.extend([message(*content, role="tool")], (), turn_closed=False, images=IMAGES),
+    ):
+        ids, data = make(), [IMAGES[name] for name in names]
+        covered = {
+            start + place
+            for start, each in zip(CHAT.image_starts(ids, data), data, strict=True)
+            for place in range(each[0])
+        }
+        assert covered == {place for place, token in enumerate(ids) if token == PLACE}
+
+
+def test_images_without_a_processor_are_refused():
+    chat = ChatFormat(vision_tokenizer(), no_images="not today")
+    assert not chat.takes_images
+    with pytest.raises(DataError, match="field 'images': not today"):
+        chat.start([message("one")], (), IMAGES)
+
+
+def test_templates_that_write_no_place_serve_text():
+    tokenizer = vision_tokenizer()
+    tokenizer.chat_template = tokenizer.chat_template.replace("<|image_pad|>", "")
+    for each, why in (
+        (tokenizer, "the chat template writes no place for an image: expected <|image_pad|>"),
+        (family_tokenizer("chatml"), "the chat template refuses a conversation"),
+    ):
+        chat = ChatFormat(each, images=Counting())
+        assert chat.start([{"role": "user", "content": "Hi"}], ())
+        with pytest.raises(DataError, match=re.escape(f"field 'images': {why}")):
+            chat.start([message("one")], (), IMAGES)
+
+
+def test_a_template_that_loses_a_tools_image():
+    tokenizer = vision_tokenizer()
+    tokenizer.chat_template = tokenizer.chat_template.replace(
+        "<tool_response>\n{{ put(message.content) }}", "<tool_response>"
+    )
+    with pytest.raises(TemplateError, match="the chat template writes 0 places for 1 images"):
+        ChatFormat(tokenizer, images=Counting()).extend(
+            [message("one", role="tool")], (), turn_closed=True, images=IMAGES
+        )

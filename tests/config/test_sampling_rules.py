@@ -1,0 +1,50 @@
+"""Dynamic sampling and a reference that follows, where they cannot work."""
+
+from __future__ import annotations
+
+import pytest
+
+from agentrl.config import validate_config
+from agentrl.config.rules import check_training
+from agentrl.errors import ConfigError
+
+
+def checked(**sections):
+    given = {"model": {"path": "m"}, "data": {"train_files": ["t.jsonl"]}, "rollout": {"n": 2}}
+    check_training(validate_config({**given, **sections}))
+
+
+FILTER = {"algorithm": {"filter_groups": {"enable": True}}}
+SYNC = {"ref": {"sync_steps": 4}, "actor": {"use_kl_loss": True}}
+
+
+@pytest.mark.parametrize("sections", [FILTER, SYNC, {**SYNC, "ref": {"path": "other", "sync_steps": 4}}])
+def test_what_works_passes(sections):
+    checked(**sections)
+
+
+@pytest.mark.parametrize(
+    ("sections", "told"),
+    [
+        ({**FILTER, "trainer": {"mode": "rollout_only"}}, "enable=true' has no effect without 'trainer.mode=train'"),
+        (
+            {**FILTER, "trainer": {"mode": "train_only", "saved_rollouts": "r"}},
+            "'algorithm.filter_groups.enable=true' has no effect without 'trainer.mode=train'",
+        ),
+        (
+            {"algorithm": {"name": "gae", "filter_groups": {"enable": True}}, "rollout": {"n": 1}},
+            "keeps groups whose rollouts differ: set 'rollout.n' to 2 or more",
+        ),
+        ({**SYNC, "model": {"path": "m", "lora_rank": 4}}, "'ref.sync_steps' copies whole weights, and a LoRA adapter"),
+        (
+            {
+                "ref": {"path": "other", "sync_steps": 4},
+                "actor": {"use_kl_loss": True, "freeze_modules": ["model.embed_tokens"]},
+            },
+            "'ref.sync_steps' copies what is trained, and with 'actor.freeze_modules' the rest is still",
+        ),
+    ],
+)
+def test_what_cannot_work_is_refused(sections, told):
+    with pytest.raises(ConfigError, match=told):
+        checked(**sections)

@@ -1,0 +1,207 @@
+"""Conversations with images: what is sampled over the cache is what transformers' own model says of the whole."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from tempfile import mkdtemp
+
+import pytest
+import torch
+from transformers import AutoModelForImageTextToText
+from vision_models import FAMILIES, picture, save_vision_model
+
+from agentrl.chat.format import ChatFormat
+from agentrl.config.model import ModelConfig
+from agentrl.config.rollout import RolloutConfig
+from agentrl.engines.base import Completion, GenerateRequest, SamplingParams
+from agentrl.engines.image_forward import ImageRunner
+from agentrl.engines.torch_engine import TorchEngine
+from agentrl.engines.torch_loader import load_torch_engine
+from agentrl.errors import ConfigError
+from agentrl.images import content_hash, data_url
+from agentrl.messages import Message, image_part
+from agentrl.models.images import ImageInputs, find_image_inputs
+from agentrl.models.loading import load_tokenizer
+
+LONGEST = 1000
+IMAGE_ID = 261
+RED, BLUE, WIDE = picture("red"), picture("blue", (24, 24)), picture("green", (90, 20))
+
+
+@cache
+def model_config(family: str) -> ModelConfig:
+    return ModelConfig(path=str(save_vision_model(Path(mkdtemp()) / family, family)), dtype="float32")
+
+
+def images_of(family: str) -> ImageInputs:
+    images = find_image_inputs(model_config(family))
+    assert images is not None
+    return images
+
+
+def engine_for(family: str) -> TorchEngine:
+    config = RolloutConfig(device="cpu", max_num_seqs=4)
+    return load_torch_engine(model_config(family), config, LONGEST, images_of(family))
+
+
+@dataclass
+class Talk:
+    """A context that grows as a conversation's does."""
+
+    family: str
+    ids: list[int] = field(default_factory=list)
+    images: list[bytes] = field(default_factory=list)
+    starts: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.chat = ChatFormat(load_tokenizer(model_config(self.family)), images=images_of(self.family))
+
+    def add(self, *images: bytes, text: str = "Look.") -> None:
+        names = {content_hash(data): data for data in images}
+        content = [*(image_part(content_hash(data)) for data in images), {"type": "text", "text": text}]
+        role = "tool" if self.ids else "user"
+        message = Message(role=role, content=content)
+        extend = self.chat.extend([message], (), turn_closed=False, images=names) if self.ids else None
+        new = extend or self.chat.start([message], (), names)
+        self.starts += [len(self.ids) + start for start in self.chat.image_starts(new, images)]
+        self.ids += new
+        self.images += images
+
+    def request(self, seed: int = 0, num_tokens: int = 12, session: str = "s") -> GenerateRequest:
+        sampling = SamplingParams(seed=seed, max_new_tokens=num_tokens)
+        urls = tuple(map(data_url, self.images))
+        return GenerateRequest(list(self.ids), sampling, session, images=urls, image_starts=tuple(self.starts))
+
+
+@torch.inference_mode()
+def plain_logprobs(talk: Talk, context: int) -> list[float]:
+    """Of the tokens from `context` on, by one forward of transformers' model over all of it."""
+    model = AutoModelForImageTextToText.from_pretrained(model_config(talk.family).path, dtype=torch.float32).eval()
+    inputs = images_of(talk.family).inputs("<|image_pad|>", talk.images) if talk.images else {}
+    ids = torch.tensor([talk.ids])
+    types = {"mm_token_type_ids": (ids == IMAGE_ID).int()} if talk.images else {}
+    logits = model(input_ids=ids, use_cache=False, **inputs, **types).logits[0]
+    every = torch.log_softmax(logits, -1)[:-1].gather(1, ids[0, 1:, None])[:, 0]
+    return every[context - 1 :].tolist()
+
+
+async def sampled(engine: TorchEngine, talk: Talk, **options: int) -> tuple[Completion, int]:
+    """A turn, appended; and how long the context before it was."""
+    completion = await engine.generate(talk.request(**options))
+    context = len(talk.ids)
+    talk.ids += completion.token_ids
+    return completion, context
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_three_turns_with_images_agree_with_one_plain_forward(family):
+    async def run() -> None:
+        engine, talk = engine_for(family), Talk(family)
+        talk.add(RED, WIDE)
+        turns = []
+        for seed, images in ((1, [BLUE]), (2, []), (3, [RED, RED])):
+            turns.append(await sampled(engine, talk, seed=seed))
+            talk.add(*images)
+        turns.append(await sampled(engine, talk, seed=4))
+        for completion, context in turns:
+            assert IMAGE_ID not in completion.token_ids  # a plain forward would take it for an image
+            expected = plain_logprobs(talk, context)[: len(completion.logprobs)]
+            assert completion.logprobs == pytest.approx(expected, abs=1e-5)
+        cached = [completion.num_cached_tokens for completion, _ in turns]
+        # all of a turn but its last token, which nothing followed
+        assert cached == [0, *(context + len(turn.token_ids) - 1 for turn, context in turns[:-1])]
+        assert engine.metrics()["cached_tokens"] == sum(cached)
+        await engine.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_images_matter_and_text_alone_is_served_too(family):
+    async def run() -> None:
+        engine = engine_for(family)
+        seen = []
+        for images in ([RED], [picture("yellow")], []):
+            talk = Talk(family)
+            talk.add(*images)
+            completion, context = await sampled(engine, talk, num_tokens=4)
+            assert completion.logprobs == pytest.approx(plain_logprobs(talk, context), abs=1e-5)
+            await engine.release("s")
+            seen.append(completion.logprobs)
+        assert seen[0] != seen[1]
+        await engine.close()
+
+    asyncio.run(run())
+
+
+def test_a_sampled_token_that_looks_like_an_image_s_is_none():
+    """Whether its KV was computed as it was sampled, or anew with all the rest."""
+
+    async def run() -> None:
+        engine, talk = engine_for("qwen2_5_vl"), Talk("qwen2_5_vl")
+        talk.add(RED)
+        await sampled(engine, talk, seed=1)
+        talk.ids += [IMAGE_ID]  # as if it had been sampled
+        talk.add(BLUE)
+        kept = await engine.generate(talk.request(seed=2))
+        await engine.release("s")
+        anew = await engine.generate(talk.request(seed=2))
+        assert (anew.num_cached_tokens, list(anew.token_ids)) == (0, list(kept.token_ids))
+        assert kept.num_cached_tokens > 0
+        assert anew.logprobs == pytest.approx(kept.logprobs, abs=1e-5)
+        await engine.close()
+
+    asyncio.run(run())
+
+
+def test_a_session_whose_images_changed_is_computed_anew():
+    async def run() -> None:
+        engine, talk, other = engine_for("qwen2_5_vl"), Talk("qwen2_5_vl"), Talk("qwen2_5_vl")
+        talk.add(RED)
+        other.add(picture("yellow"))
+        assert talk.ids == other.ids  # images of one shape have the same tokens
+        first, _ = await sampled(engine, talk)
+        other.ids += first.token_ids
+        for each in (talk, other):
+            each.add(text="And now?")
+        assert talk.ids == other.ids
+        second = await engine.generate(other.request())
+        assert second.num_cached_tokens == 0
+        await engine.release("s")
+        assert (await engine.generate(other.request())).logprobs == second.logprobs
+        await engine.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("images", "starts", "expected"),
+    [
+        ([RED], [3], "the tokens of an image do not begin at 3"),
+        ([RED], [], "1 images begin at 0 places"),
+        ([b"no image"], [7], "an image of the request: its 8 bytes are no image"),
+    ],
+)
+def test_requests_that_cannot_be_served(images, starts, expected):
+    async def run() -> None:
+        engine, talk = engine_for("qwen2_5_vl"), Talk("qwen2_5_vl")
+        talk.add(RED)
+        bad = GenerateRequest(talk.ids, images=tuple(map(data_url, images)), image_starts=starts)
+        with pytest.raises(ValueError, match=expected):
+            await engine.generate(bad)
+        assert (await engine.generate(talk.request())).token_ids  # nothing else is disturbed
+        await engine.close()
+
+    asyncio.run(run())
+
+
+def test_a_model_that_a_cache_changes_is_refused(monkeypatch):
+    """As one would be whose positions are not those of its tokens."""
+    monkeypatch.setattr(
+        ImageRunner, "_positions", lambda self, seen: torch.zeros(3, 1, len(seen.token_ids) - seen.num_cached)
+    )
+    with pytest.raises(ConfigError, match="is not run with images here: over a cache its logits differ"):
+        engine_for("qwen2_5_vl")

@@ -1,0 +1,35 @@
+"""The example of a judged reward: a rule, and a judge that is asked about right answers alone."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+
+from agentrl.cli.compose import compose_config
+from agentrl.rewards.base import close_reward
+from agentrl.rewards.loading import load_reward
+
+sys.path.append(str(Path(__file__).parents[1] / "rewards"))
+from judge_server import JudgeServer, Reply, serving
+
+EXTRA = {"index": 0, "prompt": [{"role": "user", "content": "What is 40+2?"}], "num_tool_calls": 1}
+
+
+def test_the_judge_grades_the_work_of_what_is_right(monkeypatch, tmp_path):
+    monkeypatch.chdir(Path(__file__).parents[2])  # the experiment's files are named from there
+    with serving(JudgeServer(otherwise=lambda body: Reply('{"reason": "one call", "score": 5}'))) as server:
+        keys = (f"reward.judge.url={server.url}", f"reward.judge.cache_dir={tmp_path}")
+        reward = load_reward(compose_config(["+experiment=calculator_judged", *keys]).reward)
+        found = [
+            asyncio.run(reward("calculator", text, "42", {**EXTRA, "last_turn": text}))
+            for text in ("The answer is 42", "The answer is 41")
+        ]
+        close_reward(reward)
+    right, wrong = found
+    assert (right["score"], right["right"], right["work"]) == (1.1, 1.0, 0.5)
+    assert (wrong["score"], "work" in wrong) == (0.0, False)
+    (body,) = server.bodies
+    asked = body["messages"][1]["content"]
+    assert asked.startswith("A calculator agent was asked:\n<<<QUESTION ")
+    assert "10 where every tool call was needed" in asked

@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+
+import pytest
+
+from agentrl.config.reward import RewardConfig
+from agentrl.errors import ConfigError, RewardError
+from agentrl.rewards.batch import BatchReward
+from agentrl.tools.base import InfraError
+
+
+def scored(function, num, *, spread_s=0.0, **options):
+    """What `num` rollouts are told, which end one after another."""
+
+    async def main():
+        reward = BatchReward(function, {}, RewardConfig(**{"batch_wait_s": 0.05, **batch_manager(), **options}), "mine")
+
+        async def one(index):
+            await asyncio.sleep(index * spread_s)
+            return await reward("math", f"text {index}", str(index), {"index": index})
+
+        answers = await asyncio.gather(*map(one, range(num)), return_exceptions=True)
+        reward.close()
+        return answers
+
+    return asyncio.run(main())
+
+
+def batch_manager():
+    return {"reward_manager": {"name": "batch"}}
+
+
+def test_a_call_has_what_waits_and_each_rollout_its_own_answer():
+    sizes = []
+
+    def function(data_sources, solution_strs, ground_truths, extra_infos):
+        sizes.append(len(solution_strs))
+        assert data_sources == ["math"] * len(solution_strs)
+        assert [info["index"] for info in extra_infos] == list(map(int, ground_truths))
+        return [
+            {"score": float(truth), "length": len(text)}
+            for truth, text in zip(ground_truths, solution_strs, strict=True)
+        ]
+
+    answers = scored(function, 7, batch_size=3)
+    assert answers == [{"score": float(index), "length": 6.0} for index in range(7)]
+    assert sizes == [3, 3, 1]
+
+
+def test_what_ends_while_a_call_runs_is_scored_by_the_next():
+    sizes = []
+
+    def slow(solution_strs):
+        sizes.append(len(solution_strs))
+        time.sleep(0.1)
+        return [1.0] * len(solution_strs)
+
+    assert scored(slow, 6, spread_s=0.02, batch_wait_s=0.0) == [{"score": 1.0}] * 6
+    assert sizes[0] == 1
+    assert len(sizes) <= 3
+
+
+def test_an_async_function_and_numpy_will_do():
+    numpy = pytest.importorskip("numpy")
+
+    async def function(solution_strs):
+        await asyncio.sleep(0)
+        return numpy.arange(len(solution_strs))
+
+    assert scored(function, 3) == [{"score": 0.0}, {"score": 1.0}, {"score": 2.0}]
+
+
+@pytest.mark.parametrize("returned", [[1.0], [1.0, 2.0, 3.0], 1.0, "ab", {"score": 1.0}, None])
+def test_another_number_of_scores_is_an_error_of_each(returned):
+    for error in scored(lambda solution_strs: returned, 2):
+        assert isinstance(error, RewardError)
+        assert "expected a list of 2 scores" in str(error)
+
+
+def test_a_score_that_is_none_names_its_row_alone():
+    good, bad = scored(lambda solution_strs: [0.5, math.nan], 2)
+    assert good == {"score": 0.5}
+    assert isinstance(bad, RewardError)
+    assert "row 1" in str(bad)
+
+
+def test_a_function_that_raises_or_hangs():
+    def broken(solution_strs):
+        raise KeyError("k")
+
+    for index, error in enumerate(scored(broken, 2)):
+        assert isinstance(error, RewardError)
+        assert f"row {index}) raised KeyError" in str(error)
+    hung, late = scored(lambda solution_strs: time.sleep(0.3), 2, spread_s=0.1, timeout_s=0.05, batch_wait_s=0.0)
+    assert isinstance(hung, InfraError)
+    assert isinstance(late, InfraError)  # its own call was made, and hung too
+
+
+def test_a_rollout_that_was_cancelled_is_left_out():
+    async def main():
+        seen = []
+
+        def function(solution_strs):
+            seen.extend(solution_strs)
+            return [1.0] * len(solution_strs)
+
+        reward = BatchReward(function, {}, RewardConfig(batch_wait_s=0.05, **batch_manager()), "mine")
+        gone, stays = (asyncio.create_task(reward("math", text, None, {})) for text in ("gone", "stays"))
+        await asyncio.sleep(0)
+        gone.cancel()
+        assert await stays == {"score": 1.0}
+        reward.close()
+        return seen
+
+    assert asyncio.run(main()) == ["stays"]
+
+
+def test_a_function_of_one_rollout_is_refused():
+    def one(data_source, solution_str, ground_truth, extra_info):
+        return 1.0
+
+    with pytest.raises(ConfigError, match="needs 'data_source', but is called with data_sources, solution_strs"):
+        BatchReward(one, {}, RewardConfig(), "one")

@@ -1,0 +1,26 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from agentrl.errors import RewardError
+from agentrl.rewards.bounds import check_bounds
+
+
+@pytest.mark.parametrize("score", [-1.0, 0.0, 1.0])
+def test_both_ends_are_inside(score):
+    check_bounds(score, (-1.0, 1.0), "row 3")
+    check_bounds(score * 1e9, None, "row 3")
+
+
+@pytest.mark.parametrize("score", [1.5, -1.5, math.inf, -math.inf, math.nan])
+def test_what_lies_outside_names_the_row(score):
+    with pytest.raises(RewardError, match=r"row 3: the score"):
+        check_bounds(score, (-1.0, 1.0), "row 3")
+
+
+@pytest.mark.parametrize("score", [math.inf, math.nan])
+def test_what_is_no_finite_number_never_passes(score):
+    with pytest.raises(RewardError, match="no finite number"):
+        check_bounds(score, None, "row 3")

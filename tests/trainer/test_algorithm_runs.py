@@ -1,0 +1,83 @@
+"""One step of every algorithm on the calculator, through the command line: its name alone, and something is learnt."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+from agentrl.cli.main import main
+from agentrl.config.presets import PRESETS
+
+ROOT = Path(__file__).parents[2]
+VARIED = """
+def compute_score(solution_str):
+    return {"score": len(solution_str) % 7 / 7, "even": float(len(solution_str) % 2 == 0)}
+"""
+
+
+@pytest.fixture(autouse=True)
+def from_the_root(monkeypatch):
+    monkeypatch.chdir(ROOT)  # the experiment names the example's files from there
+
+
+def step(task_folder: Path, folder: Path, *overrides: str, train: str = "train.jsonl") -> dict[str, float]:
+    """The metrics of one step of the run in `folder`."""
+    reward = folder / "varied.py"
+    reward.write_text(VARIED)
+    options = [
+        *(f"model.path={task_folder}/model", f"data.train_files={task_folder}/{train}", "data.val_files=[]"),
+        *("data.train_batch_size=4", "trainer.stop_when=null", "trainer.test_freq=0", "trainer.logger=[jsonl]"),
+        *("rollout.val_kwargs={}", "trainer.total_training_steps=1", f"trainer.default_local_dir={folder / 'run'}"),
+        f"reward.custom_reward_function.path={reward}",
+    ]
+    assert main(["train", "+experiment=calculator", *options, *overrides]) == 0
+    return json.loads((folder / "run/metrics.jsonl").read_text().splitlines()[-1])
+
+
+def moved(task_folder: Path, folder: Path) -> bool:
+    before, after = (
+        load_file(f"{path}/model.safetensors") for path in (f"{task_folder}/model", folder / "run/checkpoints/latest")
+    )
+    return any(not before[name].equal(weight) for name, weight in after.items())
+
+
+# one of each kind is enough where time is short: a critic, a loss over the batch, a preference, imitation
+QUICK = {"gae", "kl_cov", "pairwise", "rft"}
+LIVE = [
+    pytest.param(name, marks=() if name in QUICK else pytest.mark.slow)
+    for name, preset in PRESETS.items()
+    if preset.feed == "rollouts"
+]
+FURTHER = {"rft": ["algorithm.rft_threshold=0.4"]}
+
+
+@pytest.mark.parametrize("name", LIVE)
+def test_an_algorithm_is_chosen_by_its_name_alone(name, task_folder, tmp_path) -> None:
+    metrics = step(task_folder, tmp_path, f"algorithm.name={name}", "rollout.n=4", *FURTHER.get(name, ()))
+    assert metrics["actor/updates"] == 1
+    assert metrics["actor/grad_norm"] > 0
+    assert moved(task_folder, tmp_path)
+
+
+def test_a_step_without_anything_to_learn_from_leaves_the_policy_alone(task_folder, tmp_path) -> None:
+    metrics = step(task_folder, tmp_path, "algorithm.name=rft", "algorithm.rft_threshold=9")
+    assert metrics["kept/samples"] == metrics["actor/updates"] == 0
+    assert not moved(task_folder, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["dpo", "ipo"])
+def test_saved_pairs_are_learnt_from(name, task_folder, tmp_path) -> None:
+    rows = [json.loads(line) for line in (task_folder / "sft.jsonl").read_text().splitlines()[:8]]
+    pairs = [
+        {"chosen": one["messages"], "rejected": [*one["messages"][:-1], {"role": "assistant", "content": "no"}]}
+        for one in rows
+    ]
+    (tmp_path / "pairs.jsonl").write_text("\n".join(map(json.dumps, pairs)))
+    options = [f"algorithm.name={name}", f"data.train_files={tmp_path}/pairs.jsonl", "rollout.n=1"]
+    metrics = step(task_folder, tmp_path, *options)
+    assert metrics["actor/accuracy"] == 0  # before its first update the policy is its reference
+    assert metrics["actor/margin"] == pytest.approx(0, abs=1e-5)
+    assert moved(task_folder, tmp_path)
