@@ -25,6 +25,7 @@ class Sample:
         values: [T] by the critic before the token was sampled, where the algorithm asks for them.
         returns: [T], what the critic is to predict there; 0 off the mask.
         importance_weights: [T], constants that the loss of each token is multiplied by; None: 1 each.
+        kl_coef: the coefficient of the KL that was taken from its reward; 0 where none was.
         policy_versions: [T], whose weights sampled each trained token, 0 off the mask; None for demonstrations.
         routed_experts: [R, layers, top k] integers, R < T, where the engine said them: the experts that the first R
             tokens were sent to.
@@ -43,6 +44,7 @@ class Sample:
     values: Sequence[float] | None = None
     returns: Sequence[float] | None = None
     importance_weights: Sequence[float] | None = None
+    kl_coef: float = 0.0
     policy_versions: Sequence[int] | None = None
     routed_experts: Tensor | None = None
     truncated: bool = False

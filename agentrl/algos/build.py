@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from agentrl.algos.advantages import ADVANTAGE_ESTIMATORS
@@ -50,7 +50,10 @@ class BuiltAlgorithm:
 
     def credit(self, groups: Sequence[Group], samples: Sequence[Sample]) -> list[Sample]:
         """See `Algorithm.credit`."""
-        return self.credit_function(groups, samples)
+        credited = self.credit_function(groups, samples)
+        if self.kl_reward is None:
+            return credited
+        return [replace(sample, kl_coef=self.kl_reward.control.value) for sample in credited]
 
     def correct(self, samples: Sequence[Sample]) -> tuple[list[Sample], dict[str, float]]:
         """See `Algorithm.correct`. Where not all samples are read, `kept/samples` is the share that is."""

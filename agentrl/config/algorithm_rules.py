@@ -29,10 +29,12 @@ def ignored_by_algorithm(config: RunConfig) -> Iterator[str]:
     if family != "policy":
         yield from unused("algorithm", algorithm, _OF_ESTIMATORS, _POLICY_GRADIENT)
         yield from unused("actor", actor, _CLIPS, _POLICY_GRADIENT)
-    if family == "imitation":
+    if family in ("imitation", "reward"):
         yield from unused("actor.policy_loss", actor.policy_loss, every(actor.policy_loss), _POLICY_GRADIENT)
     if family != "preference":
-        yield from unused("algorithm", algorithm, ("beta", "pairing", "length_normalized"), _PREFERENCE)
+        options = ("beta", "length_normalized", *(() if algorithm.name == "reward_pairs" else ("pairing",)))
+        yield from unused("algorithm", algorithm, options, _PREFERENCE)
+    yield from _ignored_by_reward_training(config)
     if algorithm.name == "ranking":
         yield from unused("algorithm", algorithm, ("pairing",), "'algorithm.name=pairwise': a ranking takes all")
     if algorithm.estimator != "threshold":
@@ -56,6 +58,26 @@ def idle_in_algorithm(config: RunConfig) -> Iterator[str]:
     if not algorithm.filter_groups.enable:
         need, options = "'algorithm.filter_groups.enable=true'", ("metric", "max_num_gen_batches")
         yield from unused("algorithm.filter_groups", algorithm.filter_groups, options, need)
+
+
+def _ignored_by_reward_training(config: RunConfig) -> Iterator[str]:
+    algorithm, where = config.algorithm, "algorithm.reward_training"
+    only: dict[str, tuple[str, ...]] = {
+        "reward_pairs": ("center_rewards_coefficient",),
+        "reward_outcomes": ("outcome", "loss", "label_key"),
+        "reward_steps": ("step", "loss", "labels_key"),
+    }
+    for option in every(algorithm.reward_training):
+        names = [name for name, options in only.items() if option in options]
+        if algorithm.name not in names:
+            need = " or ".join(f"'algorithm.name={name}'" for name in names)
+            yield from unused(where, algorithm.reward_training, (option,), need)
+    if algorithm.preset.family == "reward":
+        need = "a policy that is trained: a reward model is trained whole, by a loss of its own"
+        yield from unused("model", config.model, ("lora_rank", "lora_adapter_path"), need)
+        yield from unused("actor", config.actor, ("entropy_coeff", "loss_agg_mode"), need)
+        if config.trainer.mode in ("val_only", "rollout_only"):
+            yield f"'trainer.mode={config.trainer.mode}' needs a policy, and {algorithm.name} trains a reward model"
 
 
 def _uncorrected(config: RunConfig) -> Iterator[str]:

@@ -9,14 +9,16 @@ from itertools import chain, groupby
 import numpy as np
 from numpy.typing import NDArray
 
-from agentrl.algos.base import Algorithm
+from agentrl.algos.build import BuiltAlgorithm
 from agentrl.attempt import Group, Rollout, Stop
 from agentrl.errors import DataError
 from agentrl.replay.base import Key, Replay, key_of
+from agentrl.replay.stored_scores import COLUMNS as COLUMNS_OF_SCORES
+from agentrl.replay.stored_scores import scored_samples
 from agentrl.store import StoredRollout
 from agentrl.store.credited import Advantages, advantages_of
 
-COLUMNS = ("data_source", "index", "rewards", "error", "infra_failed")
+COLUMNS = ("data_source", "index", "rewards", "turn_rewards", "error", "infra_failed")
 COLUMNS_OF_TOKENS = ("trajectories.segments", "trajectories.advantages")
 
 _BY_REWARD = "reward: "
@@ -45,18 +47,21 @@ class Credit:
         return 0.0 if before is None or after is None else after - before
 
 
-def credited_anew(replay: Replay, algorithm: Algorithm) -> Iterator[list[Credit]]:
+def credited_anew(replay: Replay, algorithm: BuiltAlgorithm) -> Iterator[list[Credit]]:
     """The rollouts of each group, a step at a time: an estimator may look at all groups of a step.
 
+    What was scored for training is taken from the store; so is the coefficient of a KL in the reward, unless an
+    override says it.
+
     Raises:
-        DataError: rollouts without tokens, or without advantages to compare with.
+        DataError: rollouts without tokens, without advantages to compare with, or without scores that are needed.
     """
-    rollouts = replay.run.rollouts([*COLUMNS, *COLUMNS_OF_TOKENS])
+    rollouts = replay.run.rollouts([*COLUMNS, *COLUMNS_OF_TOKENS, *COLUMNS_OF_SCORES])
     for step, of_step in groupby(rollouts, key=lambda stored: stored.step):
         groups = [list(members) for _, members in groupby(of_step, key=lambda stored: stored.task.uid)]
         _check(replay, step, groups)
         scored = [Group(members[0].task, [with_new_score(replay, stored) for stored in members]) for members in groups]
-        samples = algorithm.credit(scored, algorithm.samples(scored))
+        samples = algorithm.credit(scored, scored_samples(replay, algorithm, groups, scored))
         advantages = advantages_of(scored, samples)
         for members in groups:
             yield [_credit(replay, stored, next(advantages)) for stored in members]

@@ -14,9 +14,15 @@ from agentrl.store.text import original, writable
 
 V = TypeVar("V")
 
-Letter: TypeAlias = Literal["i", "q", "Q", "d"]
+Letter: TypeAlias = Literal["i", "q", "Q", "f", "d"]
 
-_LETTERS: dict[pa.DataType, Letter] = {pa.int32(): "i", pa.int64(): "q", pa.uint64(): "Q", pa.float64(): "d"}
+_LETTERS: dict[pa.DataType, Letter] = {
+    pa.int32(): "i",
+    pa.int64(): "q",
+    pa.uint64(): "Q",
+    pa.float32(): "f",
+    pa.float64(): "d",
+}
 """What `struct` and `memoryview` call the numbers of a buffer."""
 
 

@@ -1,4 +1,4 @@
-"""Which advantages belong to which trajectory."""
+"""Which sample, and so which advantages, belong to which trajectory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,13 @@ Advantages = Sequence[float] | None
 
 
 def advantages_of(groups: Sequence[Group], samples: Sequence[Sample]) -> Iterator[list[Advantages]]:
-    """For each rollout the advantages of each of its trajectories.
+    """For each rollout the advantages of each of its trajectories, found as by `samples_by_rollout`."""
+    for found in samples_by_rollout(groups, samples):
+        yield [sample.advantages if sample else None for sample in found]
+
+
+def samples_by_rollout(groups: Sequence[Group], samples: Sequence[Sample]) -> Iterator[list[Sample | None]]:
+    """For each rollout the sample of each of its trajectories; None where it was not trained on.
 
     Samples stand in the order of their trajectories and their `rollout_id` is `uid/number`, as
     `algos.credit.samples_of` makes them; any trajectory may lack one.
@@ -28,7 +34,7 @@ def advantages_of(groups: Sequence[Group], samples: Sequence[Sample]) -> Iterato
             rollout_id = f"{group.uid}/{number}"
             alone = len(rollout.trajectories) == 1
             yield [
-                waiting.popleft().advantages if waiting and _is_of(waiting[0], rollout_id, trajectory, alone) else None
+                waiting.popleft() if waiting and _is_of(waiting[0], rollout_id, trajectory, alone) else None
                 for trajectory in rollout.trajectories
             ]
     if waiting:

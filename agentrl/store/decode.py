@@ -12,8 +12,8 @@ import pyarrow as pa
 from agentrl.attempt import Outcome, Rollout, Stop, ToolCall, TurnReward
 from agentrl.messages import Message
 from agentrl.store.columns import python_values, sliced, text_values
-from agentrl.store.schema import JSON_OF_TASK, ROLLOUT, SEALS, TASK
-from agentrl.store.stored import StoredRollout
+from agentrl.store.schema import JSON_OF_TASK, ROLLOUT, SCORES, SEALS, TASK
+from agentrl.store.stored import Scores, StoredRollout
 from agentrl.store.text import read_json
 from agentrl.task import Task
 from agentrl.trajectory import Author, Segment, Trajectory, VersionSpan
@@ -39,8 +39,9 @@ def stored_rollouts(table: pa.Table) -> Iterator[StoredRollout]:
     places = zip(columns["step"], columns["split"], columns["rollout"], strict=True)
     rows = zip(places, _tasks(columns), _rollouts(columns), histories, strict=True)
     for place, task, rollout, history in rows:
-        rollout.trajectories = [trajectory for trajectory, _ in history]
-        yield StoredRollout(*place, task, rollout, [advantages for _, advantages in history])
+        rollout.trajectories = [trajectory for trajectory, _, _ in history]
+        advantages, scores = [each for _, each, _ in history], [each for _, _, each in history]
+        yield StoredRollout(*place, task, rollout, advantages, scores)
 
 
 def _tasks(columns: Columns) -> Iterator[Task]:
@@ -65,8 +66,8 @@ def _rollouts(columns: Columns) -> Iterator[Rollout]:
         yield Rollout([], **dict(zip(names, values, strict=True)))
 
 
-def _histories(array: pa.ListArray | None) -> list[list[tuple[Trajectory, list[float] | None]]]:
-    """For each row its trajectories, each with its advantages; fields that were not read are empty."""
+def _histories(array: pa.ListArray | None) -> list[list[tuple[Trajectory, list[float] | None, Scores]]]:
+    """For each row its trajectories, each with its advantages and scores; fields that were not read are empty."""
     if array is None:
         return []
     structs = array.values
@@ -74,7 +75,13 @@ def _histories(array: pa.ListArray | None) -> list[list[tuple[Trajectory, list[f
     segments = _segments(fields["segments"]) if "segments" in fields else repeat((), len(structs))
     messages = map(_messages, python_values(fields["messages"])) if "messages" in fields else repeat((), len(structs))
     advantages = python_values(fields["advantages"]) if "advantages" in fields else repeat(None, len(structs))
-    return sliced(array, list(zip(map(Trajectory, segments, messages), advantages, strict=True)))
+    scores = _scores(fields, len(structs))
+    return sliced(array, list(zip(map(Trajectory, segments, messages), advantages, scores, strict=True)))
+
+
+def _scores(fields: Mapping[str, pa.Array], count: int) -> list[Scores]:
+    read = {name: python_values(fields[name]) for name in (*SCORES, "kl_coef") if name in fields}
+    return [Scores(**{name: values[index] for name, values in read.items()}) for index in range(count)]
 
 
 def _messages(text: str) -> list[Message]:

@@ -14,8 +14,8 @@ from agentrl.attempt import Group, Rollout
 from agentrl.errors import DataError
 from agentrl.samples import Sample
 from agentrl.store.columns import arrow_array
-from agentrl.store.credited import Advantages, advantages_of
-from agentrl.store.schema import JSON_OF_TASK, SCHEMA, SEALS, TASK
+from agentrl.store.credited import samples_by_rollout
+from agentrl.store.schema import JSON_OF_TASK, SCHEMA, SCORES, SEALS, TASK
 from agentrl.store.seal import seals
 from agentrl.store.text import write_json
 from agentrl.task import Task
@@ -41,7 +41,11 @@ class _History:
 
     messages: str
     segments: Sequence[Segment]
-    advantages: Advantages
+    advantages: Sequence[float] | None = None
+    old_logprobs: Sequence[float] | None = None
+    ref_logprobs: Sequence[float] | None = None
+    values: Sequence[float] | None = None
+    kl_coef: float = 0.0
 
 
 def batches(step: int, split: str, groups: Sequence[Group], samples: Sequence[Sample]) -> Iterator[pa.RecordBatch]:
@@ -67,6 +71,8 @@ def _values(column: str, rows: Sequence[_Row]) -> list[Any]:
 _OF_ROW = {"step": "step", "split": "split", "rollout": "number", "trajectories": "trajectories"}
 """Columns that are no attribute of the rollout, by the row's name of them."""
 
+_OF_SAMPLE = ("advantages", *SCORES, "kl_coef")
+
 
 def _column(field: pa.Field, values: list[Any], step: int) -> pa.Array:
     try:
@@ -77,12 +83,12 @@ def _column(field: pa.Field, values: list[Any], step: int) -> pa.Array:
 
 
 def _rows(step: int, split: str, groups: Sequence[Group], samples: Sequence[Sample]) -> Iterator[_Row]:
-    advantages = advantages_of(groups, samples)
+    credited = samples_by_rollout(groups, samples)
     for group in groups:
         task = _task(group.task)
         for number, rollout in enumerate(group.rollouts):
-            yield _Row(step, split, number, task, rollout, _histories(group.uid, rollout, next(advantages)))
-    next(advantages, None)  # no sample is left, or it says so
+            yield _Row(step, split, number, task, rollout, _histories(group.uid, rollout, next(credited)))
+    next(credited, None)  # no sample is left, or it says so
 
 
 def _task(task: Task) -> dict[str, Any]:
@@ -90,10 +96,14 @@ def _task(task: Task) -> dict[str, Any]:
     return {name: _json(task.uid, name, value) if name in JSON_OF_TASK else value for name, value in values.items()}
 
 
-def _histories(uid: str, rollout: Rollout, advantages: Sequence[Advantages]) -> list[_History]:
+def _histories(uid: str, rollout: Rollout, samples: Sequence[Sample | None]) -> list[_History]:
     return [
-        _History(_json(uid, "messages", trajectory.messages), trajectory.segments, credited)
-        for trajectory, credited in zip(rollout.trajectories, advantages, strict=True)
+        _History(
+            _json(uid, "messages", trajectory.messages),
+            trajectory.segments,
+            **({name: getattr(sample, name) for name in _OF_SAMPLE} if sample else {}),
+        )
+        for trajectory, sample in zip(rollout.trajectories, samples, strict=True)
     ]
 
 

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from agentrl.errors import DataError
 from agentrl.store.decode import stored_rollouts
 from agentrl.store.query import FILTERS, Query
-from agentrl.store.schema import PROVENANCE_KEY, ROUTED_EXPERTS_KEY, SCHEMA, VERSION, VERSION_KEY
+from agentrl.store.schema import PROVENANCE_KEY, READABLE, ROUTED_EXPERTS_KEY, SCHEMA, VERSION, VERSION_KEY
 from agentrl.store.stored import StoredRollout
 from agentrl.store.text import original, writable
 
@@ -129,9 +129,10 @@ def _check(path: Path, schema: pa.Schema) -> None:
     version = (schema.metadata or {}).get(VERSION_KEY.encode())
     if version is None:
         raise DataError(f"{path}: not a file of trajectories: its metadata has no '{VERSION_KEY}'")
-    if version != VERSION.encode():
-        raise DataError(f"{path}: its schema is of version {version.decode()}, this agentrl reads version {VERSION}")
-    for field in SCHEMA:
+    if (readable := READABLE.get(version.decode())) is None:
+        known = " and ".join(READABLE)
+        raise DataError(f"{path}: its schema is of version {version.decode()}, this agentrl reads versions {known}")
+    for field in readable:
         index = schema.get_field_index(field.name)
         if index < 0:
             raise DataError(f"{path}: it has no column '{field.name}'")

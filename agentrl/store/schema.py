@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
-VERSION = "2"
+VERSION = "3"
 VERSION_KEY = "agentrl.schema_version"
 PROVENANCE_KEY = "agentrl.provenance."
 ROUTED_EXPERTS_KEY = "agentrl.routed_experts"
@@ -35,7 +35,7 @@ def _list_of(kind: pa.DataType) -> pa.DataType:
     return pa.list_(pa.field("element", kind, nullable=False))
 
 
-_TEXT, _INTEGER, _FLOAT = pa.string(), pa.int64(), pa.float64()
+_TEXT, _INTEGER, _FLOAT, _SCORE = pa.string(), pa.int64(), pa.float64(), pa.float32()
 _JSON = _TEXT
 _BY_NAME = pa.map_(_TEXT, pa.field("value", _FLOAT, nullable=False))
 
@@ -53,11 +53,20 @@ SEGMENT = pa.struct(
         nullable=("logprobs",),
     )
 )
-TRAJECTORY = pa.struct(
+_UNSCORED = pa.struct(
     _fields(
         {"messages": _JSON, "segments": _list_of(SEGMENT), "advantages": _list_of(_FLOAT)},
         nullable=("advantages",),
     )
+)
+"""A trajectory of version 2, which kept nothing that was scored for training."""
+
+SCORES = ("old_logprobs", "ref_logprobs", "values")
+TRAJECTORY = pa.struct(
+    [
+        *_UNSCORED,
+        *_fields({**dict.fromkeys(SCORES, _list_of(_SCORE)), "kl_coef": _FLOAT}, nullable=SCORES),
+    ]
 )
 TURN_REWARD = pa.struct(
     _fields(
@@ -122,3 +131,11 @@ SCHEMA = pa.schema(
         nullable=("agent_name", "error", "scored_text_sha256"),
     )
 )
+"""What is written, of version `VERSION`."""
+
+_PLACE = SCHEMA.get_field_index("trajectories")
+READABLE = {
+    "2": SCHEMA.set(_PLACE, SCHEMA.field(_PLACE).with_type(_list_of(_UNSCORED))),
+    VERSION: SCHEMA,
+}
+"""Version -> what files of it hold, of each that can be read."""

@@ -62,7 +62,8 @@ class TrajectoryStore:
     def write(self, step: int, groups: Sequence[Group], samples: Sequence[Sample] = ()) -> Path:
         """Keep the rollouts of `step`, in place of those kept before; the file.
 
-        A group without rollouts leaves no row. Advantages are those of `samples`, in the order of their trajectories.
+        A group without rollouts leaves no row. Advantages, and what they follow from (`Scores`, kept as float32), are
+        those of `samples`, in the order of their trajectories.
 
         Raises:
             DataError: a value that cannot be kept; names step or task, and field.
@@ -145,8 +146,9 @@ class TrajectoryStore:
             steps: those that are not kept are passed over.
             min_reward: the least `reward`, included; `max_reward` likewise.
             tool: it called this tool; with `outcome`, one of those calls ended so.
-            columns: what to read, all by default: columns of the schema, and `trajectories.messages`, `.segments` and
-                `.advantages`. The rest has its default: an empty prompt, no tool calls, trajectories without segments.
+            columns: what to read, all by default: columns of the schema, and `trajectories.messages`, `.segments`,
+                `.advantages` and the names of `Scores`. The rest has its default: an empty prompt, no tool calls,
+                trajectories without segments.
 
         Raises:
             UnknownNameError: no such column.

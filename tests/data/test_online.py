@@ -130,26 +130,24 @@ def test_where_nothing_takes_tasks_the_answer_is_no_and_the_reason_is_told_once(
 
 
 def test_functions_and_coroutines_on_other_threads_add_to_their_own_rollout():
-    """As synchronous and asynchronous tools and rewards run."""
+    """As synchronous and asynchronous tools and rewards run: many at a time, whose calls reach the thread together."""
     inbox, offload, lane = Inbox(9), Offload(), Lane("tools")
 
     async def attempt(name):
         async def coroutine():
             return add_task({"prompt": f"{name} coroutine"})
 
-        return [
-            await offload.run_function(lambda: add_task({"prompt": f"{name} function"}), 5.0, lane),
-            await offload.run(coroutine, 5.0, lane),
-        ]
+        added = offload.run_function(lambda: add_task({"prompt": f"{name} function"}), 5.0, lane)
+        return await asyncio.gather(offload.run(coroutine, 5.0, lane), added)
 
-    async def both():
-        attempts = [inbox.within(name, 0, lambda name=name: attempt(name)) for name in "ab"]
+    async def all_at_once():
+        attempts = [inbox.within(f"{at:02}", 0, lambda at=at: attempt(f"{at:02}")) for at in range(20)]
         return await asyncio.gather(*(each() for each in attempts))
 
-    assert asyncio.run(both()) == [[True, True], [True, True]]
+    assert asyncio.run(all_at_once()) == [[True, True]] * 20
     offload.close()
-    texts, _ = inbox.take()
-    assert [json.loads(text)["prompt"] for text in texts] == ["a coroutine", "a function", "b coroutine", "b function"]
+    rows = [(uid, json.loads(text)["prompt"]) for uid, _, text in inbox._rows]
+    assert sorted(rows) == [(f"{at:02}", f"{at:02} {kind}") for at in range(20) for kind in ("coroutine", "function")]
 
 
 def order(tasks, **config):

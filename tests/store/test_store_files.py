@@ -113,7 +113,7 @@ def test_provenance_and_version_are_kept_with_each_file(tmp_path: Path) -> None:
     store = TrajectoryStore(tmp_path, provenance=provenance)
     path = store.write(1, a_step())
     assert store.provenance(1) == provenance
-    assert pq.read_schema(path).metadata[b"agentrl.schema_version"] == b"2"
+    assert pq.read_schema(path).metadata[b"agentrl.schema_version"] == b"3"
     assert pq.read_schema(path).metadata[b"agentrl.provenance.tokenizer"] == b"sha256:ab"
 
 
@@ -131,8 +131,8 @@ def rewritten(change: Callable[[pa.Table], pa.Table]) -> Callable[[Path], object
     return lambda path: pq.write_table(change(pq.read_table(path, partitioning=None)), path)
 
 
-def version_3(table: pa.Table) -> pa.Table:
-    return table.replace_schema_metadata({"agentrl.schema_version": "3"})
+def version_4(table: pa.Table) -> pa.Table:
+    return table.replace_schema_metadata({"agentrl.schema_version": "4"})
 
 
 def flipped(path: Path) -> None:
@@ -148,7 +148,7 @@ def flipped(path: Path) -> None:
         (lambda path: path.write_bytes(b""), "not a readable file of trajectories"),
         (flipped, "not a readable file of trajectories"),
         (lambda path: pq.write_table(pa.table({"uid": ["u"]}), path), "has no 'agentrl.schema_version'"),
-        (rewritten(version_3), "schema is of version 3, this agentrl reads version 2"),
+        (rewritten(version_4), "schema is of version 4, this agentrl reads versions 2 and 3"),
         (rewritten(lambda table: table.drop_columns(["seed"])), "no column 'seed'"),
         (rewritten(lambda table: table.set_column(0, "step", table["step"].cast("int32"))), "column 'step' is int32"),
         (
