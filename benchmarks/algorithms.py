@@ -31,7 +31,7 @@ ALGORITHMS: dict[str, tuple[str, ...]] = {
     "cispo": (),
     "pairwise": (),
     "rft": (),
-    "gae": ("critic.optim.lr=1e-3", "trainer.critic_warmup=2"),
+    "gae": ("algorithm.lam=0.95", "critic.optim.lr=1e-3", "critic.ppo_epochs=2"),
 }
 """algorithm.name -> further keys."""
 

@@ -33,6 +33,7 @@ class TokenBatch:
         weights: [B], what a token of this sample counts, from `algos.aggregation_weights` over the whole mini-batch.
         denominator: what the weighted sum is divided by, likewise over the whole mini-batch; so the losses of
             micro-batches add up to the loss of the mini-batch, however it is cut.
+        num_groups: groups of the whole mini-batch; None: nothing is cut, and those that matter can be counted.
     """
 
     logprobs: Tensor
@@ -51,6 +52,7 @@ class TokenBatch:
     returns: Tensor | None = None
     rollouts: Tensor | None = None
     groups: Tensor | None = None
+    num_groups: int | None = None
 
 
 class LossFunction(Protocol):

@@ -44,6 +44,11 @@ class BuiltAlgorithm:
     kl_reward: KLReward | None = None
     samples_function: Callable[[Sequence[Group]], list[Sample]] = samples_of
 
+    @property
+    def credits_by_scores(self) -> bool:
+        """Whether advantages follow from what samples were scored with, and not from rewards alone."""
+        return self.kl_reward is not None or "values" in self.needs
+
     def samples(self, groups: Sequence[Group]) -> list[Sample]:
         """See `Algorithm.samples`."""
         return self.samples_function(groups)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from agentrl.algos.advantages import ADVANTAGE_ESTIMATORS
 from agentrl.algos.losses import POLICY_LOSSES
@@ -11,11 +12,15 @@ from agentrl.algos.options import options_of
 from agentrl.algos.preference import PREFERENCE_LOSSES
 from agentrl.config.actor import ActorConfig
 from agentrl.config.algorithm import AlgorithmConfig
-from agentrl.errors import ConfigError, suggestion
+from agentrl.errors import ConfigError, UnknownNameError, suggestion
+from agentrl.registry import Registry
 
 Options: TypeAlias = dict[str, Any]  # each estimator and loss has its own, of any type
 Named: TypeAlias = Mapping[str, tuple[str, object]]
 """option -> (configuration key, value or None where it is not given)."""
+Found = TypeVar("Found")
+
+_LOSS_KEY = "actor.policy_loss.loss_mode"
 
 
 def estimator_options(algorithm: AlgorithmConfig) -> Options:
@@ -23,6 +28,7 @@ def estimator_options(algorithm: AlgorithmConfig) -> Options:
 
     Raises:
         ConfigError: a key is given that the estimator does not take.
+        UnknownNameError: there is no such estimator.
     """
     named: Named = {
         "gamma": ("algorithm.gamma", algorithm.gamma),
@@ -31,7 +37,7 @@ def estimator_options(algorithm: AlgorithmConfig) -> Options:
         "gdpo_reward_keys": ("algorithm.gdpo_reward_keys", algorithm.gdpo_reward_keys or None),
         "gdpo_reward_weights": ("algorithm.gdpo_reward_weights", algorithm.gdpo_reward_weights or None),
     }
-    function = ADVANTAGE_ESTIMATORS.get(algorithm.estimator)
+    function = _named(ADVANTAGE_ESTIMATORS, algorithm.estimator, "algorithm.adv_estimator")
     what = f"advantage estimator '{algorithm.estimator}'"
     return _taken(what, function, named, "algorithm.adv_options", algorithm.adv_options)
 
@@ -41,8 +47,9 @@ def policy_loss_options(name: str, actor: ActorConfig) -> Options:
 
     Raises:
         ConfigError: a key is given that the loss does not take.
+        UnknownNameError: there is no such loss.
     """
-    settings, function = actor.policy_loss, POLICY_LOSSES.get(name)
+    settings, function = actor.policy_loss, _named(POLICY_LOSSES, name, _LOSS_KEY)
     named: dict[str, tuple[str, object]] = {
         key: (f"actor.{key}", getattr(actor, key))
         for key in ("clip_ratio_low", "clip_ratio_high", "clip_ratio_c", "tau_pos", "tau_neg")
@@ -60,9 +67,17 @@ def preference_loss_options(name: str, actor: ActorConfig) -> Options:
 
     Raises:
         ConfigError: one is given that the loss does not take.
+        UnknownNameError: there is no such loss.
     """
-    function = PREFERENCE_LOSSES.get(name)
+    function = _named(PREFERENCE_LOSSES, name, _LOSS_KEY)
     return _taken(f"preference loss '{name}'", function, {}, "actor.policy_loss.options", actor.policy_loss.options)
+
+
+def _named(registry: Registry[Found], name: str, key: str) -> Found:
+    try:
+        return registry.get(name)
+    except UnknownNameError as error:
+        raise UnknownNameError(f"'{key}': {error}") from None
 
 
 def _taken(
@@ -74,9 +89,22 @@ def _taken(
         key = named[option][0]
         if not any(named[each][0] == key for each in given.keys() & set(takes)):  # one key may stand for two options
             raise ConfigError(f"'{key}' has no effect: {what} takes {', '.join(takes) or 'no options'}")
-    for option in others:
+    for option, value in others.items():
         if option not in takes:
             raise ConfigError(f"'{where}': {what} takes no option '{option}': {suggestion(option, takes)}")
         if option in named:
             raise ConfigError(f"'{where}.{option}': write it as '{named[option][0]}'")
+        _check_kind(f"{where}.{option}", function, option, value)
     return {**{option: value for option, value in given.items() if option in takes}, **others}
+
+
+_KINDS: dict[str, tuple[type, ...]] = {"bool": (bool,), "int": (int,), "float": (int, float), "str": (str,)}
+
+
+def _check_kind(key: str, function: Callable[..., object], option: str, value: object) -> None:
+    """Where the function says what an option is, and that is something plain."""
+    annotation = inspect.signature(function).parameters[option].annotation
+    said = getattr(annotation, "__name__", str(annotation))  # a string where annotations are postponed
+    kinds = _KINDS.get(said)
+    if kinds and (not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds)):
+        raise ConfigError(f"'{key}': input should be a {said}, got {value!r}")

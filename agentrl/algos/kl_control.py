@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass, field
 
 from agentrl.errors import ConfigError
 
@@ -25,14 +25,18 @@ class AdaptiveKL:
     """A coefficient that grows while the KL is above the target, and shrinks below it. `value` is all its state.
 
     Attributes:
-        value: the coefficient; the first argument is what it begins with.
+        value: the coefficient; it begins as `init`.
         target: the KL that is aimed at, in nats.
         horizon: rollouts over which an error is corrected.
     """
 
-    value: float
+    init: InitVar[float]
     target: float
     horizon: float
+    value: float = field(init=False)
+
+    def __post_init__(self, init: float) -> None:
+        self.value = init
 
     def update(self, current_kl: float, n_steps: int) -> None:
         """Value times 1 + clip(kl / target - 1, -0.2, 0.2) * n_steps / horizon.

@@ -33,8 +33,8 @@ class KLReward:
         return [self.control.value * value for value in self.divergence(sample)]
 
     def divergence(self, sample: Sample) -> Sequence[float]:
-        """[T], in nats, 0 off the mask: from the reference of the policy that sampled, or where it was scored of the one
-        at the start of the step.
+        """[T], in nats, 0 off the mask: from the reference of the policy that sampled, or where it was scored of that at
+        the start of the step.
 
         Raises:
             ConfigError: the sample was not scored by the reference.

@@ -126,5 +126,13 @@ def policy_loss(
     losses, metrics = call(f"policy loss '{name}'", POLICY_LOSSES.get(name), batch, options)
     if importance_weights is not None:
         losses = losses * importance_weights
-    loss = aggregate(aggregation, losses, loss_mask, weights=weights, norm_length=norm_length, denominator=denominator)
+    loss = aggregate(
+        aggregation,
+        losses,
+        loss_mask,
+        weights=weights,
+        rollout_ids=None if rollouts is None or weights is not None else [str(number) for number in rollouts.tolist()],
+        norm_length=norm_length,
+        denominator=denominator,
+    )
     return loss, {key: token_mean(values, loss_mask) for key, values in metrics.items()}

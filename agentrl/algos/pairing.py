@@ -16,7 +16,8 @@ from torch import Tensor
 from agentrl.algos.aggregation import token_mean
 from agentrl.algos.base import Scope, TokenBatch
 from agentrl.algos.credit import credited, valid_rollouts
-from agentrl.algos.preference import preference_loss, ranking_loss
+from agentrl.algos.members import equal
+from agentrl.algos.preference import pair_losses, ranking_loss
 from agentrl.attempt import Group
 from agentrl.samples import Sample
 from agentrl.seeds import derive_seed
@@ -33,7 +34,7 @@ def choose(groups: Sequence[Group], samples: Sequence[Sample], pairing: Pairing)
     signs: dict[str, float] = {}
     for group in groups:
         scores = _scores(group)
-        if scores and max(scores.values()) > min(scores.values()):
+        if _differ(scores):
             chosen, rejected = _pair(scores, pairing, random.Random(derive_seed(0, "pair", group.uid)))
             signs |= {chosen: 1.0, rejected: -1.0}
     return [credited(sample, signs.get(sample.rollout_id, 0.0)) for sample in samples]
@@ -45,13 +46,14 @@ def centre(groups: Sequence[Group], samples: Sequence[Sample]) -> list[Sample]:
     for group in groups:
         of_group = _scores(group)
         mean = sum(of_group.values()) / max(1, len(of_group))
-        scores |= {rollout_id: score - mean for rollout_id, score in of_group.items()}
+        differ = _differ(of_group)  # else the mean would leave their rounding
+        scores |= {rollout_id: score - mean if differ else 0.0 for rollout_id, score in of_group.items()}
     return [credited(sample, scores[sample.rollout_id]) for sample in samples]
 
 
 @dataclass(frozen=True)
 class PreferenceLoss:
-    """A preference loss over the log-probabilities of whole rollouts, the mean over the pairs of a mini-batch.
+    """A preference loss over the log-probabilities of whole rollouts, the mean over the groups of a mini-batch.
 
     Attributes:
         name: a registered preference loss, or `ranking` for all of a group.
@@ -70,21 +72,22 @@ class PreferenceLoss:
     def __call__(self, batch: TokenBatch) -> tuple[Tensor, dict[str, Tensor]]:
         """See `LossFunction`."""
         sequences = _sequences(batch, self.length_normalized)
-        if self.name == "ranking":
-            losses, metrics = ranking_loss(sequences.logps, sequences.scores, sequences.groups, beta=self.beta)
-            loss = losses.mean() if len(losses) else batch.logprobs.sum() * 0
-            metrics = {name: values.mean() for name, values in metrics.items() if len(losses)}
-        else:
-            loss, metrics = self._of_pairs(sequences, batch)
+        losses, values = self._of_groups(sequences)
+        num_groups = batch.num_groups or max(1, len(losses))
+        # metrics are put together by tokens, these are means over groups; the denominator counts all tokens
+        num_tokens = batch.loss_mask.sum().clamp(min=1).to(losses.dtype)
+        scale = batch.denominator / (num_groups * num_tokens)
+        metrics = {name: each.sum() * scale for name, each in values.items() if len(losses)}
         nll = token_mean(-batch.logprobs, batch.loss_mask)
-        return loss, metrics | {"nll": nll, "entropy": token_mean(batch.entropy, batch.loss_mask)}
+        metrics |= {"nll": nll, "entropy": token_mean(batch.entropy, batch.loss_mask)}
+        return losses.sum() / num_groups, metrics
 
-    def _of_pairs(self, sequences: _Sequences, batch: TokenBatch) -> tuple[Tensor, dict[str, Tensor]]:
+    def _of_groups(self, sequences: _Sequences) -> tuple[Tensor, dict[str, Tensor]]:
+        if self.name == "ranking":
+            return ranking_loss(sequences.logps, sequences.scores, sequences.groups, beta=self.beta)
         chosen, rejected = sequences.pairs()
-        if not len(chosen):
-            return batch.logprobs.sum() * 0, {}
         reference = sequences.ref_logps
-        return preference_loss(
+        return pair_losses(
             self.name,
             sequences.logps[chosen],
             sequences.logps[rejected],
@@ -110,8 +113,8 @@ class _Sequences:
         rejected = {int(self.groups[place]): int(place) for place in (self.scores < 0).nonzero()}
         both = sorted(chosen.keys() & rejected.keys())
         device = self.logps.device
-        places = [[side[group] for group in both] for side in (chosen, rejected)]
-        return torch.tensor(places[0], device=device), torch.tensor(places[1], device=device)
+        places = [torch.tensor([side[group] for group in both], dtype=torch.long) for side in (chosen, rejected)]
+        return places[0].to(device), places[1].to(device)
 
 
 def _sequences(batch: TokenBatch, by_length: bool) -> _Sequences:
@@ -133,6 +136,10 @@ def _sequences(batch: TokenBatch, by_length: bool) -> _Sequences:
 
 def _scores(group: Group) -> dict[str, float]:
     return {rollout_id: rollout.reward for rollout_id, rollout in valid_rollouts(group)}
+
+
+def _differ(scores: Mapping[str, float]) -> bool:
+    return bool(scores) and not equal(torch.tensor([*scores.values()], dtype=torch.float64))
 
 
 def _pair(scores: dict[str, float], pairing: Pairing, draw: random.Random) -> tuple[str, str]:

@@ -123,7 +123,6 @@ def pairwise(batch: PairBatch, *, label_smoothing: float = 0.0) -> PairLoss:
 
 @PREFERENCE_LOSSES.register("dpo")
 @needing("ref_logprobs")
-@needing("ref_logprobs")
 def dpo(batch: PairBatch, *, label_smoothing: float = 0.0) -> PairLoss:
     """-log sigmoid(beta d), equation 7 of the paper; smoothed as cDPO (Mitchell 2023, ericmitchell.ai/cdpo.pdf)."""
     chosen, rejected = batch.log_ratios()
@@ -131,7 +130,6 @@ def dpo(batch: PairBatch, *, label_smoothing: float = 0.0) -> PairLoss:
 
 
 @PREFERENCE_LOSSES.register("ipo")
-@needing("ref_logprobs")
 @needing("ref_logprobs")
 def ipo(batch: PairBatch) -> PairLoss:
     """(d - 1 / (2 beta))^2, equation 17 of the paper."""

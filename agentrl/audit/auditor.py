@@ -2,7 +2,8 @@
 
 Of some columns it knows bounds, but not the value; within them only a seal tells that one was changed: `duration_s`,
 `tool_calls.duration_s`, `.started_s` and `.reward`, `tool_rewards.value`, rewards other than the score, the wording of
-`error`, results that had no room in the conversation, `segments.logprobs`, and in a group of one what siblings say.
+`error`, results that had no room in the conversation, `segments.logprobs`, what was scored for training, and in a group
+of one what siblings say.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from agentrl.audit import endings, numbers, places, scores, tokens, turns
+from agentrl.audit import advantages, endings, numbers, places, scored, scores, tokens, turns
 from agentrl.audit.base import Ledger, Problem
 from agentrl.audit.checker import Checker
 from agentrl.audit.files import named_step, open_steps
@@ -87,7 +88,8 @@ class Auditor:
         numbers.check_logprobs(check)
         numbers.check_versions(check, known, split)
         numbers.check_temperature(check, known, split)
-        numbers.check_advantages(check, known, split, groups)
+        scored.check_scores(check, known, split)
+        advantages.check_advantages(check, known, split, groups)
         scores.check_rewards(check)
         scores.check_times(check, known.begun_at or 0)
 

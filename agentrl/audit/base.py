@@ -28,6 +28,7 @@ INVARIANTS: Mapping[str, str] = {
     "answers": "tool messages are the calls' results, and their tokens add up",
     "outcomes": "outcomes agree with the calls, their answers and the limits",
     "advantages": "advantages stand on the model's tokens alone and follow from the rewards",
+    "scores": "what was scored for training stands on the model's tokens alone, and is finite",
     "logprobs": "log-probabilities stand on the model's tokens alone, finite and at most 0",
     "policy versions": "each sampled token names the policy of its step",
     "temperature": "tokens were sampled at the configured temperature",

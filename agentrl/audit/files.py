@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from agentrl.audit.base import Ledger, Problem, shown
-from agentrl.audit.schema import LEAVES
+from agentrl.audit.schema import LEAVES_OF
 from agentrl.audit.table import Step
 
 _NAME = re.compile(r"step-(\d+)\.parquet")
@@ -44,7 +44,11 @@ def open_steps(path: Path, ledger: Ledger, steps: Collection[int] | None) -> Ite
             else:
                 yield from _by_step(path, table, steps)
             return
-    ledger.report(Problem("file", number, "", -1, path.name, "a file of trajectories, schema 2", shown(wrong)))
+    ledger.report(
+        Problem(
+            "file", number, "", -1, path.name, f"a file of trajectories, schema {' or '.join(LEAVES_OF)}", shown(wrong)
+        )
+    )
 
 
 def _check_provenance(step: Step, ledger: Ledger) -> None:
@@ -65,11 +69,12 @@ def _by_step(path: Path, table: pa.Table, steps: Collection[int] | None) -> Iter
 
 
 def _unlike_schema(step: Step) -> str:
-    version = step.metadata.get("schema_version")
-    if version != "2":
+    version = step.metadata.get("schema_version", "unknown")
+    if version not in LEAVES_OF:
         return f"schema version {version}"
+    leaves = LEAVES_OF[version]
     kinds = {path: str(array.type) for path, array in step.arrays.items()}
-    for path, kind in LEAVES.items():
+    for path, kind in leaves.items():
         if kinds.get(path) != kind:
             return f"column '{path}' is {kinds.get(path, 'missing')}, not {kind}"
-    return f"unknown column '{next(iter(more))}'" if (more := kinds.keys() - LEAVES.keys()) else ""
+    return f"unknown column '{next(iter(more))}'" if (more := kinds.keys() - leaves.keys()) else ""

@@ -1,4 +1,4 @@
-"""What a file of schema 2 holds, written down apart from the code that writes it."""
+"""What a file of rollouts holds, written down apart from the code that writes it."""
 
 from __future__ import annotations
 
@@ -52,6 +52,17 @@ LEAVES: Mapping[str, str] = {
     "trajectories.segments.temperature": "double",
     "trajectories.segments.media": "string",
     "trajectories.advantages": "double",
+    "trajectories.old_logprobs": "float",
+    "trajectories.ref_logprobs": "float",
+    "trajectories.values": "float",
+    "trajectories.kl_coef": "double",
     "seals": "uint32",
 }
-"""The leaves of schema 2 in their order, and the Arrow type of each."""
+"""The leaves of schema 3 in their order, and the Arrow type of each."""
+
+_NEW = ("old_logprobs", "ref_logprobs", "values", "kl_coef")
+LEAVES_OF: Mapping[str, Mapping[str, str]] = {
+    "2": {path: kind for path, kind in LEAVES.items() if path.rpartition(".")[2] not in _NEW},
+    "3": LEAVES,
+}
+"""The same of every schema that is known."""

@@ -9,27 +9,30 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from agentrl.audit.checker import Checker
-from agentrl.audit.schema import LEAVES
+from agentrl.audit.schema import LEAVES_OF
 from agentrl.audit.table import Items, Step
 
-SEALED = [path for path in LEAVES if path != "seals"]
+
+def sealed_leaves(step: Step) -> list[str]:
+    """In the order of their seals."""
+    return [path for path in LEAVES_OF[step.metadata["schema_version"]] if path != "seals"]
 
 
 def seals_of(step: Step) -> NDArray[np.uint32]:
     """[rows, leaves], in the order of the schema."""
-    return np.stack([_leaf_seals(step, path) for path in SEALED], axis=1)
+    return np.stack([_leaf_seals(step, path) for path in sealed_leaves(step)], axis=1)
 
 
 def check_seals(check: Checker) -> None:
     """Every leaf of every row against the seal that was written with it."""
-    step = check.step
-    if not check.hold_lengths("seals", "seals", np.full(len(step), len(SEALED))).all():
+    step, leaves = check.step, sealed_leaves(check.step)
+    if not check.hold_lengths("seals", "seals", np.full(len(step), len(leaves))).all():
         return
-    check.ledger.look("seals", len(step) * (len(SEALED) - 1))
-    found, kept = seals_of(step), step["seals"].reshape(len(step), len(SEALED))
+    check.ledger.look("seals", len(step) * (len(leaves) - 1))
+    found, kept = seals_of(step), step["seals"].reshape(len(step), len(leaves))
     for row, leaf in np.argwhere(found != kept).tolist():
         said = f"a value with the seal {kept[row, leaf]}"
-        check.problem("seals", row, SEALED[leaf], said, f"one with {found[row, leaf]}")
+        check.problem("seals", row, leaves[leaf], said, f"one with {found[row, leaf]}")
 
 
 def _leaf_seals(step: Step, path: str) -> NDArray[np.uint32]:

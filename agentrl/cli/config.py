@@ -10,6 +10,7 @@ from rich.text import Text
 
 from agentrl.cli.compose import compose_config
 from agentrl.config.document import describe_config, redacted
+from agentrl.config.presets import PRESETS
 from agentrl.errors import ConfigError, suggestion
 
 
@@ -36,3 +37,5 @@ def describe(words: list[str]) -> None:
     console = Console(soft_wrap=True, highlight=False)
     for key, default, sentence in chosen:
         console.print(Text.assemble((key, "bold cyan"), " = ", (default, "green"), f"\n    {sentence}"))
+        if words and key == "algorithm.name":
+            console.print(Text("\n".join(f"    {name:<29}{preset.summary}" for name, preset in PRESETS.items())))

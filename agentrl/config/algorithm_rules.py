@@ -29,6 +29,8 @@ def ignored_by_algorithm(config: RunConfig) -> Iterator[str]:
     if family != "policy":
         yield from unused("algorithm", algorithm, _OF_ESTIMATORS, _POLICY_GRADIENT)
         yield from unused("actor", actor, _CLIPS, _POLICY_GRADIENT)
+    if family == "preference":
+        yield from _ignored_by_preference(config)
     if family in ("imitation", "reward"):
         yield from unused("actor.policy_loss", actor.policy_loss, every(actor.policy_loss), _POLICY_GRADIENT)
     if family != "preference":
@@ -55,9 +57,19 @@ def idle_in_algorithm(config: RunConfig) -> Iterator[str]:
     elif algorithm.kl_ctrl.type == "fixed":
         need = "'algorithm.kl_ctrl.type=adaptive'"
         yield from unused("algorithm.kl_ctrl", algorithm.kl_ctrl, ("horizon", "target_kl"), need)
+    if algorithm.use_kl_in_reward and algorithm.estimator == "gdpo":
+        yield "'algorithm.use_kl_in_reward' has no effect: gdpo reads rewards by name; use 'actor.use_kl_loss=true'"
     if not algorithm.filter_groups.enable:
         need, options = "'algorithm.filter_groups.enable=true'", ("metric", "max_num_gen_batches")
         yield from unused("algorithm.filter_groups", algorithm.filter_groups, options, need)
+
+
+def _ignored_by_preference(config: RunConfig) -> Iterator[str]:
+    actor, name = config.actor, config.algorithm.name
+    yield from unused("actor", actor, ("loss_agg_mode",), f"{_POLICY_GRADIENT}: a preference is a mean over groups")
+    if (config.loss_name == "ranking") != (name == "ranking"):
+        line = f"'actor.policy_loss.loss_mode={config.loss_name}' has no effect with 'algorithm.name={name}'"
+        yield f"{line}: 'algorithm.name=ranking' compares all of a group, and has a loss of its own"
 
 
 def _ignored_by_reward_training(config: RunConfig) -> Iterator[str]:
@@ -96,10 +108,11 @@ def _uncorrected(config: RunConfig) -> Iterator[str]:
     if not correction.bypass_mode:
         yield from unused(where, correction, ("loss_type",), f"'{where}.bypass_mode=true'")
     elif reinforces:
-        yield from unused("actor", config.actor, _CLIPS, f"'{where}.loss_type=ppo_clip'")
-        yield from unused(
-            "actor.policy_loss", config.actor.policy_loss, ("loss_mode",), f"'{where}.loss_type=ppo_clip'"
-        )
+        settings, need = config.actor.policy_loss, f"'{where}.loss_type=ppo_clip'"
+        yield from unused("actor", config.actor, _CLIPS, need)
+        yield from unused("actor.policy_loss", settings, every(settings), need)
+        if config.algorithm.preset.loss not in ("vanilla", "reinforce", "gpg"):
+            yield f"'algorithm.name={config.algorithm.name}' has a loss of its own, which has no effect without {need}"
     elif correction.rollout_is is not None and config.loss_name != "reinforce":
         # the clipped ratio is to what the engine sampled with: it is the weight
         yield f"'{where}.rollout_is' has no effect without '{where}.bypass_mode=false' or '{where}.loss_type=reinforce'"

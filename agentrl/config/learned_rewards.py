@@ -10,6 +10,8 @@ from agentrl.config.actor import OptimConfig
 from agentrl.config.base import Section
 from agentrl.config.model import Dtype
 
+Activation = Literal["none", "sigmoid", "verdict"]
+
 
 class OnlineRewardConfig(Section):
     """A reward model that learns, as the policy does, from what a rule says of fresh rollouts."""
@@ -26,7 +28,7 @@ class OnlineRewardConfig(Section):
     """Rollouts an update."""
     epochs: PositiveInt = 1
     """Passes over the buffer in a round."""
-    optim: OptimConfig = OptimConfig(lr=1e-4)
+    optim: OptimConfig = OptimConfig(lr=1e-5)
     """Its optimizer."""
     grad_clip: PositiveFloat = 1.0
     """Largest norm of the gradient; longer ones are scaled down to it."""
@@ -43,11 +45,13 @@ class RewardModelConfig(Section):
     """Number type of its weights; auto takes the checkpoint's."""
     trust_remote_code: bool = False
     """Whether code that ships with it may run."""
-    input: Literal["chat", "tokens"] | None = None
-    """chat: the messages, by the chat template of its own tokenizer. tokens: the policy's own tokens as they were
-    sampled, for a model with the policy's tokenizer. null: tokens where `path` is null, else chat."""
-    activation: Literal["none", "sigmoid"] | None = None
-    """none: its number is the reward. sigmoid: a probability. null: sigmoid with `online`, else none."""
+    input: Literal["chat", "turns", "tokens"] | None = None
+    """chat: the messages, by the chat template of its own tokenizer, tools left out. turns: the same turn by turn, up
+    to the end of the last one, as models trained here read them. tokens: the policy's own tokens as they were sampled,
+    for a model with its tokenizer. null: tokens where `path` is null, turns for a checkpoint of agentrl, else chat."""
+    activation: Activation | None = None
+    """none: its number is the reward. sigmoid: a probability. verdict: 1 where that is 0.5 or more, else 0, so that
+    siblings it takes for equally good are. null: verdict with `online`, else none."""
     max_length: PositiveInt | None = None
     """Longest conversation in its tokens; null: as many as its positions allow."""
     too_long: Literal["error", "leave_out"] = "error"
@@ -60,14 +64,9 @@ class RewardModelConfig(Section):
     """Train it beside the policy; null: it stays as it is."""
 
     @property
-    def reads_tokens(self) -> bool:
-        """Whether it reads the policy's own tokens."""
-        return self.input == "tokens" or (self.input is None and self.path is None)
-
-    @property
-    def squashes(self) -> bool:
-        """Whether its number becomes a probability."""
-        return self.activation == "sigmoid" or (self.activation is None and self.online is not None)
+    def activated(self) -> Activation:
+        """What becomes of its number."""
+        return self.activation or ("verdict" if self.online else "none")
 
 
 class RewardTrainingConfig(Section):

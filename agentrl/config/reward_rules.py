@@ -26,32 +26,34 @@ def ignored_by_reward(reward: RewardConfig) -> Iterator[str]:
     else:
         need = "'reward.custom_reward_function.path=null': your own function takes its place"
         yield from unused("reward", reward, ("name",), need)
+    yield from _wrong_online(reward)
 
 
 def idle_in_reward(reward: RewardConfig) -> Iterator[str]:
-    """A line for each option of a judge that is not asked; replay may ask it yet, by `--reward`."""
+    """A line for each option of a model that is not asked; replay may ask it yet, by `--reward`."""
     if JUDGE not in rewards_asked(reward):
         yield from unused(
             "reward.judge", reward.judge, every(reward.judge), "'reward.name=judge' or a component 'judge'"
         )
-    yield from wrong_in_reward_model(reward)
-
-
-def wrong_in_reward_model(reward: RewardConfig) -> Iterator[str]:
-    """Lines of what a reward model, or its training, would not honour."""
-    where, model = "reward.reward_model", reward.reward_model
-    named = [name for name, each in reward.components.items() if each.reward == REWARD_MODEL]
     if REWARD_MODEL not in rewards_asked(reward):
         need = "'reward.name=reward_model' or a component 'reward_model'"
-        yield from unused(where, model, every(model), need)
-    elif model.online is not None and len(named) != 1:
+        yield from unused("reward.reward_model", reward.reward_model, every(reward.reward_model), need)
+
+
+def _wrong_online(reward: RewardConfig) -> Iterator[str]:
+    """Why a reward model cannot learn beside the policy."""
+    where, model, online = "reward.reward_model", reward.reward_model, reward.reward_model.online
+    named = [name for name, each in reward.components.items() if each.reward == REWARD_MODEL]
+    if online is None or REWARD_MODEL not in rewards_asked(reward):
+        return
+    if len(named) != 1:
         yield f"'{where}.online' needs one component of 'reward.components' with reward: reward_model, not {len(named)}"
-    elif model.online is not None and model.online.outcome not in reward.components.keys() - named:
-        near = suggestion(model.online.outcome, reward.components.keys() - named)
-        yield f"'{where}.online.outcome': unknown component '{model.online.outcome}': {near}"
-    elif model.online is not None and reward.components[named[0]].reward_kwargs:
+    elif online.outcome not in reward.components.keys() - named:
+        near = suggestion(online.outcome, reward.components.keys() - named)
+        yield f"'{where}.online.outcome': unknown component '{online.outcome}': {near}"
+    elif reward.components[named[0]].reward_kwargs:
         yield f"'reward.components.{named[0]}.reward_kwargs' has no effect with '{where}.online': set '{where}' itself"
-    elif model.online is not None and model.activation == "none":
+    elif model.activation == "none":
         yield f"'{where}.activation=none' does not fit '{where}.online', which learns probabilities: leave it out"
 
 

@@ -8,11 +8,11 @@ from dataclasses import asdict
 from itertools import groupby
 
 from agentrl.config import RunConfig
-from agentrl.config.actor import ActorConfig
 from agentrl.errors import ConfigError
 from agentrl.estimates.base import plain
 from agentrl.replay.base import ALL, Cell, Replay, Result, Table
 from agentrl.replay.checkpoint_scores import ScoredRollout, score_rollouts
+from agentrl.replay.clipping import clip_of, told
 from agentrl.replay.off_policy import MAX_LOG, Episode, OffPolicy, off_policy
 from agentrl.replay.ratios import Figures, Ratios, figures
 from agentrl.replay.settings import replay_config, with_model
@@ -31,13 +31,14 @@ def logprobs(replay: Replay) -> Result:
     parts = {str(step): list(part) for step, part in groupby(scored, key=lambda rollout: rollout.step)}
     if len(parts) > 1:
         parts[ALL] = scored
-    found = {name: figures(part, replay.options.level, config.actor) for name, part in parts.items()}
+    clip = clip_of(config)
+    found = {name: figures(part, replay.options.level, clip) for name, part in parts.items()}
     *_, overall = found.values()
     no_ratios = _why_no_ratios(config, replay)
     rewards = {} if no_ratios else _rewards(parts, replay.options.level)
     left_out_notes = [f"Left out: {count:,} rollouts {reason}." for reason, count in left_out.items()]
     tables = [distance_table(found, [*left_out_notes, *([no_ratios] if no_ratios else ())])]
-    tables += [] if no_ratios else [ratio_table(overall, config.actor)]
+    tables += [] if no_ratios else [ratio_table(overall, told(config, clip))]
     tables += [reward_table([*rewards.values()][-1]), *rewards_by_step(rewards)] if rewards else []
     values = {
         "model": config.model.path,
@@ -97,14 +98,13 @@ def distance_table(found: Mapping[str, Figures], notes: Sequence[str]) -> Table:
     return Table("Distance, token by token", columns, rows, "\n".join([told, *notes]))
 
 
-def ratio_table(found: Figures, actor: ActorConfig) -> Table:
-    """Importance ratios, checkpoint over sampling policy, over all steps."""
-    clip = f"{1 - actor.clip_low:.4g} to {1 + actor.clip_high:.4g}"
+def ratio_table(found: Figures, clip: str) -> Table:
+    """Importance ratios, checkpoint over sampling policy, over all steps; `clip` says what is clipped."""
     return Table(
         "Importance ratios",
         ("of a", "number", "1%", "median", "99%", "largest", "effective share", "clipped"),
         [_ratio_row("token", found.tokens), _ratio_row("rollout", found.rollouts)],
-        f"Effective share: Kish's. Clipped: outside {clip}, the kept clip.",
+        f"Effective share: Kish's. {clip}",
     )
 
 

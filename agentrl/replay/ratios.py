@@ -10,11 +10,11 @@ import numpy as np
 import torch
 
 from agentrl.algos.divergence import kl
-from agentrl.config.actor import ActorConfig
 from agentrl.estimates.base import Estimate
 from agentrl.estimates.intervals import Floats, mean_estimate
 from agentrl.replay.base import by_task
 from agentrl.replay.checkpoint_scores import ScoredRollout
+from agentrl.replay.clipping import Clip
 from agentrl.replay.off_policy import effective_number
 
 QUANTILES = (0.01, 0.5, 0.99, 1.0)
@@ -27,13 +27,13 @@ class Ratios:
     Attributes:
         log_quantiles: of their logarithms, at `QUANTILES`; the last is the largest.
         effective_share: Kish's effective number over their number.
-        clipped: the share that PPO's clip would cut, below 1 - low or above 1 + high.
+        clipped: the share outside the clip of the run's loss; None where that bounds others, or nothing.
     """
 
     num: int
     log_quantiles: Sequence[float]
     effective_share: float
-    clipped: float
+    clipped: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,18 +56,19 @@ class Figures:
     rollouts: Ratios
 
 
-def figures(scored: Sequence[ScoredRollout], level: float, actor: ActorConfig) -> Figures:
-    """Of the tokens of at least one rollout; intervals over tasks; ratios are held against `actor`'s clip."""
+def figures(scored: Sequence[ScoredRollout], level: float, clip: Clip | None) -> Figures:
+    """Of the tokens of at least one rollout; intervals over tasks; ratios are held against `clip`."""
     token_ratios = np.concatenate([rollout.log_ratios for rollout in scored])
     rollout_ratios = np.array([rollout.log_ratios.sum() for rollout in scored])
+    token_means = np.array([rollout.log_ratios.mean() for rollout in scored])
     return Figures(
         sorted(frozenset().union(*(rollout.versions for rollout in scored))),
         _perplexity([rollout.sampled for rollout in scored]),
         _perplexity([rollout.checkpoint for rollout in scored]),
         _divergence("k1", scored, level),
         _divergence("k3", scored, level),
-        _ratios(token_ratios, actor),
-        _ratios(rollout_ratios, actor),
+        _ratios(token_ratios, None if clip is None or clip.of_rollouts else _share_outside(clip, token_ratios)),
+        _ratios(rollout_ratios, _share_outside(clip, token_means) if clip and clip.of_rollouts else None),
     )
 
 
@@ -82,11 +83,14 @@ def _divergence(kind: str, scored: Sequence[ScoredRollout], level: float) -> Est
     return mean_estimate([np.concatenate(task) for task in tasks], level, share=False)
 
 
-def _ratios(log_ratios: Floats, actor: ActorConfig) -> Ratios:
-    low, high = math.log1p(-actor.clip_low) if actor.clip_low < 1 else -math.inf, math.log1p(actor.clip_high)
+def _share_outside(clip: Clip, log_ratios: Floats) -> float:
+    return float(((log_ratios < clip.low) | (log_ratios > clip.high)).mean())
+
+
+def _ratios(log_ratios: Floats, clipped: float | None) -> Ratios:
     return Ratios(
         len(log_ratios),
         [float(quantile) for quantile in np.quantile(log_ratios, QUANTILES)],
         effective_number(log_ratios) / len(log_ratios),
-        float(((log_ratios < low) | (log_ratios > high)).mean()),
+        clipped,
     )

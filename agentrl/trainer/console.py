@@ -65,6 +65,9 @@ _JOINED = (
             ("mismatch/current/k3", "{} nats from the backend", number),
         ),
     ),
+    ("preference", (("actor/accuracy", "{} right", percent), ("actor/margin", "margin {}", number))),
+    ("kl", (("kl/reward_mean", "{} nats to the reference", number), ("kl/reward_coef", "times {}", number))),
+    ("kept", (("kept/samples", "{} of the samples", percent),)),
     (
         "sampling",
         (("sampling/drawn", "{} groups drawn", number), ("sampling/filtered", "{} of them taught nothing", number)),

@@ -67,3 +67,39 @@ def test_every_algorithm_can_be_built(name: str) -> None:
     built = build_algorithm(RunConfig.model_validate({"model": {"path": "unused"}, "algorithm": {"name": name}}))
     assert ("values" in built.needs) == (name == "gae")
     assert ("ref_logprobs" in built.needs) == (name in {"dpo", "ipo", "online_dpo"})
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "actor", "complaint"),
+    [
+        ({"adv_estimator": "gea"}, {}, "'algorithm.adv_estimator': unknown advantage estimator 'gea': did you mean"),
+        ({}, {"loss_mode": "gsop"}, "'actor.policy_loss.loss_mode': unknown policy loss 'gsop': did you mean 'gspo'"),
+        ({"name": "pairwise"}, {"loss_mode": "dop"}, "'actor.policy_loss.loss_mode': unknown preference loss 'dop'"),
+        ({}, {"loss_mode": "none.py:f"}, "'actor.policy_loss.loss_mode': there is no file '"),
+        (
+            {"name": "gigpo", "adv_options": {"step_advantage_weight": "much"}},
+            {},
+            "'algorithm.adv_options.step_advantage_weight': input should be a float, got 'much'",
+        ),
+        (
+            {"name": "gae", "adv_options": {"whiten": 3}},
+            {},
+            "'algorithm.adv_options.whiten': input should be a bool, got 3",
+        ),
+        (
+            {},
+            {"loss_mode": "dro", "options": {"dro_beta": True}},
+            "'actor.policy_loss.options.dro_beta': input should be a float, got True",
+        ),
+    ],
+)
+def test_mistakes_name_their_key(algorithm: dict[str, object], actor: dict[str, object], complaint: str) -> None:
+    sections = {"algorithm": algorithm, "actor": {"policy_loss": actor}}
+    with pytest.raises(AgentRLError) as error:
+        build_algorithm(RunConfig.model_validate({"model": {"path": "m"}, **sections}))
+    assert str(error.value).startswith(complaint)
+
+
+def test_an_option_may_be_a_whole_number() -> None:
+    actor = ActorConfig(policy_loss={"options": {"dro_beta": 1}})
+    assert policy_loss_options("dro", actor) == {"dro_beta": 1}

@@ -34,10 +34,23 @@ def test_what_was_cut_off_is_left_out_where_asked_for() -> None:
     assert kept(overlong_filter=True, zero_variance_groups="drop") == [SAMPLES[0]]
 
 
-@pytest.mark.parametrize("name", ["rft", "pairwise", "dpo"])
-def test_imitation_and_pairs_read_what_was_chosen(name: str) -> None:
+@pytest.mark.parametrize("name", ["rft", "sft"])
+def test_imitation_reads_what_was_chosen(name: str) -> None:
     assert kept(name=name) == [SAMPLES[0], SAMPLES[3]]
+
+
+PAIRS = [sample("a", 1.0), sample("a", 0.0), sample("a", -1.0, truncated=True), sample("b", -1.0), sample("b", 1.0)]
+
+
+@pytest.mark.parametrize("name", ["pairwise", "dpo", "reward_pairs"])
+def test_pairs_are_read_and_one_that_lost_its_other_is_not(name: str) -> None:
+    def read(**settings: object) -> list[Sample]:
+        return keep_of(AlgorithmConfig(name=name, **settings))(PAIRS)
+
+    assert read() == [PAIRS[0], *PAIRS[2:]]
+    assert read(overlong_filter=True) == PAIRS[3:]
 
 
 def test_a_ranking_reads_whole_groups() -> None:
     assert kept(name="ranking") == SAMPLES[:4]
+    assert kept(name="ranking", overlong_filter=True) == SAMPLES[:2]

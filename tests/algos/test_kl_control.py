@@ -7,7 +7,7 @@ from agentrl.errors import ConfigError
 
 
 def test_the_worked_example():
-    control = AdaptiveKL(0.5, 0.2, 1000)
+    control = AdaptiveKL(init=0.5, target=0.2, horizon=1000)
     control.update(0.3, 100)  # 50 % too far, of which 20 % count
     assert control.value == pytest.approx(0.5 * 1.02)
 

@@ -91,3 +91,13 @@ def test_errors():
         policy_loss("vanilla", ones, None, ones, ones)
     with pytest.raises(ConfigError, match="'clip_low': did you mean 'clip_ratio_low'"):
         policy_loss("vanilla", ones, ones, ones, ones, clip_low=0.1)
+
+
+def test_rows_of_a_rollout_are_one_sequence_in_the_mean_too():
+    logprobs, advantages = torch.zeros(3, 2), torch.tensor([[1.0, 1.0], [2.0, 2.0], [4.0, 0.0]])
+    mask = torch.tensor([[1, 1], [1, 1], [1, 0]])
+    rollouts = torch.tensor([7, 7, 2])
+    loss, _ = policy_loss(
+        "vanilla", logprobs, logprobs, advantages, mask, rollouts=rollouts, aggregation="seq-mean-token-mean"
+    )
+    assert loss.item() == pytest.approx(-(6 / 4 + 4) / 2)

@@ -45,6 +45,12 @@ def test_equal_scores_and_groups_of_one_make_no_pair() -> None:
     assert set(chosen(group("a", 1.0, 1.0), group("b", 1.0), group("c", None, 2.0)).values()) == {0}
 
 
+def test_scores_that_differ_by_rounding_are_equal() -> None:
+    groups = [group("a", 0.1 + 0.2, 0.3)]
+    assert set(chosen(*groups).values()) == {0}
+    assert set(signs(centre(groups, samples_of(groups))).values()) == {0}
+
+
 def test_who_is_drawn_among_equals_follows_from_the_uid_alone() -> None:
     groups = [group(f"g{number}", 1, 1, 0, 0) for number in range(40)]
     drawn = chosen(*groups)
@@ -80,7 +86,7 @@ def batch(logprobs: list[list[float]], advantages: list[float], **changes: objec
         old_logprobs=None,
         ref_logprobs=None,
         weights=torch.ones(len(advantages)),
-        denominator=1.0,
+        denominator=float(mask.sum()),
         rollouts=torch.arange(len(advantages)),
         groups=torch.zeros(len(advantages), dtype=torch.long),
     )

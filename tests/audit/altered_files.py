@@ -72,7 +72,7 @@ def with_new_item(values: dict[str, Any], path: str) -> None:
 def other(value: Any, kind: str, random: Random) -> Any:
     """Another value of the same type; of a null, one that is none."""
     if value is None:
-        return [-0.5] if kind == "double" else "x"
+        return [-0.5] if kind in ("double", "float") else "x"
     if isinstance(value, bool):
         return not value
     if isinstance(value, str):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from audited_runs import make_run
 
-sys.path.append(str(Path(__file__).parents[1] / "chat"))  # the builders of the chat tests
+sys.path.extend(str(Path(__file__).parents[1] / name) for name in ("chat", "replay", "store"))  # their builders
 
 
 @pytest.fixture(scope="session")

@@ -68,6 +68,8 @@ def test_traceback_is_shown_when_asked() -> None:
 def test_config_describes_keys_and_resolves(capsys) -> None:
     assert main(["config", "rollout", "temperature"]) == 0
     assert "rollout.temperature = 1.0" in capsys.readouterr().out
+    assert main(["config", "algorithm.name"]) == 0
+    assert "PPO: a critic and generalised advantage estimation" in capsys.readouterr().out
     assert main(["config", "model.path=m", "rollout.n=2"]) == 0
     assert yaml.safe_load(capsys.readouterr().out)["rollout"]["n"] == 2
     assert main(["config", "tempereture"]) == 2

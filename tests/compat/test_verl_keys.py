@@ -307,7 +307,7 @@ def test_what_means_the_same_is_not_spoken_of() -> None:
             | {"reward_model.reward_kwargs.overlong_buffer_cfg.enable": True},
             "data.max_response_length, 512",
         ),
-        ({"reward_model.enable": True}, "reward.name=judge"),
+        ({"reward_model.enable": True, "custom_reward_function.path": "r.py"}, "reward.name=judge"),
         ({"trainer.critic_warmup": 20}, "set it to 0"),
         ({"data.gen_batch_size": 9}, "filter_groups.enable=True"),
         ({"critic.cliprange_valu": 0.2}, "did you mean 'critic.cliprange_value'?"),

@@ -170,6 +170,11 @@ def test_the_critics_loss_is_summed_up_as_the_actors() -> None:
         # a configuration that verl wrote says null under the other names
         ({"sandbox_fusion.url": "http://h:1", "reward.sandbox_fusion.url": None}, "sandbox_fusion.url", "http://h:1"),
         ({"reward.timeout": 5}, "timeout_s", 5),
+        ({"reward_model.enable": True, "reward_model.model.path": "m"}, "name", "reward_model"),
+        ({"reward.reward_model.enable": True, "reward.reward_model.model_path": "m"}, "reward_model.path", "m"),
+        ({"reward.reward_model.enable": False, "reward.reward_model.model_path": "m"}, "reward_model.path", None),
+        # in our words
+        ({"reward.name": "reward_model", "reward.reward_model.path": "m"}, "reward_model.path", "m"),
     ],
 )
 def test_rewards(given: dict[str, object], target: str, value: object) -> None:

@@ -61,9 +61,13 @@ def micro_batch(samples: Sequence[Sample], device: torch.device) -> MicroBatch:
 
 
 def token_batch(
-    batch: MicroBatch, outputs: Mapping[str, Tensor], weights: Sequence[float], denominator: float
+    batch: MicroBatch,
+    outputs: Mapping[str, Tensor],
+    weights: Sequence[float],
+    denominator: float,
+    num_groups: int | None = None,
 ) -> TokenBatch:
-    """What a loss reads. `weights`, [B], and `denominator` come from the whole mini-batch."""
+    """What a loss reads. `weights`, [B], `denominator` and `num_groups` come from the whole mini-batch."""
     said = {name: batch.spread(values_N) for name, values_N in outputs.items()}
     like = next(iter(said.values())).detach()
     silent = torch.zeros_like(like)
@@ -94,6 +98,7 @@ def token_batch(
         returns=field([sample.returns for sample in samples]),
         rollouts=_numbers([sample.rollout_id for sample in samples]).to(like.device),
         groups=_numbers([sample.uid for sample in samples]).to(like.device),
+        num_groups=num_groups,
     )
 
 

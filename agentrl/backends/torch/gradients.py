@@ -50,6 +50,7 @@ class _MiniBatch:
     def __init__(self, model: PositionwiseModel, samples: Sequence[Sample], loss: LossFunction) -> None:
         self._model, self._samples, self._loss = model, samples, loss
         self._counts = [sample.num_trained_tokens for sample in samples]
+        self._num_groups = len({sample.uid or number for number, sample in enumerate(samples)})
         rollouts = [sample.rollout_id for sample in samples]
         self._weights, self._denominator = aggregation_weights(
             loss.aggregation, self._counts, rollouts, loss.norm_length
@@ -108,4 +109,4 @@ class _MiniBatch:
 
     def _loss_of(self, indices: Sequence[int], batch: MicroBatch, outputs: Outputs) -> tuple[Tensor, dict[str, Tensor]]:
         weights = [self._weights[index] for index in indices]
-        return self._loss(token_batch(batch, outputs, weights, self._denominator))
+        return self._loss(token_batch(batch, outputs, weights, self._denominator, self._num_groups))

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from agentrl.compat.verl_keys.data import expand_home
 from agentrl.compat.verl_keys.draft import Draft
-from agentrl.compat.verl_keys.rows import Fixed, Hint, Mapped, Row, truth
+from agentrl.compat.verl_keys.rows import Hint, Mapped, Row, truth
 from agentrl.config.reward import MANAGERS
 from agentrl.errors import ConfigError, suggestion
 
 _MANAGER, _OVERLONG, _SANDBOX = "reward.reward_manager", "reward.overlong_buffer", "reward.sandbox_fusion"
 _NAMES = {"remote": "prime", "gdpo": "naive"}
 _LIMITS = ("max_concurrent", "max_rpm", "max_tpm", "estimated_tokens_per_request")
-_MODEL_INSTEAD = "a model that scores is a reward of its own here: reward.name=judge, or custom_reward_function.path"
+_NAME, _MODEL = "reward.name", "reward.reward_model"
 _NO_MODEL = "no effect without reward_model.enable"
+_OF_PROCESS = "this process scores with the reward model, as reward.reward_model.{device,dtype,batch_tokens} say"
 _OFF_LOOP = "every reward runs off the event loop, with a deadline: reward.timeout_s"
 _OF_MODEL = (
     *("enable_resource_pool", "n_gpus_per_node", "nnodes", "strategy", "micro_batch_size", "micro_batch_size_per_gpu"),
@@ -27,6 +30,10 @@ def _reward_function(prefix: str) -> tuple[Row, ...]:
         Mapped(f"{prefix}.name", "reward.custom_reward_function.name", "compute_score"),
         Mapped(f"{prefix}.reward_kwargs", "reward.custom_reward_function.reward_kwargs"),
     )
+
+
+def _model(enable: object) -> Mapping[str, object]:
+    return {_NAME: "reward_model"} if truth(enable) else {}
 
 
 def _manager(name: object) -> str:
@@ -80,10 +87,20 @@ REWARD: tuple[Row, ...] = (
     Mapped(
         "reward.timeout", "reward.timeout_s", note="a call that takes longer has no verdict; in verl its score is 0"
     ),
-    *(Fixed(key, (None, False), _MODEL_INSTEAD) for key in ("reward_model.enable", "reward.reward_model.enable")),
+    *(
+        Mapped(
+            key, (_NAME,), read=_model, note="a sequence classifier, whose number is the score; not beside a function"
+        )
+        for key in ("reward_model.enable", f"{_MODEL}.enable")
+    ),
+    *(Mapped(key, f"{_MODEL}.path", read=expand_home) for key in ("reward_model.model.path", f"{_MODEL}.model_path")),
+    Mapped("reward_model.model.trust_remote_code", f"{_MODEL}.trust_remote_code"),
     *(Hint(f"reward_model.{key}", _OFF_LOOP) for key in ("launch_reward_fn_async", "use_reward_loop")),
-    Hint("reward.reward_model.*", _NO_MODEL),
-    *(Hint(f"reward_model.{key}", _NO_MODEL) for key in _OF_MODEL),
+    *(
+        Hint(f"{_MODEL}.{key}", _OF_PROCESS)
+        for key in ("enable_resource_pool", "n_gpus_per_node", "nnodes", "rollout.*")
+    ),
+    *(Hint(f"reward_model.{key}", _OF_PROCESS) for key in _OF_MODEL),
 )
 
 
@@ -100,6 +117,7 @@ def adjust_reward(draft: Draft) -> None:
     else:
         values.setdefault("reward.max_concurrent", 1)
     _adjust_overlong(draft, own or name)
+    _adjust_model(draft)
 
 
 def _adjust_overlong(draft: Draft, manager: object) -> None:
@@ -118,3 +136,17 @@ def _adjust_overlong(draft: Draft, manager: object) -> None:
                 f"'{key}={draft.given[key]}' cannot be honoured here: the penalty is measured from "
                 f"data.max_response_length, {longest}"
             )
+
+
+def _adjust_model(draft: Draft) -> None:
+    """verl gives a function beside a reward model the address of a server that runs it."""
+    said = draft.said_as.get(_NAME, _NAME)
+    if draft.values.get(_NAME) != "reward_model" and not draft.values.get("reward.components"):
+        draft.leave_out((f"{_MODEL}.path", f"{_MODEL}.trust_remote_code"), _NO_MODEL)
+    elif said != _NAME and draft.values.get("reward.custom_reward_function.path") is not None:
+        raise ConfigError(
+            f"'{said}' cannot be honoured here beside a reward function: no server is started for it; "
+            "say reward.components, or reward.name=judge with reward.judge.url"
+        )
+    elif said != _NAME:  # nothing is called, so its default name has no meaning
+        draft.values.pop("reward.custom_reward_function.name", None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, cast
 
+from agentrl.chat.format import ChatFormat
 from agentrl.chat.template import Template
 from agentrl.errors import RewardError
 from agentrl.messages import Message
@@ -35,6 +36,22 @@ class ChatReader:
         return ids
 
 
+class TurnReader:
+    """Messages as a rollout's tokens come about: rendered turn by turn, up to the end of the last one."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        self._chat = ChatFormat(tokenizer)
+
+    def __call__(self, messages: Sequence[Message], token_ids: Sequence[int] | None) -> list[int]:
+        """[T] of the messages, whatever tokens the policy has for them.
+
+        Raises:
+            TemplateError: the template refuses them.
+            DataError: there are none.
+        """
+        return list(self._chat.dialogue(messages, ()).token_ids)
+
+
 class TokenReader:
     """The policy's own tokens."""
 
@@ -49,7 +66,7 @@ class TokenReader:
         return list(token_ids)
 
 
-Reader = ChatReader | TokenReader
+Reader = ChatReader | TurnReader | TokenReader
 
 
 def fitting(token_ids: list[int], max_length: int, too_long: Literal["error", "leave_out"]) -> list[int]:

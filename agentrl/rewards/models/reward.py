@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 from pydantic import JsonValue
 
@@ -12,16 +13,19 @@ from agentrl.config.reward import RewardConfig
 from agentrl.errors import AgentRLError, ConfigError, RewardError
 from agentrl.models.loading import load_tokenizer
 from agentrl.rewards.base import probability
-from agentrl.rewards.models.reading import ChatReader, Reader, TokenReader, conversation, fitting
+from agentrl.rewards.models.reading import ChatReader, Reader, TokenReader, TurnReader, conversation, fitting
 from agentrl.rewards.models.scorer import load_scorer, model_config
 from agentrl.rewards.models.waiting import ScoreAll, Together
 from agentrl.tools.base import InfraError
+
+STATE_FOLDER = "trainer_state"
+"""What a checkpoint of agentrl has beside the weights."""
 
 
 class ModelReward:
     """Scores the last trajectory of a rollout, requests that wait together.
 
-        {"score": 0.73}    or, squashed to a probability,    {"score": 0.73, "logit": 1.0}
+        {"score": 1.0}, as a probability {"score": 0.73, "logit": 1.0}, as a verdict {"score": 1.0, "logit": 1.0}
 
     Args:
         score_all: the model's numbers.
@@ -62,7 +66,12 @@ class ModelReward:
         score = await self._score(fitting(token_ids, self._max_length, self._config.too_long))
         if not math.isfinite(score):
             raise RewardError(f"its number is {score}, no finite one")
-        return {"score": probability(score), "logit": score} if self._config.squashes else {"score": score}
+        match self._config.activated:
+            case "sigmoid":
+                return {"score": probability(score), "logit": score}
+            case "verdict":
+                return {"score": float(score >= 0), "logit": score}
+        return {"score": score}
 
 
 def load_model_reward(config: RewardConfig) -> ModelReward:
@@ -83,9 +92,11 @@ def load_reader(config: RewardModelConfig, path: str) -> Reader:
         ConfigError: it has no tokenizer.
         TemplateError: that has no chat template.
     """
-    if config.reads_tokens:
+    trained_here = (Path(path) / STATE_FOLDER).is_dir()
+    how = config.input or ("tokens" if config.path is None else "turns" if trained_here else "chat")
+    if how == "tokens":
         return TokenReader()
     tokenizer = load_tokenizer(model_config(config, path))
     if tokenizer is None:
-        raise ConfigError(f"reward.reward_model.path: '{path}' has no tokenizer, and input=chat needs one")
-    return ChatReader(tokenizer)
+        raise ConfigError(f"reward.reward_model.path: '{path}' has no tokenizer, and input={how} needs one")
+    return ChatReader(tokenizer) if how == "chat" else TurnReader(tokenizer)

@@ -1,0 +1,108 @@
+"""Advantages, and what they follow from: rewards, the scores that were kept, and what was configured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from agentrl.audit.checker import Checker
+from agentrl.audit.credited import (
+    SEGMENTS,
+    TRAJECTORIES,
+    Credited,
+    credited,
+    estimator_name,
+    kept_scores,
+    sampled_tokens,
+)
+from agentrl.audit.estimators import Floats, Trained, divergence, estimator_of
+from agentrl.audit.known import NO_CONFIG, Json, Known
+from agentrl.audit.table import Step
+
+_TOLERANCE = 16 * float(np.finfo(np.float32).eps)
+"""Relative: advantages are kept as float32 values."""
+
+_BY_TURNS = ("gae", "reinforce_plus_plus")
+"""Estimators that read rewards of turns, whose place is not derived here."""
+
+
+def check_advantages(check: Checker, known: Known, split: str, groups: Sequence[range]) -> None:
+    """None where nothing is trained; else one a token, 0 off the model's tokens and the rollout's own on them."""
+    step, path = check.step, f"{TRAJECTORIES}.advantages"
+    if split == "train" and known.config is None:
+        check.ledger.skip("advantages", NO_CONFIG, len(step.items[TRAJECTORIES]))
+        return
+    found = credited(step, known, split)
+    if not check.hold_lengths("advantages", path, np.where(found.has, found.lengths, -1)).all():
+        return
+    mask, values = found.mask_of_has, step[path]
+    check.hold("advantages", path, mask | (values == 0.0), "0, nothing is trained here")
+    if not mask.any():
+        return
+    name = estimator_name(known)
+    estimate = estimator_of(name, _options(known))
+    why = _why_not(step, known, name) if estimate else f"estimator '{name}' of '{known.get('algorithm.name')}'"
+    if estimate is None or why:
+        check.ledger.skip("advantages", why, len(step))
+        return
+    expected = np.zeros(len(values))
+    expected[mask] = estimate(_trained(step, known, found, groups))
+    close = np.abs(values - expected) <= _TOLERANCE * np.maximum(1.0, np.abs(expected))
+    check.hold("advantages", path, ~mask | close, expected)
+
+
+def _options(known: Known) -> dict[str, Json]:
+    keys = ("gamma", "lam", "rft_threshold", "pairing")
+    by_std = known.get("algorithm.norm_adv_by_std_in_grpo")
+    own = {**{key: known.get(f"algorithm.{key}") for key in keys}, "norm_adv_by_std": by_std}
+    return {**own, **(known.get("algorithm.adv_options") or {})}
+
+
+def _why_not(step: Step, known: Known, estimator: str) -> str:
+    """Why advantages cannot be derived, where they cannot."""
+    if estimator in _BY_TURNS and len(step.items["turn_rewards"]):
+        return f"estimator '{estimator}' of rewards of turns"
+    if estimator == "gae" and kept_scores(step, "values") is None:
+        return "the values of the critic were not kept"
+    if known.get("algorithm.use_kl_in_reward") and kept_scores(step, "ref_logprobs") is None:
+        return "the log-probabilities of the reference were not kept"
+    fits = len(step[f"{SEGMENTS}.logprobs"]) == int(sampled_tokens(step).sum())
+    return "" if fits else "log-probabilities that do not fit the tokens"
+
+
+def _trained(step: Step, known: Known, found: Credited, groups: Sequence[range]) -> Trained:
+    mask, values = found.mask_of_has, kept_scores(step, "values")
+    return Trained(
+        row=np.repeat(step.items[TRAJECTORIES].row, found.lengths)[found.mask],
+        rewards=step["reward"],
+        valid=found.valid,
+        groups=groups,
+        penalty=_penalty(step, known, found),
+        values=None if values is None else values[mask],
+        baselines=_baselines(step),
+        found=step[f"{TRAJECTORIES}.advantages"][mask],
+    )
+
+
+def _baselines(step: Step) -> Floats:
+    """[rows], the reward of that name; NaN where there is none."""
+    result = np.full(len(step), np.nan)
+    named = np.array([name == "baseline" for name in step["rewards.key"]], np.bool_)
+    result[step.items["rewards"].row[named]] = step["rewards.value"][named]
+    return result
+
+
+def _penalty(step: Step, known: Known, found: Credited) -> Floats:
+    """[trained tokens]: coefficient times divergence from the reference."""
+    reference = kept_scores(step, "ref_logprobs")
+    if reference is None or not known.get("algorithm.use_kl_in_reward"):
+        return np.zeros(int(found.mask.sum()))
+    kept = kept_scores(step, "old_logprobs")
+    behaviour = np.zeros(len(found.mask))
+    behaviour[sampled_tokens(step)] = step[f"{SEGMENTS}.logprobs"]
+    policy = behaviour[found.mask] if kept is None else kept[found.mask_of_has]
+    coefficients = np.repeat(step[f"{TRAJECTORIES}.kl_coef"], found.lengths)[found.mask]
+    kind = str(known.get("algorithm.kl_penalty"))
+    penalty: Floats = coefficients * divergence(kind, policy - reference[found.mask_of_has])
+    return penalty

@@ -1,0 +1,56 @@
+"""Where the loss of a run cuts importance ratios off."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from dataclasses import dataclass
+
+from agentrl.algos.chosen import policy_loss_options
+from agentrl.algos.losses import POLICY_LOSSES
+from agentrl.config import RunConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Clip:
+    """Bounds on ratios.
+
+    Attributes:
+        low, high: their logarithms.
+        of_rollouts: they bound the geometric mean over a rollout's tokens, not each token's ratio.
+    """
+
+    low: float
+    high: float
+    of_rollouts: bool = False
+
+
+_OF_TOKENS = ("vanilla", "clip_cov", "cispo")
+_OF_LOGARITHMS = ("gmpo", "geo_mean")
+_OF_ROLLOUTS = ("gspo",)
+
+
+def clip_of(config: RunConfig) -> Clip | None:
+    """The clip in force; None where the loss has none, or bounds something else (gates, divergences, preferences)."""
+    correction = config.algorithm.rollout_correction
+    plain = correction.bypass_mode and correction.loss_type == "reinforce"
+    name = config.loss_name
+    if config.algorithm.preset.family != "policy" or plain or name not in (*_OF_TOKENS, *_OF_LOGARITHMS, *_OF_ROLLOUTS):
+        return None
+    options = policy_loss_options(name, config.actor)
+    defaults = inspect.signature(POLICY_LOSSES.get(name)).parameters
+    low, high = (options.get(side, defaults[side].default) for side in ("clip_ratio_low", "clip_ratio_high"))
+    if name in _OF_LOGARITHMS:
+        return Clip(-low, high)
+    return Clip(math.log1p(-low) if low < 1 else -math.inf, math.log1p(high), name in _OF_ROLLOUTS)
+
+
+def told(config: RunConfig, clip: Clip | None) -> str:
+    """The clip in a sentence."""
+    if clip is None:
+        family = config.algorithm.preset.family
+        name = f"loss {config.loss_name}" if family == "policy" else f"algorithm.name={config.algorithm.name}"
+        return f"Clipped: nothing, {name} clips no ratio."
+    bounds = f"{math.exp(clip.low):.4g} to {math.exp(clip.high):.4g}"
+    whose = f", of the mean over a rollout's tokens, as {config.loss_name} has it" if clip.of_rollouts else ""
+    return f"Clipped: outside {bounds}, the kept clip{whose}."
