@@ -10,6 +10,7 @@ from functools import lru_cache
 from hashlib import sha256
 from io import BytesIO
 from pathlib import Path
+from stat import S_ISREG
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
@@ -23,6 +24,8 @@ MAX_PIXELS = 2**25
 TYPES = {"png": "image/png", "jpg": "image/jpeg", "gif": "image/gif", "webp": "image/webp", "bmp": "image/bmp"}
 """What is kept as it came: ending -> media type. Other formats are kept as PNG."""
 _SIGNATURES = ((b"\x89PNG", "png"), (b"\xff\xd8\xff", "jpg"), (b"GIF8", "gif"), (b"BM", "bmp"))
+_FORMATS = ("PNG", "JPEG", "GIF", "WEBP", "BMP", "TIFF", "PPM", "ICO", "TGA", "PCX", "JPEG2000")
+"""What is decoded, as Pillow calls it: not every format it knows, for it would run PostScript."""
 _DATA_URL = re.compile(r"data:(?P<type>[\w.+/-]*)(?P<base64>;base64)?,(?P<data>.*)", re.DOTALL)
 
 
@@ -76,11 +79,12 @@ def open_image(data: bytes) -> Image:
     if len(data) > MAX_BYTES:
         raise ImageError(f"it has {len(data)} bytes, at most {MAX_BYTES} are read")
     try:
-        image = Image.open(BytesIO(data))
+        image = Image.open(BytesIO(data), formats=_FORMATS)
         width, height = image.size
         if width * height > MAX_PIXELS:  # before it is decoded
             raise ImageError(f"it is {width} x {height} pixels large, at most {MAX_PIXELS} are read")
-        return image.convert("RGB")
+        # Pillow warns of a palette with transparency that becomes RGB at once
+        return (image.convert("RGBA") if "transparency" in image.info else image).convert("RGB")
     except UnidentifiedImageError as error:
         raise ImageError(f"its {len(data)} bytes are no image of a known format") from error
     except (OSError, SyntaxError, ValueError, EOFError, *bombs) as error:
@@ -133,8 +137,11 @@ def _of_text(text: str) -> bytes:
 
 def _of_file(path: Path) -> bytes:
     try:
-        if path.stat().st_size > MAX_BYTES:
-            raise ImageError(f"'{path}' has {path.stat().st_size} bytes, at most {MAX_BYTES} are read")
+        status = path.stat()
+        if not S_ISREG(status.st_mode):  # a device or a pipe may never end
+            raise ImageError(f"'{path}' is no file")
+        if status.st_size > MAX_BYTES:
+            raise ImageError(f"'{path}' has {status.st_size} bytes, at most {MAX_BYTES} are read")
         return path.read_bytes()
     except (OSError, ValueError) as error:  # ValueError: a null character
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)

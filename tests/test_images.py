@@ -57,7 +57,9 @@ def test_other_formats_and_pictures_in_memory_become_png():
         (picture()[:70], "it cannot be decoded|no image of a known format"),
         ("nowhere.png", "cannot read 'nowhere.png': No such file"),
         ("file:///nowhere/x.png", "cannot read '/nowhere/x.png': No such file"),
-        (".", "cannot read '.': Is a directory"),
+        (".", "'.' is no file"),
+        ("/dev/zero", "'/dev/zero' is no file"),
+        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\n", "are no image of a known format"),
         ("a\0b", "cannot read"),
         ("https://x.org/y.png", "'https://x.org/y.png' is an address: download the file"),
         ("data:image/png;base64,%%%", "its data URL is damaged"),
@@ -81,6 +83,12 @@ def test_images_have_a_largest_size(monkeypatch, file):
     for value in (picture(), file):
         with pytest.raises(ImageError, match="bytes, at most 10 are read"):
             read_image(value)
+
+
+def test_a_palette_with_transparency_is_read_without_a_warning():
+    buffer = BytesIO()
+    Image.linear_gradient("L").convert("P").save(buffer, "PNG", transparency=b"\x00\x10\x20")
+    assert open_image(buffer.getvalue()).mode == "RGB"
 
 
 def test_a_bomb_is_refused_before_it_is_decoded():

@@ -13,6 +13,7 @@ from agentrl.agent_loops.limits import Limits
 from agentrl.agent_loops.recording import model_segment
 from agentrl.agent_loops.tool_calls import (
     aborted,
+    as_shown,
     assistant_message,
     refused,
     run_calls,
@@ -23,7 +24,6 @@ from agentrl.agent_loops.tool_calls import (
 from agentrl.attempt import Outcome, Rollout, Stop, ToolCall, TurnReward
 from agentrl.chat.base import ParsedCall, ParsedTurn, ToolParser, parser_for
 from agentrl.engines.base import Completion, SamplingParams
-from agentrl.errors import ConfigError
 from agentrl.images import content_hash
 from agentrl.messages import Message, ToolSchema, image_names
 from agentrl.tools.base import InfraError
@@ -132,8 +132,8 @@ class Conversation:
         if self.stop is not None:
             self._record(turn.calls, [refused("not run, the conversation has ended")] * len(turn.calls))
             return False
-        results = [self._limits.shortened(result) for result in await self._answers(turn.calls)]
-        self._check_images(turn.calls, results)
+        answers = zip(turn.calls, await self._answers(turn.calls), strict=True)
+        results = [self._limits.shortened(as_shown(call, result, self._bound.chat)) for call, result in answers]
         self._record(turn.calls, results, self._append_answers(turn.calls, results))
         for call, result in zip(turn.calls, results, strict=True):
             if result.outcome is Outcome.INFRA_ERROR:
@@ -287,12 +287,6 @@ class Conversation:
         self._image_starts += [start + place for place in self._bound.chat.image_starts(token_ids, data)]
         self.trajectory.append(Segment(author, token_ids, media=tuple(media)))
         self.trajectory.images.update(zip(media, data, strict=True))
-
-    def _check_images(self, calls: Sequence[ParsedCall], results: Sequence[ToolResult]) -> None:
-        if not self._bound.chat.takes_images:
-            for call, result in zip(calls, results, strict=True):
-                if result.images:
-                    raise ConfigError(f"tool '{call.name}' answered with an image: {self._bound.chat.no_images}")
 
     def _images(self, result: ToolResult) -> list[str]:
         """The names of an answer's images, which messages may hold from now on."""

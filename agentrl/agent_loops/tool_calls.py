@@ -5,14 +5,20 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import chain
+from typing import TYPE_CHECKING
 
 from pydantic import JsonValue
 
 from agentrl.attempt import Outcome, ToolCall
 from agentrl.chat.base import ParsedCall, ParsedTurn
+from agentrl.errors import ConfigError, DataError, TemplateError
 from agentrl.messages import FunctionCall, Message, MessageToolCall, image_part, message_text
 from agentrl.tools.toolbox import ToolResult, ToolSession
+
+if TYPE_CHECKING:
+    from agentrl.chat.format import ChatFormat
 
 
 def assistant_message(turn: ParsedTurn, turn_number: int) -> Message:
@@ -37,6 +43,23 @@ def with_images(messages: Sequence[Message], images: Sequence[Sequence[str]]) ->
         return list(messages)
     shown = images if len(images) == len(messages) else [*[()] * (len(messages) - 1), list(chain(*images))]
     return [_with_parts(message, names) for message, names in zip(messages, shown, strict=True)]
+
+
+def as_shown(call: ParsedCall, result: ToolResult, chat: ChatFormat) -> ToolResult:
+    """The answer as the model can see it: an error in its place where the model's processor refuses an image of it.
+
+    Raises:
+        ConfigError: it brings an image, and the model takes none.
+    """
+    try:
+        for data in result.images:
+            chat.check_image(data)
+    except DataError as error:
+        raise ConfigError(f"tool '{call.name}' answered with an image: {error}") from error
+    except TemplateError as error:
+        why = f"Error: the tool returned an image that cannot be used: {error}"
+        return replace(result, text=why, outcome=Outcome.TOOL_ERROR, images=())
+    return result
 
 
 def _with_parts(message: Message, names: Sequence[str]) -> Message:

@@ -33,7 +33,7 @@ class KLReward:
         return [self.control.value * value for value in self.divergence(sample)]
 
     def divergence(self, sample: Sample) -> Sequence[float]:
-        """[T], in nats, 0 off the mask: from the reference of the policy that sampled, or where it was scored of that at
+        """[T], in nats, 0 off the mask: from the reference of the policy that sampled, or if it was scored of that at
         the start of the step.
 
         Raises:

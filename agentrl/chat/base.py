@@ -56,7 +56,11 @@ class ImageTokens(Protocol):
     places: tuple[str, ...]
 
     def tokens(self, place: str, data: bytes) -> Sequence[int]:
-        """The ids that take the place of `place`'s own, for an image with these bytes."""
+        """The ids that take the place of `place`'s own, for an image with these bytes.
+
+        Raises:
+            ImageError: the processor refuses the image.
+        """
         ...
 
 

@@ -135,6 +135,17 @@ class ChatFormat:
         ids = self._with_images(self._after_turn(new_messages, schemas), new_messages, images)
         return ids if turn_closed else [*self._end_ids, *ids]
 
+    def check_image(self, data: bytes) -> None:
+        """Refuse an image that messages cannot hold.
+
+        Raises:
+            DataError: the model takes none.
+            TemplateError: its processor refuses this one.
+        """
+        if self._place is None:
+            raise DataError(self.no_images)
+        self._place.tokens(data)
+
     def image_starts(self, token_ids: Sequence[int], images: Sequence[bytes]) -> list[int]:
         """Where the tokens of `images` begin in what `start` or `extend` made of messages with these images."""
         return self._place.starts(token_ids, images) if self._place and images else []

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from agentrl.chat.base import ImageTokens
 from agentrl.chat.template import Template
 from agentrl.errors import TemplateError
+from agentrl.images import ImageError
 from agentrl.messages import Message, image_part
 
 _PROBE = Message(role="user", content=[image_part("x"), {"type": "text", "text": "Hi"}])
@@ -28,17 +29,25 @@ class Place:
         """`ids` with the tokens of an image for each place.
 
         Raises:
-            TemplateError: there are more or fewer places than images.
+            TemplateError: there are more or fewer places than images, or the processor refuses one.
         """
         if (found := ids.count(self.token_id)) != len(images):
             raise TemplateError(f"the chat template writes {found} places for {len(images)} images")
         rest, expanded = iter(images), list[int]()
         for token_id in ids:
-            if token_id == self.token_id:
-                expanded += self.images.tokens(self.text, next(rest))
-            else:
-                expanded.append(token_id)
+            expanded += self.tokens(next(rest)) if token_id == self.token_id else [token_id]
         return expanded
+
+    def tokens(self, data: bytes) -> Sequence[int]:
+        """What stands for an image.
+
+        Raises:
+            TemplateError: the processor refuses it.
+        """
+        try:
+            return self.images.tokens(self.text, data)
+        except ImageError as error:
+            raise TemplateError(f"an image of {len(data)} bytes: {error}") from error
 
     def starts(self, ids: Sequence[int], images: Sequence[bytes]) -> list[int]:
         """Where the tokens of each image begin in `ids`, which `expand` made.
@@ -48,7 +57,7 @@ class Place:
         """
         starts, position = [], 0
         for data in images:
-            tokens = list(self.images.tokens(self.text, data))
+            tokens = list(self.tokens(data))
             position = ids.index(tokens[0], position)
             while list(ids[position : position + len(tokens)]) != tokens:
                 position = ids.index(tokens[0], position + 1)

@@ -1,43 +1,30 @@
-"""Rows held against the model's template and tokenizer, the tools and the reward, as a run would hold them."""
+"""Files looked at: their rows held against the model's template and tokenizer, the tools and the reward."""
 
 from __future__ import annotations
 
-import asyncio
-from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
-from agentrl.attempt import Rollout, Stop
 from agentrl.chat.format import ChatFormat
+from agentrl.cli.data_reward import ask, askable_reward
 from agentrl.config import RunConfig
-from agentrl.config.reward import NO_REWARD
 from agentrl.data.custom import load_custom_rows
 from agentrl.data.dialogues import Dialogue
 from agentrl.data.duplicates import duplicates
-from agentrl.data.inspection import Finding, Inspection, Item, digest, inspect
+from agentrl.data.inspection import Finding, Inspection, Item, inspect
 from agentrl.data.pairs import Pair
 from agentrl.data.rows import Rows, open_rows
 from agentrl.data.threads import on_threads
-from agentrl.errors import DataError, RewardError, TemplateError
+from agentrl.errors import DataError, TemplateError
 from agentrl.interactions.loading import load_interactions
 from agentrl.models.loading import load_tokenizer
 from agentrl.rewards.base import Reward, close_reward
-from agentrl.rewards.builtin import NEEDS_SANDBOX
-from agentrl.rewards.kinds import reward_models
-from agentrl.rewards.loading import check_data_source, load_reward
-from agentrl.rewards.sources import reward_of
-from agentrl.rewards.view import solution_view
 from agentrl.rollouts.row_check import RowCheck
 from agentrl.task import Task
-from agentrl.tools.base import InfraError
 from agentrl.tools.toolbox import Toolbox, load_toolbox
 from agentrl.trainer.rollout_parts import load_chat
-
-MOST_PROBED = 5_000
-"""Different ground truths that the reward is shown; those of most rows come first."""
-_AT_ONCE = 32
 
 
 @dataclass(slots=True)
@@ -77,17 +64,9 @@ async def open_probe(config: RunConfig, *, with_model: bool) -> AsyncIterator[Pr
             toolbox = load_toolbox(config.rollout.multi_turn)
             stack.push_async_callback(toolbox.close)
             lengths = _Lengths(config, load_chat(config), toolbox)
-        reward: Reward | None = None
-        if config.reward.name != NO_REWARD and not _is_remote(config):
-            reward = load_reward(config.reward, config.data.max_response_length)
+        if (reward := askable_reward(config)) is not None:
             stack.callback(close_reward, reward)
         yield partial(_probe, config, lengths, reward)
-
-
-def _is_remote(config: RunConfig) -> bool:
-    """Whether asking the reward asks a model, or a server that runs code."""
-    asked = {each.reward for each in config.reward.components.values()} or {config.reward.name}
-    return config.reward.custom_reward_function.path is None and bool(asked & {*reward_models.names(), NEEDS_SANDBOX})
 
 
 async def _probe(
@@ -99,7 +78,8 @@ async def _probe(
     if lengths:
         _measure(lengths, checked, config)
     if found.kind == "tasks":
-        await _ask(config, reward, checked)
+        problems, checked.num_probed = await ask(config, reward, found)
+        checked.problems += problems
     checked.problems = [each for each in checked.problems if each.count]
     checked.notes = [each for each in checked.notes if each.count]
     return checked
@@ -107,8 +87,12 @@ async def _probe(
 
 def _parts(config: RunConfig, files: Sequence[str], max_samples: int) -> list[Rows]:
     if config.data.custom_cls.path is None:
-        return [open_rows(name) for name in files]
-    return [load_custom_rows(files, config.data, max_samples, partial(load_tokenizer, config.model))]
+        parts: list[Rows] = [open_rows(name) for name in files]
+    else:
+        parts = [load_custom_rows(files, config.data, max_samples, partial(load_tokenizer, config.model))]
+    if not any(map(len, parts)):
+        raise DataError(f"{', '.join(files)}: no rows to read")
+    return parts
 
 
 class _Lengths:
@@ -156,47 +140,3 @@ def _measure(lengths: _Lengths, checked: Checked, config: RunConfig) -> None:
     handled = not whole and (data.filter_overlong_prompts or data.truncation != "error")
     checked.problems.append(unfit)
     (checked.notes if handled else checked.problems).append(long)
-
-
-async def _ask(config: RunConfig, reward: Reward | None, checked: Checked) -> None:
-    """Rows that no reward belongs to, or whose ground truth the reward refuses when it is shown an empty answer."""
-    unrouted, refused = Finding("rows that no reward scores"), Finding("rows whose ground truth the reward refuses")
-    checked.problems += [unrouted, refused]
-    table, by_truth = checked.found.table, defaultdict[bytes, list[int]](list)
-    for row in range(len(table)):
-        task = _task(checked.found, row)
-        try:
-            check_data_source(config.reward, task)
-        except DataError as error:
-            unrouted.add(table.where(row), str(error))
-            continue
-        if config.reward.name != "auto" or reward_of(task.data_source) != NEEDS_SANDBOX:
-            by_truth[digest(repr((task.data_source, task.ground_truth)))].append(row)
-        elif task.ground_truth is None:
-            refused.add(table.where(row), "the row has no ground truth")
-    if reward is not None:
-        shown = sorted(by_truth.values(), key=len, reverse=True)[:MOST_PROBED]  # such as the lack of one
-        checked.num_probed = sum(map(len, shown))
-        for some in (shown[start : start + _AT_ONCE] for start in range(0, len(shown), _AT_ONCE)):
-            refusals = await asyncio.gather(*(_refusal(reward, _task(checked.found, rows[0])) for rows in some))
-            for row, why in ((row, why) for rows, why in zip(some, refusals, strict=True) if why for row in rows):
-                refused.add(table.where(row), why)
-
-
-async def _refusal(reward: Reward, task: Task) -> str:
-    """Why the reward cannot score the task, if it cannot, asked of an empty answer."""
-    said = solution_view(Rollout([], Stop.FINISHED), lambda ids: "")[1]
-    extra = {"index": task.index, "prompt": list(task.messages), **task.extra_info, **said}
-    try:
-        await reward(task.data_source, "", task.ground_truth, extra)
-    except InfraError:
-        return ""  # says nothing about the row
-    except (RewardError, DataError) as error:
-        return str(error)
-    return ""
-
-
-def _task(found: Inspection, row: int) -> Task:
-    task = found.table[row]
-    assert isinstance(task, Task)  # of an inspection of tasks
-    return task

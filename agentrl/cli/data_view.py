@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from agentrl.cli.data_probe import Checked
@@ -33,12 +33,16 @@ def print_checked(checked: Mapping[str, Checked], leaks: Sequence[Finding], cons
     """Tables, the distribution of lengths, then problems and notes with their first rows."""
     console = console or Console()
     for split, each in checked.items():
+        if each is not next(iter(checked.values())):
+            console.print()
         console.print(Text.assemble((split, "bold"), f": {each.found.num_rows:,} {each.found.kind}"))
         console.print(_columns(each))
         for line in _facts(each):
             console.print(line, soft_wrap=True, highlight=False)
         if each.lengths:
+            console.print(_said_of(each.lengths, each.limit), soft_wrap=True)
             console.print(_histogram(each.lengths, each.limit))
+    console.print()
     for split, each in checked.items():
         _print_findings(console, each.problems, split, "bold red")
         _print_findings(console, each.notes, split, "yellow")
@@ -71,7 +75,7 @@ def _document(checked: Checked) -> dict[str, object]:
 
 
 def _columns(checked: Checked) -> Table:
-    table = Table("column", "holds", "rows", box=SIMPLE_HEAD, pad_edge=False)
+    table = Table("column", "holds", Column("rows", justify="right"), box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
     columns = checked.found.columns
     for name, types in list(columns.items())[:SHOWN]:
         count = sum(types.values())
@@ -90,7 +94,7 @@ def _facts(checked: Checked) -> Iterator[Text]:
         yield _counted("tools", found.tools)
     if found.num_without_truth:
         yield Text(f"rows without a ground truth: {found.num_without_truth:,}")
-    if checked.num_probed is not None:
+    if checked.num_probed:
         yield Text(f"the reward was shown the ground truth of {checked.num_probed:,} rows beside an empty answer")
 
 
@@ -106,10 +110,15 @@ def _percentiles(lengths: Sequence[int]) -> dict[str, int]:
     return {"min": ranked[0], **at, "max": ranked[-1]}
 
 
+def _said_of(lengths: Sequence[int], limit: int) -> Text:
+    said = ", ".join(f"{name} {value:,}" for name, value in _percentiles(lengths).items())
+    num_long = sum(length > limit for length in lengths)
+    return Text.assemble(("tokens: ", "bold"), f"{said}; {num_long:,} longer than {limit:,}")
+
+
 def _histogram(lengths: Sequence[int], limit: int) -> Table:
     """Bins of equal width; what is longer than the limit in red."""
-    said = ", ".join(f"{name} {value:,}" for name, value in _percentiles(lengths).items())
-    table = Table("tokens", "rows", "", box=SIMPLE_HEAD, pad_edge=False, title=f"tokens: {said}", title_justify="left")
+    table = Table("tokens", Column("rows", justify="right"), "", box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
     width = max(1, -(-(max(lengths) + 1 - min(lengths)) // NUM_BINS))
     start = min(lengths)
     counts = [0] * ((max(lengths) - start) // width + 1)
@@ -121,8 +130,6 @@ def _histogram(lengths: Sequence[int], limit: int) -> Table:
         style = "red" if first > limit else "cyan"
         last = f" to {first + width - 1:,}" if width > 1 else ""
         table.add_row(f"{first:,}{last}", f"{count:,}", Text(bar, style))
-    num_long = sum(length > limit for length in lengths)
-    table.caption = f"{num_long:,} of {len(lengths):,} are longer than {limit:,}"
     return table
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Literal
@@ -16,6 +16,7 @@ from agentrl.data.dialogues import Dialogue, read_dialogue
 from agentrl.data.fields import FieldError
 from agentrl.data.pairs import Pair, read_pair
 from agentrl.data.rows import Row, Rows
+from agentrl.data.scanning import first_row, scan
 from agentrl.data.table import Table
 from agentrl.data.tasks import read_task
 from agentrl.errors import DataError
@@ -77,13 +78,13 @@ def inspect(parts: Sequence[Rows], config: DataConfig, max_samples: int = -1) ->
     """Read all rows, the first `max_samples` if that is not negative; what they are, the first one's columns say.
 
     Raises:
-        DataError: there are no rows, or a file is torn.
+        DataError: there are no rows, or none that is one.
     """
     num_rows = sum(map(len, parts))
     num_rows = num_rows if max_samples < 0 else min(num_rows, max_samples)
     if not num_rows:
         raise DataError("no rows to read")
-    kind = _kind(next(part[0] for part in parts if len(part)), config)
+    kind = _kind(first_row(parts), config)
     read = _Reader(kind, config)
     columns: dict[str, Counter[str]] = {}
     found = Inspection(
@@ -100,14 +101,13 @@ def inspect(parts: Sequence[Rows], config: DataConfig, max_samples: int = -1) ->
         0,
     )
     readable = []
-    for position, (part, row, content) in zip(range(num_rows), _scan(parts), strict=False):
-        for name, value in content.items():
-            if value is not None:
-                columns.setdefault(name, Counter())[_TYPES.get(type(value), type(value).__name__)] += 1
+    for position, (part, row, content) in zip(range(num_rows), scan(parts), strict=False):
         try:
+            _count(columns, content := _whole(content))
             item = read(content, position, part)
-        except FieldError as error:
-            found.unreadable.add(part.where(row), str(error))
+        except (FieldError, DataError) as error:
+            where = part.where(row)
+            found.unreadable.add(where, str(error).removeprefix(f"{where}: "))
             continue
         readable.append(position)
         _look(item, found)
@@ -144,10 +144,16 @@ def _kind(row: Row, config: DataConfig) -> Kind:
     return "conversations" if "messages" in row and config.prompt_key not in row else "tasks"
 
 
-def _scan(parts: Iterable[Rows]) -> Iterator[tuple[Rows, int, Row]]:
-    for part in parts:
-        for row, content in enumerate(part.scan(len(part))):
-            yield part, row, content
+def _whole(content: Row | DataError) -> Row:
+    if isinstance(content, DataError):
+        raise content
+    return content
+
+
+def _count(columns: dict[str, Counter[str]], content: Row) -> None:
+    for name, value in content.items():
+        if value is not None:
+            columns.setdefault(name, Counter())[_TYPES.get(type(value), type(value).__name__)] += 1
 
 
 def _look(item: Item, found: Inspection) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from array import array
+from codecs import BOM_UTF8
 from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
@@ -12,6 +13,8 @@ from pydantic import JsonValue
 
 from agentrl.data.rows import Row, Rows
 from agentrl.errors import DataError
+
+_NOT_JSON = (ValueError, RecursionError)  # of decoding and of parsing; brackets within brackets, thousands deep
 
 
 class ListRows:
@@ -77,8 +80,8 @@ class LineRows:
     def _parse(self, row: int, line: bytes) -> Row:
         try:
             return _object(json.loads(line), self.where(row))
-        except ValueError as error:  # JSONDecodeError and UnicodeDecodeError are both one
-            raise DataError(f"{self.where(row)}: not JSON: {error}") from error
+        except _NOT_JSON as error:
+            raise DataError(f"{self.where(row)}: not JSON: {error} (expected an object a line, or a list)") from error
 
 
 def read_json(path: Path) -> Rows:
@@ -95,13 +98,13 @@ def read_json(path: Path) -> Rows:
 
 def _holds_list(path: Path) -> bool:
     with path.open("rb") as file:
-        return next((line.lstrip()[:1] for line in file if line.strip()), b"") == b"["
+        return next((line.removeprefix(BOM_UTF8).lstrip()[:1] for line in file if line.strip()), b"") == b"["
 
 
 def _read_list(path: Path) -> ListRows:
     try:
         return ListRows(json.loads(path.read_bytes()), path)
-    except ValueError as error:
+    except _NOT_JSON as error:
         raise DataError(f"{path}: not JSON: {error}") from error
 
 

@@ -15,7 +15,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_
 
 from agentrl.config.model import Dtype, ModelConfig
 from agentrl.errors import ConfigError
-from agentrl.images import open_image
+from agentrl.images import ImageError, open_image
 from agentrl.models.finite import check_finite
 from agentrl.models.hub import is_folder
 from agentrl.models.loading import check_whole, quiet_transformers, read_model, tokenizer_source
@@ -45,11 +45,19 @@ class ImageInputs:
         self._known = lru_cache(maxsize=1024)(self._tokens)  # siblings share their prompt's images
 
     def tokens(self, place: str, data: bytes) -> Sequence[int]:
-        """The ids that stand for an image where the template wrote `place`."""
+        """The ids that stand for an image where the template wrote `place`.
+
+        Raises:
+            ImageError: the processor refuses the image.
+        """
         return self._known(place, data)
 
     def _tokens(self, place: str, data: bytes) -> tuple[int, ...]:
-        return tuple(self._processed(place, [data])["input_ids"][0])
+        try:
+            return tuple(self._processed(place, [data])["input_ids"][0])
+        except Exception as error:  # each processor has its own way to refuse one, such as a very thin one
+            reason = " ".join(str(error).split())[:200]
+            raise ImageError(f"the model's processor refuses it: {reason}") from error
 
     def inputs(self, place: str, images: Sequence[bytes]) -> dict[str, Tensor]:
         """What a forward takes besides the tokens: pixel values, their grid, and so on."""

@@ -13,6 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from agentrl.offload.serving import LIFELINE
+
 
 class EndedError(Exception):
     """The process ended in place of an answer; the text says with which status."""
@@ -22,7 +24,9 @@ class ChildProcess:
     """Runs `python -m module arguments`, which calls `offload.serving.serve`; one question at a time."""
 
     def __init__(self, module: str, *arguments: str) -> None:
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        lifeline, writing = os.pipe()  # never written to; see `serving.end_with_parent`
+        path = os.pathsep.join(filter(None, sys.path))
+        environment = {**os.environ, "PYTHONPATH": path, LIFELINE: str(lifeline)}
         self._process = subprocess.Popen(
             [sys.executable, "-m", module, *arguments],
             stdin=subprocess.PIPE,
@@ -30,8 +34,11 @@ class ChildProcess:
             text=True,
             encoding="utf-8",
             env=environment,
+            pass_fds=(lifeline,),
             start_new_session=True,  # so that kill() takes its children too
         )
+        os.close(lifeline)
+        self._lifeline = os.fdopen(writing, "wb")
 
     def start(self) -> None:
         """Wait until it is ready for questions.
@@ -68,7 +75,7 @@ class ChildProcess:
         """Kill it and close its pipes."""
         self.kill()
         self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
+        for pipe in (self._process.stdin, self._process.stdout, self._lifeline):
             if pipe is not None:
                 with suppress(BrokenPipeError):
                     pipe.close()

@@ -32,10 +32,8 @@ _OF_ROLLOUTS = ("gspo",)
 
 def clip_of(config: RunConfig) -> Clip | None:
     """The clip in force; None where the loss has none, or bounds something else (gates, divergences, preferences)."""
-    correction = config.algorithm.rollout_correction
-    plain = correction.bypass_mode and correction.loss_type == "reinforce"
-    name = config.loss_name
-    if config.algorithm.preset.family != "policy" or plain or name not in (*_OF_TOKENS, *_OF_LOGARITHMS, *_OF_ROLLOUTS):
+    name = _loss(config)
+    if config.algorithm.preset.family != "policy" or name not in (*_OF_TOKENS, *_OF_LOGARITHMS, *_OF_ROLLOUTS):
         return None
     options = policy_loss_options(name, config.actor)
     defaults = inspect.signature(POLICY_LOSSES.get(name)).parameters
@@ -45,12 +43,16 @@ def clip_of(config: RunConfig) -> Clip | None:
     return Clip(math.log1p(-low) if low < 1 else -math.inf, math.log1p(high), name in _OF_ROLLOUTS)
 
 
-def told(config: RunConfig, clip: Clip | None) -> str:
+def told_clip(config: RunConfig, clip: Clip | None) -> str:
     """The clip in a sentence."""
     if clip is None:
-        family = config.algorithm.preset.family
-        name = f"loss {config.loss_name}" if family == "policy" else f"algorithm.name={config.algorithm.name}"
-        return f"Clipped: nothing, {name} clips no ratio."
+        policy, algorithm = config.algorithm.preset.family == "policy", f"algorithm.name={config.algorithm.name}"
+        return f"Clipped: nothing, {f'loss {_loss(config)}' if policy else algorithm} clips no ratio."
     bounds = f"{math.exp(clip.low):.4g} to {math.exp(clip.high):.4g}"
-    whose = f", of the mean over a rollout's tokens, as {config.loss_name} has it" if clip.of_rollouts else ""
+    whose = f", of the mean over a rollout's tokens, as {_loss(config)} has it" if clip.of_rollouts else ""
     return f"Clipped: outside {bounds}, the kept clip{whose}."
+
+
+def _loss(config: RunConfig) -> str:
+    correction = config.algorithm.rollout_correction
+    return "reinforce" if correction.bypass_mode and correction.loss_type == "reinforce" else config.loss_name

@@ -10,7 +10,7 @@ from pydantic import JsonValue
 from agentrl.config.reward_models import GuardsConfig
 from agentrl.replay.base import Replay, Result, Table
 from agentrl.replay.rescore import settings_of
-from agentrl.replay.scoring import COLUMNS, MESSAGES, view_of
+from agentrl.replay.scoring import COLUMNS, view_of
 from agentrl.replay.settings import lookup
 from agentrl.rewards.guards import PREFIX, Guards, unlike_siblings
 from agentrl.store import StoredRollout
@@ -38,7 +38,7 @@ def hacking(replay: Replay) -> Result:
     """
     reward = settings_of(replay).reward
     anew = bool(lookup(replay.options.overrides, "reward.guards"))
-    groups = (_watched(group, reward.guards, anew) for group in replay.run.groups((*_OF_TEXT, MESSAGES)))
+    groups = (_watched(group, reward.guards, anew) for group in replay.run.groups(_OF_TEXT))
     found = disagreements(groups, reward.success_threshold)
     return Result("hacking", _told(found), list(_tables(found)), _values(found))
 

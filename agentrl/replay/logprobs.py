@@ -12,7 +12,7 @@ from agentrl.errors import ConfigError
 from agentrl.estimates.base import plain
 from agentrl.replay.base import ALL, Cell, Replay, Result, Table
 from agentrl.replay.checkpoint_scores import ScoredRollout, score_rollouts
-from agentrl.replay.clipping import clip_of, told
+from agentrl.replay.clipping import clip_of, told_clip
 from agentrl.replay.off_policy import MAX_LOG, Episode, OffPolicy, off_policy
 from agentrl.replay.ratios import Figures, Ratios, figures
 from agentrl.replay.settings import replay_config, with_model
@@ -38,7 +38,7 @@ def logprobs(replay: Replay) -> Result:
     rewards = {} if no_ratios else _rewards(parts, replay.options.level)
     left_out_notes = [f"Left out: {count:,} rollouts {reason}." for reason, count in left_out.items()]
     tables = [distance_table(found, [*left_out_notes, *([no_ratios] if no_ratios else ())])]
-    tables += [] if no_ratios else [ratio_table(overall, told(config, clip))]
+    tables += [] if no_ratios else [ratio_table(overall, told_clip(config, clip))]
     tables += [reward_table([*rewards.values()][-1]), *rewards_by_step(rewards)] if rewards else []
     values = {
         "model": config.model.path,

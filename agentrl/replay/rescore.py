@@ -13,7 +13,7 @@ from agentrl.errors import ConfigError
 from agentrl.registry import load_object
 from agentrl.replay.base import Replay, Result
 from agentrl.replay.rescored import tables_of, values_of
-from agentrl.replay.scoring import COLUMNS, MESSAGES, ChatText, Scored, decoded_once, score_all
+from agentrl.replay.scoring import COLUMNS, ChatText, Scored, decoded_once, score_all
 from agentrl.replay.settings import lookup, replay_config
 from agentrl.rewards.base import Reward, close_reward
 from agentrl.rewards.builtin import rewards as known_rewards
@@ -135,13 +135,12 @@ def _kept_custom(replay: Replay) -> Mapping[str, object]:
 
 
 def _score(replay: Replay, config: RunConfig, rewards: Mapping[str, Reward]) -> list[Scored]:
-    columns = [*COLUMNS, *([] if _knows_tokens(replay) else [MESSAGES])]
     with ExitStack() as stack:
         for reward in rewards.values():
             stack.callback(close_reward, reward)
         stack.enter_context(fewer_collections())
         text = _chat_text(replay, config)
-        return run_loop(score_all(replay.run.rollouts(columns), rewards, text, config.reward.include_tool_text))
+        return run_loop(score_all(replay.run.rollouts(COLUMNS), rewards, text, config.reward.include_tool_text))
 
 
 def _knows_tokens(replay: Replay) -> bool:

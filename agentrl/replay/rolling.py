@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -30,6 +31,7 @@ from agentrl.replay.settings import (
 )
 from agentrl.replay.tokenizer import WORDS, changed
 from agentrl.rollouts.collector import side_by_side
+from agentrl.rollouts.siblings import Siblings
 from agentrl.store import StoredRollout, TrajectoryStore
 from agentrl.store.schema import TOOLS, TRAJECTORIES
 from agentrl.tools.recorded import RecordedToolbox, Recording, Unrecorded
@@ -80,8 +82,11 @@ class Rolling:
         return self.toolbox.unrecorded == "error"
 
     async def roll_out(self, attempts: Sequence[Rerun]) -> list[Rollout]:
-        """One rollout each, in their order."""
-        sampling = sampling_of(self.parts.config.rollout, self.split)
+        """One rollout each, in their order; those of one task are siblings."""
+        config = self.parts.config
+        sampling, guards = sampling_of(config.rollout, self.split), config.reward.guards
+        counts = Counter(attempt.saved.task.uid for attempt in attempts)
+        siblings = {uid: Siblings(count, guards) for uid, count in counts.items()}
         starts = [
             partial(
                 self.parts.runner.run,
@@ -93,7 +98,11 @@ class Rolling:
             )
             for attempt in attempts
         ]
-        return await side_by_side(starts, self.parts.slots)
+        watched = [
+            partial(siblings[attempt.saved.task.uid].await_one, start)
+            for attempt, start in zip(attempts, starts, strict=True)
+        ]
+        return await side_by_side(watched, self.parts.slots)
 
     def store(self, folder: Path) -> TrajectoryStore:
         """Where new rollouts are kept, so that `folder` can be replayed in its turn."""

@@ -21,11 +21,9 @@ from agentrl.tools.base import InfraError
 
 COLUMNS = (
     *("messages", "ground_truth", "data_source", "index", "extra_info", "rewards", "turn_rewards", "tool_calls"),
-    *("tool_rewards", "scored_text_sha256", "trajectories.segments"),
+    *("tool_rewards", "scored_text_sha256", "trajectories.segments", "trajectories.messages"),
 )
-"""What a reward is shown, and what it is held against. Where there are no tokens, `MESSAGES` takes their place."""
-
-MESSAGES = "trajectories.messages"
+"""What a reward is shown, and what it is held against."""
 
 MAX_CONCURRENT = 32
 

@@ -53,15 +53,17 @@ def gsm8k(
     format_score: float = 0.0,
     score: float = 1.0,
 ) -> float:
-    """`score` where the final number is the ground truth, `format_score` for another number, 0 without one.
+    """`score` where the final number is the ground truth, or one of them, `format_score` for another, 0 without one.
 
     `method` is `strict` (`#### N` is asked for) or `flexible` (the last number counts).
     """
     if method not in get_args(NumberMethod):
         raise ConfigError(f"reward 'gsm8k': method must be strict or flexible, not '{method}'")
-    if (expected := as_number(ground_truth)) is None:
-        raise RewardError(_NO_TRUTH if ground_truth is None else f"the ground truth {ground_truth!r} is no number")
+    truths = ground_truth if isinstance(ground_truth, list) else [ground_truth]
+    expected = list(map(as_number, truths))
+    if None in expected or not expected:
+        raise RewardError(_NO_TRUTH if ground_truth is None else f"the ground truth {ground_truth!r:.100} is no number")
     answer = final_number(solution_str, method)
     if answer is None:
         return 0.0
-    return score if answer == expected else format_score
+    return score if answer in expected else format_score

@@ -23,6 +23,10 @@ SEVERAL = ("data_sources", "solution_strs", "ground_truths", "extra_infos")
 """What a batch reward function is given: a list of each."""
 
 
+class RaisedError(RewardError):
+    """What a function raised in another process, as `blame.told` has it."""
+
+
 class ScoreFunction:
     """A reward function by its name, with what it takes.
 
@@ -78,6 +82,8 @@ def blamed(where: str, timeout_s: float, place: str) -> Iterator[None]:
         raise InfraError(f"{where} took longer than {timeout_s:g} seconds{place}") from None
     except (InfraError, UnavailableError) as error:
         raise InfraError(f"{where}: {error}") from error
+    except RaisedError as error:
+        raise RewardError(f"{where} raised {error}") from None
     except RewardError as error:
         raise type(error)(f"{where}: {error}{place}") from error
     except AgentRLError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import math
 import re
@@ -95,7 +96,7 @@ def _read_text(text: str) -> Sequence[Case]:
 
 def _read(tests: JsonValue) -> Sequence[Case]:
     if isinstance(tests, str):
-        return [Case("assert", tests)] if tests.strip() else _refused("it holds no test")
+        return [Case("assert", _program(tests))] if tests.strip() else _refused("it holds no test")
     if isinstance(tests, Mapping):
         cases = _cases_of_mapping(tests)
     elif isinstance(tests, list):
@@ -103,6 +104,14 @@ def _read(tests: JsonValue) -> Sequence[Case]:
     else:
         return _refused(f"{tests!r:.100} is none of the known forms (docs/rewards.md)")
     return cases or _refused("it holds no test")
+
+
+def _program(text: str) -> str:
+    try:
+        ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:  # every answer would fail it
+        _refused(f"a text that is neither JSON nor Python ({error})")
+    return text
 
 
 def _cases_of_mapping(tests: Mapping[str, JsonValue]) -> list[Case]:
@@ -150,7 +159,7 @@ def _json(value: JsonValue) -> JsonValue:
         return value
     try:
         read: JsonValue = json.loads(value)
-    except ValueError:
+    except (ValueError, RecursionError):  # a model's program may print a million brackets
         return value
     return read
 
@@ -169,7 +178,10 @@ def _same_result(result: JsonValue, expected: JsonValue) -> bool:
     """Equal, as JSON where what is expected is a text of it; APPS wraps some results in a list of one."""
     wanted = [expected, _json(expected)]
     wanted += [each[0] for each in wanted if isinstance(each, list) and len(each) == 1]
-    return any(_equal(result, each) for each in wanted)
+    try:
+        return any(_equal(result, each) for each in wanted)
+    except (RecursionError, OverflowError):  # a whole number that no float can hold
+        return False
 
 
 def _equal(one: JsonValue, other: JsonValue) -> bool:

@@ -56,9 +56,10 @@ def truths_of(ground_truth: JsonValue) -> list[str]:
     """
     found = ground_truth if isinstance(ground_truth, list) else [ground_truth]
     texts = [str(each) for each in found if isinstance(each, (str, int, float))]
-    if not texts:
-        raise RewardError(f"the ground truth {ground_truth!r:.100} holds no answer")
-    return [held if (held := boxed(text)) is not None else text.rpartition("####")[2].strip() for text in texts]
+    held = [boxed(text) if boxed(text) is not None else text.rpartition("####")[2] for text in texts]
+    if truths := [each.strip() for each in held if each and each.strip()]:
+        return truths
+    raise RewardError(f"the ground truth {ground_truth!r:.100} holds no answer")
 
 
 def _plain(text: str) -> str:

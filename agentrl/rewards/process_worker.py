@@ -28,7 +28,7 @@ def answer(question: dict[str, Any]) -> dict[str, object]:  # Any: JSON of `Scor
     except (InfraError, ConfigError, RewardError) as error:
         return {"error": type(error).__name__, "text": str(error)}
     except BaseException as error:  # the function's failure, SystemExit too, is the parent's to report
-        return {"error": "", "text": f"raised {told(error)}"}
+        return {"error": "", "text": told(error)}
     return {"numbers": numbers, "dropped": dropped}
 
 

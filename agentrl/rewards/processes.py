@@ -10,10 +10,13 @@ from pydantic import JsonValue
 from agentrl.errors import ConfigError, RewardError
 from agentrl.offload import Lane, Offload
 from agentrl.offload.child import ChildProcess, EndedError, import_path
-from agentrl.rewards.calls import ScoreFunction, blamed
+from agentrl.rewards.base import NoVerdictError
+from agentrl.rewards.calls import RaisedError, ScoreFunction, blamed
 from agentrl.tools.base import InfraError
 
 _START_TIMEOUT_S = 60.0
+_KINDS = {kind.__name__: kind for kind in (InfraError, ConfigError, RewardError, NoVerdictError)}
+"""Failures that a process tells apart; all else is what the function raised."""
 
 
 class ScorePool:
@@ -132,8 +135,7 @@ def _target(score: ScoreFunction) -> str:
 
 def _read(reply: dict[str, object]) -> tuple[dict[str, float], list[str]]:
     if "error" in reply:
-        kinds = {"InfraError": InfraError, "ConfigError": ConfigError}
-        raise kinds.get(str(reply["error"]), RewardError)(str(reply["text"]))
+        raise _KINDS.get(str(reply["error"]), RaisedError)(str(reply["text"]))
     numbers, dropped = reply["numbers"], reply["dropped"]
     assert isinstance(numbers, dict)  # as process_worker writes them
     assert isinstance(dropped, list)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import string
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import chain
 from typing import Literal, get_args
 
 from pydantic import JsonValue
@@ -35,10 +36,11 @@ def search_qa(
     again and again, leave a quarter. `metric` f1 gives `score` times the F1 of words; subem lets the gold stand inside
     the answer. `em` and `f1` are kept beside the score.
     """
+    golds = gold_answers(ground_truth)
     answer = tagged(solution_str)
     if answer is None:
         return {"score": 0.0, "em": 0.0, "f1": 0.0}
-    found = _matched(answer, gold_answers(ground_truth), metric)
+    found = _matched(answer, golds, metric)
     tags = max(solution_str.count("<answer>"), solution_str.count("</answer>"))
     earned = score * found["score"] * (0.25 if tags > _MAX_TAGS else 1.0)
     return {**found, "score": earned if found["score"] else format_score}
@@ -75,8 +77,12 @@ def classification(solution_str: str, ground_truth: JsonValue, extra_info: Mappi
 
 
 def squad_normalised(text: str) -> str:
-    """Lower case without punctuation, articles and runs of blanks (SQuAD, Rajpurkar et al. 2016, arXiv:1606.05250)."""
-    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
+    """Lower case without punctuation, articles and runs of blanks (SQuAD, Rajpurkar et al. 2016, arXiv:1606.05250).
+
+    A text of nothing else, such as the answer A, keeps them: it would be equal to no answer at all.
+    """
+    bare = " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
+    return bare or " ".join(text.lower().split())
 
 
 def word_f1(answer: str, gold: str) -> float:
@@ -92,19 +98,23 @@ def gold_answers(ground_truth: JsonValue) -> list[str]:
     Raises:
         RewardError: there is none.
     """
-    if isinstance(ground_truth, Mapping):
-        return [gold for key in _OF_GOLD if ground_truth.get(key) for gold in gold_answers(ground_truth[key])]
-    found = ground_truth if isinstance(ground_truth, list) else [ground_truth]
-    if golds := [str(each) for each in found if each is not None]:
+    if golds := [text for text in _texts(ground_truth) if text.strip()]:
         return golds
     raise RewardError(f"the ground truth {ground_truth!r:.100} holds no answer")
+
+
+def _texts(value: JsonValue) -> Iterator[str]:
+    if isinstance(value, Mapping):
+        value = [value[key] for key in _OF_GOLD if key in value]
+    if isinstance(value, list):
+        yield from chain.from_iterable(map(_texts, value))
+    elif value is not None:
+        yield str(value)
 
 
 def _matched(answer: str, golds: list[str], metric: Metric) -> dict[str, float]:
     if metric not in get_args(Metric):
         raise ConfigError(f"metric must be {', '.join(get_args(Metric))}, not '{metric}'")
-    if not golds:
-        raise RewardError("the ground truth holds no answer")
     said, expected = squad_normalised(answer), [squad_normalised(gold) for gold in golds]
     found = {"em": float(said in expected), "f1": max(word_f1(answer, gold) for gold in golds)}
     inside = float(any(gold in said for gold in expected))

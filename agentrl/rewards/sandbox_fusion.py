@@ -61,8 +61,8 @@ class SandboxFusion:
         """
         body = orjson.dumps(
             {
-                "code": code,
-                "stdin": stdin,
+                "code": _encodable(code),
+                "stdin": _encodable(stdin),
                 "language": language,
                 "compile_timeout": self._config.timeout_s,
                 "run_timeout": self._config.timeout_s,
@@ -95,11 +95,16 @@ class SandboxFusion:
             raise _TryAgainError(f"{type(error).__name__} {error}".rstrip()) from error
         if response.status == 429 or response.status >= 500:
             pause = response.headers.get("Retry-After", "")
-            raise _TryAgainError(f"status {response.status}", float(pause) if pause.isdigit() else None)
+            raise _TryAgainError(f"status {response.status}", float(pause) if pause.isdecimal() else None)
         if response.status >= 400:
             text = " ".join(content[:300].decode(errors="replace").split())
             raise ConfigError(f"reward.sandbox_fusion.url: {self._url} answers {response.status} {text}")
         return _object(content)
+
+
+def _encodable(text: str) -> str:
+    """Without halves of a surrogate pair, which a model or a row may bring and UTF-8 has no form for."""
+    return text.encode(errors="replace").decode()
 
 
 def _object(content: bytes) -> Mapping[str, object]:
@@ -116,11 +121,11 @@ def _read(answer: Mapping[str, object]) -> ProgramRun:
     """`Success` and `Failed` speak of the program, `SandboxError` of the server."""
     if answer.get("status") not in ("Success", "Failed"):
         raise _TryAgainError(f"status {answer.get('status')}: {answer.get('message')!s:.200}")
-    compiled, run = answer.get("compile_result"), answer.get("run_result")
-    printed = run.get("stdout") if isinstance(run, dict) else None
-    return ProgramRun(
-        answer["status"] == "Success", not isinstance(compiled, dict) or _ended_well(compiled), printed or ""
-    )
+    compiled, run, ok = answer.get("compile_result"), answer.get("run_result"), answer["status"] == "Success"
+    printed = (run.get("stdout") or "") if isinstance(run, dict) else None if ok else ""
+    if not isinstance(printed, str):
+        raise _TryAgainError(f"an answer without what the program printed: {answer!s:.200}")
+    return ProgramRun(ok, not isinstance(compiled, dict) or _ended_well(compiled), printed)
 
 
 def _ended_well(command: Mapping[str, object]) -> bool:

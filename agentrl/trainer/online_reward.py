@@ -75,7 +75,15 @@ class OnlineRewardModel:
         return self._num_steps < self._config.warmup_steps
 
     def brought(self, brought: Brought) -> Brought:
-        """The reward that the policy is paid by, in place of what the configuration would load."""
+        """The reward that the policy is paid by, in place of what the configuration would load.
+
+        Raises:
+            ConfigError: the caller brings one, too.
+        """
+        if brought.reward is not None:
+            raise ConfigError(
+                "reward.reward_model.online learns from a component of reward.components: bring no reward"
+            )
         return replace(brought, reward=_Paid(self._reward, self._config.outcome, lambda: self.warming_up))
 
     def watching(self, source: Source) -> Source:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from functools import partial
 
-from agentrl.attempt import Group, Rollout
+from agentrl.attempt import BASELINE, Group, Rollout
 from agentrl.config import RunConfig
 from agentrl.errors import ConfigError, DataError
 from agentrl.store import TrajectoryStore
@@ -77,8 +77,11 @@ def _stored_source(config: RunConfig) -> tuple[Source, int]:
                 print(
                     f"trainer.total_training_steps={asked}, but '{folder}' holds {len(steps)}: the run ends after those"
                 )
-            kept = store.scan(steps=steps[:1], columns=["trajectories.segments"])
-            _refuse_images(store, steps[0], (stored.rollout for stored in kept))  # before a model is loaded
+            kept = store.scan(steps=steps[:1], columns=["trajectories.segments", "rewards"])
+            first = [stored.rollout for stored in kept]  # before a model is loaded
+            _refuse_images(store, steps[0], first)
+            if config.algorithm.estimator == "remax":
+                _need_baseline(store, steps[0], first)
             return StoredSource(partial(_groups_of_text, store), steps), len(steps)
     raise ConfigError(f"'trainer.saved_rollouts': '{path}' is no run's folder with {TRAJECTORIES}/train in it")
 
@@ -92,6 +95,11 @@ def _groups_of_text(store: TrajectoryStore, step: int) -> list[Group]:
 def _refuse_images(store: TrajectoryStore, step: int, rollouts: Iterable[Rollout]) -> None:
     if any(trajectory.media for rollout in rollouts for trajectory in rollout.trajectories):
         raise DataError(f"{store.file(step)}: its rollouts hold images: training on images is not in this version")
+
+
+def _need_baseline(store: TrajectoryStore, step: int, rollouts: Iterable[Rollout]) -> None:
+    if not any(BASELINE in rollout.rewards for rollout in rollouts):
+        raise DataError(f"{store.file(step)}: it holds no greedy rollout's reward, '{BASELINE}', which remax goes by")
 
 
 def _source(rollouts: RolloutParts, timer: Timer) -> tuple[Source, int]:

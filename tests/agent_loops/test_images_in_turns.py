@@ -9,11 +9,11 @@ from loop_builders import call, config
 from test_image_places import Counting
 from vision_models import picture, vision_tokenizer
 
-from agentrl.attempt import Rollout
+from agentrl.attempt import Outcome, Rollout
 from agentrl.chat.format import ChatFormat
 from agentrl.engines.base import Completion, FinishReason, GenerateRequest, SamplingParams
 from agentrl.errors import ConfigError
-from agentrl.images import content_hash, data_url, of_data_url
+from agentrl.images import ImageError, content_hash, data_url, of_data_url
 from agentrl.messages import image_part
 from agentrl.rollouts.runner import RolloutRunner
 from agentrl.task import Task
@@ -112,6 +112,19 @@ def test_react_shows_what_its_one_message_tells():
         image_part(content_hash(BLUE)),
         {"type": "text", "text": "Observation: seen"},
     ]
+
+
+def test_an_image_that_the_processor_refuses_is_an_error_the_model_reads():
+    class Refusing(Counted):
+        def tokens(self, place: str, data: bytes) -> list[int]:
+            if data == BLUE:
+                raise ImageError("it is too thin")
+            return super().tokens(place, data)
+
+    rollout = roll(Replies(call("look", times=1), "ok"), ChatFormat(TOKENIZER, images=Refusing()), TASK)
+    assert [each.outcome for each in rollout.tool_calls] == [Outcome.TOOL_ERROR]
+    assert "image that cannot be used" in rollout.tool_calls[0].result
+    assert rollout.trajectories[0].media == (content_hash(RED),)
 
 
 def test_a_tool_that_shows_an_image_to_a_model_that_takes_none_ends_the_run():

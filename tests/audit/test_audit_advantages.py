@@ -134,15 +134,27 @@ def test_a_file_of_version_2_passes_and_its_scores_are_said_to_lack(tmp_path: Pa
 def step_of(rewards: list[float], **more: object) -> Trained:
     """One group of rollouts of a token each."""
     count = len(rewards)
-    given = {"values": None, "baselines": np.full(count, np.nan), "found": np.zeros(count), **more}
-    every = np.ones(count, np.bool_)
-    return Trained(np.arange(count), np.array(rewards), every, [range(count)], np.zeros(count), **given)
+    given = {
+        "valid": np.ones(count, np.bool_),
+        "values": None,
+        "baselines": np.full(count, np.nan),
+        "found": np.zeros(count),
+    }
+    token = {
+        "row": np.arange(count),
+        "rewards": np.array(rewards),
+        "groups": [range(count)],
+        "penalty": np.zeros(count),
+    }
+    return Trained(**token, **{**given, **more})
 
 
 @pytest.mark.parametrize(
     ("name", "trained", "expected"),
     [
         ("grpo", step_of([1, 0, 0, 1]), [0.8660, -0.8660, -0.8660, 0.8660]),
+        ("grpo", step_of([1, 0, 0, 1, 5], valid=np.arange(5) < 4), [0.8660, -0.8660, -0.8660, 0.8660, 0]),
+        ("grpo", step_of([0.1 + 0.2, 0.3]), [0, 0]),
         ("dr_grpo", step_of([1, 0, 0, 1]), [0.5, -0.5, -0.5, 0.5]),
         ("rloo", step_of([1, 0, 0.5]), [0.75, -0.75, 0]),
         ("opo", step_of([1, 0]), [0.5, -0.5]),

@@ -15,7 +15,6 @@ from audited_runs import make_run
 from agentrl.audit.auditor import Auditor
 from agentrl.audit.base import Ledger
 from agentrl.audit.loading import num_model_ids
-from agentrl.audit.numbers import grpo
 
 REACT = """
 from collections import Counter
@@ -183,7 +182,7 @@ def test_a_foreign_dump_does_not_simply_pass(imported, audited_run, tmp_path):
         for trajectory in row["trajectories"]:
             trajectory.update(segments=[], advantages=None)
     origin = {"agentrl.provenance.imported_from": "trl"} if imported else {}
-    bare = table.replace_schema_metadata({"agentrl.schema_version": "2", **origin})
+    bare = table.replace_schema_metadata({"agentrl.schema_version": "3", **origin})
     write(bare, rows, tmp_path / "step-000001.parquet", sealed=True)
     ledger = Auditor().audit([tmp_path / "step-000001.parquet"])
     assert broken(ledger) == (set() if imported else {"file"})
@@ -265,12 +264,3 @@ def test_a_file_of_several_steps_is_taken_apart(audited_run, tmp_path):
     both, one = auditor.audit([tmp_path / "all.parquet"]), auditor.audit([tmp_path / "all.parquet"], [2])
     assert (broken(both), broken(one)) == (set(), set())
     assert (both.findings["groups"].looked_at, one.findings["groups"].looked_at) == (48, 24)
-
-
-def test_the_worked_example_of_grpo():
-    import numpy as np
-
-    rewards, valid = np.array([1.0, 0.0, 0.0, 1.0, 5.0]), np.array([True, True, True, True, False])
-    assert grpo(rewards, valid, [range(5)], True).round(4).tolist() == [0.866, -0.866, -0.866, 0.866, 0.0]
-    assert grpo(rewards, valid, [range(4), range(4, 5)], False).tolist() == [0.5, -0.5, -0.5, 0.5, 0.0]
-    assert grpo(np.array([0.1 + 0.2, 0.3]), valid[:2], [range(2)], True).tolist() == [0.0, 0.0]

@@ -12,6 +12,7 @@ from vision_models import vision_tokenizer
 
 from agentrl.chat.format import ChatFormat
 from agentrl.errors import DataError, TemplateError
+from agentrl.images import ImageError
 from agentrl.messages import Message, image_part
 
 PLACE = 261
@@ -27,7 +28,20 @@ class Counting:
         return [PLACE] * data[0]
 
 
+class Refusing(Counting):
+    def tokens(self, place: str, data: bytes) -> list[int]:
+        raise ImageError("it is too thin")
+
+
 CHAT = ChatFormat(vision_tokenizer(), images=Counting())
+
+
+def test_an_image_that_the_processor_refuses():
+    chat = ChatFormat(vision_tokenizer(), images=Refusing())
+    with pytest.raises(TemplateError, match="an image of 1 bytes: it is too thin"):
+        chat.start([message("one")], (), IMAGES)
+    with pytest.raises(TemplateError, match="too thin"):
+        chat.check_image(b"\x01")
 
 
 def message(*content: str, role: str = "user") -> Message:

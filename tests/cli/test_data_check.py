@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 from transformers import PreTrainedTokenizerFast
 
-from agentrl.cli import data_probe
+from agentrl.cli import data_reward
 from agentrl.cli.data_probe import Checked
 from agentrl.cli.data_view import print_checked
 from agentrl.cli.main import main
@@ -187,6 +187,40 @@ def test_mistakes_are_one_line_and_status_2(check, words, expected):
     assert len(said.splitlines()) == 1
 
 
+def test_reading_goes_on_after_lines_that_are_no_rows(tmp_path, check):
+    file = tmp_path / "a.jsonl"
+    deep = "[" * 100_000
+    file.write_text(f"{{\n{json.dumps(row('a'))}\n[1]\n{deep}\n{json.dumps(row('b', None))}\n")
+    _, document = check(str(file))
+    unreadable = next(each for each in document["train"]["problems"] if "cannot be read" in each["kind"])
+    assert unreadable["count"] == 3
+    assert [where.partition("row ")[2] for where, _ in unreadable["examples"]] == [
+        f"{i} (line {i + 1})" for i in (0, 2, 3)
+    ]
+    assert unreadable["examples"][0][1].startswith("not JSON: ")
+    assert found(document)["rows whose ground truth the reward refuses"][0] == 1
+
+
+def test_files_without_a_row_are_named(tmp_path, check):
+    empty, noise = tmp_path / "empty.jsonl", tmp_path / "noise.jsonl"
+    empty.touch()
+    noise.write_bytes(b"\x80\n\x81")
+    assert "empty.jsonl: no rows to read" in check(str(empty))[1]
+    assert "noise.jsonl row 0 (line 1): not JSON" in check(str(noise))[1]
+
+
+def test_tests_of_code_are_read_without_a_sandbox(tmp_path, check):
+    rows = [row(str(i), truth, data_source="code") for i, truth in enumerate(("assert 1", '{"inputs": [', None))]
+    _, document = check(write(tmp_path / "a.jsonl", *rows), "reward.sandbox_fusion.url=http://there")
+    assert found(document)["rows whose ground truth the reward refuses"][0] == 2
+
+
+def test_a_refusal_names_its_own_row(tmp_path, check):
+    _, document = check(write(tmp_path / "a.jsonl", row("a", "x"), row("b", "x")))
+    refused = next(each for each in document["train"]["problems"] if "refuses" in each["kind"])
+    assert ["row 0)" in refused["examples"][0][1], "row 1)" in refused["examples"][1][1]] == [True, True]
+
+
 def test_a_file_whose_name_looks_like_an_override_is_a_file(tmp_path, check, monkeypatch):
     (tmp_path / "part=1").mkdir()
     write(tmp_path / "part=1" / "a.jsonl", row("a"))
@@ -202,10 +236,9 @@ def test_the_terminal_shows_tables_a_histogram_and_what_is_wrong(tmp_path):
     print_checked({"train": checked}, [], Console(file=out, width=80))
     text = out.getvalue()
     assert "train: 2 tasks" in text
-    assert "tokens: min 3, p50 3, p90 30, p95 30, p99 30, max 30" in text
-    assert "3 to 5     3" in text
+    assert "tokens: min 3, p50 3, p90 30, p95 30, p99 30, max 30; 1 longer than 20" in text
+    assert "3 to 5        3" in text
     assert "█" * 40 in text
-    assert "1 of 4 are longer than 20" in text
     assert "train: rows that cannot be read: 1" in text
     assert max(map(len, text.splitlines()[:20])) <= 80
     out.truncate(0)
@@ -214,7 +247,7 @@ def test_the_terminal_shows_tables_a_histogram_and_what_is_wrong(tmp_path):
 
 
 def test_of_many_ground_truths_those_of_most_rows_are_shown_to_the_reward(tmp_path, check, monkeypatch):
-    monkeypatch.setattr(data_probe, "MOST_PROBED", 1)
+    monkeypatch.setattr(data_reward, "MOST_PROBED", 1)
     file = write(tmp_path / "a.jsonl", row("a"), row("b", None), row("c", None))
     _, document = check(file)
     assert document["train"]["probed_by_reward"] == 2

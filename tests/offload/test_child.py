@@ -1,6 +1,10 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import pytest
 
@@ -46,6 +50,38 @@ def test_an_end_in_place_of_an_answer(child):
     assert not child.alive
     with pytest.raises(EndedError, match="ended with status 5"):
         child.ask({})
+
+
+HOLDING = """
+import sys
+sys.path.insert(0, {folder!r})
+from agentrl.offload.child import ChildProcess
+child = ChildProcess("holding")
+child.start()
+print(child._process.pid, flush=True)
+child.ask({{}})
+"""
+
+
+def test_none_outlives_its_parent_though_it_holds_the_interpreter(tmp_path):
+    module = "from agentrl.offload.serving import serve\nserve(lambda: lambda question: 9 ** 9 ** 9)"
+    (tmp_path / "holding.py").write_text(module)
+    script = HOLDING.format(folder=str(tmp_path))
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as parent:
+        pid = int(parent.stdout.readline())
+        time.sleep(0.3)  # for the question to reach it
+        parent.kill()
+    deadline = time.monotonic() + 5
+    while _runs(pid):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def _runs(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except FileNotFoundError:
+        return False
 
 
 def test_one_that_never_gets_ready():

@@ -77,6 +77,8 @@ class Handler(BaseHTTPRequestHandler):
             self.reply(fault, {"detail": "in trouble"})
         elif fault == "garbage":
             self.reply(200, "no object")
+        elif fault == "no output":
+            self.reply(200, {"status": "Success", "message": "", **NOTHING, "run_result": {"stdout": 5}})
         elif fault == "error":
             self.reply(200, {"status": "SandboxError", "message": "no space left on device", **NOTHING})
         elif fault == "hang":

@@ -107,7 +107,7 @@ def test_a_server_in_trouble_is_asked_again(fault, monkeypatch):
 
 
 def test_a_server_that_stays_in_trouble_is_infra():
-    for faults in ([503] * 4, ["error"] * 4):
+    for faults in ([503] * 4, ["error"] * 4, ["garbage"] * 4, ["no output"] * 4):
         with (
             sandbox_fusion(*faults) as (url, _),
             pytest.raises(InfraError, match=r"reward 'code' .*row 3\): the sandbox http://127.*failed 4 times"),
@@ -170,3 +170,10 @@ def test_rows_of_code_are_refused_without_a_sandbox():
 def test_tests_that_cannot_be_used_name_the_row():
     with pytest.raises(RewardError, match=r"row 3\): the tests in the ground truth cannot be used: it holds no test"):
         score("http://there", DOUBLE, {"inputs": [], "outputs": []})
+    with pytest.raises(RewardError, match=r"cannot be used: a text that is neither JSON nor Python \('\[' was never"):
+        score("http://there", DOUBLE, '{"inputs": ["1"')
+
+
+def test_half_a_surrogate_pair_reaches_the_sandbox():
+    with sandbox_fusion() as (url, _):
+        assert score(url, f"{DOUBLE}\n```python\nprint('\ud800')\n```", DOUBLES)["score"] == 0.0

@@ -94,6 +94,9 @@ def test_what_is_printed(printed, expected, passed):
         ("null", None, True),
         ("3", 4, False),
         ("[3]", 3, False),
+        ("[" * 100_000, [1], False),
+        ("[" * 900 + "]" * 900, [1], False),
+        ("1" + "0" * 400, 0.5, False),
     ],
 )
 def test_what_is_returned(result, expected, passed):

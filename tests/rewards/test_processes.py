@@ -9,6 +9,7 @@ import pytest
 
 from agentrl.errors import ConfigError, RewardError
 from agentrl.registry import load_file
+from agentrl.rewards.base import NoVerdictError
 from agentrl.rewards.builtin import gsm8k
 from agentrl.rewards.processes import ProcessReward, ScorePool
 from agentrl.tools.base import InfraError
@@ -188,3 +189,10 @@ def test_a_process_that_cannot_start_is_infra(user_file, monkeypatch):
     monkeypatch.setattr("sys.executable", "/bin/false")
     with pytest.raises(InfraError, match="its process ended with status 1"):
         run(lambda reward: ask(reward, "fine"), user_file)
+
+
+def test_failures_keep_their_kind_and_are_told_once(user_file):
+    with pytest.raises(NoVerdictError):
+        run(lambda reward: ask(reward, "none"), user_file)
+    with pytest.raises(RewardError, match=r"\) raised KeyError: 'k' \([^()]*\)$"):
+        run(lambda reward: ask(reward, "raise"), user_file)

@@ -114,3 +114,16 @@ def test_f1_is_a_symmetric_share(one, other):
     assert 0 <= value <= 1
     assert value == word_f1(other, one)
     assert (value == 1) == (sorted(squad_normalised(one).split()) == sorted(squad_normalised(other).split()))
+
+
+def test_an_answer_that_is_an_article_is_not_nothing():
+    for said, right in (("A", 1.0), ("a", 1.0), ("The", 0.0), ("", 0.0), ("B", 0.0)):
+        found = search_qa(f"<answer>{said}</answer>", "A")
+        assert (found["em"], found["f1"]) == (right, right)
+    assert search_qa("<answer>Berlin</answer>", "The", metric="subem")["score"] == 0.0
+
+
+def test_a_row_without_gold_is_refused_whatever_is_said():
+    for nothing in (None, [], {}, "", [" "], {"target": []}):
+        with pytest.raises(RewardError, match="holds no answer"):
+            search_qa("no tags", nothing)

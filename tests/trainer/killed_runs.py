@@ -98,6 +98,13 @@ VARIANTS: dict[str, dict[str, object]] = {
     "offload": {"actor.param_offload": "true", "actor.optimizer_offload": "true", "actor.ppo_epochs": 2},
     "goal": {"trainer.stop_when": "{metric: val/reward/mean, at_least: 0.1}", "trainer.val_before_train": "false"},
     "slow_tool": {},
+    "gae": {
+        "algorithm.name": "gae",
+        "algorithm.use_kl_in_reward": "true",
+        "algorithm.kl_ctrl": "{type: adaptive, horizon: 10}",
+        "critic.ppo_epochs": 2,
+        "trainer.critic_warmup": 1,
+    },
     "stale": {"trainer.max_staleness": 2, "trainer.over_sampling": 0.5, "trainer.total_training_steps": 7},
 }
 

@@ -44,8 +44,8 @@ def moved(task_folder: Path, folder: Path) -> bool:
     return any(not before[name].equal(weight) for name, weight in after.items())
 
 
-# one of each kind is enough where time is short: a critic, a loss over the batch, a preference, imitation
-QUICK = {"gae", "kl_cov", "pairwise", "rft"}
+# enough where time is short: a loss over the batch, a preference; critics and rft have fast runs elsewhere
+QUICK = {"kl_cov", "pairwise"}
 LIVE = [
     pytest.param(name, marks=() if name in QUICK else pytest.mark.slow)
     for name, preset in PRESETS.items()

@@ -88,6 +88,16 @@ def test_how_far_the_engine_is_from_the_backend_and_behind_it():
     )
 
 
+def test_what_an_algorithm_learns_by_is_shown_where_it_is_there():
+    tracker = ConsoleTracker(2, "x", clock=clock(0, 1, 2), console=(screen := console()))
+    tracker.log(1, {"actor/accuracy": 0.75, "actor/margin": 0.5, "kept/samples": 0.25})
+    tracker.log(2, {"kl/reward_mean": 0.02, "kl/reward_coef": 0.1})
+    first, second = screen.file.getvalue().splitlines()[1:]
+    assert "preference 75.0% right, margin 0.5 | kept 25.0% of the samples" in first
+    assert "kl 0.02 nats to the reference, times 0.1" in second
+    assert "kl" not in first
+
+
 @pytest.mark.parametrize("terminal", [False, True])
 def test_a_validation_alone_has_no_steps(terminal):
     log = console(terminal)

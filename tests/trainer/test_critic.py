@@ -183,3 +183,11 @@ def test_a_run_whose_critic_is_gone_is_refused_in_one_line(task_folder, reward, 
     assert train(task_folder, run, *PPO, reward, "trainer.total_training_steps=5") == 2
     (said,) = capsys.readouterr().err.splitlines()
     assert "step-4': it holds no critic, and this run trains one" in said
+
+
+def test_a_warm_up_that_leaves_the_policy_no_step_is_refused(task_folder, reward, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(ROOT)
+    epoch = ["data.train_max_samples=8", "trainer.critic_warmup=2", "trainer.total_training_steps=null"]
+    assert train(task_folder, tmp_path, "algorithm.name=gae", reward, *epoch) == 2
+    (said,) = capsys.readouterr().err.splitlines()
+    assert "'trainer.critic_warmup=2' leaves the policy no step: the run has 2" in said

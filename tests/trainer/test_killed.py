@@ -45,6 +45,7 @@ NAMED = [
 VARIED = [
     *("lora:update=6", "lora:half_a_state=2,publish=2"),
     *("offload:optimizer=9", "offload:run_state=2,update=1"),
+    *("gae:update=9", "gae:half_a_state=2,optimizer=4"),  # between the critic's updates; in the critic's state
     *("goal:linking=1", "goal:samples=1"),
     *("slow_tool:tool=6,tool=3", "slow_tool:validation=2"),
 ]
@@ -97,7 +98,7 @@ def test_so_it_does_whatever_it_is_killed_in(task_folder, tmp_path):
 
 
 @pytest.mark.slow
-def test_so_it_does_with_adapters_offloaded_with_a_goal_and_in_a_tool_that_sleeps(task_folder, tmp_path):
+def test_so_it_does_with_adapters_offloaded_with_a_critic_with_a_goal_and_in_a_tool_that_sleeps(task_folder, tmp_path):
     for result in run(task_folder, tmp_path, VARIED):
         check_named(result)
 

@@ -102,6 +102,12 @@ def test_training_on_stored_rollouts_goes_on_and_validates_where_it_is_asked_to(
     assert [file.name for file in (tmp_path / "trajectories").iterdir()] == ["val"]
 
 
+def test_remax_needs_stored_greedy_rollouts(task_folder, live, tmp_path, capsys):
+    stored = ["trainer.mode=train_only", f"trainer.saved_rollouts={live}", "algorithm.name=remax"]
+    assert run(task_folder, tmp_path, *STEPS, *stored) == 2
+    assert "it holds no greedy rollout's reward, 'baseline'" in capsys.readouterr().err
+
+
 def test_rollouts_alone_are_those_of_the_first_step_every_time_on_new_tasks(task_folder, live, tmp_path):
     for num_steps in (1, 3):  # the second goes on after the first
         only = ["trainer.mode=rollout_only", f"trainer.total_training_steps={num_steps}"]

@@ -100,6 +100,11 @@ def test_the_rule_pays_while_the_model_warms_up():
     assert score(model) == 0.5
 
 
+def test_a_reward_from_python_has_no_place_beside_it():
+    with pytest.raises(ConfigError, match="bring no reward"):
+        online().brought(Brought(reward=paid))
+
+
 def test_a_rule_without_a_verdict_is_no_failure_of_the_policy():
     with pytest.raises(InfraError, match="row 4 of 'sums': component 'rule' has no verdict"):
         score(online(), "")

@@ -293,6 +293,21 @@ def test_charts_of_an_engine_and_of_staleness():
     assert [chart.title for chart in rest] == ["engine/num_retried"]
 
 
+def test_charts_of_preferences_of_a_kl_in_the_reward_and_of_dynamic_sampling():
+    preference = ["actor/accuracy", "actor/margin", "actor/chosen_rewards", "actor/rejected_rewards", "kept/samples"]
+    others = ["kl/reward_mean", "kl/reward_coef", "sampling/drawn", "sampling/filtered"]
+    main, rest = charts([{"step": 1, **dict.fromkeys([*preference, *others], 0.5)}])
+    assert [(chart.title, [series.label for series in chart.series]) for chart in main] == [
+        ("KL divergence", ["to the reference, in the reward"]),
+        ("Coefficient of the KL in the reward", ["coefficient"]),
+        ("Pairs ranked right", ["training"]),
+        ("Preference, log-ratio times beta", ["margin", "chosen", "rejected"]),
+        ("Samples that the loss reads", ["kept"]),
+        ("Groups of a step", ["drawn", "taught nothing"]),
+    ]
+    assert rest == []
+
+
 def test_the_curves_are_well_formed_svg(tmp_path):
     text, _ = page_of(tmp_path)
     drawings = [piece.partition("</svg>")[0] for piece in text.split("<svg")[1:]]

@@ -56,7 +56,10 @@ def load_scorer(config: RewardModelConfig) -> tuple[Scorer, int]:
         ConfigError: there is none, or it is no model for sequence classification with one label.
     """
     if config.path is None:
-        raise ConfigError(f"{PATH} must be given: the folder or the name of a sequence classification model")
+        raise ConfigError(
+            f"{PATH} must be given: the folder or the name of a sequence classification model, such as the"
+            " checkpoints/step-N/reward_model of a run that trained one online"
+        )
     model = load_scalar_model(model_config(config, config.path), find_device(config.device, DEVICE), key=PATH)
     return Scorer(model), longest(config, model)
 

@@ -1,0 +1,63 @@
+"""The clip that ratios are held against is that of the run's own loss, or said to be none."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from credited_steps import configured
+
+from agentrl.config import RunConfig
+from agentrl.replay.checkpoint_scores import ScoredRollout
+from agentrl.replay.clipping import Clip, clip_of, told_clip
+from agentrl.replay.ratios import figures
+
+
+def with_actor(name: str, **actor: object) -> RunConfig:
+    config = configured(name)
+    return config.model_copy(update={"actor": config.actor.model_copy(update=actor)})
+
+
+@pytest.mark.parametrize(
+    ("config", "bounds", "of_rollouts"),
+    [
+        (configured("grpo"), (0.8, 1.2), False),
+        (with_actor("grpo", clip_ratio_high=0.28), (0.8, 1.28), False),
+        (configured("cispo"), (0.0, 5.0), False),
+        (configured("gspo"), (1 - 3e-4, 1 + 4e-4), True),
+        (with_actor("gmpo", clip_ratio=0.3), (math.exp(-0.3), math.exp(0.3)), False),
+    ],
+)
+def test_the_clip_is_that_of_the_loss(config: RunConfig, bounds: tuple[float, float], of_rollouts: bool) -> None:
+    clip = clip_of(config)
+    assert clip is not None
+    assert (math.exp(clip.low), math.exp(clip.high)) == pytest.approx(bounds)
+    assert clip.of_rollouts is of_rollouts
+    assert ("of the mean over a rollout's tokens" in told_clip(config, clip)) is of_rollouts
+
+
+@pytest.mark.parametrize(
+    ("name", "more", "said"),
+    [
+        ("sapo", {}, "loss sapo"),
+        ("kl_cov", {}, "loss kl_cov"),
+        ("pairwise", {}, "algorithm.name=pairwise"),
+        ("rft", {}, "algorithm.name=rft"),
+        ("grpo", {"rollout_correction": {"loss_type": "reinforce"}}, "loss reinforce"),
+    ],
+)
+def test_a_loss_without_a_clip_is_said_to_have_none(name: str, more: dict[str, object], said: str) -> None:
+    config = configured(name, **more)
+    assert clip_of(config) is None
+    assert told_clip(config, None) == f"Clipped: nothing, {said} clips no ratio."
+
+
+def test_shares_are_of_what_the_clip_bounds() -> None:
+    ratios = np.log([[1.0, 1.5], [1.1, 1.0]])
+    scored = [
+        ScoredRollout(1, ("", n, ""), frozenset({0}), None, np.zeros(2), each, ()) for n, each in enumerate(ratios)
+    ]
+    bounds = np.log([0.8, 1.2]).tolist()
+    found = [figures(scored, 0.95, clip) for clip in (Clip(*bounds), Clip(*bounds, of_rollouts=True), None)]
+    assert [(each.tokens.clipped, each.rollouts.clipped) for each in found] == [(0.25, None), (None, 0.5), (None, None)]
