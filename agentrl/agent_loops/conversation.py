@@ -146,11 +146,12 @@ class Conversation:
         self._stop_if(self._num_user_turns == self._limits.multi_turn.max_user_turns, Stop.MAX_USER_TURNS)
         if self.stop is not None or self._bound.interaction is None:
             return False
-        done, text, score = await self._bound.interaction.respond(self.trajectory.messages)
-        self.turn_rewards.append(TurnReward(self._number, self._turn_segment, "interaction", score))
+        answer = await self._bound.interaction.respond(self.trajectory.messages)
+        place = self._number, self._turn_segment
+        self.turn_rewards.append(TurnReward(*place, "interaction", answer.score, answer.observation_key))
         self._num_user_turns += 1
-        self._stop_if(done, Stop.INTERACTION_ENDED)
-        return self.say(text)
+        self._stop_if(answer.done, Stop.INTERACTION_ENDED)
+        return self.say(answer.text)
 
     def say(self, text: str) -> bool:
         """Put `text` to the model as a user's, without a simulated one. False once it has stopped."""

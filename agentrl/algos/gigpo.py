@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -36,9 +38,20 @@ def gigpo(
     rewards = turns.sums(sequences.sums(batch.all_rewards))
     episode = standardised_in_groups(rewards.sum(1, keepdim=True), members.valid[:, None], members, norm_adv_by_std)
     keys = _keys_of_members(batch, sequences, members)
+    if not any(key is not None for of_member in keys for key in of_member):
+        tell_no_states()
     step = _step_advantages(discounted_sums(rewards, gamma), keys, members, norm_adv_by_std)
     result = sequences.spread(turns.spread(episode + step_advantage_weight * step)).to(batch.token_rewards.dtype)
     return result, result
+
+
+@cache
+def tell_no_states() -> None:
+    """Once: what is left of GiGPO without states is the comparison of whole rollouts."""
+    logging.getLogger(__name__).warning(
+        "gigpo: no turn has an observation_key, so no turns are compared: an agent loop gives it with a TurnReward, an"
+        " interaction as 'observation_key' in what generate_response returns last"
+    )
 
 
 def _step_advantages(returns_MK: Tensor, keys: Sequence[Keys], members: Members, by_std: bool) -> Tensor:

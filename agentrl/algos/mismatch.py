@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from agentrl.algos.aggregation import token_mean
-from agentrl.algos.base import LossFunction, Scope, TokenBatch
+from agentrl.algos.around import AroundLoss
+from agentrl.algos.base import TokenBatch
 from agentrl.algos.correction import sampled_log_ratio
 from agentrl.algos.divergence import MAX_LOG_RATIO
 from agentrl.algos.rejection import DIVERGENCES
@@ -29,8 +30,8 @@ PREFIX = "mismatch/"
 _PARTS = ("current", "older")
 
 
-@dataclass(frozen=True, slots=True)
-class WatchedLoss:
+@dataclass(frozen=True)
+class WatchedLoss(AroundLoss):
     """A loss that also measures the mismatch, on the log-probabilities it is given anyway.
 
     Only a step's first update still has the weights that the step began with, so this is for that update alone, and
@@ -40,28 +41,7 @@ class WatchedLoss:
         version: of the policy at the start of the step.
     """
 
-    loss: LossFunction
     version: int
-
-    @property
-    def aggregation(self) -> str:
-        """Of the loss."""
-        return self.loss.aggregation
-
-    @property
-    def norm_length(self) -> int | None:
-        """Of the loss."""
-        return self.loss.norm_length
-
-    @property
-    def needs_entropy(self) -> bool:
-        """Of the loss."""
-        return self.loss.needs_entropy
-
-    @property
-    def scope(self) -> Scope:
-        """Of the loss."""
-        return self.loss.scope
 
     def __call__(self, batch: TokenBatch) -> tuple[Tensor, dict[str, Tensor]]:
         """See `LossFunction`; the metrics hold what `summary` reads."""

@@ -9,7 +9,8 @@ from typing import Any
 from torch import Tensor
 
 from agentrl.algos.aggregation import aggregate, token_mean
-from agentrl.algos.base import LossFunction, Scope, TokenBatch
+from agentrl.algos.around import AroundLoss
+from agentrl.algos.base import Scope, TokenBatch
 from agentrl.algos.divergence import kl
 from agentrl.algos.losses import POLICY_LOSSES, policy_loss
 from agentrl.algos.options import scope_of
@@ -57,33 +58,17 @@ class PolicyLoss:
 
 
 @dataclass(frozen=True)
-class PenalisedLoss:
+class PenalisedLoss(AroundLoss):
     """A loss, plus `kl_coef` (if any) times the KL to the reference, minus `entropy_coef` times the entropy."""
 
-    loss: LossFunction
     kl_kind: str = "low_var_kl"
     kl_coef: float | None = None
     entropy_coef: float = 0.0
 
     @property
-    def aggregation(self) -> str:
-        """Of the loss."""
-        return self.loss.aggregation
-
-    @property
-    def norm_length(self) -> int | None:
-        """Of the loss."""
-        return self.loss.norm_length
-
-    @property
     def needs_entropy(self) -> bool:
         """Whether the entropy takes part in it."""
         return self.entropy_coef > 0 or self.loss.needs_entropy
-
-    @property
-    def scope(self) -> Scope:
-        """Of the loss."""
-        return self.loss.scope
 
     def __call__(self, batch: TokenBatch) -> tuple[Tensor, dict[str, Tensor]]:
         """See `LossFunction`."""

@@ -17,7 +17,7 @@ from agentrl.data.inspection import Finding, Inspection, Item, inspect
 from agentrl.data.pairs import Pair
 from agentrl.data.rows import Rows, open_rows
 from agentrl.data.threads import on_threads
-from agentrl.errors import DataError, TemplateError
+from agentrl.errors import ConfigError, DataError, TemplateError
 from agentrl.interactions.loading import load_interactions
 from agentrl.models.loading import load_tokenizer
 from agentrl.rewards.base import Reward, close_reward
@@ -72,7 +72,7 @@ async def open_probe(config: RunConfig, *, with_model: bool) -> AsyncIterator[Pr
 async def _probe(
     config: RunConfig, lengths: _Lengths | None, reward: Reward | None, files: Sequence[str], max_samples: int
 ) -> Checked:
-    found = inspect(_parts(config, files, max_samples), config.data, max_samples)
+    found = inspect(_parts(config, files, max_samples, lengths is not None), config.data, max_samples)
     exact, contrary, near = duplicates(found)
     checked = Checked(found, [found.unreadable, exact, contrary], [near])
     if lengths:
@@ -85,11 +85,16 @@ async def _probe(
     return checked
 
 
-def _parts(config: RunConfig, files: Sequence[str], max_samples: int) -> list[Rows]:
+def _parts(config: RunConfig, files: Sequence[str], max_samples: int, with_model: bool) -> list[Rows]:
+    def tokenizer() -> object:
+        if not with_model:
+            raise ConfigError("data.custom_cls: the class asks for a tokenizer: give --model")
+        return load_tokenizer(config.model)
+
     if config.data.custom_cls.path is None:
         parts: list[Rows] = [open_rows(name) for name in files]
     else:
-        parts = [load_custom_rows(files, config.data, max_samples, partial(load_tokenizer, config.model))]
+        parts = [load_custom_rows(files, config.data, max_samples, tokenizer)]
     if not any(map(len, parts)):
         raise DataError(f"{', '.join(files)}: no rows to read")
     return parts

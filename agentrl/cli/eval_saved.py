@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from agentrl.attempt import Group, Rollout
+from agentrl.attempt import GUARD, Group, Rollout
 from agentrl.cli.replay import nested_overrides
 from agentrl.errors import ConfigError, DataError
 from agentrl.replay.base import Options, Replay
@@ -80,5 +80,9 @@ _COLUMNS = (
 
 def _scored(replay: Replay, stored: StoredRollout) -> Rollout:
     score = replay.score(stored)
-    others = {name: value for name, value in stored.rollout.rewards.items() if name != "score" and not replay.scores}
+    others = {
+        name: value
+        for name, value in stored.rollout.rewards.items()
+        if name != "score" and (name.startswith(GUARD) or not replay.scores)  # guards watch the text, whatever it earns
+    }
     return replace(stored.rollout, rewards=others if score is None else {**others, "score": score})

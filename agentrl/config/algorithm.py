@@ -108,7 +108,7 @@ class FilterGroupsConfig(Section):
     enable: bool = False
     """Draw further tasks until a step has all its groups."""
     metric: str = "score"
-    """The reward, by its name, that must differ within a group."""
+    """The reward, by its name, that must differ within a group; acc is the score where no reward is called so."""
     max_num_gen_batches: NonNegativeInt = 0
     """Most tasks a step draws, in batches of data.train_batch_size; then it goes on with what it has. 0: no limit."""
 

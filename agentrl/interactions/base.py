@@ -24,7 +24,11 @@ class BaseInteraction:
     async def generate_response(
         self, instance_id: str, messages: Sequence[Message], **kwargs: object
     ) -> tuple[bool, str, float, dict[str, JsonValue]]:
-        """Answer the model's last turn: (the conversation is over, text, score of that turn, metrics)."""
+        """Answer the model's last turn: (the conversation is over, text, score of that turn, metrics).
+
+        An `observation_key` in the last names the state that turn began in: `algorithm.name=gigpo` compares turns of a
+        group that began in the same one.
+        """
         raise NotImplementedError(f"{type(self).__name__} must define generate_response")
 
     async def calculate_score(self, instance_id: str, **kwargs: object) -> float:

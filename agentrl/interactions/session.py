@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 from uuid import uuid4
 
 from agentrl.blame import told
@@ -22,6 +22,21 @@ from agentrl.tools.base import InfraError
 
 _LOGGER = logging.getLogger(__name__)
 _OFFLOAD = Offload()  # one loop thread for all simulated users, so that they may share clients
+
+
+class Answer(NamedTuple):
+    """What the user says to a turn of the model.
+
+    Attributes:
+        done: the conversation is over.
+        score: of the turn that is answered.
+        observation_key: names the state that turn began in, where the user says so.
+    """
+
+    done: bool
+    text: str
+    score: float
+    observation_key: str | None
 
 
 class InteractionSession:
@@ -41,8 +56,8 @@ class InteractionSession:
         self._lane = Lane(f"interaction '{self._interaction.name}'")
         self._id: str | None = None
 
-    async def respond(self, messages: Sequence[Message]) -> tuple[bool, str, float]:
-        """Answer the model's last turn: (the conversation is over, text, score of the turn).
+    async def respond(self, messages: Sequence[Message]) -> Answer:
+        """Answer the model's last turn.
 
         Raises:
             InfraError: the interaction failed or took too long.
@@ -50,7 +65,7 @@ class InteractionSession:
         answer = await self._run("generate_response", self._id, list(messages))
         try:
             done, text, score = answer[:3]  # type: ignore[index]  # a user's code may return anything
-            return bool(done), str(text), _finite(score)
+            return Answer(bool(done), str(text), _finite(score), _observation_key(*answer[3:4]))  # type: ignore[index]
         except (TypeError, ValueError) as error:
             raise InfraError(
                 f"{self._lane.name} answered {answer!r:.200}, expected (done, text, score, data)"
@@ -101,6 +116,11 @@ class InteractionSession:
         else:
             returned = function(*arguments, **keyword_filter(function)(self._options))
         return await returned if inspect.isawaitable(returned) else returned
+
+
+def _observation_key(data: object = None) -> str | None:
+    key = data.get("observation_key") if isinstance(data, Mapping) else None
+    return None if key is None else str(key)
 
 
 def _finite(value: object) -> float:

@@ -55,6 +55,8 @@ class ImageInputs:
     def _tokens(self, place: str, data: bytes) -> tuple[int, ...]:
         try:
             return tuple(self._processed(place, [data])["input_ids"][0])
+        except ImageError:
+            raise
         except Exception as error:  # each processor has its own way to refuse one, such as a very thin one
             reason = " ".join(str(error).split())[:200]
             raise ImageError(f"the model's processor refuses it: {reason}") from error

@@ -7,12 +7,13 @@ from dataclasses import replace
 
 from pydantic import JsonValue
 
+from agentrl.attempt import GUARD
 from agentrl.config.reward_models import GuardsConfig
 from agentrl.replay.base import Replay, Result, Table
 from agentrl.replay.rescore import settings_of
 from agentrl.replay.scoring import COLUMNS, view_of
 from agentrl.replay.settings import lookup
-from agentrl.rewards.guards import PREFIX, Guards, unlike_siblings
+from agentrl.rewards.guards import Guards, unlike_siblings
 from agentrl.store import StoredRollout
 from agentrl.trainer.hacking import (
     SUSPECT_COLUMNS,
@@ -51,10 +52,10 @@ def _watched(group: Sequence[StoredRollout], config: GuardsConfig, anew: bool) -
     members = []
     for place, stored in enumerate(group):
         kept = stored.rollout.rewards.items()
-        rewards = {name: value for name, value in kept if not (anew and name.startswith(PREFIX))}
-        if "score" in rewards and not any(name.startswith(PREFIX) for name in rewards):
+        rewards = {name: value for name, value in kept if not (anew and name.startswith(GUARD))}
+        if "score" in rewards and not any(name.startswith(GUARD) for name in rewards):
             rewards = guards(rewards, _turns(stored))
-            rewards |= {} if unlike is None else {f"{PREFIX}length": float(unlike[place])}
+            rewards |= {} if unlike is None else {f"{GUARD}length": float(unlike[place])}
         members.append(replace(stored, rollout=replace(stored.rollout, rewards=rewards)))
     return members
 

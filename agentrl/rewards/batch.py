@@ -118,5 +118,6 @@ class BatchReward:
         except TypeError:  # a number, or an array that is one
             answers = []
         if len(answers) != len(batch):
-            raise RewardError(f"expected a list of {len(batch)} scores, one a rollout, got {returned!r:.200}")
+            got = f"{len(answers)}: {returned!r:.100}" if answers else f"{returned!r:.100}"
+            raise RewardError(f"expected a list of {len(batch)} scores, one a rollout, got {got}")
         return answers

@@ -22,10 +22,9 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 
+from agentrl.attempt import GUARD
 from agentrl.config.reward_models import GuardName, GuardsConfig
 
-PREFIX = "guard/"
-"""Before a guard's name among a rollout's rewards. A reward may answer with further ones of its own."""
 PENALTY = "guards_penalty"
 """What the guards took off a score, where `reward.guards.penalty` lets them."""
 
@@ -82,7 +81,7 @@ class Guards:
         Args:
             turns: what the model wrote, one text a turn.
         """
-        flags = {f"{PREFIX}{name}": float(guard(turns)) for name, guard in self._watching.items()}
+        flags = {f"{GUARD}{name}": float(guard(turns)) for name, guard in self._watching.items()}
         penalty = self._config.penalty * sum(flags.values())
         if not self._config.penalty:
             return {**rewards, **flags}
@@ -91,7 +90,7 @@ class Guards:
 
 def raised(rewards: Mapping[str, float]) -> list[str]:
     """Names of the guards that an answer raised."""
-    return [name.removeprefix(PREFIX) for name, value in rewards.items() if name.startswith(PREFIX) and value > 0]
+    return [name.removeprefix(GUARD) for name, value in rewards.items() if name.startswith(GUARD) and value > 0]
 
 
 def is_repetitive(turns: Sequence[str], max_repeated: float = 0.6, min_compressed: float = 0.12) -> bool:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from agentrl.attempt import Rollout
+from agentrl.attempt import GUARD, Rollout
 from agentrl.config.reward_models import GuardsConfig
-from agentrl.rewards.guards import PREFIX, unlike_siblings
+from agentrl.rewards.guards import unlike_siblings
 
-LENGTH = f"{PREFIX}length"
+LENGTH = f"{GUARD}length"
 
 
 class Siblings:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from statistics import fmean
 
 from pydantic import JsonValue
 
-from agentrl.attempt import Rollout
+from agentrl.attempt import GUARD, Rollout
 from agentrl.messages import message_text
-from agentrl.rewards.guards import PENALTY, PREFIX, addresses_grader, raised
+from agentrl.rewards.guards import PENALTY, addresses_grader, raised
 from agentrl.store import StoredRollout, TrajectoryStore
 from agentrl.trainer.figures import number
 
-COLUMNS = ("rewards", "data_source", "index", "trajectories.messages")
-"""What is read of a rollout."""
+COLUMNS = ("rewards",)
+"""What is read of a rollout, until it is to be shown."""
 NUM_STEPS = 50
 """Of a run, the last ones that its report looks at."""
 NUM_SHOWN = 12
@@ -106,8 +106,14 @@ def disagreements(groups: Iterable[Sequence[StoredRollout]], threshold: float) -
 
 
 def of_run(store: TrajectoryStore, threshold: float) -> Disagreements:
-    """Those of the last steps of a run."""
-    return disagreements(_groups(store.scan(steps=store.steps[-NUM_STEPS:], columns=COLUMNS)), threshold)
+    """Those of the last steps of a run; only the `NUM_SHOWN` worst have excerpts."""
+    found = disagreements(_groups(store.scan(steps=store.steps[-NUM_STEPS:], columns=COLUMNS)), threshold)
+    shown = [(each.step, each.uid, each.number) for each in worst(found, NUM_SHOWN)]
+    for index, suspect in enumerate(found.suspects):
+        place = (suspect.step, suspect.uid, suspect.number)
+        if place in shown:
+            found.suspects[index] = replace(suspect, excerpt=excerpt(store.rollout(*place).rollout))
+    return found
 
 
 def tally_rows(found: Disagreements) -> list[list[str | int | float | None]]:
@@ -145,7 +151,7 @@ def _count(found: Disagreements, stored: StoredRollout, threshold: float, others
     score, up = stored.rollout.reward, raised(rewards)
     rewarded = score >= threshold or (others is not None and score > others)
     found.num_rollouts += 1
-    for name in (name.removeprefix(PREFIX) for name in rewards if name.startswith(PREFIX)):
+    for name in (name.removeprefix(GUARD) for name in rewards if name.startswith(GUARD)):
         tally = found.tallies.setdefault(name, Tally())
         (tally.raised if name in up else tally.others).append(score)
         tally.num_rewarded += name in up and rewarded
@@ -155,7 +161,7 @@ def _count(found: Disagreements, stored: StoredRollout, threshold: float, others
 
 
 def _components(rewards: Mapping[str, float]) -> dict[str, float]:
-    own = {name: value for name, value in rewards.items() if not name.startswith(PREFIX)}
+    own = {name: value for name, value in rewards.items() if not name.startswith(GUARD)}
     return {name: value for name, value in own.items() if name not in ("score", PENALTY)}
 
 

@@ -111,6 +111,8 @@ class Sieve:
         return Kind.EQUAL if len(successes) > 1 else Kind.ALL_CORRECT if True in successes else Kind.ALL_WRONG
 
     def _value(self, rollout: Rollout) -> float:
+        if self._metric == "acc" and "acc" not in rollout.rewards:
+            return rollout.reward  # verl's name for the number that a function returns bare
         if self._metric not in rollout.rewards:
             near = suggestion(self._metric, rollout.rewards)
             raise ConfigError(f"'algorithm.filter_groups.metric': a rollout has no reward '{self._metric}': {near}")

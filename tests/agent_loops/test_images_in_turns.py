@@ -124,7 +124,7 @@ def test_an_image_that_the_processor_refuses_is_an_error_the_model_reads():
     rollout = roll(Replies(call("look", times=1), "ok"), ChatFormat(TOKENIZER, images=Refusing()), TASK)
     assert [each.outcome for each in rollout.tool_calls] == [Outcome.TOOL_ERROR]
     assert "image that cannot be used" in rollout.tool_calls[0].result
-    assert rollout.trajectories[0].media == (content_hash(RED),)
+    assert list(rollout.trajectories[0].media) == [content_hash(RED)]
 
 
 def test_a_tool_that_shows_an_image_to_a_model_that_takes_none_ends_the_run():

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from agentrl.algos.credit import samples_of
 from agentrl.algos.turns import turn_credit
-from agentrl.attempt import Group, Rollout, Stop, TurnReward
+from agentrl.attempt import GUARD, Group, Rollout, Stop, TurnReward
 from agentrl.errors import RewardError
-from agentrl.rewards.guards import PREFIX
 from agentrl.task import Task
 from agentrl.trajectory import Author, Segment, Trajectory, VersionSpan
 
@@ -108,7 +107,7 @@ def test_what_was_sampled_in_another_trajectory_earns_nothing_here():
 
 
 def test_rewards_by_name_are_of_the_rollout_of_each_row():
-    two = rollout(worked_example(), worked_example(), form=0.5, **{f"{PREFIX}repetition": 1.0})
+    two = rollout(worked_example(), worked_example(), form=0.5, **{f"{GUARD}repetition": 1.0})
     found = of(group("a", two, rollout(worked_example(), score=0.25)))
     assert {name: values.tolist() for name, values in found.components.items()} == {
         "score": [1.0, 1.0, 0.25],

@@ -257,3 +257,10 @@ def test_of_many_ground_truths_those_of_most_rows_are_shown_to_the_reward(tmp_pa
 def test_signs_are_no_matter_of_style():
     assert normalised(" What  is\n2+3? ") == normalised("what is 2+3.")
     assert normalised("what is 2-3") != normalised("what is 2+3")
+
+
+def test_a_class_that_asks_for_a_tokenizer_is_told_of_the_model(tmp_path, check):
+    (tmp_path / "mine.py").write_text("class Mine:\n    def __init__(self, tokenizer): ...\n")
+    status, said = check("x", f"data.custom_cls.path={tmp_path / 'mine.py'}", "data.custom_cls.name=Mine")
+    assert status == 2
+    assert "the class asks for a tokenizer: give --model" in said

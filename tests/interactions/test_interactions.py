@@ -54,8 +54,16 @@ def talk(interaction, timeout_s=5.0, **kwargs):
 
 def test_lifecycle():
     user = Recorder()
-    assert talk(user, name="recorder", goal="x") == ((True, "bye", 0.5), 0.0)
+    assert talk(user, name="recorder", goal="x") == ((True, "bye", 0.5, None), 0.0)
     assert user.log == [("start", {"goal": "x"}), ("respond", "id", "72", {"goal": "x"}), ("finalize", "id")]
+
+
+def test_the_user_may_name_the_state_a_turn_began_in():
+    class Placed(Recorder):
+        async def generate_response(self, instance_id, messages, **kwargs):
+            return False, "and now?", 0.0, {"observation_key": 7, "other": 1}
+
+    assert talk(Placed())[0].observation_key == "7"
 
 
 def test_verls_methods_without_arguments_are_served():
@@ -109,7 +117,7 @@ def test_failures_are_infra_and_the_end_is_always_told(method, fault, message):
 @pytest.mark.parametrize("fault", [raises, hangs])
 def test_a_failing_end_harms_nothing(fault, caplog):
     user = type("Bad", (Recorder,), {"finalize_interaction": fault})()
-    assert talk(user, timeout_s=0.1) == ((True, "bye", 0.5), 0.0)
+    assert talk(user, timeout_s=0.1) == ((True, "bye", 0.5, None), 0.0)
     assert len(caplog.records) == 1
 
 
@@ -143,8 +151,8 @@ def test_rows_name_their_interaction():
 
 def test_gsm8k_tells_whether_the_answer_is_right():
     user = Gsm8kInteraction({"name": "gsm8k"})
-    assert talk(user, ground_truth="72")[0] == (True, "Your response is correct!", 1.0)
-    done, text, score = talk(user, ground_truth="71")[0]
+    assert talk(user, ground_truth="72")[0] == (True, "Your response is correct!", 1.0, None)
+    done, text, score, _ = talk(user, ground_truth="71")[0]
     assert (done, score) == (False, 0.0)
     assert "try again" in text
     with pytest.raises(DataError, match="ground_truth must be a number"):

@@ -100,7 +100,7 @@ async def scores() -> list[float]:
     return found
 
 
-# What ours takes for right and theirs for wrong; docs/rewards.md has the reasons. There is nothing the other way round.
+# What ours takes for right and theirs for wrong; docs/rewards.md has the reasons.
 OURS_ALONE = {
     "gsm8k": {
         "so it is\n#### 7.",
@@ -120,6 +120,8 @@ OURS_ALONE = {
     },
     "search_r1_like_qa_em": set(),
 }
+# And the other way round: nothing but articles is nothing to them, and so any other nothing.
+THEIRS_ALONE = {("search_r1_like_qa_em", "<answer>an a the</answer>")}
 
 
 @pytest.mark.slow
@@ -129,7 +131,8 @@ def test_scores_are_verls_but_for_what_is_listed(run_peer: Callable[..., Any], t
     found: dict[str, set[str]] = {kind: set() for kind in OURS_ALONE}
     for (kind, text, *_), own, other in zip(ASKED, asyncio.run(scores()), theirs, strict=True):
         if own != pytest.approx(other):
-            assert own > other, (kind, text)
+            assert (own < other) == ((kind, text) in THEIRS_ALONE), (kind, text)
+        if own > other and own != pytest.approx(other):
             listed = [each for each in OURS_ALONE[kind] if each in text]
             found[kind].add(max(listed, key=len, default=text))
     assert found == OURS_ALONE

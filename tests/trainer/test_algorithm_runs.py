@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 
 from agentrl.cli.main import main
 from agentrl.config.presets import PRESETS
+from agentrl.store import TrajectoryStore
 
 ROOT = Path(__file__).parents[2]
 VARIED = """
@@ -81,3 +82,35 @@ def test_saved_pairs_are_learnt_from(name, task_folder, tmp_path) -> None:
     assert metrics["actor/accuracy"] == 0  # before its first update the policy is its reference
     assert metrics["actor/margin"] == pytest.approx(0, abs=1e-5)
     assert moved(task_folder, tmp_path)
+
+
+USER = """
+from agentrl.interactions.base import BaseInteraction
+
+class User(BaseInteraction):
+    async def generate_response(self, instance_id, messages, **kwargs):
+        turn = sum(message["role"] == "assistant" for message in messages)
+        length = len(str(messages[-1].get("content")))
+        return turn > 2, "Go on.", length % 5 / 5, {"observation_key": f"after {turn - 1}"}
+"""
+
+
+@pytest.mark.parametrize(
+    "name", ["gigpo", *(pytest.param(n, marks=pytest.mark.slow) for n in ("grpo_turn", "mt_grpo"))]
+)
+def test_what_a_user_gives_for_a_turn_is_credited_to_that_turn(name, task_folder, tmp_path) -> None:
+    (tmp_path / "user.py").write_text(USER)
+    (tmp_path / "users.yaml").write_text(f"interaction: [{{class_name: '{tmp_path}/user.py:User'}}]")
+    users = f"rollout.multi_turn.interaction_config_path={tmp_path}/users.yaml"
+    limits = ["rollout.multi_turn.max_assistant_turns=3", "rollout.multi_turn.max_turn_tokens=null"]
+    step(task_folder, tmp_path, f"algorithm.name={name}", "rollout.n=4", users, *limits)
+    stored = [each for each in TrajectoryStore(tmp_path / "run/trajectories/train").scan() if each.advantages[0]]
+    turns = [
+        {advantage for advantage, trained in zip(*pair, strict=True) if trained}
+        for each in stored
+        for pair in zip(
+            each.advantages, (trajectory.loss_mask for trajectory in each.rollout.trajectories), strict=True
+        )
+    ]
+    assert max(map(len, turns)) > 1  # not one number for the whole rollout
+    assert "after 0" in {reward.observation_key for each in stored for reward in each.rollout.turn_rewards}

@@ -169,7 +169,7 @@ def test_to_count_rollouts_nothing_else_of_them_is_read(task_folder, here, capsy
     monkeypatch.setattr(TrajectoryStore, "scan", scan)
     assert main(scripted(task_folder)) == 0
     assert "20 rollouts of 10 tasks" in capsys.readouterr().out
-    assert asked == [["index", "infra_failed"]]
+    assert asked == [["index", "infra_failed"], ("rewards",)]  # the second for the report
 
 
 def test_greedy_rollouts_repeat(task_folder, here):

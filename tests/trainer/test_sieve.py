@@ -73,6 +73,12 @@ def test_any_reward_may_be_the_one_that_must_differ():
     assert metrics["sampling/reward_mean"] == (0.5 + 1.0 + 0.5 + 0.5) / 4  # of the filtered, too
 
 
+def test_verl_s_acc_is_the_score_where_a_function_returns_a_bare_number():
+    assert sieve("acc").passes(scored(0, 1))
+    named = Group(TASKS[0], [rollout(score=score, acc=1.0) for score in (0.0, 1.0)])
+    assert not sieve("acc").passes(named)
+
+
 def test_a_reward_that_is_not_there_is_named_with_those_that_are():
     with pytest.raises(
         ConfigError, match=r"filter_groups.metric': a rollout has no reward 'acuracy': did you mean 'acc"
@@ -262,6 +268,6 @@ def test_in_flight_a_step_goes_on_with_what_it_has():
 
 def test_in_flight_a_reward_that_is_not_there_ends_the_run():
     source = World(odd).streaming()
-    source._sieve._metric = "acc"
-    with pytest.raises(ConfigError, match="no reward 'acc'"):
+    source._sieve._metric = "speed"
+    with pytest.raises(ConfigError, match="no reward 'speed'"):
         take(source, 1)
