@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from agentrl.config.trainer import TrainerConfig
 from agentrl.data.order import Draw
@@ -49,6 +51,21 @@ def read_state(checkpoint: Path) -> RunState:
             f"cannot go on from '{checkpoint}': {STATE_FILE}: {' '.join(str(error).split())}; name a whole one in"
             " trainer.resume_from_path, or give the run another folder (trainer.default_local_dir)"
         ) from None
+
+
+def recall(file: Path, take: Callable[[Any], None]) -> None:  # Any: whatever JSON a part wrote
+    """Give `take` what a part kept in `file` of a checkpoint; without that file, nothing.
+
+    Raises:
+        ConfigError: it cannot be read, or `take` cannot use it.
+    """
+    if not file.exists():
+        return
+    try:
+        take(json.loads(file.read_text(encoding="utf-8")))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"cannot go on from '{file.parent}': {file.name}: {reason}") from None
 
 
 def read_best(run_dir: Path) -> Best | None:

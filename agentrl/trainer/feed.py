@@ -17,9 +17,9 @@ from agentrl.data.online_tasks import OnlineOrder, OnlineTasks
 from agentrl.data.order import Draw, Order, task_order
 from agentrl.data.rows import Row
 from agentrl.data.tasks import TaskTable, read_task
-from agentrl.errors import ConfigError
 from agentrl.rollouts.collector import Attempt
 from agentrl.task import Task
+from agentrl.trainer.checkpoint import recall
 from agentrl.trainer.files import write_whole
 
 FILE = "data_state.json"
@@ -103,13 +103,8 @@ class Feed:
         Raises:
             ConfigError: its file cannot be read.
         """
-        if self.learning is None or not (checkpoint / FILE).exists():
-            return
-        try:
-            self.learning.load_state_dict(json.loads((checkpoint / FILE).read_text(encoding="utf-8")))
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            reason = " ".join(str(error).split())
-            raise ConfigError(f"cannot go on from '{checkpoint}': {FILE}: {reason}") from None
+        if self.learning:
+            recall(checkpoint / FILE, self.learning.load_state_dict)
 
 
 def open_feed(config: RunConfig, tasks: TaskTable, fit: Callable[[Task], Task]) -> Feed:

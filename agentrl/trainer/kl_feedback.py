@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 
 from agentrl.algos.kl_reward import KLReward
-from agentrl.errors import ConfigError
 from agentrl.samples import Sample
+from agentrl.trainer.checkpoint import recall
 from agentrl.trainer.files import write_whole
 from agentrl.trainer.parts import Learn, Metrics
 
@@ -45,13 +45,11 @@ class KLFeedback:
         Raises:
             ConfigError: its file cannot be read.
         """
-        if not (checkpoint / FILE).exists():
-            return
-        try:
-            self._reward.control.value = float(json.loads((checkpoint / FILE).read_text(encoding="utf-8"))["value"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            reason = " ".join(str(error).split())
-            raise ConfigError(f"cannot go on from '{checkpoint}': {FILE}: {reason}") from None
+
+        def take(kept: Mapping[str, float]) -> None:
+            self._reward.control.value = float(kept["value"])
+
+        recall(checkpoint / FILE, take)
 
     def _update(self, samples: Sequence[Sample]) -> Metrics:
         metrics = {"kl/reward_coef": self._reward.control.value}

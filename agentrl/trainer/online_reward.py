@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from pydantic import JsonValue
 from safetensors.torch import load_file, save_file
 
 from agentrl.algos.credit import valid_rollouts
@@ -20,12 +18,11 @@ from agentrl.algos.reward_training import OutcomeLoss
 from agentrl.attempt import Group, Rollout
 from agentrl.backends.base import Backend
 from agentrl.config.learned_rewards import OnlineRewardConfig
-from agentrl.data.order import Draw
 from agentrl.errors import ConfigError, RewardError
-from agentrl.rewards.base import Reward, close_reward, probability
+from agentrl.rewards.base import Reward, probability
 from agentrl.samples import Sample
-from agentrl.tools.base import InfraError
 from agentrl.trainer.learner import deal, means
+from agentrl.trainer.online_reward_joints import Paid, Watched
 from agentrl.trainer.parts import Learn, Metrics, Source
 from agentrl.trainer.reward_model_check import drift, judged
 from agentrl.trainer.rollout_parts import Brought
@@ -84,11 +81,11 @@ class OnlineRewardModel:
             raise ConfigError(
                 "reward.reward_model.online learns from a component of reward.components: bring no reward"
             )
-        return replace(brought, reward=_Paid(self._reward, self._config.outcome, lambda: self.warming_up))
+        return replace(brought, reward=Paid(self._reward, self._config.outcome, lambda: self.warming_up))
 
     def watching(self, source: Source) -> Source:
         """`source`, whose groups are learnt from."""
-        return _Watched(source, self._watch)
+        return Watched(source, self._watch)
 
     def after(self, learn: Learn) -> Learn:
         """`learn`, and then the reward model from the same step's rollouts."""
@@ -206,57 +203,3 @@ _OF_UPDATES = ("loss", "grad_norm", "lr", "skipped_updates")
 
 def _sample(number: int, rollout: Judged) -> Sample:
     return reading(rollout.token_ids, {len(rollout.token_ids): rollout.outcome}, uid=str(number))
-
-
-@dataclass(frozen=True, slots=True)
-class _Paid:
-    """The reward, whose score is the rule's outcome while the model warms up."""
-
-    reward: Reward
-    outcome: str
-    warming_up: Callable[[], bool]
-
-    async def __call__(
-        self, data_source: str, solution_str: str, ground_truth: JsonValue, extra_info: Mapping[str, object]
-    ) -> dict[str, float]:
-        rewards = await self.reward(data_source, solution_str, ground_truth, extra_info)
-        if not self.warming_up():
-            return rewards
-        if self.outcome not in rewards:
-            row = extra_info.get("index", "unknown")
-            raise InfraError(f"row {row} of '{data_source}': component '{self.outcome}' has no verdict")
-        return {**rewards, "score": rewards[self.outcome]}
-
-    def close(self) -> None:
-        close_reward(self.reward)
-
-
-class _Watched:
-    """A source that shows its groups to someone else, too."""
-
-    def __init__(self, source: Source, watch: Callable[[Sequence[Group]], None]) -> None:
-        self._source, self._watch = source, watch
-
-    @property
-    def position(self) -> int:
-        return self._source.position
-
-    @position.setter
-    def position(self, position: int) -> None:
-        self._source.position = position
-
-    @property
-    def pending(self) -> Sequence[Draw]:
-        return self._source.pending
-
-    @pending.setter
-    def pending(self, pending: Sequence[Draw]) -> None:
-        self._source.pending = pending
-
-    def feeding(self) -> AbstractAsyncContextManager[None]:
-        return self._source.feeding()
-
-    async def take(self, policy_version: int) -> list[Group]:
-        groups = await self._source.take(policy_version)
-        self._watch(groups)
-        return groups

@@ -11,11 +11,11 @@ from statistics import fmean, pstdev
 from agentrl.algos.base import Algorithm
 from agentrl.attempt import Group
 from agentrl.backends.base import Score
-from agentrl.errors import ConfigError
 from agentrl.estimates.calibration import brier_score, expected_calibration_error
 from agentrl.estimates.ranking import area_under_curve, rank_correlation
 from agentrl.rewards.base import probability
 from agentrl.samples import Sample
+from agentrl.trainer.checkpoint import recall
 from agentrl.trainer.files import write_whole
 from agentrl.trainer.parts import Metrics
 
@@ -69,12 +69,11 @@ class RewardModelCheck:
         Raises:
             ConfigError: its file cannot be read.
         """
-        if not (checkpoint / FILE).exists():
-            return
-        try:
-            self._before = [float(score) for score in json.loads((checkpoint / FILE).read_text(encoding="utf-8"))]
-        except (OSError, ValueError, TypeError) as error:
-            raise ConfigError(f"cannot go on from '{checkpoint}': {FILE}: {' '.join(str(error).split())}") from None
+
+        def take(scores: Sequence[float]) -> None:
+            self._before = [float(score) for score in scores]
+
+        recall(checkpoint / FILE, take)
 
 
 def of_pairs(samples: Sequence[Sample], scores: Sequence[float]) -> Metrics:

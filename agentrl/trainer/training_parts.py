@@ -77,13 +77,9 @@ def open_training(
     learner = _learner(config, policy, algorithm)
     learn: Learn = critic.before(learner) if critic else learner
     learn, kept = _followed(config, algorithm, policy, reference, learn)
-    if rollouts is not None and rollouts.feed is not None:
-        kept.append(rollouts.feed)
     learn = timed(timer, "learn", online.after(learn) if online else learn)
-    if critic is not None:
-        kept.append(critic)
-    if online is not None:
-        kept.append(online)
+    further: Sequence[Kept | None] = (rollouts.feed if rollouts else None, critic, online)
+    kept += [part for part in further if part is not None]
     checkpoints = open_checkpoints(config.trainer, policy, source, kept)
     if rollouts is None:
         return Training(algorithm, scorer, learn, publish_nothing, checkpoints)
