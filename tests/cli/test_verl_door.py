@@ -91,6 +91,7 @@ COMMAND = [
 ]
 
 
+@pytest.mark.slow
 def test_a_command_of_verls_trains_as_it_is(model, here):
     write_parquet(here)
     command = [sys.executable, "-m", "agentrl.trainer.main_ppo", *COMMAND, f"actor_rollout_ref.model.path={model}"]

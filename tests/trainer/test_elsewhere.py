@@ -89,6 +89,7 @@ asyncio.run(cell())
 """
 
 
+@pytest.mark.slow
 def test_training_in_a_notebook_ends_as_on_the_command_line(task_folder: Path, tmp_path: Path):
     settings = {
         "trainer.default_local_dir": str(tmp_path),

@@ -45,7 +45,7 @@ def drawn(uid: str) -> tuple[int, int, int]:
 @pytest.mark.parametrize(
     ("staleness", "over_sampling"),
     [
-        (0, 0.5),
+        pytest.param(0, 0.5, marks=pytest.mark.slow),
         (2, 0.25),
         pytest.param(1, 0.0, marks=pytest.mark.slow),
         pytest.param(4, 0.0, marks=pytest.mark.slow),
@@ -102,6 +102,7 @@ def killed(task_folder, out, scenarios):
         yield lives
 
 
+@pytest.mark.slow
 def test_no_task_is_lost_or_doubled_where_the_run_is_killed(task_folder, tmp_path):
     ((one, other),) = killed(task_folder, tmp_path, ["stale:update=8,publish=4"])
     assert (one["hit"], other["hit"]) == ("update", "publish")
