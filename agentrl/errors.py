@@ -33,10 +33,16 @@ class UnknownNameError(AgentRLError):
     """A name that no registry entry, module or file answers to; the text lists the valid ones."""
 
 
+_MOST, _SOME = 40, 8
+"""Valid names that an error still lists, and how many of more it does."""
+
+
 def suggestion(name: str, valid: Iterable[str]) -> str:
-    """The tail of an error message: the nearest valid name if one is close, else all of them."""
+    """The tail of an error message: the nearest valid name if one is close, else all of them, or some of very many."""
     names = sorted(valid)
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
     if near:
         return f"did you mean '{near[0]}'?"
+    if len(names) > _MOST:
+        return f"valid: {', '.join(names[:_SOME])} and {len(names) - _SOME} more"
     return f"valid: {', '.join(names)}" if names else "there are none"

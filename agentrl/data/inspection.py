@@ -32,7 +32,7 @@ _TYPES = {dict: "object", list: "list", str: "text", bool: "true or false", int:
 
 @dataclass(slots=True)
 class Finding:
-    """What is wrong with some rows, or worth knowing of them: how many, and the first few as (where, why)."""
+    """What is wrong with some rows, or worth knowing of them: how many, and a few as (where, why), one a reason."""
 
     kind: str
     count: int = 0
@@ -41,7 +41,7 @@ class Finding:
     def add(self, where: str, why: str) -> None:
         """One more row."""
         self.count += 1
-        if len(self.examples) < NUM_EXAMPLES:
+        if len(self.examples) < NUM_EXAMPLES and why not in (known for _, known in self.examples):
             self.examples.append((where, why))
 
 
