@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
@@ -40,9 +41,7 @@ def imitate(groups: Sequence[Group], samples: Sequence[Sample]) -> list[Sample]:
 
 def accept(groups: Sequence[Group], samples: Sequence[Sample], threshold: float) -> list[Sample]:
     """Advantage 1 for the tokens of rollouts whose score is `threshold` or more, 0 for others (rejection sampling)."""
-    accepted = {
-        rollout_id for group in groups for rollout_id, rollout in valid_rollouts(group) if rollout.reward >= threshold
-    }
+    accepted = {rollout_id for rollout_id, rollout in _rollouts(groups).items() if rollout.reward >= threshold}
     return [credited(sample, float(sample.rollout_id in accepted)) for sample in samples]
 
 
@@ -67,28 +66,21 @@ def compare(
     Raises:
         ConfigError: a demonstration, which nobody sampled, so that it has no probability to compare with.
     """
-    for sample in samples:
-        if sample.behaviour_logprobs is None:
-            raise ConfigError(
-                f"algorithm.adv_estimator '{estimator}' trains on what the policy sampled, but group '{sample.uid}'"
-                " holds demonstrations: use algorithm.name=sft"
-            )
+    _check_sampled(samples, estimator)
     if not samples:
         return []
     rewards = token_rewards(groups, samples)
     if penalty is not None:
         rewards = [_less(row, penalty(sample)) for row, sample in zip(rewards, samples, strict=True)]
     turns = turn_credit(groups, samples)
-    baselines, has_baseline = _baselines(groups, samples)
     advantages, returns = estimate_advantages(
         estimator,
         _padded(rewards),
         _padded([sample.loss_mask for sample in samples]).bool(),
         [sample.uid for sample in samples],
         rollout_ids=[sample.rollout_id for sample in samples],
-        valid=has_baseline if estimator == "remax" else None,
         values=_values(samples),
-        baselines=baselines,
+        baselines=_baselines(groups, samples),
         turn_rewards=turns.turn_rewards,
         step_ends=turns.step_ends,
         observation_keys=turns.observation_keys,
@@ -103,6 +95,15 @@ def compare(
     ]
 
 
+def _check_sampled(samples: Sequence[Sample], estimator: str) -> None:
+    for sample in samples:
+        if sample.behaviour_logprobs is None:
+            raise ConfigError(
+                f"algorithm.adv_estimator '{estimator}' trains on what the policy sampled, but group '{sample.uid}'"
+                " holds demonstrations: use algorithm.name=sft"
+            )
+
+
 Penalty = Callable[[Sample], Sequence[float]]
 
 
@@ -115,28 +116,26 @@ def _values(samples: Sequence[Sample]) -> torch.Tensor | None:
     return _padded(values) if len(values) == len(samples) else None
 
 
-def _baselines(groups: Sequence[Group], samples: Sequence[Sample]) -> tuple[torch.Tensor, list[bool]]:
-    """[B], what the greedy rollout of each sample's task was worth, and whether there is one."""
-    known = {
-        rollout_id: rollout.rewards[BASELINE]
-        for group in groups
-        for rollout_id, rollout in valid_rollouts(group)
-        if BASELINE in rollout.rewards
-    }
-    ids = [sample.rollout_id for sample in samples]
-    return torch.tensor([known.get(each, 0.0) for each in ids]), [each in known for each in ids]
+def _baselines(groups: Sequence[Group], samples: Sequence[Sample]) -> torch.Tensor:
+    """[B], what the greedy rollout of each sample's task was worth; NaN where there is none, or it failed."""
+    rollouts = _rollouts(groups)
+    return torch.tensor([rollouts[sample.rollout_id].rewards.get(BASELINE, math.nan) for sample in samples])
 
 
 def token_rewards(groups: Sequence[Group], samples: Sequence[Sample]) -> list[list[float]]:
     """[num samples][T]: a rollout's reward stands once, on the last trained token of its last trajectory."""
-    reward_of = {rollout_id: rollout.reward for group in groups for rollout_id, rollout in valid_rollouts(group)}
+    rollouts = _rollouts(groups)
     last_of = {sample.rollout_id: number for number, sample in enumerate(samples)}
     rewards = [[0.0] * len(sample.loss_mask) for sample in samples]
     for rollout_id, number in last_of.items():
         mask = samples[number].loss_mask
         last_trained = max(index for index, trained in enumerate(mask) if trained)
-        rewards[number][last_trained] = reward_of[rollout_id]
+        rewards[number][last_trained] = rollouts[rollout_id].reward
     return rewards
+
+
+def _rollouts(groups: Sequence[Group]) -> dict[str, Rollout]:
+    return {rollout_id: rollout for group in groups for rollout_id, rollout in valid_rollouts(group)}
 
 
 def valid_rollouts(group: Group) -> Iterator[tuple[str, Rollout]]:

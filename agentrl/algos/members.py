@@ -23,7 +23,7 @@ class AdvantageBatch:
         rollout_ids: [B]; rows of one rollout share it within their group.
         valid: [B] bool; other rows take no part in statistics and get advantage 0.
         values: [B, T] of a critic, for the estimators that need one.
-        baselines: [B] rewards of a baseline rollout, for the estimators that need one.
+        baselines: [B] rewards of a baseline rollout, for the estimators that need one; NaN where there is none.
         turn_rewards: [B, T]; rewards of single turns or steps, each on the last trained token of its turn. They are not
             part of `token_rewards`.
         step_ends: [B, T] bool, where a step ends; None: every run of trained tokens (a turn) is a step.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from agentrl.algos.members import AdvantageBatch, find_members
@@ -12,7 +13,8 @@ from agentrl.errors import ConfigError
 def remax(batch: AdvantageBatch) -> tuple[Tensor, Tensor]:
     """A_t = R_t - b with R_t = sum of r_t' over t' >= t, and b the reward of the greedy rollout of the task.
 
-    Reward 1, baseline 0.25: advantage 0.75 on every trained token. Returns are the R_t.
+    Reward 1, baseline 0.25: advantage 0.75 on every trained token. Returns are the R_t. Where the baseline is NaN, as
+    that of a greedy rollout that failed, the advantage is 0.
 
     Raises:
         ConfigError: there are no `baselines`.
@@ -21,6 +23,7 @@ def remax(batch: AdvantageBatch) -> tuple[Tensor, Tensor]:
         raise ConfigError("advantage estimator 'remax' needs baselines, the reward of a greedy rollout for each row")
     sequences = find_sequences(batch, find_members(batch))
     returns = sequences.spread(discounted_sums(sequences.sums(batch.token_rewards), 1.0))
-    advantages = returns - sequences.trained * batch.baselines.double()[:, None]
+    baselines_B1 = batch.baselines.double()[:, None]
+    advantages = torch.where(sequences.trained & ~baselines_B1.isnan(), returns - baselines_B1, 0.0)
     dtype = batch.token_rewards.dtype
     return advantages.to(dtype), returns.to(dtype)
