@@ -4,11 +4,16 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/ready
 SGLANG := $(VENV)/sglang-ready
+NEWEST := .venv-newest
+# what depends most on other libraries' versions
+NEWEST_TESTS := tests/test_packaging.py tests/models tests/chat tests/backends tests/engines tests/agent_loops
+# two test processes; a file's tests share what they make, so they stay together
+TWO_AT_ONCE := -n 2 --dist loadfile --durations 30
 # one thread a process: two that share a core slow each other down several times over
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: quickstart test test-all sglang browser check bench clean
+.PHONY: docs quickstart reference test test-all newest lock sglang browser pictures check bench clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -17,13 +22,28 @@ $(READY): pyproject.toml constraints.txt
 	touch $@
 
 quickstart: $(READY)
-	$(BIN)/python examples/calculator/quickstart.py
+	$(BIN)/agentrl quickstart
+
+# docs/reference.md, which a test compares with the code
+reference: $(READY)
+	$(BIN)/python docs/make_reference.py
 
 test: $(READY)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(TWO_AT_ONCE)
 
 test-all: $(READY) sglang browser
-	$(BIN)/python -m pytest -m 'slow and not gpu'
+	$(BIN)/python -m pytest -m 'slow and not gpu' $(TWO_AT_ONCE)
+
+# the newest versions that pyproject.toml allows, in an environment of their own
+newest:
+	$(PYTHON) -m venv $(NEWEST)
+	$(NEWEST)/bin/pip install --quiet --upgrade pip
+	$(NEWEST)/bin/pip install --quiet --upgrade --upgrade-strategy eager --editable '.[dev]'
+	$(NEWEST)/bin/python -m pytest -W default::FutureWarning $(NEWEST_TESTS)
+
+# uv.lock, at the versions of constraints.txt where they matter most; needs uv (pip install uv)
+lock:
+	uv lock $(addprefix -P ,$(shell grep -E '^(torch|transformers|tokenizers|peft|huggingface_hub)==' constraints.txt))
 
 # SGLang on the CPU, which its tests start: most of its dependencies are kernels for CUDA, so it comes without them
 sglang: $(SGLANG)
@@ -40,13 +60,23 @@ browser:
 		|| { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -y -qq chromium; } \
 		|| echo "no chromium, which the tests of the viewer click in: apt-get install chromium"
 
+# what README and docs show, from the folder of the last quickstart
+pictures: $(READY) browser
+	[ -f outputs/quickstart/summary.json ] || $(MAKE) quickstart
+	$(BIN)/python docs/images/make_pictures.py
+
 check: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+# the documentation as a site, in outputs/site
+docs: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 bench: $(READY)
 	for script in benchmarks/*.py; do $(BIN)/python $$script || exit 1; done
 
 clean:
-	rm -rf $(VENV) outputs .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(NEWEST) outputs .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -8,4 +8,4 @@ raise SystemExit(None in map(find_spec, ("hydra", "pydantic", "torch", "transfor
     echo "agentrl: error: '$python' does not have what agentrl needs: activate its environment, or set PYTHON" >&2
     exit 2
 }
-PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}" exec "$python" -m agentrl.cli.short_form "$@"
+PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}" exec "$python" -m agentrl.cli.verl.short_form "$@"

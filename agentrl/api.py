@@ -1,31 +1,43 @@
-"""The Python door: train, roll out and evaluate with functions and rows instead of files. Works in a notebook too."""
+"""Python API: train, roll out and evaluate with functions and rows instead of files. Also works in notebooks."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, redirect_stdout
+from dataclasses import dataclass
+from functools import cached_property
 from hashlib import sha256
+from io import StringIO
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import ParamSpec, TypeAlias, TypeVar
+from typing import TypeAlias
 
-from agentrl.attempt import Group
+from agentrl.agent_loops.base import AgentLoop
+from agentrl.concurrency.notebook import outside_loop
 from agentrl.config import RunConfig, validate_config
-from agentrl.config.rules import check_evaluation, check_training
-from agentrl.data.given import Data, given_files
-from agentrl.errors import ConfigError, DataError
+from agentrl.config.python_settings import nested, plain_settings
+from agentrl.config.rules.combinations import check_evaluation, check_training
+from agentrl.data.in_memory import Data, given_files
+from agentrl.errors import AgentRLError, ConfigError, DataError
+from agentrl.interactions.base import BaseInteraction
+from agentrl.registry import give
 from agentrl.rewards.loading import RewardLike, given_reward
 from agentrl.tools.base import BaseTool
 from agentrl.tools.function import FunctionTool
 from agentrl.tools.loading import given_tools
-from agentrl.trainer.elsewhere import call_elsewhere
-from agentrl.trainer.files import write_whole
-from agentrl.trainer.rollout_parts import Brought
+from agentrl.trainer.builders.rollouts import UserObjects
+from agentrl.trainer.evaluated import Evaluated
 from agentrl.trainer.run import run_evaluation, run_rollouts, run_training
+from agentrl.types.rollout import Group
 
-P = ParamSpec("P")
-R = TypeVar("R")
 Tools: TypeAlias = Iterable[Callable[..., object] | FunctionTool | BaseTool]
+AnyReward: TypeAlias = str | RewardLike
+"""Name of a built-in reward, or functions."""
+Loop: TypeAlias = str | type[AgentLoop] | Callable[..., AgentLoop] | None
+Settings: TypeAlias = Mapping[str, object] | None
+
+_ROW = re.compile(r"\S*data/(train|val)-[0-9a-f]{12}\.jsonl row (\d+)(?: \(line \d+\))?")
+"""Pattern of a row passed from Python in an error message, which names the file where the run saves it."""
 
 
 def train(
@@ -33,24 +45,32 @@ def train(
     data: Data,
     *,
     tools: Tools = (),
-    reward: RewardLike = None,
+    reward: AnyReward = None,
     val_data: Data = (),
-    settings: Mapping[str, object] | None = None,
+    agent_loop: Loop = None,
+    interactions: Sequence[BaseInteraction] = (),
+    settings: Settings = None,
 ) -> Path:
-    """Train `model` on `data`; returns the run's folder, whose `checkpoints/latest` is the trained model.
+    """Train `model` on `data`; return the run's folder, in which `checkpoints/latest` is the trained model.
 
         agentrl.train("Qwen/Qwen3-0.6B", "train.parquet", tools=[search], reward=score, settings={"rollout.n": 8})
 
     Args:
-        tools: typed functions, or tools. With tools, rows that name no agent loop get `tool_agent`.
-        settings: further keys of the configuration, dotted or nested, as on the command line.
+        tools: typed functions, or tools. With tools, the default agent loop is `tool_agent`.
+        reward: a function, TRL's reward functions, or the name of a built-in reward.
+        agent_loop: a class or a name, for rows without an agent loop.
+        interactions: simulated users; rows select one by `interaction_kwargs.name`.
+        settings: other configuration keys, dotted or nested, as on the command line. For a key whose value is a name,
+            you can pass the object itself: `{"algorithm.adv_estimator": my_estimator}`.
 
     Raises:
-        AgentRLError: something cannot be used as given.
+        AgentRLError: an argument is invalid.
     """
-    config = _config(model, settings, tools := given_tools(tools), train_files=data, val_files=val_data)
-    check_training(config)
-    return _outside_loop(run_training, config, _brought(tools, reward, config))
+    rows = {"train_files": data, "val_files": val_data}
+    given = _Given(model, rows, tools, reward, agent_loop, interactions, settings)
+    check_training(given.config)
+    with _rows_by_argument({"train": "data", "val": "val_data"}):
+        return outside_loop(run_training, given.config, given.brought)
 
 
 def evaluate(
@@ -58,13 +78,21 @@ def evaluate(
     data: Data,
     *,
     tools: Tools = (),
-    reward: RewardLike = None,
-    settings: Mapping[str, object] | None = None,
-) -> dict[str, float]:
-    """Roll `model` out on `data` as validation does; the metrics, named `val/...`. Arguments as in `train`."""
-    config = _config(model, settings, tools := given_tools(tools), val_files=data)
-    check_evaluation(config)
-    return _outside_loop(run_evaluation, config, _brought(tools, reward, config))
+    reward: AnyReward = None,
+    agent_loop: Loop = None,
+    interactions: Sequence[BaseInteraction] = (),
+    settings: Settings = None,
+    quiet: bool = False,
+) -> Evaluated:
+    """Run validation of `model` on `data`; return a mapping of the metrics `val/...`, with attribute `.rollouts`.
+
+    Args:
+        quiet: print nothing. Other arguments as in `train`.
+    """
+    given = _Given(model, {"val_files": data}, tools, reward, agent_loop, interactions, settings)
+    check_evaluation(given.config)
+    with _rows_by_argument({"val": "data"}), redirect_stdout(StringIO()) if quiet else nullcontext():
+        return outside_loop(run_evaluation, given.config, given.brought, "summary")
 
 
 def rollout(
@@ -72,93 +100,103 @@ def rollout(
     data: Data,
     *,
     tools: Tools = (),
-    reward: RewardLike = None,
+    reward: AnyReward = None,
+    agent_loop: Loop = None,
+    interactions: Sequence[BaseInteraction] = (),
     n: int = 1,
-    settings: Mapping[str, object] | None = None,
+    settings: Settings = None,
 ) -> list[Group]:
-    """`n` rollouts of every task, sampled as in training: groups in the order of the rows. Writes no files."""
-    with TemporaryDirectory() as folder:
-        settings = {"trainer.default_local_dir": folder, "data.shuffle": False, **_keys(settings), "rollout.n": n}
-        config = _config(model, settings, tools := given_tools(tools), train_files=data)
-        return _outside_loop(run_rollouts, config, _brought(tools, reward, config))
+    """Return `n` rollouts per task, sampled as in training, as groups in the order of the rows. Writes no files."""
+    settings = {"data.shuffle": False, **plain_settings(settings), "rollout.n": n}
+    given = _Given(model, {"train_files": data}, tools, reward, agent_loop, interactions, settings)
+    with _rows_by_argument({"train": "data"}):
+        return outside_loop(run_rollouts, given.config, given.brought)
 
 
-def _brought(tools: Sequence[FunctionTool | BaseTool], reward: RewardLike, config: RunConfig) -> Brought:
-    return Brought(tools, given_reward(reward, config.reward, config.data.max_response_length))
+@dataclass
+class _Given:
+    """The arguments of a call, split into a configuration and Python objects."""
+
+    model: str | Path
+    data: Mapping[str, Data]
+    tools: Tools
+    reward: AnyReward
+    agent_loop: Loop
+    interactions: Sequence[BaseInteraction]
+    settings: Settings
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.model, (str, Path)):
+            raise ConfigError(f"model must be a folder or a name on the hub, not a {type(self.model).__name__}")
+        self.tools = given_tools(self.tools)
+        _check_interactions(self.interactions)
+
+    @cached_property
+    def config(self) -> RunConfig:
+        """The configuration, for all arguments that can be expressed in it."""
+        values: dict[str, object] = {"model.path": str(self.model)}
+        if self.tools:
+            values["rollout.agent.default_agent_loop"] = "tool_agent"
+        values |= plain_settings(self.settings)
+        if self.agent_loop is not None:
+            loop = self.agent_loop if isinstance(self.agent_loop, str) else give(self.agent_loop)
+            values["rollout.agent.default_agent_loop"] = loop
+        if isinstance(self.reward, str):
+            values["reward.name"] = self.reward
+        values["trainer.python_objects"] = [*self._objects()]
+        return validate_config(nested(self._rows[0], nested(values)))
+
+    @cached_property
+    def brought(self) -> UserObjects:
+        """The Python objects: tools, rewards, interactions and rows."""
+        asked = None if isinstance(self.reward, str) else self.reward
+        reward = given_reward(asked, self.config.reward, self.config.data.max_response_length)
+        return UserObjects(
+            given_tools(self.tools), reward, self._rows[1], in_python=True, interactions=self.interactions
+        )
+
+    @cached_property
+    def _rows(self) -> tuple[dict[str, list[str]], dict[str, str]]:
+        return _files(self.data)
+
+    def _objects(self) -> Iterator[str]:
+        """Yield names of the objects that have no configuration key."""
+        yield from (f"tool {tool.name}" for tool in given_tools(self.tools))
+        yield from (f"interaction {each.name}" for each in self.interactions)
+        if self.reward is not None and not isinstance(self.reward, str):
+            rewards = self.reward if isinstance(self.reward, Sequence) else [self.reward]
+            yield from (f"reward {getattr(each, '__qualname__', type(each).__qualname__)}" for each in rewards)
 
 
-def _config(
-    model: str | Path, settings: Mapping[str, object] | None, tools: Sequence[FunctionTool | BaseTool], **data: Data
-) -> RunConfig:
-    if not isinstance(model, (str, Path)):
-        raise ConfigError(f"model must be a folder or a name on the hub, not a {type(model).__name__}")
-    values: dict[str, object] = {"model.path": str(model)}
-    if tools:
-        values["rollout.agent.default_agent_loop"] = "tool_agent"
-    nested = _nested(values | _keys(settings))
-    folder = validate_config(nested).trainer.run_dir / "data"
-    return validate_config(_nested(_files(data, folder), nested))
+def _check_interactions(interactions: Sequence[BaseInteraction]) -> None:
+    for position, each in enumerate(interactions):
+        if not isinstance(each, BaseInteraction):
+            raise ConfigError(f"interactions[{position}] must be an object of a BaseInteraction, not {each!r:.100}")
 
 
-def _keys(settings: Mapping[str, object] | None) -> dict[str, object]:
-    if not isinstance(settings, Mapping | None) or not all(isinstance(key, str) for key in settings or ()):
-        raise ConfigError(f"settings must be a dict such as {{'rollout.n': 8}}, not {settings!r:.100}")
-    return dict(settings or {})
+@contextmanager
+def _rows_by_argument(arguments: Mapping[str, str]) -> Iterator[None]:
+    """Rewrite row names in errors to the caller's arguments, such as `data[3]`."""
+    try:
+        yield
+    except AgentRLError as error:
+        error.args = (_ROW.sub(lambda found: f"{arguments.get(found[1], found[1])}[{found[2]}]", str(error)),)
+        raise
 
 
-def _files(data: Mapping[str, Data], folder: Path) -> dict[str, list[str]]:
-    """Each key that has files with them; the first is `data`, which must not be empty."""
+def _files(data: Mapping[str, Data]) -> tuple[dict[str, list[str]], dict[str, str]]:
+    """Return (key -> files, file -> rows as text). The first key is for `data`, which must not be empty."""
     files: dict[str, list[str]] = {}
+    kept: dict[str, str] = {}
     for key, rows in data.items():
         name = "val_data" if files else "data"
         given, lines = given_files(rows, name)
-        if given or lines:
-            files[f"data.{key}"] = given or [_kept(lines, folder, key.removesuffix("_files"))]
+        if lines:
+            place = f"data/{key.removesuffix('_files')}-{sha256(lines.encode()).hexdigest()[:12]}.jsonl"
+            kept[place] = lines
+            given = [place]
+        if given:
+            files[f"data.{key}"] = given
         elif not files:
             raise DataError("data is empty: expected files or rows")
-    return files
-
-
-def _kept(lines: str, folder: Path, purpose: str) -> str:
-    """Keep rows in the run's folder. Their digest is in the name: other rows are another file, which resuming refuses.
-
-    Raises:
-        ConfigError: the folder cannot be written, or the file there was changed.
-    """
-    path = folder / f"{purpose}-{sha256(lines.encode()).hexdigest()[:12]}.jsonl"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if not path.exists():
-            write_whole(path, lines)
-        elif path.read_text(encoding="utf-8") != lines:
-            raise ConfigError(f"'{path}' is not as it was written: delete it, or give the rows a folder of their own")
-    except OSError as error:
-        raise ConfigError(f"'trainer.default_local_dir': cannot write to '{folder}': {error.strerror}") from error
-    return str(path)
-
-
-def _nested(values: Mapping[str, object], into: Mapping[str, object] | None = None) -> dict[str, object]:
-    """{"a.b": 1} as {"a": {"b": 1}}, laid over `into`."""
-    result = dict(into or {})
-    for key, value in values.items():
-        head, _, rest = key.partition(".")
-        inner = {rest: value} if rest else value
-        if isinstance(inner, Mapping):
-            before = result.get(head)
-            result[head] = _nested(inner, before if isinstance(before, Mapping) else None)
-        else:
-            result[head] = inner
-    return result
-
-
-def _outside_loop(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-    """Call it where it may start an event loop: in a notebook, whose thread runs one already, on another thread."""
-    return call_elsewhere(function, *args, **kwargs) if _in_loop() else function(*args, **kwargs)
-
-
-def _in_loop() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
+    return files, kept

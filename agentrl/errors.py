@@ -1,4 +1,4 @@
-"""The errors a user may cause, and the one way to suggest the name they probably meant."""
+"""Errors caused by user input, and suggestions of valid names."""
 
 from __future__ import annotations
 
@@ -7,38 +7,46 @@ from collections.abc import Iterable
 
 
 class AgentRLError(Exception):
-    """A mistake in what the user gave us. Its text is one line: what, where, what was expected.
+    """An error in user input. The text is one line: what is wrong, where, and what was expected.
 
-    The command line prints that line and exits with status 2; our own bugs are never wrapped in it.
+    The command line prints that line and exits with status 2. Bugs of agentrl are never wrapped in this error.
     """
 
 
 class ConfigError(AgentRLError):
-    """A key, a value or a combination in the configuration that cannot be honoured."""
+    """An invalid key, value or combination in the configuration."""
 
 
 class DataError(AgentRLError):
-    """A dataset file or row that cannot be used; the text names file, row and field."""
+    """An invalid dataset file or row; the text names file, row and field."""
 
 
 class TemplateError(AgentRLError):
-    """A chat template that cannot be continued faithfully turn by turn; the text says why."""
+    """A chat template for which turns cannot be appended correctly; the text explains why."""
 
 
 class RewardError(AgentRLError):
-    """A reward function that failed or gave no finite number; the text names function, data source and row."""
+    """A reward function that failed or returned no finite number; the text names function, data source and row."""
 
 
 class UnknownNameError(AgentRLError):
-    """A name that no registry entry, module or file answers to; the text lists the valid ones."""
+    """A name without a registry entry, module or file; the text suggests valid names."""
+
+
+def install_command(extra: str) -> str:
+    """Return the command that installs an optional dependency group, for error messages."""
+    return f"pip install 'agentrl-train[{extra}]'"
 
 
 _MOST, _SOME = 40, 8
-"""Valid names that an error still lists, and how many of more it does."""
+"""Maximum number of valid names that are all listed, and the number listed if there are more."""
 
 
 def suggestion(name: str, valid: Iterable[str]) -> str:
-    """The tail of an error message: the nearest valid name if one is close, else all of them, or some of very many."""
+    """Return the end of an error message: the nearest valid name if one is close, else a list of the valid names.
+
+    A long list is shortened.
+    """
     names = sorted(valid)
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
     if near:

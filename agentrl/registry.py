@@ -1,30 +1,39 @@
-"""From a name to an object: a registered name, `pkg.module:Name`, `path/to/file.py:Name`, or an entry point."""
+"""Lookup of objects by name: a registered name, `pkg.module:Name`, `path/to/file.py:Name`, or an entry point."""
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 import sys
+import sysconfig
 from collections.abc import Callable, Mapping
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
 from typing import Generic, TypeVar
 
-from agentrl.blame import told
 from agentrl.errors import AgentRLError, ConfigError, UnknownNameError, suggestion
+from agentrl.utils.user_code import format_error
 
 T = TypeVar("T")
 
+_STANDARD = {
+    *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib")),
+    os.path.join(sysconfig.get_path("platstdlib"), "lib-dynload"),  # noqa: PTH118  # as sys.path spells it
+    os.path.join(sys.base_prefix, sys.platlibdir, f"python{sys.version_info[0]}{sys.version_info[1]}.zip"),  # noqa: PTH118
+}
+"""Folders of the standard library."""
+
 
 class Registry(Generic[T]):
-    """Names of one kind of part.
+    """Names of one kind of component.
 
     Args:
         kind: what is registered, for error messages ("agent loop").
-        builtin: name -> "pkg.module:Name", imported only when asked for, so that a listing stays cheap.
-        aliases: another name -> a name.
-        families: a prefix, such as "sglang/" -> "pkg.module:function", which answers for what follows the prefix.
+        builtin: name -> "pkg.module:Name", imported lazily, so that listing names is fast.
+        aliases: alias -> name.
+        families: prefix, such as "sglang/" -> "pkg.module:function", which finds the object by the rest of a name.
 
     Entry points are read from the group `agentrl.<kind with underscores>s` ("agentrl.agent_loops").
     """
@@ -44,7 +53,7 @@ class Registry(Generic[T]):
         self._loaded: dict[str, T] = {}
 
     def register(self, name: str) -> Callable[[T], T]:
-        """Decorator: `name` means this object from now on (a later registration wins, as on re-import)."""
+        """Return a decorator that registers an object as `name`; a later registration replaces it, as on re-import."""
 
         def keep(item: T) -> T:
             self._objects[name] = item
@@ -53,22 +62,31 @@ class Registry(Generic[T]):
         return keep
 
     def names(self) -> list[str]:
-        """Every name `get` answers to, aliases left out."""
+        """Return all names for `get`, without aliases and families."""
         return sorted({*self._objects, *self._lazy, *self._entry_points()})
 
     def is_builtin(self, name: str) -> bool:
-        """Whether `name` means what agentrl itself brings: nothing registered, installed or imported by its path."""
-        if name in self._objects:
+        """Whether `name` is an object of agentrl, not one that is registered, installed or imported by path."""
+        if name in self._objects or name in _GIVEN:
             return False
         return self._aliases.get(name, name) in self._lazy or self._family(name) is not None
 
+    def is_path(self, name: str) -> bool:
+        """Whether `name` is an import path: not built in, registered, passed from Python or installed."""
+        if ":" not in name and "." not in name:
+            return False
+        known = name in _GIVEN or name in self._objects or name in self._entry_points()
+        return not known and not self.is_builtin(name)
+
     def get(self, name: str) -> T:
-        """The object called `name`.
+        """Return the object called `name`.
 
         Raises:
-            UnknownNameError: nothing answers to it; the text names the nearest valid name.
+            UnknownNameError: the name is unknown; the text suggests the nearest valid name.
         """
-        # a registered name wins over an alias: a user's own "tool" is theirs
+        if name in _GIVEN:
+            return _GIVEN[name]  # type: ignore[return-value]  # typed by the user who passed it
+        # a registered name has priority over an alias, so that users can register their own "tool"
         if name not in self._objects:
             name = self._aliases.get(name, name)
         if name in self._objects:
@@ -77,21 +95,37 @@ class Registry(Generic[T]):
             self._loaded[name] = self._load(name)
         return self._loaded[name]
 
+    def check(self, name: str) -> None:
+        """Reject an unknown name without loading anything; of an object's path only the file is checked.
+
+        Raises:
+            UnknownNameError: the name is unknown; the text names the nearest valid name, or the missing file.
+        """
+        if {".", ":"} & set(name):
+            file = name.rpartition(":")[0]
+            if file.endswith(".py") and not Path(file).is_file():
+                raise UnknownNameError(f"there is no file '{file}'")
+        elif name not in (*self.names(), *self._aliases) and not self._family(name):
+            raise self._unknown(name)
+
     def _load(self, name: str) -> T:
         if name in self._lazy:
-            return load_object(self._lazy[name])  # type: ignore[no-any-return]  # typed by whoever listed it
+            return load_object(self._lazy[name])  # type: ignore[no-any-return]  # typed in its module
         if name in (found := self._entry_points()):
-            return load_object(found[name])  # type: ignore[no-any-return]  # typed by whoever published it
+            return load_object(found[name])  # type: ignore[no-any-return]  # typed by its package
         if prefix := self._family(name):
             find = load_object(self._families[prefix])
-            return find(name.removeprefix(prefix))  # type: ignore[no-any-return]  # typed by whoever listed it
+            return find(name.removeprefix(prefix))  # type: ignore[no-any-return]  # typed by the family
         if ":" in name or "." in name:
-            return load_object(name)  # type: ignore[no-any-return]  # typed by the user who names it
+            return load_object(name)  # type: ignore[no-any-return]  # typed by the user
+        raise self._unknown(name)
+
+    def _unknown(self, name: str) -> UnknownNameError:
         valid = [*self.names(), *self._aliases, *(f"{prefix}NAME" for prefix in self._families)]
-        raise UnknownNameError(f"unknown {self.kind} '{name}': {suggestion(name, valid)}")
+        return UnknownNameError(f"unknown {self.kind} '{name}': {suggestion(name, valid)}")
 
     def _family(self, name: str) -> str | None:
-        """The prefix of the family that answers for `name`; None for the path of an object, whatever it begins with."""
+        """Return the prefix of the family of `name`; None if there is none, or if `name` is an import path."""
         if ":" in name or "." in name:
             return None
         return next(filter(name.startswith, self._families), None)
@@ -101,12 +135,28 @@ class Registry(Generic[T]):
         return {point.name: point.value for point in entry_points(group=group)}
 
 
-def load_object(target: str):  # type: ignore[no-untyped-def]  # any object at all: the caller knows its type
+_GIVEN: dict[str, object] = {}
+"""Objects passed from Python instead of a name, by the name that the configuration uses for them."""
+
+
+def give(item: object) -> str:
+    """Register `item` under a generated name in this process; return the name (`module:qualified name` if possible)."""
+    named = item if hasattr(item, "__qualname__") else getattr(item, "func", type(item))  # func: a partial's function
+    name = f"{getattr(named, '__module__', None) or '__main__'}:{getattr(named, '__qualname__', 'object')}"
+    _GIVEN[name] = item
+    return name
+
+
+def load_object(target: str):  # type: ignore[no-untyped-def]  # any object: the caller knows its type
     """Import `pkg.module:Name`, `pkg.module.Name` or `path/to/file.py:Name`.
 
     Raises:
-        UnknownNameError: the file, module or attribute is not there, or importing it failed; says which.
+        UnknownNameError: the file, module or attribute does not exist, or the import failed. The message says why.
     """
+    if target in _GIVEN:
+        return _GIVEN[target]
+    if target.startswith("__main__:") or "<locals>" in target:
+        raise UnknownNameError(f"'{target}' is an object that was given in Python: start the run from Python again")
     if target.endswith(".py"):
         raise UnknownNameError(f"'{target}' names a file and nothing in it: write '{target}:Name'")
     where, separator, attribute = target.rpartition(":")
@@ -122,25 +172,46 @@ def load_object(target: str):  # type: ignore[no-untyped-def]  # any object at a
 
 
 def load_module(where: str) -> ModuleType:
-    """Import `pkg.module` or `path/to/file.py`.
+    """Import `pkg.module` or `path/to/file.py`. The working folder, or the file's folder, becomes importable.
 
     Raises:
-        UnknownNameError: it is not there, or running it failed; says in which line of the user's.
-        ConfigError: what it declares to agentrl cannot be used.
+        UnknownNameError: the module does not exist, or its code failed; the text names the line in user code.
+        ConfigError: the module registers something invalid with agentrl, for example with `@tool`.
     """
     try:
-        return load_file(Path(where)) if where.endswith(".py") else importlib.import_module(where)
+        if where.endswith(".py"):
+            return load_file(Path(where))
+        make_importable(Path())
+        return importlib.import_module(where)
     except UnknownNameError:
         raise
-    except AgentRLError as error:  # what a file says to us as it is run, such as `@tool`
+    except AgentRLError as error:  # raised by agentrl while the file runs, such as by `@tool`
         raise ConfigError(f"{where}: {error}") from error
-    except (Exception, SystemExit) as error:  # a script that ends itself must not end the program without a word
-        raise UnknownNameError(f"cannot import '{where}': {told(error)}") from error
+    except (Exception, SystemExit) as error:  # a script that exits must not end the program silently
+        raise UnknownNameError(f"cannot import '{where}': {format_error(error)}") from error
+
+
+def make_importable(folder: Path) -> None:
+    """Make the modules of `folder` importable. It is last in `sys.path`, so that its files never replace a library."""
+    if (name := str(folder.resolve())) not in sys.path:
+        sys.path.append(name)
+
+
+def child_path() -> str:
+    """Return `PYTHONPATH` for a child process: this process's import folders, standard library first."""
+    folders = [folder for folder in dict.fromkeys(sys.path) if folder]
+    return os.pathsep.join(sorted(folders, key=lambda folder: folder not in _STANDARD))
 
 
 def load_file(path: Path) -> ModuleType:
-    """Import a Python file by its path, once: a second call answers the same module."""
+    """Import a Python file by its path, once: a second call returns the same module.
+
+    If `import NAME` finds the same file, it is imported by that name. Other files that import it then share its state.
+    """
     path = path.resolve()
+    make_importable(path.parent)
+    if _found_by_name(path):
+        return importlib.import_module(path.stem)
     name = f"agentrl_user_{path.stem}_{abs(hash(str(path))):x}"
     if name in sys.modules:
         return sys.modules[name]
@@ -150,10 +221,20 @@ def load_file(path: Path) -> ModuleType:
     assert spec is not None  # a path that ends in .py always has a spec and a loader
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # before running it: dataclasses and pydantic look their module up
+    sys.modules[name] = module  # before it runs, because dataclasses and pydantic look up their module
     try:
         spec.loader.exec_module(module)
     except BaseException:
         del sys.modules[name]
         raise
     return module
+
+
+def _found_by_name(path: Path) -> bool:
+    if not path.stem.isidentifier():
+        return False
+    try:
+        spec = importlib.util.find_spec(path.stem)
+    except ValueError:  # a module without a specification, such as `__main__`
+        return False
+    return spec is not None and spec.origin is not None and Path(spec.origin) == path

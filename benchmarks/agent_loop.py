@@ -31,7 +31,6 @@ from pathlib import Path
 from peers.conversation import ANSWER, CALL, GROUP_SIZE, RESULT, Stopwatch, question, search
 from peers.environment import peer_python
 
-from agentrl.attempt import Outcome
 from agentrl.chat.base import ParsedCall
 from agentrl.chat.format import ChatFormat
 from agentrl.config.run import RunConfig
@@ -39,8 +38,9 @@ from agentrl.engines.base import GenerateRequest, SamplingParams
 from agentrl.engines.scripted import ScriptedEngine
 from agentrl.rollouts.collector import collect
 from agentrl.rollouts.runner import RolloutRunner
-from agentrl.task import Task
 from agentrl.tools.toolbox import Toolbox, ToolResult, ToolSession
+from agentrl.types.rollout import Outcome
+from agentrl.types.task import Task
 
 sys.path.append(str(Path(__file__).parents[1] / "tests/chat"))
 from chat_families import family_tokenizer  # a small tokenizer with a chat template
@@ -176,7 +176,7 @@ def main() -> None:
             sides["agentrl"](100, 30)
         pstats.Stats(profile).sort_stats("tottime").print_stats(40)
         return
-    print("agentrl", {name: version(name) for name in ("agentrl", "transformers", "torch")})
+    print("agentrl", {name: version(name) for name in ("agentrl-train", "transformers", "torch")})
     with ExitStack() as stack:
         if arguments.peers:
             tokenizer = Path(stack.enter_context(tempfile.TemporaryDirectory()))

@@ -17,10 +17,11 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from curves import panel, text
+from curves import chart
 from vs_trl import ENVIRONMENT, ROOT, start_of
 
-from agentrl.trainer.drawing import HEIGHT, WIDTH
+from agentrl.reporting.chart_layout import HEIGHT, WIDTH
+from agentrl.reporting.svg import TITLE, document, text
 
 ALGORITHMS: dict[str, tuple[str, ...]] = {
     "grpo": (),
@@ -35,7 +36,7 @@ ALGORITHMS: dict[str, tuple[str, ...]] = {
 }
 """algorithm.name -> further keys."""
 
-TOP, COLUMNS = 22, 3
+COLUMNS = 3
 
 Row = dict[str, float]
 
@@ -106,21 +107,11 @@ def picture(histories: Mapping[str, Sequence[Row]]) -> str:
     for number, name in enumerate(curves):
         shown = {name: [curves[name]], **({} if name == first else {first: [curves[first]]})}
         row, column = divmod(number, COLUMNS)
-        place = f"translate({column * WIDTH} {TOP + row * (HEIGHT + TOP)})"
-        body.append(f'<g transform="{place}">\n{panel(shown, 0, name)}\n</g>')
-    height = TOP + -(-len(curves) // COLUMNS) * (HEIGHT + TOP)
-    caption = text(
-        COLUMNS * WIDTH - 12, height - 4, f"success on held-out tasks by steps; grey: {first}", "#57606a", anchor="end"
-    )
-    return "\n".join(
-        [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {COLUMNS * WIDTH} {height}" role="img"'
-            ' font-family="system-ui, sans-serif" font-size="12">',
-            *body,
-            caption,
-            "</svg>\n",
-        ]
-    )
+        place = f"translate({column * WIDTH} {row * (HEIGHT + TITLE)})"
+        body.append(f'<g transform="{place}">\n{chart(shown, 0, name, "step")}\n</g>')
+    height = -(-len(curves) // COLUMNS) * (HEIGHT + TITLE) + TITLE
+    caption = text(COLUMNS * WIDTH - 12, height - 8, f"grey: {first}", anchor="end")
+    return document(COLUMNS * WIDTH, height, [*body, caption], "Success on held-out tasks by steps")
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel, Qwen3Config
 
 from agentrl.engines.base import GenerateRequest, SamplingParams
-from agentrl.engines.torch_engine import TorchEngine
+from agentrl.engines.torch.engine import TorchEngine
 from agentrl.models.loading import find_device
 
 TINY = {"vocab_size": 520, "hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2, "head_dim": 32}

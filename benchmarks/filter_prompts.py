@@ -20,11 +20,11 @@ from transformers import PreTrainedTokenizerFast
 
 from agentrl.chat.format import ChatFormat
 from agentrl.config import RunConfig
-from agentrl.data.fitting import prompt_lengths
+from agentrl.data.prompt_length import prompt_lengths
 from agentrl.data.tasks import TaskTable, load_tasks
 from agentrl.rollouts.row_check import RowCheck
-from agentrl.task import Task
 from agentrl.tools.toolbox import load_toolbox
+from agentrl.types.task import Task
 
 DOCS = Path(__file__).parents[1] / "docs"
 TEMPLATE = (

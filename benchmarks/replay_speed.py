@@ -19,20 +19,20 @@ from contextlib import redirect_stdout
 from hashlib import sha256
 from pathlib import Path
 
-from agentrl.attempt import Group, Outcome, Rollout, Stop, ToolCall
 from agentrl.chat.format import ChatFormat
 from agentrl.config.model import ModelConfig
 from agentrl.models.loading import load_tokenizer
-from agentrl.replay.saved import SavedRun, open_saved
-from agentrl.replay.scoring import COLUMNS, decoded_once, score_all, view_of
+from agentrl.replay.rescore.scoring import COLUMNS, decoded_once, score_all, view_of
+from agentrl.replay.saved_run import SavedRun, open_saved
 from agentrl.rewards.base import Reward
-from agentrl.rewards.function import FunctionReward
-from agentrl.rewards.view import solution_view
-from agentrl.rollouts.garbage import fewer_collections
+from agentrl.rewards.functions.function import FunctionReward
+from agentrl.rewards.reward_view import solution_view
+from agentrl.rollouts.gc_tuning import fewer_collections
+from agentrl.run_folder.provenance import hashes
 from agentrl.store import TrajectoryStore
-from agentrl.task import Task
-from agentrl.trainer.provenance import hashes
-from agentrl.trajectory import Author, Segment, Trajectory, VersionSpan
+from agentrl.types.rollout import Group, Outcome, Rollout, Stop, ToolCall
+from agentrl.types.task import Task
+from agentrl.types.trajectory import Author, Segment, Trajectory, VersionSpan
 
 NUM_STEPS, NUM_GROUPS, NUM_ROLLOUTS, NUM_PASSES = 40, 16, 8, 5
 WANTED = 20_000

@@ -21,9 +21,9 @@ from vs_trl import ROOT, start_of
 
 from agentrl.cli.compose import compose_config
 from agentrl.engines.base import Completion, GenerateRequest
-from agentrl.trainer.build import open_run
+from agentrl.trainer.builders.rollouts import UserObjects
+from agentrl.trainer.builders.run import open_run
 from agentrl.trainer.loop import train
-from agentrl.trainer.rollout_parts import Brought
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ async def roll_out(engine: str, num_steps: int) -> list[Turn]:
         *(f"rollout.engine={engine}", "rollout.deterministic=false", f"trainer.total_training_steps={num_steps}"),
         *(f"trainer.default_local_dir={folder}", "trainer.test_freq=0"),
     )
-    async with open_run(compose_config(["+experiment=calculator", *overrides]), Brought()) as opened:
+    async with open_run(compose_config(["+experiment=calculator", *overrides]), UserObjects()) as opened:
         engine_of_run = opened.rollouts.engine
         engine_of_run.generate = turns = Turns(engine_of_run.generate)
         await train(opened.parts)

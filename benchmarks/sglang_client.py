@@ -24,7 +24,7 @@ from agentrl.engines.sglang.engine import SglangEngine
 from agentrl.engines.sglang.features import Features
 from agentrl.engines.sglang.replica import Replica
 from agentrl.engines.sglang.requests import Terms
-from agentrl.engines.sglang.transfer_disk import DiskTransfer
+from agentrl.engines.sglang.weights.disk import DiskTransfer
 
 NUM_CONTEXT, NUM_SAMPLED = 512, 64
 FEATURES = Features("0.5.21", "none", "cpu", "float32", None, 4090, 32768, "0")

@@ -19,11 +19,11 @@ from pathlib import Path
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from agentrl.algos.policy import PolicyLoss
+from agentrl.algos.losses.policy import PolicyLoss
 from agentrl.backends.torch.backend import TorchBackend, load_torch_backend
 from agentrl.config.actor import ActorConfig
 from agentrl.config.model import ModelConfig
-from agentrl.samples import Sample
+from agentrl.types.sample import Sample
 
 VOCAB = 517
 TINY = {

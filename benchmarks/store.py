@@ -17,10 +17,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from agentrl.algos.credit import imitate, samples_of
-from agentrl.attempt import Group, Outcome, Rollout, Stop, ToolCall
 from agentrl.store import TrajectoryStore
-from agentrl.task import Task
-from agentrl.trajectory import Author, Segment, Trajectory, VersionSpan
+from agentrl.types.rollout import Group, Outcome, Rollout, Stop, ToolCall
+from agentrl.types.task import Task
+from agentrl.types.trajectory import Author, Segment, Trajectory, VersionSpan
 
 NUM_STEPS, NUM_GROUPS, NUM_ROLLOUTS = 40, 16, 8
 RANDOM = random.Random(0)

@@ -12,8 +12,8 @@ import time
 from collections.abc import Collection
 from pathlib import Path
 
-from agentrl.replay.scoring import COLUMNS
-from agentrl.rollouts.garbage import fewer_collections
+from agentrl.replay.rescore.scoring import COLUMNS
+from agentrl.rollouts.gc_tuning import fewer_collections
 from agentrl.store import TrajectoryStore
 
 NUM_REPEATS = 5

@@ -18,8 +18,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from agentrl.algos.credit import samples_of
-from agentrl.samples import Sample
 from agentrl.store import StoredRollout, TrajectoryStore
+from agentrl.types.sample import Sample
 
 NUM_STEPS, NUM_REPEATS = 20, 5
 
@@ -54,8 +54,8 @@ def write_times_s(store: TrajectoryStore, steps: list[int], folder: Path) -> lis
     return repeats
 
 
-def _bytes(store: TrajectoryStore, step: int) -> list[str]:
-    return [repr((one.task, one.rollout.tool_calls, _tokens(one), one.advantages)) for one in store.scan(steps=[step])]
+def _bytes(store: TrajectoryStore, step: int) -> list[object]:
+    return [(one.task, one.rollout.tool_calls, _tokens(one), one.advantages) for one in store.scan(steps=[step])]
 
 
 def _tokens(stored: StoredRollout) -> list[object]:

@@ -76,7 +76,7 @@ def server(folder: Path) -> Iterator[str]:
 def first_page(page: Page, address: str) -> float:
     """Milliseconds from the start of the navigation to rows."""
     page.goto("about:blank")
-    page.goto(address)
+    page.goto(f"{address}#/rollouts")
     return float(page.wait_for_function(ROWS_DRAWN, polling="raf").json_value())
 
 
@@ -97,7 +97,7 @@ def measure(folder: Path, num_rollouts: int) -> None:
             times = [page.evaluate(CHANGE, [name, value]) for _ in range(5) if first_page(page, address)]
             print(f"filter {name}: median {statistics.median(times):.0f} ms, worst {max(times):.0f} ms")
         first_page(page, address)
-        for column in ("reward", "duration_s", "uid"):
+        for column in ("reward", "duration_s", "tokens"):
             times = [page.evaluate(SORT, column) for _ in range(2)]
             print(f"sort by {column}: {max(times):.0f} ms")
 

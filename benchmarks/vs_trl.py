@@ -43,7 +43,7 @@ def main() -> None:
     parser.add_argument("--curves", action="store_true")
     parser.add_argument("--curve-steps", type=int, default=60)
     arguments = parser.parse_args()
-    ours = ", ".join(f"{name} {version(name)}" for name in ("agentrl", "torch", "transformers"))
+    ours = ", ".join(f"{name} {version(name)}" for name in ("agentrl-train", "torch", "transformers"))
     print(f"ours: {ours}, python {sys.version.split()[0]}, {' '.join(arguments.ours)}")
     for family in arguments.family:
         start = start_of(family)

@@ -24,10 +24,10 @@ from agentrl.config.model import ModelConfig
 from agentrl.config.rollout import RolloutConfig, SglangConfig
 from agentrl.engines.sglang.client import ServerClient
 from agentrl.engines.sglang.features import read_features
-from agentrl.engines.sglang.launch_options import server_options
 from agentrl.engines.sglang.replica import Replica
-from agentrl.engines.sglang.server import LocalServer
-from agentrl.engines.sglang.transfer_choice import choose_transfer
+from agentrl.engines.sglang.servers.options import server_options
+from agentrl.engines.sglang.servers.server import LocalServer
+from agentrl.engines.sglang.weights.choice import choose_transfer
 from agentrl.models.checkpoint_names import checkpoint_weights
 from agentrl.models.folder import checkpoint_shapes
 
@@ -92,7 +92,7 @@ async def measure(model: PreTrainedModel, folder: Path) -> None:
     server.start()
     try:
         await server.ready(START_S)
-        client = ServerClient(server.url)
+        client = ServerClient(server.url, api_key=server.api_key)
         replica = Replica(client, await read_features(client))
         for way in ("tensor", "group", "disk"):
             times = await send_s(model, replica, folder, way)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import os
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,7 +17,6 @@ START_S = 240.0
 
 def save_tiny_model(folder: Path, family: str = "qwen3", **changes: object) -> Path:
     """A model of `engine_models.FAMILIES` as a folder, with a tokenizer whose words are w0 to w96."""
-    sys.path.append(str(Path(__file__).parent / "engines"))
     from engine_models import tiny_model
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
@@ -42,17 +40,17 @@ def require_sglang() -> None:
         (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)("SGLang is not installed: make sglang")
 
 
-def new_server(model: Path, log: Path, **rollout: object):
+def new_server(model: Path, log: Path, *, api_key: str | None = None, **rollout: object):
     """A server as a run would start it; the caller starts and stops it."""
     from agentrl.config.model import ModelConfig
     from agentrl.config.rollout import RolloutConfig
-    from agentrl.engines.sglang.launch_options import server_options
-    from agentrl.engines.sglang.server import LocalServer
+    from agentrl.engines.sglang.servers.options import server_options
+    from agentrl.engines.sglang.servers.server import LocalServer
 
     require_sglang()
     config = RolloutConfig(engine="sglang", **rollout)
     options = server_options(ModelConfig(path=str(model)), config, 256)
-    return LocalServer(options, log, config.sglang.env)
+    return LocalServer({**options, "api_key": api_key}, log, config.sglang.env)  # tests ask it in many ways
 
 
 @pytest.fixture(scope="session")

@@ -1,9 +1,11 @@
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from agentrl.errors import UnknownNameError
-from agentrl.registry import Registry, load_object
+from agentrl.registry import Registry, child_path, give, load_object
 
 
 def shapes() -> Registry[type]:
@@ -75,3 +77,59 @@ def test_a_path_that_begins_like_a_family_is_a_path() -> None:
     assert not registry.is_builtin("loud/mine.py:Bang")
     with pytest.raises(UnknownNameError, match="there is no file"):
         registry.get("loud/mine.py:Bang")
+
+
+@pytest.fixture
+def own_modules(monkeypatch):
+    """Modules and import folders as they were before."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    before = set(sys.modules)
+    yield
+    for name in set(sys.modules) - before:
+        del sys.modules[name]
+
+
+def test_the_working_folder_is_importable(tmp_path, monkeypatch, own_modules) -> None:
+    (tmp_path / "shelf_tools.py").write_text("class FindShelf: ...\n")
+    monkeypatch.chdir(tmp_path)
+    assert load_object("shelf_tools.FindShelf") is load_object("shelf_tools:FindShelf")
+
+
+def test_a_file_imports_its_neighbours_and_shares_their_state(tmp_path, own_modules) -> None:
+    (tmp_path / "depot_stock.py").write_text("shelves = {}\n")
+    (tmp_path / "depot_tools.py").write_text("from depot_stock import shelves\n")
+    (tmp_path / "depot_loop.py").write_text("from depot_tools import shelves\n")
+    shelves = load_object(f"{tmp_path}/depot_tools.py:shelves")
+    assert load_object(f"{tmp_path}/depot_loop.py:shelves") is shelves
+    assert load_object(f"{tmp_path}/depot_stock.py:shelves") is shelves
+
+
+def test_a_users_file_never_replaces_a_library(tmp_path, monkeypatch, own_modules) -> None:
+    (tmp_path / "json.py").write_text("mine = True\n")
+    (tmp_path / "user_of_json.py").write_text("import json\nloads = json.loads\n")
+    monkeypatch.chdir(tmp_path)
+    assert load_object("user_of_json:loads") is __import__("json").loads
+    assert load_object("json.py:mine") is True
+
+
+def test_worker_processes_import_the_standard_library_first(tmp_path, monkeypatch) -> None:
+    (tmp_path / "json.py").write_text("raise SystemExit('imported')\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", ["", str(tmp_path), *sys.path])
+    command = [sys.executable, "-P", "-c", "import json, sys; print(json.__file__, sys.path[-1])"]
+    ran = subprocess.run(command, env={"PYTHONPATH": child_path()}, capture_output=True, text=True, check=True)
+    assert str(tmp_path) not in ran.stdout.split()[0]
+    assert str(Path.cwd()) in child_path().split(":")
+
+
+def test_an_object_stands_for_itself_under_a_readable_name() -> None:
+    def mine() -> None: ...
+
+    name = give(mine)
+    assert name == f"{__name__}:test_an_object_stands_for_itself_under_a_readable_name.<locals>.mine"
+    assert load_object(name) is mine
+    assert shapes().get(name) is mine
+    assert not shapes().is_builtin(name)
+    for gone in ("__main__:other", "some.module:make.<locals>.other"):
+        with pytest.raises(UnknownNameError, match="was given in Python: start the run from Python again"):
+            load_object(gone)

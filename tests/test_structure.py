@@ -1,4 +1,4 @@
-"""The house keeps its floors: what may import what, what stays light, what ships (docs/design.md, section 2)."""
+"""The structure of the package: layers, cycles, sizes, and what loads heavy libraries (docs/design.md, section 2)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import statistics
 import subprocess
 import sys
 import tomllib
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,22 +16,26 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "agentrl"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
-WORDS = {path.stem for path in PACKAGE.glob("*.py")} - {"__init__", "__main__", "api"}
-FLOORS = [
-    {*WORDS, "config", "offload", "telemetry"},
-    {"algos", "audit", "chat", "data", "estimates", "models"},
+ROOT_MODULES = {path.stem for path in PACKAGE.glob("*.py")} - {"__init__", "__main__", "api"}
+LAYERS = [
+    {*ROOT_MODULES, "concurrency", "config", "security", "telemetry", "types", "utils"},
+    {"algos", "audit", "chat", "data", "models", "stats"},
     {"engines", "tools", "interactions", "rewards", "backends", "store"},
     {"agent_loops", "weights", "compat"},
     {"rollouts"},  # runs agent loops
+    {"run_folder"},
+    {"reporting"},
     {"cluster"},
     {"trainer"},
     {"replay"},  # the viewer opens runs as it does
     {"viewer"},
+    {"saved"},  # runs in Python: summaries as the viewer has them
     {"api", "cli"},
     {"__main__"},
 ]
-DOORS = {f"agentrl.trainer.main_{name}" for name in ("ppo", "generation", "generation_server", "eval")}  # verl's names
-FLOOR = {part: number for number, parts in enumerate(FLOORS) for part in parts}
+VERL_COMMANDS = {f"agentrl.trainer.main_{name}" for name in ("ppo", "generation", "generation_server", "eval")}
+MOST_MODULES = 20
+LAYER = {part: number for number, parts in enumerate(LAYERS) for part in parts}
 HEAVY = {"torch", "transformers", "numpy", "pyarrow", "datasets", "hydra", "omegaconf", "tensorboard", "pandas"}
 OPTIONAL = {
     "sglang",
@@ -54,8 +57,8 @@ def dotted(path: Path) -> str:
 
 
 def part(module: str) -> str:
-    """The floor's word for a module: agentrl.tools.function -> tools."""
-    return "cli" if module in DOORS else module.split(".")[1]
+    """The package of a module, or its own name: agentrl.tools.function -> tools."""
+    return "cli" if module in VERL_COMMANDS else module.split(".")[1]
 
 
 def imported(tree: ast.AST) -> Iterator[str]:
@@ -70,32 +73,60 @@ def imported(tree: ast.AST) -> Iterator[str]:
 
 def edges() -> Iterator[tuple[str, str]]:
     """(module, module it imports), inside agentrl."""
-    for path in set(MODULES) - {PACKAGE / "__init__.py"}:  # it offers the Python door, and loads it when asked
+    for path in set(MODULES) - {PACKAGE / "__init__.py"}:  # it loads the Python API lazily
         for name in imported(ast.parse(path.read_text(encoding="utf-8"))):
             if name.startswith("agentrl."):
                 yield dotted(path), name
 
 
-def test_every_part_has_a_floor():
+def test_every_package_has_a_layer():
     parts = {part(dotted(path)) for path in MODULES if path.parent != PACKAGE or path.stem != "__init__"}
-    assert parts - FLOOR.keys() == set()
+    assert parts - LAYER.keys() == set()
 
 
 def test_imports_only_go_down():
-    upward = [f"{source} -> {target}" for source, target in edges() if FLOOR[part(target)] > FLOOR[part(source)]]
+    upward = [f"{source} -> {target}" for source, target in edges() if LAYER[part(target)] > LAYER[part(source)]]
     assert upward == []
 
 
-def test_packages_on_one_floor_meet_only_through_base():
-    """Floor 0 is made of words, most of them single modules; from floor 1 on it is packages."""
+def test_packages_of_one_layer_meet_only_through_base():
+    """The base layer, whose packages import each other, is left out."""
     beside = [
         f"{source} -> {target}"
         for source, target in edges()
-        if FLOOR[part(target)] == FLOOR[part(source)] > 0
+        if LAYER[part(target)] == LAYER[part(source)] > 0
         and part(target) != part(source)
         and target.split(".")[2:3] != ["base"]
     ]
     assert beside == []
+
+
+def test_no_module_imports_itself_through_others():
+    """Lazy imports count; those for the type checker alone do not."""
+    graph: dict[str, set[str]] = {dotted(path): set() for path in MODULES}
+    for path in set(MODULES) - {PACKAGE / "__init__.py"}:
+        module = dotted(path)
+        named = {found for name in imported(without_type_checking(path)) for found in (name, name.rpartition(".")[0])}
+        graph[module] = {name for name in named & graph.keys() if not f"{module}.".startswith(f"{name}.")}
+    assert in_cycles(graph) == []
+
+
+def in_cycles(graph: dict[str, set[str]]) -> list[str]:
+    """The modules of import cycles, and those that import one of them."""
+    left = dict(graph)
+    while done := {module for module, names in left.items() if not names & left.keys()}:
+        left = {module: names for module, names in left.items() if module not in done}
+    return sorted(left)
+
+
+def test_a_cycle_is_found():
+    assert in_cycles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": set(), "e": {"d"}}) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("folder", sorted({path.parent for path in MODULES}), ids=lambda path: path.name)
+def test_a_folder_is_a_package_of_at_most_twenty_modules(folder):
+    assert (folder / "__init__.py") in MODULES
+    assert len({path for path in MODULES if path.parent == folder and path.stem != "__init__"}) <= MOST_MODULES
 
 
 def test_the_audit_shares_nothing_with_what_it_audits():
@@ -117,6 +148,14 @@ def test_optional_libraries_are_imported_only_inside_functions_or_leaves():
     assert users == []
 
 
+def without_type_checking(path: Path) -> ast.AST:
+    class Strip(ast.NodeTransformer):
+        def visit_If(self, node: ast.If) -> ast.AST | None:
+            return None if ast.unparse(node.test) == "TYPE_CHECKING" else self.generic_visit(node)
+
+    return Strip().visit(ast.parse(path.read_text(encoding="utf-8")))
+
+
 def top_level(path: Path) -> ast.Module:
     """The module without what runs only in functions or only for the type checker."""
 
@@ -134,11 +173,11 @@ def top_level(path: Path) -> ast.Module:
 
 
 def test_words_configuration_and_command_line_load_nothing_heavy():
-    words = [f"agentrl.{name}" for name in sorted(FLOORS[0])]
+    words = [f"agentrl.{name}" for name in sorted(LAYERS[0])]
     joints = [dotted(path) for path in MODULES if path.name == "base.py"]
     code = f"import sys, {', '.join(['agentrl', 'agentrl.cli.main', *words, *joints])}; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    assert "agentrl.trajectory" in loaded  # the probe sees what was loaded
+    assert "agentrl.types.trajectory" in loaded  # the probe sees what was loaded
     assert {name.split(".")[0] for name in loaded} & (HEAVY | OPTIONAL) == set()
 
 
@@ -163,19 +202,3 @@ def test_the_median_function_is_under_ten_lines():
 def test_the_version_of_the_changelog_is_the_version_of_the_package():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert f"## {project['version']}" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
-
-
-@pytest.mark.slow
-def test_the_wheel_brings_configs_types_and_license(tmp_path):
-    command = [sys.executable, "-m", "pip", "wheel", str(ROOT), "--no-deps", "--quiet", "--wheel-dir", str(tmp_path)]
-    subprocess.run(command, check=True)
-    (wheel,) = tmp_path.glob("agentrl-*.whl")
-    names = set(zipfile.ZipFile(wheel).namelist())
-    configs = {f"agentrl/{path.relative_to(ROOT)}" for path in (ROOT / "configs").rglob("*") if path.is_file()}
-    assert configs
-    assert configs <= names
-    assert {f"{path.relative_to(ROOT)}" for path in MODULES} <= names
-    assert {str(path.relative_to(ROOT)) for path in (PACKAGE / "viewer/static").iterdir()} <= names
-    assert "agentrl/py.typed" in names
-    assert any(name.endswith("licenses/LICENSE") for name in names)
-    assert not any(name.startswith(("tests", "examples")) for name in names)

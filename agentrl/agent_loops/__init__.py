@@ -1,4 +1,4 @@
-"""Agent loops: how one attempt at a task goes. `AgentLoop` and `register` are what a user's own loop needs."""
+"""Agent loops: an agent loop runs one rollout. To write one, use `AgentLoop` and `register`."""
 
 from agentrl.agent_loops.base import AgentLoop, agent_loops, register
 

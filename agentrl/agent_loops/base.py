@@ -1,21 +1,22 @@
-"""The agent loop: how one attempt at a task goes, turn by turn."""
+"""Base class of agent loops, which run one rollout of a task, turn by turn."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar
 
-from agentrl.agent_loops.beginning import Beginning
-from agentrl.agent_loops.conversation import Bindings, Conversation
+from agentrl.agent_loops.conversation import Conversation, ConversationContext
+from agentrl.agent_loops.generate import Generate
 from agentrl.agent_loops.limits import Limits
 from agentrl.agent_loops.recording import Recording, model_segment
-from agentrl.attempt import Rollout
+from agentrl.agent_loops.resume import ResumePoint
 from agentrl.chat.base import ToolParser
 from agentrl.config.run import RunConfig
 from agentrl.engines.base import Completion, SamplingParams
-from agentrl.messages import Message
 from agentrl.registry import Registry
-from agentrl.task import Task
+from agentrl.types.messages import Message
+from agentrl.types.rollout import Rollout
+from agentrl.types.task import Task
 
 if TYPE_CHECKING:
     from agentrl.chat.format import ChatFormat
@@ -26,28 +27,8 @@ if TYPE_CHECKING:
 __all__ = ["AgentLoop", "Conversation", "Generate", "Recording", "agent_loops", "model_segment", "register"]
 
 
-class Generate(Protocol):
-    """Samples one model turn. Bound to one rollout: its session, its deadline, and a seed for each turn."""
-
-    async def __call__(
-        self,
-        token_ids: Sequence[int],
-        sampling: SamplingParams,
-        *,
-        trajectory: int = 0,
-        images: Sequence[bytes] = (),
-        image_starts: Sequence[int] = (),
-    ) -> Completion:
-        """Sample after the context `token_ids`, [T]. `trajectory` tells apart what a loop samples side by side.
-
-        Args:
-            images: those of the context, in order; the tokens of each begin at `image_starts`.
-        """
-        ...
-
-
 class AgentLoop:
-    """One attempt at a task. Subclass it and write `run`; a new instance is made for every rollout.
+    """One rollout of a task. Subclass it and write `run`; every rollout gets a new instance.
 
         @register("my_agent")
         class MyAgent(AgentLoop):
@@ -59,17 +40,18 @@ class AgentLoop:
                     await chat.tool_turn(turn)
                 return chat.rollout()
 
-    A loop may also build its `Rollout` itself, from segments made by `model_segment`; `sampling` arrives
-    ready for use (stop tokens, at most `data.max_response_length` tokens). Under `rollout.routed_experts` it hands on
-    what a completion says of them: `trajectory.keep_routed_experts(completion.routed_experts)` after that segment.
+    A loop may also build its `Rollout` itself, from segments made by `model_segment`; `sampling` then already has the
+    stop tokens and `data.max_response_length`. Under `rollout.routed_experts` such a loop calls
+    `trajectory.keep_routed_experts(completion.routed_experts)` after each segment.
 
     Attributes:
-        tool_format: the one tool format this loop works with; None takes `rollout.multi_turn.format`.
-        roles: the roles it may append after a model turn; the chat template is checked for them at the start.
-        uses_tools: whether it ever calls a tool; tools configured for a loop that does not are refused.
-        conversation_class: what `open` makes: override its `opening` or `answer_messages` to word things differently.
-        beginning: where the task's conversation goes on from, in place of its prompt. A loop that keeps a state of its
-            own over turns cannot be continued so.
+        tool_format: the only tool format that this loop supports; None: `rollout.multi_turn.format`.
+        roles: roles that the loop may append after a model turn; the chat template is checked for them at the start.
+        uses_tools: whether the loop calls tools; if no loop does, configured tools are rejected.
+        conversation_class: class of the conversations that `open` makes; a subclass may override `opening` and
+            `answer_messages`.
+        beginning: saved state to continue from, in place of the prompt (`agentrl replay RUN from-turn`). It does not
+            work for a loop that keeps its own state over several turns.
     """
 
     tool_format: ClassVar[str | None] = None
@@ -78,12 +60,12 @@ class AgentLoop:
     conversation_class: ClassVar[type[Conversation]] = Conversation
 
     def __init__(self, chat: ChatFormat, parser: ToolParser, config: RunConfig) -> None:
-        """A subclass may take further keyword arguments: the options of its entry in `agent_loop_config_path`."""
+        """A subclass may accept further keyword arguments: the options of its entry in `agent_loop_config_path`."""
         self.chat = chat
         self.parser = parser
         self.config = config
         self.conversations: list[Conversation] = []
-        self.beginning: Beginning | None = None
+        self.beginning: ResumePoint | None = None
 
     async def run(
         self,
@@ -93,14 +75,14 @@ class AgentLoop:
         interaction: InteractionSession | None,
         sampling: SamplingParams,
     ) -> Rollout:
-        """Attempt `task` once.
+        """Run one rollout of `task`.
 
-        What it raises ends this rollout alone: `InfraError` as `infra_failed`, an `AgentRLError` ends the run.
+        An exception ends this rollout only; `InfraError` marks it as `infra_failed`. An `AgentRLError` ends the run.
         """
         raise NotImplementedError(f"{type(self).__name__} must define run")
 
     def prompt(self, task: Task, tools: ToolSession | None) -> Conversation:
-        """The conversation as `open` begins it, to be looked at: nothing can be sampled in it."""
+        """Open the conversation only to measure its prompt; nothing can be sampled."""
         return self.open(task, _no_samples, tools if self.uses_tools else None, None, SamplingParams())
 
     def open(
@@ -113,9 +95,9 @@ class AgentLoop:
         *,
         messages: Sequence[Message] | None = None,
     ) -> Conversation:
-        """Begin a conversation: with the task's prompt, or with `messages` (a sub-agent's). Each is one trajectory."""
+        """Start a conversation with the task's prompt, or with `messages` (for a sub-agent). Each is one trajectory."""
         limits = Limits.of(self.config, sampling, task.tool_options.max_tool_calls)
-        bindings = Bindings(
+        bindings = ConversationContext(
             *(self.chat, self.parser, limits, generate, tools, interaction, sampling, self.conversations),
             images=dict(task.images),
         )
@@ -147,7 +129,8 @@ agent_loops: Registry[Callable[..., AgentLoop]] = Registry(
         "react_agent_loop": "react_agent",
     },
 )
-"""What builds an agent loop, by name: `(chat, parser, config, **options) -> AgentLoop`, or a class with that as its
-`as_agent_loop` (how loops written for another interface bring their adapter)."""
+"""Name -> factory of an agent loop: `(chat, parser, config, **options) -> AgentLoop`, or a class with such a factory as
+its `as_agent_loop` (the adapter of loops written for another interface).
+"""
 
 register = agent_loops.register

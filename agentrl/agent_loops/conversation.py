@@ -1,4 +1,4 @@
-"""One conversation with the model: what is said, in tokens and in messages, and where it ends."""
+"""One conversation with the model, as tokens and as messages, with its limits."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from agentrl.agent_loops.beginning import Beginning
 from agentrl.agent_loops.limits import Limits
 from agentrl.agent_loops.recording import model_segment
+from agentrl.agent_loops.resume import ResumePoint
 from agentrl.agent_loops.tool_calls import (
     aborted,
     as_shown,
@@ -21,27 +21,27 @@ from agentrl.agent_loops.tool_calls import (
     tool_messages,
     with_images,
 )
-from agentrl.attempt import Outcome, Rollout, Stop, ToolCall, TurnReward
 from agentrl.chat.base import ParsedCall, ParsedTurn, ToolParser, parser_for
 from agentrl.engines.base import Completion, SamplingParams
-from agentrl.images import content_hash
-from agentrl.messages import Message, ToolSchema, image_names
 from agentrl.tools.base import InfraError
 from agentrl.tools.toolbox import ToolResult
-from agentrl.trajectory import Author, Segment, Trajectory
+from agentrl.types.messages import Message, ToolSchema, image_names
+from agentrl.types.rollout import Outcome, Rollout, Stop, ToolCall, TurnReward
+from agentrl.types.trajectory import Author, Segment, Trajectory
+from agentrl.utils.images import content_hash
 
 if TYPE_CHECKING:
-    from agentrl.agent_loops.base import Generate
+    from agentrl.agent_loops.generate import Generate
     from agentrl.chat.format import ChatFormat
     from agentrl.interactions.session import InteractionSession
     from agentrl.tools.toolbox import ToolSession
 
 
 @dataclass(frozen=True, slots=True)
-class Bindings:
-    """What a conversation works with. The conversations of one rollout share `family`, a list of themselves.
+class ConversationContext:
+    """Everything that a conversation needs. All conversations of one rollout share the list `family`.
 
-    `images` are the bytes of those that its messages name: the task's, and what tools answer with.
+    `images` are the bytes of the images that messages name: the task's, and those in tool answers.
     """
 
     chat: ChatFormat
@@ -56,25 +56,26 @@ class Bindings:
 
 
 class Conversation:
-    """One trajectory while it grows: `model_turn`, `tool_turn` and `user_turn` each append to it.
+    """One trajectory while it grows: `model_turn`, `tool_turn`, `user_turn` and `say` each append to it.
 
-    The limits of `rollout.multi_turn` and `data.max_response_length` are kept here:
+    The conversation enforces the limits of `rollout.multi_turn` and `data.max_response_length`:
 
-    - A turn that ran into a length limit is kept; calls in it are not run.
+    - A turn that reached a length limit is kept. Calls in it are not run.
     - Answers that would leave the model no token to reply with are not appended: the conversation stops with
       `max_response_tokens`. So a response never has more than `data.max_response_length` tokens.
-    - Calls beyond `max_parallel_calls` or `max_tool_calls` are answered with an error the model reads. A model that
-      goes on calling after it was told that no calls are left stops with `max_tool_calls`.
-    - Calls of the last turn allowed are recorded as `limit_error` and not run. The simulated user still judges it.
+    - Calls beyond `max_parallel_calls` or `max_tool_calls` are answered with an error that the model reads. If the
+      model calls again after an error about `max_tool_calls`, the conversation stops with `max_tool_calls`.
+    - Calls of the last allowed turn are recorded as `limit_error` and not run. The simulated user still scores it.
 
     Attributes:
-        schemas: the tools on offer.
-        trajectory: the tokens and messages so far.
-        stop: why the conversation ended, None while it goes on.
-        tool_calls, turn_rewards: so far. Turn rewards are the simulated user's; a tool's is on its call.
+        schemas: list of `ToolSchema`, the tools of this rollout.
+        trajectory: the `Trajectory` so far; `trajectory.messages` are its messages, `trajectory.token_ids` its tokens.
+        stop: the `Stop` reason; None while the conversation can continue.
+        tool_calls: list of `ToolCall`, all calls so far, with outcome, result and reward.
+        turn_rewards: list of `TurnReward`, the scores of the simulated user so far.
     """
 
-    def __init__(self, bindings: Bindings, messages: Sequence[Message]) -> None:
+    def __init__(self, bindings: ConversationContext, messages: Sequence[Message]) -> None:
         self.trajectory = Trajectory()
         self.stop: Stop | None = None
         self.tool_calls: list[ToolCall] = []
@@ -86,7 +87,7 @@ class Conversation:
         self._number = len(bindings.family)
         self._num_turns = 0  # counted, because deriving it each turn makes long conversations quadratic
         self._num_user_turns = 0
-        self._turn_segment = 0  # where the model's last turn stands
+        self._turn_segment = 0  # index of the model's last segment
         self._turn_closed = True
         self._told_no_calls_left = False
         self._image_starts: list[int] = []
@@ -97,35 +98,35 @@ class Conversation:
 
     @property
     def template_schemas(self) -> Sequence[ToolSchema]:
-        """The tools that the chat template is told of."""
+        """Tools that the chat template shows; a subclass may return none and describe them in `opening`."""
         return self.schemas
 
     def opening(self, messages: Sequence[Message]) -> Sequence[Message]:
-        """What the conversation begins with, given the task's prompt."""
+        """Return the first messages, made from the task's prompt; override it to add instructions."""
         return messages
 
     def answer_messages(self, calls: Sequence[ParsedCall], texts: Sequence[str]) -> list[Message]:
-        """How the answers to `calls` are put to the model."""
+        """Return the messages with the answers to `calls`; override it for another role or wording."""
         return tool_messages(calls, texts, self._num_turns)
 
     async def model_turn(self) -> ParsedTurn | None:
-        """Let the model speak. None once a limit was reached, in this turn or before: `stop` says which."""
+        """Sample a model turn and append it. Return None if a limit was reached, now or before: `stop` says which."""
         self._stop_if(self._no_turn_left, Stop.MAX_ASSISTANT_TURNS)
         if self.stop is not None:
-            await asyncio.sleep(0)  # a loop that asks on and on must still be reached by its deadline
+            await asyncio.sleep(0)  # lets the deadline cancel a loop that never stops asking
             return None
         sampling = self._turn_sampling()
         completion = await self._generate(sampling)
         self.stop = self._limits.cut_by(completion, self._num_tokens_left)
-        turn = self._append_model(completion, sampling)
+        turn = await self._append_model(completion, sampling)
         return turn if self.stop is None else None
 
     async def tool_turn(self, turn: ParsedTurn) -> bool:
-        """Run the calls of `turn`, side by side, and append their answers in call order. False once it has stopped.
+        """Run the calls of `turn` concurrently, and append the answers in call order. Return False if it stopped.
 
         Raises:
             InfraError: a call failed for reasons outside the policy. Everything is recorded first.
-            ConfigError: a tool answered with an image, and the model takes none.
+            ConfigError: a tool answered with an image, and the model does not accept images.
         """
         self._stop_if(self._no_turn_left, Stop.MAX_ASSISTANT_TURNS)
         self._stop_if(self._told_no_calls_left, Stop.MAX_TOOL_CALLS)
@@ -141,7 +142,10 @@ class Conversation:
         return self.stop is None
 
     async def user_turn(self) -> bool:
-        """Let the simulated user answer. False once it has stopped: there is none, it is content, or a limit."""
+        """Append an answer of the simulated user. Return False if the conversation stopped.
+
+        It stops if there is no simulated user, if the user ends it, or at a limit.
+        """
         self._stop_if(self._bound.interaction is None, Stop.FINISHED)
         self._stop_if(self._num_user_turns == self._limits.multi_turn.max_user_turns, Stop.MAX_USER_TURNS)
         if self.stop is not None or self._bound.interaction is None:
@@ -154,24 +158,24 @@ class Conversation:
         return self.say(answer.text)
 
     def say(self, text: str) -> bool:
-        """Put `text` to the model as a user's, without a simulated one. False once it has stopped."""
+        """Append `text` as a user message, without a simulated user. Return False if the conversation has stopped."""
         self._stop_if(self._no_turn_left, Stop.MAX_ASSISTANT_TURNS)
         if self.stop is None:
             self._append(Author.USER, [Message(role="user", content=text)])
         return self.stop is None
 
     def restart(self, messages: Sequence[Message]) -> Conversation:
-        """Go on from a rewritten history (compaction) as a new trajectory: what it copies is prompt there.
+        """Continue in a new trajectory with rewritten messages as its prompt (compaction). Use the new conversation.
 
-        Turns are counted on. A sub-agent, which counts its own, is `AgentLoop.open`.
+        The turns so far still count. For a sub-agent, which counts its own turns, use `AgentLoop.open`.
         """
         successor = type(self)(self._bound, messages)
         successor._num_turns, successor._num_user_turns = self._num_turns, self._num_user_turns
         successor._told_no_calls_left = self._told_no_calls_left
         return successor
 
-    def resume_from(self, beginning: Beginning) -> None:
-        """Stand where a saved rollout stood before a model turn, in place of the prompt; limits count on from there."""
+    def resume_from(self, beginning: ResumePoint) -> None:
+        """Restore the state of a saved rollout before a model turn; limits count from there."""
         messages = beginning.messages_after(len(self.trajectory.messages))
         self.trajectory = Trajectory((), messages)
         self._image_starts = []
@@ -187,7 +191,7 @@ class Conversation:
         self._stop_if(self._num_tokens_left <= 0, Stop.MAX_RESPONSE_TOKENS)
 
     def rollout(self) -> Rollout:
-        """The attempt so far: every conversation that its loop opened, ended as this one did."""
+        """Return the rollout for `run`: all conversations that the loop opened, with this conversation's `stop`."""
         family = self._bound.family
         return Rollout(
             [member.trajectory for member in family],
@@ -210,7 +214,7 @@ class Conversation:
 
     @property
     def _num_calls_left(self) -> int | None:
-        """What the rollout may still call, None where that is not limited."""
+        """Number of calls that the rollout may still make; None: no limit."""
         if (limit := self._limits.multi_turn.max_tool_calls) is None:
             return None
         calls = (call for member in self._bound.family for call in member.tool_calls)
@@ -223,7 +227,7 @@ class Conversation:
 
     async def _generate(self, sampling: SamplingParams) -> Completion:
         trajectory = self.trajectory
-        if not self._image_starts:  # a `generate` of one's own need not know of images
+        if not self._image_starts:  # a custom `generate` need not support images
             return await self._bound.generate(trajectory.token_ids, sampling, trajectory=self._number)
         return await self._bound.generate(
             trajectory.token_ids,
@@ -233,7 +237,7 @@ class Conversation:
             image_starts=list(self._image_starts),
         )
 
-    def _append_model(self, completion: Completion, sampling: SamplingParams) -> ParsedTurn:
+    async def _append_model(self, completion: Completion, sampling: SamplingParams) -> ParsedTurn:
         chat = self._bound.chat
         self._turn_segment = len(self.trajectory.segments)
         self.trajectory.append(model_segment(completion, sampling))
@@ -241,9 +245,14 @@ class Conversation:
         self._num_turns += 1
         self._turn_closed = bool(completion.token_ids) and completion.token_ids[-1] in chat.stop_token_ids
         text = chat.text(completion.token_ids)
-        # half a turn holds no call, nor does a turn that was offered no tool
-        turn = self._parser.parse(text) if self.stop is None and self.schemas else ParsedTurn(text)
-        self.trajectory.messages.append(assistant_message(turn, self._num_turns))
+        # no calls in a truncated turn, or without tools
+        turn = ParsedTurn(text)
+        try:
+            if self.stop is None and self.schemas:
+                off_loop = getattr(self._parser, "off_loop", False)
+                turn = await asyncio.to_thread(self._parser.parse, text) if off_loop else self._parser.parse(text)
+        finally:
+            self.trajectory.messages.append(assistant_message(turn, self._num_turns))
         return turn
 
     async def _answers(self, calls: Sequence[ParsedCall]) -> list[ToolResult]:
@@ -251,7 +260,7 @@ class Conversation:
         assert tools is not None  # without tools no turn has calls
         num_allowed = self._limits.allowed(len(calls), num_left)
         results = [aborted()] * len(calls)
-        tools.data.messages = self.trajectory.messages  # what tools that ask for `agent_data` see
+        tools.data.messages = self.trajectory.messages  # seen by tools with the argument `agent_data`
         tools.data.images = self._bound.images
         try:
             await run_calls(tools, calls[:num_allowed], results)
@@ -263,7 +272,7 @@ class Conversation:
         return results[:num_allowed] + beyond
 
     def _append_answers(self, calls: Sequence[ParsedCall], results: Sequence[ToolResult]) -> list[int]:
-        """How many tokens each answer added; the frame around them counts to the first and the last."""
+        """Return how many tokens each answer added; the template's tokens around them count to the first and last."""
         messages = self.answer_messages(calls, [result.text for result in results])
         messages = with_images(messages, [self._images(result) for result in results])
         num_added = self._append(Author.TOOL, messages)
@@ -273,7 +282,7 @@ class Conversation:
         return [upto[0], *(after - before for before, after in pairwise(upto))]
 
     def _append(self, author: Author, messages: Sequence[Message]) -> int:
-        """Append what another said, and say how many tokens it has; 0 and stop where it leaves the model none."""
+        """Append messages and return their number of tokens; stop and return 0 if the model could not reply."""
         token_ids = self._render(messages)
         if len(token_ids) >= self._num_tokens_left:
             self.stop = Stop.MAX_RESPONSE_TOKENS
@@ -290,7 +299,7 @@ class Conversation:
         self.trajectory.images.update(zip(media, data, strict=True))
 
     def _images(self, result: ToolResult) -> list[str]:
-        """The names of an answer's images, which messages may hold from now on."""
+        """Names of an answer's images; messages may use the names from now on."""
         images = {content_hash(data): data for data in result.images}
         self._bound.images.update(images)
         return [content_hash(data) for data in result.images]

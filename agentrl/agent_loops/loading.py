@@ -1,4 +1,4 @@
-"""The agent loops of a run: found by name, checked at the start, built anew for every rollout."""
+"""The agent loops of a run: found by name, checked at the start, built once per rollout."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from pydantic import JsonValue
 from agentrl.agent_loops.base import AgentLoop, agent_loops
 from agentrl.chat.parsers import tool_parsers
 from agentrl.config.run import RunConfig
-from agentrl.errors import ConfigError, UnknownNameError, suggestion
+from agentrl.errors import AgentRLError, ConfigError, DataError, UnknownNameError, suggestion
+from agentrl.registry import make_importable
+from agentrl.utils.user_code import format_error
 
 if TYPE_CHECKING:
     from agentrl.chat.format import ChatFormat
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LoopEntry:
-    """One entry of the YAML file: what to build, with which options; `where` names it in errors."""
+    """One entry of the YAML file: the target to build and its options; `where` names the entry in errors."""
 
     target: str
     options: Mapping[str, JsonValue] = field(default_factory=dict)
@@ -30,9 +32,9 @@ class LoopEntry:
 
 
 class LoopFactory:
-    """Builds agent loops by name, a new one each time: a loop may keep its state on `self`.
+    """Builds agent loops by name, a new one each time, since a loop may keep state on `self`.
 
-    A name is an entry of `rollout.agent.agent_loop_config_path`, or whatever the registry answers to.
+    A name is an entry of `rollout.agent.agent_loop_config_path`, or any name that the registry accepts.
 
     Raises:
         ConfigError, UnknownNameError: the file is wrong, or the default agent loop cannot be built.
@@ -41,28 +43,29 @@ class LoopFactory:
     def __init__(self, chat: ChatFormat, config: RunConfig) -> None:
         self._chat = chat
         self._config = config
-        path = config.rollout.agent.agent_loop_config_path
-        self._entries = read_entries(path) if path else {}
+        self._entries = configured_loops(config)
         self._makers: dict[tuple[str, str | None], Callable[[], AgentLoop]] = {}
         self.build(None)
 
     def build(self, name: str | None, tool_format: str | None = None) -> AgentLoop:
-        """A new loop called `name`; None is the default.
+        """Build a new loop by name; None: the default loop.
 
         Args:
-            tool_format: how the model writes calls, in place of `rollout.multi_turn.format`.
+            tool_format: the tool-call format of the model, in place of `rollout.multi_turn.format`.
 
         Raises:
-            ConfigError, UnknownNameError: there is none, it does not take its options, or not this format.
+            ConfigError, UnknownNameError: the loop is unknown, or does not accept its options or this format.
+            DataError: a row names code, see `refuse_code_of_row`.
         """
-        key = (name or self._config.rollout.agent.default_agent_loop, tool_format)
+        key = (name or self._config.rollout.agent_loop, tool_format)
         if key not in self._makers:
+            refuse_code_of_row(self._config, self._entries, name, tool_format)
             self._makers[key] = self._maker(*key)
         return self._makers[key]()
 
     def _maker(self, name: str, tool_format: str | None) -> Callable[[], AgentLoop]:
         entry = self._entries.get(name) or LoopEntry(name, where=f"agent loop '{name}'")
-        factory = self._find(name, entry)
+        factory = find_loop(name, self._entries)
         own_format = getattr(factory, "tool_format", None)
         if own_format and tool_format not in (None, own_format):
             raise ConfigError(f"{entry.where} works with tool_format '{own_format}', not '{tool_format}'")
@@ -70,29 +73,70 @@ class LoopFactory:
         make = partial(getattr(factory, "as_agent_loop", factory), self._chat, parser, self._config, **entry.options)
         try:
             loop = make()
+        except AgentRLError:
+            raise
         except Exception as error:
-            raise ConfigError(f"{entry.where}: {type(error).__name__}: {error}") from error
+            raise ConfigError(f"{entry.where}: {format_error(error)}") from error
         if not isinstance(loop, AgentLoop):
             raise ConfigError(f"{entry.where}: '{entry.target}' must be a subclass of agentrl.agent_loops.AgentLoop")
         return make
 
-    def _find(self, name: str, entry: LoopEntry) -> Callable[..., AgentLoop]:
-        try:
-            return agent_loops.get(entry.target)
-        except UnknownNameError as error:
-            if name in self._entries:
-                raise UnknownNameError(f"{entry.where}: {error}") from error
-            if self._entries and not {".", ":"} & set(name):
-                valid = [*self._entries, *agent_loops.names()]
-                raise UnknownNameError(f"unknown agent loop '{name}': {suggestion(name, valid)}") from error
-            raise
+
+def configured_loops(config: RunConfig) -> dict[str, LoopEntry]:
+    """Return the entries of `rollout.agent.agent_loop_config_path`, by name.
+
+    Raises:
+        ConfigError: the file is wrong.
+    """
+    path = config.rollout.agent.agent_loop_config_path
+    return read_entries(path) if path else {}
+
+
+def refuse_code_of_row(
+    config: RunConfig, entries: Mapping[str, LoopEntry], agent_name: str | None, tool_format: str | None
+) -> None:
+    """Reject a row with a path to code, unless the configuration has the same path: a dataset must not run code.
+
+    Raises:
+        DataError: names the field, and what to add.
+    """
+    rollout = config.rollout
+    named = agent_name in entries or agent_name == rollout.agent.default_agent_loop
+    if agent_name is not None and not named and agent_loops.is_path(agent_name):
+        raise DataError(
+            f"field 'agent_name': '{agent_name}' is code, and what a row names is not run unasked: add"
+            " rollout.agent.agent_loop_config_path=FILE with an entry of that name"
+        )
+    if tool_format not in (None, rollout.multi_turn.format) and tool_parsers.is_path(tool_format):
+        raise DataError(
+            f"field 'tool_config.tool_format': '{tool_format}' is code, and what a row names is not run unasked: set"
+            f" rollout.multi_turn.format={tool_format}, or register the parser by a name of its own"
+        )
+
+
+def find_loop(name: str, entries: Mapping[str, LoopEntry]) -> Callable[..., AgentLoop]:
+    """Find the factory of the agent loop `name`: from an entry, or from the registry.
+
+    Raises:
+        UnknownNameError: there is no such agent loop.
+    """
+    entry = entries.get(name)
+    try:
+        return agent_loops.get(entry.target if entry else name)
+    except UnknownNameError as error:
+        if entry:
+            raise UnknownNameError(f"{entry.where}: {error}") from error
+        if entries and not {".", ":"} & set(name):
+            valid = [*entries, *agent_loops.names()]
+            raise UnknownNameError(f"unknown agent loop '{name}': {suggestion(name, valid)}") from error
+        raise
 
 
 def read_entries(path: Path) -> dict[str, LoopEntry]:
-    """verl's YAML list of `{name, _target_, <options>}`, by name.
+    """Read verl's YAML list of `{name, _target_, <options>}`; return the entries by name.
 
     Raises:
-        ConfigError: the file cannot be read, or an entry lacks a name or a target; says which.
+        ConfigError: the file cannot be read, or an entry lacks a name or a target. The message names it.
     """
     try:
         listed = yaml.safe_load(path.read_text())
@@ -101,6 +145,7 @@ def read_entries(path: Path) -> dict[str, LoopEntry]:
         raise ConfigError(f"rollout.agent.agent_loop_config_path: {problem}") from error
     if not isinstance(listed, list):
         raise ConfigError(f"{path}: expected a list of {{name, _target_, ...}}")
+    make_importable(path.parent)
     return dict(_read_entry(path, number, entry) for number, entry in enumerate(listed))
 
 

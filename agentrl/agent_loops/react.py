@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from agentrl.agent_loops.conversation import Conversation
 from agentrl.agent_loops.tool import ToolAgent
 from agentrl.chat.base import ParsedCall
-from agentrl.messages import Message, ToolSchema
+from agentrl.types.messages import Message, ToolSchema
 
 INSTRUCTIONS = """Answer the question as well as you can. You have these tools:
 
@@ -27,15 +27,15 @@ Final Answer: the answer"""
 
 
 class ReactConversation(Conversation):
-    """A conversation in which tools and their answers are plain text."""
+    """A conversation with tools and tool answers as plain text."""
 
     @property
     def template_schemas(self) -> Sequence[ToolSchema]:
-        """None: the system message describes them."""
+        """No schemas: the system message describes the tools."""
         return ()
 
     def opening(self, messages: Sequence[Message]) -> Sequence[Message]:
-        """The instructions, before whatever system message there is."""
+        """Put the instructions before the existing system message, if there is one."""
         if not self.schemas:
             return messages
         system = instructions(self.schemas)
@@ -45,14 +45,14 @@ class ReactConversation(Conversation):
         return [Message(role="system", content=system), *messages]
 
     def answer_messages(self, calls: Sequence[ParsedCall], texts: Sequence[str]) -> list[Message]:
-        """One message for all of them."""
+        """One user message with all answers."""
         return [Message(role="user", content="\n".join(f"Observation: {text}" for text in texts))]
 
 
 class ReactAgent(ToolAgent):
-    """Tools are described in the system message, answers come back as "Observation: ..." from the user's side.
+    """Describes tools in the system message, and returns answers as "Observation: ..." in a user message.
 
-    Works with any chat template. The model's turn ends at "Observation:"; one without an action ends the rollout.
+    Works with any chat template. The model's turn ends at "Observation:"; a turn without an action ends the rollout.
     """
 
     tool_format = "react"
@@ -61,7 +61,7 @@ class ReactAgent(ToolAgent):
 
 
 def instructions(schemas: Sequence[ToolSchema]) -> str:
-    """What the model is told of the tools and the form."""
+    """Instructions for the model: the tools and the format."""
     functions = [schema.function for schema in schemas]
     tools = "\n".join(f"{each.name}: {each.description} Arguments: {json.dumps(each.parameters)}" for each in functions)
     return INSTRUCTIONS.format(tools=tools, names=", ".join(each.name for each in functions))

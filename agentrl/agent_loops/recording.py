@@ -1,4 +1,4 @@
-"""What the engine sampled, so that every token a loop calls sampled is one that really was, in the context it was."""
+"""Record of what the engine sampled, to check that a loop trains only on tokens sampled in that context."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from agentrl.engines.base import Completion, SamplingParams
-from agentrl.trajectory import Author, Segment, VersionSpan
+from agentrl.types.trajectory import Author, Segment, VersionSpan
 
 V = TypeVar("V")
 
 _TAIL = 32
-"""Context tokens compared, beside its length: the whole context would make long conversations quadratic."""
+"""Number of context tokens compared, besides the context's length: comparing all tokens would take quadratic time."""
 
 
 def model_segment(completion: Completion, sampling: SamplingParams) -> Segment:
-    """What was sampled, as a segment of a trajectory."""
+    """Make a segment of a trajectory from a completion."""
     return Segment(
         Author.MODEL,
         completion.token_ids,
@@ -34,7 +34,7 @@ class _Sampled:
 
 
 class Recording:
-    """The completions of one rollout, each to be claimed once: a sampled token is trained exactly once."""
+    """The completions of one rollout. Each can be claimed once, so a sampled token is trained exactly once."""
 
     def __init__(self) -> None:
         self._unclaimed: list[_Sampled] = []
@@ -42,19 +42,19 @@ class Recording:
         self.last: Completion | None = None
 
     def add(self, context: Sequence[int], num_context: int, completion: Completion, sampling: SamplingParams) -> None:
-        """Keep what was sampled after the first `num_context` tokens of `context` (which may have grown since)."""
+        """Store a completion of the first `num_context` tokens of `context` (the list may have grown since)."""
         self.last = completion
         if completion.token_ids:
             segment = model_segment(completion, sampling)
             self._unclaimed.append(_Sampled(num_context, _tail(context, num_context), segment))
 
     def claim(self, token_ids: Sequence[int], start: int, stop: int, logprobs: Sequence[float] = ()) -> list[Segment]:
-        """The model segments that `token_ids[start:stop]` consist of; a completion may be cut at `stop`.
+        """Return the model segments that `token_ids[start:stop]` consists of; a completion may be cut at `stop`.
 
-        Where one context was answered several times alike, `logprobs` of these tokens tell which answer is meant.
+        If the same context has several equal completions, `logprobs` of these tokens select the right one.
 
         Raises:
-            ValueError: nobody sampled these tokens, or not in this context, or they are claimed twice.
+            ValueError: the tokens were never sampled, were sampled in another context, or are claimed twice.
         """
         segments: list[Segment] = []
         first = start
@@ -77,7 +77,7 @@ class Recording:
             raise ValueError(f"tokens {start} to {stop} are given as sampled, {self._diagnosis(wanted)}")
         if len(found) == 1:
             return found[0]
-        # a context may have been sampled from several times: the whole of one completion before part of another
+        # a context may have been sampled several times: prefer a complete completion to part of another
         return max(
             found,
             key=lambda sampled: (
@@ -99,7 +99,7 @@ class Recording:
 
 
 def _tail(context: Sequence[int], num_context: int) -> int:
-    """Stands for the last of the first `num_context` tokens; a number, as every object kept costs the collector."""
+    """Hash of the last of the first `num_context` tokens. A number, since kept objects slow down garbage collection."""
     return hash(tuple(context[max(0, num_context - _TAIL) : num_context]))
 
 
@@ -111,7 +111,7 @@ def _agree(sampled: Sequence[V], wanted: list[V]) -> bool:
 def _head(segment: Segment, num_tokens: int) -> Segment:
     if num_tokens >= len(segment):
         return segment
-    assert segment.logprobs is not None  # the model's
+    assert segment.logprobs is not None  # model segments have log-probabilities
     return Segment(
         segment.author,
         segment.token_ids[:num_tokens],

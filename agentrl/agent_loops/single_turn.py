@@ -1,13 +1,13 @@
-"""One model turn, nothing else."""
+"""Agent loop with a single model turn."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from agentrl.agent_loops.base import AgentLoop, Generate
-from agentrl.attempt import Rollout
 from agentrl.engines.base import SamplingParams
-from agentrl.task import Task
+from agentrl.types.rollout import Rollout
+from agentrl.types.task import Task
 
 if TYPE_CHECKING:
     from agentrl.interactions.session import InteractionSession
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class SingleTurnAgent(AgentLoop):
-    """The model answers once. No tools are offered."""
+    """The model answers once, without tools."""
 
     roles = ()
     uses_tools = False
@@ -28,7 +28,7 @@ class SingleTurnAgent(AgentLoop):
         interaction: InteractionSession | None,
         sampling: SamplingParams,
     ) -> Rollout:
-        """Prompt, answer, end."""
+        """Sample one turn and end."""
         chat = self.open(task, generate, None, None, sampling)
         await chat.model_turn()
         return chat.rollout()

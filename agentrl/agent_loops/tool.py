@@ -1,13 +1,13 @@
-"""The agent that calls tools until it answers, and may talk with a simulated user."""
+"""Agent loop that calls tools until the model answers, with an optional simulated user."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from agentrl.agent_loops.base import AgentLoop, Generate
-from agentrl.attempt import Rollout
 from agentrl.engines.base import SamplingParams
-from agentrl.task import Task
+from agentrl.types.rollout import Rollout
+from agentrl.types.task import Task
 
 if TYPE_CHECKING:
     from agentrl.interactions.session import InteractionSession
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class ToolAgent(AgentLoop):
-    """The model's calls are run and answered; a turn without a call goes to the simulated user, or ends the rollout."""
+    """Runs and answers the model's calls. A turn without a call goes to the simulated user, or ends the rollout."""
 
     async def run(
         self,
@@ -25,7 +25,7 @@ class ToolAgent(AgentLoop):
         interaction: InteractionSession | None,
         sampling: SamplingParams,
     ) -> Rollout:
-        """Turn by turn, until the model is done or a limit is reached."""
+        """Run turns until the model is done or a limit is reached."""
         chat = self.open(task, generate, tools, interaction, sampling)
         while turn := await chat.model_turn():
             if turn.calls:

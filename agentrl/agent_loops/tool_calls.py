@@ -1,4 +1,4 @@
-"""Tool calls: run together, as messages, and as records."""
+"""Tool calls: run concurrently, converted to messages and to records."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 from pydantic import JsonValue
 
-from agentrl.attempt import Outcome, ToolCall
 from agentrl.chat.base import ParsedCall, ParsedTurn
 from agentrl.errors import ConfigError, DataError, TemplateError
-from agentrl.messages import FunctionCall, Message, MessageToolCall, image_part, message_text
 from agentrl.tools.toolbox import ToolResult, ToolSession
+from agentrl.types.messages import FunctionCall, Message, MessageToolCall, image_part, message_text
+from agentrl.types.rollout import Outcome, ToolCall
 
 if TYPE_CHECKING:
     from agentrl.chat.format import ChatFormat
@@ -38,7 +38,7 @@ def tool_messages(calls: Sequence[ParsedCall], texts: Sequence[str], turn_number
 
 
 def with_images(messages: Sequence[Message], images: Sequence[Sequence[str]]) -> list[Message]:
-    """The answers with the names of each call's images before its text; all in the last where one message has them."""
+    """Add the names of each call's images before its text; if one message answers all calls, it gets all images."""
     if not any(images):
         return list(messages)
     shown = images if len(images) == len(messages) else [*[()] * (len(messages) - 1), list(chain(*images))]
@@ -46,10 +46,10 @@ def with_images(messages: Sequence[Message], images: Sequence[Sequence[str]]) ->
 
 
 def as_shown(call: ParsedCall, result: ToolResult, chat: ChatFormat) -> ToolResult:
-    """The answer as the model can see it: an error in its place where the model's processor refuses an image of it.
+    """Return the answer that the model sees: an error if the model's processor rejects one of its images.
 
     Raises:
-        ConfigError: it brings an image, and the model takes none.
+        ConfigError: the answer has an image, and the model does not accept images.
     """
     try:
         for data in result.images:
@@ -71,17 +71,17 @@ def _with_parts(message: Message, names: Sequence[str]) -> Message:
 
 
 def refused(why: str) -> ToolResult:
-    """The answer to a call that was not run because of a limit."""
+    """Answer to a call that was not run because of a limit."""
     return ToolResult(text=f"Error: {why}.", outcome=Outcome.LIMIT_ERROR)
 
 
 def aborted() -> ToolResult:
-    """What became of a call that the end of the rollout cut off."""
+    """Result of a call that was interrupted by the end of the rollout."""
     return ToolResult(text="Error: the rollout ended first.", outcome=Outcome.ABORTED)
 
 
 async def run_calls(tools: ToolSession, calls: Sequence[ParsedCall], results: list[ToolResult]) -> None:
-    """Run `calls` side by side, each into its place in `results`, so that what is done outlives a cancellation."""
+    """Run `calls` concurrently. Each writes its entry of `results`, so that finished results survive a cancellation."""
 
     async def run(position: int) -> None:
         results[position] = await tools.call(calls[position])
@@ -102,7 +102,7 @@ def tool_calls(
     turn: int,
     trajectory: int,
 ) -> list[ToolCall]:
-    """The record of a turn's calls; `num_tokens` are those their answers added."""
+    """Records of a turn's calls; `num_tokens` are the numbers of tokens that the answers added."""
     return [
         ToolCall(
             name=call.name,
@@ -126,7 +126,7 @@ def _message_call(call: ParsedCall, call_id: str) -> MessageToolCall:
 
 
 def _arguments(text: str) -> JsonValue:
-    """An object where the model wrote JSON, else its own text."""
+    """Parse the arguments as JSON; return the text itself if that fails."""
     try:
         arguments: JsonValue = json.loads(text)
     except (ValueError, RecursionError):
@@ -135,4 +135,4 @@ def _arguments(text: str) -> JsonValue:
 
 
 def _call_id(turn_number: int, position: int) -> str:
-    return f"c{turn_number:05d}{position:03d}"  # nine letters and digits, which some templates insist on
+    return f"c{turn_number:05d}{position:03d}"  # some templates require nine letters and digits

@@ -6,28 +6,28 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from agentrl.algos.advantages import estimate_advantages
-    from agentrl.algos.aggregation import aggregate, aggregation_weights
+    from agentrl.algos.advantages.registry import estimate_advantages
     from agentrl.algos.build import build_algorithm
-    from agentrl.algos.divergence import kl
-    from agentrl.algos.kl_control import AdaptiveKL, FixedKL
-    from agentrl.algos.losses import policy_loss
-    from agentrl.algos.preference import preference_loss, ranking_loss
-    from agentrl.algos.value import explained_variance, value_loss
+    from agentrl.algos.kl_divergence import kl
+    from agentrl.algos.kl_reward import AdaptiveKL, FixedKL
+    from agentrl.algos.losses.aggregation import aggregate, aggregation_weights
+    from agentrl.algos.losses.registry import policy_loss
+    from agentrl.algos.losses.value import explained_variance, value_loss
+    from agentrl.algos.preference.losses import preference_loss, ranking_loss
 
 _HOMES = {
-    "AdaptiveKL": "kl_control",
-    "FixedKL": "kl_control",
-    "aggregate": "aggregation",
-    "aggregation_weights": "aggregation",
+    "AdaptiveKL": "kl_reward",
+    "FixedKL": "kl_reward",
+    "aggregate": "losses.aggregation",
+    "aggregation_weights": "losses.aggregation",
     "build_algorithm": "build",
-    "estimate_advantages": "advantages",
-    "explained_variance": "value",
-    "kl": "divergence",
-    "policy_loss": "losses",
-    "preference_loss": "preference",
-    "ranking_loss": "preference",
-    "value_loss": "value",
+    "estimate_advantages": "advantages.registry",
+    "explained_variance": "losses.value",
+    "kl": "kl_divergence",
+    "policy_loss": "losses.registry",
+    "preference_loss": "preference.losses",
+    "ranking_loss": "preference.losses",
+    "value_loss": "losses.value",
 }
 __all__ = [
     "AdaptiveKL",
@@ -46,7 +46,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    # torch is imported with the first function that needs it, not with the package
+    # lazy import: torch is loaded only when one of these functions is used
     if name in _HOMES:
         return getattr(import_module(f"agentrl.algos.{_HOMES[name]}"), name)
     raise AttributeError(f"module 'agentrl.algos' has no attribute '{name}'")

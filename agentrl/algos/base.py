@@ -1,4 +1,4 @@
-"""The algorithm: what it needs, how it credits tokens, what loss it takes. Pure; the same under every backend."""
+"""Protocol of an algorithm: required scores, advantages and loss. Pure functions, the same for every backend."""
 
 from __future__ import annotations
 
@@ -6,34 +6,35 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from agentrl.attempt import Group
-from agentrl.samples import Sample
+from agentrl.types.rollout import Group
+from agentrl.types.sample import Sample
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+
 Need = Literal["old_logprobs", "ref_logprobs", "values"]
 Scope = Literal["row", "rollout", "group", "batch"]
-"""What a loss looks at together: one row at a time; all rows of a rollout, of a group, of the mini-batch."""
+"""Rows that a loss needs together: one row, or all rows of a rollout, a group or the mini-batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenBatch:
-    """A micro-batch as a loss reads it. B samples, T tokens, right-padded; index t belongs to the token at t.
+    """A micro-batch, input of a loss. B samples, T tokens, right-padded; index t belongs to the token at t.
 
     Attributes:
         logprobs: [B, T] of the policy being trained, with gradient; 0 off the mask.
-        scalars: [B, T] of a value or reward model being trained, with gradient, likewise; such a model has no
-            log-probabilities, `logprobs` and `entropy` are then 0.
-        entropy: [B, T] of the same distribution, in nats; with gradient where the loss asks for it (`needs_entropy`).
+        scalars: [B, T] of a value or reward model being trained, with gradient; 0 off the mask. Such a model has no
+            log-probabilities: its `logprobs` and `entropy` are 0.
+        entropy: [B, T] of the policy's distribution, in nats; with gradient if the loss sets `needs_entropy`.
         loss_mask: [B, T] bool.
         advantages, behaviour_logprobs, old_logprobs, ref_logprobs, importance_weights, policy_versions, values,
             returns: [B, T] or None, as in `Sample`.
-        rollouts, groups: [B] long; rows of one rollout, or group, have the same number. None: every row is its own.
-        weights: [B], what a token of this sample counts, from `algos.aggregation_weights` over the whole mini-batch.
-        denominator: what the weighted sum is divided by, likewise over the whole mini-batch; so the losses of
-            micro-batches add up to the loss of the mini-batch, however it is cut.
-        num_groups: groups of the whole mini-batch; None: nothing is cut, and those that matter can be counted.
+        rollouts, groups: [B] long; rows of one rollout, or group, have the same number. None: each row is separate.
+        weights: [B], the weight of this sample's tokens, from `algos.aggregation_weights` over the mini-batch.
+        denominator: the divisor of the weighted sum, also over the mini-batch. So the losses of micro-batches add up
+            to the loss of the mini-batch, for any split.
+        num_groups: number of groups in the mini-batch; None: the mini-batch is not split, so the loss can count them.
     """
 
     logprobs: Tensor
@@ -56,13 +57,13 @@ class TokenBatch:
 
 
 class LossFunction(Protocol):
-    """A loss over one micro-batch, and how its mini-batch is to be weighed.
+    """A loss over one micro-batch, and how tokens of its mini-batch are weighted.
 
     Attributes:
         aggregation: the name of an aggregation in `algos.aggregation`.
-        norm_length: what `seq-mean-token-sum-norm` divides by.
+        norm_length: divisor of `seq-mean-token-sum-norm`.
         needs_entropy: whether the entropy must be computed with gradient.
-        scope: what it looks at together; a backend gives it at least that much at once.
+        scope: rows that the loss needs together; a backend passes at least these rows in one call.
     """
 
     @property
@@ -75,19 +76,19 @@ class LossFunction(Protocol):
     def scope(self) -> Scope: ...  # noqa: D102
 
     def __call__(self, batch: TokenBatch) -> tuple[Tensor, dict[str, Tensor]]:
-        """(loss, metrics): the micro-batch's share of the loss, and means over its trained tokens.
+        """Return (loss, metrics): the micro-batch's share of the loss, and means over its trained tokens.
 
-        A metric whose name ends in `/max` is the largest value of a token instead.
+        A metric whose name ends in `/max` is the maximum over tokens instead.
         """
         ...
 
 
 class Algorithm(Protocol):
-    """From groups to samples to a loss.
+    """Converts groups to samples with advantages, and has a loss.
 
     Attributes:
-        needs: which scores `credit` and the loss must find on the samples.
-        loss: what the learner minimises.
+        needs: scores that the samples must have before `credit` and the loss.
+        loss: the loss that training minimises.
     """
 
     @property
@@ -96,13 +97,40 @@ class Algorithm(Protocol):
     def loss(self) -> LossFunction: ...  # noqa: D102
 
     def samples(self, groups: Sequence[Group]) -> list[Sample]:
-        """One sample a trajectory that trains something, its advantages still 0."""
+        """Make one sample for each trajectory with trained tokens; advantages are still 0."""
         ...
 
     def credit(self, groups: Sequence[Group], samples: Sequence[Sample]) -> list[Sample]:
-        """`samples` of these groups, scored as `needs` asks, with their advantages. Sees all groups of a step."""
+        """Return `samples` with advantages. They must have the scores in `needs`, and `groups` are all of a step."""
         ...
 
     def correct(self, samples: Sequence[Sample]) -> tuple[list[Sample], dict[str, float]]:
-        """What the loss reads of the credited samples of a step: weighed, and without what is rejected; and metrics."""
+        """Return the samples for the loss, with importance weights and without rejected ones, and metrics."""
         ...
+
+
+@dataclass(frozen=True)
+class AroundLoss:
+    """Base class of loss wrappers: uses the aggregation and scope of the inner `loss`."""
+
+    loss: LossFunction
+
+    @property
+    def aggregation(self) -> str:
+        """Aggregation of the inner loss."""
+        return self.loss.aggregation
+
+    @property
+    def norm_length(self) -> int | None:
+        """Norm length of the inner loss."""
+        return self.loss.norm_length
+
+    @property
+    def needs_entropy(self) -> bool:
+        """Whether the inner loss needs the entropy."""
+        return self.loss.needs_entropy
+
+    @property
+    def scope(self) -> Scope:
+        """Scope of the inner loss."""
+        return self.loss.scope

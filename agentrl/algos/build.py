@@ -1,4 +1,4 @@
-"""From the configuration to the algorithm: `algorithm.name` picks how groups are credited and which loss they meet."""
+"""Build the algorithm from the configuration: `algorithm.name` selects the advantages and the loss."""
 
 from __future__ import annotations
 
@@ -6,34 +6,34 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from agentrl.algos.advantages import ADVANTAGE_ESTIMATORS
+from agentrl.algos.advantages.registry import ADVANTAGE_ESTIMATORS
+from agentrl.algos.algorithm_options import estimator_options, policy_loss_options, preference_loss_options
 from agentrl.algos.base import LossFunction, Need
-from agentrl.algos.chosen import estimator_options, policy_loss_options, preference_loss_options
-from agentrl.algos.correction import correct
 from agentrl.algos.credit import accept, compare, imitate, samples_of
-from agentrl.algos.keeping import Keep, keep_of
 from agentrl.algos.kl_reward import KLReward, kl_reward
+from agentrl.algos.losses.policy import PenalisedLoss, PolicyLoss
+from agentrl.algos.off_policy.correction import correct
 from agentrl.algos.options import needs_of
-from agentrl.algos.pairing import PreferenceLoss, centre, choose
-from agentrl.algos.policy import PenalisedLoss, PolicyLoss
-from agentrl.algos.preference import PREFERENCE_LOSSES
-from agentrl.algos.reward_samples import read_ends, read_turns
-from agentrl.algos.reward_training import OutcomeLoss, PairRewardLoss
-from agentrl.attempt import Group
+from agentrl.algos.preference.losses import PREFERENCE_LOSSES
+from agentrl.algos.preference.pairing import PreferenceLoss, centre, choose
+from agentrl.algos.reward_model.losses import OutcomeLoss, PairRewardLoss
+from agentrl.algos.reward_model.samples import read_ends, read_turns
+from agentrl.algos.sample_filter import Keep, keep_of
 from agentrl.config.algorithm import AlgorithmConfig, RolloutCorrectionConfig
 from agentrl.config.run import RunConfig
-from agentrl.samples import Sample
+from agentrl.types.rollout import Group
+from agentrl.types.sample import Sample
 
 Credit = Callable[[Sequence[Group], Sequence[Sample]], list[Sample]]
 
 
 @dataclass(frozen=True)
 class BuiltAlgorithm:
-    """An algorithm put together from functions; see `Algorithm`.
+    """An algorithm composed of functions; see `Algorithm`.
 
     Attributes:
-        keep: which credited samples the loss reads; None: all.
-        kl_reward: what is taken from rewards; None where nothing is.
+        keep: selects the credited samples that the loss reads; None: all.
+        kl_reward: the KL penalty on rewards; None if there is none.
     """
 
     needs: frozenset[Need]
@@ -46,7 +46,7 @@ class BuiltAlgorithm:
 
     @property
     def credits_by_scores(self) -> bool:
-        """Whether advantages follow from what samples were scored with, and not from rewards alone."""
+        """Whether advantages depend on the samples' scores, not only on rewards."""
         return self.kl_reward is not None or "values" in self.needs
 
     def samples(self, groups: Sequence[Group]) -> list[Sample]:
@@ -61,7 +61,7 @@ class BuiltAlgorithm:
         return [replace(sample, kl_coef=self.kl_reward.control.value) for sample in credited]
 
     def correct(self, samples: Sequence[Sample]) -> tuple[list[Sample], dict[str, float]]:
-        """See `Algorithm.correct`. Where not all samples are read, `kept/samples` is the share that is."""
+        """See `Algorithm.correct`. If samples are filtered, `kept/samples` is the share that is kept."""
         if self.keep is None:
             return correct(samples, self.correction)
         kept = self.keep(samples)
@@ -70,16 +70,16 @@ class BuiltAlgorithm:
 
 
 def build_algorithm(config: RunConfig) -> BuiltAlgorithm:
-    """The algorithm that `config.algorithm` names.
+    """Build the algorithm that `config.algorithm` names.
 
-    It asks for `old_logprobs` only where something compares with the weights at the start of the step: decoupled PPO,
-    importance weights, rejection. Else the behaviour policy's log-probabilities take their place (see `PolicyLoss`),
-    also where a step has several updates. It asks for `ref_logprobs` where a KL or a preference is measured against the
-    reference, and for `values` where the estimator does.
+    `old_logprobs` are needed only if something uses the weights at the start of the step: decoupled PPO, importance
+    weights, rejection. Otherwise the behaviour policy's log-probabilities are used (see `PolicyLoss`), even if a step
+    has several updates. `ref_logprobs` are needed for a KL term or a preference relative to the reference, and
+    `values` if the estimator uses them.
 
     Raises:
-        ConfigError: an option that the chosen estimator or loss does not take.
-        UnknownNameError: no estimator or loss of that name.
+        ConfigError: the chosen estimator or loss does not accept an option.
+        UnknownNameError: there is no such estimator or loss.
     """
     if config.algorithm.preset.family == "reward":
         return reward_training(config.algorithm)
@@ -95,7 +95,7 @@ def build_algorithm(config: RunConfig) -> BuiltAlgorithm:
 
 
 def reward_training(algorithm: AlgorithmConfig) -> BuiltAlgorithm:
-    """What trains a reward model in place of a policy: pairs, the outcomes of conversations, or labels of turns."""
+    """Build the algorithm that trains a reward model: on pairs, outcomes of conversations, or turn labels."""
     asked, keep = algorithm.reward_training, keep_of(algorithm)
     if algorithm.preset.feed == "pairs":
         pairs = PairRewardLoss(asked.center_rewards_coefficient)

@@ -1,29 +1,30 @@
-"""From groups to samples: who takes part, where the reward stands, what each token's advantage is."""
+"""Turn groups into samples: select valid rollouts, place rewards on tokens, compute token advantages."""
 
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from itertools import chain
+from dataclasses import dataclass, replace
+from itertools import accumulate, chain
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from agentrl.algos.advantages import estimate_advantages
-from agentrl.algos.turns import turn_credit
-from agentrl.attempt import BASELINE, Group, Rollout, Stop
-from agentrl.errors import ConfigError
-from agentrl.samples import Sample
-from agentrl.trajectory import Trajectory, VersionSpan
+from agentrl.algos.advantages.registry import estimate_advantages
+from agentrl.errors import ConfigError, RewardError
+from agentrl.types.rollout import BASELINE, GUARD, Group, Rollout, Stop, TurnReward
+from agentrl.types.sample import Sample
+from agentrl.types.trajectory import Trajectory, VersionSpan
 
 _CUT_OFF = (Stop.MAX_TURN_TOKENS, Stop.MAX_RESPONSE_TOKENS)
 
 
 def samples_of(groups: Sequence[Group]) -> list[Sample]:
-    """One sample a trajectory with trained tokens, of rollouts that did not fail for reasons outside the policy.
+    """Make one sample for each trajectory with trained tokens, from valid rollouts only.
 
-    Advantages are 0 until they are credited.
+    A rollout is invalid if it failed for reasons outside the policy. Advantages are 0 until they are credited.
     """
     return [
         sample
@@ -35,18 +36,18 @@ def samples_of(groups: Sequence[Group]) -> list[Sample]:
 
 
 def imitate(groups: Sequence[Group], samples: Sequence[Sample]) -> list[Sample]:
-    """Every trained token has advantage 1."""
+    """Give every trained token advantage 1."""
     return [credited(sample, 1.0) for sample in samples]
 
 
 def accept(groups: Sequence[Group], samples: Sequence[Sample], threshold: float) -> list[Sample]:
-    """Advantage 1 for the tokens of rollouts whose score is `threshold` or more, 0 for others (rejection sampling)."""
+    """Advantage 1 for tokens of rollouts with score >= `threshold`, 0 for others (rejection sampling)."""
     accepted = {rollout_id for rollout_id, rollout in _rollouts(groups).items() if rollout.reward >= threshold}
     return [credited(sample, float(sample.rollout_id in accepted)) for sample in samples]
 
 
 def credited(sample: Sample, value: float) -> Sample:
-    """The sample with the same advantage on each of its trained tokens."""
+    """Return the sample with the same advantage on all its trained tokens."""
     return replace(sample, advantages=[value * trained for trained in sample.loss_mask])
 
 
@@ -57,14 +58,14 @@ def compare(
     options: Mapping[str, Any],
     penalty: Penalty | None = None,
 ) -> list[Sample]:
-    """Advantages, and what a critic is to predict, by `estimate_advantages` over all groups of a step.
+    """Compute advantages and returns (a critic's targets) by `estimate_advantages` over all groups of a step.
 
     Args:
-        options: the estimator's own, of any type.
-        penalty: what is taken from the reward of each token of a sample, [T].
+        options: options of the estimator, of any type.
+        penalty: returns the penalty on the reward of each token of a sample, [T].
 
     Raises:
-        ConfigError: a demonstration, which nobody sampled, so that it has no probability to compare with.
+        ConfigError: a sample is a demonstration. It was not sampled, so it has no behaviour log-probabilities.
     """
     _check_sampled(samples, estimator)
     if not samples:
@@ -117,13 +118,13 @@ def _values(samples: Sequence[Sample]) -> torch.Tensor | None:
 
 
 def _baselines(groups: Sequence[Group], samples: Sequence[Sample]) -> torch.Tensor:
-    """[B], what the greedy rollout of each sample's task was worth; NaN where there is none, or it failed."""
+    """Reward of the greedy rollout of each sample's task, [B]; NaN if there is none or it failed."""
     rollouts = _rollouts(groups)
     return torch.tensor([rollouts[sample.rollout_id].rewards.get(BASELINE, math.nan) for sample in samples])
 
 
 def token_rewards(groups: Sequence[Group], samples: Sequence[Sample]) -> list[list[float]]:
-    """[num samples][T]: a rollout's reward stands once, on the last trained token of its last trajectory."""
+    """Put each rollout's reward on the last trained token of its last trajectory, [num samples][T]."""
     rollouts = _rollouts(groups)
     last_of = {sample.rollout_id: number for number, sample in enumerate(samples)}
     rewards = [[0.0] * len(sample.loss_mask) for sample in samples]
@@ -139,7 +140,7 @@ def _rollouts(groups: Sequence[Group]) -> dict[str, Rollout]:
 
 
 def valid_rollouts(group: Group) -> Iterator[tuple[str, Rollout]]:
-    """The rollouts of a group that count, under the ids that their samples have."""
+    """Yield the valid rollouts of a group with the rollout ids of their samples."""
     for index, rollout in enumerate(group.rollouts):
         if rollout.valid:
             yield f"{group.uid}/{index}", rollout
@@ -149,7 +150,7 @@ def _sample(trajectory: Trajectory, uid: str, rollout_id: str, stop: Stop) -> Sa
     num_tokens = len(trajectory.token_ids)
     return Sample(
         token_ids=list(trajectory.token_ids),
-        loss_mask=[0, *trajectory.loss_mask[1:]],  # nothing predicts the first token, whoever wrote it
+        loss_mask=[0, *trajectory.loss_mask[1:]],  # the first token has no prediction, so it is never trained
         temperatures=trajectory.temperatures,
         advantages=[0.0] * num_tokens,
         behaviour_logprobs=trajectory.logprobs if trajectory.sampled else None,
@@ -162,7 +163,7 @@ def _sample(trajectory: Trajectory, uid: str, rollout_id: str, stop: Stop) -> Sa
 
 
 def _versions(trajectory: Trajectory) -> list[int]:
-    """[T], whose weights sampled each token, 0 where none did."""
+    """Policy version that sampled each token, [T]; 0 for tokens that were not sampled."""
     versions: list[int] = []
     for segment in trajectory.segments:
         spans = segment.policy_versions or [VersionSpan(0, len(segment))]
@@ -172,3 +173,97 @@ def _versions(trajectory: Trajectory) -> list[int]:
 
 def _padded(rows: Sequence[Sequence[float]]) -> torch.Tensor:
     return torch.nn.utils.rnn.pad_sequence([torch.tensor(row, dtype=torch.float32) for row in rows], batch_first=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """Turn-level inputs of `AdvantageBatch`, under the same names.
+
+    Attributes:
+        turn_rewards: [B, T] float32; each on the last token of its turn, summed if a turn has several. None if no
+            rollout has turn rewards.
+        step_ends: [B, T] bool, true where a turn has a turn reward, even a reward of 0. None if no rollout has turn
+            rewards: the rollout is then one step.
+        observation_keys: `[B][turns]`.
+        components: name -> [B] float32, the rewards of each sample's rollout; 0 where a rollout has no such reward.
+            Guard rewards and the greedy baseline are left out.
+    """
+
+    turn_rewards: Tensor | None
+    step_ends: Tensor | None
+    observation_keys: list[list[str | None]]
+    components: dict[str, Tensor]
+
+
+def turn_credit(groups: Sequence[Group], samples: Sequence[Sample]) -> Turns:
+    """Collect the turn rewards, observation keys and named rewards of `samples`, which belong to `groups`.
+
+    A turn reward belongs to the turn of its segment. If the segment is a tool's or user's, the reward belongs to the
+    turn before it. A reward before the first trained token of its trajectory is dropped: that turn is not trained.
+    With the worked example of `Trajectory` and rewards 0.5 of segment 1 (the call) and 0.25 of segment 3:
+
+        token_ids = [1 2 3 4 5 6]    turn_rewards = [0 0 0 0.5 0 0.25]    step_ends = [0 0 0 1 0 1]
+
+    Args:
+        samples: from `samples_of`; rollouts may be left out, but each remaining rollout must have all its samples.
+
+    Raises:
+        RewardError: a turn reward names a trajectory or segment that its rollout does not have.
+    """
+    rollouts = {f"{group.uid}/{index}": each for group in groups for index, each in enumerate(group.rollouts)}
+    placed = list(_placed(rollouts, samples))
+    rewards, ends = _blank(samples), _blank(samples)
+    turns = [_turn_numbers(sample) for sample in samples]
+    keys: list[list[str | None]] = [[None] * max(numbers, default=0) for numbers in turns]
+    for row, token, reward in placed:
+        rewards[row, token] += reward.value
+        ends[row, token] = 1
+        turn = turns[row][token] - 1
+        keys[row][turn] = keys[row][turn] or reward.observation_key
+    components = _components([rollouts[sample.rollout_id] for sample in samples])
+    return Turns(rewards if placed else None, ends.bool() if placed else None, keys, components)
+
+
+def _placed(rollouts: dict[str, Rollout], samples: Sequence[Sample]) -> Iterator[tuple[int, int, TurnReward]]:
+    """Yield (row, token, reward) for each turn reward of the samples' rollouts."""
+    rows_of: defaultdict[str, list[int]] = defaultdict(list)
+    for row, sample in enumerate(samples):
+        rows_of[sample.rollout_id].append(row)
+    for rollout_id, rows in rows_of.items():
+        rollout = rollouts[rollout_id]
+        trained = [number for number, each in enumerate(rollout.trajectories) if any(each.loss_mask[1:])]
+        row_of = dict(zip(trained, rows, strict=True))
+        for reward in rollout.turn_rewards:
+            before = _num_tokens_up_to(rollout_id, rollout, reward)
+            row = row_of.get(reward.trajectory, -1)
+            trained_tokens = [] if row < 0 else [t for t, each in enumerate(samples[row].loss_mask[:before]) if each]
+            if trained_tokens:
+                yield row, trained_tokens[-1], reward
+
+
+def _num_tokens_up_to(rollout_id: str, rollout: Rollout, reward: TurnReward) -> int:
+    """Count the trajectory's tokens up to the end of the reward's segment."""
+    if reward.trajectory in range(len(rollout.trajectories)):
+        segments = rollout.trajectories[reward.trajectory].segments
+        if reward.segment in range(len(segments)):
+            return sum(map(len, segments[: reward.segment + 1]))
+    raise RewardError(
+        f"rollout {rollout_id}: the turn reward '{reward.name}' is of segment {reward.segment} of trajectory"
+        f" {reward.trajectory}, and the rollout has no such segment"
+    )
+
+
+def _turn_numbers(sample: Sample) -> list[int]:
+    """Number of turns that have started up to and including each token, [T]."""
+    mask = sample.loss_mask
+    return list(accumulate(now > before for before, now in zip([0, *mask], mask, strict=False)))
+
+
+def _blank(samples: Sequence[Sample]) -> Tensor:
+    return torch.zeros(len(samples), max((len(sample.loss_mask) for sample in samples), default=0))
+
+
+def _components(rollouts: Sequence[Rollout]) -> dict[str, Tensor]:
+    given = dict.fromkeys(name for rollout in rollouts for name in rollout.rewards)
+    names = [name for name in given if name != BASELINE and not name.startswith(GUARD)]
+    return {name: torch.tensor([rollout.rewards.get(name, 0.0) for rollout in rollouts]) for name in names}

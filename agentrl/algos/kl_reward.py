@@ -1,43 +1,96 @@
-"""The KL divergence to the reference, taken from the reward of each token (Ouyang et al. 2022, arXiv:2203.02155)."""
+"""KL penalty: the KL to the reference is subtracted from each token's reward (Ouyang et al. 2022, arXiv:2203.02155)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass, field
 
 import torch
 
-from agentrl.algos.divergence import kl
-from agentrl.algos.kl_control import AdaptiveKL, FixedKL
+from agentrl.algos.kl_divergence import kl
 from agentrl.config.algorithm import AlgorithmConfig
 from agentrl.errors import ConfigError
-from agentrl.samples import Sample
+from agentrl.types.sample import Sample
+
+MAX_ERROR = 0.2
+"""Relative errors are clipped to this value before an update, as in the paper."""
+
+
+@dataclass(slots=True)
+class FixedKL:
+    """A constant coefficient. Its only state is `value`."""
+
+    value: float
+
+    def update(self, current_kl: float, n_steps: int) -> None:
+        """Do nothing; see `AdaptiveKL.update`."""
+
+
+@dataclass(slots=True)
+class AdaptiveKL:
+    """A coefficient that grows while the KL is above the target, and shrinks below it. Its only state is `value`.
+
+    Attributes:
+        value: the coefficient; starts at `init`.
+        target: the target KL, in nats.
+        horizon: number of rollouts over which an error is corrected.
+    """
+
+    init: InitVar[float]
+    target: float
+    horizon: float
+    value: float = field(init=False)
+
+    def __post_init__(self, init: float) -> None:
+        self.value = init
+
+    def update(self, current_kl: float, n_steps: int) -> None:
+        """Multiply the value by 1 + clip(kl / target - 1, -0.2, 0.2) * n_steps / horizon.
+
+        A KL of 0.3 at a target of 0.2 and 100 rollouts at a horizon of 1000: 1 + 0.2 * 0.1 = 1.02.
+
+        Args:
+            current_kl: measured over a step, in nats.
+            n_steps: number of rollouts of that step.
+
+        Raises:
+            ConfigError: the horizon is so short that the coefficient could change its sign.
+        """
+        if MAX_ERROR * n_steps >= self.horizon:
+            raise ConfigError(
+                f"horizon {self.horizon:g} of the adaptive KL is too short for {n_steps} rollouts a step, the"
+                f" coefficient could change its sign: take more than {MAX_ERROR * n_steps:g}"
+            )
+        error = min(max(current_kl / self.target - 1, -MAX_ERROR), MAX_ERROR)
+        self.value *= 1 + error * n_steps / self.horizon
+
 
 KLControl = FixedKL | AdaptiveKL
 
 
 @dataclass(frozen=True, slots=True)
 class KLReward:
-    """What is taken from the reward of each token of a sample.
+    """The KL penalty that is subtracted from the reward of each token of a sample.
 
     Attributes:
-        control: the coefficient, as it is when a step is credited.
-        kind: the estimator of the divergence.
+        control: the coefficient; its current value applies when a step is credited.
+        kind: the KL estimator.
     """
 
     control: KLControl
     kind: str
 
     def __call__(self, sample: Sample) -> list[float]:
-        """[T]: the coefficient times the divergence."""
+        """Return the coefficient times the KL, [T]."""
         return [self.control.value * value for value in self.divergence(sample)]
 
     def divergence(self, sample: Sample) -> Sequence[float]:
-        """[T], in nats, 0 off the mask: from the reference of the policy that sampled, or if it was scored of that at
-        the start of the step.
+        """Return the KL to the reference, [T], in nats, 0 off the mask.
+
+        The KL uses `old_logprobs`, of the policy at the start of the step, if they exist, else the behaviour policy.
 
         Raises:
-            ConfigError: the sample was not scored by the reference.
+            ConfigError: the sample has no `ref_logprobs`.
         """
         policy = sample.behaviour_logprobs if sample.old_logprobs is None else sample.old_logprobs
         if policy is None or sample.ref_logprobs is None:
@@ -47,7 +100,7 @@ class KLReward:
 
 
 def kl_reward(algorithm: AlgorithmConfig) -> KLReward | None:
-    """What `algorithm` asks for; None where the reward has no KL in it."""
+    """Return the KL penalty configured in `algorithm`; None if the reward has no KL penalty."""
     if not algorithm.use_kl_in_reward:
         return None
     settings = algorithm.kl_ctrl

@@ -1,4 +1,4 @@
-"""Calls a registered function, turning an option it does not take into a clear error."""
+"""Call registered functions; unknown options raise a clear error."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
+from agentrl.algos.user_functions import Check, call_own, is_own
 from agentrl.errors import ConfigError, suggestion
 
 if TYPE_CHECKING:
@@ -16,49 +17,55 @@ Result = TypeVar("Result")
 Batch = TypeVar("Batch")
 
 
-def call(what: str, function: Callable[..., Result], batch: Batch, options: Mapping[str, object]) -> Result:
-    """`function(batch, **options)`.
+def call(
+    what: str, function: Callable[..., Result], batch: Batch, options: Mapping[str, object], check: Check
+) -> Result:
+    """Return `function(batch, **options)`.
+
+    Args:
+        check: checks the result of a user-defined function; see `Check`.
 
     Raises:
-        ConfigError: an option that `function` does not take; names the nearest one it does.
+        ConfigError: `function` has no such option (the message names the nearest option). Or a user-defined function
+            failed, or `check` rejects its result.
     """
     known = options_of(function)
     for option in options:
         if option not in known:
             raise ConfigError(f"{what} takes no option '{option}': {suggestion(option, known)}")
-    return function(batch, **options)
+    return call_own(what, function, batch, options, check) if is_own(function) else function(batch, **options)
 
 
 def options_of(function: Callable[..., object]) -> list[str]:
-    """The names of the options that a registered function takes."""
+    """Return the option names of a registered function."""
     return list(inspect.signature(function).parameters)[1:]
 
 
 def needing(*needs: Need) -> Callable[[Function], Function]:
-    """Decorator of an advantage estimator: what must be scored before it is called."""
+    """Decorator of an advantage estimator: declares which scores it needs."""
 
     def declare(function: Function) -> Function:
-        setattr(function, "needs", frozenset(needs))  # noqa: B010  # of any callable
+        setattr(function, "needs", frozenset(needs))  # noqa: B010  # a plain assignment fails type checks
         return function
 
     return declare
 
 
 def needs_of(function: Callable[..., object]) -> frozenset[Need]:
-    """What `needing` said."""
+    """Return the scores that `needing` declared."""
     return getattr(function, "needs", frozenset())
 
 
 def looking_at(scope: Scope) -> Callable[[Function], Function]:
-    """Decorator of a policy loss: what it looks at together, where that is more than a row at a time."""
+    """Decorator of a policy loss that needs more than one row at a time: declares its scope."""
 
     def declare(function: Function) -> Function:
-        setattr(function, "scope", scope)  # noqa: B010  # of any callable
+        setattr(function, "scope", scope)  # noqa: B010  # a plain assignment fails type checks
         return function
 
     return declare
 
 
 def scope_of(function: Callable[..., object]) -> Scope:
-    """What `looking_at` said."""
+    """Return the scope that `looking_at` declared; default `row`."""
     return getattr(function, "scope", "row")

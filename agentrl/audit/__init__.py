@@ -1,1 +1,1 @@
-"""An audit of saved rollouts: every number derived again, by code that shares nothing with what wrote it."""
+"""Audit of saved rollouts: recompute every saved value with code that is independent of the training code."""

@@ -1,4 +1,4 @@
-"""Advantages, and what they follow from: rewards, the scores that were kept, and what was configured."""
+"""Recompute advantages from rewards, saved log-probabilities and values, and the configuration."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from agentrl.audit.checker import Checker
-from agentrl.audit.credited import (
+from agentrl.audit.checks import Checker
+from agentrl.audit.estimators import Floats, Trained, divergence, estimator_of
+from agentrl.audit.reading.run_info import NO_CONFIG, Json, RunInfo
+from agentrl.audit.reading.table import Step
+from agentrl.audit.trained_tokens import (
     SEGMENTS,
     TRAJECTORIES,
     Credited,
@@ -16,19 +19,16 @@ from agentrl.audit.credited import (
     kept_scores,
     sampled_tokens,
 )
-from agentrl.audit.estimators import Floats, Trained, divergence, estimator_of
-from agentrl.audit.known import NO_CONFIG, Json, Known
-from agentrl.audit.table import Step
 
 _TOLERANCE = 16 * float(np.finfo(np.float32).eps)
-"""Relative: advantages are kept as float32 values."""
+"""Relative tolerance: advantages have float32 precision."""
 
 _BY_TURNS = ("gae", "reinforce_plus_plus")
-"""Estimators that read rewards of turns, whose place is not derived here."""
+"""Estimators that use turn rewards, whose token positions the audit does not recompute."""
 
 
-def check_advantages(check: Checker, known: Known, split: str, groups: Sequence[range]) -> None:
-    """None where nothing is trained; else one a token, 0 off the model's tokens and the rollout's own on them."""
+def check_advantages(check: Checker, known: RunInfo, split: str, groups: Sequence[range]) -> None:
+    """Check advantages: null if not trained on; else one per token, as recomputed, and 0 for tokens not trained on."""
     step, path = check.step, f"{TRAJECTORIES}.advantages"
     if split == "train" and known.config is None:
         check.ledger.skip("advantages", NO_CONFIG, len(step.items[TRAJECTORIES]))
@@ -52,15 +52,15 @@ def check_advantages(check: Checker, known: Known, split: str, groups: Sequence[
     check.hold("advantages", path, ~mask | close, expected)
 
 
-def _options(known: Known) -> dict[str, Json]:
+def _options(known: RunInfo) -> dict[str, Json]:
     keys = ("gamma", "lam", "rft_threshold", "pairing")
     by_std = known.get("algorithm.norm_adv_by_std_in_grpo")
     own = {**{key: known.get(f"algorithm.{key}") for key in keys}, "norm_adv_by_std": by_std}
     return {**own, **(known.get("algorithm.adv_options") or {})}
 
 
-def _why_not(step: Step, known: Known, estimator: str) -> str:
-    """Why advantages cannot be derived, where they cannot."""
+def _why_not(step: Step, known: RunInfo, estimator: str) -> str:
+    """Why the advantages cannot be recomputed; "" if they can."""
     if estimator in _BY_TURNS and len(step.items["turn_rewards"]):
         return f"estimator '{estimator}' of rewards of turns"
     if estimator == "gae" and kept_scores(step, "values") is None:
@@ -71,7 +71,7 @@ def _why_not(step: Step, known: Known, estimator: str) -> str:
     return "" if fits else "log-probabilities that do not fit the tokens"
 
 
-def _trained(step: Step, known: Known, found: Credited, groups: Sequence[range]) -> Trained:
+def _trained(step: Step, known: RunInfo, found: Credited, groups: Sequence[range]) -> Trained:
     mask, values = found.mask_of_has, kept_scores(step, "values")
     return Trained(
         row=np.repeat(step.items[TRAJECTORIES].row, found.lengths)[found.mask],
@@ -86,15 +86,15 @@ def _trained(step: Step, known: Known, found: Credited, groups: Sequence[range])
 
 
 def _baselines(step: Step) -> Floats:
-    """[rows], the reward of that name; NaN where there is none."""
+    """[rows], the reward called `baseline`; NaN if there is none."""
     result = np.full(len(step), np.nan)
-    named = np.array([name == "baseline" for name in step["rewards.key"]], np.bool_)
+    named = np.array([name == "baseline" for name in step["rewards.name"]], np.bool_)
     result[step.items["rewards"].row[named]] = step["rewards.value"][named]
     return result
 
 
-def _penalty(step: Step, known: Known, found: Credited) -> Floats:
-    """[trained tokens]: coefficient times divergence from the reference."""
+def _penalty(step: Step, known: RunInfo, found: Credited) -> Floats:
+    """[trained tokens]: KL coefficient times divergence from the reference."""
     reference = kept_scores(step, "ref_logprobs")
     if reference is None or not known.get("algorithm.use_kl_in_reward"):
         return np.zeros(int(found.mask.sum()))

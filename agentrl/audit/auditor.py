@@ -1,9 +1,9 @@
-"""The audit: file by file, every invariant.
+"""Audit every invariant, file by file.
 
-Of some columns it knows bounds, but not the value; within them only a seal tells that one was changed: `duration_s`,
-`tool_calls.duration_s`, `.started_s` and `.reward`, `tool_rewards.value`, rewards other than the score, the wording of
-`error`, results that had no room in the conversation, `segments.logprobs`, what was scored for training, and in a group
-of one what siblings say.
+Some values cannot be recomputed. For these the audit checks only bounds, and the seals (checksums) detect changes:
+`duration_s`, `tool_calls.duration_s`, `.started_s` and `.reward`, `tool_rewards.value`, rewards other than the score,
+the text of `error`, tool results that did not fit into the conversation, `segments.logprobs`, the scores computed for
+training, and the task columns in a group of one.
 """
 
 from __future__ import annotations
@@ -12,46 +12,48 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from agentrl.audit import advantages, endings, numbers, places, scored, scores, tokens, turns
+from agentrl.audit import advantages, endings, tokens, turns
+from agentrl.audit import identity as places
+from agentrl.audit import rewards as scores
+from agentrl.audit import sampled_tokens as numbers
+from agentrl.audit import trained_tokens as scored
 from agentrl.audit.base import Ledger, Problem
-from agentrl.audit.checker import Checker
-from agentrl.audit.files import named_step, open_steps
-from agentrl.audit.gaps import check_gaps
-from agentrl.audit.known import Known
-from agentrl.audit.loading import load_speech
-from agentrl.audit.reader import Reader
-from agentrl.audit.sealing import check_seals
-from agentrl.audit.speech import Speech
-from agentrl.audit.table import Step
+from agentrl.audit.checks import Checker
+from agentrl.audit.files import check_gaps, named_step, open_steps
+from agentrl.audit.reading.checksums import check_seals
+from agentrl.audit.reading.reader import Reader
+from agentrl.audit.reading.run_info import RunInfo
+from agentrl.audit.reading.table import Step
+from agentrl.audit.template import TemplateOracle, load_speech
 
 
 @dataclass
 class Auditor:
-    """Audits files, each by what it says of itself; what several of them need is loaded once.
+    """Audit files, each with its own metadata. Tokenizers are cached across files.
 
     Attributes:
-        split: `train` or `val`, which every row must be of; None takes each file's own.
-        tokenizer: a folder in place of the run's own.
-        folder: of the run: its latest checkpoint holds the tokenizer too.
-        overrides: nested keys of the configuration, in place of what was kept.
+        split: `train` or `val`, required of every row; None: the split in each file's rows.
+        tokenizer: a folder, in place of the run's own tokenizer.
+        folder: the run's folder; its latest checkpoint also contains the tokenizer.
+        overrides: nested configuration keys that replace the saved values.
     """
 
     split: str | None = None
     tokenizer: str | None = None
     folder: Path | None = None
     overrides: Mapping[str, object] = field(default_factory=dict)
-    _speeches: dict[str, tuple[Speech | None, str]] = field(default_factory=dict)
+    _speeches: dict[str, tuple[TemplateOracle | None, str]] = field(default_factory=dict)
 
     def audit(self, files: Iterable[Path], steps: Collection[int] | None = None, *, whole: bool = False) -> Ledger:
-        """Every invariant of every row. One file is in memory at a time.
+        """Check every invariant of every row. Only one file is in memory at a time.
 
         Args:
-            steps: those that are looked at in a file that is not named by its step; None looks at all.
-            whole: these are all files of a run's split, each named by its step: that one is missing is a problem.
+            steps: steps to check in a file that is not named by its step; None: all.
+            whole: the files are all files of a run's split, each named by its step: a missing file is a problem.
         """
-        ledger, seen = Ledger(), dict[int, Known | None]()
+        ledger, seen = Ledger(), dict[int, RunInfo | None]()
         for path in files:
-            seen[named_step(path)] = None  # unless it can be read
+            seen[named_step(path)] = None  # replaced below if the file can be read
             for step in open_steps(path, ledger, steps):
                 seen[step.number] = known = self._known(step, ledger)
                 self._step(step, known, ledger)
@@ -59,17 +61,19 @@ class Auditor:
             check_gaps(ledger, seen, self.split or "train", self.folder)
         return ledger
 
-    def _known(self, step: Step, ledger: Ledger) -> Known | None:
+    def _known(self, step: Step, ledger: Ledger) -> RunInfo | None:
         try:
-            return Known.of(step.metadata, self.overrides)
+            return RunInfo.of(step.metadata, self.overrides)
         except ValueError as error:
             ledger.report(Problem("file", step.number, "", -1, "metadata", "a configuration as JSON", f"{error}"))
             return None
 
-    def _step(self, step: Step, known: Known | None, ledger: Ledger) -> None:
+    def _step(self, step: Step, known: RunInfo | None, ledger: Ledger) -> None:
         check = Checker(step, ledger)
         check_seals(check)
-        if known is None:
+        if not len(step):
+            ledger.report(Problem("file", step.number, "", -1, "uid", "rollouts", "none"))
+        if known is None or not len(step):
             return
         speech, why = self._speech(known, step.metadata)
         same = tokens.check_hashes(check, speech, why)
@@ -79,7 +83,7 @@ class Auditor:
         self._columns(check, known, speech, split)
         self._conversations(check, known, speech, why, same["template"])
 
-    def _columns(self, check: Checker, known: Known, speech: Speech | None, split: str) -> None:
+    def _columns(self, check: Checker, known: RunInfo, speech: TemplateOracle | None, split: str) -> None:
         places.check_step(check, self.split)
         groups = places.check_groups(check, known, split)
         places.check_siblings(check, groups)
@@ -93,7 +97,9 @@ class Auditor:
         scores.check_rewards(check)
         scores.check_times(check, known.begun_at or 0)
 
-    def _conversations(self, check: Checker, known: Known, speech: Speech | None, why: str, templated: bool) -> None:
+    def _conversations(
+        self, check: Checker, known: RunInfo, speech: TemplateOracle | None, why: str, templated: bool
+    ) -> None:
         rendering = tokens.TokenCheck(check, speech, templated) if speech else None
         for talked in Reader(check, known, speech, why).read():
             turns.check_messages(check, talked)
@@ -107,7 +113,7 @@ class Auditor:
                 check.ledger.skip("prompt tokens", why)
                 check.ledger.skip("answer tokens", why)
 
-    def _speech(self, known: Known, metadata: Mapping[str, str]) -> tuple[Speech | None, str]:
+    def _speech(self, known: RunInfo, metadata: Mapping[str, str]) -> tuple[TemplateOracle | None, str]:
         folders, template = self._folders(known), known.get("model.chat_template")
         variables, wanted = tokens.known_variables(known), tokens.wanted_hashes(metadata)
         key = repr((folders, template, variables, wanted))
@@ -115,10 +121,10 @@ class Auditor:
             self._speeches[key] = load_speech(folders, template, variables, wanted)
         return self._speeches[key]
 
-    def _folders(self, known: Known) -> Sequence[str]:
-        """Where the tokenizer may be."""
+    def _folders(self, known: RunInfo) -> Sequence[str]:
+        """Folders in which to look for the tokenizer."""
         if self.tokenizer:
             return [self.tokenizer]
         own = known.get("model.tokenizer_path") or known.get("model.path")
         latest = self.folder / "checkpoints" / "latest" if self.folder else None
-        return [*([own] if own else []), *([str(latest)] if latest and latest.is_dir() else [])]
+        return [*([str(own)] if own else []), *([str(latest)] if latest and latest.is_dir() else [])]

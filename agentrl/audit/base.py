@@ -1,4 +1,4 @@
-"""What an audit finds: for each invariant how much was looked at, what is wrong, and what could not be checked."""
+"""Findings of an audit: for each invariant, the number of checked items, the problems, and the unchecked items."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 MAX_PROBLEMS = 20
-"""So many problems of an invariant are kept; the others are counted."""
+"""Number of problems to keep per invariant; further ones are only counted."""
 
 INVARIANTS: Mapping[str, str] = {
     "file": "every step has its file, which can be read, has every column of its schema and says how it was made",
@@ -39,17 +39,17 @@ INVARIANTS: Mapping[str, str] = {
     "times": "durations are finite, and calls lie within their rollout, turn after turn",
     "rescored": "a reward that is given now scores as the saved one did",
 }
-"""Every invariant, and what it says."""
+"""Every invariant, and its meaning."""
 
 Status: TypeAlias = Literal["passed", "failed", "not checkable"]
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One place that breaks an invariant.
+    """One value that breaks an invariant.
 
     Attributes:
-        column: down to the position, as in `trajectories[0].segments[2].token_ids[5]`.
+        column: with the position, as in `trajectories[0].segments[2].token_ids[5]`.
     """
 
     invariant: str
@@ -62,18 +62,18 @@ class Problem:
 
     @property
     def whole(self) -> tuple[str, int, str, int, str]:
-        """The place without the position in it: what is wrong in one token is often wrong in all of them."""
+        """The place without the last position. Used to merge problems: an error often repeats in every token."""
         return self.invariant, self.step, self.uid, self.rollout, re.sub(r"\[\d+\]$", "", self.column)
 
 
 @dataclass(slots=True)
 class Finding:
-    """What became of one invariant.
+    """Result for one invariant.
 
     Attributes:
-        looked_at: rows, tokens or calls, whichever it is about.
-        problems: the first of them, one a row and column.
-        unchecked: why it could not be checked -> how often.
+        looked_at: number of checked rows, tokens or calls, depending on the invariant.
+        problems: the first problems, one per row and column.
+        unchecked: reason why it could not be checked -> count.
     """
 
     looked_at: int = 0
@@ -83,14 +83,14 @@ class Finding:
 
     @property
     def status(self) -> Status:
-        """Never passed where nothing was looked at."""
+        """Status of the invariant; never "passed" if nothing was checked."""
         if self.num_problems:
             return "failed"
         return "passed" if self.looked_at else "not checkable"
 
     @property
     def wanting(self) -> bool:
-        """Whether nothing of it could be checked, though there was something to check."""
+        """Whether nothing could be checked although there was something to check."""
         return self.status == "not checkable" and bool(self.unchecked)
 
 
@@ -101,16 +101,16 @@ class Ledger:
         self.findings = {name: Finding() for name in INVARIANTS}
 
     def look(self, invariant: str, count: int) -> None:
-        """So many more were looked at."""
+        """Count checked items."""
         self.findings[invariant].looked_at += count
 
     def skip(self, invariant: str, why: str, count: int = 1) -> None:
-        """So many could not be checked."""
+        """Count items that could not be checked."""
         if count:
             self.findings[invariant].unchecked[why] += count
 
     def report(self, problem: Problem) -> None:
-        """One more is wrong."""
+        """Add a problem."""
         finding = self.findings[problem.invariant]
         finding.num_problems += 1
         again = bool(finding.problems) and finding.problems[-1].whole == problem.whole
@@ -119,7 +119,7 @@ class Ledger:
 
 
 def shown(value: object) -> str:
-    """A value as a problem shows it: short, on one line."""
+    """Format a value for a problem: short, on one line."""
     text = value if isinstance(value, str) else repr(value)
     line = text.encode("unicode_escape").decode() if not text.isprintable() else text
     return line if len(line) <= 120 else f"{line[:57]}...{line[-57:]}"

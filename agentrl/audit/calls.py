@@ -1,4 +1,4 @@
-"""Readers of tool calls, written from the formats' descriptions: what a turn says beside them, and what it calls."""
+"""Independent parsers of tool calls, written from the formats' descriptions: split a turn into text and calls."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
-from agentrl.audit.known import Json
+from agentrl.audit.reading.run_info import Json
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,8 +16,8 @@ class Call:
     """A call as the model wrote it.
 
     Attributes:
-        arguments: an object; None where the call is malformed.
-        text: what stands for the arguments of a malformed call.
+        arguments: an object; None if the call is malformed.
+        text: the raw text, which replaces the arguments of a malformed call.
     """
 
     name: str
@@ -27,17 +27,17 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """A turn: what it says, blanks at either end aside, and its calls in order."""
+    """A parsed turn: its text, stripped, and its calls in order."""
 
     content: str
     calls: tuple[Call, ...] = ()
 
 
 def read_hermes(text: str) -> Said:
-    """`<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, anywhere but within `<think>...</think>`.
+    """Parse `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, except inside `<think>...</think>`.
 
-    The first `</think>` may lack its beginning, which then stood in the prompt: all before it was thought. A call goes
-    on to the first `</tool_call>` after its JSON; another `<tool_call>`, or `</think>`, leaves it unclosed.
+    The first `</think>` may have no `<think>`, because that is in the prompt: then all text before it is thought. A
+    call ends at the first `</tool_call>` after its JSON. If `<tool_call>` or `</think>` comes first, it is unclosed.
     """
     said, calls, at, first_thought = list[str](), list[Call](), 0, True
     for start, end, call in _hermes_parts(text):
@@ -55,7 +55,7 @@ def read_hermes(text: str) -> Said:
 
 
 def _hermes_parts(text: str) -> Iterator[tuple[int, int, Call | None]]:
-    """(start, end, call) of calls and of thoughts, which are no call, from left to right."""
+    """Yield (start, end, call) of calls and thoughts, from left to right; the call of a thought is None."""
     at = 0
     while (found := re.compile(r"<tool_call>|</?think>").search(text, at)) is not None:
         call = None
@@ -90,7 +90,7 @@ _LABEL = re.compile(
 
 
 def read_react(text: str) -> Said:
-    """`Action: name` with the `Action Input: {...}` right after it, up to an observation or the final answer."""
+    """Parse `Action: name` followed by `Action Input: {...}`, up to an observation or the final answer."""
     marks = [(found[1].lower(), found.start(), found.end()) for found in _LABEL.finditer(text)]
     marks.append(("", len(text), len(text)))
     said, calls, action = [text[: marks[0][1]]], list[Call](), None
@@ -121,16 +121,26 @@ READERS: Mapping[str, Callable[[str], Said]] = {"hermes": read_hermes, "react": 
 
 
 def _first_json(text: str) -> tuple[Json, int]:
-    """The JSON value that `text` begins with, and where it ends; (None, 0) where there is none."""
+    """Return the JSON value at the start of `text` and its end; (None, 0) if there is none."""
     start = len(text) - len(text.lstrip())
     try:
-        return _DECODER.raw_decode(text, start)
+        value, end = _DECODER.raw_decode(text, start)
     except (ValueError, RecursionError):
         return None, 0
+    return (None, 0) if _is_too_deep(value) else (value, end)
+
+
+def _is_too_deep(value: Json) -> bool:
+    """Whether a value is nested deeper than 100 levels; such a call counts as malformed."""
+    level = [value]
+    for _ in range(101):
+        inner = [each for each in level if isinstance(each, dict | list)]
+        level = [item for each in inner for item in (each.values() if isinstance(each, dict) else each)]
+    return bool(level)
 
 
 def _object(value: Json) -> Mapping[str, Json] | None:
-    """An object, or text that holds one, of numbers that JSON can write."""
+    """Return the object, also from text that contains it; None if it is no object or has non-finite numbers."""
     if isinstance(value, str):
         value, end = _first_json(given := value)
         value = None if given[end:].strip() else value

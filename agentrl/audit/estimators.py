@@ -1,4 +1,4 @@
-"""Advantages once more, in numpy, from rewards alone: what each estimator's paper says, of the tokens of a step.
+"""Independent numpy versions of the advantage estimators, from each estimator's paper, for all tokens of a step.
 
 Axes: N trained tokens of the step, rollout after rollout; R rollouts (rows).
 """
@@ -12,8 +12,8 @@ from functools import cached_property, partial
 import numpy as np
 from numpy.typing import NDArray
 
-from agentrl.audit.known import Json
-from agentrl.audit.table import Integers, Truths
+from agentrl.audit.reading.run_info import Json
+from agentrl.audit.reading.table import Integers, Truths
 
 Floats = NDArray[np.float64]
 
@@ -25,14 +25,14 @@ class Trained:
     """The trained tokens of a step.
 
     Attributes:
-        row: [N], the rollout of each; those of one stand side by side.
-        rewards: [R], the scores as they were given.
-        valid: [R], whether a rollout took part.
+        row: [N], the rollout of each token; tokens of one rollout are contiguous.
+        rewards: [R], the scores.
+        valid: [R], whether a rollout was trained on.
         groups: the rows of each group.
-        penalty: [N], what was taken from the reward of each token.
-        values: [N] of a critic; None where there is none.
-        baselines: [R], rewards of greedy rollouts; NaN where there is none.
-        found: [N], the advantages that were kept, for what is drawn by lot.
+        penalty: [N], KL penalty subtracted from the reward of each token.
+        values: [N], values of a critic; None without a critic.
+        baselines: [R], rewards of greedy rollouts; NaN if there is none.
+        found: [N], the saved advantages, used only where the estimator makes a random choice.
     """
 
     row: Integers
@@ -46,7 +46,7 @@ class Trained:
 
     @cached_property
     def token_rewards(self) -> Floats:
-        """[N]: the reward on the last token of each rollout, less what was taken; read as float32, as in training."""
+        """[N]: the reward on the last token of each rollout, minus the penalty; rounded to float32, as in training."""
         rewards = np.where(self.last, self.rewards[self.row], 0.0) - self.penalty
         return rewards.astype(np.float32).astype(np.float64)
 
@@ -63,18 +63,18 @@ class Trained:
 
     @cached_property
     def lengths(self) -> Floats:
-        """[R] tokens."""
+        """[R], number of tokens."""
         return np.bincount(self.row, minlength=len(self.rewards)).astype(np.float64)
 
     def members(self) -> Iterator[Integers]:
-        """The valid rows of each group in which scores differ; all others have nothing to compare with."""
+        """The valid rows of each group whose scores differ; groups with equal scores are skipped."""
         for rows in self.groups:
             valid = np.arange(rows.start, rows.stop)[self.valid[rows.start : rows.stop]]
             if len(valid) and not alike(self.scores[valid]):
                 yield valid
 
     def compared(self, formula: Callable[[Floats, Integers], Floats]) -> Floats:
-        """[R]: `formula` of each group's scores and rows, 0 where nothing is compared."""
+        """[R]: `formula` of each group's scores and rows; 0 for groups whose scores are equal."""
         result = np.zeros(len(self.rewards))
         for rows in self.members():
             result[rows] = formula(self.scores[rows], rows)
@@ -94,12 +94,12 @@ Estimator = Callable[[Trained], Floats]
 
 
 def alike(scores: Floats) -> bool:
-    """Whether they differ by no more than rounding."""
+    """Whether the scores are equal up to rounding."""
     return bool(np.ptp(scores) <= 8 * _FLOAT32 * np.abs(scores).max())
 
 
 def whitened(values: Floats) -> Floats:
-    """(v - mean) / sqrt(var + 1e-8), unbiased; 0 where all are alike."""
+    """(v - mean) / sqrt(var + 1e-8), unbiased variance; 0 if all values are equal."""
     if len(values) < 2 or alike(values):
         return np.zeros(len(values))
     whitened: Floats = (values - values.mean()) / np.sqrt(values.var(ddof=1) + 1e-8)
@@ -107,7 +107,7 @@ def whitened(values: Floats) -> Floats:
 
 
 def divergence(kind: str, d: Floats) -> Floats:
-    """A KL's estimate from d = log(policy / reference): k1 d, abs |d|, k2 d^2 / 2, k3 exp(-d) + d - 1, cut to 10."""
+    """KL estimate from d = log(policy / reference): k1 d, abs |d|, k2 d^2 / 2, k3 exp(-d) + d - 1, at most 10."""
     name = kind.removesuffix("+")
     if name in ("k1", "kl"):
         return d
@@ -121,7 +121,7 @@ def divergence(kind: str, d: Floats) -> Floats:
 
 
 def grpo(trained: Trained, by_std: bool = True) -> Floats:
-    """(r - mean) / (std + 1e-6) over a group's valid rollouts, unbiased.
+    """(r - mean) / (std + 1e-6) over a group's valid rollouts, unbiased standard deviation.
 
     Rewards 1, 0, 0, 1: mean 0.5, std 0.5774, advantages 0.8660, -0.8660, -0.8660, 0.8660.
     """
@@ -134,12 +134,12 @@ def grpo(trained: Trained, by_std: bool = True) -> Floats:
 
 
 def rloo(trained: Trained) -> Floats:
-    """r - mean of the others. Rewards 1, 0, 0.5: 0.75, -0.75, 0."""
+    """r - mean of the group's other rollouts. Rewards 1, 0, 0.5: 0.75, -0.75, 0."""
     return trained.compared(lambda r, _: r - (r.sum() - r) / (len(r) - 1))[trained.row]
 
 
 def opo(trained: Trained) -> Floats:
-    """r - mean weighted by lengths. Rewards 1, 0 of 1 and 3 tokens: 0.75, -0.25."""
+    """r - length-weighted mean of the group. Rewards 1, 0 with 1 and 3 tokens: 0.75, -0.25."""
     return trained.compared(lambda r, rows: r - np.average(r, weights=trained.lengths[rows]))[trained.row]
 
 
@@ -149,32 +149,32 @@ def reinforce_plus_plus(trained: Trained, gamma: float = 1.0) -> Floats:
 
 
 def reinforce_plus_plus_baseline(trained: Trained) -> Floats:
-    """r - mean of the group, whitened over the step's tokens; what had nothing to compare with keeps 0."""
+    """r - mean of the group, whitened over the step's tokens; 0 for groups whose scores are equal."""
     compared = trained.compared(lambda r, _: np.ones(len(r)))[trained.row] > 0
     return np.where(compared, whitened(trained.compared(lambda r, _: r - r.mean())[trained.row]), 0.0)
 
 
 def remax(trained: Trained) -> Floats:
-    """Returns less the reward of the greedy rollout; 0 where there was none."""
+    """Returns minus the reward of the greedy rollout; 0 if there is no greedy rollout."""
     baselines = trained.baselines.astype(np.float32).astype(np.float64)[trained.row]
     return np.nan_to_num(trained.backwards(trained.token_rewards, 1.0) - baselines)
 
 
 def gae(trained: Trained, gamma: float = 1.0, lam: float = 1.0, whiten: bool = True) -> Floats:
     """d_n = r_n + gamma * V_{n+1} - V_n, A_n = d_n + gamma * lam * A_{n+1}; whitened over the step."""
-    assert trained.values is not None  # asked for where they are kept
+    assert trained.values is not None  # gae is skipped if the values were not saved
     following = np.where(trained.last, 0.0, np.append(trained.values[1:], 0.0)[: len(trained.values)])
     advantages = trained.backwards(trained.token_rewards + gamma * following - trained.values, gamma * lam)
     return whitened(advantages) if whiten else advantages
 
 
 def threshold(trained: Trained, least: float) -> Floats:
-    """1 where the score is `least` or more."""
+    """Advantage 1 for a score of `least` or more, else 0."""
     return np.where(trained.rewards >= least, 1.0, 0.0)[trained.row]
 
 
 def centred(trained: Trained) -> Floats:
-    """r - mean of the group, where alike too."""
+    """r - mean of the group, also for groups whose scores are equal."""
     result = np.zeros(len(trained.rewards))
     for group in trained.groups:
         rows = np.arange(group.start, group.stop)[trained.valid[group.start : group.stop]]
@@ -183,9 +183,9 @@ def centred(trained: Trained) -> Floats:
 
 
 def pair(trained: Trained, any_lower: bool) -> Floats:
-    """1 for a best rollout of each group, -1 for a worst or any lower one; of several, the one that was kept as such.
+    """1 for a best rollout of each group, -1 for a worst one (or any lower one); ties follow the saved advantages.
 
-    Scores 1, 0, 1, 0: (1, -1, 0, 0) and (0, 0, 1, -1) are as good, (1, 0, -1, 0) is none.
+    Scores 1, 0, 1, 0: (1, -1, 0, 0) and (0, 0, 1, -1) are both correct, (1, 0, -1, 0) is wrong.
     """
     kept, result = np.zeros(len(trained.rewards)), np.zeros(len(trained.rewards))
     kept[trained.row] = trained.found
@@ -200,15 +200,15 @@ def pair(trained: Trained, any_lower: bool) -> Floats:
 
 
 def _one(rows: Integers, may: Truths, does: Truths) -> int:
-    """The row that does where it is one that may, else the first that may."""
+    """The saved choice (`does`) if it is allowed (`may`), else the first allowed row."""
     return int(rows[may & does][0] if (may & does).any() else rows[may][0])
 
 
 def estimator_of(name: str, options: Mapping[str, Json]) -> Estimator | None:
-    """The estimator of that name; None for those that are not written down here.
+    """Return the estimator called `name`; None if the audit has no version of it.
 
     Args:
-        options: of all estimators, as they were configured; None where they were not.
+        options: configured options of all estimators; None values are not set.
     """
     given = {key: value for key, value in options.items() if value is not None}
 

@@ -1,9 +1,10 @@
-"""Files of rollouts: opened, held against the schema, one step at a time."""
+"""Open files of rollouts, check them against the schema, and yield one step at a time."""
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,23 +12,24 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from agentrl.audit.base import Ledger, Problem, shown
-from agentrl.audit.schema import LEAVES_OF
-from agentrl.audit.table import Step
+from agentrl.audit.reading.run_info import RunInfo
+from agentrl.audit.reading.schema import LEAVES_OF
+from agentrl.audit.reading.table import Step
 
 _NAME = re.compile(r"step-(\d+)\.parquet")
 
 
 def named_step(path: Path) -> int:
-    """The step that a file is named by; -1 where it is not."""
+    """The step in a file's name; -1 if there is none."""
     name = _NAME.fullmatch(path.name)
     return int(name[1]) if name else -1
 
 
 def open_steps(path: Path, ledger: Ledger, steps: Collection[int] | None) -> Iterator[Step]:
-    """The rows of a file; none where it cannot be read, which the ledger then says.
+    """Yield the steps of a file. If the file cannot be read, report a problem and yield nothing.
 
     Args:
-        steps: of a file that is not named by its step, those that are asked for; None asks for all.
+        steps: the steps to yield from a file that is not named by its step; None: all.
     """
     number = named_step(path)
     ledger.look("file", 1)
@@ -52,7 +54,7 @@ def open_steps(path: Path, ledger: Ledger, steps: Collection[int] | None) -> Ite
 
 
 def _check_provenance(step: Step, ledger: Ledger) -> None:
-    """What every run says of how its rollouts were made; imported ones cannot."""
+    """Check that the provenance is complete; imported files have none."""
     if "provenance.imported_from" in step.metadata:
         return
     for name in ("config", "tools", "tokenizer_sha256", "chat_template_sha256"):
@@ -78,3 +80,46 @@ def _unlike_schema(step: Step) -> str:
         if kinds.get(path) != kind:
             return f"column '{path}' is {kinds.get(path, 'missing')}, not {kind}"
     return f"unknown column '{next(iter(more))}'" if (more := kinds.keys() - leaves.keys()) else ""
+
+
+_NO_METRICS = "whether steps are missing: there is no metrics.jsonl"
+
+
+def check_gaps(ledger: Ledger, seen: Mapping[int, RunInfo | None], split: str, folder: Path | None) -> None:
+    """Check that no file is missing: all training steps, and all validations in the run's metrics.
+
+    Args:
+        seen: step -> metadata of its file, for the files that exist.
+        folder: the run's folder, which may contain `metrics.jsonl`.
+    """
+    known = next((known for known in seen.values() if known), None)
+    if known is None or known.replayed_from or known.imported:
+        return  # a replay or an import may contain any steps
+    path = folder / "metrics.jsonl" if folder else None
+    if path is None or not path.is_file():
+        ledger.skip("file", _NO_METRICS)
+        logged = dict[int, bool]()
+    else:
+        logged = dict(_logged(path))
+    expected = {step for step, validated in logged.items() if validated}
+    if split == "train":
+        expected = _trained([*seen, *(step for step in logged if step > 0)], known)
+    for step in sorted(expected - seen.keys()):
+        ledger.report(Problem("file", step, "", -1, f"step-{step:06d}.parquet", "rollouts of this step", "no file"))
+
+
+def _trained(steps: Collection[int], known: RunInfo) -> set[int]:
+    """Expected training steps: from 1, or from the smallest step if the run started from another run's checkpoint."""
+    elsewhere = known.get("trainer.resume_mode") == "path" and known.get("trainer.resume_from_path")
+    return set(range(min(steps) if elsewhere else 1, max(steps) + 1))
+
+
+def _logged(path: Path) -> Iterator[tuple[int, bool]]:
+    """Yield (step, whether it was validated) from `metrics.jsonl`, up to the first incomplete line (killed run)."""
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        try:
+            metrics = json.loads(line)
+        except ValueError:
+            return
+        if isinstance(metrics, dict) and isinstance(metrics.get("step"), int):
+            yield metrics["step"], any(name.startswith("val/") for name in metrics)

@@ -1,39 +1,39 @@
-"""How calls ended, held against the limits, the calls and their answers."""
+"""Check the outcomes of tool calls against the limits, the calls and their results."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from agentrl.audit.checker import Checker
-from agentrl.audit.known import Known
-from agentrl.audit.talks import Call, Talked, Turn
+from agentrl.audit.checks import Checker
+from agentrl.audit.conversation import AuditedRollout, Call, Turn
+from agentrl.audit.reading.run_info import RunInfo
 
 OUTCOMES = ("ok", "format_error", "limit_error", "tool_error", "timeout", "infra_error", "aborted")
 _CUT_MARK = "...(truncated)..."
 ENDED = "Error: not run, the conversation has ended."
-"""What answers calls after the last turn that a limit allows."""
+"""Result of calls in the last turn that a limit allows."""
 
 
 def label(check: Checker, call: Call) -> str:
-    """Where a call stands within its row."""
+    """Path of a call within its row."""
     return check.step.items["tool_calls"].label(call.index, "")
 
 
 class Limited:
-    """What the limits say of a conversation's calls, turn after turn."""
+    """Check a conversation's calls against the limits, turn by turn."""
 
-    def __init__(self, check: Checker, known: Known, talked: Talked) -> None:
+    def __init__(self, check: Checker, known: RunInfo, talked: AuditedRollout) -> None:
         self._check = check
         self._known = known
         self._talked = talked
         self._names = talked.options.names
         self._longest = (known.limit("max_tool_response_length") or 0) + len(_CUT_MARK)
         self._num_used = 0
-        self._told = False  # that no calls are left
-        self._none_runs = False  # of this turn
+        self._told = False  # the model got the error that no calls are left
+        self._none_runs = False  # no call of this turn may run
 
     def check_turn(self, number: int, turn: Turn, made: Sequence[Call]) -> None:
-        """Which calls ran, and whether their answers look like it."""
+        """Check which calls of a turn ran, and their results."""
         limit = self._talked.options.max_tool_calls
         num_left = len(made) if limit is None else limit - self._num_used
         self._none_runs = self._told or number + 1 == self._known.limit("max_assistant_turns")
@@ -41,7 +41,7 @@ class Limited:
         for position, call in enumerate(made):
             if expected := self._expected(call, position < num_run, turn):
                 self._problem("outcomes", call, "outcome", expected, call.outcome)
-            uncut = call.outcome == "aborted" or call.result == ENDED  # no tool's answer: the loop's own words
+            uncut = call.outcome == "aborted" or call.result == ENDED  # the agent loop's text, not a tool's
             if len(call.result) > self._longest and not uncut:
                 self._problem("limits", call, "result", f"at most {self._longest} characters", len(call.result))
         self._told = len(made) > num_left
@@ -51,7 +51,7 @@ class Limited:
         self._check.problem(invariant, self._talked.row, f"{label(self._check, call)}.{leaf}", expected, found)
 
     def _expected(self, call: Call, runs: bool, turn: Turn) -> str:
-        """What the outcome should have been; "" where it may be what it is."""
+        """Return the expected outcome; "" if the outcome is plausible."""
         if call.outcome == "aborted":
             ended = self._talked.stop in ("deadline", "aborted", "error") and not turn.replies
             return "" if ended else "an outcome of a rollout that went on"
@@ -74,8 +74,8 @@ class Limited:
         return head.startswith("Error: ") or (bool(cut) and "Error: ".startswith(head))
 
 
-def check_outcome_names(check: Checker, talked: Talked) -> None:
-    """Every outcome is one that there is."""
+def check_outcome_names(check: Checker, talked: AuditedRollout) -> None:
+    """Check that every outcome has a known name."""
     for call in talked.calls:
         if call.outcome not in OUTCOMES:
             check.problem("outcomes", talked.row, f"{label(check, call)}.outcome", "a known outcome", call.outcome)

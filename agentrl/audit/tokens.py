@@ -1,4 +1,4 @@
-"""Tokens: authors and ids, and what the template writes around the model's turns, tokenised afresh."""
+"""Check token ids and authors; re-render and re-tokenize the text around the model's turns."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from agentrl.audit.checker import Checker
-from agentrl.audit.known import Json, Known
-from agentrl.audit.speech import Speech, TemplateRefusesError
-from agentrl.audit.talks import NO_SPEECH, Talk, Talked, Turn, shows_images
+from agentrl.audit.checks import Checker
+from agentrl.audit.conversation import NO_SPEECH, AuditedRollout, AuditedTrajectory, Turn, shows_images
+from agentrl.audit.reading.run_info import Json, RunInfo
+from agentrl.audit.template import TemplateOracle, TemplateRefusesError
 
 AUTHORS = ("prompt", "model", "tool", "user", "demonstration")
 _SEGMENTS = "trajectories.segments"
 _HASH = re.compile("[0-9a-f]{64}")
 
 
-def check_segments(check: Checker, speech: Speech | None, given: bool) -> None:
-    """Authors in an order that a conversation can have, ids that the vocabulary has, no empty turn.
+def check_segments(check: Checker, speech: TemplateOracle | None, given: bool) -> None:
+    """Check that the order of authors is possible, that ids are in the vocabulary, and that no segment is empty.
 
     Args:
-        given: turns of the model may be part of the prompt.
+        given: model turns may be part of the prompt (continued rollouts).
     """
     step = check.step
     authors, items = step[f"{_SEGMENTS}.author"], step.items[_SEGMENTS]
@@ -56,15 +56,15 @@ def _may_follow(author: str, before: str, first: bool) -> bool:
 
 @dataclass(slots=True)
 class TokenCheck:
-    """Renders conversations and holds their segments against the rendering; equal ones are rendered once."""
+    """Render conversations and compare the segments with the rendering. Equal conversations are rendered once."""
 
     check: Checker
-    speech: Speech
+    speech: TemplateOracle
     templated: bool
     _pieces: dict[str, list[str] | str] = field(default_factory=dict)
 
-    def talked(self, talked: Talked) -> None:
-        """All of a rollout's trajectories."""
+    def talked(self, talked: AuditedRollout) -> None:
+        """Check all trajectories of a rollout."""
         for talk in talked.talks:
             why = self._why_not(talked, talk)
             if why:
@@ -73,7 +73,7 @@ class TokenCheck:
             else:
                 self._talk(talked, talk)
 
-    def _why_not(self, talked: Talked, talk: Talk) -> str:
+    def _why_not(self, talked: AuditedRollout, talk: AuditedTrajectory) -> str:
         if talked.kind is None:
             return talked.why
         if not self.templated:
@@ -82,7 +82,7 @@ class TokenCheck:
             return "the tokens of images are the processor's, not the tokenizer's"
         return "" if talk.fits else "messages and segments do not fit together"
 
-    def _talk(self, talked: Talked, talk: Talk) -> None:
+    def _talk(self, talked: AuditedRollout, talk: AuditedTrajectory) -> None:
         tools = talked.options.tools if talked.kind == "tool" else []
         pieces = self._rendered(talk, tools)
         if isinstance(pieces, str):
@@ -97,7 +97,15 @@ class TokenCheck:
                 self.check.ledger.look("answer tokens", 1)
                 self._answer(talked, talk, tools, turn, number, pieces[number + 1])
 
-    def _answer(self, talked: Talked, talk: Talk, tools: Sequence[Json], turn: Turn, number: int, piece: str) -> None:
+    def _answer(
+        self,
+        talked: AuditedRollout,
+        talk: AuditedTrajectory,
+        tools: Sequence[Json],
+        turn: Turn,
+        number: int,
+        piece: str,
+    ) -> None:
         contents = [message.get("content") for message in turn.replies]
         if not any(self.speech.spells_added.search(str(content)) for content in contents):
             self._compare("answer tokens", talked, talk, turn.reply, self._after(turn, piece))
@@ -108,7 +116,7 @@ class TokenCheck:
             return
         found = [int(i) for i in self._ids(turn.reply)]
         ended = [self.speech.end_id] if turn.closed and self.speech.end_id is not None else []
-        start = piece.find(self._end) if ended else 0  # blanks before the end are the model's not to write
+        start = piece.find(self._end) if ended else 0  # the model does not write spaces before the end token
         if wrong := self.speech.differs([*ended, *found], piece[start:], neutral[number + 1]):
             row, column = self._place(turn.reply)
             self.check.problem("answer tokens", row, column, repr(piece[start:]), wrong)
@@ -119,11 +127,13 @@ class TokenCheck:
         return str(self.speech.tokenizer.decode([end_id])) if end_id is not None else ""
 
     def _after(self, turn: Turn, piece: str) -> list[int]:
-        """Tokens of what follows a turn; a turn that ended itself holds the token that ends it."""
+        """Tokens after a turn, without the end token if the turn already contains it."""
         ids = self.speech.tokens(piece)
         return ids[ids.index(turn.ids[-1]) + 1 :] if turn.closed and turn.ids[-1] in ids else ids
 
-    def _compare(self, invariant: str, talked: Talked, talk: Talk, segment: int, expected: Sequence[int]) -> None:
+    def _compare(
+        self, invariant: str, talked: AuditedRollout, talk: AuditedTrajectory, segment: int, expected: Sequence[int]
+    ) -> None:
         found = self._ids(segment)
         if np.array_equal(found, expected):
             return
@@ -134,7 +144,7 @@ class TokenCheck:
         self.check.problem(invariant, row, f"{column}[{at}]", self._near(expected, at), self._near(found, at))
 
     def _near(self, ids: Sequence[int], at: int) -> str:
-        """The token at a position, and its text."""
+        """Describe the token at a position: id, text, number of tokens."""
         near = [int(i) for i in ids[at : at + 1]]
         if not near:
             return f"{len(ids)} tokens"
@@ -150,8 +160,8 @@ class TokenCheck:
     def _place(self, segment: int) -> tuple[int, str]:
         return self.check.step.list_place(f"{_SEGMENTS}.token_ids", segment)
 
-    def _rendered(self, talk: Talk, tools: Sequence[Json]) -> list[str] | str:
-        """The pieces around the turns; why not, where the template refuses."""
+    def _rendered(self, talk: AuditedTrajectory, tools: Sequence[Json]) -> list[str] | str:
+        """The text pieces around the turns, or the error message if the template cannot render them."""
         others = [m if i < talk.num_opening or m["role"] != "assistant" else 0 for i, m in enumerate(talk.messages)]
         key = json.dumps([talk.num_opening, others, tools])
         if key not in self._pieces:
@@ -162,17 +172,17 @@ class TokenCheck:
         return self._pieces[key]
 
 
-def _neutral(talk: Talk) -> Talk:
-    """The same conversation, its answers a word each."""
+def _neutral(talk: AuditedTrajectory) -> AuditedTrajectory:
+    """The same conversation, with each answer replaced by one word."""
     messages = [
         message if i < talk.num_opening or message["role"] == "assistant" else {**message, "content": "x"}
         for i, message in enumerate(talk.messages)
     ]
-    return Talk(talk.index, talk.number, messages, talk.num_opening, talk.prompt, talk.turns, talk.fits)
+    return AuditedTrajectory(talk.index, talk.number, messages, talk.num_opening, talk.prompt, talk.turns, talk.fits)
 
 
-def check_hashes(check: Checker, speech: Speech | None, why: str) -> dict[str, bool]:
-    """Whether vocabulary and template are those that the file was written with; true where that cannot be known."""
+def check_hashes(check: Checker, speech: TemplateOracle | None, why: str) -> dict[str, bool]:
+    """Whether vocabulary and template match the saved hashes; true if that cannot be checked."""
     names = {"tokenizer": "provenance.tokenizer_sha256", "template": "provenance.chat_template_sha256"}
     found, same = speech.hashes() if speech else {}, dict[str, bool]()
     for invariant, key in names.items():
@@ -187,16 +197,16 @@ def check_hashes(check: Checker, speech: Speech | None, why: str) -> dict[str, b
     return same
 
 
-def _name(speech: Speech) -> str:
+def _name(speech: TemplateOracle) -> str:
     return str(speech.tokenizer.name_or_path)
 
 
 def wanted_hashes(metadata: Mapping[str, str]) -> dict[str, str]:
-    """Invariant -> the hash that a file was written with."""
+    """Invariant -> the hash saved in the file's metadata."""
     names = {"tokenizer": "provenance.tokenizer_sha256", "template": "provenance.chat_template_sha256"}
     return {name: metadata[key] for name, key in names.items() if key in metadata}
 
 
-def known_variables(known: Known) -> Mapping[str, Json]:
-    """Further variables of the template."""
+def known_variables(known: RunInfo) -> Mapping[str, Json]:
+    """Additional variables of the chat template."""
     return known.get("data.apply_chat_template_kwargs") or {}

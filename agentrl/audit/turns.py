@@ -1,4 +1,4 @@
-"""What was said: messages against segments, the model's text parsed again, calls, their answers and outcomes."""
+"""Check messages against segments, parse the model's text again, and check calls, results and outcomes."""
 
 from __future__ import annotations
 
@@ -6,20 +6,29 @@ import json
 from collections.abc import Mapping, Sequence
 
 from agentrl.audit import calls as reading
-from agentrl.audit.checker import Checker
-from agentrl.audit.known import Json, Known
+from agentrl.audit.checks import Checker
+from agentrl.audit.conversation import (
+    NO_SPEECH,
+    UNPARSED,
+    AuditedRollout,
+    AuditedTrajectory,
+    Call,
+    Turn,
+    are_messages,
+    spoken,
+)
 from agentrl.audit.outcomes import Limited, check_outcome_names, label
-from agentrl.audit.talks import NO_SPEECH, UNPARSED, Call, Talk, Talked, Turn, are_messages, spoken
+from agentrl.audit.reading.run_info import Json, RunInfo
 
 _UNKNOWN_FORMAT = "calls are written in format '{}'"
 
 
-def check_messages(check: Checker, talked: Talked) -> None:
-    """The task's messages first, then a message for each turn."""
+def check_messages(check: Checker, talked: AuditedRollout) -> None:
+    """Check that the messages start with the task's and then contain one message per turn."""
     check.ledger.look("messages", 1)
     for talk in talked.talks:
         column = f"trajectories[{talk.number}].messages"
-        if talked.kind is None and talk.prompt < 0:  # a foreign dump; a run of our own always has them
+        if talked.kind is None and talk.prompt < 0:  # imported from another framework; agentrl always saves tokens
             check.ledger.skip("messages", "whether they are the segments': there are no tokens")
         elif not talk.fits:
             turns = sum(message["role"] == "assistant" for message in talk.messages[talk.num_opening :])
@@ -40,10 +49,10 @@ def check_messages(check: Checker, talked: Talked) -> None:
         _check_opening(check, talked, talk)
 
 
-def _check_opening(check: Checker, talked: Talked, talk: Talk) -> None:
+def _check_opening(check: Checker, talked: AuditedRollout, talk: AuditedTrajectory) -> None:
     opening, task = list(talk.messages[: talk.num_opening]), talked.task
     if talked.kind == "react" and talked.options.tools and opening and opening[0]["role"] == "system":
-        # the instructions come first, a system message of the task's own after them
+        # ReAct instructions come first, then the task's own system message
         own = task[0].get("content") if task and task[0].get("role") == "system" else None
         if own is None or str(opening[0].get("content")).endswith(f"\n\n{own}"):
             opening = [*task[:1], *opening[1:]] if own is not None else opening[1:]
@@ -54,8 +63,8 @@ def _check_opening(check: Checker, talked: Talked, talk: Talk) -> None:
         check.problem("messages", talked.row, f"{column}[{at}]", task[at : at + 1], opening[at : at + 1])
 
 
-def check_calls(check: Checker, talked: Talked, known: Known) -> None:
-    """Every turn read again, against its message and its calls; then the calls' answers, outcomes and order."""
+def check_calls(check: Checker, talked: AuditedRollout, known: RunInfo) -> None:
+    """Parse every turn again and compare with its message and calls; check the calls' results, outcomes and order."""
     why = _why_not(talked, known)
     names = ("calls", "answers", "outcomes")
     check_outcome_names(check, talked)
@@ -75,7 +84,7 @@ def check_calls(check: Checker, talked: Talked, known: Known) -> None:
             limited.check_turn(number, turn, made)
 
 
-def _why_not(talked: Talked, known: Known) -> str:
+def _why_not(talked: AuditedRollout, known: RunInfo) -> str:
     if talked.kind is None:
         return talked.why
     if known.tools is None:
@@ -87,19 +96,21 @@ def _why_not(talked: Talked, known: Known) -> str:
     return "" if all(talk.fits for talk in talked.talks) else "messages and segments do not fit together"
 
 
-def can_read(talked: Talked) -> bool:
-    """Whether the format of its calls is one that is read here."""
+def can_read(talked: AuditedRollout) -> bool:
+    """Whether the audit has a parser for the rollout's call format."""
     return talked.kind != "tool" or not talked.options.tools or talked.options.call_format in reading.READERS
 
 
-def read_turn(talked: Talked, text: str) -> reading.Said:
-    """What a whole turn says, by the format that its row takes."""
+def read_turn(talked: AuditedRollout, text: str) -> reading.Said:
+    """Parse the text of a turn with the row's call format."""
     if talked.kind == "single" or not talked.options.tools:
         return reading.Said(text)
     return reading.READERS["react" if talked.kind == "react" else talked.options.call_format](text)
 
 
-def _check_turn(check: Checker, talked: Talked, talk: Talk, number: int, made: Sequence[Call]) -> None:
+def _check_turn(
+    check: Checker, talked: AuditedRollout, talk: AuditedTrajectory, number: int, made: Sequence[Call]
+) -> None:
     turn = talk.turns[number]
     text = turn.text or ""
     said = read_turn(talked, text)
@@ -128,7 +139,7 @@ def _agree(told: Sequence[Json], calls: Sequence[reading.Call]) -> bool:
 
 
 def told_calls(turn: Turn) -> list[Mapping[str, Json]]:
-    """The calls of a message; what is none stands as an empty one."""
+    """The calls of a message; a malformed entry becomes an empty dictionary."""
     told = turn.message.get("tool_calls") or []
     return [entry if isinstance(entry, dict) else {} for entry in told] if isinstance(told, list) else [{}]
 
@@ -169,8 +180,8 @@ def _check_call(check: Checker, row: int, call: Call, said: reading.Call) -> Non
         check.problem("outcomes", row, f"{place}.outcome", "format_error, the call is malformed", call.outcome)
 
 
-def _check_addresses(check: Checker, talked: Talked) -> None:
-    """Calls stand in the order of their turns, and each names a turn that there is."""
+def _check_addresses(check: Checker, talked: AuditedRollout) -> None:
+    """Check that calls are in the order of their turns, and that each turn exists."""
     turns = {(talk.number, number) for talk in talked.talks for number in range(len(talk.turns))}
     for number, call in enumerate(talked.calls):
         here = (call.trajectory, call.turn)
@@ -181,8 +192,8 @@ def _check_addresses(check: Checker, talked: Talked) -> None:
             check.problem("calls", talked.row, column, "a turn of the model, in order", here)
 
 
-def _check_answer(check: Checker, talked: Talked, turn: Turn, made: Sequence[Call]) -> None:
-    """What answered a turn: its calls' results, or a user."""
+def _check_answer(check: Checker, talked: AuditedRollout, turn: Turn, made: Sequence[Call]) -> None:
+    """Check the answer to a turn: the results of its calls, or a user message."""
     num_tokens = 0
     if turn.reply >= 0:
         num_tokens = int(check.step.items["trajectories.segments.token_ids"].lengths[turn.reply])
@@ -199,7 +210,7 @@ def _check_answer(check: Checker, talked: Talked, turn: Turn, made: Sequence[Cal
         check.problem("answers", talked.row, "trajectories", "one user message after a turn", turn.replies)
 
 
-def _check_results(check: Checker, talked: Talked, turn: Turn, made: Sequence[Call]) -> None:
+def _check_results(check: Checker, talked: AuditedRollout, turn: Turn, made: Sequence[Call]) -> None:
     if not turn.replies:
         return
     if talked.kind == "react":

@@ -1,1 +1,1 @@
-"""Backends: what trains. The policy, a reference policy and a critic are all backends."""
+"""Backends: score samples and train. The policy, a reference policy and a critic each have a backend."""

@@ -1,4 +1,4 @@
-"""The backend: holds trainable weights, scores samples under them and updates them."""
+"""Protocol of a backend: holds trainable weights, scores samples and updates the weights."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Protocol, TypeAlias
 
 from agentrl.algos.base import LossFunction
 from agentrl.engines.base import WeightStream
-from agentrl.samples import Sample
+from agentrl.types.sample import Sample
 
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """Per-token numbers of some samples, aligned with their tokens: 0 off the loss mask.
+    """Per-token numbers of samples, aligned with their tokens; 0 off the loss mask.
 
     Attributes:
-        logprobs: [num samples][T], log-softmax(logits / temperature) at each trained token.
-        entropy: [num samples][T], of the same distribution, in nats.
-        values: [num samples][T] of a value or reward model, read where the token before was the last one seen; such a
-            model has no log-probabilities, the two above are then empty.
+        logprobs: `[num samples][T]`, log-softmax(logits / temperature) at each trained token.
+        entropy: `[num samples][T]`, entropy of the same distribution, in nats.
+        values: `[num samples][T]` of a value or reward model. A token's value depends only on the tokens before it.
+            Such a model has no log-probabilities: `logprobs` and `entropy` are then empty.
     """
 
     logprobs: list[list[float]]
@@ -33,42 +33,42 @@ Score: TypeAlias = Callable[[Sequence[Sample]], Awaitable[Scores]]
 
 @dataclass(frozen=True, slots=True)
 class StepStats:
-    """What one update did: `loss`, `grad_norm`, `lr`, `num_tokens`, `num_micro_batches` and the loss's own metrics."""
+    """Metrics of one update: `loss`, `grad_norm`, `lr`, `num_tokens`, `num_micro_batches` and the loss's metrics."""
 
     metrics: dict[str, float] = field(default_factory=dict)
 
 
 class Backend(Protocol):
-    """Trains. The policy, a reference policy and a critic are all backends.
+    """Holds and trains a model. The policy, a reference policy and a critic each have a backend.
 
-    Methods do their work off the event loop; calls are served one at a time.
+    Methods run outside the event loop, one call at a time.
     """
 
     async def train_step(self, samples: Sequence[Sample], loss: LossFunction) -> StepStats:
-        """One optimizer update on all of `samples` (one mini-batch), cut into micro-batches by token budget.
+        """Do one optimizer update on all of `samples` (one mini-batch), split into micro-batches by token budget.
 
-        The gradient does not depend on the cut. A non-finite gradient skips the update and is counted
+        The gradient does not depend on the split. A non-finite gradient skips the update and is counted
         (`skipped_updates`).
         """
         ...
 
     async def score(self, samples: Sequence[Sample]) -> Scores:
-        """Log-probabilities and entropy of the trained tokens, without gradients."""
+        """Compute log-probabilities and entropy of the trained tokens, without gradients."""
         ...
 
     def reference_score(self) -> Score | None:
-        """`score` under the reference policy, where this backend holds it anyway: the base beneath a LoRA adapter.
+        """Return `score` under the reference policy if this backend has it: the base model of a LoRA adapter.
 
-        None where a reference policy needs a backend of its own.
+        None if a reference policy needs a separate backend.
         """
         ...
 
     def weights(self) -> WeightStream:
-        """The current weights that training can change, under the names that the engine's model has too."""
+        """Yield the current trainable weights, under the engine's weight names."""
         ...
 
     def checkpoint_weights(self) -> WeightStream:
-        """The same as a checkpoint of the model has them: its names and shapes, an adapter added to what it changes."""
+        """Yield the same weights with checkpoint names and shapes; an adapter is merged into its layers."""
         ...
 
     async def save(self, path: Path) -> None:
@@ -76,9 +76,9 @@ class Backend(Protocol):
         ...
 
     async def load(self, path: Path) -> None:
-        """Go on exactly where `save` was called."""
+        """Restore exactly the state at the call of `save`."""
         ...
 
     async def close(self) -> None:
-        """Free everything."""
+        """Free all resources."""
         ...

@@ -1,4 +1,4 @@
-"""Cuts a mini-batch into micro-batches. Pure; the same for every backend."""
+"""Split a mini-batch into micro-batches. Pure functions, the same for every backend."""
 
 from __future__ import annotations
 
@@ -9,70 +9,71 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from agentrl.samples import Sample
+from agentrl.types.sample import Sample
 
 IntArray: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]  # Any: of any shape
 
 
 _MOST_EXPERTS = 4096
-"""Of a layer; the largest models have some 500."""
+"""Upper bound on experts per layer; the largest models have about 500."""
 
 
 def used_tokens(sample: Sample) -> IntArray:
-    """A sample's tokens before its last trained one: that one and what follows predict nothing, and are not computed.
+    """Return a sample's tokens before its last trained token.
 
-    The sample must train something.
+    Later tokens predict no trained token, so the model does not compute them. The sample must have a trained token.
     """
     last = len(sample.loss_mask) - 1 - sample.loss_mask[::-1].index(1)
     return np.array(sample.token_ids[:last], dtype=np.int64)
 
 
 def computed_alike(sample: Sample) -> IntArray:
-    """[T'] a number for each of the sample's used tokens: two samples whose numbers begin alike compute the same there.
+    """Return a number for each used token, [T']. Samples whose first numbers are equal can share their computation.
 
-    The tokens themselves, but where experts were recorded: siblings may have been sent to others at the same token.
+    The numbers are the token ids, combined with recorded experts if there are any. Rollouts of the same task may have
+    different experts at the same token.
     """
     tokens = used_tokens(sample)
     if sample.routed_experts is None:
         return tokens
     experts = sample.routed_experts[: len(tokens)].numpy()
     words = _words(experts.shape[1])[np.arange(experts.shape[1])[:, None], experts]
-    # others have the same sum by a chance of 2^-64; some 10^6 tokens a step are compared
-    tokens[: len(experts)] ^= words.sum(axis=(1, 2))  # whatever order the experts of a layer are said in
+    # hash collisions have probability 2^-64; about 10^6 tokens are compared in a step
+    tokens[: len(experts)] ^= words.sum(axis=(1, 2))  # independent of the order of a layer's experts
     return tokens
 
 
 @cache
 def _words(num_layers: int) -> IntArray:
-    """A random number for each expert of each layer, the same every time: the cut must not differ from run to run."""
+    """Random number for each expert of each layer. The seed is fixed: packing must be the same in every run."""
     bounds = np.iinfo(np.int64)
     return np.random.Generator(np.random.PCG64(0)).integers(bounds.min, bounds.max, (num_layers, _MOST_EXPERTS))
 
 
 def beginnings_first(sequences: Sequence[IntArray]) -> list[int]:
-    """Their indices in alphabetical order: each then has its longest common beginning with the one before it."""
+    """Sort sequences lexicographically and return indices: each shares its longest prefix with the one before it."""
     return sorted(range(len(sequences)), key=lambda index: (sequences[index].astype(">u8").tobytes(), index))
 
 
 def num_common(one: IntArray, other: IntArray) -> int:
-    """How many tokens the two begin with alike."""
+    """Return the length of the common prefix."""
     shorter = min(len(one), len(other))
     differing = np.flatnonzero(one[:shorter] != other[:shorter])
     return int(differing[0]) if len(differing) else shorter
 
 
 def pack(lengths: Sequence[int], max_tokens: int | None, max_samples: int | None = None) -> list[list[int]]:
-    """Indices of the samples of each micro-batch, longest first, so that what runs out of memory does so at once.
+    """Split samples into micro-batches of indices, longest first, so that an out-of-memory error happens early.
 
-    Every sample stands in exactly one micro-batch. Rows times the longest row, padding included, is at most
-    `max_tokens`, except where a single sample is longer: it gets a micro-batch of its own. None sets no bound.
+    Every sample is in exactly one micro-batch. The number of rows times the longest row (with padding) is at most
+    `max_tokens`. A single longer sample gets a separate micro-batch. None: no bound.
 
         pack([3, 5, 4, 1], max_tokens=10) == [[1, 2], [0, 3]]
     """
     packs: list[list[int]] = []
     for index in sorted(range(len(lengths)), key=lambda index: (-lengths[index], index)):
         last = packs[-1] if packs else []
-        # the first of a micro-batch is its longest, so it sets the width
+        # the first sample of a micro-batch is the longest, so it sets the width
         if last and _within((len(last) + 1) * lengths[last[0]], max_tokens) and _within(len(last) + 1, max_samples):
             last.append(index)
         else:
@@ -87,14 +88,14 @@ def pack_shared(
     enough_tokens: int | None = None,
     keys_a_token: int = 16,
 ) -> list[list[int]]:
-    """The same where a micro-batch has no padding and computes what samples begin with alike once: a prefix tree.
+    """Split into micro-batches without padding, in which common prefixes are computed once (a prefix tree).
 
-    Samples of a common beginning stay together where they fit. Each of them has a copy of all keys and values it looks
-    at, padded to the longest: `keys_a_token` of these count as one token of `max_tokens`. Beyond `enough_tokens` a
-    micro-batch grows only by samples that share more with it than they add. Without `max_tokens`, all but one have
-    exactly `max_samples`.
+    Samples with a common prefix stay together if they fit. A sample that attends to a shared prefix needs copies of all
+    its keys and values, padded to the longest sample. `keys_a_token` copies count as one token of `max_tokens`. Above
+    `enough_tokens` a micro-batch only accepts samples that share more tokens than they add. Without `max_tokens`, every
+    micro-batch except one has exactly `max_samples`.
 
-        A = [1 1 1 5], B = [1 1 1 6 6], C = [2 2], D = [1 1 1 5 7 7 7]; in alphabetical order A D B C
+        A = [1 1 1 5], B = [1 1 1 6 6], C = [2 2], D = [1 1 1 5 7 7 7]; sorted: A D B C
         pack_shared([A, B, C, D], max_tokens=9) == [[0, 3, 1], [2]]       4 + 3 + 2 tokens, copies for D and B; and 2
     """
     packs: list[_Pack] = []
@@ -114,7 +115,7 @@ def pack_shared(
 
 @dataclass(frozen=True, slots=True)
 class _Pack:
-    """Samples of one micro-batch; `num_looking` of them look at tokens of others, the longest at `longest` in all."""
+    """Samples of one micro-batch. `num_looking` samples attend to shared tokens; their longest has `longest` tokens."""
 
     members: list[int] = field(default_factory=list)
     num_tokens: int = 0
@@ -122,7 +123,7 @@ class _Pack:
     longest: int = 0
 
     def grown(self, index: int, length: int, num_shared: int) -> _Pack:
-        looks = 0 < num_shared < length  # one that adds nothing is computed already
+        looks = 0 < num_shared < length  # a sample that adds no token is already computed
         longest = max(self.longest, length) if looks else self.longest
         num_tokens = self.num_tokens + length - num_shared
         return _Pack([*self.members, index], num_tokens, self.num_looking + looks, longest)

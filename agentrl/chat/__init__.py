@@ -1,1 +1,1 @@
-"""Between messages and tokens: chat templates continued turn by turn, and parsers of what a model wrote."""
+"""Conversion between messages and tokens: chat templates continued turn by turn, and parsers of tool calls."""

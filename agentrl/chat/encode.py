@@ -1,4 +1,4 @@
-"""From template text to token ids, with a way to keep message text from becoming control tokens."""
+"""Encoding of template text to token ids, so that message text cannot become control tokens."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, TypeVar
 from uuid import uuid4
 
@@ -22,13 +23,13 @@ _FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """The constant ends of a family of texts, encoded once.
+    """Constant start and end of similar texts, encoded once.
 
-    Both ends are cut at an added token, which the tokenizer finds before anything else: what stands on one side of it
-    is encoded the same whatever stands on the other. The two tokens themselves belong to the middle, `edge_ids`.
+    Start and end are cut at an added token. The tokenizer splits text at added tokens first, so the text on one side
+    does not change the encoding of the other side. The two added tokens belong to the middle: `edge_ids`.
     """
 
-    num_control: int  # in the middle
+    num_control: int  # control tokens in the middle
     num_before: int = 0
     before_ids: Sequence[int] = ()
     num_after: int = 0
@@ -37,10 +38,10 @@ class Frame:
 
 
 class TextEncoder:
-    """Encodes text as `tokenizer.encode(text, add_special_tokens=False)` does, several times faster.
+    """Encoder equal to `tokenizer.encode(text, add_special_tokens=False)`, but several times faster.
 
-    Text of a message must not end a turn or begin one, so where it spells a control token, `hide` it before it is
-    rendered and call `encode_hidden` afterwards: it is then encoded as the ordinary characters it consists of.
+    Message text must not end or start a turn. If it may contain the text of a control token, call `hide` before
+    rendering and `encode_hidden` afterwards. Such text is then encoded as ordinary characters.
 
     Args:
         control: text -> id of the tokens that only the template may write.
@@ -54,21 +55,21 @@ class TextEncoder:
         self._control_ids = frozenset(control.values())
         self._texts = sorted(control, key=len, reverse=True)
         self._pattern = _any_of(control)
-        # random, so that no text contains one on purpose; only letters and digits, so that templates let them pass
+        # random, so that no text can contain it; letters and digits only, so that templates do not change it
         nonce = uuid4().hex
         self._stand_ins = {text: f"zq{nonce}n{index}zq" for index, text in enumerate(self._texts)}
         self._stand_in_pattern = re.compile(f"zq{nonce}n(\\d+)zq")
         self._aliases = {text: f"\ue000{nonce}a{index}\ue000" for index, text in enumerate(self._texts)}
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of `text`, in which the text of a control token is that token."""
+        """Token ids of `text`; the text of a control token becomes that token."""
         text = _without_surrogates(text)
         if self._backend is None:
             return list(self._tokenizer.encode(text, add_special_tokens=False))
         return _encode(self._backend, text)
 
     def decode(self, token_ids: list[int]) -> str:
-        """The text of tokens, special ones included, as `tokenizer.decode` gives it."""
+        """Text of tokens, special tokens included, as from `tokenizer.decode`."""
         if self._backend is not None and self._decodes_plainly:
             text: str = self._backend.decode(token_ids, skip_special_tokens=False)
             return text
@@ -76,12 +77,12 @@ class TextEncoder:
 
     @cached_property
     def _decodes_plainly(self) -> bool:
-        """Whether the tokenizer's class leaves decoding to the fast tokenizer, and only copies ids and text around."""
+        """Whether the tokenizer's class does not override decoding, so the fast tokenizer can decode directly."""
         methods = [getattr(type(self._tokenizer), name) for name in ("decode", "_decode")]
         return all(method.__module__.startswith("transformers.tokenization_utils") for method in methods)
 
     def frame(self, before: str, rest: Sequence[str]) -> Frame:
-        """The frame of texts that begin with `before` and go on with a content before each of `rest`."""
+        """Frame of texts that consist of `before` and, for each literal in `rest`, a content and the literal."""
         sample = "x".join([before, *rest])
         cut = self._cut(before, rest[-1], sample) if rest else None
         if cut and self.encode_framed(sample, cut) == self.encode(sample):
@@ -104,7 +105,7 @@ class TextEncoder:
         )
 
     def encode_framed(self, text: str, frame: Frame) -> list[int] | None:
-        """As `encode`, of a text in `frame`; None where contents put control tokens into it or reach into its ends."""
+        """Encode a text in `frame`. None if the contents contain control tokens or change the frame's edges."""
         ids = self.encode(text[frame.num_before : len(text) - frame.num_after])
         if self._num_control(ids) != frame.num_control or (frame.edge_ids and (ids[0], ids[-1]) != frame.edge_ids):
             return None
@@ -114,7 +115,7 @@ class TextEncoder:
         return sum(map(self._control_ids.__contains__, ids))
 
     def hide(self, value: V) -> V:
-        """Text, or any nesting of lists and dictionaries of it, with stand-ins where it spells a control token."""
+        """Replace the text of control tokens by placeholders, in text or nested lists and dictionaries of text."""
         if isinstance(value, str):
             return self._pattern.sub(lambda match: self._stand_ins[match[0]], value)  # type: ignore[return-value]
         if isinstance(value, list):
@@ -124,9 +125,9 @@ class TextEncoder:
         return value  # the ignores: mypy cannot see that a str maps to a str, a list to a list, a dict to a dict
 
     def encode_hidden(self, text: str) -> list[int]:
-        """Token ids of `text`, in which stand-ins become the ordinary characters of what they stand for."""
+        """Token ids of `text`; each placeholder becomes the text of its control token, encoded as ordinary text."""
         if self._backend is None:
-            # a slow tokenizer has no second way to read a control token: an invisible space breaks its text up
+            # a slow tokenizer cannot rename control tokens: an invisible space splits their text
             return self.encode(self._reveal(text, lambda control: f"{control[0]}\u200b{control[1:]}"))
         backend, original_ids = self._renamed
         aliased = self._pattern.sub(lambda match: self._aliases[match[0]], _without_surrogates(text))
@@ -138,7 +139,7 @@ class TextEncoder:
 
     @cached_property
     def _renamed(self) -> tuple[Tokenizer, dict[int, int]]:
-        """The same tokenizer with its control tokens under their aliases, and how its ids map back."""
+        """Copy of the tokenizer with renamed control tokens, and the map from its ids to the original ids."""
         assert self._backend is not None
         state = json.loads(self._backend.to_str())
         state.update(added_tokens=[], post_processor=None)
@@ -152,25 +153,25 @@ class TextEncoder:
         return renamed, original_ids
 
     def _rename(self, vocab: dict[str, int] | list[list[object]]) -> dict[str, int] | list[list[object]]:
-        # control tokens are often in the model's own vocabulary too, where ordinary text could reach them
+        # control tokens are often also in the base vocabulary, where ordinary text could become them
         if isinstance(vocab, dict):
             return {self._aliases.get(piece, piece): token_id for piece, token_id in vocab.items()}
         return [[self._aliases.get(str(piece), piece), score] for piece, score in vocab]
 
 
 def _any_of(texts: Iterable[str]) -> re.Pattern[str]:
-    """Finds the longest of `texts` at the leftmost place, as tokenizers do."""
+    """Pattern that finds the leftmost of `texts`, and the longest there, as tokenizers do."""
     return re.compile("|".join(map(re.escape, sorted(texts, key=len, reverse=True))) or r"(?!)")
 
 
 def _encode(backend: Tokenizer, text: str) -> list[int]:
-    """Token ids of a text, without the places in it that they come from, which take a third of the time."""
+    """Token ids of a text, without offsets, which would need a third of the time."""
     ids: list[int] = backend.encode_batch_fast([text], add_special_tokens=False)[0].ids
     return ids
 
 
 def _private_copy(tokenizer: PreTrainedTokenizerBase) -> Tokenizer | None:
-    """The fast tokenizer, apart from the shared one that other calls switch truncation and padding on in."""
+    """Copy of the fast tokenizer: other calls may switch on truncation and padding in the shared one."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if not isinstance(backend, Tokenizer):
         return None
@@ -181,5 +182,18 @@ def _private_copy(tokenizer: PreTrainedTokenizerBase) -> Tokenizer | None:
 
 
 def _without_surrogates(text: str) -> str:
-    # a lone surrogate (a tool's undecodable byte) is no text, and the fast tokenizer refuses it
+    # the fast tokenizer refuses a lone surrogate (an undecodable byte from a tool)
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
+
+
+def token_pieces(tokenizer: PreTrainedTokenizerBase, text: str) -> list[str]:
+    """Split `text` into one piece per token; the joined pieces are the text.
+
+    A character of several tokens is in the piece of the last one. With a slow tokenizer, the pieces are characters.
+    """
+    if not tokenizer.is_fast:
+        return list(text)
+    valid = text.encode("utf-8", "replace").decode()  # a lone surrogate becomes a question mark, of equal length
+    encoded = tokenizer(valid, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
+    starts = accumulate((start for start, _ in encoded["offset_mapping"]), max)
+    return [text[start:end] for start, end in pairwise([0, *list(starts)[1:], len(text)])]

@@ -1,4 +1,4 @@
-"""A tokenizer's chat template made append-only: a turn's tokens are never rendered or encoded again."""
+"""Append-only chat template: the tokens of a turn are never rendered or encoded again."""
 
 from __future__ import annotations
 
@@ -11,39 +11,39 @@ from typing import TYPE_CHECKING
 from pydantic import JsonValue
 
 from agentrl.chat.base import ImageTokens
-from agentrl.chat.check import check_template
 from agentrl.chat.encode import Frame, TextEncoder
 from agentrl.chat.images import Place, find_place
-from agentrl.chat.prompts import Prompts
-from agentrl.chat.shapes import Shape, key_of, learn, values_of
+from agentrl.chat.prompt_cache import Prompts
 from agentrl.chat.template import OTHER_TOOLS, Template
+from agentrl.chat.template_cache import Shape, key_of, learn, values_of
+from agentrl.chat.template_check import check_template
 from agentrl.errors import DataError, TemplateError
-from agentrl.messages import Message, ToolSchema, image_names
-from agentrl.trajectory import Author, Segment, Trajectory
+from agentrl.types.messages import Message, ToolSchema, image_names
+from agentrl.types.trajectory import Author, Segment, Trajectory
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 NO_IMAGES: Mapping[str, bytes] = MappingProxyType({})
-MAX_SHAPES = 1024  # far more than a run meets; a bound, because the number of parallel calls is the model's choice
+MAX_SHAPES = 1024  # more than a run needs; bounded because the model chooses the number of parallel calls
 
 
 class ChatFormat:
-    """A chat template that grows a conversation by what is new.
+    """Chat template that appends only new messages to a conversation.
 
-    `start` renders the prompt. After a model turn, `extend` gives the tokens that follow it; the model's own tokens are
-    kept by the caller as they were sampled. Templates that would render earlier turns differently later on (Qwen3
-    strips their thinking) are thereby continued as the model saw them.
+    `start` renders the prompt. `extend` returns the tokens that follow a model turn. The caller keeps the sampled
+    tokens as they are. So the context stays as the model saw it, even if the template would later render earlier turns
+    differently (Qwen3 strips their thinking).
 
-    Text of tool and user messages never becomes a control token: a tool that answers `<|im_end|><|im_start|>assistant`
-    adds those characters, not those tokens. Control tokens are the special ones, and those that the template itself
-    writes between turns (`</tool_response>`). The prompt is the dataset's and is trusted: there the template and the
-    tokenizer have their way.
+    Text of tool and user messages never becomes a control token: a tool result `<|im_end|><|im_start|>assistant` adds
+    these characters, not these tokens. Control tokens are the special tokens and the tokens that the template writes
+    between turns (`</tool_response>`). The prompt comes from the dataset and is trusted: there, text may become control
+    tokens.
 
     Args:
         template_kwargs: further variables for the template, such as `enable_thinking`.
-        images: what the model's processor writes for an image; without it messages with images are refused.
-        no_images: why there is none, for that refusal.
+        images: image tokens of the model's processor; without it, messages with images are refused.
+        no_images: reason for the missing processor, used in that error.
 
     Raises:
         TemplateError: the tokenizer has no chat template.
@@ -63,7 +63,7 @@ class ChatFormat:
         if images:
             try:
                 self._place = find_place(self.template, images)
-            except TemplateError as error:  # of no matter where no message has an image
+            except TemplateError as error:  # raised only if a message has an image
                 self.no_images = str(error)
         self._tokenizer = tokenizer
         self._shapes: dict[Hashable, tuple[Shape, Frame] | None] = {}
@@ -71,20 +71,20 @@ class ChatFormat:
 
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase:
-        """The tokenizer whose template this is."""
+        """The tokenizer of the template."""
         return self._tokenizer
 
     def check(self, schemas: Sequence[ToolSchema], roles: Collection[str]) -> None:
-        """Refuse at the start what `extend` could not do faithfully with messages of these roles.
+        """Refuse a template that `extend` cannot continue with messages of these roles.
 
         Raises:
-            TemplateError: says why the template cannot be continued.
+            TemplateError: names the reason.
         """
         check_template(self.template, schemas, roles)
 
     @cached_property
     def stop_token_ids(self) -> tuple[int, ...]:
-        """The template's end-of-turn token; the tokenizer's end of sequence where the template has none."""
+        """The template's end-of-turn token; the tokenizer's end-of-sequence token if the template has none."""
         try:
             return (self.template.end_of_turn.token_id,)
         except TemplateError:
@@ -93,20 +93,20 @@ class ChatFormat:
 
     @property
     def takes_images(self) -> bool:
-        """Whether messages may hold images."""
+        """Whether messages may contain images."""
         return self._place is not None
 
     def start(
         self, messages: Sequence[Message], schemas: Sequence[ToolSchema], images: Mapping[str, bytes] = NO_IMAGES
     ) -> list[int]:
-        """The prompt, with the generation prompt at its end.
+        """Tokens of the prompt, with the generation prompt at its end.
 
         Args:
-            images: the bytes of the messages' images, by their names.
+            images: name -> bytes of the messages' images.
 
         Raises:
-            DataError: there are images, and the model takes none.
-            TemplateError: the template refuses the messages, or does not write a place for each image.
+            DataError: the messages have images, but the model accepts none.
+            TemplateError: the template refuses the messages, or does not write a placeholder for each image.
         """
         self._refuse_images(messages)
         return self._prompts.get(
@@ -121,51 +121,51 @@ class ChatFormat:
         turn_closed: bool,
         images: Mapping[str, bytes] = NO_IMAGES,
     ) -> list[int]:
-        """The tokens that follow a model turn: its end, the new messages, and the prompt for the next turn.
+        """Tokens that follow a model turn: its end, the new messages, and the prompt for the next turn.
 
         Args:
-            turn_closed: the model sampled the end-of-turn token itself, so it is not added.
+            turn_closed: True if the model sampled the end-of-turn token, so that it is not added.
             images: as for `start`.
 
         Raises:
-            DataError: there are images, and the model takes none.
-            TemplateError: the template refuses such messages here, or does not write a place for each image.
+            DataError: the messages have images, but the model accepts none.
+            TemplateError: the template refuses the messages here, or does not write a placeholder for each image.
         """
         self._refuse_images(new_messages)
         ids = self._with_images(self._after_turn(new_messages, schemas), new_messages, images)
         return ids if turn_closed else [*self._end_ids, *ids]
 
     def check_image(self, data: bytes) -> None:
-        """Refuse an image that messages cannot hold.
+        """Refuse an image that messages cannot contain.
 
         Raises:
-            DataError: the model takes none.
-            TemplateError: its processor refuses this one.
+            DataError: the model accepts no images.
+            TemplateError: the model's processor refuses this image.
         """
         if self._place is None:
             raise DataError(self.no_images)
         self._place.tokens(data)
 
     def image_starts(self, token_ids: Sequence[int], images: Sequence[bytes]) -> list[int]:
-        """Where the tokens of `images` begin in what `start` or `extend` made of messages with these images."""
+        """Position of the first token of each image in `token_ids`, a result of `start` or `extend`."""
         return self._place.starts(token_ids, images) if self._place and images else []
 
     def text(self, token_ids: Sequence[int]) -> str:
-        """What a model turn says, special tokens included, except an end-of-turn token at its end."""
+        """Text of a model turn, special tokens included, without an end-of-turn token at its end."""
         ids = list(token_ids)
         if ids and ids[-1] in self.stop_token_ids:
             ids.pop()
         return self._encoder.decode(ids)
 
     def dialogue(self, messages: Sequence[Message], schemas: Sequence[ToolSchema]) -> Trajectory:
-        """A saved conversation as a trajectory, on the same append-only route that a rollout takes.
+        """Convert a saved conversation to a trajectory, with the same append-only method as a rollout.
 
-        Its assistant turns are rendered as the last message (that is how a model would have written them), with their
-        end-of-turn token, and become `demonstration` segments. A leading assistant message belongs to the prompt.
+        Each assistant turn becomes a `demonstration` segment with its end-of-turn token. It is rendered as the last
+        message, as a model would have written it. A leading assistant message belongs to the prompt.
 
         Raises:
             DataError: there are no messages.
-            TemplateError: the template refuses them.
+            TemplateError: the template refuses the messages.
         """
         if not messages:
             raise DataError("a conversation needs at least one message")
@@ -188,7 +188,7 @@ class ChatFormat:
     def _prompt(self, messages: Sequence[Message], schemas: Sequence[ToolSchema]) -> list[int]:
         if self._place is None:
             return self._encoder.encode(self.template.render(messages, schemas, prompt=True))
-        # a prompt's text is trusted with every token but this one, whose number must be that of the images
+        # prompt text may become any token except the image placeholder, whose number must match the images
         hidden = self._place_encoder.hide(list(messages))
         return self._place_encoder.encode_hidden(self.template.render(hidden, schemas, prompt=True))
 
@@ -208,19 +208,19 @@ class ChatFormat:
         prompt_ids, whole_ids = self._encoder.encode(head), self._encoder.encode(head + turn)
         if whole_ids[: len(prompt_ids)] == prompt_ids:
             return whole_ids[len(prompt_ids) :]
-        return self._encoder.encode(turn)  # the prompt's last token would have joined the turn's first one
+        return self._encoder.encode(turn)  # otherwise the prompt's last token would merge with the turn's first
 
     def _after_turn(self, messages: Sequence[Message], schemas: Sequence[ToolSchema]) -> list[int]:
-        """What follows the end-of-turn token.
+        """Tokens after the end-of-turn token.
 
-        That token is encoded along and dropped: some tokenizers treat the beginning of a text apart.
+        The end-of-turn token is encoded with them and dropped: some tokenizers treat the start of a text differently.
         """
         end, encoder = self.template.end_of_turn, self._encoder
         known, values = self._known(messages, schemas), values_of(messages)
         if known and values is not None:
             shape, frame = known
             ids = encoder.encode_framed(end.token + shape.fill(values), frame)
-            if ids is None:  # contents spell control tokens
+            if ids is None:  # contents contain control tokens
                 ids = encoder.encode_hidden(end.token + shape.fill([encoder.hide(value) for value in values]))
         else:
             hidden = encoder.hide(list(messages))
@@ -229,7 +229,7 @@ class ChatFormat:
         return ids[ids.index(end.token_id) + 1 :]
 
     def _known(self, messages: Sequence[Message], schemas: Sequence[ToolSchema]) -> tuple[Shape, Frame] | None:
-        """The shape of `messages` and its constant tokens, learnt when first met; None where it has no shape."""
+        """Cached shape of `messages` and its constant tokens; None if the messages have no shape."""
         tools: Hashable = bool(schemas)
         if schemas and self.template.tools_matter:
             tools = json.dumps([schema.for_template() for schema in schemas])
@@ -248,7 +248,7 @@ class ChatFormat:
         return shape, self._encoder.frame(self.template.end_of_turn.token + first, rest)
 
     def _stand_in_tools(self, schemas: Sequence[ToolSchema]) -> Sequence[ToolSchema]:
-        """Tools to render a continuation with: two small ones where the template does not look at them there."""
+        """Tools for rendering a continuation: two small placeholders if the text there does not depend on the tools."""
         return OTHER_TOOLS if schemas and not self.template.tools_matter else schemas
 
     @cached_property

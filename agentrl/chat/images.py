@@ -1,4 +1,4 @@
-"""Where a chat template puts images, and the tokens that stand for them there."""
+"""Image placeholders of a chat template, and the tokens that replace them."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from dataclasses import dataclass
 from agentrl.chat.base import ImageTokens
 from agentrl.chat.template import Template
 from agentrl.errors import TemplateError
-from agentrl.images import ImageError
-from agentrl.messages import Message, image_part
+from agentrl.types.messages import Message, image_part
+from agentrl.utils.images import ImageError
 
 _PROBE = Message(role="user", content=[image_part("x"), {"type": "text", "text": "Hi"}])
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What the template writes for an image, one token: text and id.
+    """Image placeholder of the template: text and id of one token.
 
-    Between turns it is a control token like others: text never becomes it, so each one in a context is an image.
+    Between turns the placeholder is a control token: text never becomes it, so each placeholder is an image.
     """
 
     text: str
@@ -26,10 +26,10 @@ class Place:
     images: ImageTokens
 
     def expand(self, ids: Sequence[int], images: Sequence[bytes]) -> list[int]:
-        """`ids` with the tokens of an image for each place.
+        """Replace each placeholder in `ids` by the tokens of its image.
 
         Raises:
-            TemplateError: there are more or fewer places than images, or the processor refuses one.
+            TemplateError: the numbers of placeholders and images differ, or the processor refuses an image.
         """
         if (found := ids.count(self.token_id)) != len(images):
             raise TemplateError(f"the chat template writes {found} places for {len(images)} images")
@@ -39,10 +39,10 @@ class Place:
         return expanded
 
     def tokens(self, data: bytes) -> Sequence[int]:
-        """What stands for an image.
+        """Tokens of an image.
 
         Raises:
-            TemplateError: the processor refuses it.
+            TemplateError: the processor refuses the image.
         """
         try:
             return self.images.tokens(self.text, data)
@@ -50,10 +50,10 @@ class Place:
             raise TemplateError(f"an image of {len(data)} bytes: {error}") from error
 
     def starts(self, ids: Sequence[int], images: Sequence[bytes]) -> list[int]:
-        """Where the tokens of each image begin in `ids`, which `expand` made.
+        """Position of the first token of each image in `ids`, a result of `expand`.
 
         Raises:
-            ValueError: they are not there.
+            ValueError: `ids` lack the tokens of an image.
         """
         starts, position = [], 0
         for data in images:
@@ -67,10 +67,10 @@ class Place:
 
 
 def find_place(template: Template, images: ImageTokens) -> Place:
-    """What the template writes for an image.
+    """Find the image placeholder of the template.
 
     Raises:
-        TemplateError: nothing that the model's processor knows, or more than one token.
+        TemplateError: the template writes no placeholder that the model's processor knows, or not as one token.
     """
     text = template.render([_PROBE], (), prompt=True)
     for place in images.places:

@@ -1,4 +1,4 @@
-"""What a tokenizer's chat template writes around a model turn, learnt by rendering small made-up conversations."""
+"""Text that a chat template writes around a model turn, found by rendering small artificial conversations."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 from pydantic import JsonValue
 
 from agentrl.errors import TemplateError
-from agentrl.messages import FunctionCall, FunctionSchema, Message, MessageToolCall, ToolSchema
+from agentrl.types.messages import FunctionCall, FunctionSchema, Message, MessageToolCall, ToolSchema
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-TURN = "zqTURNqz"  # stands for what the model wrote
-CALL_ID = "zqCALL0qz"  # nine letters and digits: some templates insist
+TURN = "zqTURNqz"  # placeholder for the model's text
+CALL_ID = "zqCALL0qz"  # some templates require nine letters and digits
 USER: Message = {"role": "user", "content": "Hi"}
 PLAIN_TURN: Message = {"role": "assistant", "content": TURN}
 OTHER_TOOLS = [ToolSchema(function=FunctionSchema(name=name, description=f"Does {name}.")) for name in ("f", "g")]
@@ -30,7 +30,7 @@ def calling_turn(name: str, content: str = "", arguments: JsonValue = None) -> M
 
 @dataclass(frozen=True, slots=True)
 class EndOfTurn:
-    """How the template ends an assistant turn: blanks it puts before the token, and the token."""
+    """End of an assistant turn in the template: whitespace and the end-of-turn token."""
 
     blanks: str
     token: str
@@ -38,15 +38,15 @@ class EndOfTurn:
 
     @property
     def text(self) -> str:
-        """All of it."""
+        """Whitespace and token."""
         return self.blanks + self.token
 
 
 class Template:
-    """A chat template; every question to it is a rendering of a conversation of a few messages.
+    """A chat template, examined by rendering conversations of a few messages.
 
     Raises:
-        TemplateError: from any method: the template fails, or cannot be continued after a model turn; says why.
+        TemplateError: from any method: the template fails, or cannot be continued after a model turn.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, variables: Mapping[str, JsonValue]) -> None:
@@ -56,13 +56,13 @@ class Template:
         self._variables = dict(variables)
 
     def render(self, messages: Sequence[Message], schemas: Sequence[ToolSchema], *, prompt: bool) -> str:
-        """The whole conversation as text; `prompt` asks for the generation prompt at its end."""
+        """The full conversation as text; `prompt` adds the generation prompt at its end."""
         tools = [schema.for_template() for schema in schemas] or None
         try:
             text: str = self._tokenizer.apply_chat_template(
                 list(messages), tools=tools, tokenize=False, add_generation_prompt=prompt, **self._variables
             )
-        except Exception as error:  # a template is a program of the user's: whatever it raises is about the template
+        except Exception as error:  # a template is user code and may raise anything
             roles = ", ".join(message["role"] for message in messages)
             reason = " ".join(str(error).split())
             raise TemplateError(f"the chat template refuses a conversation of [{roles}]: {reason}") from error
@@ -70,10 +70,10 @@ class Template:
 
     @cached_property
     def end_of_turn(self) -> EndOfTurn:
-        """How an assistant turn ends."""
+        """End of an assistant turn."""
         try:
             text = self.render([USER, PLAIN_TURN, USER], (), prompt=True)
-        except TemplateError:  # it may know a single exchange only
+        except TemplateError:  # some templates support a single exchange only
             text = self.render([USER, PLAIN_TURN], (), prompt=False)
         _, found, after = text.partition(TURN)
         if not found:
@@ -89,18 +89,18 @@ class Template:
 
     @cached_property
     def added_tokens(self) -> dict[str, int]:
-        """Text -> id of the tokens that the tokenizer finds before it looks at anything else."""
+        """Text -> id of the added tokens, which the tokenizer finds before all other tokens."""
         return dict(self._tokenizer.get_added_vocab())
 
     @cached_property
     def control_tokens(self) -> dict[str, int]:
-        """The added tokens that only the template may write: the special ones, and those it puts between turns."""
+        """Text -> id of the added tokens that only the template may write: special tokens and tokens between turns."""
         written = []
         for role in ("tool", "user"):
             try:
                 follows = self.follow([{"role": role, "content": "", "tool_call_id": CALL_ID}], OTHER_TOOLS)
                 written.append(self.end_of_turn.token + follows)
-            except TemplateError:  # it cannot be continued with that role, so there is nothing to guard
+            except TemplateError:  # not supported with that role, so there is nothing to protect
                 continue
         special = set(self._tokenizer.all_special_tokens)
         decoder = self._tokenizer.added_tokens_decoder
@@ -114,12 +114,12 @@ class Template:
     def follow(
         self, messages: Sequence[Message], schemas: Sequence[ToolSchema], earlier: Sequence[Message] = (USER,)
     ) -> str:
-        """What the template puts after the end of a model turn: `messages`, and the prompt for the next turn."""
+        """Text after the end of a model turn: `messages` and the prompt for the next turn."""
         if not messages or messages[0]["role"] != "tool":
             return self._after(PLAIN_TURN, messages, schemas, earlier)
         try:
             return self._after(calling_turn(TURN, TURN), messages, schemas, earlier)
-        except TemplateError:  # the template has no tool calls, or wants other ones: the turn is text like any other
+        except TemplateError:  # the template does not support these tool calls: use a plain text turn
             return self._after(PLAIN_TURN, messages, schemas, earlier)
 
     def _after(
@@ -140,7 +140,7 @@ class Template:
         return rest
 
     def turn(self, message: Message, schemas: Sequence[ToolSchema]) -> tuple[str, str]:
-        """An assistant message as the last one: (the prompt before it, its text with the end-of-turn token)."""
+        """Render an assistant message as the last one: (prompt before it, its text with the end-of-turn token)."""
         head = self.render([USER], schemas, prompt=True)
         whole = self.render([USER, message], schemas, prompt=False)
         if not whole.startswith(head):
@@ -153,12 +153,12 @@ class Template:
 
     @cached_property
     def tools_matter(self) -> bool:
-        """Whether what follows a turn depends on which tools there are (beyond whether there are any)."""
+        """Whether the text after a turn depends on the tools themselves, not only on whether tools exist."""
         for role in ("tool", "user"):
             probe: list[Message] = [{"role": role, "content": "x", "name": "f", "tool_call_id": CALL_ID}]
             try:
                 if self.follow(probe, OTHER_TOOLS[:1]) != self.follow(probe, OTHER_TOOLS):
                     return True
-            except TemplateError:  # asked again, and reported, with real messages
+            except TemplateError:  # the real messages will raise the same error
                 continue
         return False

@@ -1,4 +1,4 @@
-"""Every subcommand: what it is for, what runs it, and the words and flags it takes."""
+"""Table of all subcommands: summary, target function and arguments."""
 
 from __future__ import annotations
 
@@ -13,13 +13,17 @@ class Command:
     """One subcommand.
 
     Attributes:
-        target: `pkg.module:function`, called with the parsed options; loaded when the command is asked for.
-        arguments: adds what it takes.
+        target: `pkg.module:function`, called with the parsed options; imported only when the command runs.
+        arguments: adds the command's arguments to its parser.
+        check: `pkg.module:function`, called with the parsed options before the target is imported; no slow imports.
+        epilog: `pkg.module:function` that returns the end of the command's help.
     """
 
     summary: str
     target: str
     arguments: Callable[[ArgumentParser], None]
+    epilog: str = ""
+    check: str = ""
 
 
 def _run_arguments(parser: ArgumentParser) -> None:
@@ -29,8 +33,16 @@ def _run_arguments(parser: ArgumentParser) -> None:
 
 def _verl_arguments(parser: ArgumentParser) -> None:
     _run_arguments(parser)
+    parser.add_argument("--config", type=Path, metavar="FILE", help="YAML file of nested or dotted keys")
     parser.add_argument("--verl", action="store_true", help="keys, defaults and YAML files are verl's")
     parser.add_argument("--config-name", help="with --verl: YAML file in that folder, without its ending")
+
+
+def _train_arguments(parser: ArgumentParser) -> None:
+    _verl_arguments(parser)
+    words = "resume the run in that folder, with its own configuration; key=value changes it"
+    parser.add_argument("--dry-run", action="store_true", help="check everything, show what would run, write nothing")
+    parser.add_argument("--resume", type=Path, metavar="RUN", help=words)
 
 
 def _eval_arguments(parser: ArgumentParser) -> None:
@@ -41,7 +53,9 @@ def _eval_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--split", choices=("train", "val"), help="with --from: val, where there is one")
     parser.add_argument("--tokenizer", help="with --from and --reward: in place of the run's own")
     parser.add_argument("--response-key", metavar="COLUMN", help="with --responses: its texts; responses by default")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="with either: where figures go")
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="with either: where figures go; --from writes them nowhere else"
+    )
 
 
 def _export_arguments(parser: ArgumentParser) -> None:
@@ -103,11 +117,35 @@ def _data_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--val", action="append", metavar="FILE", help="rows to validate on; repeatable")
     parser.add_argument("--model", metavar="PATH", help="whose tokenizer and template measure prompts (model.path)")
     parser.add_argument("--reward", metavar="NAME", help="a built-in one, or FILE.py:FUNCTION")
+    parser.add_argument("--config-dir", "--config-path", type=Path, help="folder of your own YAML files")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
 
 
+def _push_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("run", type=Path, help="a run's folder")
+    parser.add_argument("name", help="owner/model on the hub; made where it does not exist")
+    parser.add_argument("--step", type=int, help="of the checkpoint; the newest by default")
+    parser.add_argument("--private", action="store_true", help="make a new model private")
+    parser.add_argument("--dry-run", action="store_true", help="show what would be uploaded, and upload nothing")
+
+
+def _quickstart_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("overrides", nargs="*", help="key=value, added to each training and evaluation")
+    parser.add_argument("--seed", type=int, default=0, help="0 by default")
+    parser.add_argument("--out", type=Path, default=Path("outputs/quickstart"), help="outputs/quickstart by default")
+
+
+def _completion_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("shell", choices=("bash", "zsh", "fish"), help="the shell that sources the script")
+
+
 COMMANDS = {
-    "train": Command("train a policy", "agentrl.cli.train:train", _verl_arguments),
+    "quickstart": Command(
+        "train a tiny model to use a calculator, on a CPU, in a few minutes",
+        "agentrl.cli.quickstart:quickstart",
+        _quickstart_arguments,
+    ),
+    "train": Command("train a policy", "agentrl.cli.train:train", _train_arguments, "agentrl.cli.help:of_train"),
     "eval": Command(
         "report what a model achieves on the validation files, or what saved rollouts did",
         "agentrl.cli.train:evaluate",
@@ -119,28 +157,44 @@ COMMANDS = {
         _verl_arguments,
     ),
     "config": Command("print every key with its default and what it means", "agentrl.cli.config:show", _run_arguments),
+    "completion": Command(
+        "print a script that completes commands, flags and keys",
+        "agentrl.cli.completion:completion",
+        _completion_arguments,
+    ),
     "export": Command(
         "write a checkpoint as a model's folder, a LoRA adapter merged in",
         "agentrl.cli.export:export",
         _export_arguments,
     ),
+    "push": Command(
+        "upload a run's model and a model card to the Hugging Face hub",
+        "agentrl.cli.push:push_run",
+        _push_arguments,
+        check="agentrl.cli.places:check_push",
+    ),
     "data": Command(
-        "look for problems in a dataset: `agentrl data check FILE...`", "agentrl.cli.data_check:data", _data_arguments
+        "look for problems in a dataset: `agentrl data check FILE...`", "agentrl.cli.data.check:data", _data_arguments
     ),
     "replay": Command(
         "look at saved rollouts again: audit, rescore, compare and more", "agentrl.cli.replay:replay", _replay_arguments
     ),
     "view": Command(
-        "show a run in the browser: curves, rollouts and conversations", "agentrl.cli.view:view", _view_arguments
+        "show a run in the browser: curves, rollouts and conversations",
+        "agentrl.cli.view:view",
+        _view_arguments,
+        check="agentrl.cli.places:check_view",
     ),
     "import-rollouts": Command(
         "read rollouts that verl, TRL or a log of messages kept",
-        "agentrl.cli.rollouts:import_",
+        "agentrl.cli.import_export:import_",
         _import_rollouts_arguments,
+        check="agentrl.cli.places:check_import",
     ),
     "export-rollouts": Command(
         "write saved rollouts as dialogues, preference pairs or tasks",
-        "agentrl.cli.rollouts:export",
+        "agentrl.cli.import_export:export",
         _export_rollouts_arguments,
+        check="agentrl.cli.places:check_export_rollouts",
     ),
 }

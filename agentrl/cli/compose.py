@@ -1,10 +1,9 @@
-"""From the command line to a `RunConfig`: Hydra composes, pydantic judges. Hydra ends here."""
+"""From the command line to a `RunConfig`: Hydra composes, pydantic validates. No other layer uses Hydra."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from importlib.resources import files
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hydra import compose, initialize_config_dir
@@ -14,74 +13,147 @@ from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
+from agentrl.cli.hints import of_word
+from agentrl.cli.shipped import shipped
 from agentrl.config import RunConfig, validate_config
+from agentrl.config.environment import remember_environment
+from agentrl.config.validate import Check
 from agentrl.errors import ConfigError, suggestion
 
+remember_environment()
+OmegaConf.register_new_resolver("agentrl", lambda path: str(shipped(path)), replace=True)
+"""Resolver for files shipped with agentrl: `${agentrl:examples/calculator/tool.py}` in a YAML file."""
 
-def compose_config(overrides: Sequence[str], config_dir: Path | None = None) -> RunConfig:
-    """The configuration that `+experiment=name` and `key=value` overrides describe.
+
+def compose_config(
+    overrides: Sequence[str], config_dir: Path | None = None, *checks: Check, file: Path | None = None
+) -> RunConfig:
+    """Compose the configuration from `+experiment=name` and `key=value` overrides.
 
     Args:
-        overrides: in Hydra's grammar. A key of ours needs no `+`: every key exists, by its default.
-        config_dir: a folder of the user's own YAML files, looked in before agentrl's.
+        overrides: in Hydra's grammar. Keys of agentrl need no `+`, because every key has a default.
+        config_dir: a folder of your own YAML files, searched before agentrl's.
+        checks: further rules, as for `validate_config`.
+        file: a YAML file of nested or dotted keys, overridden by `overrides`; it may have `defaults`.
 
     Raises:
-        ConfigError: what Hydra cannot compose, or what `validate_config` refuses.
+        ConfigError: Hydra cannot compose the configuration, or `validate_config` refuses it; one line per mistake.
     """
     if config_dir and not config_dir.is_dir():
         raise ConfigError(f"--config-dir: there is no folder '{config_dir}'")
-    parse_overrides(overrides)
-    search = [f"hydra.searchpath=[file://{config_dir.resolve()}]"] if config_dir else []
+    if file and not (file.is_file() and file.suffix == ".yaml"):
+        raise ConfigError(f"--config: expected a .yaml file, '{file}' is none")
+    problems = {override: line for override in overrides if (line := _problem(override, config_dir))}
+    try:
+        values = _composed([override for override in overrides if override not in problems], config_dir, file)
+        config = validate_config(values, *checks)
+    except ConfigError as error:
+        further = str(error).splitlines()
+        if problems:  # an invalid override may contain the missing key
+            further = [line for line in further if "must be given" not in line]
+        raise ConfigError("\n".join([*problems.values(), *further])) from None
+    if problems:
+        raise ConfigError("\n".join(problems.values()))
+    return config
+
+
+def _composed(overrides: Sequence[str], config_dir: Path | None, file: Path | None) -> dict[str, object]:
+    folders = [configs_dir()] if file else []
+    folders = [*([config_dir] if config_dir else []), *folders]
+    search = [f"hydra.searchpath=[{','.join(f'file://{folder.resolve()}' for folder in folders)}]"] if folders else []
+    root, name = (file.resolve().parent, file.stem) if file else (configs_dir(), "config")
     GlobalHydra.instance().clear()
     try:
-        with initialize_config_dir(version_base="1.3", config_dir=str(configs_dir())):
-            composed = compose("config", [*map(_ours, overrides), *search])
+        with initialize_config_dir(version_base="1.3", config_dir=str(root)):
+            composed = compose(name, [*map(_ours, overrides), *search])
         values = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)
-    except (HydraException, OmegaConfBaseException, ValueError) as error:  # ValueError: a group named by a number
-        raise ConfigError(_one_line(error, config_dir)) from None
+    except (HydraException, OmegaConfBaseException, YAMLError, ValueError) as error:
+        raise ConfigError(f"{f'{file}: ' if file else ''}{_one_line(error, config_dir)}") from None
     assert isinstance(values, dict)  # the root of a composition is a mapping
-    return validate_config({str(key): value for key, value in values.items()})
+    keys = [override.lstrip("+").partition("=")[0] for override in overrides]
+    return _undotted({str(key): value for key, value in values.items()}, keys)
+
+
+def _undotted(values: Mapping[str, object], overridden: Sequence[str]) -> dict[str, object]:
+    """Convert `a.b: c` of a file to `a: {b: c}`, unless the command line sets that key."""
+    nested: dict[str, object] = {key: value for key, value in values.items() if "." not in key}
+    for key, value in values.items():
+        set_above = any(f"{key}.".startswith(f"{each}.") or each.startswith(f"{key}.") for each in overridden)
+        if "." in key and not set_above:
+            nested = _with(nested, key.split("."), value)
+    return nested
+
+
+def _with(values: Mapping[str, object], path: Sequence[str], value: object) -> dict[str, object]:
+    name, *rest = path
+    inner = values.get(name)
+    return {**values, name: _with(inner if isinstance(inner, Mapping) else {}, rest, value) if rest else value}
 
 
 def parse_overrides(overrides: Sequence[str]) -> list[Override]:
-    """What each `key=value` says, in Hydra's grammar.
+    """Parse each `key=value` in Hydra's grammar.
 
     Raises:
-        ConfigError: names the one that cannot be read, and how to quote it.
+        ConfigError: overrides that cannot be parsed, one line each, with a hint how to quote them.
     """
-    return [_parsed(override) for override in overrides]
+    if problems := [line for override in overrides if (line := _unreadable(override))]:
+        raise ConfigError("\n".join(problems))
+    return [OverridesParser.create().parse_override(override) for override in overrides]
+
+
+def _problem(override: str, config_dir: Path | None) -> str | None:
+    """Return why an override cannot be composed; None if it can."""
+    if override.startswith("~"):
+        return _unreadable(override)
+    if "=" not in override or override.startswith("="):
+        return of_word(override)
+    if line := _unreadable(override):
+        return line
+    group, _, name = override.lstrip("+").partition("=")
+    if group != "experiment":
+        return None
+    folders = [folder / group for folder in (configs_dir(), config_dir) if folder]
+    names = [file.stem for folder in folders for file in folder.glob("*.yaml")]
+    if name.strip("'\"") in names:
+        return None
+    return (
+        f"there is no experiment '{name}': {suggestion(name, names)}"
+        if name
+        else (f"'{override}' names no experiment: valid: {', '.join(sorted(names))}")
+    )
 
 
 def configs_dir() -> Path:
-    """Where agentrl's own YAML files are: in the wheel, or beside the package in a checkout."""
-    package = Path(str(files("agentrl")))
-    inside = package / "configs"
-    return inside if inside.is_dir() else package.parent / "configs"
+    """Folder of agentrl's YAML files: in the wheel, or next to the package in a checkout."""
+    return shipped("configs")
 
 
-def _parsed(override: str) -> Override:
+def _unreadable(override: str) -> str | None:
+    """Return why an override is not in Hydra's grammar and how to quote it; None if it is valid."""
     parser = OverridesParser.create()
     key, _, value = override.partition("=")
     quoted = f'{key}="{value}"'
     try:
         parsed = parser.parse_override(override)
-    except HydraException as error:
+        parsed.value()
+    except (HydraException, ValueError) as error:
         reason = str(error).partition("\n")[0]
     else:
         if parsed.is_sweep_override():
-            raise ConfigError(f"'{override}' is several values: a list is '{key}=[{value}]', a text '{quoted}'")
-        return parsed
+            return f"'{override}' is several values: a list is '{key}=[{value}]', a text '{quoted}'"
+        return None
     try:
         parser.parse_override(quoted)
         hint = f": if it is meant as text, quote it twice, '{quoted}'"
-    except HydraException:  # not the value alone is wrong
+    except HydraException:  # quoting the value is not enough
         hint = ""
-    raise ConfigError(f"cannot read '{override}': {reason}{hint}")
+    return f"cannot read '{override}': {reason}{hint}"
 
 
 def _ours(override: str) -> str:
-    """`a.b=c` sets a key that no YAML file need name, so Hydra must be told that it may add it."""
+    """Add `++` to `a.b=c`, so that Hydra accepts keys that no YAML file contains."""
     if not (key := re.match(r"[\w.]+(?==)", override)):
         return override
     return f"+{override}" if (configs_dir() / key[0]).is_dir() else f"++{override}"
@@ -94,4 +166,6 @@ def _one_line(error: Exception, config_dir: Path | None) -> str:
         folders = [folder / group for folder in (configs_dir(), config_dir) if folder]
         names = [file.stem for folder in folders for file in folder.glob("*.yaml")]
         return f"there is no {group} '{name}': {suggestion(name, names)}"
+    if unset := re.match(r"Could not delete from config. '([^']*)' does not exist", text):
+        return f"'~{unset[1]}': neither an experiment nor an override sets {unset[1]}"
     return " ".join(text.split())

@@ -1,4 +1,4 @@
-"""`agentrl config`: every key, or those that contain a word, or the resolved configuration of an experiment."""
+"""`agentrl config`: print all keys, keys that contain a word, or the configuration of an experiment."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from rich.console import Console
 from rich.text import Text
 
 from agentrl.cli.compose import compose_config
+from agentrl.cli.hints import key_for
 from agentrl.config.document import describe_config, redacted
 from agentrl.config.presets import PRESETS
 from agentrl.errors import ConfigError, suggestion
 
 
 def show(options: argparse.Namespace) -> None:
-    """`agentrl config [word]` describes keys; `agentrl config +experiment=x …` prints what would be run."""
+    """Describe keys (`agentrl config [word]`) or print a configuration (`agentrl config +experiment=x …`)."""
     if any("=" in override for override in options.overrides):
         print(yaml.safe_dump(redacted(compose_config(options.overrides, options.config_dir)), sort_keys=False), end="")
     else:
@@ -23,13 +24,19 @@ def show(options: argparse.Namespace) -> None:
 
 
 def describe(words: list[str]) -> None:
-    """Print the keys that contain every word, each with its default and sentence.
+    """Print default and description of the keys whose name, or else whose description, contains every word.
 
     Raises:
-        ConfigError: no key does.
+        ConfigError: no key matches.
     """
     entries = list(describe_config())
-    chosen = [entry for entry in entries if all(word in entry[0] for word in words)]
+    wanted = [part.lower() for word in words for part in word.split()]
+    chosen = [entry for entry in entries if all(word in entry[0] for word in wanted)]
+    usual = key_for("_".join(wanted)) if wanted else None
+    chosen += [entry for entry in entries if entry[0] == usual and entry not in chosen]
+    chosen = chosen or [
+        entry for entry in entries if all(part in _text(entry) for word in wanted for part in _parts(word))
+    ]
     if not chosen:
         raise ConfigError(
             f"no key contains '{' '.join(words)}': {suggestion(words[0], [key for key, _, _ in entries])}"
@@ -39,3 +46,12 @@ def describe(words: list[str]) -> None:
         console.print(Text.assemble((key, "bold cyan"), " = ", (default, "green"), f"\n    {sentence}"))
         if words and key == "algorithm.name":
             console.print(Text("\n".join(f"    {name:<29}{preset.summary}" for name, preset in PRESETS.items())))
+
+
+def _text(entry: tuple[str, str, str]) -> str:
+    key, _, sentence = entry
+    return f"{key} {sentence}".lower()
+
+
+def _parts(word: str) -> list[str]:
+    return word.replace("_", " ").replace("-", " ").split()

@@ -1,4 +1,4 @@
-"""`agentrl export`: a checkpoint as a Hugging Face folder that stands alone, with a LoRA adapter merged in."""
+"""`agentrl export`: write a checkpoint as a self-contained Hugging Face folder; a LoRA adapter is merged."""
 
 from __future__ import annotations
 
@@ -7,25 +7,34 @@ import shutil
 from pathlib import Path
 
 from agentrl.errors import ConfigError
+from agentrl.models.adapter_folder import find_adapter
+from agentrl.models.folder import check_folder
+from agentrl.run_folder.checkpoints import newest
 
 
 def export(options: argparse.Namespace) -> None:
     """Write the model of `options.checkpoint` into the new folder `options.folder`.
 
     Raises:
-        ConfigError: the checkpoint is not whole, the folder is not empty, or it cannot be written.
+        ConfigError: the checkpoint is incomplete, the folder is not empty, or it cannot be written.
     """
     folder: Path = options.folder
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
         raise ConfigError(f"'{folder}' is not an empty folder: name a new one")
     checkpoint = _checkpoint(options.checkpoint)
-    from agentrl.backends.torch.checkpoint import cleared_on_failure  # torch and transformers come with it
+    merged = find_adapter(checkpoint) is not None
+    if not merged:
+        _check(checkpoint, options.dtype)
+    from agentrl.backends.torch.checkpoint import cleared_on_failure  # imports torch and transformers
 
     aside = folder.absolute().with_name(f".{folder.absolute().name}.partial")
     shutil.rmtree(aside, ignore_errors=True)
     _make(aside.parent)
     with cleared_on_failure(aside, folder):
-        told = _write(checkpoint, aside, options)
+        if merged:
+            told = _merge(checkpoint, aside, options.dtype or "float32", options.trust_remote_code)
+        else:
+            told = _copy(checkpoint, aside)
     if folder.exists():
         folder.rmdir()
     aside.rename(folder)
@@ -40,27 +49,28 @@ def _make(folder: Path) -> None:
 
 
 def _checkpoint(path: Path) -> Path:
-    """The folder itself, or the checkpoint that the run in that folder would go on from."""
+    """Return the newest checkpoint if the folder is a run's, else the folder itself."""
     if not path.is_dir():
         raise ConfigError(f"there is no folder '{path}'")
-    from agentrl.trainer.checkpoint import newest  # torch comes with it
-
     return newest(path) or path.resolve()
 
 
-def _write(checkpoint: Path, folder: Path, options: argparse.Namespace) -> str:
-    """Write the model; what there is to say of how."""
-    from agentrl.backends.torch.checkpoint import STATE_FILE as BACKEND_STATE
-    from agentrl.models.adapter_folder import find_adapter
-    from agentrl.models.folder import check_folder
-    from agentrl.trainer.checkpoint import STATE_FILE as RUN_STATE
-
-    if find_adapter(checkpoint):
-        return _merge(checkpoint, folder, options.dtype or "float32", options.trust_remote_code)
-    if options.dtype:
+def _check(checkpoint: Path, dtype: str | None) -> None:
+    """Refuse a checkpoint that cannot be copied unchanged."""
+    if dtype:
         raise ConfigError(f"'{checkpoint}' holds whole weights, which are copied as they are: leave out --dtype")
     check_folder(checkpoint, "checkpoint")
-    shutil.copytree(checkpoint, folder, ignore=shutil.ignore_patterns(BACKEND_STATE.parts[0], RUN_STATE))
+    if links := [path for path in checkpoint.rglob("*") if path.is_symlink()]:
+        raise ConfigError(f"'{links[0]}' is a link: export copies only the checkpoint's own files")
+
+
+def _copy(checkpoint: Path, folder: Path) -> str:
+    from agentrl.backends.torch.checkpoint import STATE_FILE as BACKEND_STATE
+    from agentrl.run_folder.checkpoints import STATE_FILE as RUN_STATE
+    from agentrl.run_folder.manifest import MANIFEST_FILE
+
+    left_out = shutil.ignore_patterns(BACKEND_STATE.parts[0], RUN_STATE, MANIFEST_FILE)
+    shutil.copytree(checkpoint, folder, ignore=left_out)
     return ""
 
 

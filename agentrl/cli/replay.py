@@ -1,4 +1,4 @@
-"""`agentrl replay`: saved rollouts looked at again, one mode after the other."""
+"""`agentrl replay`: run one or several replay modes on saved rollouts."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import argparse
 import os
 import re
 import sys
-from collections.abc import Sequence
-from contextlib import redirect_stdout
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -16,6 +16,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from agentrl.cli.compose import parse_overrides
+from agentrl.cli.places import check_replay
 from agentrl.config.validate import config_fields
 from agentrl.errors import ConfigError, suggestion
 from agentrl.replay.base import Options
@@ -26,7 +27,7 @@ _OVERRIDE = re.compile(r"[+~]{0,2}[A-Za-z_][\w.]*=")
 
 @dataclass(slots=True)
 class Words:
-    """What stands on the command line beside flags: `given` is the word after a mode that takes one."""
+    """Words of the command line that are not flags. `given` maps a mode to its argument."""
 
     run: str
     modes: list[str] = field(default_factory=list)
@@ -35,20 +36,21 @@ class Words:
 
 
 def replay(options: argparse.Namespace) -> int:
-    """Run the modes in order, show and write what they found; 1 where one of them failed.
+    """Run the modes in order, print and write their findings; return 1 if one of them failed.
 
     Raises:
-        AgentRLError: the command line, or a mode that cannot be done with what is there.
+        AgentRLError: the command line is invalid, or a mode cannot run on these rollouts.
     """
     if not options.overrides:
         _list_modes()
         return 0
     words = read_words(options.overrides)
     asked = _asked(options, words)
-    from agentrl.replay.command import replay_modes  # pyarrow comes with it
+    check_replay(words.run, words.given.get("compare"), options.reward)
+    from agentrl.replay.command import replay_modes  # imports pyarrow
 
     silent = str(options.json) == "-"
-    with redirect_stdout(sys.stderr if silent else sys.stdout):  # a user's reward may print: that is no JSON
+    with only_our_output() if silent else nullcontext():
         findings = replay_modes(words.run, options.split, words.modes, asked, silent=silent)
     if silent:
         print(findings.json())
@@ -56,18 +58,32 @@ def replay(options: argparse.Namespace) -> int:
         findings.write(options.json, findings.json())
     if options.html:
         findings.write(options.html, findings.page())
-    if findings.error:  # what was found before is written
+    if findings.error:  # raised late, so that earlier findings are written
         raise findings.error
     return int(findings.failed)
 
 
+@contextmanager
+def only_our_output() -> Iterator[None]:
+    """Redirect prints of rewards and their child processes to stderr, because stdout is for JSON."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
+
+
 def read_words(words: Sequence[str]) -> Words:
-    """RUN, modes with the words they take, and overrides, which may stand anywhere.
+    """Parse RUN, the modes with their arguments, and overrides, which may be anywhere.
 
     Raises:
-        ConfigError, UnknownNameError: says which word, and what would be valid.
+        ConfigError, UnknownNameError: with the wrong word and the valid ones.
     """
-    # os.path, because a long override is no name that a file could have, which pathlib would raise
+    # os.path, because pathlib raises if a long override is no possible file name
     overrides = [word for word in words if _OVERRIDE.match(word) and not os.path.exists(word)]  # noqa: PTH110
     rest = iter([word for word in words if word not in overrides])
     read = Words(next(rest, ""), overrides=overrides)
@@ -87,10 +103,10 @@ def read_words(words: Sequence[str]) -> Words:
 
 
 def nested_overrides(overrides: Sequence[str]) -> dict[str, object]:
-    """What `a.b=c` say, nested.
+    """Parse `a.b=c` overrides into nested values.
 
     Raises:
-        ConfigError: one that cannot be read, or of a key that there is not.
+        ConfigError: an override cannot be parsed, or its key is unknown.
     """
     values = OmegaConf.create({})
     try:

@@ -1,35 +1,50 @@
-"""`agentrl train` and `agentrl eval`: everything that can be refused is refused before torch is imported."""
+"""`agentrl train` and `agentrl eval`. All early checks run before torch is imported."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from functools import partial
 
 from agentrl.cli.compose import compose_config
+from agentrl.cli.early import check_early
+from agentrl.cli.places import check_saved
+from agentrl.cli.resume import resumed_config
 from agentrl.config import RunConfig
-from agentrl.config.rules import check_evaluation, check_training
+from agentrl.config.paths import absolute
+from agentrl.config.rules.combinations import check_evaluation, check_training
+from agentrl.config.validate import Check
 from agentrl.errors import ConfigError
+from agentrl.run_folder.location import check_free
 
 
 def train(options: argparse.Namespace) -> None:
-    """Train a policy; its records are in `trainer.default_local_dir`."""
-    config = read_config(options, partial(check_training, groups_of_one=options.verl))
-    from agentrl.trainer.run import run_training  # torch and transformers come with it
+    """Train a policy; the run is saved in `trainer.default_local_dir`."""
+    if options.resume:
+        config = resumed_config(options)
+    else:
+        config = read_config(options, partial(check_training, groups_of_one=options.verl), check_early)
+    check_free(absolute(config))
+    if options.dry_run:
+        from agentrl.cli.dry_run import show_run  # may fetch the config.json of a model from the hub
+
+        show_run(config)
+        return
+    from agentrl.trainer.run import run_training  # imports torch and transformers
 
     run_training(config)
 
 
 def evaluate(options: argparse.Namespace) -> None:
-    """Roll out on `data.val_files` and write `eval.json`; or look at rollouts or texts that are there already."""
+    """Roll out on `data.val_files` and write `eval.json`; or evaluate saved rollouts or existing responses."""
     if options.saved and options.responses:
         raise ConfigError("--from and --responses are two things to evaluate: give one of them")
+    check_saved(options)
     if options.saved:
-        from agentrl.cli.eval_saved import evaluate_saved  # pyarrow comes with it
+        from agentrl.cli.eval.saved import evaluate_saved  # imports pyarrow
 
         evaluate_saved(options)
     elif options.responses:
-        from agentrl.cli.eval_responses import evaluate_responses  # likewise
+        from agentrl.cli.eval.responses import evaluate_responses  # imports pyarrow
 
         evaluate_responses(options)
     else:
@@ -39,29 +54,40 @@ def evaluate(options: argparse.Namespace) -> None:
 def _evaluate_model(options: argparse.Namespace) -> None:
     if flags := [f"--{name.replace('_', '-')}" for name in _OF_SAVED if getattr(options, name)]:
         raise ConfigError(f"{flags[0]} goes with --from RUN or --responses FILE: a model is evaluated by key=value")
-    config = read_config(options, check_evaluation)
-    from agentrl.trainer.run import run_evaluation  # torch and transformers come with it
+    config = read_config(options, check_evaluation, partial(check_early, purpose="eval"))
+    from agentrl.trainer.run import run_evaluation  # imports torch and transformers
 
     run_evaluation(config)
+
+
+def refuse_own_file(options: argparse.Namespace) -> None:
+    """Refuse `--config` with `--verl`.
+
+    Raises:
+        ConfigError: with the flags to use instead.
+    """
+    if options.config:
+        folder, name = options.config.parent, options.config.stem
+        instead = f"with --verl give --config-dir {folder} --config-name {name}"
+        raise ConfigError(f"--config reads agentrl's keys, not verl's: {instead}")
 
 
 _OF_SAVED = ("split", "reward", "tokenizer", "response_key", "json")
 
 
-def read_config(options: argparse.Namespace, check: Callable[[RunConfig], None]) -> RunConfig:
-    """The configuration that the command line says, in agentrl's words or in verl's, checked.
+def read_config(options: argparse.Namespace, *checks: Check) -> RunConfig:
+    """Read and validate the configuration from the command line, in agentrl's or verl's keys.
 
     Raises:
-        ConfigError: it cannot be honoured.
+        ConfigError: the configuration is invalid or not supported.
     """
     if options.verl:
-        from agentrl.cli.verl import read_verl, verl_config  # its table is read only where it is asked for
+        refuse_own_file(options)
+        from agentrl.cli.verl.overrides import read_verl, verl_config  # loads the key table only if needed
 
-        return verl_config(read_verl(options.overrides, options.config_dir, options.config_name), check)
+        return verl_config(read_verl(options.overrides, options.config_dir, options.config_name), *checks)
     if options.config_name:
         raise ConfigError("--config-name goes with --verl; a file of agentrl's is +experiment=NAME")
     if verls := [override for override in options.overrides if override.lstrip("+").startswith("actor_rollout_ref.")]:
         raise ConfigError(f"'{verls[0]}' is in verl's words: say --verl too, or actor, rollout, ref and model keys")
-    config = compose_config(options.overrides, options.config_dir)
-    check(config)
-    return config
+    return compose_config(options.overrides, options.config_dir, *checks, file=options.config)

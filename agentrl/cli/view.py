@@ -1,4 +1,4 @@
-"""`agentrl view`: one run or two, in the browser."""
+"""`agentrl view`: show runs in the browser."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ def view(options: argparse.Namespace) -> None:
     """Serve the page until Ctrl-C.
 
     Raises:
-        AgentRLError: no such run or tokenizer, or the port is not free.
+        AgentRLError: there is no such run or tokenizer, or the port is in use.
     """
-    from agentrl.viewer.runs import ViewedRun
+    from agentrl.viewer.runs import viewed_runs
     from agentrl.viewer.serve import serve
 
-    runs = [ViewedRun(where, options.tokenizer) for where in (options.run, options.other) if where is not None]
+    places = [where for where in (options.run, options.other) if where is not None]
+    runs = viewed_runs(places, options.tokenizer)
     serve(runs, options.port, options.open)

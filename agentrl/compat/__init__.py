@@ -1,1 +1,1 @@
-"""Code written for other libraries, run as it is."""
+"""Compatibility with code written for other libraries."""

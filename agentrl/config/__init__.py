@@ -1,4 +1,4 @@
-"""The configuration: every default once, every key documented, every mistake named."""
+"""The configuration: keys, defaults, documentation and validation."""
 
 from agentrl.config.run import RunConfig
 from agentrl.config.validate import validate_config

@@ -1,15 +1,15 @@
-"""`actor.*` and `ref.*`: the trained policy, its optimizer and its reference."""
+"""`actor.*`, `ref.*` and `critic.*`: policy, reference policy and value model, with their optimizers."""
 
 from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, JsonValue, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
-from agentrl.config.base import Section
-from agentrl.config.kinds import KLKind
+from agentrl.config.base import KLKind, Section
 from agentrl.config.model import Modules
 from agentrl.config.presets import Aggregation
+from agentrl.config.uses import Folder, Options, Text, code
 
 Decay = Annotated[float, Field(ge=0, lt=1)]
 
@@ -19,10 +19,11 @@ class OptimConfig(Section):
 
     name: Literal["adamw", "muon"] = "adamw"
     """adamw; muon uses Muon on hidden matrices and AdamW on everything else."""
-    lr: PositiveFloat = 1e-6
-    """Peak learning rate of AdamW."""
+    lr: PositiveFloat | None = None
+    """Peak learning rate of AdamW. null for the actor: chosen by algorithm, model size and LoRA, and shown at the start
+    (1e-6 for full fine-tuning with RL from 0.5B parameters). null for other models: 1e-6."""
     betas: tuple[Decay, Decay] = (0.9, 0.999)
-    """Decay of AdamW's two averages."""
+    """Decay rates of AdamW's two moving averages."""
     eps: PositiveFloat = 1e-8
     """AdamW's epsilon."""
     weight_decay: NonNegativeFloat = 0.01
@@ -36,85 +37,92 @@ class OptimConfig(Section):
     lr_warmup_steps: NonNegativeInt = 0
     """Updates over which the learning rate rises from 0."""
     lr_warmup_steps_ratio: float = Field(default=0.0, ge=0, le=1)
-    """The same as a share of all updates, where lr_warmup_steps is 0."""
+    """Warm-up as a fraction of all updates; used if lr_warmup_steps is 0."""
     min_lr_ratio: float = Field(default=0.0, ge=0, le=1)
-    """Where linear and cosine end, as a share of the peak."""
+    """Final learning rate of linear and cosine, as a fraction of the peak."""
     total_updates: PositiveInt | None = None
-    """Updates over which linear and cosine run down; the run's own number if none is given."""
+    """Updates over which linear and cosine decay; null: all updates of the run."""
+
+    @property
+    def peak_lr(self) -> float:
+        """`lr`, or 1e-6 if it is null. A run replaces null before it starts."""
+        return 1e-6 if self.lr is None else self.lr
 
 
 class PolicyLossConfig(Section):
-    """Which policy loss, and what only some of them take; null leaves each loss its own default."""
+    """The policy loss and its options; null: the default of the loss."""
 
-    loss_mode: str | None = None
-    """A loss by name (vanilla, gspo, cispo, ...) or as file.py:function; null: the one of algorithm.name."""
+    loss_mode: Annotated[str, code("policy loss")] | None = None
+    """Name of a loss (vanilla, gspo, cispo, ...) or file.py:function; null: the loss of algorithm.name."""
     clip_cov_ratio: PositiveFloat | None = None
-    """clip_cov: share of tokens that take no part."""
+    """clip_cov: fraction of tokens excluded from the loss."""
     clip_cov_lb: float | None = None
-    """clip_cov: smallest covariance of such a token."""
+    """clip_cov: smallest covariance of an excluded token."""
     clip_cov_ub: float | None = None
-    """clip_cov: largest covariance of such a token."""
+    """clip_cov: largest covariance of an excluded token."""
     kl_cov_ratio: PositiveFloat | None = None
-    """kl_cov: share of tokens that are held by a KL penalty."""
+    """kl_cov: fraction of tokens that get a KL penalty."""
     ppo_kl_coef: NonNegativeFloat | None = None
-    """kl_cov: coefficient of that penalty."""
-    options: dict[str, JsonValue] = {}
-    """Further options of the loss, by its own names (docs/algorithms.md)."""
+    """kl_cov: coefficient of the KL penalty."""
+    options: Options = {}
+    """Further options of the loss, by name (docs/algorithms.md)."""
 
 
 class ActorConfig(Section):
     """The trained policy."""
 
     backend: Literal["torch", "megatron"] = "torch"
-    """What trains."""
-    device: str = "auto"
-    """Device of the torch backend: auto takes a CUDA GPU where there is one."""
+    """The training backend."""
+    device: Text = "auto"
+    """Device of the torch backend; auto: a CUDA GPU if available."""
     autocast: Literal["float32", "bfloat16", "float16"] | None = None
-    """Number type of activations where it differs from the weights': bfloat16 for mixed precision."""
+    """Data type of activations, for mixed precision (for example bfloat16); null: the data type of the weights."""
     optim: OptimConfig = OptimConfig()
     """The optimizer."""
     ppo_mini_batch_size: PositiveInt | None = None
-    """Tasks (groups) an update; none given: the whole step in one update."""
+    """Tasks (groups) per update; null: one update per step."""
     ppo_epochs: PositiveInt = 1
-    """Passes over a step's samples."""
+    """Passes over the samples of a step."""
     use_dynamic_bsz: bool = True
-    """Cut micro-batches by tokens (ppo_max_token_len_per_gpu); false: by samples (ppo_micro_batch_size_per_gpu)."""
+    """Split micro-batches by tokens (ppo_max_token_len_per_gpu); false: by samples (ppo_micro_batch_size_per_gpu)."""
     ppo_max_token_len_per_gpu: PositiveInt = 16384
-    """Token budget of a micro-batch: what is shared counts once, padding and copied keys count; a CPU may cut finer."""
+    """Token budget of a micro-batch. Shared prefixes count once, padding and copied keys count; a CPU may use smaller
+    micro-batches."""
     ppo_micro_batch_size_per_gpu: PositiveInt | None = None
-    """Most samples in a micro-batch, whatever their length."""
+    """Maximum number of samples in a micro-batch, whatever their length."""
     share_prefixes: bool = True
-    """Compute what samples begin with alike once a micro-batch, where the model allows it; same gradient."""
+    """Compute a common prefix of several samples once per micro-batch, if the model allows it; same gradient."""
     freeze_modules: Modules = ()
-    """Modules whose weights stay as they are, by name; * stands for any text (model.layers.0.*, *.mlp.*)."""
+    """Names of modules whose weights are frozen; `*` matches any text (`model.layers.0.*`, `*.mlp.*`)."""
     param_offload: bool = False
-    """Keep the weights in CPU memory except while a step trains or scores; on a CPU nothing changes."""
+    """Keep the weights in CPU memory except while a step trains or scores; no effect on a CPU."""
     optimizer_offload: bool = False
-    """Keep the optimizer's averages in CPU memory except while it updates; on a CPU nothing changes."""
+    """Keep the optimizer state in CPU memory except during an update; no effect on a CPU."""
     grad_clip: PositiveFloat = 1.0
-    """Largest norm of the gradient; longer ones are scaled down to it."""
+    """Maximum gradient norm; larger gradients are scaled down."""
     policy_loss: PolicyLossConfig = PolicyLossConfig()
-    """Which policy loss."""
+    """The policy loss."""
     clip_ratio: NonNegativeFloat | None = None
-    """Clip of the ratio on both sides, where the two below are not given; null: the loss's own, 0.2 for vanilla."""
+    """Clip range of the ratio, used for each side not set below; null: the default of the loss, 0.2 for vanilla."""
     clip_ratio_low: float | None = Field(default=None, ge=0, le=1)
-    """Clip of the ratio below 1; 1 is none at all."""
+    """Clip range of the ratio below 1; 1: no lower clip."""
     clip_ratio_high: NonNegativeFloat | None = None
-    """Clip of the ratio above 1 (clip-higher)."""
+    """Clip range of the ratio above 1 (clip-higher)."""
     clip_ratio_c: float | None = Field(default=None, gt=1)
-    """vanilla: dual clip, the bound on the ratio where the advantage is negative; null: 3."""
+    """vanilla: dual clip, the upper bound of the ratio for negative advantages; null: 3."""
     tau_pos: PositiveFloat | None = None
-    """sapo: temperature of the gate where the advantage is positive."""
+    """sapo: temperature of the gate for positive advantages."""
     tau_neg: PositiveFloat | None = None
-    """sapo: the same where it is negative."""
+    """sapo: temperature of the gate for advantages that are not positive."""
     loss_agg_mode: Aggregation | None = None
-    """How the loss of tokens becomes one number; null: as algorithm.name has it, token-mean for most."""
+    """How token losses are aggregated to one number; null: as set by algorithm.name, token-mean for most."""
     use_kl_loss: bool = False
-    """Add the KL divergence to the reference policy to the loss."""
+    """Add the KL divergence from the reference policy to the loss."""
     kl_loss_coef: NonNegativeFloat = 0.001
-    """Its coefficient."""
+    """Coefficient of the KL loss."""
     kl_loss_type: KLKind = "low_var_kl"
-    """Its estimator: kl (k1), abs, mse (k2) or low_var_kl (k3); kl+ and so on have the gradient of k2."""
+    """Estimator of the KL loss: kl (k1), abs, mse (k2) or low_var_kl (k3); with + (kl+, ...) it has the gradient of
+    k2."""
     entropy_coeff: NonNegativeFloat = 0.0
     """Coefficient of the entropy bonus."""
 
@@ -126,12 +134,12 @@ class ActorConfig(Section):
 
     @property
     def clip_low(self) -> float:
-        """The clip below 1 of PPO's loss."""
+        """The lower clip range of PPO's loss."""
         return self._clip(self.clip_ratio_low)
 
     @property
     def clip_high(self) -> float:
-        """The clip above 1 of PPO's loss."""
+        """The upper clip range of PPO's loss."""
         return self._clip(self.clip_ratio_high)
 
     def _clip(self, given: float | None) -> float:
@@ -139,11 +147,44 @@ class ActorConfig(Section):
 
 
 class RefConfig(Section):
-    """The reference policy of the KL term; loaded only where something needs it."""
+    """The reference policy of the KL term; loaded only if it is needed."""
 
-    path: str | None = None
-    """Folder of its model; none given: the policy as it is at the start, or without its LoRA adapter."""
+    path: Folder | None = None
+    """Model folder of the reference policy; null: the policy at the start of the run, or without its LoRA adapter."""
     sync_steps: PositiveInt | None = None
-    """Every so many steps the policy becomes the new reference (iterative RL); null: it stays as it is."""
+    """Replace the reference by the current policy every N steps (iterative RL); null: never."""
     param_offload: bool = False
-    """Keep its weights in CPU memory except while it scores; on a CPU, or where it is the policy's base, no change."""
+    """Keep the reference weights in CPU memory except during scoring. No effect on a CPU, or if the reference is the
+    base model of the policy."""
+
+
+class HeadOptimConfig(OptimConfig):
+    """The optimizer of a model with a new head, whose default learning rate is higher."""
+
+    lr: PositiveFloat | None = 1e-5
+    """Peak learning rate of AdamW."""
+
+
+class CriticConfig(Section):
+    """The value model; loaded only if the advantage estimator needs values. null: the value of the actor's key."""
+
+    path: Folder | None = None
+    """Model folder of the critic; null: the policy's model. The value head is new unless the folder has one."""
+    optim: HeadOptimConfig = HeadOptimConfig()
+    """Optimizer of the critic."""
+    ppo_mini_batch_size: PositiveInt | None = None
+    """Tasks (groups) per update; null: as the actor."""
+    ppo_epochs: PositiveInt | None = None
+    """Passes over the samples of a step; null: as the actor."""
+    ppo_max_token_len_per_gpu: PositiveInt | None = None
+    """Token budget of a micro-batch; null: as the actor."""
+    grad_clip: PositiveFloat = 1.0
+    """Maximum gradient norm; larger gradients are scaled down."""
+    cliprange_value: NonNegativeFloat = 0.5
+    """Clip range of the value loss around the values from the start of the step."""
+    loss_agg_mode: Aggregation = "token-mean"
+    """How token losses are aggregated to one number."""
+    param_offload: bool = False
+    """Keep the critic's weights in CPU memory except during training and scoring; no effect on a CPU."""
+    optimizer_offload: bool = False
+    """Keep the optimizer state in CPU memory except during an update; no effect on a CPU."""

@@ -1,4 +1,4 @@
-"""`algorithm.*`: where advantages come from."""
+"""`algorithm.*`: how advantages are computed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from typing import Annotated, Literal
 
 from pydantic import (
     Field,
-    JsonValue,
     NonNegativeFloat,
     NonNegativeInt,
     PositiveFloat,
@@ -15,54 +14,62 @@ from pydantic import (
     field_validator,
 )
 
-from agentrl.config.base import Section
-from agentrl.config.kinds import KLKind
-from agentrl.config.learned_rewards import RewardTrainingConfig
+from agentrl.config.base import KLKind, Section
+from agentrl.config.correction_bounds import (
+    Bounds,
+    Rejection,
+    read_rejection_bounds,
+    read_rejections,
+    read_weight_bounds,
+)
 from agentrl.config.presets import PRESETS, Preset
-from agentrl.config.thresholds import Bounds, Rejection, read_rejection_bounds, read_rejections, read_weight_bounds
+from agentrl.config.reward_model import RewardTrainingConfig
+from agentrl.config.uses import Options, Text, code
 from agentrl.errors import suggestion
 
 UnitInterval = Annotated[float, Field(ge=0, le=1)]
 
 
 class RolloutCorrectionConfig(Section):
-    """What is done about samples of another policy: older weights, or an engine that computes otherwise.
+    """Correction of off-policy samples: older weights, or an engine whose probabilities differ from the backend's.
 
-    r is backend / engine: the probability of a sampled token under the weights at the start of the step, over that it
-    was sampled with. Weights and rejections need r, so they cost a forward pass more; docs/off-policy.md has it all.
+    r = backend / engine: the probability of a sampled token under the weights at the start of the step, divided by the
+    probability it was sampled with. Weights and rejections need r, which costs one more forward pass.
+    See docs/off-policy.md.
     """
 
     bypass_mode: bool = True
-    """true: the loss takes its ratios to what the engine sampled with. false: to the weights at the start of the step,
-    computed anew (decoupled PPO)."""
+    """true: loss ratios use the engine's probabilities as old policy. false: they use probabilities recomputed with the
+    weights at the start of the step (decoupled PPO)."""
     rollout_is: Literal["token", "sequence"] | None = None
-    """Importance weights r on the loss: of each token, or the product over its rollout; null: none."""
-    rollout_is_threshold: float | str = 2.0
-    """A number: weights are truncated at it (TIS). "0.5_5.0": weights outside are 0 (masked, IcePop)."""
+    """Importance weights r on the loss: per token, or their product over the rollout; null: none."""
+    rollout_is_threshold: float | Text = 2.0
+    """A number: larger weights are truncated to it (TIS). "0.5_5.0": weights outside the range become 0 (masked,
+    IcePop)."""
     rollout_is_batch_normalize: bool = False
     """Divide the weights by their mean over the step."""
-    rollout_rs: str | None = None
-    """Rejection: tokens or rollouts whose divergence is too large are left out: token_k1, token_k2, token_k3,
-    seq_sum_k1, seq_mean_k1, seq_max_k3 and so on, several with commas between."""
-    rollout_rs_threshold: float | str | None = None
-    """What is too large: a largest divergence; for k1 a range "lower_upper" of engine / backend, or its upper end
-    alone; one for all, or one each with commas between."""
+    rollout_rs: Text | None = None
+    """Rejection of tokens or rollouts with too large a divergence: token_k1, token_k2, token_k3, seq_sum_k1,
+    seq_mean_k1, seq_max_k3 and so on; several are separated by commas."""
+    rollout_rs_threshold: float | Text | None = None
+    """Limit of rollout_rs: the largest divergence; for k1 a range "lower_upper" of engine / backend, or only its upper
+    end. One for all rejections, or one each, separated by commas."""
     loss_type: Literal["ppo_clip", "reinforce"] = "ppo_clip"
-    """The loss in bypass mode: the clipped ratio, or REINFORCE with the weights of `rollout_is`."""
+    """Loss in bypass mode: clipped ratio, or REINFORCE with the weights of `rollout_is`."""
 
     @property
     def corrects(self) -> bool:
-        """Whether weights or rejections are asked for."""
+        """Whether weights or rejections are configured."""
         return self.rollout_is is not None or self.rollout_rs is not None
 
     @property
     def weight_bounds(self) -> Bounds:
-        """Of importance weights; without a lower one they are truncated, else masked."""
+        """Bounds of the importance weights. Without a lower bound weights are truncated, else masked."""
         return read_weight_bounds(self.rollout_is_threshold)
 
     @property
     def rejections(self) -> tuple[Rejection, ...]:
-        """All that are asked for."""
+        """The configured rejections with their bounds."""
         if self.rollout_rs is None or self.rollout_rs_threshold is None:
             return ()
         return read_rejection_bounds(read_rejections(self.rollout_rs), self.rollout_rs_threshold)
@@ -90,86 +97,87 @@ class RolloutCorrectionConfig(Section):
 
 
 class KLControlConfig(Section):
-    """How strongly a KL in the reward counts."""
+    """Coefficient of the KL penalty in the reward."""
 
     type: Literal["fixed", "adaptive"] = "fixed"
-    """fixed: kl_coef throughout. adaptive: it follows the measured KL towards target_kl."""
+    """fixed: always kl_coef. adaptive: the coefficient changes so that the measured KL approaches target_kl."""
     kl_coef: NonNegativeFloat = 0.001
-    """The coefficient, or what it begins with."""
+    """The coefficient; adaptive: its first value."""
     horizon: PositiveInt = 10000
-    """adaptive: rollouts over which it is corrected."""
+    """adaptive: rollouts over which an error is corrected."""
     target_kl: PositiveFloat = 0.1
-    """adaptive: the KL that is aimed at, in nats a token."""
+    """adaptive: target KL, in nats per token."""
 
 
 class FilterGroupsConfig(Section):
-    """Dynamic sampling (DAPO): groups that teach nothing are replaced by further ones before a step is taken."""
+    """Dynamic sampling (DAPO): groups with equal rewards are dropped and replaced before the update."""
 
     enable: bool = False
     """Draw further tasks until a step has all its groups."""
-    metric: str = "score"
-    """The reward, by its name, that must differ within a group; acc is the score where no reward is called so."""
+    metric: Text = "score"
+    """Name of the reward that must differ within a group; acc means the score if no reward has this name."""
     max_num_gen_batches: NonNegativeInt = 0
-    """Most tasks a step draws, in batches of data.train_batch_size; then it goes on with what it has. 0: no limit."""
+    """Maximum number of batches (data.train_batch_size tasks each) drawn per step; then the step uses the groups it
+    has. 0: no limit."""
 
 
 class AlgorithmConfig(Section):
-    """How rollouts are credited. `name` selects a preset; the keys below change parts of it."""
+    """The algorithm: `name` selects a preset; the other keys change parts of it."""
 
-    name: str = "grpo"
+    name: Text = "grpo"
     """The preset: grpo, dr_grpo, rloo, gae (PPO), gspo, cispo, pairwise, dpo, rft, sft and more: docs/algorithms.md."""
-    adv_estimator: str | None = None
-    """How advantages are estimated, by name or as file.py:function; null: as `name` has it."""
+    adv_estimator: Annotated[str, code("advantage estimator")] | None = None
+    """Advantage estimator, by name or as file.py:function; null: as set by `name`."""
     gamma: UnitInterval | None = None
-    """Discount of later rewards, for estimators that take one; null: their own, 1 for most."""
+    """Discount factor, for estimators that have one; null: the default of the estimator, 1 for most."""
     lam: UnitInterval | None = None
-    """gae: how far advantages trust the critic (0) or the return (1); null: 1."""
+    """gae: lambda; 0 uses only the critic, 1 only the return. null: 1."""
     norm_adv_by_std_in_grpo: bool = True
-    """Divide a group's centred rewards by their standard deviation."""
-    gdpo_reward_keys: tuple[str, ...] = ()
-    """gdpo: the rewards that are normalised apart, by name; none given: all but score."""
+    """Divide the centred rewards of a group by their standard deviation."""
+    gdpo_reward_keys: tuple[Text, ...] = ()
+    """gdpo: names of the rewards that are normalised separately; empty: all except score."""
     gdpo_reward_weights: tuple[float, ...] = ()
-    """gdpo: their weights; none given: 1 each."""
-    adv_options: dict[str, JsonValue] = {}
-    """Further options of the estimator, by its own names (docs/algorithms.md)."""
+    """gdpo: weights of these rewards; empty: 1 each."""
+    adv_options: Options = {}
+    """Further options of the estimator, by name (docs/algorithms.md)."""
     use_kl_in_reward: bool = False
-    """Take the KL divergence to the reference policy from the reward of each token."""
+    """Subtract the KL divergence from the reference policy from the reward of each token."""
     kl_penalty: KLKind = "kl"
-    """Its estimator."""
+    """Estimator of the KL in the reward."""
     kl_ctrl: KLControlConfig = KLControlConfig()
-    """Its coefficient."""
+    """Coefficient of the KL in the reward."""
     filter_groups: FilterGroupsConfig = FilterGroupsConfig()
     """Dynamic sampling."""
     zero_variance_groups: Literal["keep", "drop"] = "keep"
-    """What is done with rollouts of advantage 0: they count in the means of the loss, or are left out."""
+    """Rollouts with advantage 0: keep counts them in the means of the loss, drop excludes them."""
     overlong_filter: bool = False
-    """Leave rollouts that were cut off for their length out of the loss; statistics keep them."""
+    """Exclude rollouts that were truncated for their length from the loss; the group's baseline still counts them."""
     rft_threshold: float = 1.0
-    """rft: rollouts of this score or more are imitated."""
+    """rft: train on rollouts with at least this score."""
     beta: PositiveFloat = 0.1
-    """Preferences: how strongly log-probabilities count."""
+    """Preferences: scale of the log-probability differences."""
     pairing: Literal["best_worst", "best_random"] = "best_worst"
-    """Preferences: whom the best of a group is compared with; random: any of a lower score."""
+    """Preferences: the best rollout of a group is paired with the worst, or with a random one of lower score."""
     length_normalized: bool = False
-    """Preferences: compare mean log-probabilities of tokens in place of their sums."""
+    """Preferences: compare the mean log-probability per token instead of the sum."""
     rollout_correction: RolloutCorrectionConfig = RolloutCorrectionConfig()
-    """What is done about samples of another policy."""
+    """Correction of off-policy samples."""
     reward_training: RewardTrainingConfig = RewardTrainingConfig()
-    """How a reward model is trained, where that is what is trained."""
+    """Options of reward model training (reward_pairs, reward_outcomes, reward_steps)."""
 
     @property
     def preset(self) -> Preset:
-        """What `name` selects."""
+        """The preset selected by `name`."""
         return PRESETS[self.name]
 
     @property
     def estimator(self) -> str:
-        """The advantage estimator in force."""
+        """The advantage estimator: `adv_estimator`, else the preset's."""
         return self.adv_estimator or self.preset.adv_estimator
 
     @property
     def live(self) -> bool:
-        """Whether groups are rollouts, live or stored, and not rows of `data.train_files`."""
+        """Whether groups are rollouts (live or saved), not rows of `data.train_files`."""
         return self.preset.feed == "rollouts"
 
     @field_validator("name")

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import BaseModel, ConfigDict
 
 
 class Section(BaseModel):
-    """A frozen group of keys that refuses unknown ones; the sentence under a field is its documentation."""
+    """A frozen group of keys that refuses unknown keys. The docstring under a field documents its key."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
 
 
 def one_or_many(value: object) -> object:
-    """A single name where a list of names is expected means a list of one."""
+    """Wrap a single string into a tuple; return other values unchanged."""
     return (value,) if isinstance(value, str) else value
+
+
+KLKind = Literal["kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3", "kl+", "k1+", "abs+", "k3+", "low_var_kl+"]
+"""Estimators of a KL divergence. With +: the value of the estimator, the gradient of k2 (straight-through)."""

@@ -1,59 +1,61 @@
-"""`data.*`: which tasks, in which order."""
+"""`data.*`: the tasks and their order."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import BeforeValidator, Field, JsonValue, NonNegativeInt, PositiveInt, model_validator
+from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveInt, model_validator
 
 from agentrl.config.base import Section, one_or_many
+from agentrl.config.uses import File, Folder, Options, Text, code
 
 Weight = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Files = Annotated[tuple[str, ...], BeforeValidator(one_or_many)]
+Files = Annotated[tuple[Folder, ...], BeforeValidator(one_or_many)]
 
 
 Share = Annotated[float, Field(gt=0, le=1)]
 
 PASS_RATE = "pass_rate"
-"""What `data.curriculum.by` says where tasks are drawn by how often they are solved."""
+"""Value of `data.curriculum.by` for a curriculum by measured pass rate."""
 
 
 class CurriculumConfig(Section):
-    """Which tasks come when."""
+    """Curriculum: the order of the tasks."""
 
-    by: str | None = None
-    """A column, its small values first in every epoch; or pass_rate, as measured: tasks near target come more often."""
-    values: tuple[str, ...] = ()
-    """Where the column holds text: its values, the first ones first."""
+    by: Text | None = None
+    """A column: each epoch goes from small to large values. pass_rate: tasks whose measured pass rate is near target
+    are drawn more often. null: no curriculum."""
+    values: tuple[Text, ...] = ()
+    """Order of the values of a text column."""
     descending: bool = False
     """Large values first."""
     target: float = Field(default=0.5, ge=0, le=1)
-    """pass_rate: the rate of tasks that are drawn whenever their turn comes."""
+    """pass_rate: target pass rate; tasks at the target are always drawn in their turn."""
     floor: Share = 0.1
-    """pass_rate: in which share of its turns a task is drawn that is as far from target as can be."""
+    """pass_rate: probability that a task with the largest distance from target is drawn in its turn."""
     smoothing: Share = 0.5
-    """pass_rate: what the newest group counts in a task's running mean."""
+    """pass_rate: weight of the newest group in the running mean of a task's pass rate."""
 
 
 class OnlineConfig(Section):
-    """Tasks that tools and rewards add while the run goes on (agentrl.data.online.add_task)."""
+    """Tasks that tools and rewards add during a run (agentrl.data.online.add_task)."""
 
     max_tasks: NonNegativeInt = 0
-    """Most that wait to be drawn; 0 takes none."""
+    """Maximum number of added tasks that wait to be drawn; 0: none are accepted."""
     when_full: Literal["drop_oldest", "refuse"] = "drop_oldest"
-    """What goes when a further one comes: the one that waited longest, or the new one."""
+    """If the queue is full: drop the oldest waiting task, or refuse the new one."""
     share: Share = 0.5
-    """How many of the tasks that are drawn come from there, while some wait."""
+    """Fraction of the drawn tasks that are added ones, while any are waiting."""
 
 
 class CustomDatasetConfig(Section):
-    """Rows from the user's own class, in place of how train_files and val_files are read."""
+    """Your own dataset class, which replaces the built-in reading of train_files and val_files."""
 
-    path: Path | None = None
-    """Python file that defines it."""
-    name: str | None = None
-    """Its name in that file: __len__, and __getitem__ that gives a row as a file would hold it."""
+    path: Annotated[Path, code()] | None = None
+    """Python file that defines the dataset class."""
+    name: Annotated[str, code()] | None = None
+    """Name of the class in that file. It needs `__len__`, and a `__getitem__` that returns a row as in a data file."""
 
     @model_validator(mode="after")
     def _both_are_given(self) -> Self:
@@ -63,45 +65,46 @@ class CustomDatasetConfig(Section):
 
 
 class DataConfig(Section):
-    """Which tasks, in which order."""
+    """The tasks and their order."""
 
     train_files: Files = ()
-    """Parquet, JSON or JSONL files, or names of the `datasets` library, to train on."""
+    """Training data: Parquet, JSON or JSONL files, or names for the `datasets` library."""
     val_files: Files = ()
-    """The same, to validate on."""
-    prompt_key: str = "prompt"
-    """Column that holds the prompt: text, or a list of chat messages."""
+    """Validation data, in the same formats."""
+    prompt_key: Text = "prompt"
+    """Column of the prompt: text, or a list of chat messages."""
     dataset_weights: tuple[Weight, ...] = ()
-    """How often each of train_files is drawn, in proportion; none given: every row as often as any other."""
-    system_prompt: str | None = None
-    """System message put before prompts that bring none."""
+    """Relative sampling weight of each of train_files; empty: every row has the same weight."""
+    system_prompt: Text | None = None
+    """System message for prompts that have none."""
     train_batch_size: PositiveInt = 16
-    """Tasks (groups) a step."""
+    """Tasks (groups) per step."""
     max_prompt_length: PositiveInt = 1024
-    """Longest prompt, in tokens."""
+    """Maximum prompt length, in tokens."""
     max_response_length: PositiveInt = 1024
-    """Longest response, in tokens: everything after the prompt, tool text included."""
+    """Maximum response length, in tokens: everything after the prompt, including tool answers."""
     truncation: Literal["error", "left", "middle", "right"] = "error"
-    """A longer prompt is refused (error), or its last user text is cut on that side; never the tools or the system."""
+    """A longer prompt is refused (error), or its last user text is cut on that side; tools and system message are
+    never cut."""
     filter_overlong_prompts: bool = False
-    """Leave out longer prompts instead, and say how many."""
+    """Drop longer prompts instead, and log how many."""
     filter_overlong_prompts_workers: PositiveInt | None = None
-    """Threads that measure prompts; null: one a core. The answer is the same."""
+    """Threads that measure prompt lengths; null: one per core. The result does not depend on it."""
     shuffle: bool = True
-    """Draw training tasks in a random order, new in every epoch."""
+    """Shuffle the training tasks, differently in every epoch."""
     seed: int | None = None
-    """Seed of that order; the run's seed if none is given."""
+    """Seed of the shuffle; null: the seed of the run."""
     train_max_samples: int = Field(default=-1, ge=-1)
-    """Use only the first so many training rows; -1 uses all."""
+    """Use only the first N training rows; -1: all."""
     val_max_samples: int = Field(default=-1, ge=-1)
-    """Use only the first so many validation rows; -1 uses all."""
+    """Use only the first N validation rows; -1: all."""
     curriculum: CurriculumConfig = CurriculumConfig()
-    """Which tasks come when."""
+    """Curriculum."""
     online: OnlineConfig = OnlineConfig()
-    """Tasks that tools and rewards add while the run goes on."""
+    """Tasks that tools and rewards add during a run."""
     custom_cls: CustomDatasetConfig = CustomDatasetConfig()
-    """Rows from the user's own class."""
-    apply_chat_template_kwargs: dict[str, JsonValue] = {}
+    """Your own dataset class."""
+    apply_chat_template_kwargs: Options = {}
     """Extra variables for the chat template, such as enable_thinking."""
-    output_path: Path | None = None
-    """Generation: Parquet file of the rows with a column `responses`, the texts of their rollouts."""
+    output_path: File | None = None
+    """Generation: Parquet file for the rows with an added column `responses`, the texts of their rollouts."""

@@ -1,33 +1,40 @@
-"""Every key with its default and its sentence, and a run's configuration as it is kept."""
+"""Documentation of every key, and a run's configuration without secrets."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from pydantic import JsonValue
 from pydantic_core import PydanticUndefined
 
+from agentrl.config.base import Section
 from agentrl.config.run import RunConfig
-from agentrl.config.validate import config_fields
-
-_SECRET = re.compile(r"(secret|password|passwd|api_?key|auth|credential|access_?token)", re.IGNORECASE)
+from agentrl.config.uses import Use, mark_of
+from agentrl.config.validate import config_fields, section_of
+from agentrl.security.redaction import is_secret_name, redacted_value
 
 
 def describe_config() -> Iterator[tuple[str, str, str]]:
-    """(key, default, sentence) of every key."""
+    """Yield (key, default, description) of every key."""
     for key, field in config_fields():
         default = "(must be given)" if field.default is PydanticUndefined else str(field.get_default())
         yield key, default, field.description or ""
 
 
 def redacted(config: RunConfig) -> dict[str, JsonValue]:
-    """The whole configuration as plain values, with what looks like a secret taken out."""
-    return {name: _redact(name, value) for name, value in config.model_dump(mode="json").items()}
+    """The configuration as plain values, without secrets (`agentrl.security.redaction`)."""
+    return without_secrets(config.model_dump(mode="json"))
 
 
-def _redact(name: str, value: JsonValue) -> JsonValue:
-    if isinstance(value, dict):
-        return {key: _redact(key, inner) for key, inner in value.items()}
-    holds_secret = _SECRET.search(name) and not name.endswith("_env")  # a variable's name, which a run needs again
-    return "(redacted)" if value and holds_secret else value
+def without_secrets(values: Mapping[str, JsonValue], section: type[Section] = RunConfig) -> dict[str, JsonValue]:
+    """Nested configuration values without secrets. A configuration key is not secret because of its name."""
+    result: dict[str, JsonValue] = {}
+    for name, value in values.items():
+        field = section.model_fields.get(name)
+        inner = section_of(field) if field else None
+        if inner and isinstance(value, dict):
+            result[name] = without_secrets(value, inner)
+        else:
+            secret = mark_of(field).use is Use.SECRET if field and not inner else is_secret_name(name)
+            result[name] = redacted_value(value, secret=secret)
+    return result

@@ -1,4 +1,4 @@
-"""What `algorithm.name` selects: where groups come from, how they are credited, which loss they meet."""
+"""Presets of `algorithm.name`: source of the groups, advantage estimator and loss."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ class Preset:
     """One algorithm.
 
     Attributes:
-        summary: what it is, in one line.
-        adv_estimator: a registered advantage estimator; for a preference `best_worst`, or `scores` for all of a group.
-        loss: a registered policy loss, or preference loss.
-        aggregation: `actor.loss_agg_mode` where none is given.
-        family: policy: a policy gradient; imitation: likelihood of what is kept; preference: siblings compared;
-            reward: a reward model is trained, and no policy.
-        feed: rollouts: live ones, or stored ones. conversations, pairs, labels: rows of `data.train_files`.
-        compares: whether a rollout is measured against its siblings, so that a group of one teaches nothing.
+        summary: one-line description.
+        adv_estimator: a registered advantage estimator. For preferences: `best_worst`, or `scores` for a full ranking.
+        loss: a registered policy loss or preference loss.
+        aggregation: default of `actor.loss_agg_mode`.
+        family: policy: policy gradient; imitation: likelihood of selected samples; preference: comparison within a
+            group; reward: trains a reward model, no policy.
+        feed: rollouts: live or saved rollouts. conversations, pairs, labels: rows of `data.train_files`.
+        compares: whether the advantage compares the rollouts of a group, so that a group of one has advantage 0.
     """
 
     summary: str
@@ -32,6 +32,11 @@ class Preset:
     family: Family = "policy"
     feed: Feed = "rollouts"
     compares: bool = True
+
+    @property
+    def group_size(self) -> int:
+        """Default of `rollout.n`: 8 if rollouts of a task are compared or the best are selected, else 1."""
+        return 8 if self.feed == "rollouts" and (self.compares or self.family == "imitation") else 1
 
 
 PRESETS: dict[str, Preset] = {
@@ -106,4 +111,4 @@ PRESETS: dict[str, Preset] = {
         compares=False,
     ),
 }
-"""algorithm.name -> what it selects; docs/algorithms.md has the papers."""
+"""algorithm.name -> preset. docs/algorithms.md lists the papers."""

@@ -1,52 +1,53 @@
-"""`reward.*`: what a rollout is worth."""
+"""`reward.*`: how rollouts are scored."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import JsonValue, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 
 from agentrl.config.base import Section
-from agentrl.config.idle import given
-from agentrl.config.learned_rewards import RewardModelConfig
-from agentrl.config.reward_models import Components, GuardsConfig, JudgeConfig
+from agentrl.config.reward_model import RewardModelConfig
+from agentrl.config.reward_sources import Components, GuardsConfig, JudgeConfig
+from agentrl.config.rules.unused import given
+from agentrl.config.uses import ADDRESS, code
 
 NO_REWARD = "none"
-"""What `reward.name` says where rollouts are generated without a score."""
+"""Value of `reward.name` for generation without scores."""
 MANAGERS = ("naive", "batch", "prime", "dapo", "rate_limited")
-"""The reward managers that agentrl brings."""
+"""The built-in reward managers."""
 
 
 class CustomRewardConfig(Section):
-    """A reward function from the user's file."""
+    """A reward function from your own file."""
 
-    path: Path | None = None
-    """Python file that defines it."""
-    name: str = "compute_score"
-    """Its name in that file; async or not."""
-    reward_kwargs: dict[str, JsonValue] = {}
+    path: Annotated[Path, code()] | None = None
+    """Python file that defines the reward function."""
+    name: Annotated[str, code()] = "compute_score"
+    """Name of the function in that file; it may be async."""
+    reward_kwargs: Annotated[dict[str, JsonValue], code()] = {}
     """Further keyword arguments for every call."""
 
 
 class ManagerModuleConfig(Section):
-    """Where the user's own reward manager is defined."""
+    """Location of your own reward manager."""
 
-    path: str | None = None
-    """Python file or module that defines it."""
+    path: Annotated[str, code()] | None = None
+    """Python file or module that defines the reward manager."""
 
 
 class RewardManagerConfig(Section):
     """How the reward function is called."""
 
-    source: Literal["register", "importlib"] = "register"
-    """register: one that agentrl brings. importlib: the user's own, from `module`."""
-    name: str = "naive"
-    """naive, batch, prime, dapo or rate_limited (docs/rewards.md); under importlib the name of a class."""
+    source: Annotated[Literal["register", "importlib"], code()] = "register"
+    """register: a built-in reward manager. importlib: your own, from `module`."""
+    name: Annotated[str, code("reward manager")] = "naive"
+    """naive, batch, prime, dapo or rate_limited (docs/rewards.md); with importlib: the name of your class."""
     module: ManagerModuleConfig = ManagerModuleConfig()
-    """The user's own."""
+    """Location of your own reward manager."""
 
     @model_validator(mode="after")
     def _is_there(self) -> Self:
@@ -60,74 +61,74 @@ class RewardManagerConfig(Section):
 
 
 class OverlongBufferConfig(Section):
-    """Soft overlong punishment (DAPO, arXiv:2503.14476): the last tokens before the limit cost more and more."""
+    """Soft overlong punishment (DAPO, arXiv:2503.14476): a penalty that grows over the last tokens before the limit."""
 
     enable: bool = False
-    """Take it from the score."""
+    """Subtract the penalty from the score."""
     len: PositiveInt = 512
-    """Tokens before data.max_response_length from which on it grows, from 0 to penalty_factor at the limit."""
+    """Tokens before data.max_response_length over which the penalty grows linearly from 0 to penalty_factor."""
     penalty_factor: NonNegativeFloat = 1.0
-    """What a response of full length loses."""
+    """Penalty of a response of maximum length."""
     log: bool = False
-    """Keep the penalty beside the score, as `overlong_reward` and `overlong`."""
+    """Save the penalty with the score, as `overlong_reward` and `overlong`."""
 
 
 class SandboxFusionConfig(Section):
-    """A Sandbox Fusion server, which runs the code that the model wrote."""
+    """A Sandbox Fusion server, which runs code written by the model."""
 
-    url: str | None = None
-    """Its address, such as http://127.0.0.1:8080; with or without /run_code."""
+    url: Annotated[str, ADDRESS] | None = None
+    """Address of the server, such as http://127.0.0.1:8080; with or without /run_code."""
     max_concurrent: PositiveInt = 64
-    """Most programs it is asked to run at a time."""
+    """Maximum number of programs that run at a time."""
     memory_limit_mb: PositiveInt = 1024
-    """Most memory of a program."""
+    """Memory limit of a program, in MB."""
     timeout_s: PositiveFloat = 10.0
-    """Seconds a program may take for one test, and seconds to compile it."""
+    """Timeout in seconds of one test, and of compilation."""
 
 
 class RewardConfig(Section):
-    """What a rollout is worth."""
+    """How rollouts are scored."""
 
-    name: str = "auto"
-    """A built-in reward (docs/rewards.md), auto to choose by the row's data_source, or none to generate unscored."""
+    name: Annotated[str, code("reward")] = "auto"
+    """A built-in reward (docs/rewards.md); auto: chosen by the row's data_source; none: generate without scores."""
     custom_reward_function: CustomRewardConfig = CustomRewardConfig()
-    """The user's own function; takes the place of `name`."""
+    """Your own reward function; replaces `name`."""
     include_tool_text: bool = False
-    """Let the reward's solution_str hold tool and user text too, not only what the model wrote."""
+    """Include tool and user text in the reward's solution_str, not only the text of the model."""
     success_threshold: float = 1.0
-    """Scores from here on count as a success in metrics."""
+    """Scores of this value or more count as success in metrics."""
     timeout_s: PositiveFloat = 60.0
-    """Seconds one call may take."""
+    """Timeout in seconds of one reward call."""
     range: tuple[float, float] | None = None
-    """Lowest and highest score that the reward may give; another ends the run with the row. null: any finite one."""
+    """Lowest and highest valid score; a score outside ends the run and names the row. null: any finite score."""
     reward_manager: RewardManagerConfig = RewardManagerConfig()
-    """How the function is called."""
+    """How the reward function is called."""
     num_workers: PositiveInt = 8
-    """prime: processes that score at a time; those in which the rewards for mathematics compare answers, too."""
+    """prime: processes that score in parallel. Also the processes in which mathematics rewards compare answers."""
     batch_size: PositiveInt = 64
-    """batch: most rollouts a call."""
+    """batch: maximum number of rollouts per call."""
     batch_wait_s: NonNegativeFloat = 0.5
     """batch: seconds a rollout waits for others before a smaller batch is scored."""
     max_concurrent: PositiveInt | None = None
-    """rate_limited: most calls at a time; null: no limit."""
+    """rate_limited: maximum number of concurrent calls; null: no limit."""
     max_rpm: PositiveFloat | None = None
-    """rate_limited: most calls a minute, evenly spaced; null: no limit."""
+    """rate_limited: maximum number of calls per minute, evenly spaced; null: no limit."""
     max_tpm: PositiveFloat | None = None
-    """rate_limited: most tokens a minute of the model behind the reward; null: no limit."""
+    """rate_limited: maximum number of tokens per minute of the model that scores; null: no limit."""
     estimated_tokens_per_request: PositiveInt = 2000
-    """rate_limited: tokens that a call is taken to need, for max_tpm."""
+    """rate_limited: estimated tokens per call, for max_tpm."""
     overlong_buffer: OverlongBufferConfig = OverlongBufferConfig()
-    """Soft overlong punishment, under any manager."""
+    """Soft overlong punishment, with any manager."""
     sandbox_fusion: SandboxFusionConfig = SandboxFusionConfig()
-    """What runs code, for the rewards that test it."""
+    """Server that runs code, for rewards that test code."""
     components: Components = {}
-    """Several rewards mixed into one, by name, in place of `name`; each one's own value stays beside the score."""
+    """Mixture of several rewards, by name; replaces `name`. The value of each component is saved with the score."""
     judge: JudgeConfig = JudgeConfig()
-    """The model that reward judge asks."""
+    """The LLM judge of the reward `judge`."""
     reward_model: RewardModelConfig = RewardModelConfig()
-    """The model that reward reward_model scores with."""
+    """The model of the reward `reward_model`."""
     guards: GuardsConfig = GuardsConfig()
-    """What watches for answers that please the reward and do not earn it."""
+    """Guards that flag likely reward hacking."""
 
     @model_validator(mode="after")
     def _options_fit(self) -> Self:
@@ -138,7 +139,7 @@ class RewardConfig(Section):
         return self
 
     def _idle(self) -> Iterator[str]:
-        """Options that the chosen manager does not look at."""
+        """One message per option that the chosen manager ignores."""
         manager = self.reward_manager
         for name, options in _OF_MANAGER.items():
             if manager.source == "importlib" or manager.name != name:

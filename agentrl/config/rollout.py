@@ -1,4 +1,4 @@
-"""`rollout.*`: the engine, sampling, the agent loop and its limits."""
+"""`rollout.*`: engine, sampling, agent loop and limits."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from pydantic import (
 
 from agentrl.config.base import Section, one_or_many
 from agentrl.config.model import Dtype
+from agentrl.config.uses import ADDRESS, SECRET, Text, code
 
 
 def _all_or_some(value: int) -> int:
@@ -39,137 +40,151 @@ def _each_once(urls: tuple[str, ...]) -> tuple[str, ...]:
     return urls
 
 
+CodeFile = Annotated[Path, code()]
 TopK = Annotated[int, AfterValidator(_all_or_some)]
-Url = Annotated[str, AfterValidator(_server_url)]
+Url = Annotated[str, AfterValidator(_server_url), ADDRESS]
 Urls = Annotated[tuple[Url, ...], BeforeValidator(one_or_many), AfterValidator(_each_once)]
 
 
 class AgentConfig(Section):
-    """Which agent loop."""
+    """The agent loop."""
 
-    default_agent_loop: str = "single_turn_agent"
-    """Agent loop of rows that name none: a registered name, `pkg.module:Class` or `path/to/file.py:Class`."""
-    agent_loop_config_path: Path | None = None
-    """YAML list of `{name, _target_, ...}`: further agent loops and their options."""
+    default_agent_loop: Annotated[str, code("agent loop")] | None = None
+    """Agent loop of rows that name none: a registered name, `pkg.module:Class` or `path/to/file.py:Class`. null:
+    tool_agent if tools or a simulated user are configured, else single_turn_agent."""
+    agent_loop_config_path: CodeFile | None = None
+    """YAML list of further agent loops and their options, as `{name, _target_, ...}`."""
 
 
 class MultiTurnConfig(Section):
-    """Tools, the simulated user, and the limits of a conversation; each limit is a stop reason of its own."""
+    """Tools, simulated user and conversation limits. Each limit has its own stop reason."""
 
-    format: str = "hermes"
-    """How the model writes tool calls: hermes, react, sglang/NAME (SGLang's own parsers), or one registered by name."""
-    tool_config_path: Path | None = None
+    format: Annotated[str, code("tool parser")] = "hermes"
+    """Format of tool calls: hermes, react, sglang/NAME (a parser of SGLang), or a registered name."""
+    tool_config_path: CodeFile | None = None
     """YAML file of tools, in verl's format or the short form."""
-    function_tool_path: Path | None = None
-    """Python file whose `@tool` functions are offered."""
-    interaction_config_path: Path | None = None
+    function_tool_path: CodeFile | None = None
+    """Python file with `@tool` functions."""
+    interaction_config_path: CodeFile | None = None
     """YAML file of simulated users."""
     max_assistant_turns: PositiveInt | None = None
-    """Most turns of the model."""
+    """Maximum number of model turns; null: no limit."""
     max_user_turns: NonNegativeInt | None = None
-    """Most answers of the simulated user."""
+    """Maximum number of answers of the simulated user; null: no limit."""
     max_tool_calls: NonNegativeInt | None = None
-    """Most tool calls in a rollout."""
+    """Maximum number of tool calls per rollout; null: no limit."""
     max_parallel_calls: PositiveInt = 1
-    """Most tool calls in one turn; those beyond are answered with an error."""
+    """Maximum number of tool calls per turn; further calls get an error message."""
     max_turn_tokens: PositiveInt | None = None
-    """Most tokens the model may sample in one turn."""
+    """Maximum number of tokens sampled per turn; null: no limit."""
     max_tool_response_length: PositiveInt = 256
-    """Longest tool answer, in characters."""
+    """Maximum length of a tool answer, in characters."""
     tool_response_truncate_side: Literal["left", "middle", "right"] = "middle"
-    """Which side of a longer tool answer is cut away."""
+    """Side on which a longer tool answer is cut."""
     tool_timeout_s: PositiveFloat = 60.0
-    """Seconds a tool call may take."""
+    """Timeout of a tool call, in seconds."""
     rollout_timeout_s: PositiveFloat | None = None
-    """Seconds a rollout may take."""
+    """Timeout of a rollout, in seconds; null: none."""
 
 
 class ValKwargs(Section):
     """Sampling in validation."""
 
     n: PositiveInt = 1
-    """Rollouts a task."""
+    """Rollouts per task."""
     do_sample: bool = False
-    """Sample; otherwise greedy."""
+    """Sample; false: greedy."""
     temperature: NonNegativeFloat = 1.0
-    """Temperature, when sampling."""
+    """Temperature; only with do_sample."""
     top_p: float = Field(default=1.0, gt=0, le=1)
-    """Nucleus, when sampling."""
+    """Nucleus sampling; only with do_sample."""
     top_k: TopK = -1
-    """Most likely tokens to choose from, -1 for all, when sampling."""
+    """Top-k sampling, -1 for all tokens; only with do_sample."""
 
 
 class SglangConfig(Section):
-    """SGLang servers: started here, or running ones by their addresses."""
+    """SGLang servers: started by the run, or already running at given addresses."""
 
     urls: Urls = ()
-    """Servers that run already, such as http://node1:30000; none given: they are started here."""
+    """Addresses of running servers, such as http://node1:30000; empty: the run starts servers on this machine."""
     router_url: Url | None = None
-    """An sglang-router in front of `urls`: it places generation, control calls go to the servers themselves."""
+    """Address of an sglang-router in front of `urls`. It gets generation requests; control calls go to the servers."""
+    api_key_env: Annotated[str, ADDRESS] | None = None
+    """Environment variable that holds the API key of `urls`. Servers started by the run get a new key."""
     num_replicas: PositiveInt = 1
-    """Servers to start."""
-    server_args: dict[str, JsonValue] = {}
-    """Further options of `python -m sglang.launch_server`, as {mem_fraction_static: 0.8, tp_size: 2}."""
-    env: dict[str, str] = {}
-    """Environment variables of the servers that are started."""
+    """Number of servers to start."""
+    server_args: Annotated[dict[str, JsonValue], code()] = {}
+    """Further options of `python -m sglang.launch_server`, such as {mem_fraction_static: 0.8, tp_size: 2}."""
+    env: Annotated[dict[str, str], SECRET] = {}
+    """Environment variables of the started servers."""
     start_timeout_s: PositiveFloat = 600.0
-    """Seconds a server may take until it serves; with `urls`, for how long a run waits when none of them answers."""
+    """Seconds to wait until a started server is ready; with `urls`: seconds to wait while no server answers."""
     health_timeout_s: PositiveFloat = 30.0
     """Seconds without an answer after which a server counts as hung."""
     max_restarts: NonNegativeInt = 3
-    """How often a server that died or hung is started again; then the run ends."""
+    """Maximum number of restarts of a server that crashed or hung; after that the run ends."""
     max_connections: PositiveInt = 2048
-    """Most requests to one server at a time; more wait here."""
+    """Maximum number of concurrent requests to one server; further requests wait."""
     weight_transfer: Literal["auto", "disk", "tensor", "group"] = "auto"
-    """How new weights reach the servers: files, requests that carry them, a process group (gloo, NCCL). auto: tensor
-    to servers on this machine's CPU, group to GPUs."""
+    """How new weights are sent: disk (files), tensor (in requests), group (a gloo or NCCL process group). auto: tensor
+    to servers on the CPU of this machine, group to GPUs."""
     weight_bucket_mb: PositiveInt = 512
     """Megabytes of weights sent at a time."""
     colocate: bool = False
-    """Engine and trainer share a GPU: the engine's memory is released while the policy is updated."""
+    """Engine and trainer share a GPU: the engine's memory is released during policy updates."""
     probe_tokens: NonNegativeInt = 8
-    """Tokens sampled after each update of the weights and scored by the backend; their difference is a metric."""
+    """Tokens sampled after each weight update and scored by the backend. The log-probability difference is a metric."""
 
 
 class RolloutConfig(Section):
-    """The engine, sampling, the agent loop and its limits."""
+    """Engine, sampling, agent loop and limits."""
 
-    engine: Literal["torch", "sglang", "scripted"] = "torch"
-    """What samples: the embedded torch engine, SGLang, or a script (tests and examples)."""
-    n: PositiveInt = 1
-    """Rollouts a task: the size of a group."""
+    engine: Annotated[Literal["torch", "sglang", "scripted"], code()] = "torch"
+    """Engine that samples: the embedded torch engine, SGLang, or a script (tests and examples)."""
+    n: PositiveInt | None = None
+    """Rollouts per task: the group size. null: 8 if the algorithm compares rollouts of a task or selects the best,
+    else 1."""
     temperature: NonNegativeFloat = 1.0
-    """Sampling temperature in training and generation; 0 is greedy, which only generation can be."""
+    """Sampling temperature in training and generation; 0 (greedy) only in generation."""
     top_p: float = Field(default=1.0, gt=0, le=1)
-    """Nucleus sampling; changes the behaviour distribution, so training refuses anything below 1."""
+    """Nucleus sampling. It changes the sampled distribution, so training refuses values below 1."""
     top_k: TopK = -1
-    """Top-k sampling; training refuses anything but -1."""
+    """Top-k sampling; training refuses values other than -1."""
     min_p: float = Field(default=0.0, ge=0, le=1)
-    """Min-p sampling; training refuses anything above 0."""
+    """Min-p sampling; training refuses values above 0."""
     val_kwargs: ValKwargs = ValKwargs()
     """Sampling in validation."""
     agent: AgentConfig = AgentConfig()
-    """Which agent loop."""
+    """Agent loop."""
     multi_turn: MultiTurnConfig = MultiTurnConfig()
     """Tools and limits."""
-    script_path: Path | None = None
-    """What the scripted engine answers: a Python file's `reply` function as `path/to/file.py:reply`."""
+    script_path: CodeFile | None = None
+    """Function that produces the answers of the scripted engine, as `path/to/file.py:reply`."""
     sglang: SglangConfig = SglangConfig()
-    """SGLang servers, under engine=sglang."""
+    """SGLang servers, with engine=sglang."""
     weight_update_mode: Literal["drain", "retract", "in_place"] = "retract"
-    """What becomes of rollouts under way when new weights come: drain lets each turn end first; under retract turns go
-    on with the new weights, their KV computed anew; under in_place on the KV they have (SGLang; else as retract)."""
+    """Running turns at a weight update. drain: wait until they end. retract: continue with new weights and recomputed
+    KV cache. in_place: continue with new weights and the old KV cache (only SGLang; others retract)."""
     routed_experts: bool = False
-    """Keep which experts the engine's router chose, and train with them (R3: mixture-of-experts models on SGLang)."""
-    device: str = "auto"
-    """Device of the embedded engine: auto takes a CUDA GPU where there is one."""
+    """Record the experts chosen by the engine's router, and train with the same experts (R3: mixture-of-experts models
+    on SGLang)."""
+    device: Text = "auto"
+    """Device of the embedded engine; auto: a CUDA GPU if available."""
     dtype: Dtype = "auto"
-    """Number type of the embedded engine, or of SGLang servers started here; auto takes the model's."""
+    """Data type of the embedded engine, or of started SGLang servers; auto: that of the model."""
     max_num_seqs: PositiveInt = 128
-    """Sequences the engine decodes at a time. SGLang chooses for itself unless this is given (max_running_requests)."""
+    """Maximum number of sequences decoded at a time (SGLang: max_running_requests). With the default value, SGLang uses
+    its own limit."""
     max_kv_tokens: PositiveInt | None = None
-    """Tokens of KV the engine keeps (SGLang: max_total_tokens). None given: what max_num_seqs full sequences need in
-    the embedded engine, what fits in SGLang."""
+    """KV cache size in tokens (SGLang: max_total_tokens). null: enough for max_num_seqs sequences of full length in the
+    embedded engine; SGLang chooses the size itself."""
     deterministic: bool = False
-    """The same tokens bit for bit, whatever runs beside them; somewhat slower. Embedded engine; SGLang on GPUs
-    (enable_deterministic_inference), while on the CPU it cannot and environment.json says so."""
+    """Sampled tokens do not depend on other requests; somewhat slower. Embedded engine, or SGLang on GPUs
+    (enable_deterministic_inference). SGLang on the CPU cannot do this; environment.json then says so."""
+
+    @property
+    def agent_loop(self) -> str:
+        """The default agent loop: `agent.default_agent_loop`, else chosen by the configured tools."""
+        turns = self.multi_turn
+        acts = (turns.tool_config_path, turns.function_tool_path, turns.interaction_config_path) != (None, None, None)
+        return self.agent.default_agent_loop or ("tool_agent" if acts else "single_turn_agent")

@@ -1,13 +1,12 @@
-"""The whole configuration of a run."""
+"""The configuration of a run."""
 
 from __future__ import annotations
 
 from typing import Literal
 
-from agentrl.config.actor import ActorConfig, RefConfig
+from agentrl.config.actor import ActorConfig, CriticConfig, RefConfig
 from agentrl.config.algorithm import AlgorithmConfig
 from agentrl.config.base import Section
-from agentrl.config.critic import CriticConfig
 from agentrl.config.data import DataConfig
 from agentrl.config.model import ModelConfig
 from agentrl.config.presets import Aggregation
@@ -17,14 +16,14 @@ from agentrl.config.trainer import TrainerConfig
 
 
 class RunConfig(Section):
-    """Everything a run is told."""
+    """The configuration of a run."""
 
     model: ModelConfig
     """The model."""
     data: DataConfig = DataConfig()
     """The tasks."""
     rollout: RolloutConfig = RolloutConfig()
-    """How tasks are attempted."""
+    """Engine, sampling and agent loop."""
     actor: ActorConfig = ActorConfig()
     """The trained policy."""
     ref: RefConfig = RefConfig()
@@ -40,20 +39,25 @@ class RunConfig(Section):
 
     @property
     def loss_name(self) -> str:
-        """The loss in force."""
+        """The loss: `actor.policy_loss.loss_mode`, else the preset's."""
         return self.actor.policy_loss.loss_mode or self.algorithm.preset.loss
 
     @property
     def aggregation(self) -> Aggregation:
-        """The aggregation in force."""
+        """The loss aggregation: `actor.loss_agg_mode`, else the preset's."""
         return self.actor.loss_agg_mode or self.algorithm.preset.aggregation
 
     @property
     def uses_reference(self) -> bool:
-        """Whether something is measured against a reference policy; a preference loss of one's own may be."""
+        """Whether a reference policy is used. Your own preference losses are assumed to use it."""
         compares = self.algorithm.preset.family == "preference" and self.loss_name not in ("pairwise", "ranking")
         return self.actor.use_kl_loss or self.algorithm.use_kl_in_reward or compares
 
+    @property
+    def group_size(self) -> int:
+        """Rollouts per task: `rollout.n`, else the preset's default."""
+        return self.rollout.n or self.algorithm.preset.group_size
+
     def without(self, files: Literal["train_files", "val_files"]) -> RunConfig:
-        """The same for a run that leaves those files alone."""
+        """Return the configuration without those files."""
         return self.model_copy(update={"data": self.data.model_copy(update={files: ()})})

@@ -1,20 +1,21 @@
-"""`trainer.*`: how long, how often, where to."""
+"""`trainer.*`: length of the run, validation, checkpoints and logging."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, NonNegativeFloat, NonNegativeInt, PositiveInt
+from pydantic import BeforeValidator, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from agentrl.config.base import Section, one_or_many
+from agentrl.config.uses import ADDRESS, File, Folder, Text
 
 LoggerName = Literal["console", "jsonl", "tensorboard", "wandb", "mlflow", "trackio"]
-Loggers = Annotated[tuple[LoggerName, ...], BeforeValidator(one_or_many)]
+Loggers = Annotated[tuple[LoggerName, ...], BeforeValidator(one_or_many), ADDRESS]
 
 
 def _ours(mode: object) -> object:
-    """verl's name for a mode is taken as well."""
+    """Accept verl's name for `path`."""
     return "path" if mode == "resume_path" else mode
 
 
@@ -22,67 +23,75 @@ ResumeMode = Annotated[Literal["auto", "disable", "path"], BeforeValidator(_ours
 
 
 class StopWhen(Section):
-    """Ends the run as soon as a validation metric is good enough."""
+    """Stop the run as soon as a validation metric reaches a value."""
 
-    metric: str
+    metric: Text
     """Name of the metric, such as val/success."""
     at_least: float
-    """The value it must reach."""
+    """The value that the metric must reach."""
 
 
 class TrainerConfig(Section):
-    """How long, how often, where to."""
+    """Length of the run, validation, checkpoints and logging."""
 
     mode: Literal["train", "val_only", "rollout_only", "train_only"] = "train"
-    """val_only validates and ends; rollout_only saves rollouts without training; train_only trains on saved ones."""
-    saved_rollouts: Path | None = None
-    """What train_only trains on: a run's folder, or the folder of its trajectory files."""
-    project_name: str = "agentrl"
-    """What the run belongs to, in trackers that know projects."""
-    experiment_name: str = "default"
+    """train: the full loop. val_only: validate and end. rollout_only: save rollouts without training. train_only: train
+    on saved rollouts."""
+    saved_rollouts: File | None = None
+    """Rollouts for train_only: the folder of a run, or the folder of its trajectory files."""
+    project_name: Text = "agentrl"
+    """Project name, for trackers that have projects."""
+    experiment_name: Folder = "default"
     """Name of the run."""
-    default_local_dir: Path | None = None
-    """Folder of the run; outputs/<experiment_name> if none is given."""
+    default_local_dir: File | None = None
+    """Folder of the run; null: a new folder `outputs/<experiment_name>/<date>-<time>`."""
+    python_objects: tuple[Text, ...] = ()
+    """Names of the Python objects (tools, rewards, ...) passed to `agentrl.train`, which alone sets this key."""
     seed: int = 0
-    """Seed of everything random."""
+    """Random seed of the run."""
     total_epochs: PositiveInt = 1
-    """Passes over the training data, where total_training_steps is not given."""
+    """Passes over the training data, if total_training_steps is not given."""
     total_training_steps: PositiveInt | None = None
-    """Steps; takes the place of total_epochs."""
+    """Number of steps; replaces total_epochs."""
     stop_when: StopWhen | None = None
-    """End earlier, when validation says so."""
-    resume_mode: ResumeMode = "auto"
-    """auto: from the newest whole checkpoint, if any; path: from resume_from_path; disable: never in a run's folder."""
-    resume_from_path: Path | None = None
-    """Checkpoint to go on from under resume_mode=path, of this run (later steps are dropped) or of another."""
+    """Stop early when a validation metric reaches a value."""
+    resume_mode: ResumeMode = "disable"
+    """disable: a new run. auto: resume the run in default_local_dir, if there is one. path: resume from
+    resume_from_path."""
+    resume_from_path: File | None = None
+    """Checkpoint for resume_mode=path, of this run (later steps are dropped) or of another run."""
     max_staleness: NonNegativeInt = 0
-    """Policy versions a group may lag behind when it is trained on; 0 is on-policy, above 0 rollouts never wait."""
+    """Maximum staleness of a trained group, in policy versions. 0: on-policy; above 0: rollouts run during updates."""
     over_sampling: NonNegativeFloat = 0.0
-    """Groups begun beyond what a step takes, as a share of it: the slowest are cut off, and their tasks begun again."""
+    """Additional groups started per step, as a fraction of its groups. The slowest are cut off and their tasks
+    requeued."""
     max_concurrent_rollouts: PositiveInt = 1024
-    """Most rollouts under way at a time."""
+    """Maximum number of concurrent rollouts."""
     critic_warmup: NonNegativeInt = 0
-    """First steps that train the critic alone."""
+    """Number of first steps that train only the critic."""
     val_before_train: bool = True
     """Validate before the first step."""
     test_freq: NonNegativeInt = 0
-    """Validate every so many steps; 0 only at the end, if at all."""
+    """Validate every N steps; 0: only at the end."""
     save_freq: NonNegativeInt = 0
-    """Save a checkpoint every so many steps; 0 only at the end."""
-    max_checkpoints_to_keep: PositiveInt | None = None
-    """Checkpoints to keep, the newest, and the best if it is older; null keeps all."""
-    save_best: str | None = None
-    """Validation metric, such as val/success: the step where it is highest is kept as checkpoints/best."""
+    """Save a checkpoint every N steps; 0: no step-based checkpoints. save_interval_s and the end of the run also save
+    one."""
+    save_interval_s: PositiveFloat | None = 600.0
+    """Save a checkpoint at the end of a step if the last one is at least this many seconds old; null: never."""
+    max_checkpoints_to_keep: PositiveInt | None = 2
+    """Number of newest checkpoints to keep; the best one is kept in addition if it is older. null: keep all."""
+    save_best: Text | None = None
+    """Validation metric, such as val/success: the checkpoint where it is highest is kept as checkpoints/best."""
     logger: Loggers = ("console", "jsonl")
-    """Where metrics go besides metrics.jsonl; wandb, mlflow and trackio need `pip install 'agentrl[trackers]'`."""
+    """Loggers besides metrics.jsonl; wandb, mlflow, trackio need `pip install 'agentrl-train[trackers]'`."""
     log_val_generations: NonNegativeInt = 0
-    """Validation samples that are logged as text, to every logger but the console."""
+    """Number of validation samples logged as text, to every logger except the console."""
     profile_steps: tuple[PositiveInt, ...] = ()
-    """Steps whose torch.profiler trace is written to profile/step-N.json in the run's folder."""
+    """Steps whose torch.profiler trace is written to profile/step-N.json in the run folder."""
     num_threads: PositiveInt | None = 1
-    """Threads torch may use on the CPU; null leaves torch's own choice."""
+    """CPU threads of torch; null: the default of torch."""
 
     @property
     def run_dir(self) -> Path:
-        """The folder everything of this run is written under."""
+        """The run folder. Before `run_folder.opened` has chosen one: its parent folder."""
         return self.default_local_dir or Path("outputs") / self.experiment_name

@@ -1,38 +1,107 @@
-"""From a plain dictionary to a `RunConfig`, with errors a person can act on."""
+"""Validation: from a plain dictionary to a `RunConfig`, with actionable errors."""
 
 from __future__ import annotations
 
 import types
-from collections.abc import Iterator, Mapping
-from typing import Union, get_args, get_origin
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TypeAlias, Union, get_args, get_origin
 
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from agentrl.config.base import Section
-from agentrl.config.rules import check_rules
+from agentrl.config.rules.combinations import check_rules
 from agentrl.config.run import RunConfig
-from agentrl.errors import ConfigError, suggestion
+from agentrl.errors import AgentRLError, ConfigError, suggestion
+from agentrl.security.redaction import holds_redacted
+
+Check: TypeAlias = Callable[[RunConfig], None]
 
 
-def validate_config(values: Mapping[str, object]) -> RunConfig:
-    """The configuration those nested values describe.
+def validate_config(values: Mapping[str, object], *checks: Check) -> RunConfig:
+    """Validate nested values and return the configuration.
+
+    Args:
+        checks: further rules, each of which raises an AgentRLError with one line per mistake.
 
     Raises:
-        ConfigError: an unknown key (with the nearest valid one), a wrong type or value, or a combination that some
-            chosen part would not honour. One line a mistake, all of them at once.
+        ConfigError: an unknown key (with the nearest valid one), a wrong type or value, or an invalid combination.
+            It contains all mistakes, one per line.
     """
+    _refuse_redacted(values)
+    checks = (check_rules, *checks)
     try:
         config = RunConfig.model_validate(values)
     except ValidationError as error:
-        raise ConfigError("\n".join(map(_explain, error.errors()))) from None
-    check_rules(config)
+        lines = [_explain(each) for each in error.errors()]
+        raise ConfigError("\n".join([*lines, *_further(values, error.errors(), checks)])) from None
+    if problems := _problems(config, checks):
+        raise ConfigError("\n".join(problems))
     return config
 
 
+def _refuse_redacted(values: Mapping[str, object]) -> None:
+    """Refuse placeholders of redacted secrets, which a saved config.yaml contains."""
+    if not holds_redacted(values):
+        return
+    lines = [
+        f"'{key}': the run did not keep this secret: give it again, {key}=... or ${{oc.env:NAME}}"
+        for key, value in _leaves(values)
+        if holds_redacted(value)
+    ]
+    raise ConfigError("\n".join(lines))
+
+
+def _leaves(values: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def _problems(config: RunConfig, checks: Sequence[Check]) -> list[str]:
+    """Errors of all checks, without duplicates."""
+    lines: dict[str, None] = {}
+    for check in checks:
+        try:
+            check(config)
+        except AgentRLError as error:
+            lines |= dict.fromkeys(str(error).splitlines())
+    return list(lines)
+
+
+def _further(values: Mapping[str, object], errors: Sequence[ErrorDetails], checks: Sequence[Check]) -> list[str]:
+    """Errors of the checks for the valid keys only. Messages that mention an invalid key are dropped."""
+    wrong = [".".join(map(str, error["loc"])) for error in errors]
+    readable: object = values
+    for error in errors:
+        readable = _without(readable, [str(part) for part in error["loc"]])
+    assert isinstance(readable, dict)  # a place has at least one part
+    model = readable.get("model")
+    readable["model"] = {"path": "none", **(model if isinstance(model, dict) else {})}
+    try:
+        config = RunConfig.model_validate(readable)
+    except ValidationError:
+        return []
+    lines = _problems(config, checks)
+    return [line for line in lines if not any(key in line for key in wrong)]
+
+
+def _without(values: object, place: Sequence[str]) -> object:
+    """Return the mapping without the invalid value at `place`."""
+    if not isinstance(values, Mapping):
+        return values
+    name, *rest = place
+    inner = values.get(name)
+    if rest and isinstance(inner, Mapping) and inner.keys() & {rest[0]}:
+        return {**values, name: _without(inner, rest)}
+    return {key: value for key, value in values.items() if key != name}
+
+
 def config_fields(section: type[Section] = RunConfig, prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
-    """Every leaf key in dotted form with its field, in the order they are written."""
+    """Yield every leaf key in dotted form with its field, in order of definition."""
     for name, field in section.model_fields.items():
         if inner := section_of(field):
             yield from config_fields(inner, f"{prefix}{name}.")
@@ -41,7 +110,7 @@ def config_fields(section: type[Section] = RunConfig, prefix: str = "") -> Itera
 
 
 def section_of(field: FieldInfo) -> type[Section] | None:
-    """The section a field holds, if it holds one (an optional one counts)."""
+    """Return the section class of a field, also if it is optional; None for other fields."""
     annotation = field.annotation
     choices = get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else (annotation,)
     return next((c for c in choices if isinstance(c, type) and issubclass(c, Section)), None)
@@ -55,21 +124,25 @@ def _explain(problem: ErrorDetails) -> str:
     if problem["type"] == "missing":
         return f"'{_required(key)}' must be given"
     message = problem["msg"].removeprefix("Value error, ")
-    got = "" if isinstance(problem["input"], dict) else f", got {problem['input']!r}"
+    got = "" if isinstance(problem["input"], dict) else f", got {problem['input']!r:.200}"
     return f"'{key}': {message[0].lower() + message[1:]}{got}" if key else message
 
 
 def _required(key: str) -> str:
-    """The first key that must be given in a section of that name, else the key."""
+    """Return the first required key in the section of that name, else the key itself."""
     inside = (name for name, field in config_fields() if name.startswith(f"{key}.") and field.is_required())
     return next(inside, key)
 
 
+_USUAL = {"max_turns": "max_assistant_turns", "learning_rate": "lr", "num_generations": "n", "group_size": "n"}
+"""Names in other frameworks -> last part of our key."""
+
+
 def _nearest(place: list[str]) -> str:
-    """The same leaf in another section, else the nearest key of this one, else all of its keys."""
+    """Suggest the same leaf in another section, else the nearest key of this section, else all its keys."""
     *parents, leaf = place
     keys = [key for key, _ in config_fields()]
     prefix = "".join(f"{parent}." for parent in parents)
     siblings = {f"{prefix}{key.removeprefix(prefix).split('.')[0]}" for key in keys if key.startswith(prefix)}
-    elsewhere = [key for key in keys if key.rsplit(".", 1)[-1] == leaf]
+    elsewhere = [key for key in keys if key.rsplit(".", 1)[-1] == _USUAL.get(leaf, leaf)]
     return f"did you mean '{elsewhere[0]}'?" if elsewhere else suggestion(".".join(place), siblings)

@@ -1,1 +1,1 @@
-"""Datasets: rows of files or of the `datasets` library as tasks or dialogues, and the order they are drawn in."""
+"""Datasets: reading tasks and dialogues from files or the `datasets` library, and the order of draws."""

@@ -1,4 +1,4 @@
-"""Curricula: rows in the order of a column, or drawn the more often the nearer their pass rate is to a target."""
+"""Curricula: rows ordered by a column, or sampled by pass rate: rows near a target are drawn more often."""
 
 from __future__ import annotations
 
@@ -8,46 +8,46 @@ from typing import Protocol, cast
 
 from pydantic import JsonValue
 
-from agentrl.attempt import Group
 from agentrl.config.data import CurriculumConfig
 from agentrl.data.order import Draw, Order
 from agentrl.data.tasks import TaskTable
 from agentrl.errors import DataError, suggestion
-from agentrl.seeds import derive_seed
-from agentrl.task import Task
+from agentrl.types.rollout import Group
+from agentrl.types.task import Task
+from agentrl.utils.seeds import derive_seed
 
 
 class LearningOrder(Order, Protocol):
-    """An order that goes by what became of earlier draws. Its state is saved with the run's."""
+    """An order that depends on the results of earlier draws. Its state is saved in the run's checkpoints."""
 
     def observe(self, groups: Sequence[Group]) -> None:
-        """What tasks that were drawn came to; before the next one is drawn."""
+        """Update the order with finished groups; called before the next draw."""
         ...
 
     def metrics(self) -> dict[str, float]:
-        """What it knows by now."""
+        """Return metrics of the current state."""
         ...
 
     def state_dict(self) -> dict[str, JsonValue]:
-        """All that must be saved for the same rows to come next."""
+        """Return the state from which the same rows are drawn next."""
         ...
 
     def load_state_dict(self, state: dict[str, JsonValue]) -> None:
-        """Go on from there."""
+        """Restore the state."""
         ...
 
 
 class OneByOne(ABC):
-    """An order whose draws depend on what was seen before: each is made once, in turn, and stays as it was made."""
+    """Base class of orders with state: draws are made one after the other, each exactly once."""
 
     def __init__(self) -> None:
         self._position = -1
         self._draw: Draw | None = None
 
     def at(self, position: int) -> Draw:
-        """What is drawn at `position`: the next one, or the last one again.
+        """Return the draw at `position`, which must be the next position or the last one again.
 
-        A run that had no such order before may begin anywhere.
+        The first call may use any position, because an earlier part of the run may have used another order.
         """
         if self._draw is None:
             self._begin(position)
@@ -58,36 +58,37 @@ class OneByOne(ABC):
         return self._draw
 
     def state_dict(self) -> dict[str, JsonValue]:
-        """The last draw."""
+        """Return the last draw."""
         return {"position": self._position, "draw": list(self._draw) if self._draw else None}
 
     def load_state_dict(self, state: dict[str, JsonValue]) -> None:
-        """Go on after that draw."""
+        """Restore the last draw, so that the next one follows it."""
         self._position = cast(int, state["position"])
         self._draw = Draw(*cast(list[int], state["draw"])) if state["draw"] else None
 
     @abstractmethod
     def _begin(self, position: int) -> None:
-        """The first draw will be at `position`."""
+        """Prepare for the first draw, at `position`."""
 
     @abstractmethod
     def _next(self, position: int) -> Draw:
-        """What comes next."""
+        """Make the next draw."""
 
 
 class PassRateOrder(OneByOne):
-    """Goes through the rows as `turns` does, epoch after epoch, and passes some over.
+    """Visits the rows in the order of `turns`, epoch after epoch, and skips some of them.
 
-    A row with pass rate r is drawn in its turn with probability
+    A visited row with pass rate r is drawn with probability
 
         floor + (1 - floor) (1 - |r - target| / max(target, 1 - target))
 
-    which is 1 at the target, and for a row that was never seen. r is the running mean of the success of its groups: the
-    share of their rollouts with a score of `success_threshold` or more, the newest counting `smoothing`. Whether a turn
-    is taken is a pure function of seed, turn and r. So no row comes twice in an epoch, and none is given up.
+    The probability is 1 at the target, and 1 for a row without a measured pass rate. r is an exponential moving
+    average over the groups of the row, in which the newest group has weight `smoothing`. The value of a group is the
+    share of its rollouts with a score of `success_threshold` or more. Whether a visited row is drawn depends only on
+    seed, visit number and r. No row is drawn twice in an epoch.
 
     Args:
-        position_of: a row's position in the dataset, by which its groups are known.
+        position_of: returns a row's position in the dataset, which is the task index of its groups.
     """
 
     def __init__(
@@ -105,11 +106,11 @@ class PassRateOrder(OneByOne):
         self._seed = seed
         self._position_of = position_of
         self._turn = 0
-        self._num_drawn = self._num_turns = 0  # since metrics were asked for
-        self._rates: dict[int, float] = {}  # by position in the dataset: at most one a row
+        self._num_drawn = self._num_turns = 0  # since the last call of `metrics`
+        self._rates: dict[int, float] = {}  # position in the dataset -> pass rate
 
     def observe(self, groups: Sequence[Group]) -> None:
-        """Correct the pass rates of their rows; a group in which nothing counts says nothing."""
+        """Update the pass rates of the groups' rows; groups without valid rollouts are ignored."""
         for group in groups:
             if scores := [rollout.reward for rollout in group.rollouts if rollout.valid]:
                 passed = sum(score >= self._success_threshold for score in scores) / len(scores)
@@ -117,7 +118,7 @@ class PassRateOrder(OneByOne):
                 self._rates[group.task.index] = before + self._config.smoothing * (passed - before)
 
     def probability(self, row: int) -> float:
-        """How likely the row is drawn in its turn."""
+        """Return the probability that the row is drawn when it is visited."""
         rate = self._rates.get(self._position_of(row))
         if rate is None:
             return 1.0
@@ -125,7 +126,7 @@ class PassRateOrder(OneByOne):
         return floor + (1 - floor) * (1 - abs(rate - target) / max(target, 1 - target))
 
     def metrics(self) -> dict[str, float]:
-        """`curriculum/...`: rows measured, their mean pass rate, and the share of turns that was taken of late."""
+        """Return `curriculum/...`: measured rows, their mean pass rate, and share of visited rows that were drawn."""
         known, num_turns = self._rates.values(), self._num_turns
         metrics = {"curriculum/measured_rows": float(len(known))}
         if known:
@@ -136,12 +137,12 @@ class PassRateOrder(OneByOne):
         return metrics
 
     def state_dict(self) -> dict[str, JsonValue]:
-        """The last draw, the turn after it, and the pass rates."""
+        """Return the last draw, the next visit, and the pass rates."""
         rates: JsonValue = [[row, rate] for row, rate in self._rates.items()]
         return {**super().state_dict(), "turn": self._turn, "rates": rates}
 
     def load_state_dict(self, state: dict[str, JsonValue]) -> None:
-        """Go on from there."""
+        """Restore the state."""
         super().load_state_dict(state)
         self._turn = cast(int, state["turn"])
         self._rates = dict(cast(list[tuple[int, float]], state["rates"]))
@@ -160,12 +161,12 @@ class PassRateOrder(OneByOne):
 
 
 def column_keys(tasks: TaskTable, config: CurriculumConfig) -> list[float]:
-    """What orders the rows by the column `config.by`, small ones first.
+    """Return one sort key per row from the column `config.by`; smaller keys are drawn first.
 
     Raises:
-        DataError: a row has no such column, or a value that has no place in an order. Names file and row.
+        DataError: a row lacks the column, or its value cannot be ordered. The message names file and row.
     """
-    assert config.by is not None  # a rule of whoever asks
+    assert config.by is not None  # checked by the caller
     name = config.by.removeprefix("extra_info.")
     keys = []
     for row, task in enumerate(tasks):

@@ -1,4 +1,4 @@
-"""Dialogues from rows: whole conversations to imitate."""
+"""Dialogues from rows: complete conversations for supervised fine-tuning."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from pydantic import JsonValue, ValidationError
 
 from agentrl.config.data import DataConfig
 from agentrl.data.fields import SYSTEM_ROLES, FieldError, parse_json, read_messages, required, with_system, wrong
-from agentrl.data.rows import Row, Rows
-from agentrl.data.table import Table, load_table
-from agentrl.messages import Message, ToolSchema
+from agentrl.data.rows.base import Row, Rows
+from agentrl.data.rows.table import Table, load_table
+from agentrl.types.messages import Message, ToolSchema
 
 
 class Dialogue(NamedTuple):
-    """A conversation, and the tools its assistant was offered."""
+    """A conversation, and the tools offered to the assistant."""
 
     messages: list[Message]
     tools: list[ToolSchema] | None
 
 
 def load_dialogues(files: Sequence[str], config: DataConfig, *, max_samples: int = -1) -> Table[Dialogue]:
-    """The dialogues of `files`: column `messages`, and optionally `tools` (a list of schemas, or its JSON text).
+    """Load the dialogues of `files`: column `messages`, and optionally `tools` (a list of schemas, or its JSON text).
 
-    `config.system_prompt` is put before dialogues that bring no system message.
+    `config.system_prompt` is prepended to dialogues without a system message.
 
     Raises:
-        DataError: a file or a row cannot be used; names file, row and field. Every row is checked here.
+        DataError: a file or a row is invalid; the message names file, row and field. Every row is checked here.
     """
 
     def read(row: Row, position: int, rows: Rows) -> Dialogue:
@@ -38,10 +38,10 @@ def load_dialogues(files: Sequence[str], config: DataConfig, *, max_samples: int
 
 
 def read_dialogue(row: Row, system_prompt: str | None = None) -> Dialogue:
-    """The dialogue of a row.
+    """Read the dialogue of a row.
 
     Raises:
-        FieldError: it holds none that can be imitated.
+        FieldError: the row has no dialogue that can be trained on.
     """
     messages = read_messages(required(row, "messages", "a list of messages"), "messages")
     check_order(messages, "messages")
@@ -49,10 +49,10 @@ def read_dialogue(row: Row, system_prompt: str | None = None) -> Dialogue:
 
 
 def check_order(messages: Sequence[Message], field: str) -> None:
-    """Refuse messages in an order that no conversation has, or without an assistant turn.
+    """Reject messages in an invalid order, or without an assistant turn.
 
     Raises:
-        FieldError: names the message in `field`.
+        FieldError: the order is invalid; the text names the message in `field`.
     """
     roles = [message["role"] for message in messages]
     for i, role in enumerate(roles):
@@ -68,10 +68,10 @@ def check_order(messages: Sequence[Message], field: str) -> None:
 
 
 def read_tools(value: JsonValue) -> list[ToolSchema] | None:
-    """The tool schemas of a field, a list of them or its JSON text; None where it holds none.
+    """Read the tool schemas of a field, a list or its JSON text; None if empty.
 
     Raises:
-        FieldError: it is neither.
+        FieldError: the value is not a list, or a schema is invalid.
     """
     if not value:
         return None

@@ -1,36 +1,36 @@
-"""Reading single fields of a row, with one sentence about what is wrong with it."""
+"""Readers of single fields of a row, with one-sentence error messages."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping
 from typing import cast
 
 from pydantic import JsonValue
 
-from agentrl.data.rows import Row
+from agentrl.data.rows.base import Row
 from agentrl.errors import suggestion
-from agentrl.messages import FunctionCall, Message, MessageToolCall
+from agentrl.security.json_depth import parse
+from agentrl.types.messages import FunctionCall, Message, MessageToolCall
 
 SYSTEM_ROLES = frozenset({"system", "developer"})
 ROLES = SYSTEM_ROLES | {"user", "assistant", "tool"}
 
 
 class FieldError(Exception):
-    """What is wrong with a field; whoever knows file and row makes a DataError of it."""
+    """An invalid field. The caller adds file and row and raises a DataError."""
 
 
 def wrong(field: str, expected: str, value: object) -> FieldError:
-    """The error of a field that holds something else than expected."""
+    """Return the error for a field with an unexpected value."""
     names = {dict: "an object", list: "a list", str: "text", bool: "true or false", int: "a number", float: "a number"}
     return FieldError(f"field '{field}': expected {expected}, got {names.get(type(value), 'nothing')}")
 
 
 def required(row: Row, key: str, expected: str) -> JsonValue:
-    """The value of `key`.
+    """Return the value of `key`.
 
     Raises:
-        FieldError: missing or null; names the nearest column.
+        FieldError: the value is missing or null; the text suggests the nearest column.
     """
     if key not in row:
         raise FieldError(f"no field '{key}', expected {expected}; {suggestion(key, row)}")
@@ -40,7 +40,7 @@ def required(row: Row, key: str, expected: str) -> JsonValue:
 
 
 def optional_text(row: Row, key: str) -> str | None:
-    """The text at `key`, None where there is none."""
+    """Return the text at `key`, or None."""
     value = row.get(key)
     if value is not None and not isinstance(value, str):
         raise wrong(key, "text", value)
@@ -48,7 +48,7 @@ def optional_text(row: Row, key: str) -> str | None:
 
 
 def optional_object(row: Row, key: str, within: str = "") -> Mapping[str, JsonValue]:
-    """The object at `key`, or in the JSON text there; empty where there is none."""
+    """Return the object at `key`, which may be JSON text; empty if missing."""
     value = row.get(key)
     if value is None or value == "":
         return {}
@@ -59,10 +59,10 @@ def optional_object(row: Row, key: str, within: str = "") -> Mapping[str, JsonVa
 
 
 def read_messages(value: JsonValue, field: str, parts: Collection[str] = ("text",)) -> list[Message]:
-    """Chat messages: every one has a known role, and content or tool calls, whose arguments become objects.
+    """Read chat messages: each needs a known role, and content or tool calls. Call arguments become objects.
 
     Args:
-        parts: the types of parts that a content may have.
+        parts: allowed types of content parts.
     """
     if not isinstance(value, list):
         raise wrong(field, "a list of messages", value)
@@ -72,7 +72,7 @@ def read_messages(value: JsonValue, field: str, parts: Collection[str] = ("text"
 
 
 def with_system(messages: list[Message], system_prompt: str | None) -> list[Message]:
-    """`messages` with the system prompt in front, unless they bring one or there is none to put."""
+    """Prepend the system prompt to `messages`, unless it is None or they start with a system message."""
     if system_prompt is None or messages[0]["role"] in SYSTEM_ROLES:
         return messages
     return [Message(role="system", content=system_prompt), *messages]
@@ -128,10 +128,10 @@ def _arguments(function: Mapping[str, JsonValue], field: str) -> JsonValue:
 
 
 def parse_json(value: JsonValue, field: str) -> JsonValue:
-    """`value`, parsed where it is JSON text."""
+    """Return `value`, parsed as JSON if it is text."""
     if not isinstance(value, str):
         return value
     try:
-        return cast(JsonValue, json.loads(value))
+        return parse(value)
     except ValueError as error:
         raise FieldError(f"field '{field}': not JSON: {error}") from error

@@ -1,4 +1,4 @@
-"""The images of a row: read from its column and its messages, and put where the prompt has a place for them."""
+"""The images of a row: reading from its column and its messages, and insertion into the prompt."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from collections.abc import Mapping, Sequence
 from pydantic import JsonValue
 
 from agentrl.data.fields import FieldError
-from agentrl.data.rows import Row
-from agentrl.images import ImageError, content_hash, read_image
-from agentrl.messages import Message, image_part
+from agentrl.data.rows.base import Row
+from agentrl.types.messages import Message, image_part
+from agentrl.utils.images import ImageError, content_hash, read_image
 
 MARK = "<image>"
-"""What a prompt's text has where an image of the row's column belongs."""
+"""Placeholder in a prompt's text for an image of the row's column."""
 _KINDS = ("image", "image_url")
 _SOURCES = ("image", "image_url", "url", "path", "bytes")
 
 
 def with_images(messages: Sequence[Message], row: Row, column: str) -> tuple[list[Message], dict[str, bytes]]:
-    """The messages with their images as parts that name them, and the images by name.
+    """Return the messages with image parts that hold names, and the images by name.
 
-    A place is `<image>` in a text, where the row's column has images, or a part of type image; a part without an image
-    of its own takes the next of the column.
+    A placeholder is `<image>` in a text, if the row's column has images, or a part of type image. A part of type image
+    without its own image uses the next image of the column.
 
     Raises:
-        FieldError: an image that cannot be read, or another number of places than of images.
+        FieldError: an image cannot be read, or the numbers of placeholders and images differ.
     """
     places = _Places(row.get(column), column)
     placed = [places.message(message) for message in messages]
@@ -70,7 +70,7 @@ class _Places:
     def _next(self) -> JsonValue:
         number, self._num_used = self._num_used, self._num_used + 1
         if number >= len(self._given):
-            return None  # `check` says how many there are
+            return None  # `check` reports the numbers
         return self._read(self._given[number], f"{self._column}[{number}]")
 
     def _read(self, value: JsonValue, field: str) -> JsonValue:

@@ -1,7 +1,8 @@
-"""What is in the rows of a dataset, and which cannot be used: every one is read, none stops the reading."""
+"""Inspection of a dataset: reads every row, and reports statistics and bad rows."""
 
 from __future__ import annotations
 
+import json
 import unicodedata
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -15,13 +16,13 @@ from agentrl.config.data import DataConfig
 from agentrl.data.dialogues import Dialogue, read_dialogue
 from agentrl.data.fields import FieldError
 from agentrl.data.pairs import Pair, read_pair
-from agentrl.data.rows import Row, Rows
-from agentrl.data.scanning import first_row, scan
-from agentrl.data.table import Table
+from agentrl.data.rows.base import Row, Rows
+from agentrl.data.rows.scan import first_row, scan
+from agentrl.data.rows.table import Table
 from agentrl.data.tasks import read_task
 from agentrl.errors import DataError
-from agentrl.messages import Message
-from agentrl.task import Task
+from agentrl.types.messages import Message
+from agentrl.types.task import Task
 
 Kind = Literal["tasks", "conversations", "pairs"]
 Item = Task | Dialogue | Pair
@@ -32,14 +33,14 @@ _TYPES = {dict: "object", list: "list", str: "text", bool: "true or false", int:
 
 @dataclass(slots=True)
 class Finding:
-    """What is wrong with some rows, or worth knowing of them: how many, and a few as (where, why), one a reason."""
+    """A problem or a note about some rows: their number, and a few examples (where, why), one per reason."""
 
     kind: str
     count: int = 0
     examples: list[tuple[str, str]] = field(default_factory=list)
 
     def add(self, where: str, why: str) -> None:
-        """One more row."""
+        """Count one more row."""
         self.count += 1
         if len(self.examples) < NUM_EXAMPLES and why not in (known for _, known in self.examples):
             self.examples.append((where, why))
@@ -47,18 +48,18 @@ class Finding:
 
 @dataclass(slots=True)
 class Inspection:
-    """The rows of some files.
+    """Result of reading the rows of some files.
 
     Attributes:
-        columns: name -> how many rows hold what type there; rows without it, or with null, are not counted.
+        columns: name -> type -> number of rows; missing and null values are not counted.
         table: the rows that can be read.
-        unreadable: the others.
-        exact, normalised: digest of what a readable row asks, and of the same as a reader would take it: in lower case,
-            blanks and closing marks aside. By its place in `table`.
-        answers: digest of its ground truth, likewise.
-        sources: rows of each `data_source`.
-        tools: rows that name a tool in `tools_kwargs`, or bring the schemas of tools (`tools`).
-        num_without_truth: tasks that have no ground truth.
+        unreadable: the rows that cannot be read.
+        exact: digest of each row of `table`: its prompt, and the arguments of its tools and its simulated user.
+        normalised: the same in lower case, without system messages, repeated blanks and closing punctuation.
+        answers: digest of the ground truth of each row of `table`.
+        sources: number of rows of each `data_source`.
+        tools: number of rows that name a tool in `tools_kwargs`, or have its schema in `tools`.
+        num_without_truth: number of tasks without ground truth.
     """
 
     kind: Kind
@@ -75,10 +76,10 @@ class Inspection:
 
 
 def inspect(parts: Sequence[Rows], config: DataConfig, max_samples: int = -1) -> Inspection:
-    """Read all rows, the first `max_samples` if that is not negative; what they are, the first one's columns say.
+    """Read all rows, or the first `max_samples` if that is not negative. The first row determines the kind.
 
     Raises:
-        DataError: there are no rows, or none that is one.
+        DataError: there are no rows, or no row can be read.
     """
     num_rows = sum(map(len, parts))
     num_rows = num_rows if max_samples < 0 else min(num_rows, max_samples)
@@ -116,12 +117,12 @@ def inspect(parts: Sequence[Rows], config: DataConfig, max_samples: int = -1) ->
 
 
 def digest(text: str) -> bytes:
-    """16 bytes that stand for a text."""
+    """Return a 16-byte hash of a text."""
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
 def normalised(text: str) -> str:
-    """A text as a reader takes it: in lower case, blanks and closing marks aside. Signs count: 2+3 is not 2-3."""
+    """Return a text in lower case, without repeated blanks and closing punctuation. Signs are kept: 2+3 is not 2-3."""
     return " ".join(unicodedata.normalize("NFKC", text).casefold().split()).rstrip(" .?!:")
 
 
@@ -159,9 +160,11 @@ def _count(columns: dict[str, Counter[str]], content: Row) -> None:
 def _look(item: Item, found: Inspection) -> None:
     messages, answer = _asked(item)
     texts = [_text(message) for message in messages]
-    found.exact.append(digest(repr([(each["role"], text) for each, text in zip(messages, texts, strict=True)])))
+    world = _world(item)
+    said = [(each["role"], text) for each, text in zip(messages, texts, strict=True)]
+    found.exact.append(digest(repr((said, world))))
     spoken = [text for each, text in zip(messages, texts, strict=True) if each["role"] not in ("system", "developer")]
-    found.normalised.append(digest(normalised("\n".join(spoken))))
+    found.normalised.append(digest(repr((normalised("\n".join(spoken)), world))))
     found.answers.append(digest(repr(answer)))
     if isinstance(item, Task):
         found.sources[item.data_source] += 1
@@ -173,12 +176,67 @@ def _look(item: Item, found: Inspection) -> None:
 
 
 def _asked(item: Item) -> tuple[Sequence[Message], JsonValue]:
-    """The messages that a row is known by, and what is held to be the answer."""
+    """Return the messages that identify a row, and its answer."""
     if isinstance(item, Task):
         return item.messages, item.ground_truth
     return (item.messages, None) if isinstance(item, Dialogue) else (item.prompt, repr(item[:2]))
 
 
+def _world(item: Item) -> str:
+    """Return the arguments of a task's tools and simulated user: with other arguments, the same prompt is another task.
+
+    The ground truth is removed from them: verl's rows pass it to tools too, and equal prompts with different answers
+    must be found.
+    """
+    if not isinstance(item, Task) or not (item.tools_kwargs or item.interaction_kwargs):
+        return ""
+    return json.dumps(_without(item.ground_truth, [item.tools_kwargs, item.interaction_kwargs]), sort_keys=True)
+
+
+def _without(truth: JsonValue, value: object) -> object:
+    if isinstance(value, Mapping):
+        return {key: _without(truth, item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_without(truth, item) for item in value]
+    return None if value is not None and str(value) == str(truth) else value
+
+
 def _text(message: Message) -> str:
     content = message.get("content")
     return content if isinstance(content, str) else repr((content, message.get("tool_calls")))
+
+
+def duplicates(found: Inspection) -> list[Finding]:
+    """Find rows that repeat an earlier row: exactly, with another answer, or except for case and blanks."""
+    exact, contrary, near = Finding("repeated rows"), Finding("repeated rows with another answer"), Finding(_NEAR)
+    first_exact: dict[bytes, int] = {}
+    first_near: dict[bytes, int] = {}
+    for row, (key, like) in enumerate(zip(found.exact, found.normalised, strict=True)):
+        before = first_exact.setdefault(key, row)
+        alike = first_near.setdefault(like, row)
+        if before < row:
+            finding = exact if found.answers[before] == found.answers[row] else contrary
+            finding.add(found.table.where(row), f"as {found.table.where(before)}")
+        elif alike < row:
+            near.add(found.table.where(row), f"as {found.table.where(alike)}")
+    return [exact, contrary, near]
+
+
+def leaks(train: Inspection, val: Inspection) -> list[Finding]:
+    """Find validation rows that are also in training: exactly, or except for case and blanks."""
+    exact, near = Finding("rows that training holds"), Finding(f"rows that training holds, {_ASIDE}")
+    first_exact, first_near = _first(train.exact), _first(train.normalised)
+    for row, (key, like) in enumerate(zip(val.exact, val.normalised, strict=True)):
+        if key in first_exact:
+            exact.add(val.table.where(row), f"as {train.table.where(first_exact[key])}")
+        elif like in first_near:
+            near.add(val.table.where(row), f"as {train.table.where(first_near[like])}")
+    return [exact, near]
+
+
+def _first(keys: Sequence[bytes]) -> dict[bytes, int]:
+    return {key: row for row, key in reversed(list(enumerate(keys)))}
+
+
+_ASIDE = "case, blanks and closing marks aside"
+_NEAR = f"repeated rows, {_ASIDE}"

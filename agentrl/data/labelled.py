@@ -1,4 +1,4 @@
-"""Labelled conversations from rows, for reward models: one label for the whole, or one for each assistant turn."""
+"""Labelled conversations for reward models: one label per conversation, or one per assistant turn."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pydantic import JsonValue
 from agentrl.config.data import DataConfig
 from agentrl.data.dialogues import Dialogue, read_dialogue
 from agentrl.data.fields import FieldError, required, wrong
-from agentrl.data.rows import Row, Rows
-from agentrl.data.table import Table, load_table
+from agentrl.data.rows.base import Row, Rows
+from agentrl.data.rows.table import Table, load_table
 
 
 class Labelled(NamedTuple):
-    """A conversation; `labels` has one for each assistant turn after the prompt, None where there is none."""
+    """A conversation with one label per assistant turn after the prompt; None for a turn without label."""
 
     dialogue: Dialogue
     labels: Sequence[float | None]
@@ -24,14 +24,14 @@ class Labelled(NamedTuple):
 def load_labelled(
     files: Sequence[str], config: DataConfig, *, label_key: str, of_turns: bool, max_samples: int = -1
 ) -> Table[Labelled]:
-    """The rows of `files`: `messages` (and `tools`) as for imitation, and labels: numbers, or true and false.
+    """Load the rows of `files`: `messages` (and `tools`) as in `load_dialogues`, and labels: numbers or booleans.
 
     Args:
-        label_key: the column of the label of the last turn, or of a list of labels, one a turn.
-        of_turns: which of the two.
+        label_key: the column of the labels.
+        of_turns: True: the column has a list of labels, one per turn. False: it has one label, for the last turn.
 
     Raises:
-        DataError: a file or a row cannot be used; names file, row and field. Every row is checked here.
+        DataError: a file or a row is invalid; the message names file, row and field. Every row is checked here.
     """
 
     def read(row: Row, position: int, rows: Rows) -> Labelled:
@@ -41,10 +41,10 @@ def load_labelled(
 
 
 def read_labelled(row: Row, label_key: str, of_turns: bool, system_prompt: str | None = None) -> Labelled:
-    """The labelled conversation of a row.
+    """Read the labelled conversation of a row.
 
     Raises:
-        FieldError: it holds none.
+        FieldError: the conversation or its labels are invalid.
     """
     dialogue = read_dialogue(row, system_prompt)
     num_turns = sum(message["role"] == "assistant" for message in dialogue.messages[1:])  # a leading one is prompt

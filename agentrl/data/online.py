@@ -1,4 +1,4 @@
-"""Tasks that tools and rewards add while a run goes on.
+"""Tasks that tools and rewards add during a run.
 
     from agentrl.data.online import add_task
 
@@ -6,20 +6,32 @@
         ...
         add_task({"prompt": harder, "ground_truth": "42", "data_source": data_source})
 
-A row is what a file would hold. Rows are taken up when the groups that were rolled out together are done, in an order
-that does not depend on which rollout was faster; they are checked as rows of files are, and each is drawn once.
+A row has the format of a row in a file. New rows are accepted when the groups of a batch are done, in an order that
+does not depend on the speed of rollouts. They are checked like rows of files, and each is drawn once.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
+from fractions import Fraction
 from threading import Lock
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from pydantic import JsonValue
+
+from agentrl.config.data import OnlineConfig
+from agentrl.data.curriculum import LearningOrder, OneByOne
+from agentrl.data.fields import FieldError
+from agentrl.data.order import Draw, Order, Turns
+from agentrl.data.rows.base import Row
+from agentrl.errors import DataError
+from agentrl.types.rollout import Group
+from agentrl.types.task import Task
+from agentrl.utils.seeds import derive_seed
 
 T = TypeVar("T")
 _LOGGER = logging.getLogger(__name__)
@@ -27,11 +39,17 @@ _TOLD: set[str] = set()
 
 
 def add_task(row: Mapping[str, JsonValue]) -> bool:
-    """Add a task to the run whose rollout calls this, from a tool, a reward, an interaction or an agent loop.
+    """Add a task to the run; called by a tool, a reward, an interaction or an agent loop during a rollout.
 
-    False where it is not taken: the row is no JSON, the rollout has added `data.online.max_tasks` already, or nothing
-    takes tasks here: `data.online.max_tasks` is 0, this is validation, or another process (a tool with `isolation:
-    process`). The reason is logged once. What is wrong with a row otherwise is found, and logged, when it is taken up.
+    Return False if the row is rejected, for one of these reasons:
+
+    - The row is not JSON.
+    - The rollout has already added `data.online.max_tasks` rows.
+    - Tasks cannot be added here: `data.online.max_tasks` is 0, or this is validation, or another process (a tool with
+      `isolation: process`).
+
+    The first and the last reason are logged once. Other errors of a row are detected and logged when the row is
+    accepted into the queue.
     """
     adding = _ADDING.get()
     if adding is None:
@@ -43,10 +61,10 @@ def add_task(row: Mapping[str, JsonValue]) -> bool:
 
 
 class Inbox:
-    """What rollouts added and nobody looked at yet. Rollouts, tools and rewards may run on several threads.
+    """Thread-safe collection of the rows that rollouts added and that are not checked yet.
 
     Args:
-        most: rows that one rollout may add; so which of them are kept does not depend on timing.
+        most: maximum number of rows per rollout. Per rollout, so that the kept rows do not depend on timing.
     """
 
     def __init__(self, most: int) -> None:
@@ -56,13 +74,13 @@ class Inbox:
         self._num_refused = 0
 
     def within(self, uid: str, number: int, attempt: Callable[[], Awaitable[T]]) -> Callable[[], Awaitable[T]]:
-        """`attempt`, the rollout `number` of group `uid`, in which `add_task` adds to this."""
+        """Wrap `attempt`, the rollout `number` of group `uid`, so that `add_task` in it adds to this inbox."""
         left = [self._most]
 
         def add(row: Mapping[str, JsonValue]) -> bool:
             try:
                 text = json.dumps({**row}, sort_keys=True)
-            except (TypeError, ValueError) as error:
+            except (TypeError, ValueError, RecursionError) as error:
                 tell_once(f"add_task: a row is left out: not JSON: {error}")
                 return False
             with self._lock:
@@ -83,7 +101,7 @@ class Inbox:
         return run
 
     def take(self) -> tuple[list[str], int]:
-        """The rows as text, sorted by group, rollout and content; and how many more were refused."""
+        """Remove and return the rows as text, sorted by group, rollout and content; and the number of rejected rows."""
         with self._lock:
             rows, self._rows = self._rows, []
             num_refused, self._num_refused = self._num_refused, 0
@@ -94,7 +112,146 @@ _ADDING: ContextVar[Callable[[Mapping[str, JsonValue]], bool] | None] = ContextV
 
 
 def tell_once(line: str) -> None:
-    """Log a warning, and the same one never again; the first hundred of a process."""
+    """Log a warning only once; at most 100 different warnings per process."""
     if line not in _TOLD and len(_TOLD) < 100:
         _TOLD.add(line)
         _LOGGER.warning(line)
+
+
+class OnlineTasks:
+    """The added tasks, by row number: the waiting ones, and the drawn ones that may still be needed.
+
+    Args:
+        read: converts a row and its number to a task; raises FieldError or DataError if the row is invalid.
+        first_row: number of the first added row, above all rows of files.
+    """
+
+    def __init__(self, config: OnlineConfig, read: Callable[[Row, int], Task], first_row: int) -> None:
+        self.inbox = Inbox(config.max_tasks)
+        self.first_row = first_row
+        self._config = config
+        self._read = read
+        self._next_row = first_row
+        self._waiting: deque[int] = deque()
+        self._texts: dict[int, str] = {}
+        self._counts: Counter[str] = Counter()
+
+    def __getitem__(self, row: int) -> Task:
+        return self._read(json.loads(self._texts[row]), row)
+
+    def take_up(self) -> None:
+        """Check the added rows; skip bad rows and duplicates of waiting ones, apply the limits, and count each case."""
+        texts, num_refused = self.inbox.take()
+        self._counts["refused"] += num_refused
+        waiting = {self._texts[row] for row in self._waiting}
+        for text in texts:
+            if text in waiting:
+                self._counts["duplicates"] += 1
+            elif self._makes_sense(text) and self._has_room():
+                waiting.add(text)
+                self._texts[self._next_row] = text
+                self._waiting.append(self._next_row)
+                self._next_row += 1
+                self._counts["added"] += 1
+
+    def draw(self) -> int | None:
+        """Remove and return the row that waited longest; None if no row waits."""
+        return self._waiting.popleft() if self._waiting else None
+
+    def keep_drawn(self, rows: Iterable[int]) -> None:
+        """Delete the drawn rows except `rows`."""
+        wanted = {*self._waiting, *rows}
+        self._texts = {row: text for row, text in self._texts.items() if row in wanted}
+
+    def metrics(self) -> dict[str, float]:
+        """Return `online/...`: waiting tasks; and since the last call, rows accepted, and rows skipped by reason."""
+        counts, self._counts = self._counts, Counter()
+        kinds = ("added", "duplicates", "bad", "refused", "dropped")
+        return {
+            "online/waiting": float(len(self._waiting)),
+            **{f"online/{kind}": float(counts[kind]) for kind in kinds},
+        }
+
+    def state_dict(self) -> dict[str, JsonValue]:
+        """Return all rows as text, waiting or drawn."""
+        texts: JsonValue = [[row, text] for row, text in self._texts.items()]
+        return {"next_row": self._next_row, "waiting": list(self._waiting), "texts": texts}
+
+    def load_state_dict(self, state: dict[str, JsonValue]) -> None:
+        """Restore the state."""
+        self._next_row = cast(int, state["next_row"])
+        self._waiting = deque(cast(list[int], state["waiting"]))
+        self._texts = dict(cast(list[tuple[int, str]], state["texts"]))
+
+    def _makes_sense(self, text: str) -> bool:
+        try:
+            self._read(json.loads(text), self._next_row)
+        except (FieldError, DataError) as error:
+            self._counts["bad"] += 1
+            tell_once(f"add_task: a row is left out: {error}: {text:.200}")
+            return False
+        return True
+
+    def _has_room(self) -> bool:
+        if len(self._waiting) < self._config.max_tasks:
+            return True
+        if self._config.when_full == "refuse":
+            self._counts["refused"] += 1
+            return False
+        del self._texts[self._waiting.popleft()]
+        self._counts["dropped"] += 1
+        return True
+
+
+class OnlineOrder(OneByOne):
+    """Draws added tasks, up to a share of all draws, and rows of files otherwise.
+
+    Attributes:
+        in_flight: returns the draws that may still be needed.
+    """
+
+    def __init__(
+        self, files: Order, learning: LearningOrder | None, tasks: OnlineTasks, config: OnlineConfig, seed: int
+    ) -> None:
+        super().__init__()
+        self.in_flight: Callable[[], Iterable[Draw]] = tuple
+        self._files = files
+        self._learning = learning
+        self._tasks = tasks
+        share = Fraction(repr(config.share))
+        self._turns = Turns(share, derive_seed(seed, "online"))
+        self._num_from_files = 0
+
+    def observe(self, groups: Sequence[Group]) -> None:
+        """Accept the rows added by rollouts, and update the order of the files with the groups of files."""
+        self._tasks.take_up()
+        self._tasks.keep_drawn(draw.row for draw in (*self.in_flight(), *filter(None, [self._draw])))
+        if self._learning:
+            self._learning.observe([group for group in groups if group.task.index < self._tasks.first_row])
+
+    def metrics(self) -> dict[str, float]:
+        """Return the metrics of the added tasks and of the order of the files."""
+        return {**self._tasks.metrics(), **(self._learning.metrics() if self._learning else {})}
+
+    def state_dict(self) -> dict[str, JsonValue]:
+        """Return the last draw, the added tasks, and the state of the order of the files."""
+        files = self._learning.state_dict() if self._learning else None
+        own = {"num_from_files": self._num_from_files, "tasks": self._tasks.state_dict(), "files": files}
+        return {**super().state_dict(), **cast(dict[str, JsonValue], own)}
+
+    def load_state_dict(self, state: dict[str, JsonValue]) -> None:
+        """Restore the state."""
+        super().load_state_dict(state)
+        self._num_from_files = cast(int, state["num_from_files"])
+        self._tasks.load_state_dict(cast(dict[str, JsonValue], state["tasks"]))
+        if self._learning and (files := state["files"]):
+            self._learning.load_state_dict(cast(dict[str, JsonValue], files))
+
+    def _begin(self, position: int) -> None:
+        self._num_from_files = position
+
+    def _next(self, position: int) -> Draw:
+        if self._turns.before(position + 1) > self._turns.before(position) and (row := self._tasks.draw()) is not None:
+            return Draw(0, row)
+        self._num_from_files += 1
+        return self._files.at(self._num_from_files - 1)

@@ -1,4 +1,4 @@
-"""The order in which rows are drawn: a pure function of seed and position, so that a run resumes anywhere."""
+"""The order of draws: a pure function of seed and position, so that a run can resume at any step."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from functools import lru_cache
 from typing import NamedTuple, Protocol
 
 from agentrl.errors import DataError
-from agentrl.seeds import derive_seed
+from agentrl.utils.seeds import derive_seed
 
 
 class Draw(NamedTuple):
-    """One drawing of a row. `draw` tells apart drawings of one row in one epoch, such as after a requeue."""
+    """One draw of a row. `draw` distinguishes draws of the same row in one epoch, for example after a requeue."""
 
     epoch: int
     row: int
@@ -21,20 +21,21 @@ class Draw(NamedTuple):
 
 
 class Order(Protocol):
-    """Which row is drawn when."""
+    """Protocol of orders: maps positions to draws."""
 
     def at(self, position: int) -> Draw:
-        """What is drawn at `position`, counted from 0."""
+        """Return the draw at `position`, counted from 0."""
         ...
 
 
 class TaskOrder:
-    """Every row once an epoch, epoch after epoch; its whole state is the position asked for.
+    """Draws every row once per epoch. It has no state.
 
     Args:
-        num_rows: rows of the dataset, at least 1.
-        shuffle: a new order in every epoch; otherwise the dataset's own.
-        keys: one a row: smaller ones come first in every epoch. Rows of one key are shuffled, or in their own order.
+        num_rows: number of rows of the dataset, at least 1.
+        shuffle: shuffle the rows in every epoch; otherwise use the dataset's order.
+        keys: one per row; rows with smaller keys come first in every epoch. Rows with equal keys are shuffled, or in
+            the dataset's order.
     """
 
     def __init__(self, num_rows: int, seed: int, shuffle: bool, keys: Sequence[float] | None = None) -> None:
@@ -44,15 +45,15 @@ class TaskOrder:
         self._seed = seed
         self._shuffle = shuffle
         self._keys = keys
-        self._rows_of = lru_cache(maxsize=2)(self._epoch_rows)  # a batch lies in two epochs at most, unless it is huge
+        self._rows_of = lru_cache(maxsize=2)(self._epoch_rows)  # a batch spans at most two epochs, unless it is huge
 
     def at(self, position: int) -> Draw:
-        """What is drawn at `position`, counted from 0 over all epochs."""
+        """Return the draw at `position`, counted from 0 over all epochs."""
         epoch, place = divmod(position, self.num_rows)
         return Draw(epoch, self._rows_of(epoch)[place])
 
     def batch(self, step: int, size: int) -> list[Draw]:
-        """The `size` draws of `step`, counted from 0; a batch may reach into the next epoch."""
+        """Return the `size` draws of `step`, counted from 0; a batch may continue into the next epoch."""
         return [self.at(position) for position in range(step * size, (step + 1) * size)]
 
     def _epoch_rows(self, epoch: int) -> Sequence[int]:
@@ -63,19 +64,19 @@ class TaskOrder:
 
 
 class WeightedOrder(TaskOrder):
-    """Files in proportion to their weights, spread as evenly as can be; within a file every row once a pass.
+    """Draws from files in proportion to their weights, evenly spread; each file draws every row once per pass.
 
-    The first file, of share s of the weights, gets floor(s p + o) of the first p draws, 0 <= o < 1 from the seed; the
-    second does so with what is left of draws and weights, and so on:
+    If s is the first file's share of the weights, it gets floor(s p + o) of the first p draws, where 0 <= o < 1
+    depends on the seed. The second file gets its share of the remaining draws in the same way, and so on:
 
-        weights [2, 1]    files of the draws, such as 0 1 0 0 1 0 0 1 0 ...
+        weights [2, 1]    files of the draws, for example 0 1 0 0 1 0 0 1 0 ...
 
-    The `epoch` of a draw is how often its file was gone through before: a row and its epoch are drawn once.
+    The `epoch` of a draw is the number of earlier passes over its file, so each pair of row and epoch is drawn once.
 
     Args:
-        sizes: rows of each file, at least 1.
-        weights: above 0, one a file.
-        keys: as in `TaskOrder`, over all files; they order the rows of each.
+        sizes: number of rows of each file, at least 1.
+        weights: one per file, above 0.
+        keys: as in `TaskOrder`, for all files; they order the rows within each file.
     """
 
     def __init__(
@@ -92,12 +93,12 @@ class WeightedOrder(TaskOrder):
             TaskOrder(size, derive_seed(seed, "file", file), shuffle, keys and keys[start : start + size])
             for file, (start, size) in enumerate(zip(self._starts, sizes, strict=True))
         ]
-        exact = [Fraction(repr(weight)) for weight in weights]  # as it was written: 0.1 is a tenth
+        exact = [Fraction(repr(weight)) for weight in weights]  # exact decimal value: 0.1 is 1/10
         shares = [weight / sum(exact[file:]) for file, weight in enumerate(exact)]
         self._turns = [Turns(share, derive_seed(seed, "turns", file)) for file, share in enumerate(shares)]
 
     def at(self, position: int) -> Draw:
-        """What is drawn at `position`, counted from 0."""
+        """Return the draw at `position`, counted from 0."""
         for start, order, turns in zip(self._starts, self._files, self._turns, strict=True):
             earlier = turns.before(position)
             if turns.before(position + 1) > earlier:
@@ -108,27 +109,27 @@ class WeightedOrder(TaskOrder):
 
 
 class Turns:
-    """One file's turns among draws; whole numbers, so that they are exact however long a run is."""
+    """One file's positions among the draws; integers, so exact for any length of a run."""
 
     def __init__(self, share: Fraction, seed: int) -> None:
         self._share = share
         self._offset = seed % share.denominator
 
     def before(self, position: int) -> int:
-        """How many of the first `position` draws are its."""
+        """Return how many of the first `position` draws belong to the file."""
         return (position * self._share.numerator + self._offset) // self._share.denominator
 
 
 def task_order(
     sizes: Sequence[int], weights: Sequence[float], seed: int, shuffle: bool, keys: Sequence[float] | None = None
 ) -> TaskOrder:
-    """The order of files with `sizes` rows; without weights every row is drawn as often as any other.
+    """Return the order of files with `sizes` rows; without weights every row is drawn equally often.
 
     Args:
-        keys: one a row; smaller ones come first.
+        keys: one per row; rows with smaller keys come first.
 
     Raises:
-        DataError: a file has no rows left to draw.
+        DataError: there are weights, and a file has no rows to draw.
     """
     if not weights:
         return TaskOrder(sum(sizes), seed, shuffle, keys)

@@ -1,4 +1,4 @@
-"""Preference pairs from rows: two conversations that share a prompt, the first the better one."""
+"""Preference pairs from rows: a chosen and a rejected conversation that share a prompt."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from pydantic import JsonValue
 from agentrl.config.data import DataConfig
 from agentrl.data.dialogues import Dialogue, check_order, read_tools
 from agentrl.data.fields import SYSTEM_ROLES, FieldError, read_messages, required, with_system, wrong
-from agentrl.data.rows import Row, Rows
-from agentrl.data.table import Table, load_table
-from agentrl.messages import Message
+from agentrl.data.rows.base import Row, Rows
+from agentrl.data.rows.table import Table, load_table
+from agentrl.types.messages import Message
 
 _EXPECTED = "text or a list of messages"
 
 
 class Pair(NamedTuple):
-    """Two conversations that begin alike. `num_shared` messages are the prompt of both; an assistant turn follows."""
+    """Two conversations with a common prompt of `num_shared` messages, which an assistant turn follows."""
 
     chosen: Dialogue
     rejected: Dialogue
@@ -27,20 +27,22 @@ class Pair(NamedTuple):
 
     @property
     def prompt(self) -> Sequence[Message]:
-        """What both answer."""
+        """The common prompt."""
         return self.chosen.messages[: self.num_shared]
 
 
 def load_pairs(files: Sequence[str], config: DataConfig, *, max_samples: int = -1) -> Table[Pair]:
-    """The pairs of `files`: columns `chosen` and `rejected`, and optionally `tools`, in either of TRL's forms.
+    """Load the pairs of `files`: columns `chosen` and `rejected`, and optionally `tools`, in one of TRL's formats.
 
-    Either both are whole conversations (lists of messages) that share their beginning, or both are what answers the
-    prompt in column `config.prompt_key`: text, or lists of messages that begin with an assistant turn. The prompt is
-    what both share up to the first assistant turn in which they differ. `config.system_prompt` is put before pairs that
-    bring no system message. Other columns are not read.
+    - Both are complete conversations (lists of messages) with a common start.
+    - Or both are answers to the prompt in column `config.prompt_key`: text, or lists of messages that start with an
+      assistant turn.
+
+    The prompt of a pair is the common part before the first assistant turn that differs. `config.system_prompt` is
+    prepended to pairs without a system message. Other columns are ignored.
 
     Raises:
-        DataError: a file or a row cannot be used; names file, row and field. Every row is checked here.
+        DataError: a file or a row is invalid; the message names file, row and field. Every row is checked here.
     """
 
     def read(row: Row, position: int, rows: Rows) -> Pair:
@@ -50,10 +52,10 @@ def load_pairs(files: Sequence[str], config: DataConfig, *, max_samples: int = -
 
 
 def read_pair(row: Row, prompt_key: str = "prompt", system_prompt: str | None = None) -> Pair:
-    """The pair of a row.
+    """Read the pair of a row.
 
     Raises:
-        FieldError: it holds none whose two sides can be compared.
+        FieldError: the row has no two conversations that can be compared.
     """
     prompt = _prompt(row, prompt_key)
     tools = read_tools(row.get("tools"))
@@ -102,10 +104,10 @@ def _messages(value: JsonValue, key: str) -> list[Message]:
 def _check_beginning(
     conversation: Sequence[Message], key: str, prompt: Sequence[Message] | None, prompt_key: str
 ) -> None:
-    """Refuse a whole conversation beside a prompt that is another one."""
+    """Reject a complete conversation that does not start with the row's prompt."""
     asked, begins = list(map(_said, prompt or ())), list(map(_said, conversation))
     if begins[0][0] in SYSTEM_ROLES and asked and asked[0][0] not in SYSTEM_ROLES:
-        begins = begins[1:]  # a prompt of text has no place for it
+        begins = begins[1:]  # a text prompt cannot contain a system message
     if begins[: len(asked)] != asked:
         raise FieldError(f"field '{key}' is a whole conversation that does not begin with '{prompt_key}'")
 
@@ -115,7 +117,7 @@ def _said(message: Mapping[str, object]) -> tuple[object, object]:
 
 
 def _num_shared(chosen: Sequence[Message], rejected: Sequence[Message]) -> int:
-    """Messages before the last assistant turn that both have at one place and before which all are alike."""
+    """Return the number of messages before the last position where both have an assistant turn after equal messages."""
     alike = sum(1 for _ in takewhile(lambda two: two[0] == two[1], zip(chosen, rejected, strict=False)))
     places = range(min(alike, len(chosen) - 1, len(rejected) - 1), 0, -1)
     return next((at for at in places if chosen[at]["role"] == rejected[at]["role"] == "assistant"), 0)

@@ -1,4 +1,4 @@
-"""From a dataset as it is published to Parquet files of tasks in verl's columns; what the preparing scripts share."""
+"""Conversion of published datasets to Parquet files with verl's columns; shared by the preparation scripts."""
 
 from __future__ import annotations
 
@@ -10,20 +10,21 @@ from typing import TypeAlias
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from agentrl.data.arrow_rows import ArrowRows
 from agentrl.data.fields import FieldError
-from agentrl.data.rows import Row, Rows, open_rows
+from agentrl.data.rows.arrow import ArrowRows
+from agentrl.data.rows.base import Row, Rows
+from agentrl.data.rows.open import open_rows
 from agentrl.errors import DataError
 
 MakeTask: TypeAlias = Callable[[Row, str, int], dict[str, object]]
-"""(row, split, its number) -> the task's columns; raises FieldError for a row that is no task."""
+"""(row, split, row number) -> the task's columns; raises FieldError if the row is not a task."""
 
 
 def preparing_parser(description: str | None, out: str, dataset: str) -> argparse.ArgumentParser:
-    """The options every script takes: `--out`, `--train` and `--test`.
+    """Return a parser with the common options: `--out`, `--train` and `--test`.
 
     Args:
-        dataset: on the hub, read where no file is given.
+        dataset: dataset on the hub, used if no file is given.
     """
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path(out))
@@ -33,20 +34,20 @@ def preparing_parser(description: str | None, out: str, dataset: str) -> argpars
 
 
 def prepare_splits(arguments: argparse.Namespace, make_task: MakeTask, kept: str | None = None) -> None:
-    """Write both splits and say how many tasks they have; see `write_tasks`."""
+    """Write both splits with `write_tasks`, and print their numbers of tasks."""
     for split in ("train", "test"):
         path = write_tasks(getattr(arguments, split), split, arguments.out, make_task, kept)
         print(f"{path}: {pq.read_metadata(path).num_rows} tasks")
 
 
 def write_tasks(source: str, split: str, out: Path, make_task: MakeTask, kept: str | None = None) -> Path:
-    """Write `out`/`split`.parquet from a file or a dataset on the hub; returns its path.
+    """Write `out`/`split`.parquet from a file or a dataset on the hub; return its path.
 
     Args:
-        kept: a column that goes over as it is, such as images; only Parquet files and the hub have such.
+        kept: a column that is copied unchanged, such as images; only possible for Parquet files and the hub.
 
     Raises:
-        DataError: the source or one of its rows cannot be used, or nothing can be written to `out`.
+        DataError: the source or one of its rows cannot be used, or `out` cannot be written.
     """
     rows = open_rows(source)
     column = None

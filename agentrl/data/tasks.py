@@ -1,4 +1,4 @@
-"""Tasks from rows: verl's columns, or the plain `prompt`, `ground_truth`, `data_source`."""
+"""Tasks from rows with verl's columns, or with the columns `prompt`, `ground_truth`, `data_source`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TypeAlias, cast
 from pydantic import JsonValue
 
 from agentrl.config.data import DataConfig
-from agentrl.data.custom import load_custom_rows
+from agentrl.data.columns import TASK
 from agentrl.data.fields import (
     FieldError,
     optional_object,
@@ -21,18 +21,18 @@ from agentrl.data.fields import (
     wrong,
 )
 from agentrl.data.images import with_images
-from agentrl.data.rows import Row, Rows
-from agentrl.data.table import Table, checked_table, load_table
+from agentrl.data.rows.base import Row, Rows
+from agentrl.data.rows.custom import load_custom_rows
+from agentrl.data.rows.table import Table, checked_table, load_table
 from agentrl.errors import DataError
-from agentrl.messages import Message
-from agentrl.task import Task
-from agentrl.tool_options import read_tool_options
+from agentrl.types.messages import Message
+from agentrl.types.task import Task, read_tool_options
 
 TaskTable: TypeAlias = Table[Task]
 
 _MEDIA = ("images", "videos", "audios")
 _PARTS = ("text", "image", "image_url")
-_NAMED = {"data_source", "agent_name", "ground_truth", "reward_model", "tools_kwargs", "interaction_kwargs", *_MEDIA}
+_NAMED = TASK.keys() - {"prompt", "prompts", "answer"}  # other columns are added to extra_info
 
 
 def load_tasks(
@@ -42,24 +42,25 @@ def load_tasks(
     max_samples: int = -1,
     tokenizer: Callable[[], object] = lambda: None,
 ) -> TaskTable:
-    """The tasks of `files` (Parquet, JSON, JSONL, or names of the `datasets` library), built when asked for.
+    """Load the tasks of `files` (Parquet, JSON, JSONL, or names of the `datasets` library); they are parsed lazily.
 
-    A row has the prompt in column `config.prompt_key` (text or chat messages; a column `prompts` stands in for one
-    called prompt), and may have `data_source`, `agent_name`, a ground truth (`reward_model.ground_truth`,
-    `ground_truth`, `answer` or `reward_model.test_cases`), and `extra_info` with `tools_kwargs`, `interaction_kwargs`
-    and `tool_config` (see `ToolOptions`). `reward_model.test_cases` and any other column are added to `extra_info`, and
-    `text_prompt: true` where the prompt was text. Rows are counted from 0.
+    Columns of a row; only the prompt is required:
 
-    Column `images` has a row's images, as `read_image` takes them, one for each `<image>` of the prompt's texts.
+    - `config.prompt_key`: the prompt, text or chat messages. A missing `prompt` is replaced by `prompts`.
+    - `data_source`, `agent_name`.
+    - The ground truth: `reward_model.ground_truth`, `ground_truth`, `answer` or `reward_model.test_cases`.
+    - `extra_info`, with `tools_kwargs`, `interaction_kwargs` and `tool_config` (see `ToolOptions`).
+    - `images`: images in a format of `read_image`, one for each `<image>` in the prompt's texts.
 
-    Under `config.custom_cls` that class reads the files.
+    `reward_model.test_cases` and all other columns are added to `extra_info`, and `text_prompt: true` if the prompt
+    was text. Rows are counted from 0. If `config.custom_cls` is set, that class reads the files.
 
     Args:
-        tokenizer: loads it, for such a class.
+        tokenizer: loads the tokenizer for a custom class.
 
     Raises:
-        DataError: a file or a row cannot be used; names file, row and field. Every row is checked here.
-        ConfigError: the class cannot be used.
+        DataError: a file or a row is invalid; the message names file, row and field. Every row is checked here.
+        ConfigError: the custom class cannot be used.
     """
     read = partial(_read_task, config)
     if config.custom_cls.path is None:
@@ -73,14 +74,14 @@ def _read_task(config: DataConfig, row: Row, position: int, rows: Rows) -> Task:
 
 
 def read_task(config: DataConfig, row: Row, position: int, source: str | None = None) -> Task:
-    """The task of a row.
+    """Read the task of a row.
 
     Args:
-        position: in the whole dataset.
-        source: its `data_source`, where it names none.
+        position: the row's position in the complete dataset.
+        source: default of `data_source`.
 
     Raises:
-        FieldError: it holds none.
+        FieldError: the row is not a valid task.
     """
     for key in _MEDIA[1:]:
         if row.get(key):
@@ -88,7 +89,7 @@ def read_task(config: DataConfig, row: Row, position: int, source: str | None = 
     prompt_key = _prompt_key(row, config)
     extra_info = _extra_info(row, prompt_key)
     try:
-        read_tool_options(extra_info)  # a mistake in it is told now, not when the row is rolled out
+        read_tool_options(extra_info)  # reports a mistake now, not during the rollout
     except DataError as error:
         raise FieldError(str(error)) from error
     messages, images = with_images(_prompt(row, prompt_key, config.system_prompt), row, _MEDIA[0])
@@ -106,7 +107,7 @@ def read_task(config: DataConfig, row: Row, position: int, source: str | None = 
 
 
 def _prompt_key(row: Row, config: DataConfig) -> str:
-    """The column that holds the prompt: derived datasets call it `prompts`."""
+    """Return the column of the prompt; derived datasets call it `prompts`."""
     stands_in = config.prompt_key == "prompt" and row.get("prompt") is None and row.get("prompts") is not None
     return "prompts" if stands_in else config.prompt_key
 
@@ -146,7 +147,7 @@ def _is_text(prompt: JsonValue) -> bool:
 
 
 def _ground_truth(row: Row) -> JsonValue:
-    """verl's place first; a dataset that names it `answer` need not be rewritten."""
+    """Return the ground truth: verl's column first; datasets that call it `answer` also work."""
     model = optional_object(row, "reward_model")
     for holder, key in ((model, "ground_truth"), (row, "ground_truth"), (row, "answer"), (model, "test_cases")):
         if holder.get(key) is not None:

@@ -1,4 +1,4 @@
-"""The engine: samples tokens from the policy. One protocol, several implementations."""
+"""Protocol of the engine, which samples tokens from the policy."""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from agentrl.trajectory import VersionSpan
+from agentrl.types.trajectory import VersionSpan
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+
 WeightStream = Iterable[tuple[str, "Tensor"]]
-"""(Hugging Face parameter name, tensor), one at a time, so that a large model never stands in memory twice."""
+"""(Hugging Face parameter name, tensor) pairs, one at a time, so that memory never holds a large model twice."""
 
 PauseMode = Literal["drain", "retract", "in_place"]
-"""drain: requests under way finish first; those that find no room wait for `resume`. retract: all stop where they are
-and go on after `resume`, their KV computed anew. in_place: likewise, on the KV they have, also that of older weights,
-where the engine can keep it."""
+"""drain: running requests finish first; queued requests wait for `resume`. retract: running requests stop and continue
+after `resume`; their KV is recomputed. in_place: running requests stop and continue with their old KV, even if older
+weights computed it, where the engine can keep the KV."""
 
 
 class FinishReason(StrEnum):
@@ -26,7 +27,7 @@ class FinishReason(StrEnum):
 
     STOP = "stop"  # a stop token or stop string
     LENGTH = "length"  # max_new_tokens, or the model's context is full
-    ABORT = "abort"  # aborted or past its deadline; the tokens so far are kept
+    ABORT = "abort"  # aborted or past its deadline; the tokens sampled so far are kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +37,11 @@ class SamplingParams:
     Attributes:
         temperature: divides the logits; 0 is greedy (log-probabilities are then those of temperature 1).
         top_p, top_k, min_p: the usual truncations; 1.0, -1 and 0.0 switch them off.
-        max_new_tokens: at most so many tokens, None for what the context holds.
+        max_new_tokens: largest number of sampled tokens; None means until the context is full.
         stop: strings that end the completion; the tokens up to and including the match are kept.
-        stop_token_ids: tokens that end it, kept as its last token; the model's own end tokens always do.
-        seed: every draw is a function of (seed, position); None draws from the engine's own.
+        stop_token_ids: tokens that end the completion and stay as its last token. The model's end-of-sequence tokens
+            always end it.
+        seed: every draw is a function of (seed, position); None uses the engine's random generator.
     """
 
     temperature: float = 1.0
@@ -57,13 +59,14 @@ class GenerateRequest:
     """One completion to sample.
 
     Attributes:
-        token_ids: the whole context, [T]; at least one token.
-        session: requests of one session are one conversation: the engine keeps its KV between them.
-        deadline_s: seconds from now after which what was sampled so far comes back as an `abort`; None waits.
-        priority: higher ones first, where the engine can choose.
-        images: data URLs, in the order of their places in the context; an engine that takes none raises ValueError.
-        image_starts: where the tokens of each begin in the context. An equal token elsewhere, which a model may sample,
-            stands for no image.
+        token_ids: the full context, [T]; at least one token.
+        session: name of the conversation; the engine keeps the KV between requests of one session.
+        deadline_s: timeout in seconds, None without one. On timeout, the tokens so far are returned as an `abort`.
+        priority: requests with higher priority are scheduled first, where the engine supports it.
+        images: data URLs, in the order of their places in the context; an engine without image support raises
+            ValueError.
+        image_starts: position in the context of the first token of each image. Image tokens at other positions, which a
+            model may sample, are not images.
     """
 
     token_ids: Sequence[int]
@@ -77,17 +80,17 @@ class GenerateRequest:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """What was sampled.
+    """A sampled completion.
 
     Attributes:
-        token_ids: [N] sampled tokens, the stop token included.
+        token_ids: [N] sampled tokens, including the stop token.
         logprobs: [N] log-probabilities under the behaviour distribution softmax(logits / temperature),
             before top-p, top-k and min-p.
-        policy_versions: which weights sampled them; the spans cover all N tokens.
-        num_cached_tokens: context tokens that were not computed again.
-        matched_stop: the stop string that ended it, where one did.
-        routed_experts: [T + N - 1, layers, top k] int32, of every token that predicted another, context included: the
-            experts it was sent to. None where the engine was not asked for them.
+        policy_versions: policy version of each span of tokens; the spans cover all N tokens.
+        num_cached_tokens: context tokens whose KV was cached.
+        matched_stop: the stop string that ended the completion, if a stop string did.
+        routed_experts: [T + N - 1, layers, top k] int32: the experts of every token except the last, context included.
+            None if the engine was not asked for them.
     """
 
     token_ids: Sequence[int]
@@ -100,24 +103,24 @@ class Completion:
 
 
 COUNTERS = ("prompt_tokens", "cached_tokens", "forwarded_tokens", "sampled_tokens", "decode_steps", "prefill_steps")
-"""What an engine in this process counts, see `Engine.metrics`; one elsewhere knows of no steps."""
+"""Counters of an engine in this process, see `Engine.metrics`. A remote engine does not count steps."""
 
 
 class Engine(Protocol):
     """Samples tokens. All methods are safe to call from one event loop at any time.
 
-    A request that cannot be served at all (empty context, context longer than the model's, a token id outside
-    the vocabulary) raises ValueError at once and disturbs no other request.
+    A request that can never be served raises ValueError at once and does not affect other requests. Examples: an empty
+    context, a context longer than the model's, a token id outside the vocabulary.
     """
 
     async def generate(self, request: GenerateRequest) -> Completion:
-        """Sample one completion. Cancelling the awaiting task stops the work."""
+        """Sample one completion. Cancelling the awaiting task stops sampling."""
         ...
 
     async def load_weights(self, weights: WeightStream, version: int) -> None:
-        """Replace the weights in place; what is sampled afterwards carries `version`. Cached KV is dropped.
+        """Replace the weights in place. Tokens sampled afterwards have policy version `version`. Cached KV is dropped.
 
-        Raises ValueError, with the weights and version as they were, for an unknown name or a wrong shape.
+        Raises ValueError for an unknown name or a wrong shape; weights and version are then unchanged.
         """
         ...
 
@@ -126,15 +129,15 @@ class Engine(Protocol):
         ...
 
     async def resume(self) -> None:
-        """Go on after `pause`."""
+        """Continue sampling after `pause`."""
         ...
 
     async def abort(self, session: str) -> None:
-        """End the session's request under way, which returns what it has as an `abort`, and forget its KV."""
+        """End the session's running request, which returns its tokens so far as an `abort`. Drop the session's KV."""
         ...
 
     async def release(self, session: str) -> None:
-        """The conversation is over: forget its KV. Unknown sessions are fine."""
+        """Drop the KV of a finished conversation. Unknown sessions are ignored."""
         ...
 
     async def close(self) -> None:
@@ -142,7 +145,40 @@ class Engine(Protocol):
         ...
 
     def metrics(self) -> dict[str, float]:
-        """Counters since the start: `prompt_tokens`, `cached_tokens`, `forwarded_tokens`, `sampled_tokens`,
-        `decode_steps` and `prefill_steps` of an engine in this process, `evicted_sessions` where open conversations may
-        be forgotten, and whatever else the engine counts."""
+        """Counters since the start.
+
+        Always: `prompt_tokens`, `cached_tokens`, `forwarded_tokens`, `sampled_tokens`. An engine in this process adds
+        `decode_steps` and `prefill_steps`. An engine that may evict open conversations adds `evicted_sessions`.
+        """
         ...
+
+
+def check_context(token_ids: Sequence[int], vocabulary: int, max_sequence_length: int) -> None:
+    """Refuse a context that cannot be continued.
+
+    Raises:
+        ValueError: the context is empty, has an id outside the vocabulary, or fills `max_sequence_length`.
+    """
+    if len(token_ids) == 0:
+        raise ValueError("the context is empty")
+    if min(token_ids) < 0 or max(token_ids) >= vocabulary:
+        raise ValueError(f"the context has a token id outside the vocabulary of {vocabulary}")
+    if (length := len(token_ids)) >= max_sequence_length:
+        raise ValueError(f"the context has {length} tokens and leaves no room in {max_sequence_length}")
+
+
+def check_sampling(sampling: SamplingParams) -> None:
+    """Refuse sampling parameters outside their valid range.
+
+    Raises:
+        ValueError: names the parameter and its range.
+    """
+    for valid, rule in (
+        (0 <= sampling.temperature < float("inf"), f"temperature {sampling.temperature} is not a number from 0"),
+        (0 < sampling.top_p <= 1, f"top_p {sampling.top_p} is not above 0 and at most 1"),
+        (0 <= sampling.min_p <= 1, f"min_p {sampling.min_p} is not between 0 and 1"),
+        (sampling.top_k == -1 or sampling.top_k > 0, f"top_k {sampling.top_k} is neither -1 nor positive"),
+        (sampling.max_new_tokens is None or sampling.max_new_tokens > 0, "max_new_tokens must be positive"),
+    ):
+        if not valid:
+            raise ValueError(rule)

@@ -1,4 +1,4 @@
-"""An engine that answers from a script: for tests, for examples, and to measure everything that is not sampling."""
+"""An engine that returns scripted replies: for tests, for examples, and to measure everything except sampling."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from itertools import count
 from typing import Protocol
 
 from agentrl.engines.base import COUNTERS, Completion, FinishReason, GenerateRequest, PauseMode, WeightStream
-from agentrl.engines.stopping import matched_stop
-from agentrl.trajectory import VersionSpan
+from agentrl.engines.torch.stopping import matched_stop
+from agentrl.types.trajectory import VersionSpan
 
 Answer = str | Sequence[int]
-"""A reply: token ids, or text to be encoded."""
+"""A reply: token ids, or text that the engine encodes."""
 
 NOTHING = Completion((), (), (), FinishReason.ABORT)
 
 
 class ScriptTokenizer(Protocol):
-    """What replies in text and stop strings need of a tokenizer."""
+    """Tokenizer methods needed for text replies and stop strings."""
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         """Token ids of a text."""
@@ -31,16 +31,17 @@ class ScriptTokenizer(Protocol):
 
 
 class ScriptedEngine:
-    """Answers what `reply` says. It keeps no KV, so `release` has nothing to do.
+    """Engine that returns the replies of `reply`. It has no KV, so `release` does nothing.
 
     Args:
-        reply: a function of the request, or a list of replies given out in the order of the requests, from the start
-            again after the last. A reply is token ids or text.
-        tokenizer: needed for replies in text and for stop strings.
-        of_text: `reply` is a function of the decoded context instead.
-        stop_token_id: ends a reply that has no stop token of the request's own; None ends it without.
-        logprob: reported for every token.
-        delay_s: seconds a reply takes.
+        reply: a function of the request, or a list of replies. The list is used in the order of the requests and
+            repeats after its end. A reply is token ids or text.
+        tokenizer: needed for text replies and for stop strings.
+        of_text: if True, `reply` is a function of the decoded context.
+        stop_token_id: appended to a reply without a stop token, if the request names no stop tokens. None appends
+            nothing.
+        logprob: log-probability reported for every token.
+        delay_s: delay of each reply in seconds.
     """
 
     def __init__(
@@ -65,7 +66,7 @@ class ScriptedEngine:
         self._closed = False
 
     async def generate(self, request: GenerateRequest) -> Completion:
-        """The script's answer; see `Engine.generate`."""
+        """Return the scripted reply; see `Engine.generate`."""
         if not request.token_ids:
             raise ValueError("the context is empty")
         if request.images:
@@ -76,43 +77,43 @@ class ScriptedEngine:
         return self._completion(request)
 
     async def load_weights(self, weights: WeightStream, version: int) -> None:
-        """There are no weights; what is answered from here on carries `version`."""
+        """Set the policy version of later replies; there are no weights."""
         self.version = version
 
     async def pause(self, mode: PauseMode = "drain") -> None:
-        """New requests wait; under `drain` those that are being answered are awaited."""
+        """Make new requests wait; `drain` also waits for the running requests."""
         self._in_place = mode != "drain"
         self._resumed = self._resumed or asyncio.Event()
         if mode == "drain" and self._answering:
             await asyncio.wait(self._answering)
 
     async def resume(self) -> None:
-        """Go on after `pause`."""
+        """Continue after `pause`."""
         if self._resumed is not None:
             self._resumed.set()
             self._resumed = None
 
     async def abort(self, session: str) -> None:
-        """The session's requests come back empty."""
+        """End the session's requests with empty completions."""
         self._cancel([task for task, name in self._sessions.items() if name == session])
 
     async def release(self, session: str) -> None:
-        """There is no KV."""
+        """Do nothing: there is no KV."""
 
     async def close(self) -> None:
-        """All requests come back empty."""
+        """End all requests with empty completions."""
         self._closed = True
         self._cancel(list(self._sessions))
 
     def metrics(self) -> dict[str, float]:
-        """Counters since the start; nothing is ever forwarded or cached."""
+        """Counters since the start; forwarded and cached tokens are always 0."""
         return {
             **{name: float(self._counters[name]) for name in COUNTERS},
             "running_requests": float(len(self._sessions)),
         }
 
     async def _wait(self, request: GenerateRequest) -> bool:
-        """Wait out the pause and the delay; False when aborted or past the deadline."""
+        """Wait for the end of the pause and the delay; False when aborted or past the deadline."""
         task = asyncio.ensure_future(self._turn(self._resumed))
         self._sessions[task] = request.session
         if self._resumed is None:
@@ -153,7 +154,7 @@ class ScriptedEngine:
         return self._tokenizer.encode(answer, add_special_tokens=False)
 
     def _cut(self, request: GenerateRequest, token_ids: list[int]) -> tuple[list[int], FinishReason, str | None]:
-        """The reply as far as sampling would have got: to a stop token or string, or to the longest length."""
+        """Cut the reply where sampling would have ended: at a stop token, a stop string or `max_new_tokens`."""
         sampling = request.sampling
         own = () if self._stop_token_id is None else (self._stop_token_id,)
         stops = sampling.stop_token_ids or own
@@ -177,7 +178,7 @@ class ScriptedEngine:
 
 def _this_task() -> asyncio.Task[None]:
     task = asyncio.current_task()
-    assert task is not None  # only called inside one
+    assert task is not None  # only called inside a task
     return task
 
 

@@ -1,4 +1,4 @@
-"""Replacing a model's weights in place, all or nothing."""
+"""Replace a model's weights in place, all or nothing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from agentrl.errors import suggestion
 def load_in_place(model: nn.Module, weights: WeightStream) -> None:
     """Copy `weights` over the parameters and buffers of the same names; names left out keep their values.
 
-    Everything is looked at before anything is written. Tensors may live on other devices and in other number types.
+    All weights are checked before any is written. Tensors may have other devices and dtypes than the model.
 
     Raises:
         ValueError: an unknown name, a wrong shape, a name given twice, or two values for tied weights; nothing changed.

@@ -1,4 +1,4 @@
-"""The interaction: a simulated user who answers the model's turns, with verl's lifecycle."""
+"""Base class of interactions: simulated users who answer the model's turns, with verl's lifecycle."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from uuid import uuid4
 
 from pydantic import JsonValue
 
-from agentrl.messages import Message
+from agentrl.types.messages import Message
 
 
 class BaseInteraction:
@@ -18,22 +18,22 @@ class BaseInteraction:
         self.name: str = str(config.get("name", "interaction"))
 
     async def start_interaction(self, instance_id: str | None = None, **kwargs: object) -> str:
-        """Begin for one rollout; `kwargs` are the row's `interaction_kwargs`."""
+        """Start one rollout; `kwargs` are the row's `interaction_kwargs`."""
         return instance_id or uuid4().hex
 
     async def generate_response(
         self, instance_id: str, messages: Sequence[Message], **kwargs: object
     ) -> tuple[bool, str, float, dict[str, JsonValue]]:
-        """Answer the model's last turn: (the conversation is over, text, score of that turn, metrics).
+        """Answer the model's last turn with (whether the conversation is over, text, score of that turn, metrics).
 
-        An `observation_key` in the last names the state that turn began in: `algorithm.name=gigpo` compares turns of a
-        group that began in the same one.
+        An `observation_key` in the metrics names the state in which that turn began: `algorithm.name=gigpo` compares
+        turns of a group that began in the same state.
         """
         raise NotImplementedError(f"{type(self).__name__} must define generate_response")
 
     async def calculate_score(self, instance_id: str, **kwargs: object) -> float:
-        """The user's score for the whole rollout."""
+        """Return the user's score for the rollout."""
         return 0.0
 
     async def finalize_interaction(self, instance_id: str, **kwargs: object) -> None:
-        """End for one rollout; always called."""
+        """End one rollout; always called."""

@@ -1,4 +1,4 @@
-"""A user who tells the model whether its answer to a word problem is right."""
+"""A simulated user who tells the model whether its answer to a word problem is correct."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from collections.abc import Sequence
 
 from pydantic import JsonValue
 
-from agentrl.answers import as_number, final_number
 from agentrl.errors import DataError
 from agentrl.interactions.base import BaseInteraction
-from agentrl.messages import Message
+from agentrl.types.messages import Message
+from agentrl.utils.answers import as_number, final_number
 
 
 class Gsm8kInteraction(BaseInteraction):
-    """Ends with score 1 once the last number of the model's turn is `ground_truth`; else asks to try again."""
+    """Ends with score 1 if the last number of the model's turn is `ground_truth`; else asks the model to try again."""
 
     async def generate_response(
         self, instance_id: str, messages: Sequence[Message], ground_truth: object = None, **kwargs: object
     ) -> tuple[bool, str, float, dict[str, JsonValue]]:
-        """Judge the last assistant message."""
+        """Check the last assistant message."""
         expected = as_number(ground_truth)
         if expected is None:
             raise DataError(f"interaction_kwargs.ground_truth must be a number, not {ground_truth!r}")

@@ -1,26 +1,27 @@
-"""Reads simulated users from YAML, in verl's format."""
+"""Loads simulated users from YAML, in verl's format."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
-from agentrl.blame import told
-from agentrl.config.listing import check_keys, entry_errors, read_listing
 from agentrl.errors import AgentRLError, ConfigError
 from agentrl.interactions.base import BaseInteraction
-from agentrl.registry import load_object
+from agentrl.registry import load_object, make_importable
+from agentrl.utils.user_code import format_error
+from agentrl.utils.yaml_list import check_keys, entry_errors, read_listing
 
 _KEYS = frozenset({"name", "class_name", "config"})
 
 
 def load_interactions(path: Path) -> dict[str, BaseInteraction]:
-    """Name -> interaction. The name is the entry's, else derived from its class as verl does (`MyInteraction` -> my).
+    """Return name -> interaction. The default name comes from the class, as in verl (`MyInteraction` -> my).
 
     Raises:
         ConfigError: names file, entry and key.
     """
     interactions: dict[str, BaseInteraction] = {}
+    make_importable(path.parent)
     for position, entry in enumerate(read_listing(path, "interaction")):
         with entry_errors(f"{path}: interaction[{position}]"):
             interaction = _build(entry)
@@ -43,8 +44,8 @@ def _build(entry: dict[str, object]) -> BaseInteraction:
         interaction: BaseInteraction = cls({**config, "name": name})
     except AgentRLError:
         raise
-    except Exception as error:  # whatever a user's constructor raises
-        raise ConfigError(f"{class_name} failed: {told(error)}") from error
+    except Exception as error:  # a user's constructor may raise anything
+        raise ConfigError(f"{class_name} failed: {format_error(error)}") from error
     own = getattr(type(interaction), "generate_response", None)
     if own in (None, BaseInteraction.generate_response):
         raise ConfigError(f"'{class_name}' must define generate_response, as agentrl.interactions.base.BaseInteraction")

@@ -1,4 +1,4 @@
-"""The simulated user of one rollout."""
+"""Simulated user of one rollout."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from types import TracebackType
 from typing import NamedTuple, Self
 from uuid import uuid4
 
-from agentrl.blame import told
+from agentrl.concurrency import CircuitBreaker, Offload, OverdueError, UnavailableError
 from agentrl.errors import AgentRLError, DataError, suggestion
 from agentrl.interactions.base import BaseInteraction
-from agentrl.messages import Message
-from agentrl.offload import Lane, Offload, OverdueError, UnavailableError
-from agentrl.signatures import keyword_filter
-from agentrl.task import Task
 from agentrl.tools.base import InfraError
+from agentrl.types.messages import Message
+from agentrl.types.task import Task
+from agentrl.utils.signatures import keyword_filter
+from agentrl.utils.user_code import format_error
 
 _LOGGER = logging.getLogger(__name__)
-_OFFLOAD = Offload()  # one loop thread for all simulated users, so that they may share clients
+_OFFLOAD = Offload()  # one event loop thread for all simulated users, so that they can share clients
 
 
 class Answer(NamedTuple):
-    """What the user says to a turn of the model.
+    """The user's answer to a model turn.
 
     Attributes:
-        done: the conversation is over.
-        score: of the turn that is answered.
-        observation_key: names the state that turn began in, where the user says so.
+        done: whether the conversation is over.
+        score: score of the turn that is answered.
+        observation_key: name of the state in which that turn began, if the user names it.
     """
 
     done: bool
@@ -40,10 +40,10 @@ class Answer(NamedTuple):
 
 
 class InteractionSession:
-    """Started on entry, ended on exit whatever happens. What the user's code raises becomes `InfraError`.
+    """Starts the interaction on entry and always ends it on exit. Errors of the user's code become `InfraError`.
 
     Raises:
-        DataError: the row names an interaction that is not there, or none where there are several.
+        DataError: the row names an unknown interaction, or names none and there are several.
     """
 
     def __init__(self, interactions: Mapping[str, BaseInteraction], task: Task, timeout_s: float = 60.0) -> None:
@@ -53,14 +53,14 @@ class InteractionSession:
             raise DataError(f"row {task.index}: {error}") from error
         self._options = {name: value for name, value in task.interaction_kwargs.items() if name != "name"}
         self._timeout_s = timeout_s
-        self._lane = Lane(f"interaction '{self._interaction.name}'")
+        self._lane = CircuitBreaker(f"interaction '{self._interaction.name}'")
         self._id: str | None = None
 
     async def respond(self, messages: Sequence[Message]) -> Answer:
         """Answer the model's last turn.
 
         Raises:
-            InfraError: the interaction failed or took too long.
+            InfraError: the interaction failed or timed out.
         """
         answer = await self._run("generate_response", self._id, list(messages))
         try:
@@ -72,10 +72,10 @@ class InteractionSession:
             ) from error
 
     async def score(self) -> float:
-        """`calculate_score`: the user's score for the whole rollout.
+        """Return the user's score for the rollout, from `calculate_score`.
 
         Raises:
-            InfraError: the interaction failed or gave no number.
+            InfraError: the interaction failed or returned no number.
         """
         value = await self._run("calculate_score", self._id)
         try:
@@ -92,7 +92,7 @@ class InteractionSession:
     ) -> None:
         try:
             await self._run("finalize_interaction", self._id, detached=True)
-        except InfraError as failure:  # harms nothing but what it leaves open
+        except InfraError as failure:  # only leaves resources open
             _LOGGER.warning("%s", failure, exc_info=failure)
 
     async def _run(self, method: str, *arguments: object, detached: bool = False) -> object:
@@ -106,12 +106,12 @@ class InteractionSession:
             raise InfraError(f"{where}: {error}") from error
         except AgentRLError:  # the user's own mistake, such as a row without what the interaction needs
             raise
-        except Exception as error:  # whatever a user's code raises
-            raise InfraError(f"{where} raised {told(error)}") from error
+        except Exception as error:  # a user's code may raise anything
+            raise InfraError(f"{where} raised {format_error(error)}") from error
 
     async def _invoke(self, method: str, *arguments: object) -> object:
         function = getattr(self._interaction, method)
-        if not inspect.signature(function).parameters:  # verl's own calculate_score and finalize_interaction take none
+        if not inspect.signature(function).parameters:  # such as verl's own calculate_score and finalize_interaction
             returned = function()
         else:
             returned = function(*arguments, **keyword_filter(function)(self._options))
@@ -131,10 +131,10 @@ def _finite(value: object) -> float:
 
 
 def chosen(interactions: Mapping[str, BaseInteraction], task: Task) -> BaseInteraction:
-    """The interaction that a row's `interaction_kwargs` name; the only one where they name none.
+    """Return the interaction named in a row's `interaction_kwargs`, or the only one if no name is given.
 
     Raises:
-        DataError: it is not there, or none is named where there are several.
+        DataError: the name is unknown, or is missing and there are several interactions.
     """
     name = task.interaction_kwargs.get("name")
     if name is None and len(interactions) == 1:

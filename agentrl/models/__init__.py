@@ -1,1 +1,1 @@
-"""Hugging Face models and tokenizers, loaded for whoever computes with them."""
+"""Load Hugging Face models and tokenizers, for engines and backends."""

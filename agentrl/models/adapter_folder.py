@@ -16,27 +16,27 @@ MOVED = "give the base as model.path, and the adapter as model.lora_adapter_path
 
 @dataclass(frozen=True, slots=True)
 class Adapter:
-    """A saved adapter: its folder, and what its `adapter_config.json` says."""
+    """A saved adapter: its folder, and the content of its `adapter_config.json`."""
 
     folder: Path
     said: dict[str, Any]  # peft's fields, of many types
 
     @property
     def base(self) -> str:
-        """Folder or hub name of the model it was trained on.
+        """Folder or hub name of the model that the adapter was trained on.
 
         Raises:
-            ConfigError: it does not say.
+            ConfigError: the adapter's configuration does not name it.
         """
         if base := self.said.get("base_model_name_or_path"):
             return str(base)
         raise ConfigError(f"'{self.folder}' does not name its base: {MOVED}")
 
     def weights_file(self) -> Path:
-        """Where its weights are.
+        """Return the path of the adapter's weights.
 
         Raises:
-            ConfigError: they are missing or cut off.
+            ConfigError: the weights are missing or truncated.
         """
         file = self.folder / ADAPTER_WEIGHTS
         if not file.is_file():
@@ -46,10 +46,10 @@ class Adapter:
 
 
 def find_adapter(path: str | Path) -> Adapter | None:
-    """The adapter saved in that folder, if it holds one.
+    """Return the adapter saved in the folder; None if there is none.
 
     Raises:
-        ConfigError: its configuration cannot be read, or it is no LoRA.
+        ConfigError: its configuration cannot be read, or it is not a LoRA adapter.
     """
     file = Path(path) / ADAPTER_CONFIG
     if not file.is_file():

@@ -18,10 +18,10 @@ LINEAR = nn.Linear, Conv1D
 
 
 def adapter_targets(model: PreTrainedModel, config: ModelConfig) -> list[str]:
-    """Full names of the modules that get an adapter, in the model's order.
+    """Return the full names of the modules that get an adapter, in the model's order.
 
     Raises:
-        ConfigError: a name fits no module, or one that is not linear, or nothing is left.
+        ConfigError: a name matches no module, or a module that is not linear, or no module is left.
     """
     ends = {id(model.get_input_embeddings()), id(model.get_output_embeddings())}
     modules = {name: module for name, module in model.named_modules() if name}
@@ -41,7 +41,7 @@ def adapter_targets(model: PreTrainedModel, config: ModelConfig) -> list[str]:
 
 
 def _named(modules: dict[str, nn.Module], ends: tuple[str, ...], option: str) -> set[str]:
-    """The modules whose name is, or ends with, one of `ends`."""
+    """Return the modules whose name is, or ends with, one of `ends`."""
     found: set[str] = set()
     for end in ends:
         matches = {name for name in modules if name == end or name.endswith(f".{end}")}

@@ -1,4 +1,4 @@
-"""LoRA adapters (arXiv 2106.09685) by peft: put on a model, written, read, switched off; the base is never changed."""
+"""LoRA adapters (arXiv 2106.09685) with peft: add, write, read, switch off. The base model is never changed."""
 
 from __future__ import annotations
 
@@ -13,37 +13,39 @@ from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from agentrl.config.model import ModelConfig
-from agentrl.errors import ConfigError
+from agentrl.errors import ConfigError, install_command
 from agentrl.models.adapter_folder import ADAPTER_WEIGHTS, Adapter
 from agentrl.models.adapter_targets import adapter_targets
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-PREFIX = "base_model.model."  # peft's, of the names in its files
+PREFIX = "base_model.model."  # peft's prefix of the names in its files
 NOT_TAKEN = {"bias": "none", "modules_to_save": None, "trainable_token_indices": None, "layer_replication": None}
-"""What else an adapter may change, with the value that changes nothing."""
+"""Unsupported fields of an adapter's configuration, each with the value that has no effect."""
 
 
 def check_peft() -> None:
-    """Raise a ConfigError that says how to install peft, where it is missing."""
+    """Raise a ConfigError with installation instructions if peft is missing."""
     if importlib.util.find_spec("peft") is None:
-        raise ConfigError("LoRA needs peft: pip install 'agentrl[lora]'")
+        raise ConfigError(f"LoRA needs peft: {install_command('lora')}")
 
 
 def has_adapter(model: nn.Module) -> bool:
-    """Whether an adapter was put on this model."""
+    """Whether the model has an adapter."""
     return hasattr(model, "peft_config")
 
 
 def add_new_adapter(model: PreTrainedModel, config: ModelConfig, base: str) -> None:
-    """Put a new adapter on `model`: A is random, B is 0, so the model answers as before. It alone requires gradients.
+    """Add a new adapter to `model`. Only the adapter requires gradients.
+
+    A is random and B is 0, so the model's outputs do not change yet.
 
     Args:
-        base: what `model` was loaded from; kept in the adapter's configuration.
+        base: where `model` was loaded from; stored in the adapter's configuration.
 
     Raises:
-        ConfigError: `target_modules` or `exclude_modules` name none of its modules, or one that is not linear.
+        ConfigError: `target_modules` or `exclude_modules` match no module, or a module that is not linear.
     """
     from peft import LoraConfig
 
@@ -59,11 +61,11 @@ def add_new_adapter(model: PreTrainedModel, config: ModelConfig, base: str) -> N
 
 
 def add_saved_adapter(model: PreTrainedModel, adapter: Adapter, config: ModelConfig, base: str) -> None:
-    """Put a saved adapter on `model`; it alone requires gradients. `base` as in `add_new_adapter`.
+    """Add a saved adapter to `model`; only the adapter requires gradients. `base` as in `add_new_adapter`.
 
     Raises:
-        ConfigError: it does not fit the model, `config` says another rank or alpha, or it changes more than agentrl can
-            switch off again.
+        ConfigError: it does not fit the model, `config` has another rank or alpha, or it contains changes that agentrl
+            cannot switch off.
     """
     from peft import LoraConfig
 
@@ -79,10 +81,10 @@ def add_saved_adapter(model: PreTrainedModel, adapter: Adapter, config: ModelCon
 
 
 def read_adapter(model: PreTrainedModel, adapter: Adapter) -> None:
-    """Replace the values of the model's adapter by those of a saved one.
+    """Load a saved adapter's values into the model's adapter.
 
     Raises:
-        ConfigError: it is torn, or has other modules, ranks or scales.
+        ConfigError: it is corrupt, or has other modules, ranks or scales.
     """
     from peft import set_peft_model_state_dict
     from safetensors.torch import load_file
@@ -102,7 +104,7 @@ def read_adapter(model: PreTrainedModel, adapter: Adapter) -> None:
 
 
 def write_adapter(model: PreTrainedModel, folder: Path) -> None:
-    """Write the model's adapter into `folder` as peft does."""
+    """Write the model's adapter into `folder` in peft's format."""
     from peft import get_peft_model_state_dict
     from safetensors.torch import save_file
 
@@ -113,7 +115,7 @@ def write_adapter(model: PreTrainedModel, folder: Path) -> None:
 
 
 def adapter_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    """The adapter's parameters, by name; none of a model without one."""
+    """Yield the adapter's parameters with their names; nothing for a model without an adapter."""
     for name, value in model.named_parameters():
         if ".lora_" in name and has_adapter(model):
             yield name, value
@@ -121,7 +123,7 @@ def adapter_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
 
 @contextmanager
 def adapter_off(model: nn.Module) -> Iterator[None]:
-    """The base alone, for a while. What requires gradients is the same afterwards."""
+    """Use only the base model inside the block; `requires_grad` of all parameters is restored afterwards."""
     from peft.tuners.tuners_utils import BaseTunerLayer
 
     layers = [layer for layer in model.modules() if isinstance(layer, BaseTunerLayer)]
@@ -132,14 +134,14 @@ def adapter_off(model: nn.Module) -> Iterator[None]:
         yield
     finally:
         for layer in layers:
-            layer.enable_adapters(True)  # which would have all of them trained
+            layer.enable_adapters(True)  # this makes all adapter parameters trainable
         for value, was in trained:
             value.requires_grad_(was)
 
 
 @contextmanager
 def adapter_shaken(model: nn.Module) -> Iterator[None]:
-    """Random numbers in place of an adapter's zeros, for a while: a check of a new one would not see it otherwise."""
+    """Replace an adapter's zeros by random numbers inside the block, so that checks of a new adapter see its effect."""
     generator = torch.Generator().manual_seed(0)
     zeros = [value for _, value in adapter_parameters(model) if not value.any()]
     for value in zeros:
@@ -160,7 +162,7 @@ def _inject(model: PreTrainedModel, lora: Any, base: str) -> None:  # a LoraConf
     from peft import inject_adapter_in_model
 
     lora.base_model_name_or_path = str(Path(base).resolve()) if Path(base).is_dir() else base
-    lora.inference_mode = False  # as peft saves it, it would not be trained
+    lora.inference_mode = False  # peft saves True, which would freeze the adapter
     inject_adapter_in_model(lora, model)
     for _, value in adapter_parameters(model):
         value.data = value.data.to(torch.promote_types(value.dtype, torch.float32))  # bfloat16 loses small updates
@@ -168,7 +170,7 @@ def _inject(model: PreTrainedModel, lora: Any, base: str) -> None:  # a LoraConf
 
 
 def _check_options(adapter: Adapter, config: ModelConfig) -> None:
-    """The adapter brings its rank and alpha; other ones that the configuration names would have no effect."""
+    """Reject a rank or alpha in the configuration that differs from the adapter's: it would have no effect."""
     fields = type(config).model_fields
     for option, field in (("lora_rank", "r"), ("lora_alpha", "lora_alpha")):
         value = getattr(config, option)

@@ -1,6 +1,6 @@
-"""Another attention in place of a model's own, and what masks the model gives to its layers.
+"""Replace a model's attention, and find out which masks the model gives to its layers.
 
-Used where keys and values do not stand as transformers expects: cached (engines) or shared (backends).
+Used where keys and values are not arranged as transformers expects: cached (engines) or shared (backends).
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from transformers import AttentionInterface, AttentionMaskInterface, PretrainedC
 from transformers.masking_utils import sdpa_mask
 
 MaskFunction = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
-"""Whether a query sees a key: of (batch, head, query position, key position), as in transformers' masking_utils."""
+"""(batch, head, query position, key position) -> whether the query sees the key, as in transformers' masking_utils."""
 
 PROBE = "agentrl_probe"
 
 HARMLESS = {"dropout", "is_causal", "sliding_window", "position_ids", "use_cache", "cache_position", "return_dict"}
 HARMLESS |= {"output_attentions", "output_hidden_states", "output_router_logits", "num_items_in_batch"}
-"""What layers pass that changes nothing here: windows are read from the masks at load, the rest is for training."""
+"""Arguments of layers without effect here: windows are read from the masks at load, the rest is for training."""
 
 
 class UnfaithfulError(Exception):
-    """This model's attention cannot be reproduced in another way; the text says why."""
+    """No other implementation reproduces this model's attention; the message gives the reason."""
 
 
 def configs_of(model: PreTrainedModel) -> list[PretrainedConfig]:
-    """Every configuration that a layer of the model may read its attention from."""
+    """Return every configuration from which a layer of the model may read its attention."""
     found = {id(part.config): part.config for part in model.modules() if isinstance(part, PreTrainedModel)}
     for part in model.modules():
         if isinstance(config := getattr(part, "config", None), PretrainedConfig):
@@ -39,9 +39,9 @@ def configs_of(model: PreTrainedModel) -> list[PretrainedConfig]:
 
 @contextmanager
 def attention_implementation(configs: Sequence[PretrainedConfig], name: str) -> Iterator[None]:
-    """Attention `name` inside the block, and what it was before after it.
+    """Use attention `name` inside the block, and restore the previous one afterwards.
 
-    The internal field is set because the public one is made for loading: it walks sub-configurations and checks names.
+    This sets the internal field, because the public one is for loading: it visits sub-configurations and checks names.
     """
     before = [config._attn_implementation_internal for config in configs]
     for config in configs:
@@ -54,10 +54,10 @@ def attention_implementation(configs: Sequence[PretrainedConfig], name: str) -> 
 
 
 def check_understood(layer: object, attention_mask: Tensor | None, others: Mapping[str, object]) -> None:
-    """Refuse what a layer passes to its attention without our understanding it: ignored, it would change the numbers.
+    """Reject unknown arguments that a layer passes to its attention: ignoring them would change the results.
 
     Raises:
-        UnfaithfulError: names it.
+        UnfaithfulError: names the layer and the arguments.
     """
     unknown = {name for name, given in others.items() if given is not None} - HARMLESS
     if attention_mask is not None or unknown:
@@ -67,15 +67,15 @@ def check_understood(layer: object, attention_mask: Tensor | None, others: Mappi
 def explicit_attention(
     query: Tensor, keys: Tensor, values: Tensor, bias: Tensor, scale: float, softcap: float | None, sinks: Tensor | None
 ) -> Tensor:
-    """Attention written out, for scores that are capped (Gemma 2) or compete with a learned sink (gpt-oss).
+    """Attention computed step by step, for capped scores (Gemma 2) or a learned sink per head (gpt-oss).
 
     Args:
-        query: [R, K, Q, D], the Q = C * G queries of C tokens whose G heads share a key head, token by token.
+        query: [R, K, Q, D], the Q = C * G queries of C tokens, token by token; the G heads of a token share a key head.
         keys, values: [R, K, W, D].
         bias: [R, 1, Q, W], added to the scores.
-        sinks: [K * G], one score a query head.
+        sinks: [K * G], one score per query head.
     """
-    # contiguous: matmul copies keys that lie apart and takes others as they lie, which gives other last bits
+    # contiguous: matmul copies some memory layouts and not others, which would change the last bits of the result
     scores = query @ keys.transpose(2, 3).contiguous() * scale
     if softcap is not None:
         scores = torch.tanh(scores / softcap) * softcap
@@ -89,15 +89,15 @@ def explicit_attention(
 
 
 class _MaskReader:
-    """Records which mask transformers makes for which layer of a plain forward."""
+    """Records which mask transformers creates for which layer in a forward pass."""
 
     def __init__(self) -> None:
         self.windows: dict[int, int | None] = {}
         self._masks: list[tuple[Tensor, MaskFunction, int | None]] = []
 
-    # Any: both methods have whatever signature transformers calls them with
+    # Any: transformers determines the signatures of both methods
     def make_mask(self, *args: Any, mask_function: MaskFunction, **kwargs: Any) -> Tensor:
-        """A mask, remembered by its tensor."""
+        """Create a mask, and remember its function."""
         kwargs["allow_is_causal_skip"] = False
         mask: Tensor = sdpa_mask(*args, mask_function=mask_function, **kwargs)
         self._masks.append((mask, mask_function, kwargs.get("local_size")))
@@ -106,20 +106,20 @@ class _MaskReader:
     def attend(
         self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **kwargs: Any
     ) -> tuple[Tensor, None]:
-        """Record the layer; its output is of no interest."""
+        """Record the layer's window; the output is not used."""
         layer = getattr(module, "layer_idx", None)
         known = [(function, size) for mask, function, size in self._masks if mask is attention_mask]
         if not isinstance(layer, int) or layer in self.windows or not known:
             raise UnfaithfulError(f"layer {layer} of {type(module).__name__} does not use transformers' causal masks")
-        self.windows[layer] = _window_of(*known[0])  # of masks in use only: Qwen2-MoE makes one of width 0 besides
+        self.windows[layer] = _window_of(*known[0])  # masks in use only: Qwen2-MoE also makes an unused one of width 0
         return value.new_zeros(1, query.shape[2], query.shape[1], value.shape[3]), None
 
 
 def learn_windows(model: PreTrainedModel) -> dict[int, int | None]:
-    """Layer -> sliding window, from the masks transformers would use; None for full attention.
+    """Return layer -> sliding window, from transformers' masks; None for full attention.
 
     Raises:
-        UnfaithfulError: a layer has another mask, or there is no attention layer that could be read.
+        UnfaithfulError: a layer has another mask, or the model has no attention layer with a known interface.
     """
     reader = _MaskReader()
     AttentionInterface.register(PROBE, reader.attend)
@@ -132,10 +132,10 @@ def learn_windows(model: PreTrainedModel) -> dict[int, int | None]:
 
 
 def _window_of(mask_function: MaskFunction, local_size: int | None) -> int | None:
-    """The window of a mask, None for a plain causal one.
+    """Return the window of a mask, None for a plain causal mask.
 
     Raises:
-        UnfaithfulError: it is neither, such as attention in chunks.
+        UnfaithfulError: the mask is of another kind, for example attention in chunks.
     """
     far = 4 * (local_size or 64)
     queries = torch.linspace(0, far - 1, 61).long()[:, None]
@@ -149,10 +149,10 @@ def _window_of(mask_function: MaskFunction, local_size: int | None) -> int | Non
 
 
 def windows_of_all_layers(model: PreTrainedModel) -> dict[int, int | None]:
-    """Layer -> sliding window, see `learn_windows`.
+    """Return layer -> sliding window for every layer, see `learn_windows`.
 
     Raises:
-        UnfaithfulError: a layer has its past from elsewhere, such as a convolution or a recurrent state.
+        UnfaithfulError: a layer gets its past in another way, such as a convolution or a recurrent state.
     """
     windows = learn_windows(model)
     num_layers: int = model.config.get_text_config().num_hidden_layers

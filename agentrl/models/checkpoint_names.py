@@ -1,4 +1,4 @@
-"""From the weights of a model in memory to those of its saved checkpoint: other names, and experts apart."""
+"""Convert a model's weights in memory to its checkpoint's format: other names, and a tensor for each expert."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _LAYER = re.compile(r".*?\.\d+(?=\.)")
 
 
 def checkpoint_weights(model: PreTrainedModel, weights: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
-    """`weights` of `model` as `model.save_pretrained` would write them, converted a layer at a time.
+    """Yield `weights` of `model` as `model.save_pretrained` would write them, converted layer by layer.
 
-    What one tensor of a checkpoint is made of stands in one layer; most of what comes out are views.
+    Each tensor of a checkpoint depends on one layer only. Most of the yielded tensors are views.
     """
     for _, members in groupby(weights, lambda named: _layer(named[0])):
         yield from revert_weight_conversion(model, dict(members)).items()
 
 
 def _layer(name: str) -> str:
-    """model.layers.0.mlp.experts.down_proj -> model.layers.0; names outside any layer stand alone."""
+    """model.layers.0.mlp.experts.down_proj -> model.layers.0; names outside any layer stay unchanged."""
     found = _LAYER.match(name)
     return found[0] if found else name

@@ -1,4 +1,4 @@
-"""What a model's configuration says of its experts, before its weights are read."""
+"""Facts about a model's experts, from its configuration, without loading weights."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from agentrl.models.loading import check_model
 
 
 def routed_shape(config: ModelConfig) -> tuple[int, int]:
-    """(layers, experts a token): what an engine says of each token. Dense layers count too.
+    """Return (layers, experts per token), the shape that an engine records per token. Dense layers are included.
 
     Raises:
-        ConfigError: there is no such model, or it is no mixture of experts.
+        ConfigError: there is no such model, or it is not a mixture of experts.
     """
     check_model(config)
     adapter = find_adapter(config.path)

@@ -1,4 +1,4 @@
-"""Whether a model's weights are numbers."""
+"""Check that a model's weights are finite."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 def check_finite(model: PreTrainedModel) -> None:
-    """Refuse a model that can only answer NaN, before anything else complains of its answers.
+    """Reject a model with non-finite weights, before its NaN outputs cause less clear errors.
 
     Raises:
-        ConfigError: names a weight that holds NaN or infinity.
+        ConfigError: names a weight that contains NaN or infinity.
     """
     for name, value in model.named_parameters():
         if value.itemsize > 1 and not torch.isfinite(value).all():

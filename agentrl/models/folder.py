@@ -1,30 +1,39 @@
-"""A model's folder on disk: whether it is whole, said before anything is loaded from it."""
+"""Check that a model's folder on disk is complete, before anything is loaded."""
 
 from __future__ import annotations
 
 import json
+import os
+import re
 import struct
 from pathlib import Path
 
 from agentrl.errors import ConfigError
 
-CONFIG_FILE = "config.json"
+CONFIG_FILE, TOKENIZER_FILE = "config.json", "tokenizer.json"
 WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
-"""Weights in one file; `<name>.index.json` beside it lists the files where there are several."""
+"""Weights in one file; for several files, `<name>.index.json` lists them."""
 MAX_HEADER = 100_000_000
-"""Bytes of the longest header that safetensors reads."""
+"""Longest header that safetensors reads, in bytes."""
+_HUB_NAME = re.compile(r"\w[\w.-]*(/[\w.-]+)?")
+
+
+def is_folder(path: str) -> bool:
+    """Whether `path` is a folder, existing or not, instead of a name on the hub."""
+    # pathlib raises on names that are too long
+    return os.path.isdir(path) or not _HUB_NAME.fullmatch(path)  # noqa: PTH112
 
 
 def check_folder(path: Path, key: str) -> None:
-    """Refuse a folder that holds no whole model of Hugging Face's layout.
+    """Reject a folder that does not contain a complete model in Hugging Face's layout.
 
     Args:
-        key: of the configuration, which the folder came from.
+        key: the configuration key that the folder came from, for error messages.
 
     Raises:
-        ConfigError: names the file that is missing or cut off.
+        ConfigError: names the file that is missing or truncated.
     """
-    if not path.is_dir():
+    if not os.path.isdir(path):  # noqa: PTH112  # pathlib raises on names that are too long
         raise ConfigError(f"{key}: there is no folder '{path}'")
     if not (path / CONFIG_FILE).is_file():
         if (latest := path / "checkpoints" / "latest").is_dir():
@@ -37,10 +46,10 @@ def check_folder(path: Path, key: str) -> None:
 
 
 def check_safetensors(file: Path, key: str) -> None:
-    """Refuse a safetensors file that does not hold what its header lists (https://huggingface.co/docs/safetensors).
+    """Reject a safetensors file whose size does not match its header (https://huggingface.co/docs/safetensors).
 
     Raises:
-        ConfigError: it is cut off, or something else under that name.
+        ConfigError: it is truncated, or not a safetensors file.
     """
     if file.suffix != ".safetensors":
         return
@@ -59,7 +68,7 @@ def check_safetensors(file: Path, key: str) -> None:
 
 
 def checkpoint_shapes(path: Path, key: str) -> dict[str, tuple[int, ...]]:
-    """The shape of every weight that a folder holds, read from headers alone.
+    """Return the shape of every weight in a folder, read only from headers.
 
     Raises:
         ConfigError: as `check_folder`.
@@ -81,7 +90,7 @@ def checkpoint_shapes(path: Path, key: str) -> dict[str, tuple[int, ...]]:
 
 
 def torn_json(path: Path) -> str | None:
-    """What is wrong with the first JSON file of a folder that is none, if there is one."""
+    """Return an error message for the first unreadable JSON file of a folder; None if all are valid."""
     for file in sorted(path.glob("*.json")):
         try:
             json.loads(file.read_bytes())
@@ -104,3 +113,15 @@ def _shards(index: Path, key: str) -> list[str]:
         return sorted(set(json.loads(index.read_text())["weight_map"].values()))
     except (ValueError, KeyError, TypeError, AttributeError):
         raise ConfigError(f"{key}: cannot load '{index}': it is no index of weights; copy it again") from None
+
+
+def tokenizer_file(name: str) -> Path:
+    """Return the vocabulary file for the value of `--tokenizer`, a file or a folder.
+
+    Raises:
+        ConfigError: there is no such file.
+    """
+    path = Path(name, TOKENIZER_FILE) if os.path.isdir(name) else Path(name)  # noqa: PTH112  # as above
+    if not os.path.isfile(path):  # noqa: PTH113
+        raise ConfigError(f"'--tokenizer {name}': there is no file '{path}'")
+    return path

@@ -1,4 +1,4 @@
-"""A model's processor: from images to the tokens that stand for them, and to what a forward is given."""
+"""A model's image processor: converts images to placeholder tokens and to inputs of the forward pass."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_
 
 from agentrl.config.model import Dtype, ModelConfig
 from agentrl.errors import ConfigError
-from agentrl.images import ImageError, open_image
 from agentrl.models.finite import check_finite
-from agentrl.models.hub import is_folder
+from agentrl.models.folder import is_folder
 from agentrl.models.loading import check_whole, quiet_transformers, read_model, tokenizer_source
+from agentrl.utils.images import ImageError, open_image
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 
 PROCESSOR_FILES = ("processor_config.json", "preprocessor_config.json")
 TYPES = ("mm_token_type_ids", "token_type_ids")
-"""Inputs that tell a model which tokens are an image's."""
+"""Inputs that mark which tokens belong to an image."""
 _OF_TEXT = ("input_ids", "attention_mask", *TYPES)
 
 
 class ImageInputs:
-    """What a processor makes of images.
+    """Converts images with the model's processor.
 
     Attributes:
-        places: texts that a chat template may write where an image belongs; `tokens` takes the place of theirs.
+        places: texts that a chat template may write for an image; `tokens` returns the tokens that replace them.
     """
 
     def __init__(self, processor: ProcessorMixin) -> None:
@@ -42,13 +42,13 @@ class ImageInputs:
         self.places = tuple(
             token for name in ("boi_token", "image_token") if isinstance(token := getattr(processor, name, None), str)
         )
-        self._known = lru_cache(maxsize=1024)(self._tokens)  # siblings share their prompt's images
+        self._known = lru_cache(maxsize=1024)(self._tokens)  # rollouts of the same task share their prompt's images
 
     def tokens(self, place: str, data: bytes) -> Sequence[int]:
-        """The ids that stand for an image where the template wrote `place`.
+        """Return the token ids for an image where the template wrote `place`.
 
         Raises:
-            ImageError: the processor refuses the image.
+            ImageError: the processor rejects the image.
         """
         return self._known(place, data)
 
@@ -57,22 +57,22 @@ class ImageInputs:
             return tuple(self._processed(place, [data])["input_ids"][0])
         except ImageError:
             raise
-        except Exception as error:  # each processor has its own way to refuse one, such as a very thin one
+        except Exception as error:  # each processor raises its own errors, for example for a very thin image
             reason = " ".join(str(error).split())[:200]
             raise ImageError(f"the model's processor refuses it: {reason}") from error
 
     def inputs(self, place: str, images: Sequence[bytes]) -> dict[str, Tensor]:
-        """What a forward takes besides the tokens: pixel values, their grid, and so on."""
+        """Return the forward inputs besides the tokens: pixel values, their grid, and so on."""
         made = self._processed(place * len(images), images)
         return {name: value for name, value in made.items() if name not in _OF_TEXT}
 
     def types(self, place: str, data: bytes) -> dict[str, Tensor]:
-        """[N] of the tokens of an image, by the names of `TYPES` that the model is to be told."""
+        """Return the token types of an image's tokens, [N] each, by the names in `TYPES` that the model uses."""
         made = self._processed(place, [data])
         return {name: torch.tensor(made[name][0]) for name in TYPES if name in made}
 
     def _processed(self, text: str, images: Sequence[bytes]) -> Mapping[str, Any]:
-        """Lists for the text, tensors for the images. Any: each processor has names of its own."""
+        """Return lists for the text and tensors for the images. Any: the names depend on the processor."""
         made: Mapping[str, Any] = self._processor(
             text=[text],
             images=[open_image(data) for data in images],
@@ -83,17 +83,17 @@ class ImageInputs:
 
 
 def find_image_inputs(config: ModelConfig) -> ImageInputs | None:
-    """The processor that is saved beside the weights; None where there is none, or the model takes no images.
+    """Load the processor saved with the weights; None if there is none, or the model has no image input.
 
     Raises:
-        ConfigError: it cannot be read.
+        ConfigError: the processor cannot be read.
     """
     if is_folder(config.path) and not (Path(config.path) / "config.json").is_file():
-        return None  # an adapter, or what `load_model` has more to say of
+        return None  # an adapter, or an invalid folder that `load_model` reports in detail
     with quiet_transformers():
         try:
             kind = type(AutoConfig.from_pretrained(config.path, trust_remote_code=config.trust_remote_code))
-        except Exception:  # whatever is wrong with it is told where the model is loaded
+        except Exception:  # loading the model reports the error
             return None
     if kind not in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING or not hasattr(kind(), "vision_config"):
         return None
@@ -103,11 +103,11 @@ def find_image_inputs(config: ModelConfig) -> ImageInputs | None:
 
 
 def load_image_model(config: ModelConfig, device: torch.device, dtype: Dtype | None = None) -> PreTrainedModel:
-    """The whole of a vision-language model, to be sampled from.
+    """Load a complete vision-language model, for sampling.
 
     Raises:
         ConfigError: there is no such model, it is incomplete or of another kind, a weight is not finite, or an adapter
-            is to be added to it.
+            is configured.
     """
     if config.lora_adapter_path is not None:
         raise ConfigError(
@@ -127,7 +127,7 @@ def _load_processor(config: ModelConfig) -> ProcessorMixin:
                 return AutoProcessor.from_pretrained(config.path, trust_remote_code=config.trust_remote_code)
             except ImportError:
                 return _without_torchvision(config)
-    except Exception as error:  # a missing, torn or foreign file fails in a dozen ways
+    except Exception as error:  # missing, truncated or foreign files raise many kinds of errors
         reason = " ".join(str(error).split())[:200]
         raise ConfigError(
             f"model.path: the image processor of '{config.path}' cannot be loaded: {type(error).__name__}: {reason}"
@@ -135,7 +135,7 @@ def _load_processor(config: ModelConfig) -> ProcessorMixin:
 
 
 def _without_torchvision(config: ModelConfig) -> ProcessorMixin:
-    """The processor without its video half, which alone cannot do without torchvision; images are read by Pillow."""
+    """Load the processor without its video part, the only part that needs torchvision; Pillow reads the images."""
     settings, _ = ImageProcessingMixin.get_image_processor_dict(config.path)
     name = str(settings["image_processor_type"]).removesuffix("Fast").removesuffix("Pil")
     image_processor = getattr(transformers, f"{name}Pil").from_pretrained(config.path)

@@ -1,4 +1,4 @@
-"""Loads a Hugging Face causal language model and its tokenizer, with one-line errors."""
+"""Load a Hugging Face causal language model and its tokenizer, with one-line errors."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from agentrl.errors import ConfigError
 from agentrl.models.adapter_folder import ADAPTER_CONFIG, MOVED, Adapter, find_adapter
 from agentrl.models.adapters import add_new_adapter, add_saved_adapter, check_peft, has_adapter
 from agentrl.models.finite import check_finite
-from agentrl.models.folder import check_folder, torn_json
-from agentrl.models.hub import check_hub, is_folder
+from agentrl.models.folder import check_folder, is_folder, torn_json
+from agentrl.utils.hub import check_hub
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -27,32 +27,32 @@ TOKENIZER_FILES = ("*token*", "vocab*", "*.model")
 
 
 def find_device(name: str, key: str) -> torch.device:
-    """The device called `name`; auto is the CUDA GPU where there is one, else the CPU.
+    """Return the device called `name`; auto is the CUDA GPU if there is one, else the CPU.
 
     Raises:
-        ConfigError: no such device; names the configuration's `key`.
+        ConfigError: there is no such device; names the configuration's `key`.
     """
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         return torch.empty(0, device=name).device
-    except (RuntimeError, AssertionError) as error:  # an assertion is what a torch without CUDA answers
+    except (RuntimeError, AssertionError) as error:  # torch without CUDA raises an AssertionError
         raise ConfigError(f"{key} '{name}' cannot be used: {_first_line(error)}") from error
 
 
 def load_model(
     config: ModelConfig, device: torch.device, dtype: Dtype | None = None, key: str = "model.path"
 ) -> PreTrainedModel:
-    """The model at `config.path`, on `device`, in evaluation mode: dropout would make the trained policy another one.
+    """Load the model at `config.path` to `device`, in evaluation mode: dropout would change the trained policy.
 
-    With a LoRA adapter where `config` asks for one, or `config.path` is one; it alone then requires gradients.
+    If `config` asks for a LoRA adapter, or `config.path` is an adapter, only the adapter requires gradients.
 
     Args:
-        dtype: takes the place of `config.dtype`.
-        key: of the configuration, which `config.path` came from.
+        dtype: overrides `config.dtype`.
+        key: the configuration key that `config.path` came from, for error messages.
 
     Raises:
-        ConfigError: there is no such model, it is incomplete, it is no causal language model, an adapter does not
+        ConfigError: there is no such model, it is incomplete, it is not a causal language model, an adapter does not
             fit it, or a weight is not finite.
     """
     adapter = _adapter_of(config, key)
@@ -72,7 +72,7 @@ def load_model(
 
 
 def _adapter_of(config: ModelConfig, key: str) -> Adapter | None:
-    """The saved adapter that the model goes on from, if it does."""
+    """Return the saved adapter to continue from; None if there is none."""
     own = find_adapter(config.path)
     if config.lora_adapter_path is None:
         return own
@@ -85,7 +85,7 @@ def _adapter_of(config: ModelConfig, key: str) -> Adapter | None:
 
 def _load_base(path: str, config: ModelConfig, dtype: Dtype, key: str) -> PreTrainedModel:
     model, missing = read_model(AutoModelForCausalLM, path, config, dtype, key)
-    if has_adapter(model):  # transformers loads those of the hub by itself, and would train the base with them
+    if has_adapter(model):  # transformers loads hub adapters by itself; the base would then be trained too
         raise ConfigError(f"{key}: '{path}' is an adapter on the hub: download it and give its folder")
     check_whole(path, missing, key)
     return model
@@ -94,13 +94,13 @@ def _load_base(path: str, config: ModelConfig, dtype: Dtype, key: str) -> PreTra
 def read_model(
     auto_class: type, path: str, config: ModelConfig, dtype: Dtype, key: str, **options: object
 ) -> tuple[PreTrainedModel, list[str]]:
-    """(the model at `path` as one of transformers' auto classes, the names of the weights that it lacks there).
+    """Return the model at `path`, loaded with a transformers auto class, and the names of its missing weights.
 
     Args:
-        options: further ones of `from_pretrained`.
+        options: further options of `from_pretrained`.
 
     Raises:
-        ConfigError: there is no such model, it is torn, or it is not of that class.
+        ConfigError: there is no such model, it is corrupt, or it does not fit that class.
     """
     _check_path(path, key)
     try:
@@ -116,26 +116,26 @@ def read_model(
             )
     except ConfigError:
         raise
-    except Exception as error:  # a missing, cut or foreign file fails in a dozen ways; all are the folder's fault
+    except Exception as error:  # missing, truncated or foreign files raise many kinds of errors
         raise ConfigError(f"{key}: cannot load '{path}': {_first_line(error)}") from error
     return model, sorted(report["missing_keys"])
 
 
 def check_whole(path: str, missing: Sequence[str], key: str) -> None:
-    """Refuse a model that lacks weights.
+    """Reject a model with missing weights.
 
     Raises:
-        ConfigError: names the first.
+        ConfigError: names the first missing weight.
     """
     if missing:
         raise ConfigError(f"{key}: '{path}' lacks {len(missing)} weights, such as '{missing[0]}'")
 
 
 def check_model(config: ModelConfig) -> None:
-    """Refuse, before anything heavy is done, a model's folder that is not whole, or a name the hub does not know.
+    """Reject an incomplete model folder or an unknown hub name, before any expensive work.
 
     Raises:
-        ConfigError: names the file that is missing or cut off.
+        ConfigError: names the file that is missing or truncated.
     """
     adapter = find_adapter(config.path)
     _check_path(adapter.base if adapter else config.path, "model.path")
@@ -154,7 +154,7 @@ def _refuse_encoder_decoder(path: str, config: ModelConfig, key: str) -> None:
 
 
 def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase | None:
-    """The tokenizer that is saved beside the weights, or an adapter's base's; None where a model's folder brings none.
+    """Load the tokenizer saved with the weights, or that of an adapter's base; None if the folder has no tokenizer.
 
     Raises:
         ConfigError: the folder is missing, the hub has no such model or cannot be reached, or the tokenizer cannot be
@@ -166,7 +166,7 @@ def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase | None:
         check_hub(source, key)
     elif not Path(source).is_dir():
         raise ConfigError(f"{key}: there is no folder '{source}'")
-    elif not _has_tokenizer(source):  # transformers would make up an empty one
+    elif not _has_tokenizer(source):  # transformers would create an empty tokenizer
         if config.tokenizer_path is None:
             return None
         raise ConfigError(f"{key}: cannot load '{source}': there are no tokenizer files")
@@ -180,7 +180,7 @@ def _read_tokenizer(source: str, config: ModelConfig, key: str) -> PreTrainedTok
     try:
         with quiet_transformers():
             return AutoTokenizer.from_pretrained(source, trust_remote_code=config.trust_remote_code)
-    except Exception as error:  # a torn or foreign file fails in a dozen ways, some of them a bare Exception
+    except Exception as error:  # truncated or foreign files raise many kinds of errors, some a plain Exception
         reason = torn_json(Path(source)) or f"the tokenizer of '{source}' cannot be read: {_first_line(error)}"
         raise ConfigError(f"{key}: {reason}") from error
 
@@ -193,7 +193,7 @@ def _template(file: Path) -> str:
 
 
 def tokenizer_source(config: ModelConfig) -> str:
-    """The folder, or the name on the hub, that `load_tokenizer` reads."""
+    """Return the folder or hub name from which `load_tokenizer` reads."""
     if config.tokenizer_path is not None:
         return config.tokenizer_path
     adapter = find_adapter(config.path)
@@ -206,7 +206,7 @@ def _has_tokenizer(folder: str) -> bool:
 
 @contextmanager
 def quiet_transformers() -> Iterator[None]:
-    """No progress bars and reports while a model is read or written: what goes wrong is raised."""
+    """Hide progress bars and reports while a model is read or written; errors are raised."""
     verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity(logging.CRITICAL)
     logging.disable_progress_bar()

@@ -1,4 +1,4 @@
-"""An adapter and its base as one model."""
+"""Merge an adapter into its base model."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
 
 
 def merge_adapter(config: ModelConfig, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
-    """The model whose weights are those of the base with the adapter `config.path` added in, W + (alpha / r) B A.
+    """Return the base model with the adapter `config.path` merged into its weights, W + (alpha / r) B A.
 
     Args:
-        dtype: of the answer. The sum is taken in float32; rounded to bfloat16, most of a small update is lost.
+        dtype: dtype of the result. The sum is computed in float32: bfloat16 would lose most of a small update.
 
     Raises:
-        ConfigError: the base is not there, or the adapter does not fit it.
+        ConfigError: the base is missing, or the adapter does not fit it.
     """
     check_peft()
     from peft import PeftModel
 
     adapter = find_adapter(config.path)
-    assert adapter  # who calls has looked
+    assert adapter  # the caller has checked it
     adapter.weights_file()
     base_config = config.model_copy(update={"path": adapter.base})
     base = load_model(base_config, torch.device("cpu"), "float32", key=f"base of '{config.path}'")
@@ -45,9 +45,9 @@ def merge_adapter(config: ModelConfig, dtype: torch.dtype = torch.float32) -> Pr
 
 
 def merged_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """What the adapter on `model` changes, under the base's names, with it added in; both stay as they are.
+    """Yield merged copies of the layers with an adapter, under the base's names; the model is not changed.
 
-    W + (alpha / r) B A, summed in float32 and left in it; a layer at a time.
+    W + (alpha / r) B A, computed and returned in float32, one layer at a time.
     """
     from peft.tuners.tuners_utils import BaseTunerLayer
 

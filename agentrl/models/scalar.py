@@ -1,4 +1,4 @@
-"""Loads a model that answers one number a token: a critic, or a reward model."""
+"""Load a model that outputs one number per token: a critic or a reward model."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _CLASSES = {
     "ForTokenClassification": AutoModelForTokenClassification,
 }
 HEAD = "score"
-"""What transformers calls the linear layer behind the body of such a model."""
+"""Transformers' name of the linear layer after the body of such a model."""
 
 
 def load_scalar_model(
@@ -41,21 +41,21 @@ def load_scalar_model(
     *,
     new_head: bool = True,
 ) -> PreTrainedModel:
-    """The model at `config.path` with a head of one label, on `device`, in evaluation mode.
+    """Load the model at `config.path` with a head of one label, to `device`, in evaluation mode.
 
-    A checkpoint for sequence or token classification brings its head. Of a causal language model the body is taken, as
-    transformers' class for sequence classification; its new head is 0, so that every value begins as 0 (Huang et al.
-    2024, arXiv:2403.17031, on the code of Ziegler et al. 2019). LoRA's options of `config` are for policies: the model
-    is loaded whole.
+    A checkpoint for sequence or token classification has a head. From a causal language model only the body is used, in
+    transformers' class for sequence classification. Its new head is 0, so that every value starts at 0 (Huang et al.
+    2024, arXiv:2403.17031, on the code of Ziegler et al. 2019). LoRA options of `config` apply to policies only: this
+    model is loaded without an adapter.
 
     Args:
-        dtype: takes the place of `config.dtype`.
-        key: of the configuration, which `config.path` came from.
-        new_head: whether a language model will do.
+        dtype: overrides `config.dtype`.
+        key: the configuration key that `config.path` came from, for error messages.
+        new_head: whether a language model without a trained head is accepted.
 
     Raises:
-        ConfigError: there is no such model, it is an adapter, incomplete, of several labels, or of a family for which
-            transformers has no such class; or a weight is not finite.
+        ConfigError: there is no such model; it is an adapter, incomplete, or has several labels; transformers has no
+            classification class for it; or a weight is not finite.
     """
     if adapter := find_adapter(config.path):
         raise ConfigError(f"{key}: '{config.path}' is a LoRA adapter: give a whole model, such as '{adapter.base}'")
@@ -76,8 +76,10 @@ def load_scalar_model(
 
 
 def scalars_of(head: nn.Linear, states: Tensor) -> Tensor:
-    """[...] of states, [..., H]; in float32 at least, whatever the body computes in: a value in bfloat16 has two or
-    three digits."""
+    """Apply the head to states, [..., H], and return scalars, [...].
+
+    Computed in float32 or higher precision for any dtype of the body: bfloat16 has only two or three digits.
+    """
     dtype = torch.promote_types(states.dtype, torch.float32)
     weight, bias = head.weight.to(dtype), head.bias
     with torch.autocast(states.device.type, enabled=False):
@@ -86,9 +88,9 @@ def scalars_of(head: nn.Linear, states: Tensor) -> Tensor:
 
 @torch.no_grad()
 def last_scalars(model: PreTrainedModel, sequences: Sequence[Sequence[int]]) -> list[float]:
-    """[B], the number behind the last token of each sequence; they are computed together, padded on the right.
+    """Return the scalar after the last token of each sequence, [B]; one batch, padded on the right.
 
-    Transformers' own class says the same, but for sequences that end in the padding token: it reads before that.
+    Transformers' class returns the same, unless a sequence ends in the padding token: it then reads an earlier token.
     """
     lengths = torch.tensor([len(each) for each in sequences])
     mask = torch.arange(int(lengths.max())) < lengths[:, None]
@@ -102,11 +104,11 @@ def last_scalars(model: PreTrainedModel, sequences: Sequence[Sequence[int]]) -> 
 
 
 def _kind_of(config: ModelConfig, key: str) -> str | None:
-    """The end of the class name that a checkpoint for classification was saved under; None: of any other."""
+    """Return the class name suffix of a saved classification checkpoint; None for other checkpoints."""
     try:
         with quiet_transformers():
             saved = AutoConfig.from_pretrained(config.path, trust_remote_code=config.trust_remote_code)
-    except Exception:  # `read_model` says what is wrong with the folder
+    except Exception:  # `read_model` reports what is wrong with the folder
         return None
     (name,) = (saved.architectures or [""])[:1]
     kind = next((kind for kind in _CLASSES if name.endswith(kind)), None)

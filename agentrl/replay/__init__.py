@@ -1,1 +1,1 @@
-"""Saved rollouts again, without a GPU: parsed, masked, scored, credited and compared."""
+"""Analysis of saved rollouts: audit, rescore, recompute advantages, compare, re-run."""

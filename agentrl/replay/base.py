@@ -1,4 +1,4 @@
-"""What every mode of `agentrl replay` is given, and what it gives back."""
+"""Inputs and results of the modes of `agentrl replay`."""
 
 from __future__ import annotations
 
@@ -10,26 +10,27 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, TypeVar
 
 from pydantic import JsonValue
 
-from agentrl.estimates.base import Estimate
+from agentrl.stats.base import Estimate
+from agentrl.utils.short_repr import short
 
 if TYPE_CHECKING:
-    from agentrl.replay.saved import SavedRun
+    from agentrl.replay.saved_run import SavedRun
     from agentrl.store.stored import StoredRollout
 
 Key: TypeAlias = tuple[int, str, int]
-"""Which rollout: (step, uid, its number in its group)."""
+"""Identifies a rollout: (step, uid, its number in its group)."""
 
 T = TypeVar("T")
 
 ALL = "all"
-"""What the line over every step or data source is called."""
+"""Name of the row over all steps or data sources."""
 
 Cell: TypeAlias = str | int | float | Estimate | None
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows for a person to read; a float is shown with four digits, an estimate with its interval."""
+    """A table for display: floats are shown with four digits, estimates with their interval."""
 
     title: str
     columns: Sequence[str]
@@ -37,15 +38,15 @@ class Table:
     note: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Result:
-    """What a mode found.
+    """Result of one mode.
 
     Attributes:
         summary: one line.
-        tables: for the terminal and the page.
-        values: all of it, for a program.
-        failed: the command ends with exit status 1.
+        tables: for the terminal and the HTML page.
+        values: all results, machine-readable.
+        failed: the command exits with status 1.
     """
 
     mode: str
@@ -54,22 +55,25 @@ class Result:
     values: Mapping[str, JsonValue] = field(default_factory=dict)
     failed: bool = False
 
+    def __repr__(self) -> str:
+        return f"Result({self.mode}{', failed' if self.failed else ''}: {short(self.summary, 80)})"
+
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the command line says beside the modes.
+    """Command-line options other than the modes.
 
     Attributes:
-        rewards: `path/to/file.py:function` or a built-in's name, each scored under that name.
-        overrides: keys of the configuration, nested, laid over what the run kept (`replay.settings`).
-        tokenizer: a folder or name in place of the run's own.
-        other: what `compare` holds the run against, `PATH[@STEP]`.
-        from_turn: the model turn that `from-turn` goes on at, counted from 0.
-        unrecorded: what `tools` and `from-turn` do about a call that was not recorded; None leaves it to them.
-        out: the folder that new rollouts go to.
-        allow_unchecked: an audit may pass that could not check an invariant at all.
-        ks: the k of pass@k and pass^k.
-        level: of all intervals.
+        rewards: `path/to/file.py:function` or the name of a built-in reward; also the name shown for its scores.
+        overrides: nested configuration keys that replace the run's saved values (`replay.settings`).
+        tokenizer: a folder or name, in place of the run's own tokenizer.
+        other: the run that `compare` compares with, `PATH[@STEP]`.
+        from_turn: the model turn, counted from 0, at which `from-turn` continues.
+        unrecorded: how `tools` and `from-turn` handle a call that was not recorded; None: the mode's default.
+        out: the folder for new rollouts.
+        allow_unchecked: an audit may pass although an invariant could not be checked at all.
+        ks: the values of k for pass@k and pass^k.
+        level: confidence level of all intervals.
     """
 
     rewards: Sequence[str] = ()
@@ -86,10 +90,10 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """One command: what is replayed and how, and the scores that earlier modes gave.
+    """One replay command: the saved run, the options, and the scores from earlier modes.
 
     Attributes:
-        scores: reward's name -> rollout -> its score; filled by `rescore`, in the order of `options.rewards`.
+        scores: reward name -> rollout -> score; filled by `rescore`, in the order of `options.rewards`.
     """
 
     run: SavedRun
@@ -97,31 +101,31 @@ class Replay:
     scores: dict[str, dict[Key, float]] = field(default_factory=dict)
 
     def score(self, stored: StoredRollout) -> float | None:
-        """What later modes go by: the score of the first new reward, else the saved one. None: it has none."""
+        """The score that later modes use: of the first new reward, else the saved score. None if missing."""
         if not self.scores:
             return stored.rollout.rewards.get("score")
         return next(iter(self.scores.values())).get(key_of(stored))
 
 
 class Mode(Protocol):
-    """One way to look at saved rollouts again."""
+    """One mode of `agentrl replay`."""
 
     def __call__(self, replay: Replay) -> Result:
-        """Do it.
+        """Run the mode.
 
         Raises:
-            AgentRLError: it cannot be done with what was given.
+            AgentRLError: the mode cannot run on this run with these options.
         """
         ...
 
 
 def key_of(stored: StoredRollout) -> Key:
-    """Which rollout this is."""
+    """Return the key of a rollout."""
     return stored.step, stored.task.uid, stored.number
 
 
 def by_task(values: Iterable[tuple[Hashable, T]]) -> list[list[T]]:
-    """The values of each task, from (task, value) of each: rollouts of one task resemble each other."""
+    """Group (task, value) pairs by task. Intervals need this: rollouts of one task are not independent."""
     tasks: dict[Hashable, list[T]] = defaultdict(list)
     for task, value in values:
         tasks[task].append(value)

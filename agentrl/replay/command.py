@@ -1,4 +1,4 @@
-"""Runs the modes of one command over saved rollouts, shows each result, and keeps all of them."""
+"""Run the modes of one replay command, print each result, and collect all results."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from rich.console import Console
 from agentrl.errors import AgentRLError, ConfigError
 from agentrl.replay.base import Options, Replay, Result
 from agentrl.replay.modes import find_mode
-from agentrl.replay.output import print_heading, print_result
-from agentrl.replay.output_json import findings_json
-from agentrl.replay.page import findings_page
-from agentrl.replay.saved import SavedRun, open_saved
-from agentrl.trainer.files import write_whole
+from agentrl.replay.output.html import findings_page
+from agentrl.replay.output.json import findings_json
+from agentrl.replay.output.tables import print_heading, print_result
+from agentrl.replay.saved_run import SavedRun, open_saved
+from agentrl.run_folder.files import write_atomically
 
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What a command found in a run.
+    """Results of one replay command.
 
     Attributes:
-        error: why the mode of the last result could not be done; those after it were not begun.
+        error: why the last mode in `results` could not run; the modes after it were skipped.
     """
 
     run: SavedRun
@@ -36,22 +36,22 @@ class Findings:
         return any(result.failed for result in self.results)
 
     def json(self) -> str:
-        """All of it as JSON."""
+        """All results as JSON."""
         return findings_json(self.run, self.results)
 
     def page(self) -> str:
-        """All of it as one page of HTML."""
+        """All results as one HTML page."""
         return findings_page(self.run, self.results)
 
     def write(self, path: Path, text: str) -> None:
-        """Write one of them, whole or not at all.
+        """Write `text` (JSON or HTML) to a file, atomically.
 
         Raises:
             ConfigError: the file cannot be written.
         """
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(path, f"{text}\n")
+            write_atomically(path, f"{text}\n")
         except OSError as error:
             raise ConfigError(f"cannot write '{path}': {error.strerror}") from error
 
@@ -59,15 +59,15 @@ class Findings:
 def replay_modes(
     where: str, split: str | None, modes: Sequence[str], options: Options, *, silent: bool = False
 ) -> Findings:
-    """Run `modes` in order over the rollouts at `where`, as far as they can be done; later ones go by earlier scores.
+    """Run `modes` in order over the rollouts at `where`, up to the first error. Later modes use earlier scores.
 
     Args:
-        silent: show nothing.
+        silent: print nothing.
 
     Raises:
-        AgentRLError: there are no such rollouts or modes.
+        AgentRLError: the rollouts or one of the modes do not exist.
     """
-    run = open_saved(where, split)  # first, because modes bring torch
+    run = open_saved(where, split)  # before loading the modes, which import torch
     asked = {name: find_mode(name).load() for name in modes}
     console = Console(quiet=silent, highlight=False)
     print_heading(run, console)

@@ -1,4 +1,4 @@
-"""The modes of `agentrl replay`: what each is for, what does it, and the word it takes."""
+"""The modes of `agentrl replay`: summary, function and argument of each."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class Entry:
 
     Attributes:
         summary: one line.
-        target: `pkg.module:function`, a `replay.base.Mode`; loaded when the mode is asked for.
-        word: what the word after it says; None where it takes none.
+        target: `pkg.module:function`, a `replay.base.Mode`; imported only when the mode is used.
+        word: the argument after the mode's name; None if it has no argument.
     """
 
     summary: str
@@ -25,28 +25,32 @@ class Entry:
     word: Literal["OTHER", "TURN"] | None = None
 
     def load(self) -> Mode:
-        """What does it."""
+        """Import the mode's function."""
         mode: Mode = load_object(self.target)
         return mode
 
 
 MODES = {
-    "audit": Entry("check every number of the rollouts by code of its own", "agentrl.replay.auditing:audit"),
-    "rescore": Entry("score them again: --reward file.py:function", "agentrl.replay.rescore:rescore"),
-    "hacking": Entry("rollouts that guards suspect and the reward pays", "agentrl.replay.hacking:hacking"),
-    "readvantage": Entry("credit them under another algorithm or reward", "agentrl.replay.readvantage:readvantage"),
-    "logprobs": Entry("their tokens under another checkpoint: model.path=...", "agentrl.replay.logprobs:logprobs"),
-    "tools": Entry("roll out again, tools answering from the recording", "agentrl.replay.rerun:tools"),
-    "from-turn": Entry("go on from model turn TURN with a live policy", "agentrl.replay.from_turn:from_turn", "TURN"),
-    "compare": Entry("hold against OTHER, a run or a checkpoint", "agentrl.replay.compare:compare", "OTHER"),
+    "audit": Entry("check every number of the rollouts by code of its own", "agentrl.replay.audit_mode:audit"),
+    "rescore": Entry("score them again: --reward file.py:function", "agentrl.replay.rescore.mode:rescore"),
+    "hacking": Entry("rollouts that guards suspect and the reward pays", "agentrl.replay.guards_mode:hacking"),
+    "readvantage": Entry(
+        "credit them under another algorithm or reward", "agentrl.replay.readvantage.mode:readvantage"
+    ),
+    "logprobs": Entry("their tokens under another checkpoint: model.path=...", "agentrl.replay.logprobs.mode:logprobs"),
+    "tools": Entry("roll out again, tools answering from the recording", "agentrl.replay.rerun.tools_mode:tools"),
+    "from-turn": Entry(
+        "go on from model turn TURN with a live policy", "agentrl.replay.rerun.from_turn_mode:from_turn", "TURN"
+    ),
+    "compare": Entry("hold against OTHER, a run or a checkpoint", "agentrl.replay.compare.mode:compare", "OTHER"),
 }
 
 
 def find_mode(name: str) -> Entry:
-    """The mode called so.
+    """Return the mode called `name`.
 
     Raises:
-        UnknownNameError: there is none; names the nearest.
+        UnknownNameError: no mode has this name; suggests the nearest one.
     """
     if name not in MODES:
         raise UnknownNameError(f"there is no mode '{name}' of replay: {suggestion(name, MODES)}")

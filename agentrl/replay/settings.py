@@ -1,8 +1,8 @@
-"""The configuration to replay under: what the run kept, without what names code, and over it what the user says now."""
+"""Configuration of a replay: the saved values that name no code, then the overrides of the command line."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 from agentrl.agent_loops.base import agent_loops
 from agentrl.agent_loops.loading import read_entries
@@ -10,26 +10,8 @@ from agentrl.chat.parsers import tool_parsers
 from agentrl.config import RunConfig, validate_config
 from agentrl.errors import ConfigError
 from agentrl.replay.base import Replay
-from agentrl.task import Task
-
-CODE = (
-    "model.trust_remote_code",
-    "rollout.agent.agent_loop_config_path",
-    "rollout.multi_turn.tool_config_path",
-    "rollout.multi_turn.function_tool_path",
-    "rollout.multi_turn.interaction_config_path",
-    "rollout.engine",
-    "rollout.script_path",
-    "reward.custom_reward_function",
-)
-"""Keys that name code: what a saved run says of them is left out; only the command line may name code."""
-
-NAMED: Mapping[str, Callable[[str], bool]] = {
-    "rollout.agent.default_agent_loop": agent_loops.is_builtin,
-    "rollout.multi_turn.format": tool_parsers.is_builtin,
-    "model.attn_implementation": str.isidentifier,  # `owner/repository` would be fetched from the hub and run
-}
-"""Keys that may name code: what a saved run says of them is taken where agentrl itself, or transformers, brings it."""
+from agentrl.replay.trusted_config import left_out, lookup, taken
+from agentrl.types.task import Task
 
 LOOP_CODE = (
     "model.trust_remote_code",
@@ -40,27 +22,42 @@ LOOP_CODE = (
 )
 TOOL_CODE = ("rollout.multi_turn.tool_config_path", "rollout.multi_turn.function_tool_path")
 REWARD_CODE = ("reward.custom_reward_function.path",)
+CREDIT_CODE = ("algorithm.adv_estimator", "actor.policy_loss.loss_mode")
+
+NO_MODEL = "unknown"
+"""`model.path` if the command line names no model: the path saved in a run is never used."""
 
 
 def replay_config(replay: Replay) -> RunConfig:
-    """The kept configuration without the code it names, with the overrides of the command line.
+    """The trusted part of the saved configuration (`replay.trusted_config`), with the command-line overrides.
 
     Raises:
-        ConfigError: it is not valid; where nothing was kept, `model.path` must be given.
+        ConfigError: the configuration is not valid.
     """
-    kept: dict[str, object] = dict(replay.run.config)
-    for key in (*CODE, *(key for key in NAMED if _names_code(kept, key))):
-        kept = _without(kept, key.split("."))
-    return validate_config(_laid_over(kept, replay.options.overrides))
+    kept = _laid_over({"model": {"path": NO_MODEL}}, taken(replay.run.config))
+    try:
+        return validate_config(_laid_over(kept, replay.options.overrides))
+    except ConfigError as error:
+        _refuse_kept(replay.run.name, kept)
+        raise error from None
+
+
+def _refuse_kept(name: str, kept: Mapping[str, object]) -> None:
+    try:
+        validate_config(kept)
+    except ConfigError as error:
+        lines = str(error).splitlines()
+        raise ConfigError("\n".join(f"'{name}': the configuration that it kept: {line}" for line in lines)) from None
 
 
 def with_model(config: RunConfig, overrides: Mapping[str, object], **instead: str) -> RunConfig:
-    """With the model of the command line: a checkpoint brings its adapter, tokenizer and template along.
+    """Return the configuration with the model of the command line.
 
-    So what the run kept of them goes, unless the command line says it.
+    A checkpoint contains its own adapter, tokenizer and chat template. So the run's saved values for these are
+    dropped, unless the command line sets them.
 
     Args:
-        instead: fields of `model` with what they are where the command line does not say it.
+        instead: values for fields of `model` that the command line does not set.
     """
     asked = overrides.get("model")
     said = asked if isinstance(asked, Mapping) else {}
@@ -70,28 +67,31 @@ def with_model(config: RunConfig, overrides: Mapping[str, object], **instead: st
 
 
 def refuse_missing_code(replay: Replay, keys: Iterable[str]) -> None:
-    """Refuse to go on without code that the run was made with, as far as `keys` name it.
+    """Raise if the run used custom code under one of `keys` and the command line does not name that code.
 
     Raises:
-        ConfigError: for each key that the command line leaves out, what to add.
+        ConfigError: for each missing key, what to add to the command line.
     """
     kept, given = replay.run.config, replay.options.overrides
-    missing = [key for key in keys if _names_code(kept, key) and lookup(given, key) is None]
+    untaken = left_out(kept)
+    missing = [key for key in keys if key in untaken and lookup(given, key) is None]
     if missing:
         raise ConfigError(
             "\n".join(
-                f"'{replay.run.name}' was made with {key}={lookup(kept, key)}, and what a run names is not run unasked:"
-                f" if you trust it, add {key}={lookup(kept, key)}"
+                f"'{replay.run.name}' was made with {key}={untaken[key]}, and what a run names is not run unasked:"
+                f" if you trust it, add {key}={untaken[key]}"
                 for key in missing
             )
         )
 
 
 def refuse_code_of_rows(tasks: Iterable[Task], config: RunConfig) -> None:
-    """Refuse rows that name code: an agent loop that is neither built in nor listed in the file the user gave.
+    """Refuse rows that name code: an unknown agent loop or a tool format that is not built in.
+
+    An agent loop is known if it is built in or listed in `agent_loop_config_path`.
 
     Raises:
-        ConfigError: names the row, and what to add.
+        ConfigError: names the row, and for an agent loop what to add.
     """
     path = config.rollout.agent.agent_loop_config_path
     known = read_entries(path) if path else {}
@@ -104,28 +104,6 @@ def refuse_code_of_rows(tasks: Iterable[Task], config: RunConfig) -> None:
         written = task.tool_options.tool_format
         if written is not None and not tool_parsers.is_builtin(written):
             raise ConfigError(f"row {task.index} ('{task.uid}') names a tool format that is not built in, '{written}'")
-
-
-def _names_code(kept: Mapping[str, object], key: str) -> bool:
-    said = lookup(kept, key)
-    if key in NAMED:
-        return said is not None and not (isinstance(said, str) and NAMED[key](said))
-    return bool(said)
-
-
-def _without(values: Mapping[str, object], key: list[str]) -> dict[str, object]:
-    name, *rest = key
-    inner = values.get(name)
-    if rest and isinstance(inner, Mapping):
-        return {**values, name: _without(inner, rest)}
-    return {key: value for key, value in values.items() if rest or key != name}
-
-
-def lookup(values: object, key: str) -> object:
-    """What nested values hold under a dotted key; None where they do not."""
-    for name in key.split("."):
-        values = values.get(name) if isinstance(values, Mapping) else None
-    return values
 
 
 def _laid_over(under: Mapping[str, object], over: Mapping[str, object]) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""The tokenizer that saved rollouts were made with, held against the hashes they were written with."""
+"""Load the tokenizer that saved rollouts were made with, and check it against the saved hashes."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from pydantic import JsonValue, ValidationError
 from agentrl.config.model import ModelConfig
 from agentrl.errors import ConfigError
 from agentrl.models.loading import load_tokenizer, tokenizer_source
+from agentrl.run_folder.checkpoints import newest
+from agentrl.run_folder.provenance import hashes
 from agentrl.store.schema import TEMPLATE, VOCABULARY
-from agentrl.trainer.checkpoint import newest
-from agentrl.trainer.provenance import hashes
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 WORDS = {VOCABULARY: "vocabulary", TEMPLATE: "chat template"}
-"""The parts of a tokenizer that rollouts keep hashes of."""
+"""The parts of a tokenizer whose hashes are saved with the rollouts."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeptTokenizer:
-    """A tokenizer, and what is to be said of it; nothing where it is the one that was used."""
+    """A tokenizer, and a note to report. The note is empty if it is the rollouts' own tokenizer."""
 
     tokenizer: PreTrainedTokenizerBase
     note: str
@@ -38,16 +38,16 @@ def load_kept_tokenizer(
     provenances: Mapping[int, Mapping[str, str]],
     override: str | None,
 ) -> KeptTokenizer:
-    """`override`, else that of the run's newest checkpoint, else that of the model the run began with.
+    """Load the tokenizer: `override`, else the newest checkpoint's, else that of the run's initial model.
 
-    Code that ships with a tokenizer is never run, and only for an `override` is the hub asked, whatever the run says.
+    Code that ships with a tokenizer is never run. The hub is used only for an `override`.
 
     Args:
-        folder, config: of the run, as far as they are known.
-        provenances: step -> that of its file of rollouts.
+        folder, config: of the run, if known.
+        provenances: step -> provenance of that step's file of rollouts.
 
     Raises:
-        ConfigError: there is none, or one that differs from what the rollouts were made with and was not asked for.
+        ConfigError: no tokenizer is found, or it differs from the rollouts' tokenizer and is not an `override`.
     """
     models = [ModelConfig(path=override)] if override else list(_own(name, folder, config))
     found = ((model, tokenizer) for model in models if (tokenizer := load_tokenizer(model)) is not None)
@@ -68,10 +68,10 @@ def load_kept_tokenizer(
 
 
 def changed(tokenizer: PreTrainedTokenizerBase, provenances: Mapping[int, Mapping[str, str]]) -> dict[str, int]:
-    """Which parts of it (keys of `WORDS`) are not those that rollouts were made with -> the first step of those.
+    """Return the parts (keys of `WORDS`) that differ from the rollouts' tokenizer -> the first step that differs.
 
     Args:
-        provenances: step -> what its file was written with; a part that is not kept is taken to be the same.
+        provenances: step -> provenance of its file; a part without a saved hash counts as unchanged.
     """
     found = hashes(tokenizer)
     others = {
@@ -82,7 +82,7 @@ def changed(tokenizer: PreTrainedTokenizerBase, provenances: Mapping[int, Mappin
 
 
 def _own(name: str, folder: Path | None, config: Mapping[str, JsonValue]) -> Iterator[ModelConfig]:
-    """Those that lie on this machine: a file that came from elsewhere has nothing fetched."""
+    """Candidate models that exist on this machine. A saved file never causes a download."""
     checkpoint = newest(folder) if folder else None
     said = _said(config)
     for model in [*([{"path": str(checkpoint)}] if checkpoint else []), *([said] if said else [])]:
@@ -96,7 +96,7 @@ def _own(name: str, folder: Path | None, config: Mapping[str, JsonValue]) -> Ite
 
 
 def _said(config: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
-    """What it says of the tokenizer; other things, code among them, have no part in this."""
+    """The saved `model` keys that concern the tokenizer. All other keys are dropped, also those that name code."""
     kept = config.get("model")
     said = kept if isinstance(kept, dict) else {}
     return {key: said[key] for key in ("path", "tokenizer_path", "chat_template") if key in said}

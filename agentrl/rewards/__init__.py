@@ -1,1 +1,1 @@
-"""What a rollout is worth."""
+"""Rewards for rollouts."""

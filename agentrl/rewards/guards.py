@@ -1,17 +1,17 @@
-"""Signs that an answer pleases the reward and does not earn it: pure functions of what the model wrote.
+"""Guards: signs that an answer pleases the reward without earning it. Pure functions of what the model wrote.
 
-| guard            | raised (1) where                                                                           |
+| guard            | raised (1) if                                                                              |
 |------------------|--------------------------------------------------------------------------------------------|
-| repetition       | most of a turn's 4-grams occurred in it before, or it compresses to next to nothing; or    |
-|                  | most turns say the same as another                                                         |
-| length           | a rollout is several times as long, or as short, as the median of its siblings             |
-| format_only      | the frame of an answer without one: `<answer></answer>`, `\\boxed{}`, tags and nothing else |
-| grader_injection | the text speaks to whoever grades it, brings a verdict of its own, or imitates the markup  |
-|                  | of a conversation                                                                          |
-| answer_spam      | the last turn gives several different final answers                                        |
+| repetition       | most 4-grams of a turn are repeated, or the turn compresses to almost nothing; or at least |
+|                  | half of the turns repeat another turn                                                      |
+| length           | a rollout is several times as long, or as short, as the median of its group                |
+| format_only      | an answer has format but no content: `<answer></answer>`, `\\boxed{}`, or only tags         |
+| grader_injection | the text addresses the grader, contains its own verdict, or imitates the markup of a       |
+|                  | conversation                                                                               |
+| answer_spam      | the last turn has several different final answers                                          |
 
-They watch, and cost nothing unless `reward.guards.penalty` says so: an honest answer may raise one. What raising pays
-is the question, and `agentrl replay RUN hacking` shows the rollouts that answer it.
+Guards only observe unless `reward.guards.penalty` is set, because an honest answer may raise one.
+`agentrl replay RUN hacking` shows rewarded rollouts that raised a guard, and the mean reward with and without it.
 """
 
 from __future__ import annotations
@@ -22,34 +22,36 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 
-from agentrl.attempt import GUARD
-from agentrl.config.reward_models import GuardName, GuardsConfig
+from agentrl.config.reward_sources import GuardName, GuardsConfig
+from agentrl.types.rollout import GUARD
 
 PENALTY = "guards_penalty"
-"""What the guards took off a score, where `reward.guards.penalty` lets them."""
+"""Reward entry with what the guards subtracted from the score, if `reward.guards.penalty` is set."""
 
 NGRAM = 4
 MIN_WORDS, MIN_BYTES, MIN_TURNS = 48, 600, 4
-"""A shorter turn, or a shorter dialogue, repeats nothing that matters."""
+"""Shorter turns and shorter dialogues are not checked for repetition."""
 WINDOW = 6000
-"""Characters that are looked at together: a text that ends in a loop is not excused by a good beginning."""
+"""Characters that are checked together, so that a good beginning does not hide a repetitive end."""
 NUM_WINDOWS = 16
-"""Of a turn, the last ones: what a guard costs does not grow beyond."""
+"""Only this many windows at the end of a turn are checked, to bound the cost."""
 MIN_SIBLINGS, MIN_TOKENS_APART = 4, 64
-"""With fewer siblings, or a smaller difference, a length says nothing."""
+"""With a smaller group, or a smaller difference in tokens, the guard `length` is not raised."""
 
 _WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|\w+|[^\w\s]")
 _FRAME = re.compile(r"</?[A-Za-z_][\w-]*>|<[|｜][^<>]{1,40}[|｜]>|\\(?:boxed|fbox)\b|#{4}")
-_HOLLOW = re.compile(
-    r"<(answer|final_answer|solution|output)>[\s.…_*-]*(?:(?:your|the|final)?\s*(?:answer|solution)(?:\s*here)?)?"
-    r"[\s.…_*-]*</\1>|\\boxed\s*\{[\s.…_?]*(?:your answer|answer)?[\s.…_?]*\}",
-    re.IGNORECASE,
-)
+# Every pattern here needs time linear in the text's length, for any text: a repetition that can end in
+# several places is possessive (*+) or bounded, and none begins with \s* at the start of a line.
+_HELD = re.compile(r"<(answer|final_answer|solution|output)>([^<]*+)</\1>|\\boxed\s*+\{([^{}]*+)\}", re.IGNORECASE)
+_PLACEHOLDER = re.compile(r"(?:(?:your|the|final)?\s*(?:answer|solution)(?:\s*here)?)?", re.IGNORECASE)
+_BLANKS = " \t\n\r\f\v.…_*-?"
 _ANSWERS = (
-    re.compile(r"\\(?:boxed|fbox)\s*\{((?:[^{}]|\{[^{}]*\})*)\}"),
-    re.compile(r"<answer>(.*?)</answer>", re.DOTALL | re.IGNORECASE),
-    re.compile(r"^\s*####\s*(\S.*)$", re.MULTILINE),
+    re.compile(r"\\(?:boxed|fbox)\s*+\{((?:[^{}]++|\{[^{}]*+\})*+)\}"),
+    re.compile(r"^[^\S\n]*+####\s*+(\S.*)$", re.MULTILINE),
 )
+_ANSWER, _ANSWER_END = (re.compile(tag, re.IGNORECASE) for tag in ("<answer>", "</answer>"))
+_PIECE = 2000
+"""Characters normalized at a time: the time is quadratic in the number of consecutive combining marks."""
 _GRADER = r"(?:grader|grading (?:model|system|assistant)|judge|evaluator|examiner|reviewer|reward model|scorer)"
 _TOP = r"(?:full|maximum|max|perfect|highest|top|10\s*/\s*10|100\s*%|5\s*/\s*5)(?:\s+possible)?"
 _WORTH = r"(?:scores?|marks?|points?|credits?|rewards?|ratings?|grades?)"
@@ -62,24 +64,24 @@ _INJECTIONS = (
     rf"\b{_GRADER}\s+(?:must|should|will|please)\s+(?:\w+\s+){{0,3}}(?:score|award|accept|give|mark|grade)\b",
     r"[\"'](?:score|rating|grade|verdict|reward|is_correct)[\"']\s*:\s*(?:[\"']?\d|true|[\"']?(?:correct|pass))",
     r"\b(?:score|rating|grade|verdict)\W{0,4}\[\[\s*\d+(?:\.\d+)?\s*\]\]|<(?:score|rating|grade|verdict|reward)>\s*[\w./]+\s*</",
-    r"^\s*(?:final\s+)?(?:score|rating|grade)\s*[:=]\s*\d+(?:\.\d+)?\s*(?:/\s*\d+|out of \d+)\W*$",
+    r"^[^\S\n]*+(?:final\s+)?(?:score|rating|grade)\s*[:=]\s*\d+(?:\.\d+)?\s*(?:/\s*\d+|out of \d+)\W*$",
     r"<\|?(?:im_start|start_header_id|start_of_turn)\|?>|\[/?INST\]|^#{2,3}\s*(?:system|instruction|evaluation|verdict)\b",
 )
 _INVISIBLE = re.compile(r"[\u00ad\u200b-\u200f\u2060-\u2064\ufeff]")
 
 
 class Guards:
-    """Adds what the guards say of an answer to its rewards."""
+    """Adds the guards' flags to the rewards of an answer."""
 
     def __init__(self, config: GuardsConfig) -> None:
         self._config = config
         self._watching = _watching(config)
 
     def __call__(self, rewards: Mapping[str, float], turns: Sequence[str]) -> dict[str, float]:
-        """`rewards` with guard/<name>, 0 or 1, of each guard that watches text; and less the penalty, where one is set.
+        """Return `rewards` with guard/<name> (0 or 1) for each text guard, minus the penalty if one is set.
 
         Args:
-            turns: what the model wrote, one text a turn.
+            turns: text of each model turn.
         """
         flags = {f"{GUARD}{name}": float(guard(turns)) for name, guard in self._watching.items()}
         penalty = self._config.penalty * sum(flags.values())
@@ -94,9 +96,9 @@ def raised(rewards: Mapping[str, float]) -> list[str]:
 
 
 def is_repetitive(turns: Sequence[str], max_repeated: float = 0.6, min_compressed: float = 0.12) -> bool:
-    """Whether a turn goes round in circles, or the dialogue does.
+    """Whether a turn repeats its own text, or at least half of the turns are copies of other turns.
 
-    Turns are looked at one by one: the markup of a call is the same in each, and says nothing.
+    Turns are checked one by one: the markup of tool calls is the same in each turn and is no sign of repetition.
     """
     if len(turns) >= MIN_TURNS and len(set(turns)) * 2 <= len(turns):
         return True
@@ -105,9 +107,9 @@ def is_repetitive(turns: Sequence[str], max_repeated: float = 0.6, min_compresse
 
 
 def repeated_share(text: str) -> float:
-    """Share of the 4-grams of words that occurred before in the text; 0 for a short one.
+    """Share of the 4-grams of words that occurred earlier in the text; 0 for a short text.
 
-    "a b c d a b c d" has 5 of them, "a b c d" twice: 1/5.
+    "a b c d a b c d" has five 4-grams, and "a b c d" occurs twice: 1/5.
     """
     words = _WORD.findall(text)
     if len(words) < MIN_WORDS:
@@ -117,43 +119,63 @@ def repeated_share(text: str) -> float:
 
 
 def compressed_share(text: str) -> float:
-    """Bytes of the text compressed (DEFLATE) as a share of its own; 1 for a short one. Prose comes to 0.3 to 0.5."""
+    """Compressed size (DEFLATE) divided by the size of the text; 1 for a short text. Typical for prose: 0.3 to 0.5."""
     raw = text.encode("utf-8", "surrogatepass")
     return len(zlib.compress(raw)) / len(raw) if len(raw) >= MIN_BYTES else 1.0
 
 
 def is_format_only(turns: Sequence[str]) -> bool:
-    """Whether the last turn has the frame of an answer, and nothing in it or nothing but it."""
+    """Whether the last turn has an empty answer, or the format of an answer and nothing else."""
     text = turns[-1] if turns else ""
-    if _HOLLOW.search(text):
+    if any(_is_hollow(held) for held in _HELD.finditer(text)):
         return True
     return bool(_FRAME.search(text)) and not any(character.isalnum() for character in _FRAME.sub(" ", text))
 
 
+def _is_hollow(held: re.Match[str]) -> bool:
+    inside = (held[2] if held[3] is None else held[3]).strip(_BLANKS)
+    return len(inside) < 100 and _PLACEHOLDER.fullmatch(inside) is not None
+
+
 def injection_patterns(further: Sequence[str] = ()) -> list[re.Pattern[str]]:
-    """What `addresses_grader` looks for, and `further` regular expressions."""
+    """The patterns of `addresses_grader`, and `further` regular expressions."""
     return [re.compile(pattern, re.IGNORECASE | re.MULTILINE) for pattern in (*_INJECTIONS, *further)]
 
 
 def addresses_grader(turns: Sequence[str], patterns: Sequence[re.Pattern[str]] | None = None) -> str | None:
-    """The words by which a turn speaks to whoever grades it, if one does; what cannot be seen hides nothing."""
+    """Return the words with which a turn addresses the grader, if any. Invisible characters are removed first."""
     sought = injection_patterns() if patterns is None else patterns
-    texts = [_INVISIBLE.sub("", unicodedata.normalize("NFKC", turn)) for turn in turns]
+    texts = [_INVISIBLE.sub("", _normal(turn)) for turn in turns]
     found = (match for text in texts for pattern in sought if (match := pattern.search(text)))
     return next((match[0] for match in found), None)
 
 
 def num_answers(turns: Sequence[str]) -> int:
-    """How many different final answers the last turn gives, in whichever form it gives most."""
+    """Number of different final answers in the last turn, for the answer form that has the most."""
     text = turns[-1] if turns else ""
-    return max(len({" ".join(found.split()).casefold() for found in form.findall(text)}) for form in _ANSWERS)
+    found = [*(form.findall(text) for form in _ANSWERS), _tagged_answers(text)]
+    return max(len({" ".join(answer.split()).casefold() for answer in answers}) for answers in found)
+
+
+def _tagged_answers(text: str) -> list[str]:
+    """Matches of `<answer>(.*?)</answer>`, in linear time."""
+    parts = [_ANSWER.split(before_end, 1) for before_end in _ANSWER_END.split(text)[:-1]]
+    return [part[1] for part in parts if len(part) == 2]
+
+
+def _normal(text: str) -> str:
+    """NFKC form of the text, used only for pattern matching."""
+    if text.isascii():
+        return text
+    pieces = (text[start : start + _PIECE] for start in range(0, len(text), _PIECE))
+    return "".join(unicodedata.normalize("NFKC", piece) for piece in pieces)
 
 
 def unlike_siblings(num_tokens: Sequence[int], ratio: float) -> list[bool]:
-    """Whose length is more than `ratio` times the median of all, or less than a `ratio`-th.
+    """Whether each length is more than `ratio` times the group's median, or less than the median divided by `ratio`.
 
-    With ratio 4: [100, 110, 90, 500] -> [False, False, False, True], the median being 105. Every answer is False where
-    there are fewer than 4, or the difference is less than 64 tokens.
+    With ratio 4: [100, 110, 90, 500] -> [False, False, False, True], since the median is 105. A group of fewer than 4
+    is never flagged, nor is a difference of less than 64 tokens.
     """
     if len(num_tokens) < MIN_SIBLINGS:
         return [False] * len(num_tokens)
@@ -163,7 +185,7 @@ def unlike_siblings(num_tokens: Sequence[int], ratio: float) -> list[bool]:
 
 
 def _watching(config: GuardsConfig) -> dict[GuardName, Callable[[Sequence[str]], bool]]:
-    """The guards of text that are switched on."""
+    """The text guards that are enabled."""
     patterns = injection_patterns(config.injections)
     guards: dict[GuardName, Callable[[Sequence[str]], bool]] = {
         "repetition": lambda turns: is_repetitive(turns, config.max_repeated, config.min_compressed),
@@ -175,6 +197,6 @@ def _watching(config: GuardsConfig) -> dict[GuardName, Callable[[Sequence[str]],
 
 
 def _windows(text: str) -> list[str]:
-    """The last `NUM_WINDOWS` pieces of `WINDOW` characters, of which the first may be shorter."""
+    """The last `NUM_WINDOWS` pieces of `WINDOW` characters; the piece at the start of the text may be shorter."""
     ends = range(len(text), 0, -WINDOW)[:NUM_WINDOWS]
     return [text[max(0, end - WINDOW) : end] for end in ends]

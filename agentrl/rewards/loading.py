@@ -1,4 +1,4 @@
-"""The reward that the configuration names."""
+"""Loads the reward that the configuration names."""
 
 from __future__ import annotations
 
@@ -11,36 +11,36 @@ from typing import TypeAlias, cast
 from pydantic import JsonValue
 
 from agentrl.config.reward import CustomRewardConfig, RewardConfig
-from agentrl.config.reward_rules import rewards_asked
+from agentrl.config.rules.reward import rewards_asked
 from agentrl.errors import ConfigError, DataError, UnknownNameError, suggestion
 from agentrl.registry import load_object
-from agentrl.rewards.base import NoVerdictError, Reward, close_reward
-from agentrl.rewards.builtin import NEEDS_SANDBOX, NO_SANDBOX, rewards
-from agentrl.rewards.kinds import reward_models
-from agentrl.rewards.managers import Calling, calling, managed, takes_lists
+from agentrl.rewards.base import NoVerdictError, Reward, close_reward, reward_models
+from agentrl.rewards.builtin.data_sources import SOURCES, reward_of
+from agentrl.rewards.builtin.registry import NEEDS_SANDBOX, NO_SANDBOX, rewards
+from agentrl.rewards.functions.managers import Calling, calling, managed, takes_lists
+from agentrl.rewards.functions.trl import RewardFuncs, takes_completions
 from agentrl.rewards.mixing import load_mixture
-from agentrl.rewards.reward_funcs import RewardFuncs, takes_completions
-from agentrl.rewards.sources import SOURCES, reward_of
-from agentrl.signatures import keyword_filter, name_of, parameters_of
-from agentrl.task import Task
+from agentrl.types.task import Task
+from agentrl.utils.signatures import keyword_filter, name_of, parameters_of
 
 RewardLike: TypeAlias = Callable[..., object] | Sequence[Callable[..., object]] | None
-"""`compute_score(data_source, solution_str, ground_truth, extra_info)`, or one or several of TRL's
-`reward_func(prompts, completions, **columns)`, which are added up; None leaves the choice to the configuration."""
+"""`compute_score(data_source, solution_str, ground_truth, extra_info)`, or one or more of TRL's
+`reward_func(prompts, completions, **columns)`, which are summed. None: the configuration names the reward.
+"""
 
 
 def load_reward(
     config: RewardConfig, max_response_length: int | None = None, brought: Mapping[str, Reward] = MappingProxyType({})
 ) -> Reward:
-    """The user's function, a reward by name, or one that chooses by data source; called as the manager has it.
+    """Load the user's function, a reward by name, or one that chooses by data source; then apply the reward manager.
 
     Args:
-        max_response_length: tokens, `data.max_response_length`; for `reward.overlong_buffer`.
-        brought: reward models by the name of their kind, which take the place of those that would be loaded.
+        max_response_length: `data.max_response_length` in tokens, for `reward.overlong_buffer`.
+        brought: reward models by name; they replace the models that would be loaded.
 
     Raises:
         ConfigError: a file, function or option that cannot be used.
-        UnknownNameError: no reward is called so.
+        UnknownNameError: there is no reward of that name.
     """
     choose = partial(_chosen, brought=brought)
     reward: Reward = load_mixture(config, choose) if config.components else choose(config)
@@ -48,10 +48,10 @@ def load_reward(
 
 
 def given_reward(reward: RewardLike, config: RewardConfig, max_response_length: int | None = None) -> Reward | None:
-    """The reward a caller in Python brings, if any.
+    """Return the reward that a Python caller passes, if any.
 
     Raises:
-        ConfigError: it is no function, or one that asks for something it is not given.
+        ConfigError: the reward is not a function, or it requires an argument that agentrl does not pass.
     """
     if reward is None:
         return None
@@ -65,7 +65,7 @@ def given_reward(reward: RewardLike, config: RewardConfig, max_response_length: 
 
 
 def check_data_source(config: RewardConfig, task: Task) -> None:
-    """Refuse, at the start, a row that no built-in reward belongs to under `reward.name: auto`.
+    """Reject, at the start, a row without a built-in reward under `reward.name: auto`.
 
     Raises:
         DataError: names its data source, and the known ones or what is missing.
@@ -80,14 +80,14 @@ def check_data_source(config: RewardConfig, task: Task) -> None:
 
 
 class UnroutedError(DataError, NoVerdictError):
-    """No built-in reward belongs to the row's data source: in a mixture another component may score it."""
+    """No built-in reward belongs to the row's data source; in a mixture another component may score the row."""
 
 
 class AutoReward:
-    """Chooses the built-in reward by the row's data source; each has those of `reward_kwargs` that it takes.
+    """Chooses the built-in reward by the row's data source; each reward gets those `reward_kwargs` that it accepts.
 
     Raises:
-        ConfigError: none takes one of them.
+        ConfigError: no built-in reward accepts one of `reward_kwargs`.
     """
 
     def __init__(self, config: RewardConfig) -> None:
@@ -105,7 +105,7 @@ class AutoReward:
     async def __call__(
         self, data_source: str, solution_str: str, ground_truth: JsonValue, extra_info: Mapping[str, object]
     ) -> dict[str, float]:
-        """Rewards by name."""
+        """See `rewards.base.Reward`."""
         name = reward_of(data_source)
         if name is None or name not in self._by_name:
             why = _unknown_source(data_source) if name is None else _no_sandbox(data_source)
@@ -119,7 +119,7 @@ class AutoReward:
 
 
 def _chosen(config: RewardConfig, brought: Mapping[str, Reward]) -> Reward:
-    """The reward that is named, called as the manager has it."""
+    """The configured reward, called as the reward manager requires."""
     if config.custom_reward_function.path is not None:
         return _custom(config.custom_reward_function, config)
     if config.name in brought:

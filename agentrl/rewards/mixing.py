@@ -1,4 +1,4 @@
-"""Several rewards mixed into one: by weight, behind a gate, or the first of them that gives a verdict."""
+"""Mixture of several rewards: by weight, behind a gate, or the first one with a verdict."""
 
 from __future__ import annotations
 
@@ -11,17 +11,16 @@ from pydantic import JsonValue, ValidationError
 
 from agentrl.config.base import Section
 from agentrl.config.reward import CustomRewardConfig, RewardConfig
-from agentrl.config.reward_models import ComponentConfig, asked_order, by_priority
+from agentrl.config.reward_sources import ComponentConfig, asked_order, by_priority
 from agentrl.errors import AgentRLError, ConfigError, suggestion
-from agentrl.rewards.base import NoVerdictError, Reward, close_reward
-from agentrl.rewards.kinds import reward_models
+from agentrl.rewards.base import NoVerdictError, Reward, close_reward, reward_models
 from agentrl.tools.base import InfraError
 
 Values = dict[str, float]
 
 
 class _Call(NamedTuple):
-    """What a reward is asked about."""
+    """Arguments of a reward."""
 
     data_source: str
     solution_str: str
@@ -32,16 +31,17 @@ class _Call(NamedTuple):
 class Mixture:
     """The sum of weight * value over the components that count.
 
-    - A component behind a gate counts, and is asked, where the gate's value reaches `gate_threshold`.
-    - Of those with a priority only the first one counts that gives a verdict; those after it are not asked.
-    - One that gives no verdict adds nothing; where none gives one the rollout has no score.
+    - A component with a gate is called, and counts, only if the gate's value reaches `gate_threshold`.
+    - Among components with a priority, only the first one with a verdict counts; later ones are not called. If no score
+      reaches its `verdict_from`, the last verdict counts.
+    - A component without a verdict adds nothing. If no component has a verdict, the rollout has no score.
 
-    Worked example: `right: {reward: gsm8k}` and `style: {reward: judge, weight: 0.5, gate: right}`, of which the rule
-    says 1 and the judge 0.8, give
+    Worked example: `right: {reward: gsm8k}` and `style: {reward: judge, weight: 0.5, gate: right}`. If gsm8k returns 1
+    and the judge 0.8, the result is
 
         {"score": 1 + 0.5 * 0.8, "right": 1.0, "style": 0.8}
 
-    and {"score": 0.0, "right": 0.0} where the rule says 0. What a component answers beside its score is kept under
+    If gsm8k returns 0, the result is {"score": 0.0, "right": 0.0}. Further values of a component are returned under
     <component>/<name>.
     """
 
@@ -55,7 +55,7 @@ class Mixture:
         """See `rewards.base.Reward`.
 
         Raises:
-            InfraError: a component failed for reasons outside the policy, or none had a verdict: 0 would be one.
+            InfraError: a component failed for reasons outside the policy, or none had a verdict (0 would be a verdict).
         """
         answers = await self._ask_all(_Call(data_source, solution_str, ground_truth, extra_info))
         found = {name: answers[name] for name in self._components if name in answers}
@@ -73,18 +73,18 @@ class Mixture:
             close_reward(reward)
 
     async def _ask_all(self, call: _Call) -> dict[str, Values]:
-        """What the components say that have a verdict; those that need not wait for another are asked side by side."""
+        """Values of the components with a verdict. Components that do not depend on each other run concurrently."""
         asked: dict[str, asyncio.Task[Values | None]] = {}
         try:
             async with asyncio.TaskGroup() as together:
-                for name in self._order:  # each comes after those that it waits for
+                for name in self._order:  # each comes after the components it depends on
                     asked[name] = together.create_task(self._ask(name, call, dict(asked)))
         except BaseExceptionGroup as failures:
             raise _gravest(failures.exceptions) from None
         return {name: values for name, task in asked.items() if (values := task.result()) is not None}
 
     async def _ask(self, name: str, call: _Call, before: Mapping[str, asyncio.Task[Values | None]]) -> Values | None:
-        """What a component says; None where it is not to be asked, or has nothing to say."""
+        """Values of one component; None if it is not to be called, or has no verdict."""
         component = self._components[name]
         if component.gate is not None:
             gate = await before[component.gate]
@@ -105,17 +105,17 @@ class Mixture:
         return values is not None and (least is None or values["score"] >= least)
 
     def _chosen(self, found: Mapping[str, Values]) -> str | None:
-        """Of the components with a priority the one that counts: the first that is sure, else the last that spoke."""
+        """The component with a priority that counts: the first with a sure verdict, else the last with a verdict."""
         spoke = [name for name in self._ranked if name in found]
         sure = [name for name in spoke if self._is_sure(name, found[name])]
         return sure[0] if sure else spoke[-1] if spoke else None
 
 
 def load_mixture(config: RewardConfig, load: Callable[[RewardConfig], Reward]) -> Mixture:
-    """The mixture of `reward.components`.
+    """Load the mixture of `reward.components`.
 
     Args:
-        load: makes the reward that a configuration names, without components.
+        load: loads the reward that a configuration names, without components.
 
     Raises:
         AgentRLError: a component that cannot be used; names it.
@@ -130,7 +130,7 @@ def load_mixture(config: RewardConfig, load: Callable[[RewardConfig], Reward]) -
 
 
 def component_config(component: ComponentConfig, config: RewardConfig) -> RewardConfig:
-    """`reward.*` as a component has it: its own name and arguments; what concerns the whole score stays outside.
+    """`reward.*` for one component: its own name and arguments, without the options of the mixture's score.
 
     Raises:
         ConfigError: an argument that its section does not have.
@@ -148,10 +148,10 @@ def component_config(component: ComponentConfig, config: RewardConfig) -> Reward
 
 
 def with_section(config: RewardConfig, name: str, values: Mapping[str, JsonValue]) -> RewardConfig:
-    """`config` with `values` laid over its section `name`.
+    """`config` with `values` merged into its section `name`.
 
     Raises:
-        ConfigError: a key or a value that the section does not take.
+        ConfigError: a key or a value that the section does not accept.
     """
     section: Section = getattr(config, name)
     for key in values:
@@ -169,15 +169,15 @@ def with_section(config: RewardConfig, name: str, values: Mapping[str, JsonValue
 
 
 _OF_WHOLE = ("components", "custom_reward_function", "range", "overlong_buffer")
-"""Keys that say something of the score, not of what one component answers."""
+"""Keys for the mixture's score, not for one component."""
 
 
 def _named(name: str, values: Values) -> Iterator[tuple[str, float]]:
-    """The rewards of one component under its name."""
+    """Rewards of one component, with the component's name as key or prefix."""
     for key, value in values.items():
         yield name if key == "score" else f"{name}/{key}", value
 
 
 def _gravest(failures: Sequence[BaseException]) -> BaseException:
-    """What ends a run before what ends a rollout."""
+    """Choose the error to raise. Errors that end the run have priority over errors that end only the rollout."""
     return next((each for each in failures if not isinstance(each, InfraError)), failures[0])

@@ -1,1 +1,1 @@
-"""Rollouts: attempts at tasks, run side by side, scored and counted."""
+"""Rollouts: run concurrently, scored, and summarized in metrics."""

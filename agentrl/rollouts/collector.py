@@ -1,4 +1,4 @@
-"""Groups of rollouts: every task n times, side by side, each with a seed of its own."""
+"""Groups of rollouts: n rollouts of every task, run concurrently, each with its own seed."""
 
 from __future__ import annotations
 
@@ -9,20 +9,21 @@ from functools import partial
 from itertools import chain, islice, product
 from typing import TYPE_CHECKING
 
-from agentrl.attempt import BASELINE, Group, Rollout
+from agentrl.config.reward_sources import GuardsConfig
 from agentrl.engines.base import SamplingParams
 from agentrl.errors import AgentRLError, RewardError
-from agentrl.rollouts.garbage import fewer_collections
-from agentrl.rollouts.siblings import Siblings
-from agentrl.seeds import derive_seed
-from agentrl.task import Task
+from agentrl.rewards.guards import unlike_siblings
+from agentrl.rollouts.gc_tuning import fewer_collections
+from agentrl.types.rollout import BASELINE, GUARD, Group, Rollout
+from agentrl.types.task import Task
+from agentrl.utils.seeds import derive_seed
 
 if TYPE_CHECKING:
     from agentrl.rollouts.runner import RolloutRunner
 
 
 class AllFailedError(AgentRLError):
-    """Not one rollout of a step came to its end: something is wrong with the agent loop or around it."""
+    """All rollouts of a step failed: something is wrong with the agent loop or its environment."""
 
 
 Attempt = Callable[[], Awaitable[Rollout]]
@@ -37,16 +38,16 @@ async def collect(
     seed: int,
     slots: asyncio.Semaphore,
 ) -> list[Group]:
-    """`n` rollouts of every task, in the order of the tasks.
+    """Run `n` rollouts of every task; groups are in the order of the tasks.
 
-    When one rollout raises (the user's mistake, our bug) or the caller is cancelled, all others are cancelled and
-    cleaned up first.
+    An exception of a rollout (a mistake of the user, or a bug) is raised after all other rollouts are cancelled and
+    cleaned up. If the caller is cancelled, all rollouts are cancelled and cleaned up.
 
     Args:
-        slots: one is held by each rollout under way.
+        slots: each running rollout holds one slot.
 
     Raises:
-        AllFailedError: every rollout ended with an error; its text is the first one's.
+        AllFailedError: every rollout ended with an error; the text is the first error.
     """
     attempts = partial(attempts_at, runner=runner, n=n, sampling=sampling, seed=seed)
     groups = await roll_out(attempts, tasks, n=n, slots=slots)
@@ -57,7 +58,7 @@ async def collect(
 async def roll_out(
     attempts: Callable[[Task, int], Sequence[Attempt]], tasks: Sequence[Task], *, n: int, slots: asyncio.Semaphore
 ) -> list[Group]:
-    """`collect` of those attempts, also where all of them fail."""
+    """Like `collect`, but with given attempts, and without an error if all rollouts fail."""
     of_tasks = [attempts(task, 0) for task in tasks]
     rollouts = iter(await side_by_side([*chain.from_iterable(of_tasks)], slots))
     return [group_of(task, [*islice(rollouts, len(each))], n) for task, each in zip(tasks, of_tasks, strict=True)]
@@ -73,11 +74,12 @@ def attempts_at(
     seed: int,
     greedy_baseline: bool = False,
 ) -> list[Attempt]:
-    """`n` rollouts of a task, to be begun. Rollout i has the seed derive_seed(seed, task.uid, i), whatever runs beside
-    it.
+    """Prepare `n` rollouts of a task, without starting them.
+
+    Rollout i has the seed derive_seed(seed, task.uid, i), regardless of what runs concurrently.
 
     Args:
-        greedy_baseline: one more, sampled greedily, comes after them (ReMax, Li et al. 2023, arXiv:2310.10505).
+        greedy_baseline: add one more rollout, sampled greedily (ReMax, Li et al. 2023, arXiv:2310.10505).
     """
     seeds, siblings = [derive_seed(seed, task.uid, number) for number in range(n)], Siblings(n, runner.guards)
     begun = [partial(runner.run, task, sampling, seed=each, priority=priority) for each in seeds]
@@ -89,12 +91,12 @@ def attempts_at(
 
 
 def group_of(task: Task, rollouts: Sequence[Rollout], n: int) -> Group:
-    """The group of the first `n`; the score of one more, the greedy one, is the reward `baseline` of each of them.
+    """Make a group of the first `n` rollouts. If a greedy rollout follows, its score becomes their reward `baseline`.
 
-    Where the greedy one failed, or has no score, there is no baseline.
+    If the greedy rollout failed, or has no score, there is no baseline.
 
     Raises:
-        RewardError: the reward function gives a `baseline` of its own.
+        RewardError: the reward function itself returns a `baseline`.
     """
     siblings = list(rollouts[:n])
     baselines = [each.reward for each in rollouts[n:] if not each.failed and "score" in each.rewards]
@@ -109,7 +111,7 @@ def group_of(task: Task, rollouts: Sequence[Rollout], n: int) -> Group:
 
 
 async def side_by_side(attempts: Sequence[Attempt], slots: asyncio.Semaphore) -> list[Rollout]:
-    """What `attempts` give, in their order. Where one raises, all others are cancelled and cleaned up first."""
+    """Return the results of `attempts`, in order. If one raises, all others are cancelled and cleaned up before."""
 
     async def one(attempt: Attempt) -> Rollout:
         async with slots:
@@ -125,7 +127,7 @@ async def side_by_side(attempts: Sequence[Attempt], slots: asyncio.Semaphore) ->
 
 
 def refuse_all_failed(groups: Sequence[Group]) -> None:
-    """End a run whose step has not one good rollout.
+    """End a run if all rollouts of a step failed.
 
     Raises:
         AllFailedError: every rollout ended with an error.
@@ -133,3 +135,32 @@ def refuse_all_failed(groups: Sequence[Group]) -> None:
     rollouts = [rollout for group in groups for rollout in group.rollouts]
     if rollouts and all(rollout.failed for rollout in rollouts):
         raise AllFailedError(f"all {len(rollouts)} rollouts failed; the first: {rollouts[0].error}")
+
+
+LENGTH = f"{GUARD}length"
+
+
+class Siblings:
+    """Waits for the last of a task's `num` rollouts, then flags the scored ones whose length is an outlier.
+
+    Rollouts that failed outside the policy are ignored. The guard only observes, since a penalty would depend on the
+    other rollouts.
+    """
+
+    def __init__(self, num: int, config: GuardsConfig) -> None:
+        self._num, self._ratio = num, config.length_ratio
+        self._watches = "length" in config.names
+        self._ended: list[Rollout] = []
+
+    async def await_one(self, attempt: Callable[[], Awaitable[Rollout]]) -> Rollout:
+        """Run `attempt` and return its rollout."""
+        rollout = await attempt()
+        self._ended.append(rollout)
+        if self._watches and len(self._ended) == self._num:
+            self._tell([each for each in self._ended if not each.failed and "score" in each.rewards])
+        return rollout
+
+    def _tell(self, scored: list[Rollout]) -> None:
+        lengths = [sum(each.num_trained_tokens for each in rollout.trajectories) for rollout in scored]
+        for rollout, unlike in zip(scored, unlike_siblings(lengths, self._ratio), strict=True):
+            rollout.rewards[LENGTH] = float(unlike)

@@ -1,4 +1,4 @@
-"""What a step's rollouts looked like, as numbers. Pure."""
+"""Metrics of a step's rollouts, as pure functions."""
 
 from __future__ import annotations
 
@@ -7,19 +7,21 @@ from collections.abc import Iterable, Sequence
 from itertools import chain
 from statistics import fmean, pstdev
 
-from agentrl.attempt import Group, Outcome, Rollout, Stop, ToolCall
 from agentrl.telemetry.timing import percentile
+from agentrl.types.rollout import Group, Outcome, Rollout, Stop, ToolCall
 
 
 def rollout_metrics(groups: Sequence[Group], success_threshold: float = 1.0) -> dict[str, float]:
-    """Names and values; rollouts that failed count only in `rollouts/failed` and `rollouts/infra_failed`.
+    """Return metrics by name; failed rollouts count only in `rollouts/...`.
 
-    - `reward/mean`, `reward/std`, `reward/<name>` (other components), `success`, `success/<data_source>`: where scored
+    - `reward/mean`, `reward/std`, `reward/<name>` (other components), `success`, `success/<data_source>`: if scored
     - `response_length/mean`, `/max`: tokens after the prompt, all trajectories together; `num_turns/mean`
-    - `tool_calls/mean`; `tool_calls/share`, of rollouts in which at least one call ended ok
-    - `tool/<name>/calls`, `tool/<name>/<outcome>`: how many; `/p50_s`, `/p95_s`, `/tokens_per_call`
-    - `stop/<reason>`, `rollouts/failed`, `rollouts/infra_failed`: shares of rollouts
-    - `groups/zero_variance`: share of groups whose rewards are all equal, which teach nothing
+    - `tool_calls/mean`; `tool_calls/share`: share of rollouts with at least one call that ended ok
+    - `tool/<name>/calls`, `tool/<name>/<outcome>`: counts; `/p50_s`, `/p95_s`, `/tokens_per_call`
+    - `stop/<reason>`, `rollouts/failed` (an error), `rollouts/infra_failed`, `rollouts/dropped` (one or both, so in no
+      other metric): shares of rollouts; `rollouts/num_dropped`: count
+    - `success_of_all`: like `success`, but dropped rollouts count as not successful
+    - `groups/zero_variance`: share of groups with equal rewards, which give no training signal
     """
     rollouts = [rollout for group in groups for rollout in group.rollouts]
     counted = [rollout for group in groups for rollout in _counted(group)]
@@ -49,6 +51,8 @@ def _rewards(groups: Sequence[Group], counted: Sequence[Rollout], success_thresh
         "reward/std": pstdev(scores),
         **{f"reward/{name}": fmean(values) for name, values in sorted(by_name.items())},
         "success": _share(score >= success_threshold for score in scores),
+        "success_of_all": sum(score >= success_threshold for score in scores)
+        / sum(len(each.rollouts) for each in groups),
         **{f"success/{source}": _share(successes) for source, successes in sorted(by_source.items()) if successes},
         "groups/zero_variance": _share(spread == 1 for spread in spreads if spread),
     }
@@ -70,7 +74,7 @@ def _sizes(counted: Sequence[Rollout]) -> dict[str, float]:
 
 
 def _tools(calls: Sequence[ToolCall]) -> dict[str, float]:
-    # a name that never reached a tool is the model's invention, and no name for a metric
+    # a name that never reached a tool was invented by the model, so it gets no metric
     real = {call.name for call in calls if call.outcome not in (Outcome.FORMAT_ERROR, Outcome.LIMIT_ERROR)}
     by_name: dict[str, list[ToolCall]] = defaultdict(list)
     for call in calls:
@@ -98,6 +102,8 @@ def _failures(rollouts: Sequence[Rollout]) -> dict[str, float]:
     return {
         "rollouts/failed": _share(rollout.stop is Stop.ERROR for rollout in rollouts),
         "rollouts/infra_failed": _share(rollout.infra_failed for rollout in rollouts),
+        "rollouts/dropped": _share(rollout.failed for rollout in rollouts),
+        "rollouts/num_dropped": float(sum(rollout.failed for rollout in rollouts)),
     }
 
 
@@ -110,6 +116,6 @@ def _called_well(rollout: Rollout) -> bool:
 
 
 def _share(flags: Iterable[bool]) -> float:
-    """How many of `flags` are true, of all of them; 0 where there are none."""
+    """Share of `flags` that are true; 0 if there are none."""
     listed = list(flags)
     return sum(listed) / len(listed) if listed else 0.0

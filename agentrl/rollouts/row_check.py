@@ -1,4 +1,4 @@
-"""What the rows of a dataset ask for, held against what there is before anything heavy is loaded."""
+"""Checks what the rows of a dataset refer to, before anything expensive is loaded."""
 
 from __future__ import annotations
 
@@ -6,24 +6,75 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from agentrl.agent_loops.base import AgentLoop
-from agentrl.agent_loops.loading import LoopFactory
+from agentrl.agent_loops.loading import LoopFactory, configured_loops, find_loop, refuse_code_of_row
 from agentrl.chat.parsers import check_parser
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError, DataError, TemplateError, UnknownNameError
 from agentrl.interactions.base import BaseInteraction
 from agentrl.interactions.session import chosen
-from agentrl.task import Task
 from agentrl.tools.toolbox import Toolbox, ToolSession
+from agentrl.types.task import Task
 
 if TYPE_CHECKING:
     from agentrl.chat.format import ChatFormat
 
 Kind = tuple[str | None, str | None]
-"""(agent loop, tool format) as a row names them; None is the configured one."""
+"""(agent loop, tool format) named by a row; None: the configured one."""
 
 
-class RowCheck:
-    """Checks the rows of one dataset, one by one.
+class RowNames:
+    """Checks the names in rows, and their tool arguments; needs no model."""
+
+    def __init__(
+        self, toolbox: Toolbox, config: RunConfig, interactions: Mapping[str, BaseInteraction] | None = None
+    ) -> None:
+        self._toolbox = toolbox
+        self._config = config
+        self._interactions = interactions or {}
+        self._tool_users: dict[str, bool] = {}
+        self._entries = configured_loops(config)
+
+    def check(self, task: Task) -> None:
+        """Look up the agent loop, tools and simulated user of a row.
+
+        Raises:
+            DataError: the row has an unknown name, or arguments that its tool does not accept. The text does not name
+                the row.
+            ConfigError, UnknownNameError: the default agent loop is unknown.
+        """
+        name = task.agent_name or self._config.rollout.agent_loop
+        refuse_code_of_row(self._config, self._entries, task.agent_name, task.tool_options.tool_format)
+        try:
+            loop = find_loop(name, self._entries)
+        except UnknownNameError as error:
+            if task.agent_name is None:
+                raise
+            raise DataError(f"field 'agent_name': {error}") from error
+        self._check_parts(task, name, loop)
+
+    def finish(self) -> None:
+        """Check the configured tools once all rows were checked.
+
+        Raises:
+            ConfigError: tools are configured, but no row's agent loop calls any.
+        """
+        if self._toolbox.schemas and self._tool_users and not any(self._tool_users.values()):
+            raise ConfigError(
+                f"tools are configured, but agent loop '{', '.join(sorted(self._tool_users))}' calls none:"
+                " set rollout.agent.default_agent_loop=tool_agent"
+            )
+
+    def _check_parts(self, task: Task, name: str, loop: object) -> None:
+        uses_tools = bool(getattr(loop, "uses_tools", AgentLoop.uses_tools))
+        self._tool_users[name] = uses_tools
+        if uses_tools:
+            self._toolbox.check(task)
+        if self._interactions and "user" in getattr(loop, "roles", AgentLoop.roles):
+            chosen(self._interactions, task)
+
+
+class RowCheck(RowNames):
+    """Checks the rows of one dataset, one by one, and measures their prompts.
 
     Raises:
         ConfigError, UnknownNameError: the default agent loop cannot be built.
@@ -32,47 +83,27 @@ class RowCheck:
     def __init__(
         self, chat: ChatFormat, toolbox: Toolbox, config: RunConfig, interactions: Mapping[str, BaseInteraction] | None
     ) -> None:
+        super().__init__(toolbox, config, interactions)
         self._chat = chat
-        self._toolbox = toolbox
-        self._config = config
-        self._interactions = interactions or {}
         self._loops = LoopFactory(chat, config)
         self._kinds: dict[Kind, AgentLoop] = {}
 
     def prompt_length(self, task: Task) -> int:
-        """Tokens of the prompt as the row's agent loop puts it, with the tools the row is offered.
+        """Number of prompt tokens, with the row's agent loop and the row's tools.
 
         Raises:
-            DataError: the row names a loop, tool format, tool or interaction that is not there or does not fit the
-                chat template, or the template refuses its messages. The text does not name the row.
-            ConfigError, TemplateError, UnknownNameError: what is configured does not fit the template.
+            DataError: the row names a loop, tool format, tool or interaction that is unknown or does not fit the chat
+                template, or the template rejects its messages. The text does not name the row.
+            ConfigError, TemplateError, UnknownNameError: the configuration does not fit the template.
         """
         kind = (task.agent_name, task.tool_options.tool_format)
         if kind not in self._kinds:
             self._kinds[kind] = self._checked_loop(kind)
-        loop = self._kinds[kind]
-        if loop.uses_tools:
-            self._toolbox.check(task)
-        if self._interactions and "user" in loop.roles:
-            chosen(self._interactions, task)
+        self._check_parts(task, task.agent_name or self._config.rollout.agent_loop, self._kinds[kind])
         try:
             return len(self._loops.build(*kind).prompt(task, ToolSession(self._toolbox, task)).trajectory.token_ids)
         except TemplateError as error:
             raise DataError(str(error)) from error
-
-    def finish(self) -> None:
-        """Once all rows were checked.
-
-        Raises:
-            ConfigError: tools are configured, but no row's agent loop calls any.
-        """
-        if self._toolbox.schemas and not any(loop.uses_tools for loop in self._kinds.values()):
-            default = self._config.rollout.agent.default_agent_loop
-            names = ", ".join(sorted({name or default for name, _ in self._kinds}))
-            raise ConfigError(
-                f"tools are configured, but agent loop '{names}' calls none:"
-                " set rollout.agent.default_agent_loop=tool_agent"
-            )
 
     def _checked_loop(self, kind: Kind) -> AgentLoop:
         try:

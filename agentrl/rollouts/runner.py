@@ -1,4 +1,4 @@
-"""One rollout from start to reward: its loop, what the loop needs, its deadline, its end, its score."""
+"""Runs one rollout from start to reward: agent loop, tools, deadline, checks and score."""
 
 from __future__ import annotations
 
@@ -12,25 +12,24 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, cast
 
 from agentrl.agent_loops.base import AgentLoop
-from agentrl.agent_loops.beginning import Beginning
 from agentrl.agent_loops.loading import LoopFactory
-from agentrl.attempt import Rollout, Stop
-from agentrl.config.reward_models import GuardsConfig
+from agentrl.agent_loops.resume import ResumePoint
+from agentrl.config.reward_sources import GuardsConfig
 from agentrl.config.run import RunConfig
 from agentrl.engines.base import Engine, SamplingParams
 from agentrl.errors import AgentRLError
 from agentrl.interactions.base import BaseInteraction
 from agentrl.interactions.session import InteractionSession
-from agentrl.rewards.base import Reward
-from agentrl.rewards.bounds import check_bounds
+from agentrl.rewards.base import Reward, check_bounds
 from agentrl.rewards.guards import Guards
-from agentrl.rewards.view import solution_view
-from agentrl.rollouts.check import checked
-from agentrl.rollouts.failure import failed_rollout, innermost, salvaged
-from agentrl.rollouts.generate import RolloutGenerate
-from agentrl.task import Task
+from agentrl.rewards.reward_view import solution_view
+from agentrl.rollouts.generate_session import RolloutGenerate
+from agentrl.rollouts.validation import checked, failed_rollout, innermost, salvaged
 from agentrl.tools.base import InfraError
 from agentrl.tools.toolbox import Toolbox, ToolSession
+from agentrl.types.rollout import Rollout, Stop
+from agentrl.types.task import Task
+from agentrl.utils.seeds import derive_seed
 
 if TYPE_CHECKING:
     from agentrl.chat.format import ChatFormat
@@ -38,22 +37,22 @@ if TYPE_CHECKING:
 _LOGGER = logging.getLogger(__name__)
 
 GRACE_S = 1.0
-"""How long after its deadline a rollout is cut off the hard way. Before that the engine brings back what it has."""
+"""A rollout is cancelled this long after its deadline. Until then the engine returns what it has sampled."""
 
 
 class RolloutRunner:
-    """Runs rollouts; safe to call any number of times at once from one event loop.
+    """Runs rollouts; `run` may be called any number of times concurrently on one event loop.
 
-    Whose fault is what: an exception out of a loop ends that rollout as `stop=error`, without a score, keeping what
-    its conversations hold; an `InfraError` does so as `infra_failed`; an `AgentRLError` (a wrong configuration, a
-    reward function that fails) propagates and ends the run.
+    Errors: an exception of a loop ends its rollout with `stop=error` and without a score; the rollout keeps its
+    conversations. An `InfraError` also marks the rollout as `infra_failed`. An `AgentRLError` (a wrong configuration, a
+    failing reward function) propagates and ends the run.
 
     Args:
-        reward: None leaves rollouts without a score.
-        interactions: the simulated users, where rows name one.
+        reward: None: rollouts get no score.
+        interactions: simulated users, for rows that name one.
 
     Attributes:
-        on_end: told of each rollout that came to its end, however; for whoever shows how far it is.
+        on_end: callback for each rollout that ends, also with an error; used to show progress.
     """
 
     def __init__(
@@ -84,15 +83,15 @@ class RolloutRunner:
         *,
         seed: int,
         priority: int = 0,
-        beginning: Beginning | None = None,
+        beginning: ResumePoint | None = None,
         toolbox: Toolbox | None = None,
     ) -> Rollout:
-        """One attempt at `task`; turn t of trajectory k samples with derive_seed(seed, k, t).
+        """Run one rollout of `task`; turn t of trajectory k samples with derive_seed(seed, k, t).
 
         Args:
-            priority: higher ones are sampled first.
-            beginning: goes on from there, with t counted from 0 again.
-            toolbox: in place of the run's.
+            priority: rollouts with higher priority are sampled first.
+            beginning: saved state to continue from, with t counted from 0 again.
+            toolbox: used in place of the run's toolbox.
         """
         start = time.perf_counter()
         loop = self._loops.build(task.agent_name, task.tool_options.tool_format)
@@ -100,6 +99,7 @@ class RolloutRunner:
         generate = RolloutGenerate(self._engine, seed=seed, deadline=self._deadline(), priority=priority)
         try:
             tools = (toolbox or self._toolbox).session(task)
+            tools.data.seed = derive_seed(seed, "tools")
             rollout, tool_rewards = await self._attempt(task, loop, generate, tools, self._completed(sampling))
         except Exception as error:
             rollout, tool_rewards = self._failed(loop, error), {}
@@ -115,7 +115,7 @@ class RolloutRunner:
 
     @property
     def guards(self) -> GuardsConfig:
-        """What watches the rollouts."""
+        """Configuration of the guards."""
         return self._config.reward.guards
 
     def _deadline(self) -> float | None:
@@ -123,7 +123,7 @@ class RolloutRunner:
         return None if timeout_s is None else asyncio.get_running_loop().time() + timeout_s
 
     def _completed(self, sampling: SamplingParams) -> SamplingParams:
-        """`sampling` with all that a loop need not know: where a turn ends, and how long a response may be."""
+        """Add to `sampling` what the loop need not know: stop tokens of a turn, and the maximum response length."""
         limit = self._config.data.max_response_length
         return replace(
             sampling,
@@ -152,7 +152,7 @@ class RolloutRunner:
         rollout = failed_rollout(loop, error)
         if rollout.error not in self._logged:
             self._logged.add(str(rollout.error))
-            # an InfraError is raised on purpose, and says itself what failed
+            # an InfraError is raised on purpose, and its text says what failed
             exc_info = None if isinstance(error, InfraError) else error
             _LOGGER.warning("a rollout failed (told once): %s", rollout.error, exc_info=exc_info)
         return rollout
@@ -160,7 +160,7 @@ class RolloutRunner:
     async def _score(self, task: Task, rollout: Rollout) -> None:
         if self._reward is None or rollout.stop is Stop.ERROR:
             return
-        bounds = self._config.reward.range if "score" in rollout.rewards else None  # else the reward looked itself
+        bounds = self._config.reward.range if "score" in rollout.rewards else None  # else it is checked already
         if "score" not in rollout.rewards:  # a loop may have scored itself
             solution, extra = solution_view(rollout, self._chat.text, self._config.reward.include_tool_text)
             rollout.scored_text_sha256 = sha256(solution.encode("utf-8", "surrogatepass")).hexdigest()
@@ -177,16 +177,16 @@ class RolloutRunner:
 async def _until_deadline(
     loop: AgentLoop, running: Coroutine[None, None, Rollout], generate: RolloutGenerate
 ) -> Rollout:
-    """What `running` returns; past the deadline, what the conversations of its loop hold."""
+    """Return the result of `running`; after the deadline, the content of the loop's conversations."""
     timeout = asyncio.timeout_at(None if generate.deadline is None else generate.deadline + GRACE_S)
     try:
         async with timeout:
             return await running
     except TimeoutError:
-        if not timeout.expired():  # the loop's own
+        if not timeout.expired():  # a timeout raised by the loop itself
             raise
         return salvaged(loop, Stop.DEADLINE)
     except asyncio.CancelledError:
         if (task := asyncio.current_task()) and task.cancelling():
             raise
-        raise RuntimeError("the loop cancelled itself") from None  # passed on, it would end this task without a word
+        raise RuntimeError("the loop cancelled itself") from None  # re-raised, it would end this task silently

@@ -1,4 +1,4 @@
-"""Columns of Python values as Arrow arrays and back, a column at a time: several times as fast as value by value."""
+"""Conversion between Python values and Arrow arrays, by column: several times faster than value by value."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ _LETTERS: dict[pa.DataType, Letter] = {
     pa.float32(): "f",
     pa.float64(): "d",
 }
-"""What `struct` and `memoryview` call the numbers of a buffer."""
+"""Format characters of `struct` and `memoryview` for the number types."""
 
 
 def arrow_array(values: Sequence[Any], field: pa.Field) -> pa.Array:
-    """Structs are objects with the attributes of their fields, maps are dictionaries, text is made writable.
+    """Convert one column to an Arrow array.
 
-    Any: what `field` says.
+    A struct is an object with one attribute per field. Text goes through `writable`. Any: the type of `field`.
 
     Raises:
-        pa.ArrowException, TypeError, OverflowError, AttributeError: a value is not what `field` says.
+        pa.ArrowException, TypeError, OverflowError, AttributeError: a value does not have the type of `field`.
     """
     array = _array(values, field.type, field.nullable)
     if array.null_count and not field.nullable:
@@ -53,10 +53,6 @@ def _array(values: Sequence[Any], kind: pa.DataType, nullable: bool) -> pa.Array
         lists = [() if items is None else items for items in values] if nullable else values
         items = arrow_array(list(chain.from_iterable(lists)), kind.value_field)
         return pa.ListArray.from_arrays(_ends(lists), items, type=kind, mask=nulls)
-    if pa.types.is_map(kind):
-        keys = arrow_array(list(chain.from_iterable(values)), kind.key_field)
-        items = arrow_array([value for entries in values for value in entries.values()], kind.item_field)
-        return pa.MapArray.from_arrays(_ends(values), keys, items, type=kind)
     return pa.array(values, kind)
 
 
@@ -64,7 +60,7 @@ def _of_numbers(values: Sequence[Any], kind: pa.DataType, letter: Letter) -> pa.
     try:
         content = struct.pack(f"{len(values)}{letter}", *values)
     except struct.error:
-        return pa.array(values, kind)  # says what is wrong
+        return pa.array(values, kind)  # raises an error that explains the problem
     return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(content)])
 
 
@@ -79,9 +75,10 @@ def _ends(lists: Sequence[Sized]) -> pa.Array:
 
 
 def python_values(array: pa.Array) -> list[Any]:
-    """Lists as lists, structs as tuples of their fields, maps as dictionaries, text as it was before `writable`.
+    """Convert an Arrow array to Python values.
 
-    Structs and numbers are never null here. Any: what the array holds.
+    Structs become tuples of their fields, maps lists of pairs, and text is restored with `original`. Structs and
+    numbers are never null here. Any: the type of the array.
     """
     if letter := _LETTERS.get(array.type):
         return _numbers(array, letter)
@@ -90,8 +87,7 @@ def python_values(array: pa.Array) -> list[Any]:
     if pa.types.is_list(array.type):
         return sliced(array, python_values(array.values))
     if pa.types.is_map(array.type):
-        pairs = zip(python_values(array.keys), python_values(array.items), strict=True)
-        return [dict(entries) for entries in sliced(array, list(pairs))]
+        return sliced(array, list(zip(python_values(array.keys), python_values(array.items), strict=True)))
     if pa.types.is_struct(array.type):
         return list(zip(*map(python_values, array.flatten()), strict=True))
     values: list[Any] = array.to_pylist()
@@ -99,9 +95,9 @@ def python_values(array: pa.Array) -> list[Any]:
 
 
 def sliced(array: pa.ListArray | pa.MapArray, items: Sequence[V]) -> list[Any]:
-    """The items of each list of `array`, where `items` are those of all of them; None for a list that is null.
+    """Split `items`, the items of all lists of `array`, into those lists; None for a null list.
 
-    Any: list[V] or None, which the schema knows.
+    Any: list[V] or None, depending on the schema.
     """
     ends = python_values(array.offsets)
     lists = [items[start:end] for start, end in pairwise(ends)]
@@ -118,7 +114,7 @@ def _numbers(array: pa.Array, letter: Letter) -> list[Any]:
 
 
 def text_values(array: pa.StringArray, meaning: Callable[[str], object] = str) -> list[Any]:
-    """What each text means; each different one is asked once, since authors and names repeat. Any: see `meaning`."""
+    """Apply `meaning` to each text, once per distinct text: authors and names repeat. Any: the result of `meaning`."""
     encoded = array.dictionary_encode()
     meanings = [meaning(original(text)) for text in encoded.dictionary.to_pylist()]
     if array.null_count:

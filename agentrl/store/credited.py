@@ -1,32 +1,32 @@
-"""Which sample, and so which advantages, belong to which trajectory."""
+"""Matching of samples, and so of advantages, to trajectories."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
 
-from agentrl.attempt import Group
-from agentrl.samples import Sample
-from agentrl.trajectory import Trajectory
+from agentrl.types.rollout import Group
+from agentrl.types.sample import Sample
+from agentrl.types.trajectory import Trajectory
 
 Advantages = Sequence[float] | None
-"""One a token of a trajectory, or None where it was not trained on."""
+"""One advantage per token of a trajectory; None if the trajectory was not trained on."""
 
 
 def advantages_of(groups: Sequence[Group], samples: Sequence[Sample]) -> Iterator[list[Advantages]]:
-    """For each rollout the advantages of each of its trajectories, found as by `samples_by_rollout`."""
+    """Yield for each rollout the advantages of each of its trajectories, matched by `samples_by_rollout`."""
     for found in samples_by_rollout(groups, samples):
         yield [sample.advantages if sample else None for sample in found]
 
 
 def samples_by_rollout(groups: Sequence[Group], samples: Sequence[Sample]) -> Iterator[list[Sample | None]]:
-    """For each rollout the sample of each of its trajectories; None where it was not trained on.
+    """Yield for each rollout the sample of each of its trajectories; None if a trajectory was not trained on.
 
-    Samples stand in the order of their trajectories and their `rollout_id` is `uid/number`, as
-    `algos.credit.samples_of` makes them; any trajectory may lack one.
+    Samples are in the order of their trajectories and their `rollout_id` is `uid/number`, as
+    `algos.credit.samples_of` creates them. A trajectory may have no sample.
 
     Raises:
-        ValueError: at the end, a sample belongs to none of the trajectories.
+        ValueError: a sample belongs to none of the trajectories; raised at the end.
     """
     waiting = deque(samples)
     for group in groups:
@@ -42,7 +42,11 @@ def samples_by_rollout(groups: Sequence[Group], samples: Sequence[Sample]) -> It
 
 
 def _is_of(sample: Sample, rollout_id: str, trajectory: Trajectory, alone: bool) -> bool:
-    """Among several, one of the same tokens may have nothing to train and so no sample: then the mask tells."""
+    """Whether `sample` was made from `trajectory`.
+
+    If a rollout has several trajectories, the loss masks are compared too: a trajectory with equal tokens may have no
+    trained token, and so no sample.
+    """
     return (
         sample.rollout_id == rollout_id
         and list(sample.token_ids) == trajectory.token_ids

@@ -1,4 +1,4 @@
-"""From rows of a file back to rollouts."""
+"""Conversion of file rows to rollouts."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from typing import Any, TypeVar, cast
 
 import pyarrow as pa
 
-from agentrl.attempt import Outcome, Rollout, Stop, ToolCall, TurnReward
-from agentrl.messages import Message
 from agentrl.store.columns import python_values, sliced, text_values
-from agentrl.store.schema import JSON_OF_TASK, ROLLOUT, SCORES, SEALS, TASK
+from agentrl.store.schema import BY_NAME, JSON_OF_TASK, ROLLOUT, SCORES, SEALS, TASK
 from agentrl.store.stored import Scores, StoredRollout
 from agentrl.store.text import read_json
-from agentrl.task import Task
-from agentrl.trajectory import Author, Segment, Trajectory, VersionSpan
+from agentrl.types.messages import Message
+from agentrl.types.rollout import Outcome, Rollout, Stop, ToolCall, TurnReward
+from agentrl.types.task import Task
+from agentrl.types.trajectory import Author, Segment, Trajectory, VersionSpan
 
 T = TypeVar("T")
 
 Columns = Mapping[str, Sequence[Any]]
-"""Values by column, one a row. Any: each column has its own type, which the schema says."""
+"""Values by column, one per row. Any: each column has its own type, defined by the schema."""
 
 Read = Callable[[pa.Array], Iterable[Any]]
-"""The values of an array, where they are not the plain ones. Any: as above."""
+"""Converts an array to values; used where `python_values` is not enough. Any: as above."""
 
 
 def stored_rollouts(table: pa.Table) -> Iterator[StoredRollout]:
-    """The rollouts of a table, in its order. Siblings share one `Task`.
+    """Yield the rollouts of a table, in its order. Consecutive rollouts of the same task share one `Task` object.
 
     Raises:
         ValueError: the values contradict each other.
@@ -45,7 +45,7 @@ def stored_rollouts(table: pa.Table) -> Iterator[StoredRollout]:
 
 
 def _tasks(columns: Columns) -> Iterator[Task]:
-    """One a row; a row that says the same as the one before has the same."""
+    """Yield one task per row; a row equal to the previous one gets the same object."""
     names = [name for name in TASK if name in columns]
     last, task = None, None
     for values in zip(*(columns[name] for name in names), strict=True):
@@ -60,14 +60,14 @@ def _task(values: dict[str, Any]) -> Task:
 
 
 def _rollouts(columns: Columns) -> Iterator[Rollout]:
-    """One a row, without its trajectories."""
+    """Yield one rollout per row, without its trajectories."""
     names = [name for name in ROLLOUT if name in columns]
     for values in zip(*(columns[name] for name in names), strict=True):
         yield Rollout([], **dict(zip(names, values, strict=True)))
 
 
 def _histories(array: pa.ListArray | None) -> list[list[tuple[Trajectory, list[float] | None, Scores]]]:
-    """For each row its trajectories, each with its advantages and scores; fields that were not read are empty."""
+    """Return for each row its trajectories with advantages and scores; fields that were not read are empty."""
     if array is None:
         return []
     structs = array.values
@@ -89,7 +89,11 @@ def _messages(text: str) -> list[Message]:
 
 
 def _lists_of(kind: Callable[..., T], array: pa.ListArray, **read: Read) -> list[list[T]]:
-    """The structs of each list as `kind`, which takes their fields in order; `read` is by field."""
+    """Convert the structs of each list to `kind`, called with their fields in order.
+
+    Args:
+        read: converter of a field, by field name; the default is `python_values`.
+    """
     parts = zip(array.values.type, array.values.flatten(), strict=True)
     return sliced(array, list(map(kind, *(read.get(field.name, python_values)(part) for field, part in parts))))
 
@@ -104,7 +108,13 @@ def _segments(array: pa.ListArray) -> list[list[Segment]]:
     )
 
 
+def _by_name(array: pa.Array) -> list[dict[str, float]]:
+    """Convert lists of {name, value}, or maps, to dictionaries."""
+    return list(map(dict, python_values(array)))
+
+
 _READ: dict[str, Callable[[pa.Array], list[Any]]] = {
+    **dict.fromkeys(BY_NAME, _by_name),
     "stop": partial(text_values, meaning=Stop),
     "turn_rewards": partial(_lists_of, TurnReward),
     "tool_calls": partial(_lists_of, ToolCall, outcome=partial(text_values, meaning=Outcome)),

@@ -1,4 +1,4 @@
-"""From rollouts to rows of a file."""
+"""Conversion of rollouts to file rows."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from agentrl.attempt import Group, Rollout
 from agentrl.errors import DataError
-from agentrl.samples import Sample
+from agentrl.store.checksums import seals
 from agentrl.store.columns import arrow_array
 from agentrl.store.credited import samples_by_rollout
-from agentrl.store.schema import JSON_OF_TASK, SCHEMA, SCORES, SEALS, TASK
-from agentrl.store.seal import seals
+from agentrl.store.schema import BY_NAME, JSON_OF_TASK, SCHEMA, SCORES, SEALS, TASK
 from agentrl.store.text import write_json
-from agentrl.task import Task
-from agentrl.trajectory import Segment
+from agentrl.types.rollout import Group, Rollout
+from agentrl.types.sample import Sample
+from agentrl.types.task import Task
+from agentrl.types.trajectory import Segment
 
 ROWS_PER_BATCH = 128
-"""Rollouts read or skipped as one. Few, so that a step of long conversations is never in memory twice."""
+"""Rollouts that are read or skipped together. Small, so that a step of long conversations is never in memory twice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +30,14 @@ class _Row:
     step: int
     split: str
     number: int
-    task: Mapping[str, Any]  # the task's own values, but JSON as text
+    task: Mapping[str, Any]  # the task's values; JSON values are text
     rollout: Rollout
     trajectories: list[_History]
 
 
 @dataclass(frozen=True, slots=True)
 class _History:
-    """A trajectory, as the schema names its parts."""
+    """A trajectory, with the field names of the schema."""
 
     messages: str
     segments: Sequence[Segment]
@@ -48,11 +48,18 @@ class _History:
     kl_coef: float = 0.0
 
 
+class _Named(NamedTuple):
+    """An item of a column such as `rewards`."""
+
+    name: str
+    value: float
+
+
 def batches(step: int, split: str, groups: Sequence[Group], samples: Sequence[Sample]) -> Iterator[pa.RecordBatch]:
-    """The rows of a step.
+    """Yield the rows of a step in batches.
 
     Raises:
-        DataError: a value that a row cannot hold; names step or task, and column.
+        DataError: a row cannot hold a value; the message names step or task, and column.
     """
     rows = _rows(step, split, groups, samples)
     fields = [field for field in SCHEMA if field.name != SEALS]
@@ -62,14 +69,15 @@ def batches(step: int, split: str, groups: Sequence[Group], samples: Sequence[Sa
 
 
 def _values(column: str, rows: Sequence[_Row]) -> list[Any]:
-    """Any: what the schema says of the column."""
+    """Return the values of a column. Any: the type of the column in the schema."""
     if column in TASK:
         return [row.task[column] for row in rows]
-    return list(map(attrgetter(_OF_ROW.get(column, f"rollout.{column}")), rows))
+    values = list(map(attrgetter(_OF_ROW.get(column, f"rollout.{column}")), rows))
+    return [list(map(_Named._make, each.items())) for each in values] if column in BY_NAME else values
 
 
 _OF_ROW = {"step": "step", "split": "split", "rollout": "number", "trajectories": "trajectories"}
-"""Columns that are no attribute of the rollout, by the row's name of them."""
+"""Columns that are not attributes of the rollout -> attribute of `_Row`."""
 
 _OF_SAMPLE = ("advantages", *SCORES, "kl_coef")
 
@@ -88,7 +96,7 @@ def _rows(step: int, split: str, groups: Sequence[Group], samples: Sequence[Samp
         task = _task(group.task)
         for number, rollout in enumerate(group.rollouts):
             yield _Row(step, split, number, task, rollout, _histories(group.uid, rollout, next(credited)))
-    next(credited, None)  # no sample is left, or it says so
+    next(credited, None)  # raises if a sample is left
 
 
 def _task(task: Task) -> dict[str, Any]:

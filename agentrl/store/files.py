@@ -1,4 +1,4 @@
-"""One Parquet file of trajectories: written, checked, and read row group by row group."""
+"""Reading, checking and writing of one Parquet file of trajectories, row group by row group."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from agentrl.errors import DataError
+from agentrl.store.checking import check_row
+from agentrl.store.columns import python_values
 from agentrl.store.decode import stored_rollouts
-from agentrl.store.query import FILTERS, Query
-from agentrl.store.schema import PROVENANCE_KEY, READABLE, ROUTED_EXPERTS_KEY, SCHEMA, VERSION, VERSION_KEY
+from agentrl.store.filters import FILTERS, Query
+from agentrl.store.schema import BY_NAME, PROVENANCE_KEY, READABLE, ROUTED_EXPERTS_KEY, SCHEMA, VERSION, VERSION_KEY
 from agentrl.store.stored import StoredRollout
 from agentrl.store.text import original, writable
 
@@ -25,7 +27,11 @@ def write_batches(
     provenance: Mapping[str, str],
     experts_hash: str | None = None,
 ) -> None:
-    """Write each batch as a row group. `experts_hash`: of the routed experts beside the file."""
+    """Write each batch as a row group.
+
+    Args:
+        experts_hash: hash of the file with the routed experts of these rollouts.
+    """
     kept = {f"{PROVENANCE_KEY}{name}": value for name, value in provenance.items()}
     if experts_hash:
         kept[ROUTED_EXPERTS_KEY] = experts_hash
@@ -34,7 +40,7 @@ def write_batches(
         file,
         SCHEMA.with_metadata(metadata),
         compression="zstd",
-        use_dictionary=False,  # tried on numbers of tokens it costs time and room; what repeats, zstd finds
+        use_dictionary=False,  # slower and larger for token ids; zstd finds the repetitions
         write_statistics=list(FILTERS),
         write_page_checksum=True,
     ) as writer:
@@ -46,7 +52,7 @@ def open_file(path: Path) -> pq.ParquetFile:
     """Open a file of trajectories; the caller closes it.
 
     Raises:
-        DataError: it is damaged, something else, of a version that is not known here, or lacks a column.
+        DataError: the file is damaged, not a trajectory file, of an unknown version, or lacks a column.
     """
     with _reading(path):
         file = pq.ParquetFile(path, page_checksum_verification=True)
@@ -58,14 +64,30 @@ def open_file(path: Path) -> pq.ParquetFile:
     return file
 
 
+def read_without_maps(path: Path) -> pa.Table:
+    """Read all columns; the maps of older versions become lists of {name, value}, as in the newest version.
+
+    Raises:
+        DataError: the file cannot be read.
+    """
+    with open_file(path) as file, _reading(path):
+        table = file.read().replace_schema_metadata(None)
+        for name in BY_NAME:
+            rows = python_values(table[name].combine_chunks())
+            entries = [[{"name": key, "value": value} for key, value in row] for row in rows]
+            field = SCHEMA.field(name)
+            table = table.set_column(table.schema.get_field_index(name), field, pa.array(entries, field.type))
+    return table
+
+
 def read_provenance(file: pq.ParquetFile) -> dict[str, str]:
-    """What the file was written with."""
+    """Return the provenance stored in the file."""
     entries = {original(key.decode()): original(value.decode()) for key, value in file.schema_arrow.metadata.items()}
     return {key.removeprefix(PROVENANCE_KEY): value for key, value in entries.items() if key.startswith(PROVENANCE_KEY)}
 
 
 def read_experts_hash(path: Path) -> str | None:
-    """The hash of the routed experts beside the file; None where there are none.
+    """Return the hash of the routed experts that belong to the file; None if there are none.
 
     Raises:
         DataError: the file cannot be read.
@@ -76,10 +98,10 @@ def read_experts_hash(path: Path) -> str | None:
 
 
 def steps_of(path: Path) -> list[int]:
-    """The steps that a file holds rollouts of, ascending.
+    """Return the steps of the rollouts in a file, ascending.
 
     Raises:
-        DataError: it cannot be read, or holds none.
+        DataError: the file cannot be read, or holds no rollouts.
     """
     with open_file(path) as file, _reading(path):
         steps = sorted(pc.unique(file.read(["step"])["step"]).to_pylist())
@@ -89,7 +111,7 @@ def steps_of(path: Path) -> list[int]:
 
 
 def matching_rollouts(path: Path, query: Query, columns: list[str] | None) -> Iterator[StoredRollout]:
-    """The rollouts that `query` wants, in the order written; a row group is decoded when it is reached.
+    """Yield the rollouts that match `query`, in the order written; row groups are decoded lazily.
 
     Raises:
         DataError: the file cannot be read.
@@ -98,11 +120,13 @@ def matching_rollouts(path: Path, query: Query, columns: list[str] | None) -> It
         for number in range(file.num_row_groups):
             with _reading(path):
                 rollouts = list(stored_rollouts(_matching_rows(file, number, query, columns)))
+                for stored in rollouts:
+                    check_row(stored)
             yield from rollouts
 
 
 def _matching_rows(file: pq.ParquetFile, number: int, query: Query, columns: list[str] | None) -> pa.Table:
-    """The wanted rows of a row group. The columns of the query are read first, the others only if a row is wanted."""
+    """Return the matching rows of a row group. Columns of the query are read first, others only if a row matches."""
     if not query.may_match(file.metadata.row_group(number)):
         return SCHEMA.empty_table()
     if not query.columns:
@@ -112,7 +136,7 @@ def _matching_rows(file: pq.ParquetFile, number: int, query: Query, columns: lis
 
 
 def _row_group(file: pq.ParquetFile, number: int, columns: list[str] | None) -> pa.Table:
-    """Its columns are so short that threads would cost more than they save."""
+    """Read a row group without threads: its columns are so short that threads cost more than they save."""
     return file.read_row_group(number, columns, use_threads=False)
 
 
@@ -120,9 +144,13 @@ def _row_group(file: pq.ParquetFile, number: int, columns: list[str] | None) -> 
 def _reading(path: Path) -> Iterator[None]:
     try:
         yield
-    except (pa.ArrowException, OSError, ValueError) as error:
+    except _UNREADABLE as error:
         line = " ".join(str(error).split())
-        raise DataError(f"{path}: not a readable file of trajectories: {line}") from error
+        raise DataError(f"{path}: not a readable file of trajectories: {line or type(error).__name__}") from error
+
+
+_UNREADABLE = (pa.ArrowException, OSError, ValueError, TypeError, LookupError, AttributeError, OverflowError)
+"""Errors raised for values that do not match the schema, such as unexpected nulls."""
 
 
 def _check(path: Path, schema: pa.Schema) -> None:
@@ -130,7 +158,7 @@ def _check(path: Path, schema: pa.Schema) -> None:
     if version is None:
         raise DataError(f"{path}: not a file of trajectories: its metadata has no '{VERSION_KEY}'")
     if (readable := READABLE.get(version.decode())) is None:
-        known = " and ".join(READABLE)
+        known = ", ".join(READABLE)
         raise DataError(f"{path}: its schema is of version {version.decode()}, this agentrl reads versions {known}")
     for field in readable:
         index = schema.get_field_index(field.name)

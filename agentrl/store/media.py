@@ -1,4 +1,4 @@
-"""Images of rollouts, kept once each under their content's hash: `<run>/media/<sha256>.png`."""
+"""Images of rollouts, each saved once under its content hash: `<run>/media/<sha256>.png`."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from agentrl.attempt import Group
 from agentrl.errors import DataError
-from agentrl.images import content_hash, ending
 from agentrl.store.schema import TRAJECTORIES
-from agentrl.store.whole import whole_file
+from agentrl.types.rollout import Group
+from agentrl.utils.atomic_files import whole_file
+from agentrl.utils.images import content_hash, ending
 
 MEDIA = "media"
 _NAME = re.compile(r"[0-9a-f]{64}")
 
 
 def media_folder(trajectories: Path) -> Path:
-    """Where the media of a folder of trajectories are: the run's, or beside files that belong to no run."""
+    """Return the media folder for a folder of trajectories: in the run, or inside the folder if it is not in a run."""
     in_run = trajectories.parent.name == TRAJECTORIES
     return (trajectories.parent.parent if in_run else trajectories) / MEDIA
 
 
 def write_media(folder: Path, groups: Iterable[Group]) -> None:
-    """Keep the images that are in memory with these rollouts and their tasks; those that are there stay as they are."""
+    """Save the in-memory images of these rollouts and their tasks; existing files are not changed."""
     for group in groups:
         of_rollouts = [trajectory.images for rollout in group.rollouts for trajectory in rollout.trajectories]
         for images in (group.task.images, *of_rollouts):
@@ -32,10 +32,10 @@ def write_media(folder: Path, groups: Iterable[Group]) -> None:
 
 
 def read_media(folder: Path, name: str) -> bytes:
-    """The image called `name`.
+    """Read the image with content hash `name`.
 
     Raises:
-        DataError: there is none, or its bytes are not those it is named by.
+        DataError: the image is missing, or its bytes do not match the hash.
     """
     path = next(iter(sorted(folder.glob(f"{name}.*"))), None) if _NAME.fullmatch(name) else None
     if path is None:

@@ -1,7 +1,8 @@
-"""Routed experts beside a file of trajectories: `step-000012.experts.safetensors`, a tensor a trajectory.
+"""Routed experts, saved next to a file of trajectories: `step-000012.experts.safetensors`, one tensor per trajectory.
 
-The file is in the format of safetensors. Its header holds the checksum of each tensor, and the file of trajectories the
-hash of that header: so one that is missing, damaged or of another step's rollouts is noticed, and reading maps memory.
+The file is in safetensors format. Its header holds a checksum of each tensor, and the file of trajectories holds the
+hash of that header. So a file that is missing, damaged, or from another step is detected. Reading maps the file into
+memory.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from zlib import crc32
 
-from agentrl.attempt import Group
 from agentrl.errors import DataError
-from agentrl.store.whole import whole_file
-from agentrl.trajectory import Trajectory
+from agentrl.types.rollout import Group
+from agentrl.types.trajectory import Trajectory
+from agentrl.utils.atomic_files import whole_file
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -26,18 +27,18 @@ _KINDS = {"torch.uint8": "U8", "torch.int16": "I16"}
 
 
 def path_beside(path: Path) -> Path:
-    """Where the experts of the rollouts in `path` are."""
+    """Return the path of the experts file for the rollouts in `path`."""
     return path.with_name(path.stem + SUFFIX)
 
 
 def write_beside(path: Path, groups: Sequence[Group]) -> str | None:
-    """Write the experts of what is to be written to `path`; the hash that is to be kept there.
+    """Write the experts of the rollouts that will be saved in `path`; return the hash to save there.
 
-    None, and nothing is written, where no trajectory knows its experts.
+    Return None and write nothing if no trajectory has routed experts.
     """
     known = ((name, trajectory.routed_experts) for name, trajectory in _named(groups))
     found = [(name, experts.contiguous()) for name, experts in known if experts is not None]
-    tensors = dict(sorted(found, key=lambda entry: -entry[1].element_size()))  # each then begins on a whole number
+    tensors = dict(sorted(found, key=lambda entry: -entry[1].element_size()))  # aligns each tensor to its elements
     if not tensors:
         return None
     header = _header(tensors)
@@ -49,10 +50,10 @@ def write_beside(path: Path, groups: Sequence[Group]) -> str | None:
 
 
 def read_beside(path: Path, kept_hash: str, groups: Sequence[Group]) -> None:
-    """Give the trajectories of `groups`, read from `path`, their experts: tensors in mapped memory.
+    """Load the experts of `groups`, read from `path`, as memory-mapped tensors into their trajectories.
 
     Raises:
-        DataError: the file is missing, damaged, or not the one that was written with these rollouts.
+        DataError: the file is missing, damaged, or was written with other rollouts.
     """
     from safetensors import SafetensorError, safe_open
 
@@ -72,14 +73,14 @@ def read_beside(path: Path, kept_hash: str, groups: Sequence[Group]) -> None:
 
 
 def remove_orphans(folder: Path) -> None:
-    """Remove experts whose rollouts are gone, or were never written to the end."""
+    """Remove experts files whose trajectory file was deleted or never finished."""
     for path in folder.glob(f"*{SUFFIX}"):
         if not path.with_name(path.name.removesuffix(SUFFIX) + ".parquet").exists():
             path.unlink()
 
 
 def _named(groups: Sequence[Group]) -> Iterator[tuple[str, Trajectory]]:
-    """Each trajectory by `row of its rollout/its own number`."""
+    """Yield each trajectory with its name, `<row of its rollout>/<number in the rollout>`."""
     rollouts = (rollout for group in groups for rollout in group.rollouts)
     for row, rollout in enumerate(rollouts):
         for number, trajectory in enumerate(rollout.trajectories):
@@ -95,7 +96,7 @@ def _header(tensors: Mapping[str, Tensor]) -> bytes:
         start, end = end, end + tensor.nbytes
         entries[name] = {"dtype": _KINDS[str(tensor.dtype)], "shape": list(tensor.shape), "data_offsets": [start, end]}
     content = json.dumps(entries).encode()
-    return content.ljust(-(-len(content) // 8) * 8)  # the format asks for tensors that begin on a whole word
+    return content.ljust(-(-len(content) // 8) * 8)  # the format requires that tensors start at a multiple of 8 bytes
 
 
 def _read_header(path: Path) -> bytes:

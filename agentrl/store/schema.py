@@ -1,7 +1,7 @@
-"""What a file of trajectories holds: its columns, and the version that names them.
+"""Schema of a file of trajectories: its columns and its version.
 
-Text is UTF-8 as `agentrl.store.text` writes it. JSON is for what has no fixed shape: messages, and what a dataset
-brings.
+Text is UTF-8, written by `agentrl.store.text`. Values without a fixed shape are JSON: messages, and values from a
+dataset.
 """
 
 from __future__ import annotations
@@ -10,21 +10,20 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
-VERSION = "3"
+from agentrl.store.layout import TRAJECTORIES as TRAJECTORIES
+
+VERSION = "4"
 VERSION_KEY = "agentrl.schema_version"
 PROVENANCE_KEY = "agentrl.provenance."
 ROUTED_EXPERTS_KEY = "agentrl.routed_experts"
-"""What the metadata of a file calls the hash of the routed experts beside it, where there are any."""
+"""Metadata key for the hash of the routed experts file, if there is one."""
 
 VOCABULARY, TEMPLATE = "tokenizer_sha256", "chat_template_sha256"
 CONFIG, TOOLS, MADE_BY = "config", "tools", "agentrl"
-"""What `trainer.provenance` calls what it keeps; here for readers that need no torch."""
-
-TRAJECTORIES = "trajectories"
-"""The folder of a run that holds them, a folder a split."""
+"""Keys of `run_folder.provenance`; defined here for readers that must not import torch."""
 
 IMPORTED_FROM = "imported_from"
-"""What the provenance of imported files calls the format they were read from. Their rollouts have no tokens."""
+"""Provenance key for the format that imported rollouts were read from. Imported rollouts have no tokens."""
 
 
 def _fields(types: Mapping[str, pa.DataType], nullable: tuple[str, ...] = ()) -> list[pa.Field]:
@@ -37,7 +36,9 @@ def _list_of(kind: pa.DataType) -> pa.DataType:
 
 _TEXT, _INTEGER, _FLOAT, _SCORE = pa.string(), pa.int64(), pa.float64(), pa.float32()
 _JSON = _TEXT
-_BY_NAME = pa.map_(_TEXT, pa.field("value", _FLOAT, nullable=False))
+_BY_NAME = _list_of(pa.struct(_fields({"name": _TEXT, "value": _FLOAT})))
+_BY_NAME_IN_MAPS = pa.map_(_TEXT, pa.field("value", _FLOAT, nullable=False))
+"""Type in versions 2 and 3. Replaced, because the `datasets` library has no type for an Arrow map."""
 
 SPAN = pa.struct(_fields({"version": _INTEGER, "num_tokens": _INTEGER}))
 SEGMENT = pa.struct(
@@ -59,7 +60,7 @@ _UNSCORED = pa.struct(
         nullable=("advantages",),
     )
 )
-"""A trajectory of version 2, which kept nothing that was scored for training."""
+"""A trajectory of version 2, which has no training scores."""
 
 SCORES = ("old_logprobs", "ref_logprobs", "values")
 TRAJECTORY = pa.struct(
@@ -113,9 +114,12 @@ ROLLOUT = {
     "duration_s": _FLOAT,
     "scored_text_sha256": _TEXT,
 }
+BY_NAME = ("rewards", "tool_rewards")
+"""Columns of named numbers: dictionaries in a rollout, lists of {name, value} in a file."""
+
 JSON_OF_TASK = {"messages", "ground_truth", "tools_kwargs", "interaction_kwargs", "extra_info"}
 SEALS = "seals"
-"""What `store.seal` makes of all the other columns."""
+"""Column with the checksums of all other columns, see `store.checksums`."""
 
 PLACE = {"step": _INTEGER, "split": _TEXT, "rollout": _INTEGER}
 SCHEMA = pa.schema(
@@ -131,11 +135,17 @@ SCHEMA = pa.schema(
         nullable=("agent_name", "error", "scored_text_sha256"),
     )
 )
-"""What is written, of version `VERSION`."""
+"""The schema of files that are written, version `VERSION`."""
 
-_PLACE = SCHEMA.get_field_index("trajectories")
+
+def _changed(schema: pa.Schema, **types: pa.DataType) -> pa.Schema:
+    return pa.schema([field.with_type(types.get(field.name, field.type)) for field in schema])
+
+
+_VERSION_3 = _changed(SCHEMA, rewards=_BY_NAME_IN_MAPS, tool_rewards=_BY_NAME_IN_MAPS)
 READABLE = {
-    "2": SCHEMA.set(_PLACE, SCHEMA.field(_PLACE).with_type(_list_of(_UNSCORED))),
+    "2": _changed(_VERSION_3, trajectories=_list_of(_UNSCORED)),
+    "3": _VERSION_3,
     VERSION: SCHEMA,
 }
-"""Version -> what files of it hold, of each that can be read."""
+"""Readable versions -> their schemas."""

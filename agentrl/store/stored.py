@@ -1,17 +1,18 @@
-"""What readers of a store are given."""
+"""Types that readers of a store return."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from agentrl.attempt import Rollout
-from agentrl.task import Task
+from agentrl.types.rollout import Rollout
+from agentrl.types.task import Task
+from agentrl.utils.short_repr import short
 
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """What a trajectory was scored with for training, as in `agentrl.samples.Sample`; None where it was not."""
+    """Training scores of a trajectory, as in `agentrl.types.sample.Sample`; None if not scored."""
 
     old_logprobs: Sequence[float] | None = None
     ref_logprobs: Sequence[float] | None = None
@@ -19,14 +20,14 @@ class Scores:
     kl_coef: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class StoredRollout:
-    """One row: a rollout, and where it stood. What of it was not read has its default.
+    """One row: a rollout with its step, split and number. Columns that were not read have their defaults.
 
     Attributes:
-        number: its place among the rollouts of its group, from 0.
-        advantages: for each trajectory one a token, or None where it was not trained on.
-        scores: of each trajectory; files of schema 2 have none.
+        number: index of the rollout in its group, from 0.
+        advantages: for each trajectory one value per token, or None if it was not trained on.
+        scores: scores of each trajectory; files of schema version 2 have none.
     """
 
     step: int
@@ -36,3 +37,7 @@ class StoredRollout:
     rollout: Rollout
     advantages: list[list[float] | None]
     scores: list[Scores] = field(default_factory=list)
+
+    def __repr__(self) -> str:
+        place = f"{self.split} step {self.step}, {short(self.task.uid, 20)}/{self.number}"
+        return f"StoredRollout({place}, {self.rollout.stop}, reward {self.rollout.reward:g})"

@@ -1,4 +1,4 @@
-"""Text and JSON as a Parquet file can hold them, read back unchanged."""
+"""Lossless conversion of text and JSON to valid UTF-8 for Parquet files, and back."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TypeVar
 A = TypeVar("A")
 B = TypeVar("B")
 
-_MARK = "\ufdd0"  # a noncharacter: valid UTF-8 that no text has a use for
+_MARK = "\ufdd0"  # a noncharacter: valid UTF-8, but not used in text
 _UNWRITABLE = re.compile(f"[\ud800-\udfff{_MARK}]")
 _WRITTEN = re.compile(f"{_MARK}([0-9a-f]{{4}})")
 
@@ -28,7 +28,9 @@ _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=_
 
 
 def writable(text: str) -> str:
-    """`text` in valid UTF-8: half a surrogate pair, which JSON may escape and a model may write, as U+FDD0 and its hex.
+    """Return `text` with each lone surrogate replaced by U+FDD0 and its hex digits, so that it is valid UTF-8.
+
+    A lone surrogate can occur because JSON can escape it and a model can write it.
 
     "a\\ud83d"  ->  "a\\ufdd0d83d"
     """
@@ -38,26 +40,29 @@ def writable(text: str) -> str:
 
 
 def original(text: str) -> str:
-    """What `writable` was given."""
+    """Undo `writable`."""
     return _WRITTEN.sub(lambda found: chr(int(found[1], 16)), text) if _MARK in text else text
 
 
 def write_json(value: object) -> str:
-    """`value` as JSON text; numbers that are not finite as `NaN` and `Infinity`.
+    """Return `value` as JSON text; non-finite numbers become `NaN` and `Infinity`.
 
     Raises:
-        TypeError, ValueError: it is not JSON.
+        TypeError, ValueError: the value cannot be written as JSON.
     """
     return _deeply(_ENCODER.encode, value)
 
 
 def read_json(text: str) -> object:
-    """What `write_json` was given.
+    """Parse the text that `write_json` returned.
 
     Raises:
-        ValueError: the text is not JSON.
+        ValueError: the text is not JSON, or is nested too deeply.
     """
-    return _deeply(json.loads, text)
+    try:
+        return _deeply(json.loads, text)
+    except RecursionError:
+        raise ValueError("JSON that is nested too deeply") from None
 
 
 def _is_unicode(text: str) -> bool:
@@ -69,7 +74,10 @@ def _is_unicode(text: str) -> bool:
 
 
 def _deeply(function: Callable[[A], B], argument: A) -> B:
-    """On a stack of its own where this one is too short: a model's arguments may be nested as deep as a parser goes."""
+    """Call `function`; after a RecursionError, call it again in a new thread, which has an empty stack.
+
+    A model's arguments may be nested as deep as the parser allows.
+    """
     try:
         return function(argument)
     except RecursionError:

@@ -1,4 +1,4 @@
-"""The trajectory store: what was rolled out, kept step by step, and found again."""
+"""The trajectory store: saves rollouts step by step and searches them."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from agentrl.attempt import Group, Outcome, Stop
 from agentrl.errors import DataError
-from agentrl.samples import Sample
 from agentrl.store.encode import batches
 from agentrl.store.files import (
     matching_rollouts,
@@ -19,61 +17,64 @@ from agentrl.store.files import (
     steps_of,
     write_batches,
 )
+from agentrl.store.filters import Bounds, Query, leaves
 from agentrl.store.media import media_folder, read_media, write_media
-from agentrl.store.query import Bounds, Query, leaves
 from agentrl.store.routed_experts import path_beside, read_beside, remove_orphans, write_beside
 from agentrl.store.stored import StoredRollout
 from agentrl.store.text import writable
-from agentrl.store.whole import remove_parts, whole_file
+from agentrl.types.rollout import Group, Outcome, Stop
+from agentrl.types.sample import Sample
+from agentrl.utils.atomic_files import remove_parts, whole_file
 
 _NAME = re.compile(r"step-(\d{6,})\.parquet")
 
 
 class TrajectoryStore:
-    """Rollouts under `<folder>/step-000012.parquet`, one file a step and one row a rollout; routed experts beside it,
-    images in the run's folder `media`.
+    """Store of rollouts in `<folder>/step-000012.parquet`, one file per step and one row per rollout.
 
-    Nothing a file holds is unpickled or run. One store writes to a folder; any number may read it meanwhile.
+    Routed experts are in a file next to it, images in the run's folder `media`. No content of a file is unpickled or
+    executed. Only one store may write to a folder; others may read it at the same time.
 
     Args:
-        folder: where the files of this split are; made when the first is written.
-        split: what the rollouts were made for, `train` or `val`; kept with each row.
-        provenance: what a reader needs to know of the run, such as the hash of its tokenizer; kept with each file.
+        folder: folder of the files of this split; created by the first write.
+        split: `train` or `val`; saved in each row.
+        provenance: facts about the run that readers need, such as the tokenizer hash; saved in each file.
     """
 
     def __init__(self, folder: Path, *, split: str = "train", provenance: Mapping[str, str] = {}) -> None:
         self._folder = folder
         self._split = split
         self._provenance = dict(provenance)
-        self._file: Path | None = None  # of `of_file`
+        self._file: Path | None = None  # set by `of_file`
         self._file_steps: Collection[int] = ()
 
     @classmethod
     def of_file(cls, path: Path) -> TrajectoryStore:
-        """The rollouts of one file, whatever it is called and however many steps are in it; only to be read.
+        """Open one file as a read-only store. The file may have any name and hold any number of steps.
 
         Raises:
-            DataError: it cannot be read, or holds no rollouts.
+            DataError: the file cannot be read, or holds no rollouts.
         """
         store = cls(path.parent)
         store._file, store._file_steps = path, steps_of(path)
         return store
 
     def write(self, step: int, groups: Sequence[Group], samples: Sequence[Sample] = ()) -> Path:
-        """Keep the rollouts of `step`, in place of those kept before; the file.
+        """Save the rollouts of `step`, replacing earlier ones; return the file.
 
-        A group without rollouts leaves no row. Advantages, and what they follow from (`Scores`, kept as float32), are
-        those of `samples`, in the order of their trajectories.
+        A group without rollouts has no row. Advantages and `Scores` (saved as float32) come from `samples`, which are
+        in the order of their trajectories.
 
         Raises:
-            DataError: a value that cannot be kept; names step or task, and field.
+            DataError: a value cannot be saved; the message names step or task, and field.
             ValueError: a sample belongs to no trajectory.
         """
         self._check_writable()
         path = self._path(step)
         self._folder.mkdir(parents=True, exist_ok=True)
-        write_media(media_folder(self._folder), groups)  # before the rollouts too
-        experts_hash = write_beside(path, groups)  # before the rollouts: none of them is ever without its experts
+        # images and experts first, so that no rollout is saved without them
+        write_media(media_folder(self._folder), groups)
+        experts_hash = write_beside(path, groups)
         with whole_file(path) as file:
             write_batches(file, batches(step, self._split, groups, samples), self._provenance, experts_hash)
         if experts_hash is None:
@@ -82,18 +83,18 @@ class TrajectoryStore:
 
     @property
     def steps(self) -> list[int]:
-        """The steps that are kept, ascending."""
+        """The saved steps, ascending."""
         return sorted(step for step, _ in self._files())
 
     def file(self, step: int) -> Path:
-        """The file that holds `step`; a `DataError` where none does."""
+        """Return the file that holds `step`; raise `DataError` if no file does."""
         return self._existing(step)
 
     def groups(self, step: int) -> list[Group]:
-        """What `write` was given for `step`, in its order. Routed experts are read here only.
+        """Return the groups that were saved for `step`, in order. Only this method reads routed experts.
 
         Raises:
-            DataError: no such step, or a file that cannot be read.
+            DataError: the step is not saved, or the file cannot be read.
         """
         groups: list[Group] = []
         for stored in matching_rollouts(self._existing(step), self._of_step(Query(), step), None):
@@ -105,20 +106,20 @@ class TrajectoryStore:
         return groups
 
     def provenance(self, step: int) -> dict[str, str]:
-        """The provenance that `step` was written with."""
+        """Return the provenance saved with `step`."""
         with open_file(self._existing(step)) as file:
             return read_provenance(file)
 
     def media(self, name: str) -> bytes:
-        """The image that segments and messages call `name`, by the hash of its content.
+        """Return the image `name` of segments and messages; the name is its content hash.
 
         Raises:
-            DataError: it is not kept, or is damaged.
+            DataError: the image is missing or damaged.
         """
         return read_media(media_folder(self._folder), name)
 
     def truncate(self, after_step: int) -> None:
-        """Forget the steps after `after_step`, and what a killed writer left behind."""
+        """Delete the steps after `after_step`, and incomplete files of a killed writer."""
         self._check_writable()
         for step, path in self._files():
             if step > after_step:
@@ -140,19 +141,21 @@ class TrajectoryStore:
         outcome: Outcome | None = None,
         columns: Collection[str] | None = None,
     ) -> Iterator[StoredRollout]:
-        """The rollouts that are all that is asked, in the order written; a file is read when it is reached.
+        """Yield the rollouts that match all filters, in the order written; files are read lazily.
 
         Args:
-            steps: those that are not kept are passed over.
-            min_reward: the least `reward`, included; `max_reward` likewise.
-            tool: it called this tool; with `outcome`, one of those calls ended so.
-            columns: what to read, all by default: columns of the schema, and `trajectories.messages`, `.segments`,
-                `.advantages` and the names of `Scores`. The rest has its default: an empty prompt, no tool calls,
-                trajectories without segments.
+            steps: steps to read; steps that are not saved are skipped.
+            min_reward: minimum `reward`, inclusive.
+            max_reward: maximum `reward`, inclusive.
+            tool: the rollout called this tool.
+            outcome: a tool call ended with this outcome; with `tool`, a call of that tool.
+            columns: columns to read, all by default: columns of the schema, and `trajectories.messages`, `.segments`,
+                `.advantages` and the names of `Scores`. Other fields have their defaults: an empty prompt, no tool
+                calls, trajectories without segments.
 
         Raises:
-            UnknownNameError: no such column.
-            DataError: while iterating, a file that cannot be read.
+            UnknownNameError: a column does not exist.
+            DataError: a file cannot be read; raised during iteration.
         """
         row = {"uid": uid and writable(uid), "data_source": data_source and writable(data_source), "stop": stop}
         call = {"name": tool and writable(tool), "outcome": outcome}
@@ -161,10 +164,10 @@ class TrajectoryStore:
         return self._scan([step for step in self.steps if steps is None or step in steps], query, leaves(columns))
 
     def rollout(self, step: int, uid: str, number: int) -> StoredRollout:
-        """Rollout `number` of group `uid`.
+        """Return rollout `number` of group `uid`.
 
         Raises:
-            DataError: no such rollout, or a file that cannot be read.
+            DataError: the rollout does not exist, or the file cannot be read.
         """
         path = self._existing(step)
         query = Query(_equal({"uid": writable(uid), "rollout": number}))
@@ -177,7 +180,7 @@ class TrajectoryStore:
             yield from matching_rollouts(self._path(step), self._of_step(query, step), columns)
 
     def _of_step(self, query: Query, step: int) -> Query:
-        """Of files named by their step every row is wanted, which need not be asked."""
+        """Add the step to the query for `of_file` stores; other files hold only one step, so no filter is needed."""
         return replace(query, rollout={**query.rollout, **_equal({"step": step})}) if self._file else query
 
     def _path(self, step: int) -> Path:

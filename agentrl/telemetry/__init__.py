@@ -1,1 +1,1 @@
-"""Telemetry: where a run's numbers go, and how long things took."""
+"""Telemetry: trackers for a run's metrics, and timing."""

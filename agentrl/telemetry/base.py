@@ -1,4 +1,4 @@
-"""The tracker: something that is told a run's metrics, step by step."""
+"""Trackers: receivers of a run's metrics, step by step."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from typing import Protocol, TypeAlias, runtime_checkable
 
 from pydantic import JsonValue
 
-from agentrl.errors import ConfigError
+from agentrl.errors import ConfigError, install_command
 from agentrl.registry import Registry
 
 
 @dataclass(frozen=True, slots=True)
 class TrackedRun:
-    """The run a tracker is told about.
+    """The run that a tracker logs.
 
     Attributes:
-        folder: of the run; exists.
-        project: what the run belongs to, where a tracker knows projects.
-        config: the whole configuration as plain values, secrets taken out.
-        resumed_at: the step the run goes on from, -1 for a new one; what a tracker kept of later steps is dropped.
+        folder: the run's folder; exists.
+        project: the run's project, for trackers with projects.
+        config: the complete configuration as plain values, with secrets redacted.
+        resumed_at: the step from which the run resumes, -1 for a new run; a tracker drops data of later steps.
     """
 
     folder: Path
@@ -32,7 +32,7 @@ class TrackedRun:
     resumed_at: int = -1
 
     def kept_id(self, library: str, create: Callable[[], str]) -> str:
-        """The id this run has in `library`, kept in `<folder>/<library>_id`; a new run is given a new one."""
+        """Return the run's id in `library`, saved in `<folder>/<library>_id`; a new run gets a new id from `create`."""
         file = self.folder / f"{library}_id"
         if self.resumed_at < 0 or not file.exists():
             file.write_text(create())
@@ -41,7 +41,7 @@ class TrackedRun:
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """One validation sample as text: `output` is all that was said after the prompt, tools and users included."""
+    """One validation rollout as text; `output` is all text after the prompt, including tools and users."""
 
     input: str
     output: str
@@ -51,37 +51,37 @@ class Generation:
 
 
 def as_table(generations: Sequence[Generation]) -> tuple[list[str], list[list[str | float]]]:
-    """(names of the columns, one row a generation)."""
+    """Return (column names, one row per generation)."""
     return [column.name for column in fields(Generation)], [list(astuple(each)) for each in generations]
 
 
 class Tracker(Protocol):
-    """Is told the metrics of each step, once a step."""
+    """Receives the metrics of each step, once per step."""
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Keep the metrics of `step`; a value may be NaN."""
+        """Save the metrics of `step`; a value may be NaN."""
         ...
 
     def close(self) -> None:
-        """Write what is still held back."""
+        """Write buffered data and close the tracker."""
         ...
 
 
 @runtime_checkable
 class GenerationTracker(Protocol):
-    """A tracker that can also keep texts."""
+    """A tracker that also saves texts."""
 
     def log_generations(self, step: int, generations: Sequence[Generation]) -> None:
-        """Keep samples of the validation after `step`; called before the `log` of that step."""
+        """Save samples of the validation after `step`; called before the `log` of that step."""
         ...
 
 
 @runtime_checkable
 class WarningTracker(Protocol):
-    """A tracker that can also warn."""
+    """A tracker that also shows warnings."""
 
     def log_warning(self, step: int, text: str) -> None:
-        """Say that something looks wrong at `step`: one line, which may hold names a model or a user wrote."""
+        """Log a warning at `step`: one line, which may contain names written by a model or a user."""
         ...
 
 
@@ -94,11 +94,11 @@ trackers: Registry[TrackerFactory] = Registry(
 
 
 def check_installed(names: Iterable[str]) -> None:
-    """Look for the libraries those trackers need, without importing them.
+    """Check that the libraries of these trackers are installed, without importing them.
 
     Raises:
-        ConfigError: one is missing.
+        ConfigError: a library is missing.
     """
     missing = [name for name in names if name in _OPTIONAL and find_spec(name) is None]
     if missing:
-        raise ConfigError(f"'trainer.logger' needs {', '.join(missing)}: pip install 'agentrl[trackers]'")
+        raise ConfigError(f"'trainer.logger' needs {', '.join(missing)}: {install_command('trackers')}")

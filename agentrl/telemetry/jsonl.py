@@ -1,4 +1,4 @@
-"""metrics.jsonl: one JSON object a step; generations.jsonl and warnings.jsonl beside it, where there are any."""
+"""Tracker that writes metrics.jsonl, one JSON object per step, and generations.jsonl and warnings.jsonl if needed."""
 
 from __future__ import annotations
 
@@ -16,12 +16,14 @@ METRICS_FILE, GENERATIONS_FILE, WARNINGS_FILE = "metrics.jsonl", "generations.js
 
 
 class JsonlTracker:
-    """Appends a line a step and puts it on the disk, so that a killed run keeps what it had.
+    """Appends one line per step and flushes it to disk, so that a killed run loses no metrics.
 
     Args:
-        resumed_at: drop what the file holds of later steps, and a half-written last line; None keeps the file as it
-            is, -1 begins anew.
+        resumed_at: drop the lines of later steps and an incomplete last line; None keeps the file unchanged, -1 drops
+            all lines.
     """
+
+    _file: TextIO | None = None
 
     def __init__(self, path: Path, resumed_at: int | None = None) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -29,16 +31,19 @@ class JsonlTracker:
         if resumed_at is not None:
             for file in (path, path.with_name(GENERATIONS_FILE), path.with_name(WARNINGS_FILE)):
                 _drop_after(file, resumed_at)
-        self._file = path.open("a", encoding="utf-8")
+        self._path = path
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Append one line; what JSON has no number for (NaN, infinities) becomes null."""
+        """Append one line; NaN and infinities become null, because JSON has no such numbers."""
         finite = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
-        self._file.write(json.dumps({"step": step, **finite}, allow_nan=False) + "\n")
+        text = json.dumps({"step": step, **finite}, allow_nan=False) + "\n"
+        if self._file is None:
+            self._file = _appending(self._path)
+        self._file.write(text)
         _sync(self._file)
 
     def log_generations(self, step: int, generations: Sequence[Generation]) -> None:
-        """Append one line a generation to generations.jsonl."""
+        """Append one line per generation to generations.jsonl."""
         self._append(GENERATIONS_FILE, [{"step": step, **asdict(each)} for each in generations])
 
     def log_warning(self, step: int, text: str) -> None:
@@ -46,43 +51,63 @@ class JsonlTracker:
         self._append(WARNINGS_FILE, [{"step": step, "warning": text}])
 
     def _append(self, name: str, rows: Sequence[Mapping[str, object]]) -> None:
-        with (self._beside / name).open("a", encoding="utf-8") as file:
+        with _appending(self._beside / name) as file:
             file.writelines(json.dumps(row) + "\n" for row in rows)
             _sync(file)
 
     def close(self) -> None:
         """Close the file."""
-        self._file.close()
+        if self._file is not None:
+            self._file.close()
 
 
 def open_tracker(run: TrackedRun) -> JsonlTracker:
-    """The tracker of a run's metrics.jsonl."""
+    """Open the tracker of a run's metrics.jsonl."""
     return JsonlTracker(run.folder / METRICS_FILE, run.resumed_at)
 
 
 def read_metrics(path: Path) -> Iterator[dict[str, Any]]:
-    """The rows of a metrics.jsonl; ends at a line that is not whole, as a run under way may leave one."""
+    """Yield the rows of a metrics.jsonl that have a step. Damaged lines are skipped; a current run may have one."""
     with path.open(encoding="utf-8", errors="replace") as file:
         for line in file:
             try:
                 row = json.loads(line)
-            except ValueError:
-                return
-            yield row
+            except (ValueError, RecursionError):
+                continue
+            if isinstance(row, dict) and isinstance(row.get("step"), int):
+                yield row
 
 
 def _drop_after(path: Path, step: int) -> None:
     if not path.exists():
         return
     kept = [row for row in read_metrics(path) if row["step"] <= step]
+    if damaged := _num_lines(path) - len(list(read_metrics(path))):
+        print(f"{path}: {damaged} damaged lines are dropped")
     aside = path.with_suffix(".tmp")
-    with aside.open("w", encoding="utf-8") as file:
+    aside.unlink(missing_ok=True)  # it may be a link
+    with aside.open("x", encoding="utf-8") as file:
         file.writelines(json.dumps(row) + "\n" for row in kept)
         _sync(file)
-    aside.replace(path)  # at once: a reader sees the old rows or the new ones
+    aside.replace(path)  # atomic: a reader sees the old rows or the new ones
+
+
+def _num_lines(path: Path) -> int:
+    """Count the complete lines; an incomplete last line does not count as damaged."""
+    with path.open("rb") as file:
+        return sum(line.endswith(b"\n") for line in file)
+
+
+def _appending(path: Path) -> TextIO:
+    """Open a file for appending; do not follow links."""
+    return open(path, "a", encoding="utf-8", opener=_no_link)  # Path.open has no parameter `opener`
+
+
+def _no_link(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
 
 
 def _sync(file: TextIO) -> None:
-    """Onto the disk: a checkpoint that survives a loss of power counts on the rows before it."""
+    """Flush to disk, so that after a power loss no rows from before a checkpoint are missing."""
     file.flush()
     os.fsync(file.fileno())

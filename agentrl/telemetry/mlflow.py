@@ -1,4 +1,4 @@
-"""MLflow; where it writes is told by its own environment variables (MLFLOW_TRACKING_URI, …)."""
+"""MLflow tracker. MLflow's environment variables (MLFLOW_TRACKING_URI, …) set where it writes."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from pydantic import JsonValue
 
 from agentrl.telemetry.base import Generation, TrackedRun
 
-_MAX_BATCH = 100  # parameters a call; mlflow's limit
-_MAX_VALUE = 500  # characters; the smallest limit of its stores
+_MAX_BATCH = 100  # parameters per call; mlflow's limit
+_MAX_VALUE = 500  # characters; the smallest limit of mlflow's stores
 _NOT_IN_NAMES = re.compile(r"[^\w\-. :/]")
 
 
 class MlflowTracker:
-    """One run of mlflow's experiment `run.project`; a resumed run goes on under the same id."""
+    """One run in mlflow's experiment `run.project`; a resumed run keeps its id."""
 
     def __init__(self, run: TrackedRun) -> None:
         self._client = mlflow.MlflowClient()
@@ -29,13 +29,13 @@ class MlflowTracker:
         self._client.log_dict(self._run_id, dict(run.config), "config.yaml")
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Log all metrics of a step in one call; characters mlflow refuses in names become underscores."""
+        """Log all metrics of a step in one call; characters that mlflow does not allow in names become underscores."""
         now_ms = round(time.time() * 1000)
         batch = [Metric(_NOT_IN_NAMES.sub("_", name), value, now_ms, step) for name, value in metrics.items()]
         self._client.log_batch(self._run_id, metrics=batch)
 
     def log_generations(self, step: int, generations: Sequence[Generation]) -> None:
-        """Keep an artefact `generations/step-N.json`."""
+        """Save the artifact `generations/step-N.json`."""
         text = json.dumps([asdict(each) for each in generations], indent=2)
         self._client.log_text(self._run_id, text, f"generations/step-{step}.json")
 

@@ -1,4 +1,4 @@
-"""Event files for TensorBoard."""
+"""TensorBoard tracker."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from agentrl.telemetry.base import Generation, TrackedRun
 
 
 class TensorBoardTracker:
-    """Writes scalars with TensorBoard's own writer.
+    """Writes scalars and texts with TensorBoard's writer.
 
     Args:
-        resumed_at: hide what the folder holds of later steps; None hides nothing.
+        resumed_at: hide data of later steps; None hides nothing.
     """
 
     def __init__(self, folder: Path, resumed_at: int | None = None) -> None:
@@ -24,26 +24,26 @@ class TensorBoardTracker:
         self._writer = SummaryWriter(str(folder), purge_step=purge_step)
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Write one scalar a metric."""
+        """Write one scalar per metric."""
         for name, value in metrics.items():
             self._writer.add_scalar(name, value, step)
         self._writer.flush()
 
     def log_generations(self, step: int, generations: Sequence[Generation]) -> None:
-        """Write one text a generation."""
+        """Write one text per generation."""
         for number, each in enumerate(generations):
             self._writer.add_text(f"val/generation_{number}", _verbatim(asdict(each)), step)
 
     def close(self) -> None:
-        """Write what is held back."""
+        """Write buffered data and close the writer."""
         self._writer.close()
 
 
 def _verbatim(values: Mapping[str, object]) -> str:
-    """One code block of Markdown a value, so that nothing a model wrote is taken for markup."""
+    """Format each value as a Markdown code block, so that model output is not interpreted as markup."""
     return "\n\n".join(f"{name}:\n\n{indent(str(value), ' ' * 4, lambda _: True)}" for name, value in values.items())
 
 
 def open_tracker(run: TrackedRun) -> TensorBoardTracker:
-    """The tracker of a run's `tensorboard` folder."""
+    """Open the tracker of a run's `tensorboard` folder."""
     return TensorBoardTracker(run.folder / "tensorboard", run.resumed_at)

@@ -1,4 +1,4 @@
-"""How long things took, and how durations are spread."""
+"""Timer and percentiles of durations."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 
 class Timer:
-    """Adds up seconds by name.
+    """Sums elapsed seconds by name.
 
     >>> timer = Timer()
     >>> with timer.timed("collect"):
@@ -25,7 +25,7 @@ class Timer:
 
     @contextmanager
     def timed(self, name: str) -> Iterator[None]:
-        """Count what happens inside, also when it fails."""
+        """Time the block, also if it raises."""
         start = self._clock()
         try:
             yield
@@ -33,14 +33,14 @@ class Timer:
             self._seconds[name] += self._clock() - start
 
     def take(self) -> dict[str, float]:
-        """Metrics `timing_s/<name>` since the last call."""
+        """Return the metrics `timing_s/<name>` since the last call."""
         taken = {f"timing_s/{name}": seconds for name, seconds in self._seconds.items()}
         self._seconds.clear()
         return taken
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
-    """The value below which `percent` of 100 lie, interpolated linearly (numpy's default); NaN of nothing."""
+    """Return a percentile (0 to 100) with linear interpolation, as numpy by default; NaN if there are no values."""
     if not values:
         return math.nan
     ordered = sorted(values)

@@ -1,4 +1,4 @@
-"""Trackio, a local dashboard of Hugging Face (`trackio show --project agentrl`); TRACKIO_DIR says where it writes."""
+"""Trackio tracker, a local dashboard of Hugging Face (`trackio show --project agentrl`). TRACKIO_DIR: its folder."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from agentrl.telemetry.base import Generation, TrackedRun, as_table
 
 
 class TrackioTracker:
-    """One run of trackio; a resumed run goes on in the run of the same name."""
+    """One trackio run; a resumed run continues the trackio run of the same name."""
 
     def __init__(self, run: TrackedRun) -> None:
         self._run = trackio.init(
@@ -33,7 +33,7 @@ class TrackioTracker:
         self._run.log({"val/generations": trackio.Table(columns=columns, data=rows)}, step=step)
 
     def close(self) -> None:
-        """Write what is held back."""
+        """Write buffered data and finish the run."""
         self._run.finish()
 
 

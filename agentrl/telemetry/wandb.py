@@ -1,4 +1,4 @@
-"""Weights & Biases; its own environment variables (WANDB_MODE=offline, WANDB_API_KEY, …) hold."""
+"""Weights & Biases tracker. Environment variables of wandb (WANDB_MODE=offline, WANDB_API_KEY, …) apply."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from agentrl.telemetry.base import Generation, TrackedRun, as_table
 
 
 class WandbTracker:
-    """One run of wandb, kept locally under `<run>/wandb`; a resumed run goes on under the same id.
+    """One wandb run, saved locally in `<run>/wandb`; a resumed run keeps its id.
 
     Raises:
-        ConfigError: wandb cannot start, such as without an API key.
+        ConfigError: wandb cannot start, for example without an API key.
     """
 
     def __init__(self, run: TrackedRun) -> None:
@@ -28,11 +28,11 @@ class WandbTracker:
                 resume="allow",
                 dir=str(run.folder),
                 config=dict(run.config),
-                settings=wandb.Settings(console="off"),  # a redrawn panel would fill its log
+                settings=wandb.Settings(console="off"),  # the live panel would fill the log
             )
         except wandb.Error as error:
             raise ConfigError(f"'trainer.logger': wandb cannot start: {' '.join(str(error).split())}") from error
-        # wandb's own step only grows: steps done again after a resume would be dropped in silence
+        # wandb's step can only grow: steps repeated after a resume would be dropped silently
         self._run.define_metric("*", step_metric="step")
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
@@ -49,7 +49,7 @@ class WandbTracker:
         self._run.alert(title=f"step {step}", text=text)
 
     def close(self) -> None:
-        """Upload what is held back."""
+        """Upload buffered data and finish the run."""
         self._run.finish()
 
 

@@ -1,11 +1,11 @@
-"""Tools the model may call."""
+"""Tools that the model may call."""
 
-from agentrl.messages import ToolSchema
 from agentrl.tools.base import BaseTool, InfraError, ToolError, ToolResponse
 from agentrl.tools.function import function_tool, tool
+from agentrl.types.messages import ToolSchema
 
 OpenAIFunctionToolSchema = ToolSchema
-"""The name that users of verl know."""
+"""verl's name for `ToolSchema`."""
 
 __all__ = [
     "BaseTool",

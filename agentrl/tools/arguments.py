@@ -1,4 +1,4 @@
-"""Reads and checks the arguments of a call; what is wrong is told to the model."""
+"""Parsing and validation of a call's arguments; the model reads the errors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jsonschema.exceptions import SchemaError, ValidationError, best_match
 from pydantic import JsonValue
 
 from agentrl.errors import ConfigError
-from agentrl.messages import ToolSchema
+from agentrl.types.messages import ToolSchema
 
 _MAX_SHOWN = 200
 """Longest part of a model's own text in an error message, in characters."""
@@ -26,7 +26,7 @@ class ArgumentsError(Exception):
 
 
 class ArgumentsReader:
-    """Parses and validates the arguments of one tool, whole nested schemas included.
+    """Parses and validates the arguments of one tool, nested schemas included.
 
     Raises:
         ConfigError: the schema itself is wrong.
@@ -46,10 +46,10 @@ class ArgumentsReader:
         self._plain = _Plain.of(parameters)
 
     def read(self, text: str) -> dict[str, JsonValue]:
-        """The arguments as an object.
+        """Return the arguments as an object.
 
         Raises:
-            ArgumentsError: not JSON, not an object, or not what the schema asks for; says where.
+            ArgumentsError: not JSON, not an object, or against the schema; the message gives the place.
         """
         arguments = _parse(text) if text.strip() else {}
         if not isinstance(arguments, dict):
@@ -71,14 +71,14 @@ _SAYS_NOTHING = {"title", "description", "default"}
 
 @dataclass(frozen=True, slots=True)
 class _Plain:
-    """A schema of plain properties, checked at a tenth of the validator's time."""
+    """A flat schema with only types and required names. Checking it is ten times as fast as the validator."""
 
     types: Mapping[str, tuple[type, ...]]
     required: frozenset[str]
 
     @classmethod
     def of(cls, schema: Mapping[str, Any]) -> Self | None:  # Any: JSON
-        """None where the schema says more than that."""
+        """Return None if the schema contains anything else."""
         properties, required = schema.get("properties", {}), frozenset(schema.get("required", ()))
         plain = (
             schema.keys() - _SAYS_NOTHING <= {"type", "properties", "required", "additionalProperties"}
@@ -89,7 +89,7 @@ class _Plain:
         return cls({name: _PLAIN[said["type"]] for name, said in properties.items()}, required) if plain else None
 
     def surely(self, arguments: Mapping[str, JsonValue]) -> bool:
-        """Whether they are valid; if not, they still may be."""
+        """Whether the arguments are certainly valid; if False, they may still be valid."""
         types = self.types
         return self.required <= arguments.keys() and all(
             name in types and type(value) in types[name] for name, value in arguments.items()
@@ -98,10 +98,10 @@ class _Plain:
 
 def _parse(text: str) -> JsonValue:
     try:
-        return _DECODER.decode(text)  # type: ignore[no-any-return]  # JSON it is
+        return _DECODER.decode(text)  # type: ignore[no-any-return]  # JSON
     except RecursionError:
         raise ArgumentsError("the arguments are nested too deeply") from None
-    except ValueError as error:  # also numbers of thousands of digits
+    except ValueError as error:  # also for numbers with thousands of digits
         raise ArgumentsError(f"the arguments are not valid JSON: {shorten(str(error))}") from None
 
 
@@ -128,6 +128,6 @@ def _kind(value: JsonValue) -> str:
 
 
 def shorten(text: str) -> str:
-    """Text with its middle left out where it is long."""
+    """Shorten a long text by leaving out its middle."""
     half = _MAX_SHOWN // 2
     return text if len(text) <= _MAX_SHOWN else f"{text[:half]} ... {text[-half:]}"

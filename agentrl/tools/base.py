@@ -1,4 +1,4 @@
-"""The tool: something the model may call, with verl's lifecycle create / execute / calc_reward / release."""
+"""Base class of tools, with verl's lifecycle create / execute / calc_reward / release."""
 
 from __future__ import annotations
 
@@ -7,22 +7,25 @@ from uuid import uuid4
 
 from pydantic import JsonValue
 
-from agentrl.messages import ToolSchema
+from agentrl.types.messages import ToolSchema
 
 
 class ToolError(Exception):
-    """A tool says that this call failed; its text is shown to the model, the outcome is `tool_error`."""
+    """Raised by a tool whose call failed; the outcome is `tool_error`.
+
+    The model reads `Error: ` and the text; a text that begins with `Error: ` stays as it is.
+    """
 
 
 class InfraError(Exception):
-    """The world around a tool or a rollout failed, such as a service that is down: outcome `infra_error`."""
+    """A tool or rollout failed for an external reason, such as a service that is down; the outcome is `infra_error`."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolResponse:
-    """What a tool answers: text, and images for models that see.
+    """Answer of a tool: text, and images for models that accept images.
 
-    An image is bytes of a file, a path, a data URL or a Pillow image. Videos are refused in this version.
+    An image is bytes of a file, a path, a data URL or a Pillow image. Videos are not supported in this version.
     """
 
     text: str | None = None
@@ -31,15 +34,21 @@ class ToolResponse:
 
 
 class BaseTool:
-    """A tool. Subclass it and write `execute`; the rest has sensible defaults.
+    """Base class of a tool. Subclass it and write `execute`; the rest has sensible defaults.
 
-    One instance serves all rollouts. `create` is called once a trajectory, before its first call, so what a tool
-    keeps under `instance_id` lasts over the calls of that trajectory; `release` is always called, also when the
-    rollout is aborted.
+    One instance serves all rollouts. `create` is called once per trajectory, before the first call. State that a tool
+    keeps under `instance_id` lasts for the calls of that trajectory. `release` is always called, also when the rollout
+    is aborted.
+
+    `execute`, `calc_reward` and `release` receive `agent_data` as a keyword, and `create` does if its signature names
+    it: the task, the messages, and `request_id`, which all tools of one rollout share. Tools that share state keep it
+    under `agent_data.request_id`. They are released at the same time, so remove it with `.pop(request_id, None)`.
     """
 
     tool_schema: ToolSchema
-    """What the model is told; given here, in `__init__`, or by overriding `get_openai_tool_schema`."""
+    """Schema that the model sees; set it here, in `__init__`, or by overriding `get_openai_tool_schema`."""
+    deterministic: bool = False
+    """Whether the same calls return the same answers. If not, the run is not guaranteed to be reproducible."""
 
     def __init__(self, config: dict[str, JsonValue], tool_schema: ToolSchema | None = None) -> None:
         self.config = config
@@ -49,22 +58,22 @@ class BaseTool:
         self.name = self.tool_schema.name
 
     def get_openai_tool_schema(self) -> ToolSchema:
-        """What the model is told."""
+        """Return the schema that the model sees."""
         return self.tool_schema
 
     async def create(self, instance_id: str | None = None, **kwargs: object) -> tuple[str, ToolResponse]:
-        """Begin for one trajectory; `kwargs` are the row's `create_kwargs`, splatted and also under that name."""
+        """Start one trajectory. `kwargs` contains the row's `create_kwargs`, unpacked and also under that name."""
         return instance_id or uuid4().hex, ToolResponse()
 
     async def execute(
         self, instance_id: str, parameters: dict[str, JsonValue], **kwargs: object
     ) -> tuple[ToolResponse, float, dict[str, JsonValue]]:
-        """Serve one call: (answer, reward of this call, metrics). Raise `ToolError` to answer with a failure."""
+        """Run one call and return (answer, reward of this call, metrics). Raise `ToolError` if the call fails."""
         raise NotImplementedError(f"{type(self).__name__} must define execute")
 
     async def calc_reward(self, instance_id: str, **kwargs: object) -> float:
-        """The tool's own reward for the whole trajectory."""
+        """Return the tool's own reward for the trajectory."""
         return 0.0
 
     async def release(self, instance_id: str, **kwargs: object) -> None:
-        """End for one trajectory."""
+        """End one trajectory."""

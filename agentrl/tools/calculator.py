@@ -16,9 +16,9 @@ Number = int | float
 
 _MAX_CHARS = 500
 _MAX_DEPTH = 50
-"""Parentheses, signs and powers within one another; each takes a few frames of the interpreter's stack."""
+"""Maximum nesting of parentheses, signs and powers; each level needs a few frames of the interpreter's stack."""
 _MAX_BITS = 1024
-"""Longest integer, also in between: 2 ** 1024 is about the largest float."""
+"""Maximum bits of an integer, also of intermediate results: 2 ** 1024 is about the largest float."""
 _TOKEN = re.compile(r"\s*(?:(\d+\.?\d*(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?)|(\*\*|//|[-+*/%()]))")
 _LEVELS: tuple[dict[str, Callable[[Number, Number], Number]], ...] = (
     {"+": operator.add, "-": operator.sub},
@@ -139,7 +139,7 @@ def show(value: Number) -> str:
     return str(value) if isinstance(value, int) else f"{value:.12g}"
 
 
-@tool
+@tool(deterministic=True)
 def calculator(expression: str) -> str:
     """Evaluate an arithmetic expression.
 
@@ -152,6 +152,7 @@ def calculator(expression: str) -> str:
 class CalculatorTool(BaseTool):
     """The calculator as a class, for `class_name: agentrl.tools.calculator.CalculatorTool`."""
 
+    deterministic = True
     tool_schema = as_tool(calculator).schema
 
     async def execute(

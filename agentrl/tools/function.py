@@ -10,9 +10,9 @@ from typing import Literal, TypeVar, overload
 from pydantic import BaseModel, JsonValue
 
 from agentrl.errors import ConfigError
-from agentrl.messages import ToolSchema
 from agentrl.registry import Registry
 from agentrl.tools.schema import arguments_model, function_schema
+from agentrl.types.messages import ToolSchema
 
 F = TypeVar("F", bound=Callable[..., object])
 Isolation = Literal["thread", "process"]
@@ -20,12 +20,14 @@ Isolation = Literal["thread", "process"]
 
 @dataclass(frozen=True, slots=True)
 class FunctionTool:
-    """A function the model may call.
+    """A function that the model may call.
 
     Attributes:
-        arguments: reads the model's arguments into the types the function declares.
-        timeout_s: seconds a call may take; None takes the run's `tool_timeout_s`.
-        isolation: `process` runs a plain function in a process that is killed at the deadline.
+        arguments: converts the model's arguments to the types that the function declares.
+        timeout_s: timeout of a call in seconds; None: the run's `tool_timeout_s`.
+        isolation: `process` runs a plain function in a process that is killed at the timeout.
+        retries: how often a call that raised `InfraError` is repeated; the pause doubles each time.
+        deterministic: whether the same calls return the same answers. If not, the run may not be reproducible.
     """
 
     function: Callable[..., object]
@@ -33,6 +35,8 @@ class FunctionTool:
     arguments: type[BaseModel]
     timeout_s: float | None = None
     isolation: Isolation = "thread"
+    retries: int = 0
+    deterministic: bool = False
 
     def __post_init__(self) -> None:
         if self.isolation not in ("thread", "process"):
@@ -41,27 +45,35 @@ class FunctionTool:
             raise ConfigError(f"tool '{self.name}': isolation: process is for plain functions, this one is async")
         if self.timeout_s is not None and not self.timeout_s > 0:
             raise ConfigError(f"tool '{self.name}': timeout_s must be above 0, not {self.timeout_s}")
+        check_retries(self.name, self.retries)
 
     @property
     def name(self) -> str:
-        """The name the model calls it by."""
+        """Name by which the model calls the function."""
         return self.schema.name
 
     @property
     def is_async(self) -> bool:
-        """Whether it is a coroutine function."""
+        """Whether the function is a coroutine function."""
         return inspect.iscoroutinefunction(self.function)
 
     def bind(self, arguments: Mapping[str, JsonValue]) -> dict[str, object]:
-        """The keyword arguments for `function`.
+        """Return the keyword arguments for `function`.
 
         Raises:
-            ValidationError: pydantic's, where they are not of the declared types.
+            ValidationError: pydantic's, if the arguments do not have the declared types.
         """
         model = self.arguments.model_validate(arguments)
-        # only what was given: the function's own defaults stay its own
+        # only the given arguments, so that the function's own defaults apply
         fields = self.arguments.__pydantic_fields__
         return {str(fields[name].alias): getattr(model, name) for name in model.model_fields_set}
+
+
+def check_retries(name: str, retries: object) -> int:
+    """Return `retries`; raise `ConfigError` unless it is a whole number of 0 or more."""
+    if not isinstance(retries, int) or isinstance(retries, bool) or retries < 0:
+        raise ConfigError(f"tool '{name}': retries must be a whole number, 0 or more, not {retries!r}")
+    return retries
 
 
 TOOLS: Registry[Callable[..., object]] = Registry("tool", {"calculator": "agentrl.tools.calculator:calculator"})
@@ -77,6 +89,8 @@ def tool(
     description: str | None = None,
     timeout_s: float | None = None,
     isolation: Isolation = "thread",
+    retries: int = 0,
+    deterministic: bool = False,
     schema: ToolSchema | dict[str, object] | None = None,
 ) -> Callable[[F], F]: ...
 def tool(
@@ -85,16 +99,18 @@ def tool(
     description: str | None = None,
     timeout_s: float | None = None,
     isolation: Isolation = "thread",
+    retries: int = 0,
+    deterministic: bool = False,
     schema: ToolSchema | dict[str, object] | None = None,
 ) -> F | Callable[[F], F]:
-    """Offer a typed function, async or not, to the model: `@tool`, `@tool("name")` or `@tool(name=..., ...)`.
+    """Make a typed function, async or not, a tool: `@tool`, `@tool("name")` or `@tool(name=..., ...)`.
 
-    What the model is told comes from the signature and a docstring in Google's style; `description` and `schema`
-    take their place. The function may return text, a dict (shown as JSON), a ToolResponse, or a tuple (answer, reward
-    of the call, metrics). It stays an ordinary function.
+    The model sees the signature and the docstring (Google style); `description` and `schema` replace them. The function
+    may return text, a dict (shown as JSON), a ToolResponse, or a tuple (answer, reward of the call, metrics). The
+    function can still be called directly.
 
     Raises:
-        ConfigError: a parameter without a type, or options that cannot be honoured.
+        ConfigError: a parameter without a type, or options that do not fit the function.
     """
 
     def mark(function: F) -> F:
@@ -102,8 +118,8 @@ def tool(
             told, arguments = function_schema(function, None if callable(name) else name, description)
         else:
             told, arguments = ToolSchema.model_validate(schema), arguments_model(function, {}, untyped=True)
-        marked = FunctionTool(function, told, arguments, timeout_s, isolation)
-        function.__agentrl_tool__ = marked  # type: ignore[attr-defined]  # functions take attributes
+        marked = FunctionTool(function, told, arguments, timeout_s, isolation, retries, deterministic)
+        function.__agentrl_tool__ = marked  # type: ignore[attr-defined]  # functions accept attributes
         TOOLS.register(marked.name)(function)
         return function
 
@@ -111,10 +127,10 @@ def tool(
 
 
 function_tool = tool
-"""The name that users of verl know."""
+"""verl's name for `tool`."""
 
 
 def as_tool(function: Callable[..., object]) -> FunctionTool:
-    """The tool a function was marked as, or would be by a bare `@tool`."""
+    """Return the tool that the function is marked as, or would be with a plain `@tool`."""
     marked = getattr(function, "__agentrl_tool__", None)
     return marked if isinstance(marked, FunctionTool) else FunctionTool(function, *function_schema(function))

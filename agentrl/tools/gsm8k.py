@@ -6,19 +6,20 @@ from uuid import uuid4
 
 from pydantic import JsonValue
 
-from agentrl.answers import as_number
 from agentrl.errors import DataError
-from agentrl.messages import FunctionSchema, ToolSchema
 from agentrl.tools.base import BaseTool, ToolResponse
+from agentrl.types.messages import FunctionSchema, ToolSchema
+from agentrl.utils.answers import as_number
 
 
 class Gsm8kTool(BaseTool):
     """Judges `answer` against the row's `create_kwargs.ground_truth` and keeps the best verdict as its reward.
 
-    An answer no better than those before costs `config.step_penalty` (default 0.05), which keeps the model from
-    guessing on.
+    An answer that is not better than all earlier answers costs `config.step_penalty` (default 0.05). This discourages
+    repeated guessing.
     """
 
+    deterministic = True
     tool_schema = ToolSchema(
         function=FunctionSchema(
             name="calc_gsm8k_reward",

@@ -1,4 +1,4 @@
-"""Reads tools from YAML, in verl's format or the short form, and from a Python file of `@tool` functions."""
+"""Loads tools from YAML (verl's format or the short form) and from a Python file of `@tool` functions."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from typing import Literal
 
 from pydantic import JsonValue, PositiveFloat
 
-from agentrl.blame import told
 from agentrl.config.base import Section
-from agentrl.config.listing import check_keys, entry_errors, read_listing
 from agentrl.config.rollout import MultiTurnConfig
 from agentrl.errors import AgentRLError, ConfigError, suggestion
-from agentrl.messages import FunctionSchema, ToolSchema
-from agentrl.registry import load_module, load_object
+from agentrl.registry import load_module, load_object, make_importable
 from agentrl.tools.base import BaseTool
 from agentrl.tools.function import TOOLS, FunctionTool, as_tool
+from agentrl.types.messages import FunctionSchema, ToolSchema
+from agentrl.utils.user_code import format_error
+from agentrl.utils.yaml_list import check_keys, entry_errors, read_listing
 
 _CLASS_KEYS = frozenset({"class_name", "config", "tool_schema"})
 
 
 def load_tools(multi_turn: MultiTurnConfig) -> list[BaseTool | FunctionTool]:
-    """The tools of both files, in the order they are written."""
+    """Load the tools of both files, in file order, functions first."""
     tools: list[BaseTool | FunctionTool] = []
     # first, so that the YAML may name the functions of this file
     if multi_turn.function_tool_path is not None:
@@ -37,10 +37,10 @@ def load_tools(multi_turn: MultiTurnConfig) -> list[BaseTool | FunctionTool]:
 def given_tools(
     tools: Iterable[Callable[..., object] | FunctionTool | BaseTool],
 ) -> tuple[FunctionTool | BaseTool, ...]:
-    """The tools a caller in Python brings; plain functions become tools.
+    """Return the tools that a Python caller passes; plain functions become tools.
 
     Raises:
-        ConfigError: one is neither a tool nor a typed function.
+        ConfigError: an entry is neither a tool nor a typed function.
     """
     if isinstance(tools, (str, Mapping)) or not isinstance(tools, Iterable):
         raise ConfigError(f"tools must be a list of functions or tools, not {tools!r:.100}")
@@ -58,10 +58,10 @@ def _given(tool: Callable[..., object] | FunctionTool | BaseTool, where: str) ->
 
 
 def functions_of(path: Path) -> list[FunctionTool]:
-    """The `@tool` functions a Python file holds, its imported ones too.
+    """Return the `@tool` functions of a Python file, including imported ones.
 
     Raises:
-        ConfigError: it cannot be imported, or holds none.
+        ConfigError: the file cannot be imported, or has no such function.
     """
     with entry_errors("rollout.multi_turn.function_tool_path"):
         if path.suffix != ".py":
@@ -74,12 +74,13 @@ def functions_of(path: Path) -> list[FunctionTool]:
 
 
 def tools_of(path: Path, taken: Iterable[str] = ()) -> Iterator[BaseTool | FunctionTool]:
-    """The tools a YAML file lists, beside others whose names are `taken`.
+    """Yield the tools of a YAML file; names in `taken` already belong to other tools.
 
     Raises:
         ConfigError: names file, entry and key.
     """
     names = set(taken)
+    make_importable(path.parent)
     for position, entry in enumerate(read_listing(path, "tools")):
         with entry_errors(f"{path}: tools[{position}]"):
             tool = (_class_tool if "class_name" in entry else _function_tool)(entry, path.parent)
@@ -119,7 +120,7 @@ def _function_tool(entry: dict[str, object], folder: Path) -> FunctionTool:
 
 
 def _beside(folder: Path, target: str) -> str:
-    """`path.py:name` from the YAML file's own folder, where there is such a file."""
+    """Make `path.py:name` relative to the YAML file's folder, if such a file exists there."""
     path = folder / target.rpartition(":")[0]
     return f"{folder / target}" if path.suffix == ".py" and path.is_file() else target
 
@@ -135,7 +136,7 @@ def _told(tool: FunctionTool, short: _ShortForm) -> ToolSchema:
 
 
 def _parameters(tool: FunctionTool, properties: dict[str, dict[str, JsonValue]]) -> dict[str, JsonValue]:
-    """A JSON schema from the short form; required is what the function has no default for."""
+    """Build a JSON schema from the short form; parameters without a default are required."""
     taken = inspect.signature(tool.function).parameters
     for name in properties:
         if name not in taken:
@@ -168,6 +169,6 @@ def _instantiate(cls: type[BaseTool], config: dict[str, JsonValue], schema: obje
         return cls(config=config, tool_schema=given)
     except AgentRLError:
         raise
-    except Exception as error:  # whatever a user's constructor raises
+    except Exception as error:  # a user's constructor may raise anything
         hint = " (no 'tool_schema' is given)" if given is None else ""
-        raise ConfigError(f"{cls.__name__} failed{hint}: {told(error)}") from error
+        raise ConfigError(f"{cls.__name__} failed{hint}: {format_error(error)}") from error

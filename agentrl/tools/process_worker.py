@@ -1,4 +1,4 @@
-"""The child process of a tool with `isolation: process`: one line of JSON in, one line out."""
+"""Child process of a tool with `isolation: process`: reads one line of JSON per call and writes one line."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import sys
 from collections.abc import Callable
 from functools import partial
 
-from agentrl.offload.serving import Answer, serve
+from agentrl.concurrency.child_main import Answer, serve
 from agentrl.registry import load_object
-from agentrl.tools.answer import read_answer
 from agentrl.tools.base import InfraError, ToolError
 from agentrl.tools.function import as_tool
+from agentrl.tools.result import read_answer
 
 
 def answers_of(target: str) -> Answer:
-    """Calls the function that `target` names."""
+    """Return a callable that runs the function named by `target`."""
     tool = as_tool(load_object(target))
     return lambda arguments: _reply(partial(tool.function, **tool.bind(arguments)))
 
@@ -26,7 +26,7 @@ def _reply(function: Callable[[], object]) -> dict[str, object]:
             raise ToolError("a tool with isolation: process answers with text only")
     except (ToolError, InfraError) as error:
         return {"error": type(error).__name__, "text": str(error)}
-    except BaseException as error:  # the tool's failure, SystemExit too, is the parent's to report
+    except BaseException as error:  # the parent reports the tool's failure, SystemExit too
         return {"error": "", "text": f"{type(error).__name__}: {error}"}
     return {"text": answer.text, "reward": answer.reward, "metrics": answer.metrics}
 

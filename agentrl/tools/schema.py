@@ -1,4 +1,4 @@
-"""From a typed function to what the model is told of it, and from the model's arguments to Python values."""
+"""Schemas of typed functions, and conversion of the model's arguments to Python values."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Any, get_type_hints
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, create_model
 
 from agentrl.errors import ConfigError
-from agentrl.messages import FunctionSchema, ToolSchema
-from agentrl.signatures import parameters_of
+from agentrl.types.messages import FunctionSchema, ToolSchema
+from agentrl.utils.signatures import parameters_of
 
 _SECTION = re.compile(r"^\s*(Args|Arguments|Parameters|Returns?|Raises|Yields|Examples?|Notes?):\s*$")
 _ARGUMENT = re.compile(r"^(\w+)\s*(?:\([^)]*\))?:\s*(.*)$")
 
 
 def read_docstring(text: str) -> tuple[str, dict[str, str]]:
-    """(what the function does, what each argument is), from a docstring in Google's style."""
+    """Return (summary, description of each argument) from a docstring in Google style."""
     summary: list[str] = []
     arguments: dict[str, str] = {}
     section, name, indent = "", "", None
@@ -41,7 +41,7 @@ def read_docstring(text: str) -> tuple[str, dict[str, str]]:
 def arguments_model(
     function: Callable[..., object], described: dict[str, str], untyped: bool = False
 ) -> type[BaseModel]:
-    """A pydantic model with one field a parameter of `function`; `untyped` lets a parameter without a type be.
+    """Build a pydantic model with one field per parameter of `function`; `untyped` allows parameters without a type.
 
     Raises:
         ConfigError: a parameter without a type, or one that a schema cannot express.
@@ -49,7 +49,7 @@ def arguments_model(
     where = f"tool function '{getattr(function, '__name__', function)}'"
     try:
         hints = get_type_hints(function, include_extras=True)
-    except Exception as error:  # whatever evaluating a user's annotation raises
+    except Exception as error:  # evaluating a user's annotation may raise anything
         raise ConfigError(f"{where}: cannot read its annotations: {error}") from error
     # Any: create_model's fields are (annotation, FieldInfo) pairs under names known only at run time
     fields: dict[str, Any] = {}
@@ -59,19 +59,19 @@ def arguments_model(
         if parameter.name not in hints and not untyped:
             raise ConfigError(f"{where}: parameter '{parameter.name}' needs a type")
         default = ... if parameter.default is parameter.empty else parameter.default
-        # by alias, since pydantic has names of its own (`schema`, `copy`, a leading underscore)
+        # by alias, since pydantic reserves some names (`schema`, `copy`, a leading underscore)
         field = Field(default, alias=parameter.name, description=described.get(parameter.name))
         fields[f"argument_{len(fields)}"] = (hints.get(parameter.name, Any), field)
     try:
         return create_model("Arguments", __config__=ConfigDict(arbitrary_types_allowed=False, extra="forbid"), **fields)
-    except Exception as error:  # pydantic's several for types without a schema
+    except Exception as error:  # pydantic raises different errors for types without a schema
         raise ConfigError(f"{where}: {str(error).splitlines()[0]}") from error
 
 
 def function_schema(
     function: Callable[..., object], name: str | None = None, description: str | None = None
 ) -> tuple[ToolSchema, type[BaseModel]]:
-    """The schema of a typed function, nested types kept whole, and the model that reads its arguments."""
+    """Return the schema of a typed function, nested types included, and the model that parses its arguments."""
     summary, described = read_docstring(inspect.getdoc(function) or "")
     model = arguments_model(function, described)
     parameters = _plain(model.model_json_schema())
@@ -83,7 +83,7 @@ def function_schema(
 
 
 def _plain(schema: dict[str, JsonValue]) -> dict[str, JsonValue]:
-    """Without the titles pydantic makes up from names; `type` first, as schemas are usually written."""
+    """Remove the titles that pydantic generates, and put `type` first, as is usual in schemas."""
     names = ("properties", "$defs")
     ordered = {name: schema[name] for name in ("type", "description") if name in schema} | schema
     return {

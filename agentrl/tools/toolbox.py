@@ -1,4 +1,4 @@
-"""The tools of a run: each rollout opens a session, in which a failing tool is an outcome and never an exception."""
+"""The tools of a run. Each rollout opens a session, in which a failing tool is an outcome, not an exception."""
 
 from __future__ import annotations
 
@@ -13,32 +13,33 @@ from uuid import uuid4
 
 from pydantic import JsonValue
 
-from agentrl.attempt import Outcome
 from agentrl.chat.base import ParsedCall
+from agentrl.concurrency import GRACE_S, Offload, OverdueError, Running, UnavailableError
 from agentrl.config.rollout import MultiTurnConfig
 from agentrl.errors import AgentRLError, ConfigError, DataError, suggestion
-from agentrl.messages import ToolSchema
-from agentrl.offload import GRACE_S, Offload, OverdueError, Running, UnavailableError
-from agentrl.task import Task
-from agentrl.tool_options import AS_CONFIGURED, ToolOptions
-from agentrl.tools.answer import Answer, bounded
 from agentrl.tools.arguments import ArgumentsError
 from agentrl.tools.base import BaseTool, InfraError, ToolError
-from agentrl.tools.bound import AgentData, BoundFunction, BoundTool, ToolInstance
+from agentrl.tools.binding import AgentData, BoundFunction, BoundTool, ToolInstance
+from agentrl.tools.class_tool import RELEASE_TIMEOUT_S, BoundClass
 from agentrl.tools.function import FunctionTool, as_tool
-from agentrl.tools.lifecycle import RELEASE_TIMEOUT_S, BoundClass
 from agentrl.tools.loading import load_tools
 from agentrl.tools.process import ToolFailedError
+from agentrl.tools.result import Answer, bounded
+from agentrl.types.messages import ToolSchema
+from agentrl.types.rollout import Outcome
+from agentrl.types.task import AS_CONFIGURED, Task, ToolOptions
 
 _LOGGER = logging.getLogger(__name__)
 _MIN_TEXT_CHARS = 10_000
+_FIRST_PAUSE_S, _MAX_PAUSE_S = 0.1, 5.0
+"""Pause before a call that raised `InfraError` is repeated, for tools with `retries`."""
 
 AnyTool = BaseTool | FunctionTool | Callable[..., object]
 
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """What became of a call: the text the model reads, and the bytes of the images it sees."""
+    """Result of a call: outcome, text for the model, and the bytes of images for the model."""
 
     text: str
     outcome: Outcome
@@ -53,7 +54,7 @@ class Toolbox:
     """All tools of a run.
 
     Raises:
-        ConfigError: two tools of one name, or a schema that is none.
+        ConfigError: two tools have the same name, or a schema is invalid.
     """
 
     def __init__(self, tools: Iterable[AnyTool] = (), multi_turn: MultiTurnConfig | None = None) -> None:
@@ -70,14 +71,14 @@ class Toolbox:
 
     @property
     def schemas(self) -> list[ToolSchema]:
-        """What models are told, of rows that select nothing."""
+        """Schemas that the model sees, for rows that select no tools."""
         return [tool.schema for tool in self.tools.values()]
 
     def session(self, task: Task) -> ToolSession:
-        """The tools of one rollout, to be entered with `async with`.
+        """Open the tools of one rollout, for use with `async with`.
 
         Raises:
-            DataError: the row selects a tool that is not there.
+            DataError: the row selects an unknown tool.
         """
         try:
             return self._open(task)
@@ -88,29 +89,30 @@ class Toolbox:
         return ToolSession(self, task)
 
     def check(self, task: Task) -> None:
-        """Refuse a row that selects, or has arguments for, a tool that is not there.
+        """Reject a row that names an unknown tool, or has arguments that its tool does not accept.
 
         Raises:
-            DataError: names the nearest tool.
+            DataError: names the field and the nearest name.
         """
-        _selected(self.tools, task.tool_options)
+        for name, tool in _selected(self.tools, task.tool_options).items():
+            tool.check_row(task.tools_kwargs.get(name, {}))
         for name in task.tools_kwargs if self.tools else ():
             if name not in self.tools:
                 raise DataError(f"field 'tools_kwargs': there is no tool '{name}': {suggestion(name, self.tools)}")
 
     def metrics(self) -> dict[str, float]:
-        """`abandoned_calls` that still hang now, and `replaced_loops` since the start."""
+        """`abandoned_calls`: calls that still hang. `replaced_loops`: number since the start."""
         abandoned = sum(tool.lane.num_abandoned for tool in self.tools.values())
         return {"abandoned_calls": abandoned, "replaced_loops": self._offload.num_replaced_loops}
 
     def log_once(self, doing: str, error: BaseException) -> None:
-        """Tell of a failing tool the first time it fails like that."""
+        """Log a tool's failure the first time; repeats of the same kind are not logged."""
         if (doing, type(error)) not in self._logged:
             self._logged.add((doing, type(error)))
             _LOGGER.warning("%s failed (told once): %s", doing, describe(error), exc_info=error)
 
     async def close(self) -> None:
-        """Stop what the tools run on. Sessions must have ended."""
+        """Stop the threads and processes of the tools. Sessions must have ended."""
         for tool in self.tools.values():
             tool.close()
         self._offload.close()
@@ -126,9 +128,9 @@ class ToolSession:
     """The tools of one rollout.
 
     Attributes:
-        schemas: what the model is told: all tools, or those the row's `tool_options` name.
-        rewards: tool name -> what the tool gives the whole rollout; complete after `finish`.
-        data: what tools that take `agent_data` see; a loop may point `data.messages` at its own list.
+        schemas: schemas that the model sees: all tools, or those that the row's `tool_options` name.
+        rewards: tool name -> the tool's reward for the rollout; complete after `finish`.
+        data: passed to tools as `agent_data`; a loop may set `data.messages` to its own list.
     """
 
     def __init__(self, toolbox: Toolbox, task: Task) -> None:
@@ -142,11 +144,11 @@ class ToolSession:
 
     @property
     def schemas(self) -> list[ToolSchema]:
-        """What the model is told."""
+        """Schemas that the model sees."""
         return [tool.schema for tool in self._tools.values()]
 
     async def call(self, call: ParsedCall) -> ToolResult:
-        """Run a call and answer it, whatever the model wrote and whatever the tool does."""
+        """Run a call and return its result. A wrong call or a failing tool is an outcome, not an exception."""
         start = time.perf_counter()
         answer, outcome = await self._outcome(call)
         text = bounded(answer.text, self._toolbox.max_text_chars)
@@ -169,7 +171,7 @@ class ToolSession:
             self._toolbox.log_once(f"calling {tool.name}", error)
             return Answer(f"Error: {describe(error)}"), Outcome.INFRA_ERROR
         except (ToolError, ToolFailedError) as error:
-            return Answer(f"Error: {error}"), Outcome.TOOL_ERROR
+            return Answer(_as_error(str(error))), Outcome.TOOL_ERROR
         except AgentRLError:  # the user's own mistake, such as a row without what the tool needs
             raise
         except Exception as error:  # a user's code may raise anything
@@ -177,6 +179,11 @@ class ToolSession:
             return Answer(f"Error: {describe(error)}"), Outcome.TOOL_ERROR
 
     async def _run(self, tool: BoundTool, arguments: dict[str, JsonValue]) -> tuple[Answer, Outcome]:
+        for number in range(tool.retries):
+            try:
+                return await self._instance(tool).call(arguments), Outcome.OK
+            except InfraError:
+                await asyncio.sleep(min(_FIRST_PAUSE_S * 2**number, _MAX_PAUSE_S))
         return await self._instance(tool).call(arguments), Outcome.OK
 
     def _instance(self, tool: BoundTool) -> ToolInstance:
@@ -185,7 +192,7 @@ class ToolSession:
         return self._instances[tool.name]
 
     async def finish(self) -> None:
-        """Ask the tools that were called for their rewards of the whole rollout. A second call does nothing."""
+        """Collect the rewards for the rollout from the tools that were called. A second call does nothing."""
         if not self._finished:
             self._finished = True
             rewards = [self._reward(name, held) for name, held in self._instances.items()]
@@ -214,7 +221,7 @@ class ToolSession:
             await self._release()
 
     async def _release(self) -> None:
-        # all begin before the first is awaited: a second cancellation must not keep any from running
+        # start all before awaiting the first, so that a second cancellation skips none
         running = [(name, self._begin_release(name, held)) for name, held in self._instances.items()]
         await asyncio.gather(*(self._released(name, release) for name, release in running if release is not None))
 
@@ -228,12 +235,17 @@ class ToolSession:
     async def _released(self, name: str, release: Running[None]) -> None:
         try:
             await release.result(RELEASE_TIMEOUT_S + GRACE_S, detached=True)
-        except Exception as error:  # harms nothing but what it leaves open
+        except Exception as error:  # only leaves resources open
             self._toolbox.log_once(f"releasing {name}", error)
 
 
+def _as_error(text: str) -> str:
+    """Text of a `ToolError` for the model: "Error: " is added unless the text begins with it."""
+    return text if text.startswith("Error: ") else f"Error: {text}"
+
+
 def _selected(tools: dict[str, BoundTool], options: ToolOptions) -> dict[str, BoundTool]:
-    """The tools of a row, with its own deadline where it has one."""
+    """Tools of a row, with the row's timeout if it has one."""
     if options is AS_CONFIGURED:
         return tools
     names = tools if options.available_tools is None else options.available_tools
@@ -244,7 +256,7 @@ def _selected(tools: dict[str, BoundTool], options: ToolOptions) -> dict[str, Bo
 
 
 def describe(error: BaseException) -> str:
-    """The exception's type and text, even if its own `__str__` fails."""
+    """Type and text of the exception, even if its own `__str__` fails."""
     try:
         return f"{type(error).__name__}: {error}"
     except Exception:  # a user's exception class may do anything
@@ -252,7 +264,7 @@ def describe(error: BaseException) -> str:
 
 
 def load_toolbox(multi_turn: MultiTurnConfig, *, extra_tools: Iterable[AnyTool] = ()) -> Toolbox:
-    """The tools of `tool_config_path` and `function_tool_path`, and those given here.
+    """Load the tools of `tool_config_path` and `function_tool_path`, and add `extra_tools`.
 
     Raises:
         ConfigError: a file, entry or schema that cannot be used; names file and entry.

@@ -1,4 +1,4 @@
-"""After each step: store, log, validate, save, and decide whether the run is over; each on its schedule."""
+"""Work after each step: store, log, validate, save, and decide whether the run is over."""
 
 from __future__ import annotations
 
@@ -6,32 +6,34 @@ import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
 
-from agentrl.attempt import Group
+from agentrl.concurrency.stopping import StopAsked, begin_steps, stop
 from agentrl.config import RunConfig
 from agentrl.rollouts.metrics import rollout_metrics
-from agentrl.samples import Sample
+from agentrl.run_folder.checkpoints import BEST, CHECKPOINTS, SAVING, Best
 from agentrl.telemetry.timing import Timer
-from agentrl.trainer.checkpoint import BEST, CHECKPOINTS
-from agentrl.trainer.parts import Best, Metrics, Progress
+from agentrl.trainer.finished import goal_reached
 from agentrl.trainer.profiling import StepProfiler
+from agentrl.trainer.protocols import Metrics, Progress
 from agentrl.trainer.records import Records
 from agentrl.trainer.validator import metric_value
+from agentrl.types.rollout import Group
+from agentrl.types.sample import Sample
 
 Publish = Callable[[int], Awaitable[None]]
 Validate = Callable[[int], Awaitable[tuple[Metrics, list[Group]]]]
-"""What the weights after a step achieve on held-out tasks: metrics, and the rollouts behind them."""
+"""Validates the weights after a step on held-out tasks; returns metrics and the rollouts."""
 
 
 class AfterStep:
-    """Keeps a run's records, and the run itself.
+    """Stores, logs, validates and saves after each step, each on its own schedule.
 
     Args:
-        total_steps: where the run ends, unless `config.stop_when` ends it earlier.
-        progress: what the run is saved by.
-        validator: None where there is nothing to validate on.
-        records: where metrics and samples go.
-        meters: further metrics of a step. Each is asked at its end; also at its start, and then the answer is dropped:
-            what is counted while validating and saving belongs to no step.
+        total_steps: the last step, unless `config.stop_when` ends the run earlier.
+        progress: saves the run.
+        validator: None if there are no validation tasks.
+        records: stores metrics and samples.
+        meters: additional metrics of a step, read at its end. They are also read at its start; the
+            result is dropped, because it counts validation and saving, which belong to no step.
     """
 
     def __init__(
@@ -58,20 +60,29 @@ class AfterStep:
         self._profiler = profiler
         self._meters = meters
         self._step_started = 0.0
-        self._good_enough = False
-        self._new_best: Best | None = None  # of the latest validation, until it is saved
+        self._saved_s = 0.0
+        self._goal = progress.goal
+        self._good_enough = goal_reached(progress.goal, self._config.stop_when)
+        self._new_best: Best | None = None  # best step found by the latest validation, until it is saved
 
     async def begin(self) -> int:
-        """Go on from the step that was restored, if one was; else start at 0, and validate if asked."""
+        """Resume from the restored step, if any; otherwise start at 0 and validate if configured."""
         saved = self.progress.latest_step
         step = saved or 0
         if saved is not None:
-            done = self.finished(step)
-            print(f"already finished at step {step}: nothing to do" if done else f"going on from step {step}")
-        self._records.go_on_from(-1 if saved is None else saved)
+            print(
+                f"finished at step {step}: writing the last pages"
+                if self.finished(step)
+                else f"resuming at step {step}"
+            )
+        if saved is None or not self.finished(step):
+            self._records.go_on_from(-1 if saved is None else saved)
         await self._publish(step)
         await (self._begin_anew() if saved is None else self._go_on(step))
         self._start_step(step + 1)
+        self._saved_s = time.monotonic()
+        if self._config.mode in SAVING:
+            begin_steps()
         return step
 
     async def _begin_anew(self) -> None:
@@ -81,20 +92,22 @@ class AfterStep:
             await self._save(0)
 
     async def _go_on(self, step: int) -> None:
-        """Find out again what was known when the run was saved: whether its goal is reached, what it showed last."""
-        if self._validator and self._config.stop_when and self._due(step, self._config.test_freq):
-            await self._validate(step, recorded=False)  # the record of it is kept
+        """Recover the last validation of the saved run, and check whether a new goal is already reached."""
+        goal, wanted = self._goal, self._config.stop_when
+        known = wanted is None or (goal is not None and goal.metric == wanted.metric)
+        if self._validator and not known and self._due(step, self._config.test_freq):
+            await self._validate(step, recorded=False)  # its record is already stored
         elif self.finished(step) and (groups := self._records.validated(step)):
-            self.last_validation = {}, groups  # a kill may have cost the run its last page
+            self.last_validation = {}, groups  # the run may have been killed before its report was written
         if self._new_best:
             await self._save(step)
 
     def finished(self, step: int) -> bool:
-        """Whether the last step, or the goal of `stop_when`, is reached."""
+        """Return whether the last step, or the goal of `stop_when`, is reached."""
         return self._good_enough or step >= self._total_steps
 
     async def __call__(self, step: int, groups: Sequence[Group], samples: Sequence[Sample], stats: Metrics) -> None:
-        """Store and log step `step`, validate and save where it is time to."""
+        """Store and log step `step`; validate and save if they are due."""
         with self._timer.timed("store"):
             self._records.store_rollouts(step, groups, samples)
         metrics = {**self._group_metrics(groups), **stats, **self._timings(groups)}
@@ -104,9 +117,17 @@ class AfterStep:
         if self._validator and self._due(step, self._config.test_freq):
             metrics |= await self._validate(step)
         self._records.log(step, metrics)
-        if self._new_best or self._due(step, self._config.save_freq):
+        if saved := bool(self._new_best) or self._due(step, self._config.save_freq) or self._save_is_late():
             await self._save(step)
+        if stop.asked and not self.finished(step):
+            if not saved:
+                await self._save(step)
+            raise StopAsked
         self._start_step(step + 1)  # validation and saving belong to no step
+
+    def _save_is_late(self) -> bool:
+        every_s = self._config.save_interval_s
+        return every_s is not None and time.monotonic() - self._saved_s >= every_s
 
     def _start_step(self, step: int) -> None:
         if not self.finished(step - 1):
@@ -125,18 +146,20 @@ class AfterStep:
         return self.finished(step) or bool(every and step % every == 0)
 
     def _group_metrics(self, groups: Sequence[Group]) -> Metrics:
-        """Metrics of live rollouts; a saved conversation has none of its own."""
+        """Metrics of live rollouts; empty for saved conversations."""
         sampled = [g for g in groups if any(t.sampled for r in g.rollouts for t in r.trajectories)]
         return rollout_metrics(sampled, self._success_threshold) if sampled else {}
 
     async def _validate(self, step: int, *, recorded: bool = True) -> Metrics:
-        assert self._validator  # asked for only where there is one
+        assert self._validator  # callers check that there is one
         started = time.perf_counter()
         self.last_validation = metrics, groups = await self._validator(step)
         if recorded:
             self._records.log_validation(step, groups)
-        if goal := self._config.stop_when:
-            self._good_enough = metric_value("trainer.stop_when.metric", goal.metric, metrics) >= goal.at_least
+        if wanted := self._config.stop_when:
+            value = metric_value("trainer.stop_when.metric", wanted.metric, metrics)
+            self._goal = Best(wanted.metric, value, step)
+            self._good_enough = goal_reached(self._goal, wanted)
         if name := self._config.save_best:
             self._look_for_best(Best(name, metric_value("trainer.save_best", name, metrics), step))
         return {**metrics, "timing_s/validate": time.perf_counter() - started}
@@ -144,11 +167,12 @@ class AfterStep:
     def _look_for_best(self, now: Best) -> None:
         best = self.progress.best
         bar = best.value if best and best.metric == now.metric else -math.inf
-        if now.value > bar:  # never where it is NaN
+        if now.value > bar:  # always False for NaN
             self._new_best = now
 
     async def _save(self, step: int) -> None:
         best, self._new_best = self._new_best, None
-        await self.progress.save(step, best)
+        await self.progress.save(step, best, self._goal)
+        self._saved_s = time.monotonic()
         if best:
             print(f"best so far: {best}; saved as {CHECKPOINTS}/{BEST}")

@@ -1,11 +1,11 @@
-"""What the engine did in each step, from counters that it keeps since the start of the run."""
+"""Engine metrics of each step, computed from the engine's counters since the start of the run."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
 from agentrl.engines.base import COUNTERS
-from agentrl.trainer.parts import Metrics
+from agentrl.trainer.protocols import Metrics
 
 COUNTED = (
     *COUNTERS,
@@ -15,7 +15,7 @@ COUNTED = (
     "num_retried",
     "num_restarts",
 )
-"""What engines count up; how many requests wait, or how much KV is held, belongs to a moment and not to a step."""
+"""Counters of engines. Gauges such as waiting requests or KV in use are left out: they do not describe a step."""
 
 _SHARES = (
     ("cached_share", "cached_tokens", "prompt_tokens"),
@@ -24,10 +24,11 @@ _SHARES = (
 
 
 class EngineMeter:
-    """The counts of one step, as `engine/<name>`.
+    """Counts of one step, as `engine/<name>`.
 
-    `engine/cached_share` is how much of the context was in the cache already, `engine/later_cached_share` likewise of
-    what a conversation's later turns say again. `engine/replicas_ready` is how many servers are in service at its end.
+    `engine/cached_share` is the share of prompt tokens found in the cache. `engine/later_cached_share` is the same
+    for tokens repeated in later turns of a conversation. `engine/replicas_ready` is the number of servers in service
+    at the end of the step.
 
     Args:
         counters: `Engine.metrics`.
@@ -38,7 +39,7 @@ class EngineMeter:
         self._before = counters()
 
     def __call__(self) -> Metrics:
-        """What was counted since the last call."""
+        """Return the counts since the last call."""
         before, now = self._before, self._counters()
         self._before = now
         counts = {name: now[name] - before.get(name, 0.0) for name in COUNTED if name in now}

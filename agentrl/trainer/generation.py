@@ -1,4 +1,4 @@
-"""Generation: every row rolled out once, kept as trajectories, and beside them as rows with a column of texts."""
+"""Generation: roll out every row once and save the trajectories; optionally save the rows with their responses."""
 
 from __future__ import annotations
 
@@ -9,30 +9,32 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from agentrl.attempt import Rollout
 from agentrl.config import RunConfig
-from agentrl.data.rows import open_rows
+from agentrl.data.rows.open import open_rows
 from agentrl.errors import ConfigError, DataError
-from agentrl.rewards.view import solution_view
+from agentrl.reporting.progress_bar import rollout_progress
+from agentrl.rewards.reward_view import solution_view
+from agentrl.run_folder.location import shown
+from agentrl.run_folder.resume import stored_steps
 from agentrl.store import TrajectoryStore
 from agentrl.store.schema import TRAJECTORIES
-from agentrl.store.whole import whole_file
-from agentrl.trainer.rollout_bar import rollout_progress
-from agentrl.trainer.rollout_parts import RolloutParts
-from agentrl.trainer.source_parts import num_draws, stored_steps
+from agentrl.trainer.builders.rollouts import RolloutParts
+from agentrl.trainer.builders.sources import num_draws
+from agentrl.types.rollout import Rollout
+from agentrl.utils.atomic_files import whole_file
 
 RESPONSES = "responses"
-"""The column of texts, by verl's name for it."""
+"""Name of the response column, as in verl."""
 
 TextOf = Callable[[Sequence[int]], str]
 
 
 def check_output(config: RunConfig) -> None:
-    """Refuse, before anything is sampled, a `data.output_path` that could not be written in the end.
+    """Check before sampling that `data.output_path` can be written.
 
     Raises:
-        ConfigError: it cannot be written.
-        DataError: the rows do not fit into one table, or not into a Parquet file.
+        ConfigError: the file cannot be written.
+        DataError: the rows do not fit into one table or into a Parquet file.
     """
     if path := config.data.output_path:
         with _writing(path):
@@ -41,18 +43,18 @@ def check_output(config: RunConfig) -> None:
 
 
 def generation_progress(config: RunConfig, rollouts: RolloutParts | None) -> AbstractContextManager[None]:
-    """Shows how far a run that only samples is, unless the console logger does."""
+    """Show a progress bar for a run that only samples, unless the console logger shows progress."""
     if rollouts is None or config.trainer.mode != "rollout_only" or "console" in config.trainer.logger:
         return nullcontext()
-    assert rollouts.train_tasks is not None  # they are what is sampled
+    assert rollouts.train_tasks is not None  # rollout_only samples them
     size, steps = config.data.train_batch_size, config.trainer.total_training_steps
     ends = num_draws(config, len(rollouts.train_tasks)) or size * (steps or 0)
     done = min(len(stored_steps(config)) * size, ends)
-    return rollout_progress(rollouts.runner, ends * config.rollout.n, done * config.rollout.n)
+    return rollout_progress(rollouts.runner, ends * config.group_size, done * config.group_size)
 
 
 def finish_generation(config: RunConfig, text_of: TextOf) -> None:
-    """Write `data.output_path` where it is asked for, and say what was generated.
+    """Write `data.output_path` if configured, and print a summary.
 
     Raises:
         ConfigError: the file cannot be written.
@@ -61,29 +63,30 @@ def finish_generation(config: RunConfig, text_of: TextOf) -> None:
     num_groups = num_rollouts = num_failed = 0
     texts: dict[int, list[str]] = {}
     tokens = ["trajectories.segments"] if config.data.output_path else []
-    for stored in store.scan(columns=["index", "infra_failed", *tokens]):  # all of it would take minutes to decode
+    for stored in store.scan(columns=["index", "infra_failed", *tokens]):  # decoding all columns takes minutes
         num_groups += stored.number == 0
         num_rollouts += 1
         num_failed += stored.rollout.failed
         if config.data.output_path:
             texts.setdefault(stored.task.index, []).append(response(stored.rollout, text_of))
     failed = f", {num_failed} of them failed" if num_failed else ""
-    print(f"{num_rollouts} rollouts of {num_groups} tasks{failed}: {config.trainer.run_dir / TRAJECTORIES / 'train'}")
+    place = shown(config.trainer.run_dir / TRAJECTORIES / "train")
+    print(f"{num_rollouts} rollouts of {num_groups} tasks{failed}: {place}")
     if config.data.output_path:
         write_rows(config, texts, config.data.output_path)
-        print(f"rows with their {RESPONSES}: {config.data.output_path}")
+        print(f"rows with their {RESPONSES}: {shown(config.data.output_path)}")
 
 
 def response(rollout: Rollout, text_of: TextOf) -> str:
-    """The text of a rollout, as a reward is shown it; of one that failed, what there is."""
+    """Return the text of a rollout as the reward function receives it; may be partial if the rollout failed."""
     return solution_view(rollout, text_of)[0]
 
 
 def write_rows(config: RunConfig, texts: dict[int, list[str]], path: Path) -> None:
-    """The rows of `data.train_files` as they are, with a list of texts each: empty for a row that was left out.
+    """Write the rows of `data.train_files` unchanged, each with its list of texts; empty for a row without rollouts.
 
     Args:
-        texts: by the position of the row in all files.
+        texts: texts by row position, counted over all files.
 
     Raises:
         ConfigError: the file cannot be written.
@@ -103,17 +106,17 @@ def _writing(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise ConfigError(f"'data.output_path': cannot write '{path}': {error.strerror}") from error
+        raise ConfigError(f"'data.output_path': cannot write '{shown(path)}': {error.strerror}") from error
     except pa.ArrowException as error:
-        raise DataError(f"'data.output_path': cannot write '{path}': {' '.join(str(error).split())}") from error
+        raise DataError(f"'data.output_path': cannot write '{shown(path)}': {' '.join(str(error).split())}") from error
 
 
 def _table(config: RunConfig) -> pa.Table:
-    """Parquet files keep their types; rows of other files get those that Arrow finds."""
+    """Read the rows. Parquet files keep their column types; Arrow infers the types of other files."""
     files, limit = config.data.train_files, config.data.train_max_samples
     try:
         table = pa.concat_tables([_file(name) for name in files], promote_options="permissive")
-    except (pa.ArrowException, ValueError) as error:  # ValueError: text that is no Unicode
+    except (pa.ArrowException, ValueError) as error:  # ValueError: text that is not valid Unicode
         line = " ".join(str(error).split())
         raise DataError(
             f"'data.output_path': the rows of {', '.join(files)} do not fit into one table: {line}"
@@ -122,7 +125,7 @@ def _table(config: RunConfig) -> pa.Table:
 
 
 def _file(name: str) -> pa.Table:
-    rows = open_rows(name)  # says what is wrong with a file
+    rows = open_rows(name)  # raises a clear error for an unreadable file
     if (path := Path(name).expanduser()).suffix == ".parquet":
         return pq.read_table(path, partitioning=None)
     return pa.Table.from_pylist(list(rows.scan(len(rows))))

@@ -1,4 +1,4 @@
-"""The learner: cuts a step's samples into mini-batches of whole groups, and updates the policy on each."""
+"""Learner: splits a step's samples into mini-batches of complete groups, and updates the policy on each."""
 
 from __future__ import annotations
 
@@ -11,27 +11,28 @@ from math import ceil, isfinite
 from operator import itemgetter
 
 from agentrl.algos.base import LossFunction
-from agentrl.algos.mismatch import WatchedLoss, apart, mismatch_of
+from agentrl.algos.off_policy.mismatch import WatchedLoss, mismatch_of, split_metrics
 from agentrl.backends.base import Backend
-from agentrl.samples import Sample
-from agentrl.seeds import derive_seed
+from agentrl.types.sample import Sample
+from agentrl.utils.seeds import derive_seed
 
 Correct = Callable[[Sequence[Sample]], tuple[list[Sample], dict[str, float]]]
 
 
 def as_they_are(samples: Sequence[Sample]) -> tuple[list[Sample], dict[str, float]]:
-    """The correction of what needs none."""
+    """Return the samples unchanged: no correction."""
     return list(samples), {}
 
 
 class Learner:
-    """Updates a backend.
+    """Updates the policy in a backend.
 
     Args:
-        mini_batch_groups: groups an update; None takes the whole step at once.
+        mini_batch_groups: groups per update; None uses all groups of a step in one update.
         epochs: passes over a step's samples.
-        seed: groups are dealt into mini-batches in an order that depends on it and on the number of the update.
-        correct: what the loss reads of a step's samples, and metrics of it: `Algorithm.correct`.
+        seed: with the step and the epoch, determines the order in which groups are split into mini-batches.
+        correct: returns a step's samples for the loss (weighted, rejected ones removed), and metrics; see
+            `Algorithm.correct`.
     """
 
     def __init__(
@@ -52,29 +53,31 @@ class Learner:
         self._correct = correct
 
     async def __call__(self, samples: Sequence[Sample], step: int) -> dict[str, float]:
-        """Take all updates of one step. Metrics, as `actor/<name>`, are means over the updates that have them.
+        """Run all updates of one step. Metrics, as `actor/<name>`, are means over the updates that have them.
 
-        `skipped_updates` is how many were skipped; what of those is not finite stands in no mean. `correction/…` says
-        what was corrected. `mismatch/…` (`algos.mismatch.summary`) is of all tokens where the samples were scored, else
-        of those of the first mini-batch: no other is computed with the weights that the step began with.
+        `skipped_updates` is the number of skipped updates; their non-finite values are left out of the means.
+        `correction/…` describes the correction. `mismatch/…` (`algos.mismatch.summary`) covers all tokens if the
+        samples were scored. Otherwise it covers the first mini-batch only: later ones run with changed weights.
 
         Args:
-            step: the version of the policy at its start.
+            step: the policy version at the start of the step.
         """
         corrected, metrics = await asyncio.to_thread(self._correct, samples)  # about a second for a million tokens
         mismatch = await asyncio.to_thread(mismatch_of, samples, step)
         updates: list[dict[str, float]] = []
-        for batch in deal(corrected, self._mini_batch_groups, self._epochs, self._seed, step):
+        for batch in epoch_batches(corrected, self._mini_batch_groups, self._epochs, self._seed, step):
             loss = self._loss if updates or mismatch else WatchedLoss(self._loss, step)
             updates.append((await self._backend.train_step(batch, loss)).metrics)
         if updates and not mismatch:
-            updates[0], mismatch = apart(updates[0])
+            updates[0], mismatch = split_metrics(updates[0])
         return {**means(updates, "actor"), "actor/updates": float(len(updates)), **metrics, **mismatch}
 
 
 def means(updates: Sequence[dict[str, float]], whose: str) -> dict[str, float]:
-    """`<whose>/<name>`: means over the updates that have the metric; of the skipped ones how many, and none of theirs
-    that is not finite."""
+    """Return `<whose>/<name>`: means over the updates that have the metric.
+
+    Skipped updates are counted, and their non-finite values are left out.
+    """
     values: defaultdict[str, list[float]] = defaultdict(list)
     for name, value in sorted(chain.from_iterable(map(_figures, updates)), key=itemgetter(0)):
         values[name].append(value)
@@ -88,20 +91,20 @@ def _figures(update: dict[str, float]) -> list[tuple[str, float]]:
 
 
 def updates_per_step(num_groups: int, mini_batch_groups: int | None, epochs: int) -> int:
-    """How many mini-batches `deal` makes of a step of so many groups."""
+    """Return the number of mini-batches that `epoch_batches` yields for `num_groups` groups."""
     return epochs * ceil(num_groups / (mini_batch_groups or num_groups))
 
 
-def deal(
+def epoch_batches(
     samples: Sequence[Sample], mini_batch_groups: int | None, epochs: int, seed: int, step: int
 ) -> Iterator[list[Sample]]:
-    """The mini-batches of all passes over a step's samples; each pass in an order of its own."""
+    """Yield the mini-batches of all passes over a step's samples, in a different order for each pass."""
     for epoch in range(epochs):
         yield from mini_batches(samples, mini_batch_groups, derive_seed(seed, "deal", step, epoch))
 
 
 def mini_batches(samples: Sequence[Sample], num_groups: int | None, seed: int) -> Iterator[list[Sample]]:
-    """Deal samples into mini-batches of `num_groups` whole groups in a random order; all in one where None."""
+    """Split samples into mini-batches of `num_groups` complete groups in random order; None: one mini-batch."""
     groups: dict[str, list[Sample]] = {}
     for sample in samples:
         groups.setdefault(sample.uid, []).append(sample)

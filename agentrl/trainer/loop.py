@@ -1,12 +1,12 @@
-"""The loop. Everything else in agentrl is a part of it, or a door to it."""
+"""The training loop. Everything else in agentrl is a component of it or an entry point to it."""
 
 from __future__ import annotations
 
-from agentrl.trainer.parts import Parts
+from agentrl.trainer.protocols import Parts
 
 
 async def train(parts: Parts) -> int:
-    """Collect groups, learn from them, publish the new weights; repeat. Returns the last step."""
+    """Collect groups, learn from them and publish the new weights, until finished. Returns the last step."""
     step = await parts.after_step.begin()
     async with parts.source.feeding():
         while not parts.after_step.finished(step):

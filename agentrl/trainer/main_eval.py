@@ -1,11 +1,11 @@
-"""`python -m agentrl.trainer.main_eval a.b=c …`: `agentrl eval --responses`, where users of verl look for it.
+"""`python -m agentrl.trainer.main_eval a.b=c …`: `agentrl eval --responses` under verl's module name.
 
-A door (design, section 2): it stands beside the loop only for its name, and nothing imports it.
+An entry point (design, section 2): it is in this package only for its name, and nothing imports it.
 """
 
 import sys
 
-from agentrl.cli.eval_responses import main
+from agentrl.cli.eval.responses import main
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

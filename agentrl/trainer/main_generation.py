@@ -1,6 +1,6 @@
-"""`python -m agentrl.trainer.main_generation a.b=c …`: `agentrl generate --verl`, where users of verl look for it.
+"""`python -m agentrl.trainer.main_generation a.b=c …`: `agentrl generate --verl` under verl's module name.
 
-A door (design, section 2): it stands beside the loop only for its name, and only its newer name imports it.
+An entry point (design, section 2): it is in this package only for its name. Only `main_generation_server` imports it.
 """
 
 import sys
@@ -9,7 +9,7 @@ from agentrl.cli.main import main
 
 
 def generate() -> int:
-    """The exit status of the command line it was started with."""
+    """Run the command line and return its exit status."""
     return main(["generate", "--verl", *sys.argv[1:]])
 
 

@@ -1,6 +1,6 @@
-"""`python -m agentrl.trainer.main_generation_server a.b=c …`: the same as `main_generation`, by its newer name.
+"""`python -m agentrl.trainer.main_generation_server a.b=c …`: `main_generation` under its newer verl name.
 
-A door (design, section 2): it stands beside the loop only for its name, and nothing imports it.
+An entry point (design, section 2): it is in this package only for its name, and nothing imports it.
 """
 
 import sys

@@ -1,6 +1,6 @@
-"""`python -m agentrl.trainer.main_ppo a.b=c …`: `agentrl train --verl`, where users of verl look for it.
+"""`python -m agentrl.trainer.main_ppo a.b=c …`: `agentrl train --verl` under verl's module name.
 
-A door (design, section 2): it stands beside the loop only for its name, and nothing imports it.
+An entry point (design, section 2): it is in this package only for its name, and nothing imports it.
 """
 
 import sys

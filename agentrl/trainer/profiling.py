@@ -1,4 +1,4 @@
-"""Traces of whole steps, for chrome://tracing or ui.perfetto.dev."""
+"""Profiler traces of complete steps, for chrome://tracing or ui.perfetto.dev."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from torch.profiler import ProfilerActivity, profile
 
 
 class StepProfiler:
-    """Writes `<folder>/step-N.json` for chosen steps: from collecting to publishing, what every thread computed.
+    """Writes `<folder>/step-N.json` for chosen steps: all threads, from collecting to publishing.
 
-    As a context manager it drops the trace of a step that an error ended.
+    As a context manager, it drops the trace of a step that failed.
     """
 
     def __init__(self, folder: Path, steps: Collection[int]) -> None:
@@ -24,19 +24,19 @@ class StepProfiler:
         self._profile: profile | None = None
 
     def begin(self, step: int) -> None:
-        """Step `step` begins."""
+        """Start the trace of step `step`, if it is chosen."""
         if step not in self._steps:
             return
-        os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else it tells stderr that it starts and stops
+        os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # otherwise it logs start and stop to stderr
         activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * torch.cuda.is_available()
-        # engine and backend compute on threads of their own, and torch looks at the calling one alone unless told
+        # engine and backend compute on other threads; by default torch profiles only the calling thread
         self._profile = profile(
             activities=activities, experimental_config=_ExperimentalConfig(profile_all_threads=True)
         )
         self._profile.start()
 
     def end(self, step: int) -> None:
-        """Step `step` is over."""
+        """Write the trace of step `step`, if there is one."""
         if self._profile is not None:
             self._profile.stop()
             self._folder.mkdir(parents=True, exist_ok=True)

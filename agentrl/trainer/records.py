@@ -1,30 +1,30 @@
-"""A run's records: metrics, warnings and samples of validation to the trackers, rollouts to their stores."""
+"""Records of a run: metrics, warnings and validation samples go to the trackers, rollouts to their stores."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 
-from agentrl.attempt import Group, Rollout
-from agentrl.samples import Sample
+from agentrl.reporting.health.monitor import Health
+from agentrl.reporting.samples import TextOf, segments
+from agentrl.run_folder.reproducibility import ReproducibilityReport
 from agentrl.store import TrajectoryStore
 from agentrl.telemetry.base import Generation, GenerationTracker, Tracker, WarningTracker
-from agentrl.trainer.health import Health
-from agentrl.trainer.parts import Metrics
-from agentrl.trainer.promise import Promise
-from agentrl.trainer.sample_view import TextOf, segments
+from agentrl.trainer.protocols import Metrics
+from agentrl.types.rollout import Group, Rollout
+from agentrl.types.sample import Sample
 
 
 class Records:
-    """Tells the trackers of a run, and stores its rollouts.
+    """Logs to the trackers of a run, and stores its rollouts.
 
     Args:
-        num_generations: validation samples that are kept as text; the same tasks every time.
-        text_of: tokens to text, special tokens included.
-        train_store: where the rollouts of training go; None where they are stored already.
-        val_store: where those of validation go.
-        began: called once the run has begun: one that cannot go on leaves the folder as it was.
-        promise: watches the rollouts.
+        num_generations: number of validation samples logged as text; the same tasks every time.
+        text_of: converts tokens to text, including special tokens.
+        train_store: stores training rollouts; None if they are already stored.
+        val_store: stores validation rollouts.
+        began: called once the run has started, so that a run that cannot resume leaves its folder unchanged.
+        promise: checks in every rollout whether the run is still reproducible.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class Records:
         train_store: TrajectoryStore | None = None,
         val_store: TrajectoryStore | None = None,
         began: Callable[[], None] = lambda: None,
-        promise: Promise | None = None,
+        promise: ReproducibilityReport | None = None,
     ) -> None:
         self._trackers = trackers
         self._health = health
@@ -48,7 +48,7 @@ class Records:
         self._promise = promise
 
     def go_on_from(self, step: int) -> None:
-        """The run has begun. Forget the rollouts of later steps: they are done anew. A new run goes on from -1."""
+        """Start the run after `step` (-1 for a new run). Stored rollouts of later steps are deleted."""
         self._began()
         if self._promise:
             self._promise.begin(step)
@@ -56,14 +56,14 @@ class Records:
             store.truncate(step)
 
     def store_rollouts(self, step: int, groups: Sequence[Group], samples: Sequence[Sample]) -> None:
-        """Keep the rollouts of a training step, with the advantages their samples were given."""
+        """Store the rollouts of a training step, with the advantages of their samples."""
         if self._train_store:
             self._train_store.write(step, groups, samples)
         if self._promise:
             self._promise.watch(step, "train", groups)
 
     def log(self, step: int, metrics: Metrics) -> None:
-        """Log the metrics of a training step, or of the validation before the first."""
+        """Log the metrics of a training step, or of the validation before the first step."""
         for tracker in self._trackers:
             tracker.log(step, metrics)
         for warning in self._health.check(metrics) if step else ():
@@ -72,7 +72,7 @@ class Records:
                     tracker.log_warning(step, warning)
 
     def log_validation(self, step: int, groups: Sequence[Group]) -> None:
-        """Keep the rollouts of a validation, and the first of them as text."""
+        """Store the rollouts of a validation, and log the first ones as text."""
         if self._val_store:
             self._val_store.write(step, groups)
         if self._promise:
@@ -83,7 +83,7 @@ class Records:
                 tracker.log_generations(step, generations)
 
     def validated(self, step: int) -> list[Group]:
-        """What was rolled out in the validation of `step`; nothing where there was none."""
+        """Return the stored validation rollouts of `step`; empty if there are none."""
         store = self._val_store
         return store.groups(step) if store and step in store.steps else []
 

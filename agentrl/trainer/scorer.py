@@ -1,4 +1,4 @@
-"""The scorer: fills in the log-probabilities and values an algorithm asks for, and computes no others."""
+"""Scorer: computes only the log-probabilities and values that the algorithm needs."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ from dataclasses import replace
 
 from agentrl.algos.base import Need
 from agentrl.backends.base import Score
-from agentrl.samples import Sample
+from agentrl.types.sample import Sample
 
 
 class Scorer:
-    """Scores samples under the policy, its reference and the critic.
+    """Scores samples with the policy, the reference and the critic.
 
     Args:
-        scoring: what answers which need; `Backend.score` is such a function.
+        scoring: the scoring function for each need, for example `Backend.score`.
     """
 
     def __init__(self, scoring: dict[Need, Score]) -> None:
         self._scoring = scoring
 
     async def __call__(self, samples: Sequence[Sample]) -> list[Sample]:
-        """The samples with `old_logprobs`, `ref_logprobs` and `values` where they are needed."""
+        """Return the samples with `old_logprobs`, `ref_logprobs` and `values` as needed."""
         scored = list(samples)
         for need, score in self._scoring.items():
             scores = await score(scored)
             said = scores.logprobs if scores.values is None else scores.values
             scored = [
-                replace(sample, **{need: numbers})  # type: ignore[arg-type]  # a need is the name of such a field
+                replace(sample, **{need: numbers})  # type: ignore[arg-type]  # a need is a field name of Sample
                 for sample, numbers in zip(scored, said, strict=True)
             ]
         return scored

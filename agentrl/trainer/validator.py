@@ -1,4 +1,4 @@
-"""Validation: rolls held-out tasks out under the current weights; the metric that `stop_when` and `save_best` read."""
+"""Validation: rolls out held-out tasks with the current weights; checks metrics of `stop_when` and `save_best`."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from agentrl.attempt import Group, Outcome, Rollout, Stop, ToolCall
 from agentrl.errors import ConfigError, suggestion
 from agentrl.rollouts.metrics import rollout_metrics
-from agentrl.task import Task
+from agentrl.types.rollout import Group, Outcome, Rollout, Stop, ToolCall
+from agentrl.types.task import Task
 
 Collect = Callable[[Sequence[Task]], Awaitable[list[Group]]]
 
-_REWARDS = "val/reward/"  # a reward function names its parts when it scores, not before
+_REWARDS = "val/reward/"  # a reward's component names are known only after it scores
 
 
 class Validator:
-    """Validates a policy on fixed tasks, each sampled under the same seeds every time.
+    """Validates a policy on fixed tasks, with the same sampling seeds every time.
 
     Args:
-        publish: puts the weights of a version into the engine; does nothing where they are already there.
-        success_threshold: scores from here on are a success.
+        publish: loads the weights of a version into the engine; does nothing if they are already loaded.
+        success_threshold: a score of at least this value is a success.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class Validator:
         self._success_threshold = success_threshold
 
     async def __call__(self, step: int) -> tuple[dict[str, float], list[Group]]:
-        """(metrics named `val/...`, the groups behind them) of the weights after `step`."""
+        """Return (metrics named `val/...`, their groups) for the weights after `step`."""
         await self._publish(step)
         groups = await self._collect(self._tasks)
         metrics = rollout_metrics(groups, self._success_threshold) | {"num_tasks": float(len(groups))}
@@ -45,15 +45,15 @@ class Validator:
 
 
 def check_metric(key: str, metric: str, data_sources: Iterable[str], tools: Iterable[str]) -> None:
-    """Refuse a name that no validation will have.
+    """Check that validation will have a metric of this name.
 
     Args:
-        key: the key of the configuration that names it.
-        data_sources: of the validation tasks.
-        tools: names of the tools that are offered.
+        key: the configuration key that names the metric.
+        data_sources: data sources of the validation tasks.
+        tools: names of the tools that the model may call.
 
     Raises:
-        ConfigError: there will be no such metric; it is not the part of a reward, whose names show only later.
+        ConfigError: there will be no such metric. Reward components are not checked: their names are known only later.
     """
     calls = [ToolCall(name, "", "", Outcome.OK) for name in tools]
     scored = Rollout([], Stop.FINISHED, {"score": 0.0}, tool_calls=calls)
@@ -64,10 +64,10 @@ def check_metric(key: str, metric: str, data_sources: Iterable[str], tools: Iter
 
 
 def metric_value(key: str, metric: str, metrics: Mapping[str, float]) -> float:
-    """Its value; NaN where this validation has none, such as for a tool that was not called.
+    """Return the value of a metric; NaN if this validation has none, for example for a tool that was not called.
 
     Raises:
-        ConfigError: it would be the part of a reward, and the reward has no such part.
+        ConfigError: the metric names a reward component that does not exist.
     """
     if metric not in metrics and metric.startswith(_REWARDS):
         raise ConfigError(f"'{key}': validation has no '{metric}': {suggestion(metric, metrics)}")

@@ -1,1 +1,1 @@
-"""A local, read-only web page of a run: its curves, its rollouts, and each of them as a conversation."""
+"""Local, read-only web viewer for runs: curves, a table of rollouts, and each rollout as a conversation."""

@@ -1,4 +1,4 @@
-"""The questions a page may ask, and their answers."""
+"""HTTP routes of the viewer."""
 
 from __future__ import annotations
 
@@ -18,34 +18,35 @@ from starlette.staticfiles import StaticFiles
 
 from agentrl.errors import AgentRLError, DataError
 from agentrl.store.text import original
-from agentrl.viewer.answers import json_response, shown_choices, shown_rows
-from agentrl.viewer.conversation import shown_rollout
+from agentrl.viewer.access import Guard
+from agentrl.viewer.excerpts import excerpts
 from agentrl.viewer.filters import read_filter
-from agentrl.viewer.guard import Guard
 from agentrl.viewer.index import Snapshot
+from agentrl.viewer.json_response import json_response, shown_choices, shown_rows
+from agentrl.viewer.rollout_page import shown_rollout
 from agentrl.viewer.runs import ViewedRun
 
 STATIC = Path(__file__).parent / "static"
 MAX_ROWS = 1000
-"""Rows of one answer."""
+"""Maximum number of rows per response."""
 
 FIRST_FILE_S = 1.0
-"""How long the first question waits for the first file."""
+"""Maximum wait of a request until the run's files are listed for the first time."""
 
 _OWN = ("run", "offset", "limit", "q", "at_split", "at_step", "at_uid", "at_number")
-"""Words of an address that are no filters."""
+"""Query parameters that are not filters."""
 
 N = TypeVar("N")
 
 
 def make_app(runs: Sequence[ViewedRun], token: str) -> Starlette:
-    """The pages of `runs`, the first of which is the one looked at; for those who know `token`."""
+    """Create the web app for `runs`, protected by `token`. The first run is shown first."""
 
     def of_run(answer: Callable[[ViewedRun, Request], object]) -> Callable[[Request], Response]:
         def endpoint(request: Request) -> Response:
             try:
                 return json_response(answer(_chosen(runs, request), request))
-            except (AgentRLError, OSError) as error:  # the second: a file that went while it was asked for
+            except (AgentRLError, OSError) as error:  # OSError: a file deleted during the request
                 return json_response({"error": str(error)}, 400)
 
         return endpoint
@@ -56,6 +57,7 @@ def make_app(runs: Sequence[ViewedRun], token: str) -> Starlette:
             Route("/api/state", lambda request: _state(runs, request)),
             Route("/api/curves", of_run(lambda run, request: run.curves.read())),
             Route("/api/rows", of_run(_rows)),
+            Route("/api/excerpts", of_run(_excerpts)),
             Route("/api/neighbours", of_run(_neighbours)),
             Route("/api/rollout", of_run(_rollout)),
             Mount("/static", StaticFiles(directory=STATIC)),
@@ -65,7 +67,7 @@ def make_app(runs: Sequence[ViewedRun], token: str) -> Starlette:
 
 
 def _state(runs: Sequence[ViewedRun], request: Request) -> Response:
-    """What has changed is seen by its versions; nothing new is 304."""
+    """State of all runs, with version numbers that show changes; 304 if nothing changed."""
     state = [_state_of(run) for run in runs]
     etag = f'"{hashlib.sha256(json.dumps(state).encode()).hexdigest()[:16]}"'
     if request.headers.get("if-none-match") == etag:
@@ -80,6 +82,7 @@ def _state_of(run: ViewedRun) -> dict[str, object]:
     return {
         "name": run.name,
         "curves": run.curves.version,
+        "has_curves": run.curves.exist,
         "rows": snapshot.version,
         "num_rollouts": snapshot.table.num_rows,
         "problems": snapshot.problems,
@@ -89,10 +92,8 @@ def _state_of(run: ViewedRun) -> dict[str, object]:
 
 
 def _rows(run: ViewedRun, request: Request) -> dict[str, object]:
-    run.index.wait(FIRST_FILE_S)
-    snapshot = run.index.snapshot()
+    snapshot = _snapshot(run)
     found, searched = _found(run, snapshot, request)
-    offset, limit = _number(request, "offset", 0), min(_number(request, "limit", 100), MAX_ROWS)
     return {
         "version": snapshot.version,
         "total": snapshot.table.num_rows,
@@ -100,13 +101,20 @@ def _rows(run: ViewedRun, request: Request) -> dict[str, object]:
         "num_parts": len(snapshot.parts),
         "num_searched": searched,
         "choices": shown_choices(snapshot),
-        "rows": shown_rows(snapshot.table, found.slice(offset, limit)),
+        "rows": shown_rows(snapshot.table, _asked(found, request)),
     }
 
 
+def _excerpts(run: ViewedRun, request: Request) -> dict[str, object]:
+    """Prompt and answer of the same rows as `_rows`; a separate request, because reading them is slower."""
+    snapshot = _snapshot(run)
+    found, _ = _found(run, snapshot, request)
+    return {"rows": excerpts(snapshot, _asked(found, request))}
+
+
 def _neighbours(run: ViewedRun, request: Request) -> dict[str, object]:
-    """Before and after one rollout, in the order asked for; null where there is none."""
-    snapshot = run.index.snapshot()
+    """The rollouts before and after one rollout, in the requested order; null if there is none."""
+    snapshot = _snapshot(run)
     found, _ = _found(run, snapshot, request)
     query = _words(request)
     here = read_filter({name: query.get(f"at_{name}", "") for name in ("split", "step", "uid", "number")})
@@ -130,8 +138,19 @@ def _rollout(run: ViewedRun, request: Request) -> Mapping[str, object]:
     return {**shown_rollout(stored, tokens), "split": place[0]}
 
 
+def _snapshot(run: ViewedRun) -> Snapshot:
+    run.index.start()  # with many runs, only requested ones are read
+    run.index.wait(FIRST_FILE_S)
+    return run.index.snapshot()
+
+
+def _asked(found: pa.Array, request: Request) -> pa.Array:
+    offset, limit = _number(request, "offset", 0), min(_number(request, "limit", 100), MAX_ROWS)
+    return found.slice(offset, limit)
+
+
 def _found(run: ViewedRun, snapshot: Snapshot, request: Request) -> tuple[pa.Array, int]:
-    """Positions of the wanted rows, and how many parts were searched for text; all where no text is asked for."""
+    """Return the positions of matching rows, and the number of searched parts (all parts without a text search)."""
     query = {name: value for name, value in _words(request).items() if name not in _OWN}
     mask, searched = None, len(snapshot.parts)
     if text := _words(request).get("q"):
@@ -147,7 +166,7 @@ def _chosen(runs: Sequence[ViewedRun], request: Request) -> ViewedRun:
 
 
 def _words(request: Request) -> dict[str, str]:
-    """What the address says; halves of surrogate pairs are written in it as in a file of trajectories."""
+    """Query parameters of the URL. Lone surrogates are encoded as in files of trajectories."""
     return {name: original(value) for name, value in request.query_params.items()}
 
 

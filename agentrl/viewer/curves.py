@@ -1,9 +1,10 @@
-"""The metrics of a run, step by step, and its warnings; read again when their files change."""
+"""Metrics and warnings of a run by step; read again when their files change."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
 from threading import Lock
 
@@ -11,11 +12,11 @@ from agentrl.telemetry.jsonl import METRICS_FILE, WARNINGS_FILE, read_metrics
 from agentrl.viewer.index import Stamp, stamp_of
 
 DIGITS = 7
-"""Significant digits that are told: no screen shows more."""
+"""Significant digits sent to the page: enough for any screen."""
 
 
 class Curves:
-    """Both files of one run's folder."""
+    """Cached contents of a run's metrics and warnings files."""
 
     def __init__(self, folder: Path) -> None:
         self._files = (folder / METRICS_FILE, folder / WARNINGS_FILE)
@@ -24,11 +25,16 @@ class Curves:
 
     @property
     def version(self) -> str:
-        """Another one says other metrics or warnings."""
+        """Changes when the metrics or warnings change."""
         return "-".join(f"{stamp[0]}.{stamp[1]}" if stamp else "none" for stamp in map(stamp_of, self._files))
 
+    @property
+    def exist(self) -> bool:
+        """Whether the run has written metrics."""
+        return self._files[0].exists()
+
     def read(self) -> Mapping[str, object]:
-        """`steps`; `series`: for each metric a value a step, null where it has none; `warnings`: step and text."""
+        """Return `steps`; `axes` (see `_axes`); `series`: one value per step, null if missing; and `warnings`."""
         stamps = tuple(map(stamp_of, self._files))
         with self._lock:
             if self._read is None or self._read[0] != stamps:
@@ -40,13 +46,22 @@ def _curves(rows: Sequence[Mapping[str, object]], warnings: Sequence[Mapping[str
     names = dict.fromkeys(name for row in rows for name in row if name != "step")
     return {
         "steps": [row["step"] for row in rows],
+        "axes": _axes(rows),
         "series": {name: [_number(row.get(name)) for row in rows] for name in names},
         "warnings": [{"step": row["step"], "text": str(row.get("warning", ""))} for row in warnings],
     }
 
 
+def _axes(rows: Sequence[Mapping[str, object]]) -> dict[str, list[float]]:
+    """Total training seconds and tokens up to each step, if the run measured them."""
+    seconds = [_number(row.get("timing_s/step")) or 0.0 for row in rows]
+    tokens = [(_number(row.get("perf/tokens_per_s")) or 0.0) * each for row, each in zip(rows, seconds, strict=True)]
+    measured = {"time": seconds, "tokens": tokens}
+    return {name: [_number(sum_) or 0.0 for sum_ in accumulate(each)] for name, each in measured.items() if any(each)}
+
+
 def _rows(path: Path) -> Iterator[Mapping[str, object]]:
-    """Those that are of a step."""
+    """Yield the rows that have a step."""
     if path.exists():
         yield from (row for row in read_metrics(path) if isinstance(row, dict) and isinstance(row.get("step"), int))
 

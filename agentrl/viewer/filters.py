@@ -1,4 +1,4 @@
-"""Which rollouts are wanted, and in which order: read from an address, answered with positions in the summary."""
+"""Filter and sort rollouts: parse the URL's query, and return positions in the summary table."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ NAMES = (*_EQUAL, *_BOUNDS, *_CALL, "failed", "sort")
 
 @dataclass(frozen=True)
 class Filter:
-    """Rows that are all that is asked.
+    """Conditions on rows; a row must satisfy all of them.
 
     Attributes:
-        equal: column -> its value.
-        bounds: (column, whether from below) -> the bound, included.
-        call: `tools` and `outcomes`: one call is both.
-        failed: only those that ended for reasons outside the policy, or in an error.
-        sort: a column, descending where a `-` stands before it; "" is the newest step first, then as written.
+        equal: (column, value) pairs.
+        bounds: (column, whether it is a lower bound, inclusive bound).
+        call: values for `tools` and `outcomes`; one call must match both.
+        failed: only rollouts with an error or an infrastructure failure.
+        sort: a column, with prefix `-` for descending; "": newest step first, then in saved order.
     """
 
     equal: tuple[tuple[str, Value], ...] = ()
@@ -53,13 +53,13 @@ class Filter:
     sort: str = ""
 
     def rows(self, table: pa.Table, also: pa.Array | None = None) -> pa.Array:
-        """Positions of the wanted rows, in the wanted order.
+        """Return the positions of matching rows, sorted.
 
         Args:
-            also: a mask of rows; the others are not wanted either.
+            also: an additional mask of rows.
 
         Raises:
-            UnknownNameError: there is no column to sort by.
+            UnknownNameError: the sort column does not exist.
         """
         masks = list(self._masks(table)) + ([] if also is None else [also])
         if not masks:
@@ -97,11 +97,11 @@ class Filter:
 
 
 def read_filter(words: Mapping[str, str]) -> Filter:
-    """The filter that an address asks for; an empty value asks for nothing.
+    """Parse the filter in a URL's query; empty values are ignored.
 
     Raises:
-        UnknownNameError: a name that is none of `NAMES`.
-        DataError: a value that is not what its name asks for.
+        UnknownNameError: a name is not in `NAMES`.
+        DataError: a value has the wrong type.
     """
     said = {name: value for name, value in words.items() if value}
     for name in said.keys() - set(NAMES):
@@ -130,5 +130,5 @@ def _value(name: str, text: str, kind: Callable[[str], Value]) -> Value:
 
 
 def _column(table: pa.Table, name: str) -> pa.Array:
-    """As one piece: the table of a snapshot is whole, or empty."""
+    """Return a column as one array: a snapshot's table has at most one chunk."""
     return table[name].combine_chunks()

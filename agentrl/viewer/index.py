@@ -1,4 +1,4 @@
-"""The summaries of all rollouts of a run, in memory: read file by file in the background, newest first, and kept up."""
+"""In-memory index of all rollouts of a run, read by a background thread, newest file first, and kept up to date."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from agentrl.viewer.summary import SUMMARY, summarize
 
 LOOKS_EVERY_S = 1.0
 JOINS_EVERY_S = 0.5
-"""While many files are read: joining their rows costs more than reading one more."""
+"""Minimum time between snapshots while many files are read: to join all rows costs more than to read a file."""
 
 Stamp = tuple[int, int]
-"""Size and time of change: another stamp is another content."""
+"""File size and modification time: a different stamp means changed content."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Part:
-    """One file that was read, or could not be; read anew it is another part."""
+    """Rows of one file, or why it cannot be read. A file that is read again becomes a new part."""
 
     path: Path
     split: str
@@ -36,13 +36,13 @@ class Part:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Snapshot:
-    """What is known at one moment.
+    """State of the index at one moment.
 
     Attributes:
-        version: another one says other rows.
-        parts: in the order of the rows: the newest step first.
-        num_files: that there are; those read so far are `parts`.
-        trouble: why files cannot be looked for, if so.
+        version: changes when the rows or the problems change.
+        parts: in the order of the rows: newest step first.
+        num_files: number of existing files; `parts` are those read so far.
+        trouble: error of the search for files; "" if there is none.
     """
 
     version: int
@@ -53,15 +53,15 @@ class Snapshot:
 
     @property
     def problems(self) -> list[str]:
-        """A line for each file that cannot be read, and for what else is wrong."""
+        """One line per unreadable file, and one for `trouble`."""
         return [line for line in (self.trouble, *(part.problem for part in self.parts)) if line]
 
 
 class Index:
-    """Looks for files every second and reads what is new; one thread writes, any number read.
+    """Checks for new files every second and reads them. One thread writes; any number of threads may read.
 
     Args:
-        folders: finds the folder of each split, anew each time: a run may only just have begun.
+        folders: returns the folder of each split; called each time, because a new run creates them later.
     """
 
     def __init__(self, folders: Callable[[], Mapping[str, Path]]) -> None:
@@ -77,21 +77,24 @@ class Index:
         self._thread = Thread(target=self._keep_up, name="index", daemon=True)
 
     def start(self) -> None:
-        """Begin to read."""
-        self._thread.start()
+        """Start the reading thread; does nothing if it is already started."""
+        with self._changed:
+            if self._thread.ident is None:
+                self._thread.start()
 
     def close(self) -> None:
-        """Stop; returns once the file at hand is read."""
+        """Stop the thread and wait until it has read its current file."""
         self._ended.set()
-        self._thread.join()
+        if self._thread.ident is not None:
+            self._thread.join()
 
     def wait(self, timeout_s: float, whole: bool = False) -> None:
-        """Until some file was read, or the `whole` folder, or time is up."""
+        """Wait until the folder is listed (with `whole`: until all its files are read), or until the timeout."""
         with self._changed:
             self._changed.wait_for(lambda: self._version and (not whole or self._is_whole), timeout_s)
 
     def snapshot(self) -> Snapshot:
-        """All that was read so far; of a folder that is still being read for the first time, a little less."""
+        """The state of the index. During the first read of a folder, it may be slightly out of date."""
         with self._changed:
             now = time.monotonic()
             behind = self._snapshot.version != self._version
@@ -114,7 +117,7 @@ class Index:
             try:
                 self._look()
                 self._say("")
-            except Exception as error:  # any: the page would stand still without a word
+            except Exception as error:  # any error: otherwise the page would stop updating silently
                 self._say(_line(error))
             self._ended.wait(LOOKS_EVERY_S)
 
@@ -132,7 +135,7 @@ class Index:
             for path in self._parts.keys() - {part.path for part in found}:
                 del self._parts[path]
                 self._version += 1
-            self._version = max(1, self._version)  # an empty folder was looked at, too
+            self._version = max(1, self._version)  # an empty folder counts as read, too
             self._changed.notify_all()
         for part in found:
             if self._ended.is_set():
@@ -140,7 +143,7 @@ class Index:
             known = self._parts.get(part.path)
             if known is None or known.stamp != part.stamp:
                 read = _read(part)
-                if stamp_of(part.path):  # else it went while it was read, which is nobody's mistake
+                if stamp_of(part.path):  # otherwise the file was deleted during the read: not an error
                     self._keep(read)
 
     def _keep(self, part: Part) -> None:
@@ -150,7 +153,7 @@ class Index:
             self._changed.notify_all()
 
     def _found(self) -> list[Part]:
-        """All files there are now, newest step first."""
+        """All existing files, newest step first."""
         parts = [
             Part(path, split, step, stamp)
             for split, folder in self._folders().items()
@@ -161,7 +164,7 @@ class Index:
 
 
 def stamp_of(path: Path) -> Stamp | None:
-    """None where there is no such file."""
+    """Return the stamp of a file; None if it does not exist."""
     try:
         status = path.stat()
     except OSError:
@@ -172,7 +175,7 @@ def stamp_of(path: Path) -> Stamp | None:
 def _read(part: Part) -> Part:
     try:
         rows = summarize(part.path, part.split)
-    except Exception as error:  # our own mistake too is said beside the file, and the others are read
+    except Exception as error:  # any error, also a bug: report it for this file and read the others
         line = _line(error)
         problem = line if str(part.path) in line else f"{part.path}: {line}"
         return Part(part.path, part.split, part.step, part.stamp, problem=problem)

@@ -1,42 +1,51 @@
-"""The runs that are viewed: what of each is in memory, and where the rest is found."""
+"""Runs in the viewer: indexes in memory, and access to the files on disk."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from threading import Lock
 
 from agentrl.errors import AgentRLError, DataError
+from agentrl.models.folder import tokenizer_file
+from agentrl.run_folder.location import run_at
 from agentrl.store import StoredRollout, TrajectoryStore
 from agentrl.store.schema import CONFIG, TRAJECTORIES, VOCABULARY
 from agentrl.telemetry.jsonl import METRICS_FILE
 from agentrl.viewer.curves import Curves
 from agentrl.viewer.index import Index
 from agentrl.viewer.search import Search
-from agentrl.viewer.tokens import TokenTexts, open_tokens, tokenizer_file
+from agentrl.viewer.tokens import TokenTexts, open_tokens
 
 MAX_SEARCHES = 4
-"""Of one run at a time: as many tabs may search it, and what was typed before is found again at once."""
+"""Cached searches per run: several tabs can search, and recent searches are reused."""
 
-_MARKS = (METRICS_FILE, "config.yaml", TRAJECTORIES, ".lock")
-"""What makes a folder a run's, also before its first step."""
+MAX_RUNS = 100
+"""Maximum number of runs from a folder of runs; the newest are used."""
+
+DEPTH = 3
+"""Depth of the search for runs in a folder: `outputs/<experiment>/<time>` needs two levels."""
+
+_MARKS = (METRICS_FILE, "config.yaml", TRAJECTORIES)
+"""Files that identify a run's folder, also before its first step."""
 
 
 class ViewedRun:
-    """One run, read and never written.
+    """One run, read-only.
 
     Args:
-        where: its folder, or one with files of trajectories.
+        where: the run's folder, or a folder with files of trajectories.
         tokenizer: a folder, in place of the run's own tokenizer.
+        name: shown instead of the folder's path.
 
     Raises:
-        DataError: it is no such folder.
-        ConfigError: there is no such tokenizer.
+        DataError: `where` is not such a folder.
+        ConfigError: `tokenizer` is not a tokenizer's folder.
     """
 
-    def __init__(self, where: str, tokenizer: str | None = None) -> None:
-        self.name = where
-        self._folder = _checked(Path(where))
+    def __init__(self, where: str, tokenizer: str | None = None, name: str | None = None) -> None:
+        self.name = name or where
+        self._folder = _checked(run_at(Path(where)))
         self._override = tokenizer and str(tokenizer_file(tokenizer))
         self._tokens: dict[tuple[str | None, ...], TokenTexts] = {}
         self._lock = Lock()
@@ -45,10 +54,10 @@ class ViewedRun:
         self.index = Index(self._split_folders)
 
     def rollout(self, split: str, step: int, uid: str, number: int) -> tuple[StoredRollout, TokenTexts]:
-        """One rollout, and the texts of its tokens.
+        """Return one rollout and the texts of its tokens.
 
         Raises:
-            DataError: there is none, or its file cannot be read.
+            DataError: the rollout does not exist, or its file cannot be read.
         """
         folder = split_folders(self._folder).get(split)
         if folder is None:
@@ -58,7 +67,7 @@ class ViewedRun:
         return stored, self._tokens_of(store.provenance(step))
 
     def search(self, text: str) -> Search:
-        """The search for `text`: the one under way, or a new one in the place of the one longest not asked about."""
+        """Return the search for `text`: a cached one, or a new one that replaces the least recently used."""
         with self._lock:
             search = self._searches.pop(text, None) or Search(text, self.index)
             self._searches[text] = search
@@ -68,11 +77,11 @@ class ViewedRun:
 
     def _split_folders(self) -> dict[str, Path]:
         if not self._folder.is_dir():
-            raise DataError(f"there is no folder '{self.name}' any more")
+            raise DataError(f"there is no folder '{self._folder}' any more")
         return split_folders(self._folder)
 
     def _tokens_of(self, provenance: Mapping[str, str]) -> TokenTexts:
-        """Steps of one vocabulary, made by one configuration, share a tokenizer; others have their own."""
+        """Cache of tokenizers: steps with the same vocabulary and configuration share one."""
         key = provenance.get(VOCABULARY), provenance.get(CONFIG)
         with self._lock:
             if key not in self._tokens:
@@ -86,8 +95,43 @@ class ViewedRun:
             return TokenTexts(None, f"{error}: tokens are shown as ids.")
 
 
+def viewed_runs(places: Sequence[str], tokenizer: str | None = None) -> list[ViewedRun]:
+    """Open the runs at `places`. A folder that is not a run is replaced by the runs inside it, newest first.
+
+    Raises:
+        DataError: a place contains no run.
+        ConfigError: `tokenizer` is not a tokenizer's folder.
+    """
+    return [run for where in places for run in _runs_at(where, tokenizer)]
+
+
+def _runs_at(where: str, tokenizer: str | None) -> list[ViewedRun]:
+    folder = Path(where)
+    if not folder.is_dir() or _is_run(folder) or split_folders(folder):
+        return [ViewedRun(where, tokenizer)]
+    found = sorted(_inside(folder, DEPTH), key=_changed_at, reverse=True)[:MAX_RUNS]
+    names = [str(path.relative_to(folder)) for path in found]
+    runs = [ViewedRun(str(path), tokenizer, name) for path, name in zip(found, names, strict=True)]
+    return runs or [ViewedRun(where, tokenizer)]  # raises with the reason
+
+
+def _inside(folder: Path, depth: int) -> Iterator[Path]:
+    """Yield the folders of runs. Links such as `latest` are not followed: their targets are found directly."""
+    for path in (path for path in _folders(folder) if not path.is_symlink()):
+        if (path / METRICS_FILE).exists() or (path / "config.yaml").exists() or split_folders(path):
+            yield path
+        elif depth > 1:
+            yield from _inside(path, depth - 1)
+
+
+def _changed_at(folder: Path) -> float:
+    """Time of the last change to the run's metrics file; without one, to its folder."""
+    file = folder / METRICS_FILE
+    return (file if file.exists() else folder).stat().st_mtime
+
+
 def split_folders(folder: Path) -> dict[str, Path]:
-    """Split -> the folder of its files: under a run's `trajectories`, else in the folder itself or right under it."""
+    """Split -> folder of its files: in a run's `trajectories`, else directly in `folder`, else `folder` itself."""
     for parent in (folder / TRAJECTORIES, folder):
         found = {path.name: path for path in _folders(parent) if TrajectoryStore(path).steps}
         if found:

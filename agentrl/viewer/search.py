@@ -1,4 +1,4 @@
-"""Text searched in the messages of every rollout, newest step first, in a thread of its own."""
+"""Full-text search in the messages of all rollouts, newest step first, in a background thread."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from numpy.typing import NDArray
 from agentrl.errors import AgentRLError
 from agentrl.store.files import open_file
 from agentrl.store.text import original, read_json, writable
-from agentrl.viewer.conversation import shown_messages
 from agentrl.viewer.index import Index, Part
+from agentrl.viewer.rollout_page import shown_messages
 
 FORGOTTEN_AFTER_S = 10.0
-"""A search nobody asks about any more ends."""
+"""A search stops if its results were not requested for this long."""
 
 Mask = NDArray[np.bool_]
 _MESSAGES = "trajectories.list.element.messages"
 
 
 class Search:
-    """Where `text` stands, upper and lower case alike. What is found so far can be asked at any time."""
+    """Case-insensitive search for `text`. Partial results are available at any time."""
 
     def __init__(self, text: str, index: Index) -> None:
         self.text = text
@@ -37,7 +37,7 @@ class Search:
         self._thread: Thread | None = None
 
     def mask(self, parts: Sequence[Part]) -> tuple[pa.Array, int]:
-        """Of the rows of `parts` those with the text, and how many of the parts were searched; goes on searching."""
+        """Return the mask of matching rows of `parts` and the number of searched parts; continue the search."""
         with self._lock:
             self._asked = time.monotonic()
             found = [self._found.get(part) for part in parts]
@@ -64,7 +64,7 @@ class Search:
 
 
 def _matches(part: Part, text: str) -> Mask:
-    """Of the rows of one file those whose messages hold `text`; none where the file cannot be read."""
+    """Mask of the rows of one file whose messages contain `text`; all false if the file cannot be read."""
     mask = np.zeros(len(part.rows), bool)
     try:
         with open_file(part.path) as file:
@@ -74,7 +74,7 @@ def _matches(part: Part, text: str) -> Mask:
                 mask[[start + row for row in _rows_with(lists, text)]] = True
                 start += len(lists)
     except (AgentRLError, OSError, ValueError, IndexError, pa.ArrowException):
-        return mask  # the index says what is wrong with the file; a new one is another part
+        return mask  # the index reports the error; a changed file becomes a new part
     return mask
 
 
@@ -87,7 +87,7 @@ def _rows_with(lists: pa.ListArray, text: str) -> Iterator[int]:
 
 
 def _candidates(messages: pa.Array, text: str) -> pa.Array:
-    """Those whose JSON holds `text`, written as it is or escaped: decoding all of them would take seconds."""
+    """Mask of messages whose JSON contains `text`, plain or escaped. A prefilter, because decoding takes seconds."""
     masks = [
         pc.match_substring(messages, needle, ignore_case=True)
         for needle in {text, json.dumps(text, ensure_ascii=False)[1:-1]}

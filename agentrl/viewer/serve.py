@@ -1,4 +1,4 @@
-"""The server: on this machine only, until Ctrl-C."""
+"""The viewer's server: runs on this machine only, until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -10,20 +10,27 @@ import sys
 import webbrowser
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import uvicorn
 
 from agentrl.errors import ConfigError
+from agentrl.security.visible_text import visible
 from agentrl.viewer.app import make_app
 from agentrl.viewer.runs import ViewedRun
 
 LOOPBACK = "127.0.0.1"
+READ_AT_ONCE = 2
+"""With more runs than this, each run's rollouts are read only when a page first requests them."""
+
 SWITCHES_EVERY_S = 0.001
-"""A fifth of Python's own: a page does not wait for the thread that reads files."""
-_QUIET: dict[str, Any] = {  # Any: uvicorn types each by itself
+"""A fifth of Python's default, so that requests do not wait for the thread that reads files."""
+_QUIET: dict[str, Any] = {  # Any: uvicorn's options have different types
     "log_level": "critical",
     "access_log": False,
+    "loop": "asyncio",  # uvloop would replace the signal file descriptor of agentrl.concurrency.signals
     "ws": "none",
     "server_header": False,
     "date_header": False,
@@ -32,10 +39,10 @@ _QUIET: dict[str, Any] = {  # Any: uvicorn types each by itself
 
 
 def serve(runs: Sequence[ViewedRun], port: int | None = None, open_browser: bool = False) -> None:
-    """Print the address and answer there; returns after Ctrl-C.
+    """Start the server and print its address; return after Ctrl-C.
 
     Args:
-        port: None takes a free one.
+        port: None: use any free port.
 
     Raises:
         ConfigError: the port is not free.
@@ -44,21 +51,33 @@ def serve(runs: Sequence[ViewedRun], port: int | None = None, open_browser: bool
     with ExitStack() as stack:
         listener = stack.enter_context(_listen(port))
         for run in runs:
-            run.index.start()
+            if len(runs) <= READ_AT_ONCE:
+                run.index.start()
             stack.callback(run.index.close)
         address = f"http://{LOOPBACK}:{listener.getsockname()[1]}/{token}/"
-        print(f"agentrl: {' and '.join(run.name for run in runs)} at {address}\nagentrl: Ctrl-C ends it", flush=True)
+        names = " and ".join(run.name for run in runs) if len(runs) <= READ_AT_ONCE else f"{len(runs)} runs"
+        print(f"agentrl: {visible(names)} at {address}\nagentrl: press Ctrl-C to stop", flush=True)
         if open_browser:
-            webbrowser.open(address)
+            webbrowser.open(stack.enter_context(_leads_to(address)))
         config = uvicorn.Config(make_app(runs, token), timeout_graceful_shutdown=0, **_QUIET)
         sys.setswitchinterval(SWITCHES_EVERY_S)
         _Server(config).run(sockets=[listener])
 
 
+@contextmanager
+def _leads_to(address: str) -> Iterator[str]:
+    """Yield the URL of a private file that redirects to `address`: other users can see a program's arguments."""
+    with TemporaryDirectory(prefix="agentrl-view-") as folder:  # of mode 0700
+        page = Path(folder) / "open.html"
+        page.touch(mode=0o600)
+        page.write_text(f'<!doctype html><meta http-equiv="refresh" content="0; url={address}">', encoding="utf-8")
+        yield page.as_uri()
+
+
 class _Server(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """As uvicorn's, which then raises them again: to `agentrl.interrupts` that is a second Ctrl-C."""
+        """Handle signals as uvicorn does, but without raising them again: that would count as a second Ctrl-C."""
         earlier = {each: signal.signal(each, self.handle_exit) for each in (signal.SIGINT, signal.SIGTERM)}
         try:
             yield
@@ -72,7 +91,7 @@ def _listen(port: int | None) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((LOOPBACK, port or 0))
-        listener.listen()  # before the address is told: a browser may be there at once
+        listener.listen()  # before the address is printed: a browser may connect at once
     except (OSError, OverflowError) as error:
         listener.close()
         in_use = getattr(error, "errno", None) == errno.EADDRINUSE

@@ -1,4 +1,4 @@
-"""What the table of rollouts knows of each: one row of short columns, read without the conversations."""
+"""Summary of each rollout for the table: one row of short columns, read without the conversations."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from agentrl.errors import DataError
+from agentrl.store.columns import python_values
 from agentrl.store.files import open_file
 
 REWARD = "reward/"
-"""Begins the columns of rewards by name; `score`, which is trained on, is the column `reward`."""
+"""Prefix of the columns for named rewards. `score`, which is trained on, is the column `reward`."""
 
 MAX_REWARDS = 24
-"""Reward names that get a column."""
+"""Maximum number of reward names with a column."""
 
 _SEGMENTS = "trajectories.list.element.segments.list.element."
 _PLAIN = {"step": "step", "uid": "uid", "rollout": "number", "data_source": "source", "index": "index"}
@@ -48,16 +49,16 @@ SUMMARY = pa.schema(
         "outcomes": _NAMES,
     }
 )
-"""Columns every summary has. `tokens` and `trained` count over all trajectories; `tools` and `outcomes` go in pairs."""
+"""Columns of every summary. `tokens` and `trained` count all trajectories; `tools` and `outcomes` run parallel."""
 
 Integers = NDArray[np.int64]
 
 
 def summarize(path: Path, split: str) -> pa.Table:
-    """A row a rollout of a file of trajectories, in its order.
+    """Return one row per rollout of a file of trajectories, in the file's order.
 
     Raises:
-        DataError: it cannot be read; names it.
+        DataError: the file cannot be read; the message names it.
     """
     with open_file(path) as file:
         try:
@@ -93,7 +94,7 @@ def _inside(lists: pa.ListArray, field: str) -> pa.Array:
 
 
 def _counts(trajectories: pa.ListArray) -> dict[str, pa.Array]:
-    """Turns, tokens and trained tokens of each rollout."""
+    """Number of turns, tokens and trained tokens of each rollout."""
     segments = pc.struct_field(trajectories.values, "segments")
     author, token_ids = pc.struct_field(segments.values, "author"), pc.struct_field(segments.values, "token_ids")
     trained = pc.is_in(author, pa.array(["model", "demonstration"])).to_numpy(zero_copy_only=False).astype(np.int64)
@@ -104,13 +105,13 @@ def _counts(trajectories: pa.ListArray) -> dict[str, pa.Array]:
 
 
 def _sums(values: Integers, ends: Integers) -> Integers:
-    """[3 4 5], [0 2 3]  ->  [7 5]"""
+    """Sum the values between consecutive ends: [3 4 5], [0 2 3]  ->  [7 5]"""
     return np.diff(np.concatenate([[0], np.cumsum(values)])[ends])
 
 
-def _with_rewards(table: pa.Table, rewards: pa.MapArray) -> pa.Table:
-    """A column more for each reward beside the score; null where a rollout has none of that name."""
-    rows = [dict(entries) for entries in rewards.to_pylist()]
+def _with_rewards(table: pa.Table, rewards: pa.Array) -> pa.Table:
+    """Add a column for each reward except the score; null if a rollout does not have it."""
+    rows = list(map(dict, python_values(rewards)))
     for name in list(dict.fromkeys(chain.from_iterable(rows)))[:MAX_REWARDS]:
         if name != "score":
             table = table.append_column(f"{REWARD}{name}", pa.array([row.get(name) for row in rows], pa.float64()))

@@ -1,4 +1,4 @@
-"""Token ids as text, each by itself."""
+"""Decode token ids to text, token by token."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from agentrl.errors import ConfigError
+from agentrl.models.folder import TOKENIZER_FILE, tokenizer_file
 from agentrl.store.schema import CONFIG, VOCABULARY
-
-TOKENIZER_FILE = "tokenizer.json"
+from agentrl.store.text import read_json
 
 _BROKEN = "\N{REPLACEMENT CHARACTER}"
 _LONGEST_CHARACTER = 4
-"""Bytes, and so tokens, of one character in UTF-8."""
+"""Maximum number of bytes, and so of tokens, of one UTF-8 character."""
 
 
 class TokenTexts:
-    """The text of tokens; None where no tokenizer is known.
+    """Texts of tokens; None if no tokenizer is available.
 
     Attributes:
-        note: what a reader must know of it, if anything.
+        note: a note for the user about the tokenizer; may be empty.
     """
 
     def __init__(self, tokenizer: Tokenizer | None, note: str = "") -> None:
@@ -31,7 +31,7 @@ class TokenTexts:
         self.note = note
 
     def texts(self, token_ids: Sequence[int]) -> list[str] | None:
-        """One text a token. A character that several tokens share stands at the last of them; the others are empty."""
+        """One text per token. If several tokens form one character, the last one gets it; the others are empty."""
         return None if self._tokenizer is None else list(self._split(self._tokenizer, list(token_ids)))
 
     def _split(self, tokenizer: Tokenizer, token_ids: list[int]) -> Iterator[str]:
@@ -43,7 +43,7 @@ class TokenTexts:
             start += length
 
     def _length(self, tokenizer: Tokenizer, token_ids: list[int]) -> int:
-        """How many of these tokens make whole characters; 1 where none do."""
+        """Smallest number of leading tokens that form complete characters; 1 if there is none."""
         lengths = range(1, len(token_ids) + 1)
         return next((length for length in lengths if _BROKEN not in _text(tokenizer, token_ids[:length])), 1)
 
@@ -55,12 +55,12 @@ def _text(tokenizer: Tokenizer, token_ids: list[int]) -> str:
 
 
 def open_tokens(folder: Path, provenance: Mapping[str, str], override: str | None) -> TokenTexts:
-    """The texts of the tokens of a run: by `override`, else its latest checkpoint, else the model it began with.
+    """Open a run's tokenizer: `override`, else the latest checkpoint's, else that of the initial model.
 
-    Only vocabularies are read: no code of a model's or a tokenizer's is run.
+    Only tokenizer files are read. Code of a model or tokenizer is never run.
 
     Raises:
-        ConfigError: what is to be read is no tokenizer.
+        ConfigError: the file is not a tokenizer.
     """
     file = tokenizer_file(override) if override else _own(folder, provenance)
     if file is None:
@@ -73,33 +73,23 @@ def open_tokens(folder: Path, provenance: Mapping[str, str], override: str | Non
     return TokenTexts(tokenizer, f"{note}.") if override else TokenTexts(None, f"{note}: tokens are shown as ids.")
 
 
-def tokenizer_file(name: str) -> Path:
-    """The vocabulary in a folder.
-
-    Raises:
-        ConfigError: there is none.
-    """
-    path = Path(name)
-    file = path / TOKENIZER_FILE if path.is_dir() else path
-    if not file.is_file():
-        raise ConfigError(f"'--tokenizer {name}': there is no file '{file}'")
-    return file
-
-
 def vocabulary_sha256(tokenizer: Tokenizer) -> str:
-    """As `trainer.provenance` writes it."""
+    """Hash of the vocabulary, as in `run_folder.provenance`."""
     return hashlib.sha256(json.dumps(tokenizer.get_vocab(), sort_keys=True).encode()).hexdigest()
 
 
 def _load(file: Path) -> Tokenizer:
     try:
         return Tokenizer.from_file(str(file))
-    except Exception as error:  # tokenizers raises nothing narrower
+    except Exception as error:  # tokenizers raises plain Exception
         raise ConfigError(f"'{file}' is no tokenizer: {' '.join(str(error).split())}") from None
 
 
 def _own(folder: Path, provenance: Mapping[str, str]) -> Path | None:
-    config = json.loads(provenance.get(CONFIG, "{}"))
+    try:
+        config = read_json(provenance.get(CONFIG, "{}"))
+    except ValueError:  # a damaged configuration must not prevent viewing the tokens
+        config = {}
     model = config.get("model") if isinstance(config, dict) else None
     path = model.get("path") if isinstance(model, dict) else None
     folders = [folder / "checkpoints/latest", *([Path(path)] if isinstance(path, str) else [])]

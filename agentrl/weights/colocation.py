@@ -10,17 +10,17 @@ from agentrl.engines.base import Engine
 from agentrl.engines.sglang.engine import SglangEngine
 from agentrl.engines.sglang.memory import BOTH, Tag, check_memory_saver, release_memory, resume_memory
 from agentrl.models.adapter_folder import find_adapter
-from agentrl.samples import Sample
+from agentrl.types.sample import Sample
 
 Learned = TypeVar("Learned")
 
 
 class SharedGpu:
-    """Hands a GPU back and forth between the servers of an engine and a learner.
+    """Switches one GPU between the servers of an engine and a learner.
 
     Args:
-        all_weights: whether every publication sends all weights. Where it does not, the servers keep theirs: SGLang
-            forgets what it releases, and the rest would never come back.
+        all_weights: whether every publication sends all weights. If not, the servers keep their weights in memory:
+            SGLang loses the weights that it releases, and unsent ones would be missing afterwards.
 
     Raises:
         ServerError: a server cannot release its memory.
@@ -36,10 +36,10 @@ class SharedGpu:
     def learning(
         self, learner: Callable[[Sequence[Sample], int], Awaitable[Learned]]
     ) -> Callable[[Sequence[Sample], int], Awaitable[Learned]]:
-        """`learner`, with the servers' memory released. They stay paused until `publishing`."""
+        """Wrap `learner`: the servers' memory is released while it runs. They stay paused until `publishing`."""
 
         async def learn(samples: Sequence[Sample], step: int) -> Learned:
-            await self._engine.pause("drain")  # a server with requests, paused ones too, dies of it
+            await self._engine.pause("drain")  # a server crashes if memory is released during requests, even paused
             for replica in self._engine.replicas:
                 await release_memory(replica.client, self._tags)
             self._released = True
@@ -48,7 +48,7 @@ class SharedGpu:
         return learn
 
     def publishing(self, publish: Callable[[int], Awaitable[None]]) -> Callable[[int], Awaitable[None]]:
-        """`publish`, with the memory taken again first. It resumes the engine when the weights are there."""
+        """Wrap `publish`: the servers get their memory back first. `publish` resumes the engine at the end."""
 
         async def published(version: int) -> None:
             if self._released:
@@ -61,7 +61,7 @@ class SharedGpu:
 
 
 def shared_gpu(config: RunConfig, engine: Engine) -> SharedGpu | None:
-    """What hands the GPU over under `rollout.sglang.colocate`; None without it.
+    """Return the switch for `rollout.sglang.colocate`; None if it is off.
 
     Raises:
         ServerError: a server cannot release its memory.

@@ -1,17 +1,17 @@
-"""Whether an engine samples from the policy that was published: a few of its tokens, scored by the backend."""
+"""Check that an engine samples from the published policy: the backend scores a few of its tokens."""
 
 from __future__ import annotations
 
 from agentrl.backends.base import Backend
 from agentrl.engines.base import Completion, Engine, GenerateRequest, SamplingParams
 from agentrl.errors import AgentRLError
-from agentrl.samples import Sample
+from agentrl.types.sample import Sample
 
 CONTEXT = (1, 2, 3, 4, 5, 6, 7, 8)
 FAR_OFF = 1.0
-"""Nats a token, on average. Other kernels and number types differ by some 0.01, bfloat16 against float32 by up to 0.1;
-weights under wrong names, of another layer or not sent at all by several. A step's own change is too small to be seen
-either way, so nearer bounds would find nothing more."""
+"""Largest accepted mean difference, in nats per token. Other kernels and dtypes cause about 0.01; bfloat16 versus
+float32 up to 0.1. Weights that were misnamed, of another layer or not sent cause several nats. The change of one step
+is too small to detect, so a smaller bound would find no more errors."""
 
 
 class ProbeError(AgentRLError):
@@ -19,16 +19,16 @@ class ProbeError(AgentRLError):
 
 
 class Probe:
-    """Samples `num_tokens` tokens at temperature 1 from the same short context, and compares log-probabilities."""
+    """Samples `num_tokens` tokens at temperature 1 from a fixed short context, and compares log-probabilities."""
 
     def __init__(self, backend: Backend, engine: Engine, num_tokens: int) -> None:
         self._backend, self._engine, self._num_tokens = backend, engine, num_tokens
 
     async def __call__(self, version: int) -> dict[str, float]:
-        """Metrics `publish/probe_max_diff` and `publish/probe_mean_diff`, in nats.
+        """Return the metrics `publish/probe_max_diff` and `publish/probe_mean_diff`, in nats.
 
         Raises:
-            ProbeError: they are further apart than numbers explain, or the tokens carry another version.
+            ProbeError: the difference is larger than numerical errors explain, or the tokens have another version.
         """
         completion = await self._sampled(version)
         versions = {span.version for span in completion.policy_versions}
@@ -38,7 +38,7 @@ class Probe:
         scored = scores.logprobs[0][len(CONTEXT) :]
         diffs = [abs(mine - theirs) for mine, theirs in zip(scored, completion.logprobs, strict=True)]
         mean = sum(diffs) / len(diffs)
-        if not mean <= FAR_OFF:  # nor NaN
+        if not mean <= FAR_OFF:  # also true for NaN
             raise ProbeError(
                 f"the engine's log-probabilities are {mean:.3g} nats a token from the backend's after version {version}"
                 f" was published, expected less than {FAR_OFF:g}: they do not hold the same model"
@@ -46,7 +46,7 @@ class Probe:
         return {"publish/probe_max_diff": max(diffs), "publish/probe_mean_diff": mean}
 
     async def _sampled(self, version: int) -> Completion:
-        session = f"probe-{version}"  # one of its own: an engine may keep KV of older weights for a session
+        session = f"probe-{version}"  # a separate session: an engine may keep KV of older weights for a session
         sampling = SamplingParams(max_new_tokens=self._num_tokens, seed=version)
         try:
             return await self._engine.generate(GenerateRequest(CONTEXT, sampling, session))

@@ -1,4 +1,4 @@
-"""From the backend to the engine: the policy's new weights, in place, under a new version."""
+"""Publish the policy's new weights from the backend to the engine, in place, with a new version."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from agentrl.weights.probe import Probe
 
 
 class Publisher:
-    """Publishes a backend's weights to an engine. What is sampled afterwards carries the version.
+    """Publishes a backend's weights to an engine. Tokens sampled afterwards carry the new version.
 
-    The weights handed over are live: nothing may train while they are published.
+    The published weights are live, not a copy: do not train during a publication.
 
     Args:
-        weights: of the backend, under the names that the engine takes; its `weights` by default.
-        mode: what becomes of requests under way; None leaves that to the engine.
-        probe_tokens: sampled after each publication and held against the backend; 0 does without.
+        weights: returns the weights under the engine's names; default: the backend's `weights`.
+        mode: what happens to running requests; None: the engine decides.
+        probe_tokens: tokens sampled after each publication and compared with the backend; 0: no probe.
     """
 
     def __init__(
@@ -39,10 +39,10 @@ class Publisher:
         self.version: int | None = None
 
     async def publish(self, version: int) -> None:
-        """Put the current weights into the engine, once a version.
+        """Send the current weights to the engine; does nothing if this version is already published.
 
         Raises:
-            ProbeError: what the engine samples now is not the backend's policy.
+            ProbeError: the engine does not sample from the backend's policy.
         """
         if version == self.version:
             return
@@ -61,7 +61,7 @@ class Publisher:
                 self._metrics |= await self._probe(version)
 
     def metrics(self) -> dict[str, float]:
-        """Of what was published since the last call: seconds, bytes, what the probe found."""
+        """Return and clear the metrics of publications since the last call: seconds, bytes, probe results."""
         taken, self._metrics = self._metrics, {}
         return taken
 

@@ -16,12 +16,12 @@ from typing import ParamSpec, TypeVar
 
 import torch
 
-from agentrl.attempt import Group
 from agentrl.cli.compose import compose_config
-from agentrl.trainer.build import open_run
+from agentrl.trainer.builders.rollouts import UserObjects
+from agentrl.trainer.builders.run import open_run
 from agentrl.trainer.loop import train
-from agentrl.trainer.parts import AfterStep
-from agentrl.trainer.rollout_parts import Brought
+from agentrl.trainer.protocols import AfterStep
+from agentrl.types.rollout import Group
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -75,7 +75,7 @@ class Clock:
 async def run(out: Path, overrides: Sequence[str]) -> None:
     config = compose_config(["+experiment=calculator", *overrides])
     config.trainer.run_dir.mkdir(parents=True, exist_ok=True)
-    async with open_run(config, Brought()) as opened:
+    async with open_run(config, UserObjects()) as opened:
         parts = opened.parts
         clock = Clock(parts.after_step, out)
         parts.source.take = clock.timed("rollout_s", parts.source.take)

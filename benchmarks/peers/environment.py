@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import subprocess
 import sys
 from pathlib import Path
@@ -21,11 +22,14 @@ def peer_python(name: str) -> Path:
     wanted = "".join(requirements.read_text() for requirements, _ in installs)
     folder = CACHE / name
     made_from, python = folder / "made_from.txt", folder / "bin/python"
-    if not made_from.exists() or made_from.read_text() != wanted:
-        print(f"installing {name} into {folder}", file=sys.stderr)
-        subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
-        for requirements, options in installs:
-            install = [python, "-m", "pip", "install", "--quiet", *options, "--requirement", requirements]
-            subprocess.run(install, check=True)
-        made_from.write_text(wanted)
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with (CACHE / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # tests of two processes may ask for it at once
+        if not made_from.exists() or made_from.read_text() != wanted:
+            print(f"installing {name} into {folder}", file=sys.stderr)
+            subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
+            for requirements, options in installs:
+                install = [python, "-m", "pip", "install", "--quiet", *options, "--requirement", requirements]
+                subprocess.run(install, check=True)
+            made_from.write_text(wanted)
     return python

@@ -19,10 +19,10 @@ import torch
 from slow_task import TAIL, SlowCalculator
 
 from agentrl.cli.compose import compose_config
-from agentrl.trainer.build import Run, open_run
+from agentrl.trainer.builders.rollouts import UserObjects
+from agentrl.trainer.builders.run import Run, open_run
 from agentrl.trainer.loop import train
-from agentrl.trainer.parts import AfterStep, Parts
-from agentrl.trainer.rollout_parts import Brought
+from agentrl.trainer.protocols import AfterStep, Parts
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -97,7 +97,7 @@ async def run(overrides: Sequence[str]) -> dict[str, object]:
     config.trainer.run_dir.mkdir(parents=True, exist_ok=True)
     TAIL.group_size = config.rollout.n
     watch, ends = Watch(), list[float]()
-    async with open_run(config, Brought(tools=[SlowCalculator()])) as opened:
+    async with open_run(config, UserObjects(tools=[SlowCalculator()])) as opened:
         await train(watched(opened, watch, ends))
     return {"ends": [end - ends[0] for end in ends], **watch.seconds}
 

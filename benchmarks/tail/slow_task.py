@@ -12,9 +12,9 @@ from itertools import count
 from pathlib import Path
 
 from agentrl.agent_loops.tool import ToolAgent
-from agentrl.seeds import derive_seed
 from agentrl.tools.base import BaseTool, ToolResponse
 from agentrl.tools.function import as_tool
+from agentrl.utils.seeds import derive_seed
 
 sys.path.append(str(Path(__file__).parents[2] / "examples/calculator"))
 from tool import calculator

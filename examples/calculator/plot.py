@@ -1,4 +1,4 @@
-"""Draw the picture of the README from the last quickstart: held-out success, update by update.
+"""Draw the picture of the README from the last quickstart: success on held-out tasks, step by step.
 
 python examples/calculator/plot.py --run outputs/quickstart --out docs/images/quickstart.svg
 """
@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
+from agentrl.reporting.chart_layout import HEIGHT, WIDTH, Drawing, draw
+from agentrl.reporting.charts import Chart, Point, Series
+from agentrl.reporting.formatting import percent
+from agentrl.reporting.svg import TITLE, document, panel, text
 from agentrl.telemetry.jsonl import read_metrics
 
-WIDTH, HEIGHT = 760, 300
-TOP, BOTTOM, LEFT, RIGHT = 46, 252, 56, 740
-MIDDLE = 330  # where the cold start ends and RL begins
-PALE, STRONG, TEXT, GRID = "#8a94a6", "#1f6feb", "#57606a", "#d0d7de"  # readable on white and on dark
-Point = tuple[float, float]
+CAPTION = 26  # room below the charts
 
 
 def main() -> None:
@@ -29,31 +29,24 @@ def main() -> None:
 
 
 def picture(run: Path) -> str:
-    """The two validation curves side by side, with what the untouched test set says at their ends."""
+    """The two validation curves side by side; a ring at the end of each is the result on the test tasks."""
     summary = json.loads((run / "summary.json").read_text(encoding="utf-8"))
-    sft, rl = (success_curve(run / name / "metrics.jsonl") for name in ("sft", "rl"))
-    body = [
-        *map(horizontal_line, (0, 0.25, 0.5, 0.75, 1)),
-        *panel(sft, (LEFT, MIDDLE), "cold start", f"{summary['sft_seconds']:.0f} s", PALE),
-        *panel(rl, (MIDDLE, RIGHT), "GRPO", f"{summary['rl_seconds']:.0f} s", STRONG),
-        f'<line x1="{MIDDLE}" y1="{TOP - 10}" x2="{MIDDLE}" y2="{BOTTOM}" stroke="{GRID}" stroke-dasharray="3 3"/>',
-        *test_result(MIDDLE, summary["success_before"], PALE),
-        *test_result(RIGHT, summary["success_after"], STRONG),
+    names = {
+        "sft": f"1. Cold start (SFT), {summary['sft_seconds']:.0f} s",
+        "rl": f"2. GRPO, {summary['rl_seconds']:.0f} s",
+    }
+    results = {"sft": summary["success_before"], "rl": summary["success_after"]}
+    panels = [
+        chart(title, success_curve(run / name / "metrics.jsonl"), results[name], color)
+        for (name, title), color in zip(names.items(), ("pale", "c0"), strict=True)
     ]
-    title = (
-        f"Success on held-out tasks, sampled at temperature 1, seed {summary['seed']}, one CPU thread. "
-        f"Rings: {summary['num_test_tasks']} test tasks x {summary['samples_per_task']}."
+    caption = (
+        f"Sampled at temperature 1, seed {summary['seed']}, one CPU thread. "
+        f"Rings: {summary['num_test_tasks']} test tasks, {summary['samples_per_task']} samples each."
     )
-    return "\n".join(
-        [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img"'
-            ' font-family="system-ui, sans-serif" font-size="12">',
-            f"<title>{title}</title>",
-            *body,
-            label(WIDTH / 2, HEIGHT - 8, title),
-            "</svg>\n",
-        ]
-    )
+    placed = [f'<g transform="translate({i * WIDTH} 0)">\n{body}\n</g>' for i, body in enumerate(panels)]
+    height = TITLE + HEIGHT + CAPTION
+    return document(2 * WIDTH, height, [*placed, text(WIDTH, height - 8, caption)], f"Success by steps. {caption}")
 
 
 def success_curve(metrics: Path) -> list[Point]:
@@ -61,43 +54,21 @@ def success_curve(metrics: Path) -> list[Point]:
     return [(row["step"], row["val/success"]) for row in read_metrics(metrics) if "val/success" in row]
 
 
-def panel(curve: Sequence[Point], span: tuple[int, int], name: str, seconds: str, color: str) -> list[str]:
-    """One curve between two places on the x-axis, with its name above and its steps below."""
-    last_step = max(step for step, _ in curve)
-    x_of = scale((0, last_step), span)
-    points = " ".join(f"{x_of(step):.1f},{y_of(success):.1f}" for step, success in curve)
-    center = sum(span) / 2
-    return [
-        f'<polyline points="{points}" fill="none" stroke="{color}" stroke-width="2.5" stroke-linejoin="round"/>',
-        label(center, TOP - 22, f"{name}: {last_step:.0f} steps, {seconds}", color, "bold"),
-        *(label(x_of(share * last_step), BOTTOM + 18, f"{share * last_step:.0f}") for share in (0.25, 0.5, 0.75)),
-    ]
+def chart(title: str, curve: Sequence[Point], result: float, color: str) -> str:
+    """One curve on an axis from 0 to 100%, with the test result at its end."""
+    full = Series("axis", [(curve[0][0], 0.0), (curve[-1][0], 1.0)])  # so that both charts have the same axis
+    drawing = draw(Chart(title, [full, Series("held-out", list(curve))], percent, "success on held-out tasks"))
+    body = panel(drawing._replace(lines=drawing.lines[1:]), [color])
+    return "\n".join([*body, *test_result(drawing, result, color)])
 
 
-def test_result(x: float, success: float, color: str) -> list[str]:
-    y = y_of(success)
-    return [
-        f'<circle cx="{x}" cy="{y:.1f}" r="5" fill="none" stroke="{color}" stroke-width="2.5"/>',
-        label(x - 26, y - 12, f"{success:.1%}", color, "bold"),
-    ]
+def test_result(drawing: Drawing, success: float, color: str) -> list[str]:
+    """A ring at the right end, with its number."""
+    (low, _), (high, _) = drawing.y_ticks[0], drawing.y_ticks[-1]
+    y = TITLE + low + success * (high - low)
+    ring = f'<circle class="ring {color}" cx="{drawing.right:g}" cy="{y:.1f}" r="5"/>'
+    return [ring, text(drawing.right - 26, y + (20 if success > 0.8 else -12), f"{success:.1%}", f"name {color}")]
 
-
-def horizontal_line(success: float) -> str:
-    y = y_of(success)
-    line = f'<line x1="{LEFT}" y1="{y}" x2="{RIGHT}" y2="{y}" stroke="{GRID}" stroke-width="0.7"/>'
-    return line + label(LEFT - 22, y + 4, f"{success:.0%}")
-
-
-def label(x: float, y: float, text: str, color: str = TEXT, weight: str = "normal") -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="middle" fill="{color}" font-weight="{weight}">{text}</text>'
-
-
-def scale(domain: tuple[float, float], span: tuple[float, float]) -> Callable[[float], float]:
-    (low, high), (start, end) = domain, span
-    return lambda value: start + (value - low) / (high - low) * (end - start)
-
-
-y_of = scale((0, 1), (BOTTOM, TOP))
 
 if __name__ == "__main__":
     main()

@@ -11,7 +11,7 @@ OPERATIONS = {"+": operator.add, "-": operator.sub, "*": operator.mul}
 ONE_OPERATION = re.compile(r"\s*(-?\d{1,9})\s*([-+*])\s*(-?\d{1,9})\s*")
 
 
-@tool
+@tool(deterministic=True)
 def calculator(expression: str) -> str:
     """Compute one operation.
 

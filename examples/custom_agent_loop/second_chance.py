@@ -3,7 +3,7 @@
     agentrl eval +experiment=calculator \
         rollout.agent.default_agent_loop=examples/custom_agent_loop/second_chance.py:SecondChance
 
-A row of the dataset may choose it too: `"agent_name": "examples/custom_agent_loop/second_chance.py:SecondChance"`.
+A row of the dataset may choose it by a name that `rollout.agent.agent_loop_config_path` lists: a row runs no code.
 """
 
 from agentrl.agent_loops import AgentLoop, register

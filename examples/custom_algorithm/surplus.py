@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from agentrl.algos.advantages import AdvantageBatch, find_members
 from agentrl.algos.losses import LossBatch
-from agentrl.algos.members import AdvantageBatch, find_members
 
 
 def surplus(batch: AdvantageBatch, *, threshold: float = 0.5) -> tuple[Tensor, Tensor]:

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import sys
 
-from agentrl.answers import boxed
 from agentrl.cli.main import finish
 from agentrl.data.fields import FieldError
 from agentrl.data.preparation import prepare_splits, preparing_parser
 from agentrl.data.rows import Row
+from agentrl.utils.answers import boxed
 
 DATASET = "DigitalLearningGmbH/MATH-lighteval"
 INSTRUCTION = r"Let's think step by step and output the final answer within \boxed{}."

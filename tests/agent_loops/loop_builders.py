@@ -9,14 +9,14 @@ from dataclasses import replace
 
 from chat_families import family_tokenizer
 
-from agentrl.attempt import Rollout
 from agentrl.chat.format import ChatFormat
 from agentrl.config.run import RunConfig
 from agentrl.engines.base import Completion, FinishReason, GenerateRequest, SamplingParams
 from agentrl.engines.scripted import ScriptedEngine
 from agentrl.rollouts.runner import RolloutRunner
-from agentrl.task import Task
 from agentrl.tools.toolbox import Toolbox
+from agentrl.types.rollout import Rollout
+from agentrl.types.task import Task
 
 CHAT = ChatFormat(family_tokenizer("chatml"))
 TOKENIZER = CHAT.tokenizer

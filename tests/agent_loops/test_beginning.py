@@ -7,10 +7,10 @@ import asyncio
 import pytest
 from loop_builders import TASK, ListEngine, call, config, runner
 
-from agentrl.agent_loops.beginning import Beginning
-from agentrl.attempt import Stop
+from agentrl.agent_loops.resume import ResumePoint
 from agentrl.engines.base import SamplingParams
-from agentrl.trajectory import Author
+from agentrl.types.rollout import Stop
+from agentrl.types.trajectory import Author
 
 HERMES = [call("add", a=1, b=2) + call("add", a=2, b=2), "<tool_call>{not json</tool_call>", call("add", a=3, b=2), "5"]
 REACT = ['Action: add\nAction Input: {"a": 1, "b": 2}\nObservation:', "Action: add\n", "Final Answer: 5"]
@@ -34,7 +34,7 @@ def test_the_same_replies_give_the_same_rollout(loop, turn):
     settings = config(loop, max_parallel_calls=2)
     saved = roll(ListEngine(*LOOPS[loop]), settings)
     engine = ListEngine(*LOOPS[loop][turn:])
-    again = roll(engine, settings, beginning=Beginning.of(saved, turn))
+    again = roll(engine, settings, beginning=ResumePoint.of(saved, turn))
     (before,), (after,) = saved.trajectories, again.trajectories
     assert after.token_ids == before.token_ids
     assert after.messages == before.messages
@@ -60,7 +60,7 @@ def test_limits_count_on(limit, stop):
     saved = roll(ListEngine(*replies), settings)
     assert saved.stop is stop
     for turn in range(saved.trajectories[0].num_turns):
-        again = roll(ListEngine(*replies[turn:]), settings, beginning=Beginning.of(saved, turn))
+        again = roll(ListEngine(*replies[turn:]), settings, beginning=ResumePoint.of(saved, turn))
         assert again.stop is stop
         assert again.trajectories[0].token_ids == saved.trajectories[0].token_ids
         assert called(again) == called(saved)
@@ -68,7 +68,7 @@ def test_limits_count_on(limit, stop):
 
 def test_there_is_no_beginning_of_a_turn_that_never_came():
     saved = roll(ListEngine("5"), config())
-    assert Beginning.of(saved, 0) is not None
-    assert Beginning.of(saved, 1) is None
+    assert ResumePoint.of(saved, 0) is not None
+    assert ResumePoint.of(saved, 1) is None
     saved.trajectories *= 2
-    assert Beginning.of(saved, 0) is None
+    assert ResumePoint.of(saved, 0) is None

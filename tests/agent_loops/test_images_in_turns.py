@@ -9,18 +9,18 @@ from loop_builders import call, config
 from test_image_places import Counting
 from vision_models import picture, vision_tokenizer
 
-from agentrl.attempt import Outcome, Rollout
 from agentrl.chat.format import ChatFormat
 from agentrl.engines.base import Completion, FinishReason, GenerateRequest, SamplingParams
 from agentrl.errors import ConfigError
-from agentrl.images import ImageError, content_hash, data_url, of_data_url
-from agentrl.messages import image_part
 from agentrl.rollouts.runner import RolloutRunner
-from agentrl.task import Task
 from agentrl.tools import ToolResponse
-from agentrl.tools.bound import AgentData
+from agentrl.tools.binding import AgentData
 from agentrl.tools.toolbox import Toolbox
-from agentrl.trajectory import Author, VersionSpan
+from agentrl.types.messages import image_part
+from agentrl.types.rollout import Outcome, Rollout
+from agentrl.types.task import Task
+from agentrl.types.trajectory import Author, VersionSpan
+from agentrl.utils.images import ImageError, content_hash, data_url, of_data_url
 
 PLACE = 261
 RED, BLUE = picture("red"), picture("blue")

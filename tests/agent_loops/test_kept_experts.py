@@ -10,10 +10,10 @@ from loop_builders import ListEngine, add, call, config, roll
 
 from agentrl.agent_loops.base import AgentLoop, agent_loops, model_segment
 from agentrl.algos.credit import samples_of
-from agentrl.attempt import Group, Rollout, Stop
 from agentrl.engines.base import Completion, GenerateRequest
-from agentrl.task import Task
-from agentrl.trajectory import Author, Segment, Trajectory
+from agentrl.types.rollout import Group, Rollout, Stop
+from agentrl.types.task import Task
+from agentrl.types.trajectory import Author, Segment, Trajectory
 
 
 class RoutingEngine(ListEngine):

@@ -12,7 +12,7 @@ from agentrl.agent_loops.tool import ToolAgent
 from agentrl.chat.parsers import tool_parsers
 from agentrl.chat.parsers.hermes import HermesParser
 from agentrl.chat.parsers.react import ReactParser
-from agentrl.errors import AgentRLError, ConfigError, UnknownNameError
+from agentrl.errors import AgentRLError, ConfigError, DataError, UnknownNameError
 
 LOOP = """
 from agentrl.agent_loops import AgentLoop
@@ -48,12 +48,18 @@ def factory(folder, listing: str | None = None, default: str = "single_turn_agen
         ("tool_agent_loop", ToolAgent),
         ("verl.experimental.agent_loop.tool_agent_loop.ToolAgentLoop", ToolAgent),
         ("react", ReactAgent),
-        ("agentrl.agent_loops.tool:ToolAgent", ToolAgent),
         (None, SingleTurnAgent),
     ],
 )
 def test_names(folder, name, cls):
     assert type(factory(folder).build(name)) is cls
+
+
+def test_a_loop_by_its_path_is_the_configurations_to_name(folder):
+    path = "agentrl.agent_loops.tool:ToolAgent"
+    assert type(factory(folder, default=path).build(path)) is ToolAgent
+    with pytest.raises(DataError, match="what a row names is not run unasked"):
+        factory(folder).build(path)
 
 
 def test_a_new_loop_every_time(folder):

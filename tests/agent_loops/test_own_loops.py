@@ -10,9 +10,9 @@ from loop_builders import CHAT, END, ListEngine, call, config, ids, roll
 
 from agentrl.agent_loops import AgentLoop, agent_loops
 from agentrl.agent_loops.base import model_segment
-from agentrl.attempt import Outcome, Rollout, Stop
 from agentrl.engines.base import Completion, FinishReason, SamplingParams
-from agentrl.trajectory import Author, Segment, Trajectory, VersionSpan
+from agentrl.types.rollout import Outcome, Rollout, Stop
+from agentrl.types.trajectory import Author, Segment, Trajectory, VersionSpan
 
 
 @pytest.fixture

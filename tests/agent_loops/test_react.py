@@ -7,9 +7,9 @@ from dataclasses import replace
 from loop_builders import TASK, ListEngine, add, config, roll, texts
 
 from agentrl.agent_loops.react import instructions
-from agentrl.attempt import Outcome, Stop
 from agentrl.tools.function import as_tool
-from agentrl.trajectory import Author
+from agentrl.types.rollout import Outcome, Stop
+from agentrl.types.trajectory import Author
 
 ACTION = 'Thought: I add.\nAction: add\nAction Input: {"a": 2, "b": 3}\nObservation:'
 

@@ -6,7 +6,7 @@ import pytest
 
 from agentrl.agent_loops.recording import Recording
 from agentrl.engines.base import Completion, FinishReason, SamplingParams
-from agentrl.trajectory import VersionSpan
+from agentrl.types.trajectory import VersionSpan
 
 CONTEXT = [1, 2]
 

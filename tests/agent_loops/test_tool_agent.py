@@ -8,11 +8,11 @@ import json
 import pytest
 from loop_builders import END, TASK, ListEngine, add, call, config, ids, roll, texts
 
-from agentrl.attempt import Outcome, Stop, TurnReward
 from agentrl.engines.base import SamplingParams
 from agentrl.interactions.base import BaseInteraction
 from agentrl.tools.base import InfraError
-from agentrl.trajectory import Author
+from agentrl.types.rollout import Outcome, Stop, TurnReward
+from agentrl.types.trajectory import Author
 
 SUM = call("add", a=2, b=3)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agentrl.agent_loops.truncation import MARKER, truncate
+from agentrl.agent_loops.limits import MARKER, truncate
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,12 @@ import torch
 
 from agentrl.algos import build_algorithm, estimate_advantages
 from agentrl.algos.base import Algorithm, TokenBatch
-from agentrl.attempt import Group, Rollout, Stop
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
-from agentrl.samples import Sample
-from agentrl.task import Task
-from agentrl.trajectory import Author, Segment, Trajectory, VersionSpan
+from agentrl.types.rollout import Group, Rollout, Stop
+from agentrl.types.sample import Sample
+from agentrl.types.task import Task
+from agentrl.types.trajectory import Author, Segment, Trajectory, VersionSpan
 
 
 def config(**sections: object) -> RunConfig:

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from agentrl.algos.algorithm_options import estimator_options, policy_loss_options, preference_loss_options
 from agentrl.algos.build import build_algorithm
-from agentrl.algos.chosen import estimator_options, policy_loss_options, preference_loss_options
 from agentrl.config.actor import ActorConfig
 from agentrl.config.algorithm import AlgorithmConfig
 from agentrl.config.presets import PRESETS

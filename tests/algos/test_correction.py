@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentrl.algos.correction import correct
+from agentrl.algos.off_policy.correction import correct
 from agentrl.config.algorithm import RolloutCorrectionConfig
-from agentrl.samples import Sample
+from agentrl.types.sample import Sample
 
 NOTHING = RolloutCorrectionConfig()
 

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from agentrl.algos.keeping import keep_of
+from agentrl.algos.sample_filter import keep_of
 from agentrl.config.algorithm import AlgorithmConfig
-from agentrl.samples import Sample
+from agentrl.types.sample import Sample
 
 
 def sample(uid: str, advantage: float, *, truncated: bool = False) -> Sample:

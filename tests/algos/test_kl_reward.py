@@ -7,7 +7,7 @@ import pytest
 from agentrl.algos.kl_reward import KLReward, kl_reward
 from agentrl.config.algorithm import AlgorithmConfig
 from agentrl.errors import ConfigError
-from agentrl.samples import Sample
+from agentrl.types.sample import Sample
 
 SAMPLE = Sample(
     [1, 2, 3],

@@ -8,9 +8,9 @@ import torch
 from test_build import token_batch
 from test_correction import sample
 
-from agentrl.algos.aggregation import add_metrics
-from agentrl.algos.mismatch import WatchedLoss, apart, mismatch_of, moments, summary
-from agentrl.algos.policy import PenalisedLoss, PolicyLoss
+from agentrl.algos.losses.aggregation import add_metrics
+from agentrl.algos.losses.policy import PenalisedLoss, PolicyLoss
+from agentrl.algos.off_policy.mismatch import WatchedLoss, mismatch_of, moments, split_metrics, summary
 
 LOGS = [0.05, -0.3, 0.0, 0.2]
 
@@ -53,7 +53,7 @@ def test_a_watched_loss_is_the_loss_and_measures_what_it_is_given():
     watched = WatchedLoss(loss, 5)
     assert (watched.aggregation, watched.norm_length, watched.needs_entropy) == ("seq-mean-token-sum", 7, True)
     value, metrics = watched(batch)
-    own, mismatch = apart({name: float(each) for name, each in metrics.items()})
+    own, mismatch = split_metrics({name: float(each) for name, each in metrics.items()})
     plain, plain_metrics = loss(batch)
     assert torch.equal(value, plain)
     assert own == {name: float(each) for name, each in plain_metrics.items()}
@@ -64,7 +64,7 @@ def test_a_watched_loss_is_the_loss_and_measures_what_it_is_given():
 
 def test_demonstrations_have_nothing_to_compare():
     _, metrics = WatchedLoss(PolicyLoss("sft"), 0)(token_batch(behaviour_logprobs=None))
-    assert apart({name: float(each) for name, each in metrics.items()})[1] == {}
+    assert split_metrics({name: float(each) for name, each in metrics.items()})[1] == {}
 
 
 @pytest.mark.parametrize("cut", [1, 2, 3])

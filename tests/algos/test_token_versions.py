@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 
 from agentrl.algos.credit import samples_of
-from agentrl.attempt import Group, Rollout, Stop
 from agentrl.backends.torch.batches import micro_batch, token_batch
-from agentrl.task import Task
-from agentrl.trajectory import Author, Segment, Trajectory, VersionSpan
+from agentrl.types.rollout import Group, Rollout, Stop
+from agentrl.types.task import Task
+from agentrl.types.trajectory import Author, Segment, Trajectory, VersionSpan
 
 
 def model(*spans: tuple[int, int]) -> Segment:

@@ -9,12 +9,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentrl.algos.credit import samples_of
-from agentrl.algos.turns import turn_credit
-from agentrl.attempt import GUARD, Group, Rollout, Stop, TurnReward
+from agentrl.algos.credit import samples_of, turn_credit
 from agentrl.errors import RewardError
-from agentrl.task import Task
-from agentrl.trajectory import Author, Segment, Trajectory, VersionSpan
+from agentrl.types.rollout import GUARD, Group, Rollout, Stop, TurnReward
+from agentrl.types.task import Task
+from agentrl.types.trajectory import Author, Segment, Trajectory, VersionSpan
 
 PROMPT, MODEL, TOOL, USER = Author.PROMPT, Author.MODEL, Author.TOOL, Author.USER
 

@@ -13,12 +13,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from agentrl.audit.sealing import seals_of
-from agentrl.audit.table import Step
+from agentrl.audit.reading.checksums import seals_of
+from agentrl.audit.reading.table import Step
 
 NEW_ITEMS = {
     "turn_rewards": {"trajectory": 0, "segment": 1, "name": "interaction", "value": 0.5, "observation_key": None},
-    "tool_rewards": ("other", 0.5),
+    "tool_rewards": {"name": "other", "value": 0.5},
     "media": "0a1b",
 }
 """What is put into lists that a run of text and functions leaves empty."""
@@ -50,10 +50,7 @@ def _below(row: int, holder: Any, path: list[str]) -> Iterator[Place]:
     value = holder[name]
     if isinstance(value, list):
         for index, item in enumerate(value):
-            if isinstance(item, tuple):  # an entry of a map
-                value[index] = item = list(item)
-                yield Place(row, item, ["key", "value"].index(rest[0]))
-            elif rest:
+            if rest:
                 yield from _below(row, item, rest)
             else:
                 yield Place(row, value, index)
@@ -92,7 +89,7 @@ def json_edit(text: str, random: Random) -> str:
 
 def write(table: pa.Table, rows: list[dict[str, Any]], path: Path, *, sealed: bool) -> None:
     """The rows as a file; `sealed` anew, by the audit's own reading of what a seal is."""
-    altered = pa.Table.from_pylist([{k: _entries(v) for k, v in row.items()} for row in rows], schema=table.schema)
+    altered = pa.Table.from_pylist(rows, schema=table.schema)
     if sealed:
         seals = seals_of(Step(path, altered, 0)).tolist()
         place = altered.schema.get_field_index("seals")
@@ -102,9 +99,3 @@ def write(table: pa.Table, rows: list[dict[str, Any]], path: Path, *, sealed: bo
             pa.array(seals, pa.list_(pa.uint32())).cast(altered.schema.field(place).type),
         )
     pq.write_table(altered, path)
-
-
-def _entries(value: Any) -> Any:
-    """Entries of maps as tuples again."""
-    is_map = isinstance(value, list) and value and isinstance(value[0], list) and len(value[0]) == 2
-    return [tuple(entry) for entry in value] if is_map else value

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
 from audited_runs import make_run
-
-sys.path.extend(str(Path(__file__).parents[1] / name) for name in ("chat", "replay", "store"))  # their builders
 
 
 @pytest.fixture(scope="session")

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from agentrl.audit.auditor import Auditor
 from agentrl.audit.base import Problem
-from agentrl.audit.schema import LEAVES
+from agentrl.audit.reading.schema import LEAVES
 
 STOPS = ["finished", "interaction_ended", "max_assistant_turns", "max_user_turns", "max_tool_calls", "max_turn_tokens"]
 STOPS += ["max_response_tokens", "deadline", "aborted", "error", "bored"]
@@ -150,7 +150,7 @@ def _row_with(path: str, files, random: Random, candidates) -> tuple[Any, list[d
 def _candidates(path: str, row: dict[str, Any]) -> list[Any]:
     """Places whose value the audit derives; a list that is empty gets an item, which is then found."""
     found = list(places(0, row, path))
-    if path == "rewards.key":
+    if path == "rewards.name":
         return [place for place in found if place.value == "score"]
     if path in ("tool_calls.result", "tool_calls.num_tokens", "tool_calls.outcome"):
         wanted = {"result": "num_tokens", "num_tokens": "num_tokens"}.get(path.split(".")[1])

@@ -87,3 +87,10 @@ def test_reads_what_training_reads(read, parser, parts, data):
             if call.arguments is not None
             else call.text == other.arguments
         )
+
+
+@pytest.mark.parametrize("depth", [50, 98, 99, 100, 101, 102, 500, 900])
+def test_deep_arguments_are_a_mistake_at_the_same_depth(depth):
+    text = f'{OPEN}{{"name": "f", "arguments": {{"a": {"[" * depth}1{"]" * depth}}}}}{CLOSE}'
+    (said,), (parsed,) = read_hermes(text).calls, HermesParser().parse(text).calls
+    assert (said.arguments is None) == (parsed.error is not None) == (depth > 98)

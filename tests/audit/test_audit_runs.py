@@ -11,10 +11,11 @@ import pyarrow.parquet as pq
 import pytest
 from altered_files import write
 from audited_runs import make_run
+from older_files import as_version_3
 
 from agentrl.audit.auditor import Auditor
 from agentrl.audit.base import Ledger
-from agentrl.audit.loading import num_model_ids
+from agentrl.audit.template import num_model_ids
 
 REACT = """
 from collections import Counter
@@ -107,7 +108,9 @@ def test_a_healthy_run_passes(keys, tmp_path, task_folder):
 
 def test_a_run_may_go_on_with_a_smaller_batch(tmp_path, task_folder):
     short(tmp_path, task_folder, "trainer.total_training_steps=3")
-    run = short(tmp_path, task_folder, "trainer.total_training_steps=4", "data.train_batch_size=2")
+    run = short(
+        tmp_path, task_folder, "trainer.total_training_steps=4", "data.train_batch_size=2", "trainer.resume_mode=auto"
+    )
     ledger = audited(run, whole=True)
     assert (broken(ledger), ledger.findings["groups"].looked_at) == (set(), 80)
 
@@ -182,12 +185,22 @@ def test_a_foreign_dump_does_not_simply_pass(imported, audited_run, tmp_path):
         for trajectory in row["trajectories"]:
             trajectory.update(segments=[], advantages=None)
     origin = {"agentrl.provenance.imported_from": "trl"} if imported else {}
-    bare = table.replace_schema_metadata({"agentrl.schema_version": "3", **origin})
+    bare = table.replace_schema_metadata({"agentrl.schema_version": "4", **origin})
     write(bare, rows, tmp_path / "step-000001.parquet", sealed=True)
     ledger = Auditor().audit([tmp_path / "step-000001.parquet"])
     assert broken(ledger) == (set() if imported else {"file"})
     expected = {"tokenizer", "template", "identity", "prompt tokens", "answer tokens", "calls", "answers", "outcomes"}
     assert {*expected, "advantages", "limits", "scored text", "segments"} <= unchecked(ledger)
+
+
+def test_a_file_of_version_3_passes_as_it_did(audited_run, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(audited_run, run)
+    for path in (run / "trajectories").rglob("*.parquet"):
+        as_version_3(path)
+    before, after = audited(audited_run), audited(run)
+    assert broken(after) == set()
+    assert after.findings["seals"].looked_at == before.findings["seals"].looked_at > 0
 
 
 def test_a_file_that_cannot_be_read_is_a_problem(tmp_path):

@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 from chat_families import CHATS, NAMES, TOKENIZERS, TOOLS, tool, user
 
-from agentrl.audit.speech import Speech, TemplateRefusesError
+from agentrl.audit.template import TemplateOracle, TemplateRefusesError
 
 SCHEMAS = [schema.for_template() for schema in TOOLS]
 OPENING = [{"role": "system", "content": "Be brief."}, user("Which?")]
 ANSWERS = [[tool("one")], [tool("two"), tool("three")], [user("And now?")]]
 
 
-def speech(name: str) -> Speech:
-    return Speech(TOKENIZERS[name], {})
+def speech(name: str) -> TemplateOracle:
+    return TemplateOracle(TOKENIZERS[name], {})
 
 
 def conversation(opening: list = OPENING) -> list[dict]:

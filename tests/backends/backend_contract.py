@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from tiny_models import make_samples
 from transformers import AutoModelForCausalLM
 
-from agentrl.algos.policy import PolicyLoss
+from agentrl.algos.losses.policy import PolicyLoss
 from agentrl.backends.base import Backend
 
 MakeBackend = Callable[..., Backend]

@@ -11,15 +11,15 @@ from tiny_models import VOCAB, in_float64, make_model
 
 from agentrl.algos.base import LossFunction
 from agentrl.algos.build import build_algorithm
-from agentrl.algos.losses import POLICY_LOSSES
-from agentrl.attempt import Group, Rollout, Stop, TurnReward
+from agentrl.algos.losses.registry import POLICY_LOSSES
 from agentrl.backends.torch.forward import PositionwiseModel
 from agentrl.backends.torch.gradients import accumulate_gradients
 from agentrl.config.presets import PRESETS
 from agentrl.config.validate import validate_config
-from agentrl.samples import Sample
-from agentrl.task import Task
-from agentrl.trajectory import Author, Segment, Trajectory, VersionSpan
+from agentrl.types.rollout import Group, Rollout, Stop, TurnReward
+from agentrl.types.sample import Sample
+from agentrl.types.task import Task
+from agentrl.types.trajectory import Author, Segment, Trajectory, VersionSpan
 
 draw = random.Random(0)
 

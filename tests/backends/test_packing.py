@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentrl.backends.packing import IntArray, beginnings_first, num_common, pack, pack_shared, used_tokens
-from agentrl.samples import Sample
+from agentrl.types.sample import Sample
 
 LENGTHS = st.lists(st.integers(1, 60), max_size=40)
 LIMITS = st.one_of(st.none(), st.integers(1, 8))

@@ -13,7 +13,7 @@ import pytest
 import torch
 from tiny_models import make_samples, save_model
 
-from agentrl.algos.policy import PolicyLoss
+from agentrl.algos.losses.policy import PolicyLoss
 from agentrl.backends.torch import checkpoint
 from agentrl.backends.torch.backend import TorchBackend, load_torch_backend
 from agentrl.config.actor import ActorConfig
@@ -46,6 +46,11 @@ def run(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[TorchBackend, P
     asyncio.run(backend.save(tmp_path / "step-1"))
     asyncio.run(backend.train_step(make_samples(3), PolicyLoss("sft")))
     return backend, tmp_path / "step-1"
+
+
+def test_weights_may_be_read_by_whom_the_other_files_may(run: tuple[TorchBackend, Path]):
+    _, path = run
+    assert len({file.stat().st_mode & 0o777 for file in path.rglob("*") if file.is_file()}) == 1
 
 
 @pytest.mark.parametrize("share", [0, 0.1, 0.5, 0.99])

@@ -13,9 +13,9 @@ from test_torch_training import assert_same, gradients, load
 from tiny_models import make_samples, save_model
 
 from agentrl.algos.build import build_algorithm
-from agentrl.algos.mismatch import WatchedLoss, apart, mismatch_of
+from agentrl.algos.off_policy.mismatch import WatchedLoss, mismatch_of, split_metrics
 from agentrl.config.run import RunConfig
-from agentrl.samples import Sample
+from agentrl.types.sample import Sample
 
 CORRECTIONS = {
     "decoupled": {"bypass_mode": False},
@@ -70,7 +70,7 @@ def test_the_first_update_sees_the_mismatch_that_scores_would_show(tmp_path: Pat
     algorithm = build_algorithm(RunConfig.model_validate({"model": {"path": "unused"}}))
     backend = load(path, ppo_micro_batch_size_per_gpu=2)
     metrics, _ = gradients(backend, scored, WatchedLoss(algorithm.loss, 3))
-    assert apart(metrics)[1] == pytest.approx(mismatch_of(scored, 3))
+    assert split_metrics(metrics)[1] == pytest.approx(mismatch_of(scored, 3))
     assert mismatch_of(scored, 3)["mismatch/older/share"] > 0
 
 

@@ -12,7 +12,7 @@ from agentrl.backends.torch import heads, logprobs
 from agentrl.backends.torch.batches import micro_batch
 from agentrl.backends.torch.forward import PositionwiseModel
 from agentrl.backends.torch.logprobs import token_logprobs
-from agentrl.samples import Sample
+from agentrl.types.sample import Sample
 
 CPU = torch.device("cpu")
 

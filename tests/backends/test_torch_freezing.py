@@ -9,13 +9,13 @@ import pytest
 import torch
 from tiny_models import make_model, make_samples, save_model
 
-from agentrl.algos.policy import PolicyLoss
+from agentrl.algos.losses.policy import PolicyLoss
 from agentrl.backends.torch.backend import TorchBackend, load_torch_backend
 from agentrl.backends.torch.freezing import fingerprint, freeze_modules
 from agentrl.config.actor import ActorConfig
 from agentrl.config.model import ModelConfig
 from agentrl.config.rollout import RolloutConfig
-from agentrl.engines.torch_loader import load_torch_engine
+from agentrl.engines.torch.loader import load_torch_engine
 from agentrl.errors import ConfigError
 
 

@@ -12,14 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_models import in_float64, make_model, make_samples, save_model
 
-from agentrl.algos.aggregation import aggregate, token_mean
 from agentrl.algos.base import Scope, TokenBatch
+from agentrl.algos.losses.aggregation import aggregate, token_mean
 from agentrl.backends.torch.backend import load_torch_backend
 from agentrl.backends.torch.forward import PositionwiseModel
 from agentrl.backends.torch.gradients import accumulate_gradients, splits_what_belongs_together
 from agentrl.config.actor import ActorConfig
 from agentrl.config.model import ModelConfig
-from agentrl.samples import Sample
+from agentrl.types.sample import Sample
 
 SCOPES: list[Scope] = ["rollout", "group", "batch"]
 

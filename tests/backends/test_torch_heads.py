@@ -12,13 +12,13 @@ from test_torch_parking import OFFLOAD, Elsewhere
 from tiny_models import make_groups, make_samples, save_model
 from transformers import AutoModelForSequenceClassification, PreTrainedModel
 
-from agentrl.algos.critic_loss import ValueLoss
+from agentrl.algos.losses.value import ValueLoss
 from agentrl.backends.torch import backend as backend_module
 from agentrl.backends.torch.backend import TorchBackend, load_scalar_backend, load_torch_backend
 from agentrl.config.actor import ActorConfig
 from agentrl.config.model import ModelConfig
 from agentrl.errors import ConfigError
-from agentrl.samples import Sample
+from agentrl.types.sample import Sample
 
 
 def load(path: Path, trainable: bool = True, model: dict[str, object] | None = None, **actor: object) -> TorchBackend:

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from agentrl.algos.policy import PolicyLoss
+from agentrl.algos.losses.policy import PolicyLoss
 from agentrl.backends.torch import checkpoint
 from agentrl.backends.torch.backend import TorchBackend, load_torch_backend
 from agentrl.config.actor import ActorConfig

@@ -13,15 +13,15 @@ from peft import PeftModel
 from tiny_models import make_samples, save_model
 from transformers import AutoModelForCausalLM
 
-from agentrl.algos.policy import PolicyLoss
+from agentrl.algos.losses.policy import PolicyLoss
 from agentrl.backends.torch.backend import TorchBackend, load_torch_backend
 from agentrl.config.actor import ActorConfig
 from agentrl.config.model import ModelConfig
 from agentrl.config.rollout import RolloutConfig
 from agentrl.engines.base import GenerateRequest, SamplingParams
-from agentrl.engines.torch_loader import load_torch_engine
+from agentrl.engines.torch.loader import load_torch_engine
 from agentrl.errors import ConfigError
-from agentrl.samples import Sample
+from agentrl.types.sample import Sample
 
 SFT = PolicyLoss("sft")
 LORA = {"lora_rank": 4, "lora_alpha": 16}

@@ -11,10 +11,10 @@ import torch
 from tiny_models import make_samples, save_model
 from torch import Tensor
 
-from agentrl.algos.policy import PolicyLoss
+from agentrl.algos.losses.policy import PolicyLoss
 from agentrl.backends.torch import backend as backend_module
 from agentrl.backends.torch.backend import TorchBackend, load_torch_backend
-from agentrl.backends.torch.parking import Moves, Parking, moves_of
+from agentrl.backends.torch.cpu_offload import CpuOffload, Moves, moves_of
 from agentrl.config.actor import ActorConfig
 from agentrl.config.model import ModelConfig
 
@@ -81,7 +81,7 @@ def test_training_is_bitwise_the_same(optimizer: str, lora_rank: int, tmp_path: 
 def test_tensors_are_away_except_while_in_use():
     elsewhere, tensors = Elsewhere(), [torch.ones(2), torch.nn.Parameter(torch.ones(3))]
     first = [tensor.data_ptr() for tensor in tensors]
-    parking = Parking(lambda: tensors, elsewhere.moves)
+    parking = CpuOffload(lambda: tensors, elsewhere.moves)
     assert elsewhere.moved == {"out": 2}
 
     def fails() -> None:

@@ -14,18 +14,18 @@ from tiny_models import VOCAB, make_groups, make_model, save_model
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from agentrl.algos.policy import PolicyLoss
+from agentrl.algos.losses.policy import PolicyLoss
 from agentrl.backends.packing import computed_alike, num_common, used_tokens
 from agentrl.backends.torch.backend import load_torch_backend
 from agentrl.backends.torch.batches import micro_batch
 from agentrl.backends.torch.forward import PositionwiseModel
+from agentrl.backends.torch.gradient_checkpointing import enable_checkpointing
 from agentrl.backends.torch.layout import pack_tokens
-from agentrl.backends.torch.recomputing import enable_checkpointing
 from agentrl.backends.torch.routing_replay import RoutingReplay
 from agentrl.config.actor import ActorConfig
 from agentrl.config.model import ModelConfig
 from agentrl.errors import ConfigError
-from agentrl.samples import Sample
+from agentrl.types.sample import Sample
 
 CPU = torch.device("cpu")
 LAYERS, TOP_K, EXPERTS = 2, 2, 4

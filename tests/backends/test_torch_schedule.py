@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from agentrl.backends.torch.schedule import learning_rate_scale
+from agentrl.backends.torch.optim import learning_rate_scale
 from agentrl.config.actor import OptimConfig
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tiny_models import FAMILIES, in_float64, make_groups, make_model, save_model
 from torch import Tensor
 
-from agentrl.algos.policy import PolicyLoss
+from agentrl.algos.losses.policy import PolicyLoss
 from agentrl.backends.torch import forward
 from agentrl.backends.torch.backend import TorchBackend, load_torch_backend
 from agentrl.backends.torch.batches import micro_batch
@@ -26,7 +26,7 @@ from agentrl.config.actor import ActorConfig
 from agentrl.config.model import ModelConfig
 from agentrl.errors import ConfigError
 from agentrl.models.attention import learn_windows
-from agentrl.samples import Sample
+from agentrl.types.sample import Sample
 
 CPU = torch.device("cpu")
 Result = tuple[Tensor, Tensor, list[Tensor]]
@@ -202,7 +202,7 @@ def test_how_many_micro_batches(share_prefixes: bool, tmp_path: Path, monkeypatc
     assert count(use_dynamic_bsz=False, ppo_micro_batch_size_per_gpu=2, ppo_max_token_len_per_gpu=1) == 5
     assert count(ppo_micro_batch_size_per_gpu=1) == 9
     assert count() == 1
-    monkeypatch.setattr("agentrl.backends.torch.micro_batches.CPU_TOKENS", 30)
+    monkeypatch.setattr("agentrl.backends.torch.batches.CPU_TOKENS", 30)
     assert count() > 1
 
 

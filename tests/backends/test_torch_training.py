@@ -12,13 +12,13 @@ import pytest
 import torch
 from tiny_models import make_groups, make_samples, save_model
 
-from agentrl.algos.aggregation import MODES
-from agentrl.algos.policy import PenalisedLoss, PolicyLoss
+from agentrl.algos.losses.aggregation import MODES
+from agentrl.algos.losses.policy import PenalisedLoss, PolicyLoss
 from agentrl.backends.torch.backend import TorchBackend, load_torch_backend
 from agentrl.config.actor import ActorConfig
 from agentrl.config.model import ModelConfig
 from agentrl.errors import ConfigError
-from agentrl.samples import Sample
+from agentrl.types.sample import Sample
 
 
 def load(path: Path, *, model: dict[str, object] | None = None, **actor: object) -> TorchBackend:

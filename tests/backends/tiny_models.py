@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from agentrl.samples import Sample
+from agentrl.types.sample import Sample
 
 VOCAB = 61
 _COMMON = {

@@ -67,6 +67,7 @@ class Bad:
             f"reward.custom_reward_function.path={self.folder}/reward.py",
             *("trainer.total_training_steps=1", "trainer.logger=[jsonl]"),
             f"trainer.default_local_dir={self.folder}/run",
+            "trainer.resume_mode=auto",
             *overrides,
         ]
 

@@ -29,7 +29,9 @@ def test_a_file_that_cannot_be_used(bad, text, complaint):
 
 def test_files_that_are_not_there_or_of_no_known_kind(bad):
     line = bad.refused(f"data.train_files={bad.folder}/trian.jsonl")
-    assert line == f"{bad.folder}/trian.jsonl: no such file; in its folder: did you mean 'train.jsonl'?"
+    assert (
+        line == f"data.train_files: {bad.folder}/trian.jsonl: no such file; in its folder: did you mean 'train.jsonl'?"
+    )
     assert "there is no folder '/nowhere' either" in bad.refused("data.train_files=/nowhere/train.jsonl")
     assert "expected a file that ends in" in bad.refused(f"data.train_files={bad.folder}/reward.py")
     (bad.folder / "empty.parquet").touch()

@@ -60,8 +60,8 @@ def test_a_model_that_never_stops_calling_runs_into_the_limits(bad):
 
 
 LOOP = """from agentrl.agent_loops import AgentLoop
-from agentrl.attempt import *
-from agentrl.trajectory import *
+from agentrl.types.rollout import *
+from agentrl.types.trajectory import *
 
 class Mine(AgentLoop):
 """

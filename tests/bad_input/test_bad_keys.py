@@ -7,7 +7,7 @@ import pytest
 from agentrl.cli.main import main
 from agentrl.config import validate_config
 from agentrl.config.document import redacted
-from agentrl.config.rules import check_training
+from agentrl.config.rules.combinations import check_training
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,7 @@ from agentrl.config.rules import check_training
         ("actor.optim.lr=inf", "'actor.optim.lr': input should be a finite number, got inf"),
         ("rollout.temperature=nan", "'rollout.temperature': input should be"),
         ("rollout.n=2.5", "'rollout.n': input should be a valid integer"),
-        ("rollout.n=null", "'rollout.n': input should be a valid integer, got None"),
+        ("rollout.n=0", "'rollout.n': input should be greater than 0, got 0"),
         ("rollout=3", "'rollout': input should be a valid dictionary"),
         ("trainer.logger=[jsonl,consle]", "'trainer.logger.1': input should be 'console', 'jsonl'"),
         ("+experiment=calculater", "there is no experiment 'calculater': did you mean 'calculator'?"),
@@ -38,7 +38,6 @@ def test_a_key_or_value_that_means_nothing(bad, override, complaint):
 IDLE = [
     (["trainer.total_epochs=3"], "'trainer.total_epochs' has no effect beside 'trainer.total_training_steps'"),
     (["trainer.test_freq=2"], "'trainer.test_freq' has no effect without 'data.val_files'"),
-    (["trainer.val_before_train=false"], "'trainer.val_before_train' has no effect without 'data.val_files'"),
     (["rollout.val_kwargs.do_sample=true"], "'rollout.val_kwargs.do_sample' has no effect without 'data.val_files'"),
     (["actor.kl_loss_coef=0.1"], "'actor.kl_loss_coef' has no effect without 'actor.use_kl_loss=true'"),
     (["actor.kl_loss_type=mse"], "'actor.kl_loss_type' has no effect without 'actor.use_kl_loss=true'"),
@@ -81,7 +80,8 @@ def test_verls_commands_give_them_and_are_told_once(tmp_path, monkeypatch, capsy
         *("trainer.total_training_steps=5", "trainer.total_epochs=2", "trainer.test_freq=5"),
         *("actor_rollout_ref.actor.clip_ratio=0.3", "data.shuffle=False", "data.seed=1"),
     ]
-    needed = ["actor_rollout_ref.model.path=m", "algorithm.adv_estimator=grpo", "data.train_files=none.json"]
+    needed = ["actor_rollout_ref.model.path=m", "algorithm.adv_estimator=grpo", "data.train_files=rows.jsonl"]
+    (tmp_path / "rows.jsonl").write_text('{"prompt": "a"}')
     sizes = [
         "data.train_batch_size=8",
         "actor_rollout_ref.actor.ppo_mini_batch_size=8",
@@ -89,7 +89,7 @@ def test_verls_commands_give_them_and_are_told_once(tmp_path, monkeypatch, capsy
     ]
     assert main(["train", "--verl", *needed, *sizes, *given]) == 2
     *notices, error = capsys.readouterr().err.splitlines()
-    assert error.startswith("agentrl: error: none.json: no such file")  # so all the rest was accepted
+    assert error.startswith("agentrl: error: model.path: there is no folder 'm'")  # so all the rest was accepted
     idle = [line.split("'")[1] for line in notices if "has no effect" in line]
     assert len(idle) == len(set(idle))
     assert {"actor_rollout_ref.actor.kl_loss_coef", "trainer.total_epochs", "data.seed", "trainer.test_freq"} <= {*idle}

@@ -88,7 +88,7 @@ def test_tools(said, tools, complaint):
 @pytest.mark.parametrize(
     ("reward", "complaint"),
     [
-        ("gsm8k", "reward must be a function or a list of functions, not 'gsm8k': settings={'reward.name': ...}"),
+        ("gsm8q", "unknown reward 'gsm8q'"),
         ([], "reward must be a function or a list of functions, not []"),
         (3, "reward must be a function or a list of functions, not 3"),
         ([score, 3], "reward must be a function or a list of functions"),

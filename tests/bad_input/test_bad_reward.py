@@ -91,7 +91,7 @@ def test_a_file_that_cannot_be_used(bad, text, complaint):
 
 def test_a_file_that_is_not_there_or_is_none(bad):
     assert "there is no file" in bad.refused(f"reward.custom_reward_function.path={bad.folder}/rewrd.py")
-    assert "must be a Python file" in bad.refused(f"reward.custom_reward_function.path={bad.folder}")
+    assert "expected a file, " in bad.refused(f"reward.custom_reward_function.path={bad.folder}")
     line = bad.refused("reward.custom_reward_function.reward_kwargs={solution_sr: 1}")
     assert "takes no reward_kwargs.solution_sr: did you mean 'solution_str'?" in line
 
@@ -106,7 +106,7 @@ def test_a_row_without_its_ground_truth(bad, name):
 
 def test_a_built_in_that_there_is_not(bad):
     line = bad.refused("reward.custom_reward_function.path=null", "reward.name=gsm9k")
-    assert line == "unknown reward 'gsm9k': did you mean 'gsm8k'?"
+    assert line == "'reward.name': unknown reward 'gsm9k': did you mean 'gsm8k'?"
     assert "no built-in reward belongs to data_source 'doubles'" in bad.refused(
         "reward.custom_reward_function.path=null"
     )

@@ -12,7 +12,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 from transformers import PreTrainedTokenizerFast
 
 from agentrl.chat.format import ChatFormat
-from agentrl.messages import FunctionSchema, Message, ToolSchema
+from agentrl.types.messages import FunctionSchema, Message, ToolSchema
 
 SPECIAL = {
     "chatml": ["<|endoftext|>", "<|im_start|>", "<|im_end|>"],

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 
 from agentrl.chat.format import ChatFormat
 from agentrl.errors import DataError, TemplateError
-from agentrl.messages import Message
-from agentrl.trajectory import Author
+from agentrl.types.messages import Message
+from agentrl.types.trajectory import Author
 
 
 def call(name: str, **arguments: str) -> Message:

@@ -26,9 +26,9 @@ from transformers import PreTrainedTokenizerFast
 
 from agentrl.chat.encode import TextEncoder
 from agentrl.chat.format import ChatFormat
-from agentrl.chat.prompts import MAX_PROMPTS
-from agentrl.messages import Message
-from agentrl.trajectory import Author, Segment, Trajectory, VersionSpan
+from agentrl.chat.prompt_cache import MAX_PROMPTS
+from agentrl.types.messages import Message
+from agentrl.types.trajectory import Author, Segment, Trajectory, VersionSpan
 
 # ---- what follows a turn --------------------------------------------------------------------------------------------
 

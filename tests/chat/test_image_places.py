@@ -12,8 +12,8 @@ from vision_models import vision_tokenizer
 
 from agentrl.chat.format import ChatFormat
 from agentrl.errors import DataError, TemplateError
-from agentrl.images import ImageError
-from agentrl.messages import Message, image_part
+from agentrl.types.messages import Message, image_part
+from agentrl.utils.images import ImageError
 
 PLACE = 261
 IMAGES = {"one": b"\x01", "three": b"\x03"}

@@ -95,6 +95,7 @@ def test_hermes_closing_tag_inside_an_argument() -> None:
         ('{"name": "f", "arguments": {"a": 1e999}}', "f", "too large"),
         ('{"name": "f", "arguments": {"a": ' + "9" * 5000 + "}}", "", "too long"),
         ('{"name": "f", "arguments": ' + '{"a":' * 100_000, "", "nested too deeply"),
+        ('{"name": "f", "arguments": ' + '{"a":' * 900 + "1" + "}" * 901, "", "nested too deeply"),
     ],
 )
 def test_hermes_says_what_is_wrong_and_where(body: str, name: str, says: str) -> None:
@@ -312,8 +313,8 @@ def test_where_the_template_hears_of_no_tools_every_parser_fits() -> None:
 
 def test_sglangs_parsers_say_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sglang, "find_spec", lambda name: None)
-    sglang._detectors.cache_clear()
-    with pytest.raises(ConfigError, match=r"SGLang's, which is not installed: pip install 'agentrl\[sglang\]'"):
+    sglang.detectors.cache_clear()
+    with pytest.raises(ConfigError, match=r"SGLang's, which is not installed: pip install 'agentrl-train\[sglang\]'"):
         tool_parsers.get("sglang/hermes-of-this-test")
 
 

@@ -7,7 +7,7 @@ from chat_families import NAMES, TOKENIZERS, contents, full_ids, relaxed
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentrl.chat.pieces import token_pieces
+from agentrl.chat.encode import token_pieces
 
 
 @relaxed

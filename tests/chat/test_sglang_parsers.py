@@ -17,7 +17,7 @@ from agentrl.chat.base import ParsedCall, ToolParser, parser_for
 from agentrl.chat.format import ChatFormat
 from agentrl.chat.parsers import check_parser, sglang, tool_parsers
 from agentrl.errors import ConfigError, UnknownNameError
-from agentrl.messages import FunctionSchema, ToolSchema
+from agentrl.types.messages import FunctionSchema, ToolSchema
 
 pytestmark = [pytest.mark.slow, pytest.mark.sglang]
 relaxed = settings(derandomize=True, deadline=None)
@@ -133,7 +133,7 @@ def test_nothing_that_a_model_writes_raises(data: st.DataObject) -> None:
     """Nor does what comes out break its promise: calls without an error have a name and an object."""
     text = data.draw(texts | st.text())
     cut = data.draw(st.integers(0, len(text)))
-    for name in sglang._detectors():
+    for name in sglang.detectors():
         for call in parser(name).parse(text[:cut]).calls:
             assert call.error or (call.name and isinstance(json.loads(call.arguments), dict))
 

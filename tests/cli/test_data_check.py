@@ -9,13 +9,13 @@ import pytest
 from rich.console import Console
 from transformers import PreTrainedTokenizerFast
 
-from agentrl.cli import data_reward
-from agentrl.cli.data_probe import Checked
-from agentrl.cli.data_view import print_checked
+from agentrl.cli.data import reward as data_reward
+from agentrl.cli.data.probe import Checked
+from agentrl.cli.data.table import print_checked
 from agentrl.cli.main import main
 from agentrl.config.data import DataConfig
 from agentrl.data.inspection import inspect, normalised
-from agentrl.data.rows import open_rows
+from agentrl.data.rows.open import open_rows
 
 
 def row(prompt, truth="1", **columns):
@@ -100,6 +100,31 @@ def test_duplicates_leaks_and_other_answers(tmp_path, check):
     assert document["val"]["problems"] == []
 
 
+def in_world(prompt, truth, shelf, query=None, **create):
+    kwargs = {"find_shelf": {"create_kwargs": {"shelf": shelf, **create}}}
+    return row(prompt, truth, tools_kwargs=kwargs, interaction_kwargs={"name": "user", "query": query})
+
+
+def test_rows_whose_tools_or_simulated_user_differ_are_not_repeated(tmp_path, check):
+    rows = [in_world("Where?", "1", 1), in_world("Where?", "2", 2, aisle=2), in_world("a", "1", 1, "x")]
+    status, document = check(write(tmp_path / "a.jsonl", *rows, in_world("a", "1", 1, "y"), in_world("A", "1", 1, "z")))
+    assert (status, document["problems"]) == (0, 0)
+    assert list(found(document, kind="notes")) == [
+        "rows with tools_kwargs, and no tools are configured",
+        "rows with interaction_kwargs, and no simulated user is configured",
+    ]
+
+
+def test_a_prompt_with_two_answers_is_found_also_where_tools_are_given_the_answer(tmp_path, check):
+    train = write(tmp_path / "a.jsonl", in_world("2+3?", "5", 5), in_world("2+3?", "6", 6), in_world("2+3?", "5", 5))
+    _, document = check(train, "--val", train)
+    assert {kind: count for kind, (count, _) in found(document).items()} == {
+        "repeated rows": 1,
+        "repeated rows with another answer": 1,
+    }
+    assert document["leaks"][0]["count"] == 3
+
+
 def test_rows_that_no_reward_can_score(tmp_path, check):
     rows = [row("a"), row("b", data_source="gsm9k"), row("c", "seven"), row("d", None), row("e", None)]
     status, document = check(write(tmp_path / "a.jsonl", *rows))
@@ -138,13 +163,73 @@ def test_lengths_are_those_of_the_models_template(tmp_path, check, model):
     assert found(document, kind="notes")["rows longer than 34 tokens"] == (10, "35 tokens")
 
 
-def test_a_row_that_names_an_unknown_agent_loop_is_told_with_a_model(tmp_path, check, model):
-    file = write(tmp_path / "a.jsonl", row("a"), row("b", agent_name="tool_agnet"))
-    assert check(file)[0] == 0
-    status, document = check(file, "--model", model)
-    count, why = found(document)["rows that the template or the tools refuse"]
+REFUSED = "rows that the template, the tools or the agent loop refuse"
+SHELVES = """
+from agentrl.tools.base import BaseTool, ToolResponse
+
+class FindShelf(BaseTool):
+    async def create(self, instance_id=None, *, shelf):
+        return instance_id, ToolResponse()
+
+    async def execute(self, instance_id, parameters, **kwargs):
+        return ToolResponse("here"), 0.0, {}
+"""
+SCHEMA = (
+    "{type: function, function: {name: find_shelf, description: Find., parameters: {type: object, properties: {}}}}"
+)
+
+
+@pytest.fixture
+def shelves(tmp_path):
+    """Words of the command line for a tool whose `create` needs a shelf, and a simulated user."""
+    (tmp_path / "shelves.py").write_text(SHELVES)
+    tools, users = tmp_path / "tools.yaml", tmp_path / "users.yaml"
+    tools.write_text(f"tools: [{{class_name: '{tmp_path}/shelves.py:FindShelf', config: {{}}, tool_schema: {SCHEMA}}}]")
+    users.write_text("interaction: [{name: customer, class_name: agentrl.interactions.gsm8k.Gsm8kInteraction}]")
+    paths = {"tool_config_path": tools, "interaction_config_path": users}
+    return [f"rollout.multi_turn.{key}={path}" for key, path in paths.items()]
+
+
+def shelf(kwargs, user="customer", **columns):
+    return row("a", tools_kwargs={"find_shelf": kwargs}, interaction_kwargs={"name": user}, **columns)
+
+
+@pytest.mark.parametrize(
+    ("bad", "complaint"),
+    [
+        (shelf({"create_kwargs": {"shelf": "A"}}, agent_name="tool_agnet"), "did you mean 'tool_agent'?"),
+        (shelf({"create_kwargs": {"shelv": "A"}}), "takes no 'shelv': did you mean 'shelf'?"),
+        (shelf({"create_kwargs": {}}), "create of tool 'find_shelf' needs 'shelf'"),
+        (shelf({"create_kwarg": {}}), "unknown key 'create_kwarg': did you mean 'create_kwargs'?"),
+        (row("a", tools_kwargs={"find_shelves": {}}), "needs 'shelf'"),
+        (shelf({"create_kwargs": {"shelf": "A"}}, "custommer"), "interaction 'custommer': did you mean 'customer'?"),
+        (shelf({"create_kwargs": {"shelf": 1}}, extra_info={"tool_selection": ["x"]}), "tool selection names 'x'"),
+    ],
+)
+def test_names_and_arguments_in_rows_are_checked_without_a_model_too(tmp_path, check, model, shelves, bad, complaint):
+    good = shelf({"create_kwargs": {"shelf": "A"}}, extra_info={})
+    file = write(tmp_path / "a.jsonl", good | {"prompt": "b"}, bad)
+    words = [file, *shelves, "rollout.agent.default_agent_loop=react_agent"]
+    for with_model in ([], ["--model", model, "data.max_prompt_length=300"]):
+        status, document = check(*words, *with_model)
+        finding = next(each for each in document["train"]["problems"] if each["kind"] == REFUSED)
+        assert (status, finding["count"], finding["examples"][0][0]) == (1, 1, f"{file} row 1 (line 2)")
+        assert complaint in finding["examples"][0][1]
+
+
+def test_prompts_are_measured_with_the_tools_they_are_offered(tmp_path, check, model, shelves):
+    file = write(tmp_path / "a.jsonl", shelf({"create_kwargs": {"shelf": "A"}}))
+    react = ["--model", model, *shelves, "rollout.agent.default_agent_loop=react_agent"]
+    lengths = [check(file, *words)[1]["train"]["tokens"]["max"] for words in (["--model", model], react)]
+    assert lengths[1] > lengths[0] + 30
+
+
+def test_tools_that_no_agent_loop_calls_are_a_problem(tmp_path, check, shelves):
+    file = write(tmp_path / "a.jsonl", shelf({"create_kwargs": {"shelf": "A"}}))
+    status, document = check(file, *shelves, "rollout.agent.default_agent_loop=single_turn_agent")
+    count, why = found(document)["settings that a run refuses with these rows"]
     assert (status, count) == (1, 1)
-    assert "did you mean 'tool_agent'?" in why
+    assert "tools are configured, but agent loop 'single_turn_agent' calls none" in why
 
 
 def test_tools_that_rows_name_are_listed(tmp_path, check):

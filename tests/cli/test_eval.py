@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from agentrl.cli.eval_responses import main as main_eval
+from agentrl.cli.eval.responses import main as main_eval
 from agentrl.cli.main import main
-from agentrl.replay.saved import open_saved
+from agentrl.replay.saved_run import open_saved
 from agentrl.store import TrajectoryStore
 
 SCRIPT = """
@@ -50,6 +50,9 @@ def evaluate(task_folder: Path, *overrides: str) -> int:
     return main(["eval", *given, *engine, reward, "rollout.val_kwargs={n: 2, do_sample: true}", *overrides])
 
 
+TO = ("--json", "x.json")
+
+
 def figures(file: str = "run/eval.json") -> dict:
     return json.loads(Path(file).read_text())
 
@@ -65,8 +68,11 @@ def test_an_evaluation_is_kept_and_says_the_same_when_it_is_read_again(task_fold
     out = capsys.readouterr().out
     assert "rollouts 12/12" in out
     assert "all figures: run/eval.json" in out
+    before = {path: path.read_bytes() for path in Path("run").rglob("*") if path.is_file()}
     assert main(["eval", "--from", "run", "--json", "again.json"]) == 0
     assert figures("again.json") == live
+    assert main(["eval", "--from", "run", "--reward", "reward.py:always"]) == 0
+    assert {path: path.read_bytes() for path in Path("run").rglob("*") if path.is_file()} == before
 
 
 def test_a_second_evaluation_takes_the_place_of_the_first(task_folder, here):
@@ -88,12 +94,12 @@ def test_the_validation_of_a_run_is_not_written_over(task_folder, here, capsys):
 def test_saved_rollouts_are_scored_by_another_reward(task_folder, here, capsys):
     assert evaluate(task_folder) == 0
     before = figures()
-    assert main(["eval", "--from", "run@0", "--reward", "reward.py:always", "reward.success_threshold=2"]) == 0
+    assert main(["eval", "--from", "run@0", "--reward", "reward.py:always", "reward.success_threshold=2", *TO]) == 0
     assert "rescored: 12 rollouts under reward.py:always" in capsys.readouterr().out
-    after = figures()
+    after = figures("x.json")
     assert (after["val/reward/mean"], after["val/success"]) == (2.0, 1.0)
-    assert main(["eval", "--from", "run", "--reward", "reward.py:compute_score"]) == 0
-    assert figures()["overall"] == before["overall"]
+    assert main(["eval", "--from", "run", "--reward", "reward.py:compute_score", *TO]) == 0
+    assert figures("x.json")["overall"] == before["overall"]
 
 
 def test_of_several_validations_the_last_is_read(task_folder, here, capsys):
@@ -103,11 +109,11 @@ def test_of_several_validations_the_last_is_read(task_folder, here, capsys):
     for group in first:
         group.rollouts[0].rewards["score"] = 1.0
     store.write(20, first)
-    assert main(["eval", "--from", "run"]) == 0
+    assert main(["eval", "--from", "run", *TO]) == 0
     assert "of 2 validations the last, step 20" in capsys.readouterr().out
-    last = figures()["val/reward/mean"]
-    assert main(["eval", "--from", "run@0"]) == 0
-    assert figures()["val/reward/mean"] < last
+    last = figures("x.json")["val/reward/mean"]
+    assert main(["eval", "--from", "run@0", *TO]) == 0
+    assert figures("x.json")["val/reward/mean"] < last
 
 
 def write_responses(**columns: object) -> None:
@@ -144,14 +150,57 @@ def test_texts_are_scored_as_verl_scores_them(here, capsys):
         assert figures("x.json") == values
 
 
+REWARDS = """
+from agentrl.rewards.reward_view import RolloutInfo
+
+UNKNOWN = ["completion_ids", "response_lengths", "token_ids"]
+
+
+def of_everything(data_source, solution_str, ground_truth, extra_info):
+    assert {key for key in RolloutInfo.__annotations__ if key not in extra_info} == set(UNKNOWN)
+    assert extra_info["conversation"][-1] == {"role": "assistant", "content": solution_str}
+    assert (extra_info["num_tool_calls"], extra_info["tool_rewards"], extra_info["num_turns"]) == (0, [], 1)
+    return float(extra_info["tool_outcomes"].count("ok")) + (extra_info["stop"] == "finished")
+
+
+def of_tokens(data_source, solution_str, ground_truth, extra_info):
+    return len(extra_info["token_ids"])
+
+
+def own_mistake(data_source, solution_str, ground_truth, extra_info):
+    return extra_info["nothing"]
+"""
+
+
+def test_rewards_of_texts_find_what_is_known_of_rollouts(here, capsys):
+    Path("info.py").write_text(REWARDS)
+    write_responses()
+    command = ["eval", "--responses", "out.parquet", "--json", "x.json", "--reward"]
+    assert main([*command, "info.py:of_everything"]) == 0
+    assert figures("x.json")["val/reward/mean"] == 1.0
+    write_responses(tool_outcomes=["ok", "ok"])  # a column of the file is what was recorded
+    assert main([*command, "info.py:of_everything"]) == 0
+    assert figures("x.json")["val/reward/mean"] == 3.0
+    capsys.readouterr()
+    assert main([*command, "info.py:of_tokens"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith(
+        "texts have no tokens, and 'token_ids' is known only of saved rollouts: agentrl eval --from RUN"
+    )
+    assert main([*command, "info.py:own_mistake"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "KeyError: 'nothing'" in line
+    assert "texts have no tokens" not in line
+
+
 def test_generated_rows_are_what_main_eval_reads(task_folder, here):
     model = [f"model.path={task_folder}/model", "rollout.engine=scripted", "rollout.script_path=script.py:reply"]
     files = ["data.train_files=[rows.jsonl]", "data.output_path=out.parquet", "trainer.default_local_dir=gen"]
     reward = "reward.custom_reward_function.path=reward.py"
     assert main(["generate", *model, *files, reward, "rollout.n=3"]) == 0
-    assert main(["eval", "--from", "gen"]) == 0
+    assert main(["eval", "--from", "gen", *TO]) == 0
     assert main_eval(["data.path=out.parquet", "custom_reward_function.path=reward.py"]) == 0
-    live, texts = figures("gen/eval.json"), figures("out.eval.json")
+    live, texts = figures("x.json"), figures("out.eval.json")
     for name in ("reward", "success", "pass_at_k", "pass_hat_k", "num_rollouts"):
         assert texts["overall"][name] == live["overall"][name]
     assert texts["sources"].keys() == {"a", "b"}
@@ -169,7 +218,7 @@ def test_generated_rows_are_what_main_eval_reads(task_folder, here):
         (["--responses", "out.parquet", "--reward", "reward.py:alway"], "'alway'"),
         (
             ["--responses", "out.parquet", "--reward", "reward.py:raises"],
-            "reward 'raises' (data source 'a', row 0) raised",
+            "reward 'raises' (data source 'a', row ",
         ),
         (["--responses", "numbers.parquet", "--reward", "reward.py"], "expected a text or a list of texts, got 3"),
         (["--responses", "out.parquet", "reward.nam=x"], "did you mean 'reward.name'?"),

@@ -28,7 +28,7 @@ def test_a_folder_of_ones_own_is_looked_in(tmp_path) -> None:
         (["+experiment=calculater"], "there is no experiment 'calculater': did you mean 'calculator'?"),
         (["model.path=m", "rollot.n=3"], "unknown key 'rollot': did you mean 'rollout'?"),
         (["model.path=m", "rollot=3"], "unknown key 'rollot': did you mean 'rollout'?"),
-        (["experiment=3"], "must be a string"),
+        (["experiment=3"], "there is no experiment '3'"),
         (
             ["model.path=a[b"],
             "cannot read 'model.path=a[b': mismatched input '[' expecting <EOF>: "
@@ -77,9 +77,15 @@ def test_config_describes_keys_and_resolves(capsys) -> None:
 
 def test_a_wrong_key_is_refused_before_anything_heavy_loads() -> None:
     script = (
-        "import sys; from agentrl.cli.main import main; status = main(['train', 'model.path=m', 'rollout.nn=3']);"
+        "import sys; from agentrl.cli.main import main;"
+        "keys = ['model.path=m/m/m', 'rollout.nn=3', 'rollout.n=1', 'data.train_files=a.jsonl'];"
+        "status = main(['train', *keys]);"
         "print(status, sorted({'torch', 'transformers', 'pyarrow'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "2 []"
-    assert done.stderr.strip() == "agentrl: error: unknown key 'rollout.nn': did you mean 'rollout.n'?"
+    unknown, one, data, model = (line.removeprefix("agentrl: error: ") for line in done.stderr.splitlines())
+    assert unknown == "unknown key 'rollout.nn': did you mean 'rollout.n'?"
+    assert one.startswith("'rollout.n=1' gives every group advantage 0 under grpo")
+    assert data.startswith("data.train_files: a.jsonl: no such file")
+    assert model == "model.path: there is no folder 'm/m/m'"

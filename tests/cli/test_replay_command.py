@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentrl.attempt import Group, Rollout, Stop
 from agentrl.cli.main import main, parse
 from agentrl.cli.replay import nested_overrides, read_words
 from agentrl.errors import AgentRLError, ConfigError, DataError
 from agentrl.replay.base import Replay, Result, Table
 from agentrl.replay.modes import MODES, Entry
-from agentrl.samples import Sample
 from agentrl.store import TrajectoryStore
-from agentrl.task import Task
+from agentrl.types.rollout import Group, Rollout, Stop
+from agentrl.types.sample import Sample
+from agentrl.types.task import Task
 
 asked: list[Replay] = []
 
@@ -170,7 +170,9 @@ sys.exit(any(name in sys.modules for name in ("torch", "transformers")))
     assert (done.returncode, len(done.stderr.splitlines())) == (0, 2)
 
 
-def test_options_reach_the_modes(run):
+def test_options_reach_the_modes(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.py").touch()
     flags = [
         "--reward",
         "a.py:f",

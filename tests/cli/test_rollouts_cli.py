@@ -12,8 +12,8 @@ from agentrl.config.data import DataConfig
 from agentrl.config.model import ModelConfig
 from agentrl.data.dialogues import load_dialogues
 from agentrl.errors import ConfigError
+from agentrl.run_folder.provenance import check_vocabulary
 from agentrl.store import TrajectoryStore
-from agentrl.trainer.provenance import check_vocabulary
 
 
 def dumped(path: Path, *, bad: str = "") -> Path:

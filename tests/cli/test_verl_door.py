@@ -14,10 +14,10 @@ import pytest
 import yaml
 
 from agentrl.cli.main import main
-from agentrl.cli.short_form import SHORT
-from agentrl.cli.short_form import main as short_form
-from agentrl.cli.verl import read_verl
-from agentrl.cli.verl_document import document
+from agentrl.cli.verl.document import document
+from agentrl.cli.verl.overrides import read_verl
+from agentrl.cli.verl.short_form import SHORT
+from agentrl.cli.verl.short_form import main as short_form
 from agentrl.config import RunConfig
 from agentrl.errors import ConfigError
 
@@ -97,7 +97,7 @@ def test_a_command_of_verls_trains_as_it_is(model, here):
     command = [sys.executable, "-m", "agentrl.trainer.main_ppo", *COMMAND, f"actor_rollout_ref.model.path={model}"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    run = here / "checkpoints/verl_examples/gsm8k"
+    run = here / "outputs/gsm8k/latest"
     assert [row["step"] for row in metrics(run)] == [1, 2, 3]
     assert [row["actor/updates"] for row in metrics(run)] == [4.0] * 3
     assert "val/success" in metrics(run)[-1]
@@ -139,7 +139,7 @@ def test_verls_command_as_it_is_typed(model, here):
     write_parquet(here)
     done = typed(VERLS_COMMAND, model)
     assert done.returncode == 0, done.stderr
-    run = here / "checkpoints/verl_examples/gsm8k"
+    run = here / "outputs/gsm8k/latest"
     assert [row["actor/updates"] for row in metrics(run)] == [4.0] * 3
     assert "val/success" in metrics(run)[-1]
     assert (run / "checkpoints/latest/model.safetensors").is_file()
@@ -154,7 +154,7 @@ def test_the_short_form_as_it_is_typed(model, here, environment):
     (here / "train.sh").symlink_to(ROOT / "train.sh")
     done = typed(SHORT_COMMAND, model, **environment, PYTHON=sys.executable)
     assert done.returncode == 0, done.stderr
-    run = here / "checkpoints/verl_examples/gsm8k"
+    run = here / "outputs/gsm8k/latest"
     config = yaml.safe_load((run / "config.yaml").read_text())
     assert (config["rollout"]["n"], config["actor"]["use_kl_loss"], config["actor"]["kl_loss_coef"]) == (8, True, 0.01)
     batch_size = int(environment.get("TRAIN_BATCH_SIZE", 16))
@@ -172,7 +172,7 @@ def test_the_short_form_trains_on_a_list_of_prompts_with_ones_own_reward(model, 
     flags = ["--model", str(model), "--train", "train.json", "--rollout_n", "2", "--epochs", "1", "--lr", "5e-7"]
     more = ["--reward_func", "./my_reward.py:length", "--kl_coef", "0.01", "--n_gpus", "1", "--name", "short"]
     assert short_form([*flags, "data.max_response_length=8", *more, "trainer.logger=file"]) == 0
-    run = here / "checkpoints/verl_examples/short"
+    run = here / "outputs/short/latest"
     config = yaml.safe_load((run / "config.yaml").read_text())
     assert (config["rollout"]["n"], config["data"]["train_batch_size"]) == (2, 4)  # a flag wins over the environment
     assert (config["actor"]["use_kl_loss"], config["actor"]["kl_loss_coef"]) == (True, 0.01)
@@ -201,6 +201,7 @@ def test_the_short_form_trains_on_a_list_of_prompts_with_ones_own_reward(model, 
 )
 def test_mistakes_are_one_line_in_verls_words(overrides, complaint, here, capsys):
     needed = ["actor_rollout_ref.model.path=m", "algorithm.adv_estimator=grpo", "data.train_files=x.json"]
+    (here / "x.json").write_text("[]")
     assert main(["train", "--verl", *needed, *overrides]) == 2
     said = capsys.readouterr().err.splitlines()
     assert len(said) == 1
@@ -277,6 +278,7 @@ def test_mistakes_in_the_short_form_are_one_line(arguments, variable, complaint,
 def short_config(arguments: list[str], monkeypatch) -> RunConfig:
     """What the short form would train with."""
     configs: list[RunConfig] = []
+    Path("x.json").write_text("[]")
     monkeypatch.setattr("agentrl.trainer.run.run_training", configs.append)
     assert short_form(["--model", "m", *arguments]) == 0
     return configs[0]
@@ -343,5 +345,5 @@ def test_a_python_without_what_is_needed_is_told_so(here):
 
 def test_the_page_for_verls_users_is_up_to_date():
     assert (ROOT / "docs/from-verl.md").read_text(encoding="utf-8") == document(), (
-        "run python -m agentrl.cli.verl_document"
+        "run python -m agentrl.cli.verl.document"
     )

@@ -10,12 +10,12 @@ import verl_loops
 from loop_builders import CHAT, END, TASK, ListEngine, call, config, ids, roll, texts
 
 from agentrl.agent_loops import agent_loops
-from agentrl.attempt import Stop
 from agentrl.compat.verl import AgentLoopBase, AgentLoopOutput
-from agentrl.compat.verl_server import sampling_of
+from agentrl.compat.verl.server import sampling_of
 from agentrl.engines.base import SamplingParams
 from agentrl.errors import ConfigError
-from agentrl.trajectory import Author, VersionSpan
+from agentrl.types.rollout import Stop
+from agentrl.types.trajectory import Author, VersionSpan
 
 LOOPS = Path(verl_loops.__file__)
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from agentrl.algos.algorithm_options import policy_loss_options
 from agentrl.algos.build import build_algorithm
-from agentrl.algos.chosen import policy_loss_options
-from agentrl.cli.verl import read_verl, verl_config
-from agentrl.compat.verl_keys.table import PPO
-from agentrl.config.rules import check_training
+from agentrl.cli.verl.overrides import read_verl, verl_config
+from agentrl.compat.verl.keys.table import PPO
+from agentrl.config.rules.combinations import check_training
 from agentrl.errors import ConfigError
 
 IN_USE = Path(__file__).with_name("verl_keys_in_use.txt")  # of verl's example scripts and its default configurations

@@ -9,12 +9,12 @@ import pytest
 
 from agentrl.cli.generate import for_generation, read_verl_config
 from agentrl.cli.main import parse
-from agentrl.compat.verl_keys.evaluation import EVALUATION
-from agentrl.compat.verl_keys.generation import GENERATION, SERVER, generation_table
-from agentrl.compat.verl_keys.rows import Hint, Mapped
-from agentrl.compat.verl_keys.table import PPO, own_keys
+from agentrl.compat.verl.keys.evaluation import EVALUATION
+from agentrl.compat.verl.keys.generation import GENERATION, SERVER, generation_table
+from agentrl.compat.verl.keys.rows import Hint, Mapped
+from agentrl.compat.verl.keys.table import PPO, own_keys
 from agentrl.config import RunConfig
-from agentrl.config.rules import check_generation
+from agentrl.config.rules.combinations import check_generation
 from agentrl.errors import ConfigError
 
 HERE = Path(__file__).parent
@@ -80,7 +80,7 @@ def test_what_is_not_said_has_verls_default():
         "bfloat16",
     )
     assert (config.data.max_prompt_length, config.data.max_response_length) == (1536, 512)
-    assert config.trainer.run_dir == Path("checkpoints/verl_examples/gsm8k")
+    assert config.trainer.run_dir == Path("outputs/gsm8k")
 
 
 def test_the_servers_command_has_the_defaults_of_the_trainer():

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from agentrl.compat.verl_keys.rows import Mapped
-from agentrl.compat.verl_keys.table import PPO, own_keys
-from agentrl.compat.verl_keys.translate import nested, translate
+from agentrl.compat.verl.keys.rows import Mapped
+from agentrl.compat.verl.keys.table import PPO, own_keys
+from agentrl.compat.verl.keys.translate import nested, translate
 from agentrl.config import RunConfig, validate_config
 from agentrl.errors import ConfigError
 
@@ -66,7 +66,7 @@ def test_verls_defaults_stand_in_for_what_is_not_said() -> None:
     assert (rollout.n, rollout.temperature, rollout.val_kwargs.do_sample) == (1, 1.0, False)
     assert (config.model.dtype, actor.autocast, rollout.dtype) == ("float32", "bfloat16", "bfloat16")
     assert (trainer.total_epochs, trainer.val_before_train, trainer.save_freq, trainer.test_freq) == (30, True, 0, 0)
-    assert str(trainer.run_dir) == "checkpoints/verl_examples/gsm8k"
+    assert str(trainer.run_dir) == "outputs/gsm8k"
 
 
 @pytest.mark.parametrize(
@@ -107,8 +107,9 @@ def test_verls_defaults_stand_in_for_what_is_not_said() -> None:
         ({"trainer.val_only": True}, "trainer.mode", "val_only"),
         ({"trainer.val_only": False}, "trainer.mode", "train"),
         ({"trainer.default_local_dir": "x/y"}, "trainer.run_dir.name", "y"),
-        ({"trainer.project_name": "p", "trainer.experiment_name": "e"}, "trainer.run_dir.parent.name", "p"),
-        ({"trainer.project_name": None}, "trainer.run_dir.parent.name", "verl_examples"),
+        ({"trainer.project_name": "p", "trainer.experiment_name": "e"}, "trainer.run_dir.name", "e"),
+        ({}, "trainer.resume_mode", "disable"),
+        ({"trainer.default_local_dir": "x/y"}, "trainer.resume_mode", "auto"),
         ({"trainer.experiment_name": None}, "trainer.experiment_name", "gsm8k"),
         ({f"{ROLLOUT}.agent_loop": "tool_agent"}, "rollout.agent.default_agent_loop", "tool_agent"),
         ({"rollout.agent_loop": "tool_agent"}, "rollout.agent.default_agent_loop", "tool_agent"),

@@ -10,12 +10,12 @@ import pytest
 import verl_names_peer
 from test_verl_keys import ACTOR, config_of, notices_of
 
-from agentrl.algos.advantages import ADVANTAGE_ESTIMATORS
+from agentrl.algos.advantages.registry import ADVANTAGE_ESTIMATORS
+from agentrl.algos.algorithm_options import estimator_options, policy_loss_options
 from agentrl.algos.build import build_algorithm
-from agentrl.algos.chosen import estimator_options, policy_loss_options
-from agentrl.algos.losses import POLICY_LOSSES
+from agentrl.algos.losses.registry import POLICY_LOSSES
 from agentrl.algos.options import options_of
-from agentrl.compat.verl_keys.names import READ_BY_ESTIMATOR, READ_BY_LOSS, read_estimator, read_loss
+from agentrl.compat.verl.keys.names import READ_BY_ESTIMATOR, READ_BY_LOSS, read_estimator, read_loss
 from agentrl.errors import ConfigError
 
 ESTIMATORS = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from agentrl.config.rules import check_rules, check_training
+from agentrl.config.rules.combinations import check_rules, check_training
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
 

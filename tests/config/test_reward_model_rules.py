@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agentrl.config.rules import idle_options
+from agentrl.config.rules.combinations import idle_options
 from agentrl.config.validate import validate_config
 from agentrl.errors import ConfigError
 

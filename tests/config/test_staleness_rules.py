@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from agentrl.config import validate_config
-from agentrl.config.rules import check_training
+from agentrl.config.rules.combinations import check_training
 from agentrl.errors import ConfigError
 
 LIVE = {"model": {"path": "m"}, "data": {"train_files": ["t.jsonl"]}, "rollout": {"n": 2}}

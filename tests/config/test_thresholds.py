@@ -2,7 +2,7 @@ import pytest
 
 from agentrl.config import validate_config
 from agentrl.config.algorithm import RolloutCorrectionConfig
-from agentrl.config.thresholds import Bounds, Rejection, read_rejections, read_weight_bounds
+from agentrl.config.correction_bounds import Bounds, Rejection, read_rejections, read_weight_bounds
 from agentrl.errors import ConfigError
 
 

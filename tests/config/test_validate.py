@@ -3,7 +3,7 @@ from pydantic import ValidationError
 
 from agentrl.config import validate_config
 from agentrl.config.document import describe_config, redacted
-from agentrl.config.rules import check_evaluation, check_training
+from agentrl.config.rules.combinations import check_evaluation, check_training
 from agentrl.config.validate import config_fields
 from agentrl.errors import ConfigError
 
@@ -98,7 +98,7 @@ def test_all_mistakes_are_told_at_once() -> None:
     ("values", "complaint"),
     [
         ({"rollout": {"n": 2}}, "'data.train_files' must be given"),
-        ({"data": {"train_files": "t"}}, "'rollout.n=1' gives every group advantage 0"),
+        ({"data": {"train_files": "t"}, "rollout": {"n": 1}}, "'rollout.n=1' gives every group advantage 0"),
         ({"data": {"train_files": "t"}, "rollout": {"n": 2, "top_p": 0.9}}, "'rollout.top_p' changes the distribution"),
         (
             {
@@ -160,3 +160,14 @@ def test_what_is_kept_can_be_started_again_and_holds_no_secret() -> None:
     assert kept["reward"]["custom_reward_function"]["reward_kwargs"] == {"api_key": "(redacted)"}
     plain = validate_config({"model": MODEL})
     assert validate_config(redacted(plain)) == plain
+
+
+@pytest.mark.parametrize(("section", "given"), [("critic", {}), ("reward.reward_model.online", {"outcome": "o.py"})])
+def test_another_optimizer_key_keeps_the_default_learning_rate_of_a_head(section, given) -> None:
+    values = {**given, "optim": {"weight_decay": 0.1}}
+    for name in reversed(section.split(".")):
+        values = {name: values}
+    config = validate_config({"model": MODEL, **values})
+    for name in (*section.split("."), "optim", "lr"):
+        config = getattr(config, name)
+    assert config == 1e-5

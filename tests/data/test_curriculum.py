@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentrl.attempt import Group, Rollout, Stop
 from agentrl.config.data import CurriculumConfig, DataConfig
 from agentrl.data.curriculum import PassRateOrder, column_keys
 from agentrl.data.order import TaskOrder, task_order
 from agentrl.data.tasks import load_tasks
 from agentrl.errors import DataError
-from agentrl.task import Task
-from agentrl.trajectory import Author, Segment, Trajectory
+from agentrl.types.rollout import Group, Rollout, Stop
+from agentrl.types.task import Task
+from agentrl.types.trajectory import Author, Segment, Trajectory
 
 
 def tasks(tmp_path, *columns):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from agentrl.config.data import DataConfig
-from agentrl.data.custom import CustomRows
+from agentrl.data.rows.custom import CustomRows
 from agentrl.data.tasks import load_tasks
 from agentrl.errors import ConfigError, DataError
 

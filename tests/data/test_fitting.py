@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from agentrl.config.data import DataConfig
 from agentrl.data.fields import FieldError
-from agentrl.data.fitting import Measure, cut_prompt, fit_prompt, fit_prompts, prompt_lengths
+from agentrl.data.prompt_length import Measure, cut_prompt, fit_prompt, fit_prompts, prompt_lengths
 from agentrl.data.tasks import load_tasks
 from agentrl.errors import DataError
-from agentrl.task import Task
+from agentrl.types.task import Task
 
 CHARACTERS = Measure(lambda task: sum(len(message["content"]) for message in task.messages), list)
 

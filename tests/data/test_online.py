@@ -8,16 +8,15 @@ import random
 
 import pytest
 
-from agentrl.attempt import Group
+from agentrl.concurrency.circuit_breaker import CircuitBreaker
+from agentrl.concurrency.run import Offload
 from agentrl.config.data import DataConfig, OnlineConfig
 from agentrl.data import online
 from agentrl.data.fields import FieldError
-from agentrl.data.online import Inbox, add_task
-from agentrl.data.online_tasks import OnlineOrder, OnlineTasks
+from agentrl.data.online import Inbox, OnlineOrder, OnlineTasks, add_task
 from agentrl.data.order import Draw, TaskOrder
 from agentrl.data.tasks import read_task
-from agentrl.offload.lane import Lane
-from agentrl.offload.run import Offload
+from agentrl.types.rollout import Group
 
 FIRST = 100
 
@@ -131,7 +130,7 @@ def test_where_nothing_takes_tasks_the_answer_is_no_and_the_reason_is_told_once(
 
 def test_functions_and_coroutines_on_other_threads_add_to_their_own_rollout():
     """As synchronous and asynchronous tools and rewards run: many at a time, whose calls reach the thread together."""
-    inbox, offload, lane = Inbox(9), Offload(), Lane("tools")
+    inbox, offload, lane = Inbox(9), Offload(), CircuitBreaker("tools")
 
     async def attempt(name):
         async def coroutine():

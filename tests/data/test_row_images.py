@@ -15,12 +15,12 @@ from PIL import Image
 from vision_models import picture
 
 from agentrl.config.data import DataConfig
-from agentrl.data.given import given_files
 from agentrl.data.images import with_images
+from agentrl.data.in_memory import given_files
 from agentrl.data.tasks import load_tasks
 from agentrl.errors import DataError
-from agentrl.images import content_hash, data_url, open_image
-from agentrl.messages import image_names
+from agentrl.types.messages import image_names
+from agentrl.utils.images import content_hash, data_url, open_image
 
 RED, BLUE = picture("red"), picture("blue")
 PART_RED, PART_BLUE = ({"type": "image", "image": content_hash(data)} for data in (RED, BLUE))

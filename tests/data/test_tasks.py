@@ -11,9 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from agentrl.config.data import DataConfig
+from agentrl.data.rows import hub as data_hub
 from agentrl.data.tasks import load_tasks
 from agentrl.errors import DataError
-from agentrl.tool_options import AS_CONFIGURED, ToolOptions
+from agentrl.types.task import AS_CONFIGURED, ToolOptions
 
 CALCULATOR_ROW = {
     "data_source": "calculator",
@@ -300,7 +301,8 @@ def test_rows_that_were_replaced_keep_their_place(tmp_path):
 
 
 def answer_for_the_hub(monkeypatch, load_dataset, configs=("main", "socratic")):
-    """The two functions that ask the hub, in their place: it needs a network."""
+    """The functions that ask the hub, in their place: it needs a network."""
+    monkeypatch.setattr(data_hub, "check_hub_dataset", lambda name: None)
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
     monkeypatch.setattr(datasets, "get_dataset_config_names", lambda path: list(configs))
 
@@ -332,5 +334,5 @@ def test_a_dataset_that_cannot_be_had(monkeypatch):
     with pytest.raises(DataError, match="name one of its configurations: o/d/a, o/d/b"):
         load_tasks(["o/d"], DataConfig())
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(DataError, match=r"pip install 'agentrl\[datasets\]'"):
+    with pytest.raises(DataError, match=r"pip install 'agentrl-train\[datasets\]'"):
         load_tasks(["o/d"], DataConfig())

@@ -12,7 +12,7 @@ import pytest
 from torch import Tensor
 
 from agentrl.engines.base import Completion, Engine, FinishReason, GenerateRequest, SamplingParams
-from agentrl.trajectory import VersionSpan
+from agentrl.types.trajectory import VersionSpan
 
 PROMPT = [5, 6, 7, 8, 9]
 

@@ -6,8 +6,7 @@ import math
 
 import pytest
 
-from agentrl.engines.base import SamplingParams
-from agentrl.engines.checks import check_context, check_sampling
+from agentrl.engines.base import SamplingParams, check_context, check_sampling
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,10 @@ from engine_models import tiny_model
 from transformers import AutoModelForCausalLM
 
 from agentrl.engines.base import GenerateRequest, SamplingParams
-from agentrl.engines.faithful import _Probe
-from agentrl.engines.forward import fixed_width, limits_for
-from agentrl.engines.paged_kv import BLOCK_SIZE, num_blocks_for
-from agentrl.engines.torch_engine import TorchEngine
+from agentrl.engines.torch.engine import TorchEngine
+from agentrl.engines.torch.forward import fixed_width, limits_for
+from agentrl.engines.torch.kv_check import _Probe
+from agentrl.engines.torch.paged_kv import BLOCK_SIZE, num_blocks_for
 from agentrl.models.attention import windows_of_all_layers
 
 Answers = dict[int, list[tuple[list[int], list[float]]]]

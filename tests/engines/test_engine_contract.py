@@ -14,7 +14,7 @@ from vision_models import save_vision_model
 
 from agentrl.config.model import ModelConfig
 from agentrl.engines.scripted import ScriptedEngine
-from agentrl.engines.torch_engine import TorchEngine
+from agentrl.engines.torch.engine import TorchEngine
 from agentrl.models.images import find_image_inputs, load_image_model
 
 

@@ -9,7 +9,7 @@ import torch
 from engine_models import FAMILIES, WITHOUT_KV, tiny_model
 
 from agentrl.engines.base import Completion, GenerateRequest, SamplingParams
-from agentrl.engines.torch_engine import TorchEngine
+from agentrl.engines.torch.engine import TorchEngine
 
 Turn = tuple[list[int], float, Completion]
 

@@ -17,14 +17,14 @@ from agentrl.chat.format import ChatFormat
 from agentrl.config.model import ModelConfig
 from agentrl.config.rollout import RolloutConfig
 from agentrl.engines.base import Completion, GenerateRequest, SamplingParams
-from agentrl.engines.image_forward import ImageRunner
-from agentrl.engines.torch_engine import TorchEngine
-from agentrl.engines.torch_loader import load_torch_engine
+from agentrl.engines.torch.engine import TorchEngine
+from agentrl.engines.torch.image_forward import ImageRunner
+from agentrl.engines.torch.loader import load_torch_engine
 from agentrl.errors import ConfigError
-from agentrl.images import content_hash, data_url
-from agentrl.messages import Message, image_part
 from agentrl.models.images import ImageInputs, find_image_inputs
 from agentrl.models.loading import load_tokenizer
+from agentrl.types.messages import Message, image_part
+from agentrl.utils.images import content_hash, data_url
 
 LONGEST = 1000
 IMAGE_ID = 261

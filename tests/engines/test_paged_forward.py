@@ -7,9 +7,9 @@ import pytest
 import torch
 from engine_models import FAMILIES, tiny_model
 
-from agentrl.engines.faithful import random_ids
-from agentrl.engines.forward import PagedRunner, Row, Shape
-from agentrl.engines.paged_kv import num_blocks_for
+from agentrl.engines.torch.forward import PagedRunner, Row, Shape
+from agentrl.engines.torch.kv_check import random_ids
+from agentrl.engines.torch.paged_kv import num_blocks_for
 from agentrl.models.attention import learn_windows
 
 LENGTHS = [3 + 5 * number % 29 for number in range(40)]

@@ -10,7 +10,7 @@ import torch
 from engine_models import tiny_model
 
 from agentrl.engines.base import FinishReason, GenerateRequest, SamplingParams
-from agentrl.engines.torch_engine import TorchEngine
+from agentrl.engines.torch.engine import TorchEngine
 
 Seen = list[tuple[list[int], list[int], list[float]]]
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentrl.engines.base import SamplingParams
-from agentrl.engines.sampling import Draw, sample, truncate, uniforms
+from agentrl.engines.torch.sampling import Draw, sample, truncate, uniforms
 
 
 def naive_truncate(probs: list[float], params: SamplingParams) -> set[int]:
@@ -95,7 +95,7 @@ def test_uniforms_are_uniform_and_uncorrelated_over_seeds_and_positions():
 
 def test_splitmix64_is_the_published_generator():
     """First output for state 0 (Vigna's reference, splitmix64.c): 0xE220A8397B1DCDAF."""
-    from agentrl.engines.sampling import _splitmix64
+    from agentrl.engines.torch.sampling import _splitmix64
 
     assert _splitmix64(np.array([0], dtype=np.uint64))[0] == 0xE220A8397B1DCDAF
 

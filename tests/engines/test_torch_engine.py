@@ -11,11 +11,11 @@ import pytest
 import torch
 from engine_models import VOCABULARY, tiny_model
 
-from agentrl.engines import worker
 from agentrl.engines.base import Completion, FinishReason, GenerateRequest, SamplingParams
-from agentrl.engines.scheduler import NonFiniteLogitsError
-from agentrl.engines.torch_engine import TorchEngine
-from agentrl.trajectory import VersionSpan
+from agentrl.engines.torch import worker
+from agentrl.engines.torch.engine import TorchEngine
+from agentrl.engines.torch.scheduler import NonFiniteLogitsError
+from agentrl.types.trajectory import VersionSpan
 
 PROMPT = [(i * i) % 90 for i in range(54)]
 

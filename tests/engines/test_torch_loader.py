@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerFast, T5Config, T5ForConditionalGene
 from agentrl.config.model import ModelConfig
 from agentrl.config.rollout import RolloutConfig
 from agentrl.engines.base import GenerateRequest, SamplingParams
-from agentrl.engines.torch_loader import load_torch_engine
+from agentrl.engines.torch.loader import load_torch_engine
 from agentrl.errors import ConfigError
 
 

@@ -106,7 +106,8 @@ def test_model_is_tiny(task_folder):
 
 def test_the_same_seed_writes_the_same_bytes(make_task, task_folder, tmp_path):
     make_task(tmp_path / "again", seed=0)
-    files = [path.relative_to(task_folder) for path in task_folder.rglob("*") if path.is_file()]
+    again = tmp_path / "again"
+    files = [path.relative_to(again) for path in again.rglob("*") if path.is_file()]
     assert len(files) >= 9
     for file in files:
-        assert (tmp_path / "again" / file).read_bytes() == (task_folder / file).read_bytes(), file
+        assert (again / file).read_bytes() == (task_folder / file).read_bytes(), file

@@ -9,7 +9,6 @@ import pytest
 from transformers import AutoTokenizer
 
 from agentrl.agent_loops import agent_loops
-from agentrl.attempt import Stop
 from agentrl.chat.format import ChatFormat
 from agentrl.cli.compose import compose_config
 from agentrl.data.tasks import load_tasks
@@ -20,6 +19,7 @@ from agentrl.rewards.loading import load_reward
 from agentrl.rollouts.row_check import RowCheck
 from agentrl.rollouts.runner import RolloutRunner
 from agentrl.tools.toolbox import load_toolbox
+from agentrl.types.rollout import Stop
 
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "examples/custom_agent_loop/second_chance.py"

@@ -12,6 +12,7 @@ import torch
 
 from agentrl.agent_loops import agent_loops
 from agentrl.algos import estimate_advantages, policy_loss
+from agentrl.chat.base import ParsedCall
 from agentrl.config.data import CustomDatasetConfig, DataConfig
 from agentrl.config.reward import ManagerModuleConfig, RewardConfig, RewardManagerConfig
 from agentrl.config.validate import config_fields
@@ -19,9 +20,15 @@ from agentrl.data.tasks import load_tasks
 from agentrl.rewards.base import close_reward
 from agentrl.rewards.loading import load_reward
 from agentrl.tools.function import TOOLS
+from agentrl.tools.toolbox import Toolbox
+from agentrl.types.messages import FunctionSchema, ToolSchema
+from agentrl.types.task import Task
 
 ROOT = Path(__file__).parents[2]
-PAGES = ("algorithms", "extending", "evaluate", "gpu", "replay", "rewards", "view")
+PAGES = (
+    *("algorithms", "async", "data", "evaluate", "extending", "glossary", "gpu", "index", "multimodal", "off-policy"),
+    *("replay", "rewards", "security", "sglang", "view"),
+)
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / f"docs/{page}.md" for page in PAGES)]
 
 
@@ -74,6 +81,29 @@ def test_what_the_page_of_extending_defines_can_be_used(tmp_path):
     close_reward(reward)
 
 
+def test_the_two_tools_of_the_page_share_what_a_rollout_took():
+    (code,) = [code for code in blocks(ROOT / "docs/extending.md", "python") if "class Take" in code]
+    exec(compile(code, "extending.md", "exec"), page := {"__name__": "document"})
+    item = FunctionSchema(name="take", parameters={"type": "object", "properties": {"item": {"type": "string"}}})
+    count = FunctionSchema(name="count", parameters={"type": "object", "properties": {}})
+    tools = [page["Take"]({}, ToolSchema(function=item)), page["Count"]({}, ToolSchema(function=count))]
+
+    async def rollout(box):
+        async with box.session(Task([])) as session:
+            for _ in range(2):
+                await session.call(ParsedCall("take", '{"item": "nut"}'))
+            return (await session.call(ParsedCall("count", "{}"))).text
+
+    async def main():
+        box = Toolbox(tools)
+        counts = await asyncio.gather(rollout(box), rollout(box))
+        await box.close()
+        return counts
+
+    assert asyncio.run(main()) == ["2", "2"]
+    assert page["SHELVES"] == {}
+
+
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
 def test_files_that_are_pointed_at_exist(path):
     text = path.read_text()
@@ -87,7 +117,7 @@ def test_files_that_are_pointed_at_exist(path):
 def test_configuration_keys_that_are_named_exist(path):
     keys = {key for key, _ in config_fields()}
     sections = {".".join(key.split(".")[:depth]) for key in keys for depth in range(1, 4)}
-    pattern = r"\b((?:model|data|rollout|actor|algorithm|reward|trainer)\.[a-z_.]*[a-z])(?==|`)"
+    pattern = r"(?<![\w/.])((?:model|data|rollout|actor|algorithm|reward|trainer)\.[a-z_.]*[a-z])(?==|`)"
     free = tuple(f"{key}." for key in keys if key.endswith("options"))  # beneath them the part's own names stand
     named = [name for name in re.findall(pattern, path.read_text()) if not name.startswith(free)]
     assert [name for name in named if name not in keys | sections] == []

@@ -54,14 +54,14 @@ def test_the_figures_follow_from_the_formulas():
     saving = [16384 * (LAYERS * i + width) + copy for i, width, copy in zip(inputs, kept, cast, strict=True)]
 
     assert row("weights")[:3] == gb(held, 2)
-    assert row("trained weights beside them, gradients, averages") == gb(trained, 2)
+    assert row("gradients, optimizer averages, LoRA weights") == gb(trained, 2)
     assert row("the engine's copy, in bfloat16") == gb(engine, 2)
     assert row("KV of 196,608 tokens, in bfloat16") == gb(kv, 2)
     assert row("**at all times**") == gb(constant, 1)
     assert row("logits of one chunk") == gb([CHUNK] * 3, 2)
     for name, total, activations in (
         ("activations, 4,096 tokens", "**sum, micro-batches of 4,096 tokens**", plain),
-        ("activations, 16,384 tokens, gradient checkpointing", "**sum, those**", saving),
+        ("activations, 16,384 tokens, gradient checkpointing", "**sum, with gradient checkpointing**", saving),
     ):
         assert row(name) == gb(activations, 2)
         assert row(total) == gb([c + CHUNK + a for c, a in zip(constant, activations, strict=True)], 1)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from pathlib import Path
+
+from judge_server import JudgeServer, Reply, serving
 
 from agentrl.cli.compose import compose_config
 from agentrl.rewards.base import close_reward
 from agentrl.rewards.loading import load_reward
-
-sys.path.append(str(Path(__file__).parents[1] / "rewards"))
-from judge_server import JudgeServer, Reply, serving
 
 EXTRA = {"index": 0, "prompt": [{"role": "user", "content": "What is 40+2?"}], "num_tool_calls": 1}
 

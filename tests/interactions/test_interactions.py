@@ -5,14 +5,14 @@ import time
 
 import pytest
 
+from agentrl.concurrency import run
 from agentrl.errors import ConfigError, DataError
 from agentrl.interactions.base import BaseInteraction
 from agentrl.interactions.gsm8k import Gsm8kInteraction
 from agentrl.interactions.loading import load_interactions
 from agentrl.interactions.session import InteractionSession
-from agentrl.offload import run
-from agentrl.task import Task
 from agentrl.tools.base import InfraError
+from agentrl.types.task import Task
 
 
 @pytest.fixture(autouse=True)

@@ -205,5 +205,5 @@ def test_a_torn_adapter(qwen: Path, tmp_path: Path, num_bytes: int):
 
 def test_without_peft_the_line_says_how_to_get_it(qwen: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "peft", None)
-    assert refusal(qwen, lora_rank=2) == "LoRA needs peft: pip install 'agentrl[lora]'"
+    assert refusal(qwen, lora_rank=2) == "LoRA needs peft: pip install 'agentrl-train[lora]'"
     load(qwen)  # and without LoRA nothing needs it

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
-
-sys.path.append(str(Path(__file__).parents[1] / "engines"))
 from engine_models import FAMILIES, WITHOUT_KV, tiny_model
+from safetensors.torch import load_file
 
 from agentrl.backends.torch.freezing import changing_weights
 from agentrl.models.checkpoint_names import checkpoint_weights

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from copy import deepcopy
-from pathlib import Path
 
 import pytest
 import torch
-from peft import LoraConfig, inject_adapter_in_model
-
-sys.path.append(str(Path(__file__).parents[1] / "engines"))
 from engine_models import tiny_model
+from peft import LoraConfig, inject_adapter_in_model
 
 from agentrl.models.merging import merged_weights
 

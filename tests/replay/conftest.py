@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from replayed_runs import make_run
-
-sys.path.append(str(Path(__file__).parents[1] / "trainer"))  # whose builders tests of rolling out again share
 
 
 @pytest.fixture(scope="session")

@@ -11,15 +11,15 @@ from random import Random
 import numpy as np
 
 from agentrl.algos.build import BuiltAlgorithm, build_algorithm
-from agentrl.attempt import BASELINE, Group, Rollout, Stop, TurnReward
 from agentrl.config import RunConfig, validate_config
 from agentrl.config.document import redacted
 from agentrl.config.presets import PRESETS
-from agentrl.samples import Sample
 from agentrl.store import TrajectoryStore
 from agentrl.store.schema import CONFIG
-from agentrl.task import Task
-from agentrl.trajectory import Author, Segment, Trajectory, VersionSpan
+from agentrl.types.rollout import BASELINE, Group, Rollout, Stop, TurnReward
+from agentrl.types.sample import Sample
+from agentrl.types.task import Task
+from agentrl.types.trajectory import Author, Segment, Trajectory, VersionSpan
 
 CREDITS = [name for name, preset in PRESETS.items() if preset.family != "reward"]  # others roll nothing out
 POLICIES = [name for name in CREDITS if PRESETS[name].family == "policy"]

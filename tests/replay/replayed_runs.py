@@ -7,9 +7,9 @@ import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from agentrl.attempt import Rollout
 from agentrl.cli.main import main
 from agentrl.store import StoredRollout, TrajectoryStore
+from agentrl.types.rollout import Rollout
 
 CALCULATOR = Path(__file__).parents[2] / "examples/calculator"
 SCRIPT = """

@@ -9,9 +9,9 @@ import pytest
 from credited_steps import configured
 
 from agentrl.config import RunConfig
-from agentrl.replay.checkpoint_scores import ScoredRollout
-from agentrl.replay.clipping import Clip, clip_of, told_clip
-from agentrl.replay.ratios import figures
+from agentrl.replay.logprobs.checkpoint_scores import ScoredRollout
+from agentrl.replay.logprobs.clipping import Clip, clip_of, told_clip
+from agentrl.replay.logprobs.ratios import figures
 
 
 def with_actor(name: str, **actor: object) -> RunConfig:

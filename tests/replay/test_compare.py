@@ -10,16 +10,16 @@ from pathlib import Path
 import pytest
 from replayed_runs import rewritten, with_config
 
-from agentrl.attempt import Group, Outcome, Rollout, Stop, ToolCall
 from agentrl.errors import ConfigError, DataError
 from agentrl.replay.base import Options, Replay, Result
-from agentrl.replay.compare import compare
-from agentrl.replay.parting import Parting, parting
-from agentrl.replay.rescore import rescore
-from agentrl.replay.saved import open_saved
+from agentrl.replay.compare.first_difference import Parting, parting
+from agentrl.replay.compare.mode import compare
+from agentrl.replay.rescore.mode import rescore
+from agentrl.replay.saved_run import open_saved
 from agentrl.store import TrajectoryStore
-from agentrl.task import Task
-from agentrl.trajectory import Author, Segment, Trajectory, VersionSpan
+from agentrl.types.rollout import Group, Outcome, Rollout, Stop, ToolCall
+from agentrl.types.task import Task
+from agentrl.types.trajectory import Author, Segment, Trajectory, VersionSpan
 
 
 def rollout(score: float | None, *said: int, seed: int = 0, calls: Sequence[ToolCall] = (), **rest: object) -> Rollout:

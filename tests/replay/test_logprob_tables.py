@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from agentrl.replay.logprobs import reward_table, rewards_by_step
-from agentrl.replay.off_policy import Episode, off_policy
+from agentrl.replay.logprobs.mode import reward_table, rewards_by_step
+from agentrl.replay.logprobs.off_policy import Episode, off_policy
 
 NEAR = off_policy([Episode(task, 0.1 * math.sin(task), float(task % 2)) for task in range(40)])
 FAR = off_policy([Episode(task, -3.0 * (task + 1), float(task % 2)) for task in range(40)])

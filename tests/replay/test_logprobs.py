@@ -12,17 +12,17 @@ from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from agentrl.attempt import Group, Rollout, Stop, TurnReward
 from agentrl.cli.main import main
 from agentrl.errors import ConfigError, DataError
 from agentrl.replay.base import Options, Replay, Result
-from agentrl.replay.checkpoint_scores import score_rollouts
-from agentrl.replay.logprobs import logprobs
-from agentrl.replay.saved import SavedRun, open_saved
+from agentrl.replay.logprobs.checkpoint_scores import score_rollouts
+from agentrl.replay.logprobs.mode import logprobs
+from agentrl.replay.saved_run import SavedRun, open_saved
 from agentrl.replay.settings import replay_config
 from agentrl.store import TrajectoryStore
-from agentrl.task import Task
-from agentrl.trajectory import Author, Segment, Trajectory, VersionSpan
+from agentrl.types.rollout import Group, Rollout, Stop, TurnReward
+from agentrl.types.task import Task
+from agentrl.types.trajectory import Author, Segment, Trajectory, VersionSpan
 
 CALCULATOR = Path(__file__).parents[2] / "examples/calculator"
 TEMPERATURE = 0.7

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
+from judge_server import JudgeServer, Reply, serving
 from replayed_runs import replayed, rewritten, with_config
 
 from agentrl.cli.main import main
-
-sys.path.append(str(Path(__file__).parents[1] / "rewards"))
-from judge_server import JudgeServer, Reply, serving
 
 FILE = "def one():\n    raise SystemExit('code of the run was run')\n"
 

@@ -11,7 +11,7 @@ from statistics import fmean
 import numpy as np
 import pytest
 
-from agentrl.replay.off_policy import Episode, OffPolicy, effective_number, off_policy
+from agentrl.replay.logprobs.off_policy import Episode, OffPolicy, effective_number, off_policy
 
 FIRST, ANSWERS, SECOND = range(2), range(2), range(3)
 

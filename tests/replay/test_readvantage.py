@@ -10,15 +10,15 @@ import pytest
 from replayed_runs import refused, replayed, rewritten, stored
 
 from agentrl.algos.build import build_algorithm
-from agentrl.attempt import Rollout
 from agentrl.replay.base import Options, Replay, key_of
-from agentrl.replay.credit_tally import Tally
-from agentrl.replay.readvantage import readvantage
-from agentrl.replay.recredit import Credit, credited_anew, with_new_score
-from agentrl.replay.rescore import rescore
-from agentrl.replay.saved import open_saved
+from agentrl.replay.readvantage.credit_tally import Tally
+from agentrl.replay.readvantage.mode import readvantage
+from agentrl.replay.readvantage.recredit import Credit, credited_anew, with_new_score
+from agentrl.replay.rescore.mode import rescore
+from agentrl.replay.saved_run import open_saved
 from agentrl.replay.settings import replay_config
 from agentrl.store import StoredRollout, TrajectoryStore
+from agentrl.types.rollout import Rollout
 
 
 def replay_of(run: Path, **options: object) -> Replay:

@@ -13,9 +13,9 @@ from agentrl.config import RunConfig
 from agentrl.config.document import redacted
 from agentrl.errors import DataError
 from agentrl.replay.base import Options, Replay
-from agentrl.replay.readvantage import readvantage
-from agentrl.replay.recredit import Credit, credited_anew
-from agentrl.replay.saved import open_saved
+from agentrl.replay.readvantage.mode import readvantage
+from agentrl.replay.readvantage.recredit import Credit, credited_anew
+from agentrl.replay.saved_run import open_saved
 from agentrl.store import TrajectoryStore
 from agentrl.store.schema import CONFIG
 

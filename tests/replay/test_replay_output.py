@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
-from agentrl.estimates.base import Estimate
 from agentrl.replay.base import Result, Table
-from agentrl.replay.cells import cell_text
-from agentrl.replay.output import print_result
-from agentrl.replay.output_json import findings_json
-from agentrl.replay.page import findings_page
-from agentrl.replay.saved import SavedRun
+from agentrl.replay.output.cells import cell_text
+from agentrl.replay.output.html import findings_page
+from agentrl.replay.output.json import findings_json
+from agentrl.replay.output.tables import print_result
+from agentrl.replay.saved_run import SavedRun
+from agentrl.stats.base import Estimate
 
 RUN = cast(SavedRun, SimpleNamespace(name="run<b>", split="train", steps=[1], told="train, step 1"))
 HOSTILE = (

@@ -7,9 +7,9 @@ from replayed_runs import rewritten, with_config
 
 from agentrl.errors import ConfigError
 from agentrl.replay.base import Options, Replay
-from agentrl.replay.saved import open_saved
+from agentrl.replay.saved_run import open_saved
 from agentrl.replay.settings import refuse_code_of_rows, refuse_missing_code, replay_config
-from agentrl.task import Task
+from agentrl.types.task import Task
 
 EVIL = {
     "model": {"path": "m", "trust_remote_code": True, "attn_implementation": "owner/kernel"},
@@ -30,10 +30,7 @@ def replay_of(saved_run, folder, config, **overrides):
 def test_what_names_code_is_left_out_and_the_rest_is_kept(saved_run, tmp_path):
     config = replay_config(replay_of(saved_run, tmp_path, EVIL))
     assert (config.model.trust_remote_code, config.model.attn_implementation) == (False, "sdpa")
-    assert (config.rollout.agent.default_agent_loop, config.rollout.multi_turn.format) == (
-        "single_turn_agent",
-        "hermes",
-    )
+    assert (config.rollout.agent_loop, config.rollout.multi_turn.format) == ("single_turn_agent", "hermes")
     assert config.rollout.agent.agent_loop_config_path is None
     assert config.rollout.multi_turn.function_tool_path is None
     assert (config.rollout.temperature, config.rollout.multi_turn.max_user_turns) == (0.5, 3)

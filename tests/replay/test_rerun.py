@@ -10,9 +10,9 @@ import yaml
 from babbling import FORMAT, LOOP, babble_is_known, ended, train  # noqa: F401  # the first a fixture
 from replayed_runs import refused, replayed, rewritten, with_config
 
-from agentrl.attempt import Rollout
 from agentrl.store import TrajectoryStore
-from agentrl.trajectory import Author
+from agentrl.types.rollout import Rollout
+from agentrl.types.trajectory import Author
 
 
 @pytest.fixture(scope="module")
@@ -140,11 +140,7 @@ def test_each_rollout_is_gone_on_with_n_times(saved_run, tmp_path, capsys):
 @pytest.mark.parametrize(("said", "live"), [((), True), (("--unrecorded", "stub"), False)])
 def test_named_tools_run_live_unless_it_is_said_otherwise(babbled, tmp_path, capsys, said, live):
     file = tmp_path / "tools.py"
-    file.write_text(
-        "from agentrl.tools.function import tool\n"
-        "from babbling import blocks, waits\n"
-        "blocks, waits = tool(blocks), tool(waits)\n"
-    )
+    file.write_text("from babbling import blocks, waits\n")
     tools = f"rollout.multi_turn.function_tool_path={file}"
     ended.clear()
     words = [f"{babbled}/run@1", "from-turn", 0, tools, *code(babbled), "--out", tmp_path, *said]

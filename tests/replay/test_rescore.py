@@ -11,14 +11,14 @@ from statistics import fmean
 import pytest
 from replayed_runs import CALCULATOR, refused, replayed, rewritten, stored, with_config
 
-from agentrl.attempt import Group, Rollout, Stop
 from agentrl.replay.base import Options, Replay, key_of
-from agentrl.replay.rescore import rescore
-from agentrl.replay.saved import open_saved
-from agentrl.replay.scoring import MAX_CONCURRENT, score_all
+from agentrl.replay.rescore.mode import rescore
+from agentrl.replay.rescore.scoring import MAX_CONCURRENT, score_all
+from agentrl.replay.saved_run import open_saved
 from agentrl.store import TrajectoryStore
-from agentrl.task import Task
-from agentrl.trajectory import Trajectory
+from agentrl.types.rollout import Group, Rollout, Stop
+from agentrl.types.task import Task
+from agentrl.types.trajectory import Trajectory
 
 REWARDS = """
 def constant(solution_str):
@@ -180,7 +180,7 @@ def test_a_built_in_reward_goes_by_its_name(saved_run, capsys):
         ([], "a reward is needed: --reward file.py:function, or auto or classification or code or "),
         (["--reward", "exact_match", "--reward", "exact_match"], "--reward exact_match is given twice"),
         (["--reward", "exact_mach"], "unknown reward 'exact_mach': did you mean 'exact_match'?"),
-        (["--reward", "reward.py"], "'reward.py' names a file and nothing in it"),
+        (["--reward", "reward.py"], "there is no file 'reward.py'"),
         (["--reward", "gsm8k", "reward.timeout=1"], "unknown key 'reward.timeout': did you mean 'reward.timeout_s'?"),
     ],
 )
@@ -193,7 +193,7 @@ def test_code_that_the_run_names_is_never_run(saved_run, capsys, tmp_path, monke
     monkeypatch.syspath_prepend(tmp_path)
     dotted = rewritten(saved_run, tmp_path / "run", provenance=with_config(reward={"name": "named_by_the_run:reward"}))
     shutil.copytree(saved_run / "checkpoints", dotted / "checkpoints", symlinks=True)
-    assert refused(capsys, dotted, "rescore").startswith("a reward is needed: --reward")
+    assert "if you trust it, add reward.name=named_by_the_run:reward" in refused(capsys, dotted, "rescore")
     custom = {"custom_reward_function": {"path": f"{tmp_path}/named_by_the_run.py"}}
     own = rewritten(saved_run, tmp_path / "own", provenance=with_config(reward=custom))
     shutil.copytree(saved_run / "checkpoints", own / "checkpoints", symlinks=True)

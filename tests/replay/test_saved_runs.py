@@ -11,7 +11,7 @@ from replayed_runs import rewritten, with_config
 
 from agentrl.errors import ConfigError, DataError
 from agentrl.models import loading
-from agentrl.replay.saved import open_saved
+from agentrl.replay.saved_run import open_saved
 from agentrl.store import TrajectoryStore
 
 

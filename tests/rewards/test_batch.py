@@ -8,7 +8,7 @@ import pytest
 
 from agentrl.config.reward import RewardConfig
 from agentrl.errors import ConfigError, RewardError
-from agentrl.rewards.batch import BatchReward
+from agentrl.rewards.functions.batch import BatchReward
 from agentrl.tools.base import InfraError
 
 

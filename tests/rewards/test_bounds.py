@@ -5,7 +5,7 @@ import math
 import pytest
 
 from agentrl.errors import RewardError
-from agentrl.rewards.bounds import check_bounds
+from agentrl.rewards.base import check_bounds
 
 
 @pytest.mark.parametrize("score", [-1.0, 0.0, 1.0])

@@ -8,11 +8,11 @@ from sandbox_fusion_server import sandbox_fusion
 
 from agentrl.config.reward import CustomRewardConfig, RewardConfig
 from agentrl.errors import ConfigError, DataError, RewardError
-from agentrl.rewards import sandbox_fusion as client
 from agentrl.rewards.base import close_reward
+from agentrl.rewards.builtin import sandbox_fusion as client
 from agentrl.rewards.loading import check_data_source, load_reward
-from agentrl.task import Task
 from agentrl.tools.base import InfraError
+from agentrl.types.task import Task
 
 DOUBLE = "```python\nprint(2 * int(input()))\n```"
 DOUBLES = {"inputs": ["1\n", "2\n", "30\n", "4\n"], "outputs": ["2\n", "4\n", "60", "8"]}

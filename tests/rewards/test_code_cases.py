@@ -5,7 +5,7 @@ import json
 import pytest
 
 from agentrl.errors import RewardError
-from agentrl.rewards.code_cases import Case, code_of, read_cases
+from agentrl.rewards.builtin.code_cases import Case, code_of, read_cases
 
 
 @pytest.mark.parametrize(

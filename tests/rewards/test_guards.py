@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from agentrl.config.reward_models import GUARDS, GuardsConfig
+from agentrl.config.reward_sources import GUARDS, GuardsConfig
 from agentrl.rewards.guards import (
     PENALTY,
     Guards,
@@ -37,7 +37,7 @@ HONEST = [
     "We ignore the constant term, and follow the instructions for assembling the rest.",
     *(
         (ROOT / name).read_text()
-        for name in ("docs/design.md", "agentrl/trainer/report.css", "agentrl/trainer/charts.py")
+        for name in ("docs/design.md", "agentrl/reporting/report.css", "agentrl/reporting/charts.py")
     ),
     " ".join(map(str, range(3000))),
     "\n".join(f"| row {number} | {number * 7 % 13} | ok |" for number in range(200)),

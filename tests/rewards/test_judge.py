@@ -18,12 +18,12 @@ from judge_server import JudgeServer, Reply, grade, serving
 from agentrl.config import RunConfig
 from agentrl.config.document import redacted
 from agentrl.config.reward import RewardConfig
-from agentrl.config.reward_models import JudgeConfig
+from agentrl.config.reward_sources import JudgeConfig
 from agentrl.errors import ConfigError, RewardError, UnknownNameError
-from agentrl.rewards.judge import Judge
-from agentrl.rewards.judge_cache import VerdictCache, request_key
-from agentrl.rewards.judge_client import MAX_RETRY_AFTER_S, InvalidAnswerError, JudgeClient, read_json
-from agentrl.rewards.judge_prompt import JudgePrompt, quoted
+from agentrl.rewards.judge.cache import VerdictCache, request_key
+from agentrl.rewards.judge.client import MAX_RETRY_AFTER_S, InvalidAnswerError, JudgeClient, read_json
+from agentrl.rewards.judge.prompt import JudgePrompt, quoted
+from agentrl.rewards.judge.reward import Judge
 from agentrl.rewards.loading import load_reward
 from agentrl.tools.base import InfraError
 
@@ -223,7 +223,7 @@ def test_a_folder_that_cannot_be_written_costs_a_warning(served, tmp_path, caplo
 WRITER = """
 import sys
 from pathlib import Path
-from agentrl.rewards.judge_cache import VerdictCache
+from agentrl.rewards.judge.cache import VerdictCache
 cache = VerdictCache(Path(sys.argv[1]), lambda verdict: None)
 for number in range(200):
     cache.put("ab" + "0" * 62, {"score": number, "reason": "x" * 20000})

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from agentrl.errors import RewardError
-from agentrl.rewards.math_answers import plainly_same, same_by_algebra, truths_of
+from agentrl.rewards.builtin.math_answers import plainly_same, same_by_algebra, truths_of
 
 
 @pytest.mark.parametrize(

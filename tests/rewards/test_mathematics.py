@@ -6,10 +6,10 @@ import pytest
 
 from agentrl.config.reward import CustomRewardConfig, RewardConfig
 from agentrl.errors import RewardError, UnknownNameError
-from agentrl.rewards import mathematics
 from agentrl.rewards.base import close_reward
+from agentrl.rewards.builtin import mathematics
+from agentrl.rewards.builtin.data_sources import SOURCES, reward_of
 from agentrl.rewards.loading import load_reward
-from agentrl.rewards.sources import SOURCES, reward_of
 
 
 def score(name, *solutions, truth="5", **kwargs):

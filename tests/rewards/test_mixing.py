@@ -12,14 +12,14 @@ from pydantic import ValidationError
 
 from agentrl.config import validate_config
 from agentrl.config.reward import RewardConfig
-from agentrl.config.reward_models import ComponentConfig, asked_order
-from agentrl.config.rules import check_training
+from agentrl.config.reward_sources import ComponentConfig, asked_order
+from agentrl.config.rules.combinations import check_training
 from agentrl.errors import ConfigError, DataError, RewardError, UnknownNameError
 from agentrl.rewards.base import NoVerdictError, close_reward
 from agentrl.rewards.loading import check_data_source, load_reward
 from agentrl.rewards.mixing import Mixture
-from agentrl.task import Task
 from agentrl.tools.base import InfraError
+from agentrl.types.task import Task
 
 
 def saying(value, asked=None, name=""):

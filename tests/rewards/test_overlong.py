@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from agentrl.config.reward import OverlongBufferConfig, RewardConfig
 from agentrl.errors import ConfigError
+from agentrl.rewards.functions.overlong import OverlongReward, overlong_penalty
 from agentrl.rewards.loading import load_reward
-from agentrl.rewards.overlong import OverlongReward, overlong_penalty
 
 
 def test_the_example_of_the_paper():

@@ -10,8 +10,8 @@ import pytest
 from agentrl.errors import ConfigError, RewardError
 from agentrl.registry import load_file
 from agentrl.rewards.base import NoVerdictError
-from agentrl.rewards.builtin import gsm8k
-from agentrl.rewards.processes import ProcessReward, ScorePool
+from agentrl.rewards.builtin.registry import gsm8k
+from agentrl.rewards.functions.processes import ProcessReward, ScorePool
 from agentrl.tools.base import InfraError
 
 SOURCE = """
@@ -182,7 +182,7 @@ def test_only_what_another_process_can_import_is_taken(user_file):
     for function in (inside, lambda solution_str: 1.0, Scorer()):
         with pytest.raises(ConfigError, match="must be a function at the top of a file or module"):
             ProcessReward(function, {}, 1.0, "mine", ScorePool(1))
-    assert ProcessReward(gsm8k, {}, 1.0, "gsm8k", ScorePool(1))._target == "agentrl.rewards.builtin:gsm8k"
+    assert ProcessReward(gsm8k, {}, 1.0, "gsm8k", ScorePool(1))._target == "agentrl.rewards.builtin.registry:gsm8k"
 
 
 def test_a_process_that_cannot_start_is_infra(user_file, monkeypatch):

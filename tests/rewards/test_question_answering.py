@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentrl.errors import ConfigError, RewardError
-from agentrl.rewards.question_answering import (
+from agentrl.rewards.builtin.question_answering import (
     classification,
     gold_answers,
     qa,

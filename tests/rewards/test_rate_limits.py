@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentrl.config.reward import RewardConfig
-from agentrl.rewards.rate_limits import Pace, RateLimitedReward
+from agentrl.rewards.functions.rate_limits import Pace, RateLimitedReward
 
 
 class Clock:

@@ -14,7 +14,7 @@ from agentrl.config.data import DataConfig
 from agentrl.config.reward import RewardConfig
 from agentrl.data.tasks import load_tasks
 from agentrl.errors import ConfigError, RewardError
-from agentrl.rewards.reward_funcs import RewardFuncs
+from agentrl.rewards.functions.trl import RewardFuncs
 from agentrl.tools.base import InfraError
 
 CHAT = [{"role": "user", "content": "?"}]

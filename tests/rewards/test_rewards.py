@@ -12,11 +12,11 @@ import pytest
 from agentrl.config.reward import CustomRewardConfig, RewardConfig
 from agentrl.errors import AgentRLError, ConfigError, DataError, RewardError
 from agentrl.rewards.base import close_reward
-from agentrl.rewards.builtin import exact_match, gsm8k
-from agentrl.rewards.function import FunctionReward
+from agentrl.rewards.builtin.registry import exact_match, gsm8k
+from agentrl.rewards.functions.function import FunctionReward
 from agentrl.rewards.loading import check_data_source, load_reward
-from agentrl.task import Task
 from agentrl.tools.base import InfraError
+from agentrl.types.task import Task
 
 
 def score(function, *, timeout_s=5.0, ground_truth="7", **kwargs):

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
-from agentrl.attempt import Outcome, Rollout, Stop, ToolCall, TurnReward
-from agentrl.rewards.view import solution_view
-from agentrl.trajectory import Author, Segment, Trajectory, VersionSpan
+from agentrl.rewards.reward_view import solution_view
+from agentrl.types.rollout import Outcome, Rollout, Stop, ToolCall, TurnReward
+from agentrl.types.trajectory import Author, Segment, Trajectory, VersionSpan
 
 
 def segment(author, text):

@@ -8,7 +8,7 @@ import pytest
 from loop_builders import ListEngine, config, roll
 
 from agentrl.agent_loops import AgentLoop, agent_loops
-from agentrl.attempt import Stop, TurnReward
+from agentrl.types.rollout import Stop, TurnReward
 
 
 def rolled(monkeypatch, *rewards: TurnReward):

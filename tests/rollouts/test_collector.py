@@ -11,11 +11,11 @@ import pytest
 from loop_builders import TASK, ListEngine, call, config, runner
 
 from agentrl.agent_loops import AgentLoop, agent_loops
-from agentrl.attempt import Rollout, Stop
 from agentrl.engines.base import SamplingParams
 from agentrl.errors import ConfigError, RewardError
 from agentrl.rollouts.collector import AllFailedError, attempts_at, collect, group_of, roll_out
-from agentrl.seeds import derive_seed
+from agentrl.types.rollout import Rollout, Stop
+from agentrl.utils.seeds import derive_seed
 
 TASKS = [replace(TASK, index=index, uid=f"t{index}", extra_info={"index": index}) for index in range(4)]
 

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from loop_builders import add, config
 
-from agentrl.chat.pieces import token_pieces
+from agentrl.chat.encode import token_pieces
 from agentrl.data.fields import FieldError
-from agentrl.data.fitting import Measure, cut_prompt
+from agentrl.data.prompt_length import Measure, cut_prompt
 from agentrl.rollouts.row_check import RowCheck
-from agentrl.task import Task
 from agentrl.tools.toolbox import Toolbox
+from agentrl.types.task import Task
 
 BLOCKS = st.lists(st.one_of(contents, st.sampled_from(["<|im_", "end|>", "<tool_", "call>"])), min_size=3, max_size=9)
 

@@ -4,7 +4,7 @@ import gc
 
 import pytest
 
-from agentrl.rollouts.garbage import MIN_YOUNG, fewer_collections
+from agentrl.rollouts.gc_tuning import MIN_YOUNG, fewer_collections
 
 
 @pytest.fixture

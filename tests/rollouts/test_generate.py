@@ -6,7 +6,7 @@ import asyncio
 
 from agentrl.engines.base import Completion, GenerateRequest, SamplingParams
 from agentrl.engines.scripted import ScriptedEngine
-from agentrl.rollouts.generate import RolloutGenerate
+from agentrl.rollouts.generate_session import RolloutGenerate
 
 
 class Listening(ScriptedEngine):

@@ -6,10 +6,10 @@ import math
 
 import pytest
 
-from agentrl.attempt import Group, Outcome, Rollout, Stop, ToolCall
 from agentrl.rollouts.metrics import rollout_metrics
-from agentrl.task import Task
-from agentrl.trajectory import Author, Segment, Trajectory, VersionSpan
+from agentrl.types.rollout import Group, Outcome, Rollout, Stop, ToolCall
+from agentrl.types.task import Task
+from agentrl.types.trajectory import Author, Segment, Trajectory, VersionSpan
 
 
 def trajectory(*lengths: int) -> Trajectory:
@@ -74,7 +74,13 @@ def test_rollouts_that_failed_from_outside_are_only_counted():
     assert metrics["tool_calls/mean"] == 0
     assert metrics["groups/zero_variance"] == 1.0
     assert metrics["rollouts/infra_failed"] == metrics["rollouts/failed"] == pytest.approx(1 / 3)
-    assert rollout_metrics([group(failed)]) == {"rollouts/failed": 1.0, "rollouts/infra_failed": 1.0}
+    shares = ("rollouts/failed", "rollouts/infra_failed", "rollouts/dropped")
+    assert rollout_metrics([group(failed)]) == dict.fromkeys([*shares, "rollouts/num_dropped"], 1.0)
+    assert (metrics["success"], metrics["success_of_all"]) == (1.0, pytest.approx(2 / 3))
+    unscored = Rollout([trajectory(1)], Stop.FINISHED, {}, infra_failed=True)  # the reward's service failed
+    crashed = Rollout([trajectory(1)], Stop.ERROR, {})
+    metrics = rollout_metrics([group(unscored, crashed, rollout(1.0, 1), rollout(1.0, 1))])
+    assert [metrics[name] for name in shares] == [0.25, 0.25, 0.5]
     assert rollout_metrics([]) == {}
 
 

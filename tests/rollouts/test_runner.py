@@ -10,7 +10,6 @@ import pytest
 from loop_builders import TASK, TOKENIZER, ListEngine, add, call, config, roll, runner
 
 from agentrl.agent_loops import AgentLoop, agent_loops
-from agentrl.attempt import Outcome, Rollout, Stop
 from agentrl.chat.base import ParsedCall, ParsedTurn
 from agentrl.chat.parsers import tool_parsers
 from agentrl.config.reward import RewardConfig
@@ -20,6 +19,7 @@ from agentrl.interactions.base import BaseInteraction
 from agentrl.rollouts import runner as runner_module
 from agentrl.tools.base import BaseTool, InfraError, ToolResponse
 from agentrl.tools.function import as_tool
+from agentrl.types.rollout import Outcome, Rollout, Stop
 
 SUM = call("add", a=2, b=3)
 

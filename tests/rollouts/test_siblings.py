@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
-from agentrl.attempt import Rollout, Stop
-from agentrl.config.reward_models import GuardsConfig
-from agentrl.rollouts.siblings import Siblings
-from agentrl.trajectory import Author, Segment, Trajectory, VersionSpan
+from agentrl.config.reward_sources import GuardsConfig
+from agentrl.rollouts.collector import Siblings
+from agentrl.types.rollout import Rollout, Stop
+from agentrl.types.trajectory import Author, Segment, Trajectory, VersionSpan
 
 
 def rollout(num_tokens, **changes):

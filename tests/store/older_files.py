@@ -3,31 +3,41 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from agentrl.store.schema import READABLE, VERSION_KEY
+from agentrl.store.schema import BY_NAME, READABLE, VERSION_KEY
 
 NUM_NEW_LEAVES = 4
-"""What version 3 added: the last leaves of the schema."""
+"""Leaves that version 3 added at the end of the schema."""
 
 
 def as_version_2(path: Path) -> None:
-    """Rewrite a file of version 3 without what version 2 did not keep; the seals of the rest stay as they are."""
+    """Rewrite a file without what version 2 did not keep; the seals of the rest stay as they are."""
+    _rewrite(path, "2")
+
+
+def as_version_3(path: Path) -> None:
+    """Rewrite a file with the maps of version 3, where version 4 has lists; the seals stay as they are."""
+    _rewrite(path, "3")
+
+
+def _rewrite(path: Path, version: str) -> None:
     table = pq.read_table(path, partitioning=None)
-    metadata = {**table.schema.metadata, VERSION_KEY.encode(): b"2"}
-    schema = READABLE["2"].with_metadata(metadata)
-    rows = [
-        {
-            **row,
-            "trajectories": [{name: one[name] for name in names_of(schema)} for one in row["trajectories"]],
-            "seals": row["seals"][:-NUM_NEW_LEAVES],
-        }
-        for row in table.to_pylist()
-    ]
+    metadata = {**table.schema.metadata, VERSION_KEY.encode(): version.encode()}
+    schema = READABLE[version].with_metadata(metadata)
+    rows = [_as_maps(row) for row in table.to_pylist()]
+    if version == "2":
+        rows = [_without_scores(row, schema.field("trajectories").type.value_type.names) for row in rows]
     pq.write_table(pa.Table.from_pylist(rows, schema=schema), path)
 
 
-def names_of(schema: pa.Schema) -> list[str]:
-    return schema.field("trajectories").type.value_type.names
+def _as_maps(row: dict[str, Any]) -> dict[str, Any]:
+    return {**row, **{name: [(item["name"], item["value"]) for item in row[name]] for name in BY_NAME}}
+
+
+def _without_scores(row: dict[str, Any], names: list[str]) -> dict[str, Any]:
+    trajectories = [{name: one[name] for name in names} for one in row["trajectories"]]
+    return {**row, "trajectories": trajectories, "seals": row["seals"][:-NUM_NEW_LEAVES]}

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from agentrl.attempt import Group, Outcome, Rollout, Stop, ToolCall
-from agentrl.task import Task
-from agentrl.trajectory import Author, Segment, Trajectory, VersionSpan
+from agentrl.types.rollout import Group, Outcome, Rollout, Stop, ToolCall
+from agentrl.types.task import Task
+from agentrl.types.trajectory import Author, Segment, Trajectory, VersionSpan
 
 
 def trajectory(*model_ids: int, version: int = 0) -> Trajectory:

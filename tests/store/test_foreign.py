@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentrl.attempt import Outcome
 from agentrl.errors import DataError
 from agentrl.store import StoredRollout, TrajectoryStore
-from agentrl.store.foreign.formats import FORMATS, guess_format, reader_of
-from agentrl.store.foreign.importing import Imported, import_rollouts
+from agentrl.store.importers.formats import FORMATS, guess_format, reader_of
+from agentrl.store.importers.importing import Imported, import_rollouts
+from agentrl.types.rollout import Outcome
 
 
 def lines(path: Path, rows: Sequence[object]) -> Path:

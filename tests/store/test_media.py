@@ -10,14 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from vision_models import picture
 
-from agentrl.attempt import Group, Rollout, Stop
 from agentrl.errors import DataError
-from agentrl.images import content_hash
-from agentrl.messages import image_part
 from agentrl.store import TrajectoryStore
 from agentrl.store.media import media_folder
-from agentrl.task import Task
-from agentrl.trajectory import Author, Segment, Trajectory, VersionSpan
+from agentrl.types.messages import image_part
+from agentrl.types.rollout import Group, Rollout, Stop
+from agentrl.types.task import Task
+from agentrl.types.trajectory import Author, Segment, Trajectory, VersionSpan
+from agentrl.utils.images import content_hash
 
 PICTURES = [picture(color) for color in ("red", "green", "blue")]
 NAMES = [content_hash(data) for data in PICTURES]

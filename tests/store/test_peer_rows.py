@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from agentrl.attempt import Group, Rollout, Stop
 from agentrl.store import TrajectoryStore
-from agentrl.store.foreign.formats import guess_format, reader_of
-from agentrl.store.foreign.importing import import_rollouts
-from agentrl.store.rows.pairs import pair_rows
-from agentrl.store.rows.tasks import task_rows
-from agentrl.store.rows.wanted import COLUMNS, Wanted
-from agentrl.store.rows.writing import write_lines, write_table
-from agentrl.task import Task
-from agentrl.trajectory import Trajectory
+from agentrl.store.exporters.pairs import pair_rows
+from agentrl.store.exporters.selection import COLUMNS, Wanted
+from agentrl.store.exporters.tasks import task_rows
+from agentrl.store.exporters.writing import write_lines, write_table
+from agentrl.store.importers.formats import guess_format, reader_of
+from agentrl.store.importers.importing import import_rollouts
+from agentrl.types.rollout import Group, Rollout, Stop
+from agentrl.types.task import Task
+from agentrl.types.trajectory import Trajectory
 
 pytestmark = pytest.mark.slow
 

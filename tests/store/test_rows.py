@@ -13,22 +13,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentrl.attempt import Group, Rollout, Stop
 from agentrl.config.data import DataConfig
 from agentrl.data.dialogues import load_dialogues
 from agentrl.data.tasks import load_tasks
 from agentrl.errors import DataError
-from agentrl.messages import Message
 from agentrl.store import StoredRollout, TrajectoryStore
-from agentrl.store.foreign.formats import messages_row
-from agentrl.store.foreign.importing import import_rollouts
-from agentrl.store.rows.dialogues import dialogue_rows
-from agentrl.store.rows.pairs import pair_rows
-from agentrl.store.rows.tasks import task_rows
-from agentrl.store.rows.wanted import COLUMNS, Wanted, kept_tools
-from agentrl.store.rows.writing import write_lines, write_table
-from agentrl.task import Task
-from agentrl.trajectory import Trajectory
+from agentrl.store.exporters.dialogues import dialogue_rows
+from agentrl.store.exporters.pairs import pair_rows
+from agentrl.store.exporters.selection import COLUMNS, Wanted, kept_tools
+from agentrl.store.exporters.tasks import task_rows
+from agentrl.store.exporters.writing import write_lines, write_table
+from agentrl.store.importers.formats import messages_row
+from agentrl.store.importers.importing import import_rollouts
+from agentrl.types.messages import Message
+from agentrl.types.rollout import Group, Rollout, Stop
+from agentrl.types.task import Task
+from agentrl.types.trajectory import Trajectory
 
 TOOLS = [{"type": "function", "function": {"name": name, "parameters": {"type": "object"}}} for name in ("add", "see")]
 

@@ -9,9 +9,9 @@ import pytest
 from stored_runs import group, rollout, trajectory
 
 from agentrl.algos.credit import samples_of
-from agentrl.attempt import Group, Rollout, Stop
-from agentrl.samples import Sample
 from agentrl.store import TrajectoryStore
+from agentrl.types.rollout import Group, Rollout, Stop
+from agentrl.types.sample import Sample
 
 
 def a_step() -> list[Group]:

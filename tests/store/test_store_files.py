@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import datasets
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -113,13 +114,14 @@ def test_provenance_and_version_are_kept_with_each_file(tmp_path: Path) -> None:
     store = TrajectoryStore(tmp_path, provenance=provenance)
     path = store.write(1, a_step())
     assert store.provenance(1) == provenance
-    assert pq.read_schema(path).metadata[b"agentrl.schema_version"] == b"3"
+    assert pq.read_schema(path).metadata[b"agentrl.schema_version"] == b"4"
     assert pq.read_schema(path).metadata[b"agentrl.provenance.tokenizer"] == b"sha256:ab"
 
 
 def test_any_reader_of_parquet_finds_the_values_under_their_names(tmp_path: Path) -> None:
     first, second = pq.read_table(TrajectoryStore(tmp_path).write(1, a_step()), partitioning=None).to_pylist()
-    assert (first["uid"], second["rollout"], second["reward"], second["rewards"]) == ("u", 1, 1.0, [("score", 1.0)])
+    assert (first["uid"], second["rollout"], second["reward"]) == ("u", 1, 1.0)
+    assert second["rewards"] == [{"name": "score", "value": 1.0}]
     assert second["seed"] == 2**64 - 2
     (kept,) = second["trajectories"]
     assert kept["messages"] == '[{"role":"user","content":"?"}]'
@@ -127,12 +129,20 @@ def test_any_reader_of_parquet_finds_the_values_under_their_names(tmp_path: Path
     assert kept["segments"][1]["policy_versions"] == [{"version": 0, "num_tokens": 2}]
 
 
+def test_the_datasets_library_opens_saved_rollouts(tmp_path: Path) -> None:
+    path = TrajectoryStore(tmp_path / "run").write(1, a_step())
+    rows = datasets.load_dataset("parquet", data_files=str(path), split="train", cache_dir=str(tmp_path / "cache"))
+    assert [row["uid"] for row in rows] == ["u", "u"]
+    assert rows[1]["rewards"] == [{"name": "score", "value": 1.0}]
+    assert [part["token_ids"] for part in rows[1]["trajectories"][0]["segments"]] == [[1, 2], [3, 5]]
+
+
 def rewritten(change: Callable[[pa.Table], pa.Table]) -> Callable[[Path], object]:
     return lambda path: pq.write_table(change(pq.read_table(path, partitioning=None)), path)
 
 
-def version_4(table: pa.Table) -> pa.Table:
-    return table.replace_schema_metadata({"agentrl.schema_version": "4"})
+def version_5(table: pa.Table) -> pa.Table:
+    return table.replace_schema_metadata({"agentrl.schema_version": "5"})
 
 
 def flipped(path: Path) -> None:
@@ -148,7 +158,7 @@ def flipped(path: Path) -> None:
         (lambda path: path.write_bytes(b""), "not a readable file of trajectories"),
         (flipped, "not a readable file of trajectories"),
         (lambda path: pq.write_table(pa.table({"uid": ["u"]}), path), "has no 'agentrl.schema_version'"),
-        (rewritten(version_4), "schema is of version 4, this agentrl reads versions 2 and 3"),
+        (rewritten(version_5), "schema is of version 5, this agentrl reads versions 2, 3, 4"),
         (rewritten(lambda table: table.drop_columns(["seed"])), "no column 'seed'"),
         (rewritten(lambda table: table.set_column(0, "step", table["step"].cast("int32"))), "column 'step' is int32"),
         (

@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentrl.attempt import Group, Outcome, Rollout, Stop, ToolCall, TurnReward
 from agentrl.errors import DataError
 from agentrl.store import TrajectoryStore
 from agentrl.store import schema as stored
-from agentrl.task import Task
-from agentrl.trajectory import Author, Segment, Trajectory, VersionSpan
+from agentrl.types.rollout import Group, Outcome, Rollout, Stop, ToolCall, TurnReward
+from agentrl.types.task import Task
+from agentrl.types.trajectory import Author, Segment, Trajectory, VersionSpan
 
 
 def plain(value: object) -> object:
@@ -79,6 +79,14 @@ def segments(draw: st.DrawFn) -> Segment:
     return Segment(author, ids, logprobs, spans, draw(number), media)
 
 
+def in_their_trajectories(rollout: Rollout) -> Rollout:
+    """With turn rewards of trajectories that it has, as every run writes them."""
+    num_trajectories = max(1, len(rollout.trajectories))
+    turns = rollout.turn_rewards
+    rewards = [dataclasses.replace(turn, trajectory=turn.trajectory % num_trajectories) for turn in turns]
+    return dataclasses.replace(rollout, turn_rewards=rewards)
+
+
 trajectories = st.builds(Trajectory, st.lists(segments(), max_size=3), messages)
 rollouts = st.builds(
     Rollout,
@@ -106,7 +114,7 @@ rollouts = st.builds(
     infra_failed=st.booleans(),
     seed=st.integers(0, 2**64 - 1),
     duration_s=number,
-)
+).map(in_their_trajectories)
 
 
 @settings(derandomize=True, deadline=None, max_examples=100)

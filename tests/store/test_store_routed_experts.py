@@ -13,11 +13,11 @@ from safetensors.torch import load_file
 from stored_runs import group, rollout
 from torch import Tensor
 
-from agentrl.attempt import Group
 from agentrl.errors import DataError
 from agentrl.store import TrajectoryStore
 from agentrl.store import trajectories as store_module
 from agentrl.store.routed_experts import path_beside
+from agentrl.types.rollout import Group
 
 
 def with_experts(most: int = 250) -> list[Group]:

@@ -9,9 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 from stored_runs import group, rollout
 
-from agentrl.attempt import Group, Outcome, Rollout, Stop
 from agentrl.errors import DataError, UnknownNameError
 from agentrl.store import StoredRollout, TrajectoryStore, encode
+from agentrl.types.rollout import Group, Outcome, Rollout, Stop
 
 CALLS = [("search", Outcome.OK), ("search", Outcome.TIMEOUT), ("calculator", Outcome.OK)]
 

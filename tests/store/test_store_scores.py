@@ -7,17 +7,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 from hypothesis import given
 from hypothesis import strategies as st
-from older_files import as_version_2
+from older_files import as_version_2, as_version_3
 from stored_runs import group, rollout
 
 from agentrl.algos.credit import samples_of
-from agentrl.attempt import Group
-from agentrl.samples import Sample
 from agentrl.store import Scores, TrajectoryStore
 from agentrl.store.schema import SCORES
+from agentrl.types.rollout import Group
+from agentrl.types.sample import Sample
 
 NUM_TOKENS = 4  # of each rollout of `stored_runs`
 
@@ -75,6 +76,19 @@ def test_a_file_of_version_2_is_read_on_and_has_no_scores(tmp_path: Path) -> Non
     (stored, _) = store.scan(columns=["trajectories.segments", "trajectories.values"])
     assert stored.scores == [Scores()]
     assert stored.rollout.trajectories[0].token_ids == groups[0].rollouts[0].trajectories[0].token_ids
+
+
+def test_a_file_of_version_3_is_read_as_one_of_version_4(tmp_path: Path) -> None:
+    groups = a_step(3)
+    groups[0].rollouts[1].rewards = {"score": 1.0, "format": 0.5}
+    groups[0].rollouts[2].tool_rewards = {"search": 0.25}
+    store = TrajectoryStore(tmp_path)
+    path = store.write(1, groups)
+    as_version_3(path)
+    assert pa.types.is_map(pq.read_schema(path).field("rewards").type)
+    assert [stored.rollout.tool_rewards for stored in store.scan()] == [r.tool_rewards for r in groups[0].rollouts]
+    rewards = [stored.rollout.rewards for stored in store.scan(columns=["rewards"])]
+    assert rewards == [rollout.rewards for rollout in groups[0].rollouts]
 
 
 def test_scores_are_sealed(tmp_path: Path) -> None:

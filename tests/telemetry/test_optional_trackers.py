@@ -147,7 +147,7 @@ def test_a_missing_library_is_named_with_the_extra_that_brings_it(monkeypatch, l
     for name in ("mlflow", "trackio"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     check_installed(["console", "jsonl", "tensorboard", "wandb"])
-    with pytest.raises(ConfigError, match=r"needs mlflow, trackio: pip install 'agentrl\[trackers\]'"):
+    with pytest.raises(ConfigError, match=r"needs mlflow, trackio: pip install 'agentrl-train\[trackers\]'"):
         check_installed(["mlflow", "wandb", "trackio"])
 
 

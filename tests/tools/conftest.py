@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agentrl.offload import run
+from agentrl.concurrency import run
 
 
 @pytest.fixture(autouse=True)

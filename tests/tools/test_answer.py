@@ -5,9 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from vision_models import picture
 
-from agentrl.images import data_url
-from agentrl.tools.answer import bounded, read_answer
 from agentrl.tools.base import ToolError, ToolResponse
+from agentrl.tools.result import bounded, read_answer
+from agentrl.utils.images import data_url
 
 
 @pytest.mark.parametrize(

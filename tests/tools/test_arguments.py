@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from agentrl.errors import ConfigError
-from agentrl.messages import FunctionSchema, ToolSchema
 from agentrl.tools.arguments import ArgumentsError, ArgumentsReader
+from agentrl.types.messages import FunctionSchema, ToolSchema
 
 NESTED = {
     "type": "object",

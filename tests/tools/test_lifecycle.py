@@ -8,14 +8,16 @@ import threading
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tool_builders import Recorder, call, task, until
+from tool_builders import Recorder, call, run_calls, schema, task, until
 
-from agentrl.attempt import Outcome
+from agentrl.concurrency import run
 from agentrl.config.rollout import MultiTurnConfig
-from agentrl.offload import run
-from agentrl.tools import lifecycle, toolbox
-from agentrl.tools.base import ToolError, ToolResponse
+from agentrl.errors import DataError
+from agentrl.tools import class_tool as lifecycle
+from agentrl.tools import toolbox
+from agentrl.tools.base import BaseTool, ToolError, ToolResponse
 from agentrl.tools.toolbox import Toolbox
+from agentrl.types.rollout import Outcome
 
 FAULTS = ["fine", "fine", "raises", "tool_error", "hangs", "yields"]
 
@@ -152,3 +154,96 @@ def test_releases_go_on_however_many_hung():
 
     asyncio.run(main())
     assert len(tool.released) == 21
+
+
+class Shelf(Recorder):
+    async def create(self, instance_id=None, *, shelf, aisle=1, **_):
+        return instance_id, ToolResponse()
+
+    async def execute(self, instance_id, parameters, limit=3):
+        return ToolResponse("here"), 0.0, {}
+
+
+class Exact(Recorder):
+    async def create(self, instance_id, shelf="A"):
+        return instance_id, ToolResponse()
+
+
+class Whole(Recorder):
+    async def create(self, instance_id, create_kwargs):
+        return instance_id, ToolResponse()
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "complaint"),
+    [
+        (Shelf, {}, "create_kwargs': create of tool 'recorder' needs 'shelf', which the row does not give"),
+        (Shelf, {"create_kwargs": {"shelv": "A"}}, "needs 'shelf'"),
+        (Shelf, {"create_kwargs": "A"}, "field 'tools_kwargs.recorder.create_kwargs': expected an object, got 'A'"),
+        (Shelf, {"create_kwarg": {}}, "unknown key 'create_kwarg': did you mean 'create_kwargs'?"),
+        (
+            Shelf,
+            {"create_kwargs": {"shelf": 1}, "execute_kwargs": {"limits": 1}},
+            "takes no 'limits': did you mean",
+        ),
+        (Exact, {"create_kwargs": {"shelve": "B"}}, "takes no 'shelve': did you mean 'shelf'?"),
+        (Shelf, {"create_kwargs": {"shelf": "B", "more": 1}}, None),
+        (Whole, {"create_kwargs": {"anything": 1}, "execute_kwargs": None}, None),
+        (Exact, {}, None),
+    ],
+)
+def test_what_a_row_gives_a_tool_is_held_against_its_methods(tool, arguments, complaint):
+    box = Toolbox([tool()])
+    if complaint is None:
+        box.check(task(tools_kwargs={"recorder": arguments}))
+        return
+    with pytest.raises(DataError) as caught:
+        box.check(task(tools_kwargs={"recorder": arguments} if arguments else {}))
+    assert complaint in str(caught.value)
+    box.check(task(tools_kwargs={}, extra_info={"tool_selection": []}))  # a row that is not offered the tool
+
+
+class Shelves(BaseTool):
+    """One of two tools that share what was taken, by the rollout's `request_id`."""
+
+    taken: dict[str, list[str]]
+
+    def __init__(self, name, taken):
+        self.tool_schema = schema(name)
+        super().__init__({})
+        self.taken, self.seen = taken, []
+
+    async def create(self, instance_id=None, *, agent_data, **kwargs):
+        self.seen.append((agent_data.request_id, sorted(kwargs)))
+        return instance_id, ToolResponse()
+
+    async def execute(self, instance_id, parameters, agent_data, **kwargs):
+        mine = self.taken.setdefault(agent_data.request_id, [])
+        mine.append(self.name)
+        return ToolResponse(" ".join(mine)), 0.0, {}
+
+    async def calc_reward(self, instance_id, agent_data, **kwargs):
+        return float(len(self.taken[agent_data.request_id]))
+
+    async def release(self, instance_id, **kwargs):
+        self.taken.pop(kwargs["agent_data"].request_id, None)
+
+
+def test_two_tools_share_the_state_of_a_rollout_and_release_it():
+    taken = {}
+    take, put = Shelves("take", taken), Shelves("put", taken)
+    results, session = run_calls([take, put], call("take"), call("put"), call("take"))
+    assert [result.text for result in results] == ["take", "take put", "take put take"]
+    assert session.rewards == {"take": 3.0, "put": 3.0}
+    assert taken == {}
+    assert [*take.seen, *put.seen] == [(session.data.request_id, ["create_kwargs"])] * 2
+
+
+@pytest.mark.parametrize("text", ["the shelf is empty", "Error: the shelf is empty"])
+def test_the_model_reads_the_text_of_a_tool_error_after_one_prefix(text):
+    def take() -> str:
+        """Take."""
+        raise ToolError(text)
+
+    ((result,), _) = run_calls([take], call("take"))
+    assert (result.text, result.outcome) == ("Error: the shelf is empty", Outcome.TOOL_ERROR)

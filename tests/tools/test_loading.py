@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 from tool_builders import call, run_calls, task
 
-from agentrl.attempt import Outcome
 from agentrl.config.rollout import MultiTurnConfig
 from agentrl.errors import AgentRLError, ConfigError, DataError
 from agentrl.tools import OpenAIFunctionToolSchema
 from agentrl.tools.loading import load_tools
 from agentrl.tools.toolbox import load_toolbox
+from agentrl.types.rollout import Outcome
 
 CONFIGS = Path(__file__).parents[2] / "configs" / "tool_config"
 
@@ -174,7 +174,7 @@ NATIVE = "config: {type: native}"
         ),
         ("tools: [{name: calculator, parameters: {}}]", r"needs 'expression'"),
         ("tools: [{function: 'agentrl.tools.calculator:_LEVELS'}]", "is not a function"),
-        ("tools: [{class_name: agentrl.messages.ToolSchema}]", "must be a subclass of"),
+        ("tools: [{class_name: agentrl.types.messages.ToolSchema}]", "must be a subclass of"),
         ("tools: [{name: calculator, isolation: box}]", r"tools\[0\]: 'isolation'"),
         (
             "tools: [{name: calculator, parameters: {expression: {type: text}}}]",

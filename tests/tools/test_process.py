@@ -4,17 +4,15 @@ import asyncio
 import os
 
 import pytest
-from tool_builders import call, task, until
+from tool_builders import call, run_calls, task, until
 
-from agentrl.attempt import Outcome
+from agentrl.concurrency.child import import_path
+from agentrl.concurrency.mailbox import Mailbox, Reply
 from agentrl.config.rollout import MultiTurnConfig
-from agentrl.offload.child import import_path
-from agentrl.offload.mailbox import Mailbox
-from agentrl.offload.reply import Reply
 from agentrl.registry import load_file
 from agentrl.tools.function import as_tool
-from agentrl.tools.process import ProcessWorker
 from agentrl.tools.toolbox import Toolbox
+from agentrl.types.rollout import Outcome
 
 SOURCE = '''
 import os, sys, time
@@ -103,15 +101,6 @@ def test_a_function_is_found_by_module_or_by_file(act, tmp_path):
     assert import_path(act) == f"{tmp_path / 'acting.py'}:act"
 
 
-def test_a_hanging_process_ends_with_its_parent(act):
-    worker = ProcessWorker(import_path(act))
-    worker.start()
-    worker._process.stdin.write('{"what": "hang"}\n')
-    worker._process.stdin.close()  # what the parent's death does
-    assert worker._process.wait(timeout=10) == 0
-    worker.close()
-
-
 def test_a_process_that_is_ready_too_late_serves_the_next_call(act, tmp_path):
     async def main():
         (tmp_path / "acting.py").write_text("import time; time.sleep(0.2)\n" + SOURCE)
@@ -121,11 +110,11 @@ def test_a_process_that_is_ready_too_late_serves_the_next_call(act, tmp_path):
             await asyncio.sleep(0.05)
             gone.cancel()
             await asyncio.wait([gone])
-            pool = box.tools["act"]._pool
+            pool = box.tools["act"]._processes._pool
             await until(lambda: pool._idle)
             kept = pool._idle[0]
             await session.call(call("act", what="pid"))
-            assert pool._all == [kept]
+            assert pool._all == {kept}
         await box.close()
         return kept.alive
 
@@ -140,8 +129,51 @@ def test_a_call_that_finds_no_place_leaves_its_process_to_the_next(act):
             bound.lane.max_abandoned = 0
             bound.lane.abandon(Reply(Mailbox(asyncio.get_running_loop())))
             refused = await session.call(call("act", what="pid"))
-        num_idle, num_all = len(bound._pool._idle), len(bound._pool._all)
+        pool = bound._processes._pool
+        num_idle, num_all = len(pool._idle), len(pool._all)
         await box.close()
         return refused.outcome, num_idle, num_all
 
     assert asyncio.run(main()) == (Outcome.INFRA_ERROR, 1, 1)
+
+
+def test_calls_wait_where_all_processes_are_busy(act):
+    async def main():
+        box = Toolbox([act], MultiTurnConfig(tool_timeout_s=5.0))
+        pool = box.tools["act"]._processes._pool
+        pool._size = 1
+        async with box.session(task()) as session:
+            results = await asyncio.gather(*(session.call(call("act", what="pid")) for _ in range(20)))
+        await box.close()
+        return {(result.outcome, result.text) for result in results}
+
+    (only,) = asyncio.run(main())
+    assert only[0] is Outcome.OK
+
+
+def test_where_no_process_can_be_had_the_world_failed_and_not_the_tool(act, monkeypatch):
+    def refuse(*_args, **_options):
+        raise OSError(24, "Too many open files")
+
+    async def main():
+        box = Toolbox([act])
+        monkeypatch.setattr("agentrl.concurrency.child.subprocess.Popen", refuse)
+        async with box.session(task()) as session:
+            result = await session.call(call("act", what="pid"))
+        await box.close()
+        return result
+
+    result = asyncio.run(main())
+    assert result.outcome is Outcome.INFRA_ERROR
+    assert "Too many open files" in result.text
+
+
+def test_a_tool_in_its_process_imports_the_files_beside_its_own(tmp_path):
+    (tmp_path / "cellar.py").write_text("WINES = ['red']\n")
+    (tmp_path / "json.py").write_text("raise SystemExit('the standard library is shadowed')\n")
+    (tmp_path / "pouring.py").write_text(
+        "from cellar import WINES\nfrom agentrl.tools import tool\n\n@tool(isolation='process')\n"
+        "def pour() -> str:\n    'Pour.'\n    return WINES[0]\n"
+    )
+    ((result,), _) = run_calls([load_file(tmp_path / "pouring.py").pour], call("pour"))
+    assert (result.text, result.outcome) == ("red", Outcome.OK)

@@ -7,15 +7,14 @@ import asyncio
 import pytest
 from tool_builders import Recorder, call, schema, task
 
-from agentrl.agent_loops.limits import Limits
-from agentrl.agent_loops.truncation import truncate
-from agentrl.attempt import Outcome, ToolCall
+from agentrl.agent_loops.limits import Limits, truncate
 from agentrl.chat.base import ParsedCall
 from agentrl.config.rollout import MultiTurnConfig
 from agentrl.errors import ConfigError, DataError
 from agentrl.tools.function import as_tool
-from agentrl.tools.recorded import RecordedToolbox, Recording
+from agentrl.tools.replayed import RecordedToolbox, Recording
 from agentrl.tools.toolbox import Toolbox, ToolResult
+from agentrl.types.rollout import Outcome, ToolCall
 
 SCHEMAS = [schema("recorder", place={"type": "string"})]
 

@@ -7,14 +7,15 @@ import time
 import pytest
 from tool_builders import Recorder, call, run_calls, schema, task, until
 
-from agentrl.attempt import Outcome
 from agentrl.chat.base import ParsedCall
 from agentrl.config.rollout import MultiTurnConfig
 from agentrl.errors import ConfigError, DataError
-from agentrl.tools import lifecycle, toolbox
+from agentrl.tools import class_tool as lifecycle
+from agentrl.tools import tool, toolbox
 from agentrl.tools.base import BaseTool, InfraError, ToolError, ToolResponse
 from agentrl.tools.calculator import calculator
 from agentrl.tools.toolbox import Toolbox
+from agentrl.types.rollout import Outcome
 
 QUICK = MultiTurnConfig(tool_timeout_s=0.05)
 
@@ -459,3 +460,34 @@ def test_a_tools_own_timeout_wins():
     assert Toolbox([Recorder({"timeout": 3})], QUICK).tools["recorder"].deadline_s == 3
     with pytest.raises(ConfigError, match="timeout_s must be a number above 0"):
         Toolbox([Recorder({"timeout_s": "soon"})])
+
+
+def test_a_call_that_the_world_failed_is_repeated_where_the_tool_says_so(monkeypatch):
+    monkeypatch.setattr(toolbox, "_FIRST_PAUSE_S", 0.0)
+    failures = iter(range(5))
+
+    @tool(retries=2)
+    def flaky() -> str:
+        """Fail now and then."""
+        if next(failures) in (0, 2, 3, 4):
+            raise InfraError("down")
+        return "up"
+
+    results, _ = run_calls([flaky], call("flaky"), call("flaky"))
+    assert [result.outcome for result in results] == [Outcome.OK, Outcome.INFRA_ERROR]
+    with pytest.raises(ConfigError, match="retries must be a whole number"):
+        tool(retries=-1)(flaky)
+    with pytest.raises(ConfigError, match="retries must be a whole number"):
+        Toolbox([Recorder({"retries": "2"})])
+
+
+def test_a_create_that_needs_what_the_row_does_not_give_ends_the_run():
+    class Needy(Recorder):
+        async def create(self, instance_id=None, **kwargs):
+            return kwargs["create_kwargs"]["shelf"], ToolResponse()
+
+    with pytest.raises(DataError, match=r"row 0: create of tool 'recorder' needs 'shelf', and the row gives no"):
+        run_calls([Needy()], call("recorder"))
+    other = task(tools_kwargs={"recorder": {"create_kwargs": {"room": 1}}})
+    results, _ = run_calls([Needy()], call("recorder"), row=other)
+    assert results[0].outcome is Outcome.TOOL_ERROR

@@ -6,10 +6,10 @@ import asyncio
 import json
 
 from agentrl.chat.base import ParsedCall
-from agentrl.messages import FunctionSchema, ToolSchema
-from agentrl.task import Task
 from agentrl.tools.base import BaseTool, ToolResponse
 from agentrl.tools.toolbox import Toolbox
+from agentrl.types.messages import FunctionSchema, ToolSchema
+from agentrl.types.task import Task
 
 
 def schema(name, **properties):

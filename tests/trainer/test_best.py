@@ -9,15 +9,15 @@ import pytest
 
 from agentrl.config import validate_config
 from agentrl.errors import ConfigError
+from agentrl.reporting.health.monitor import Health
+from agentrl.run_folder.checkpoints import read_best, read_state
 from agentrl.telemetry.timing import Timer
 from agentrl.trainer.after_step import AfterStep
-from agentrl.trainer.checkpoint import read_best, read_state
-from agentrl.trainer.health import Health
-from agentrl.trainer.parts import Best
+from agentrl.trainer.checkpointing import Checkpoints, open_checkpoints
 from agentrl.trainer.profiling import StepProfiler
-from agentrl.trainer.progress import Checkpoints, open_checkpoints
+from agentrl.trainer.protocols import Best
 from agentrl.trainer.records import Records
-from agentrl.trainer.source import StoredSource
+from agentrl.trainer.sources.live import StoredSource
 from agentrl.trainer.validator import check_metric, metric_value
 
 NAME = "val/success"
@@ -43,7 +43,12 @@ async def publish(version):
 
 def play(run_dir, values, num_steps=None, **trainer):
     """A run whose validations say `values`, one a step from the step it goes on from; the steps that are saved."""
-    settings = {"save_best": NAME, "test_freq": 1, "default_local_dir": run_dir} | trainer
+    settings = {
+        "save_best": NAME,
+        "test_freq": 1,
+        "default_local_dir": run_dir,
+        "max_checkpoints_to_keep": None,
+    } | trainer
     config = validate_config({"model": {"path": "m"}, "data": {"val_files": ["v"]}, "trainer": settings})
     backend, said = FileBackend(), iter(values)
 
@@ -104,7 +109,7 @@ def test_a_best_first_step_is_gone_on_from_without_validating_it_twice(tmp_path,
     with pytest.raises(RuntimeError, match="StopIteration"):
         play(tmp_path, [0.5], num_steps=2)  # ends before the validation of step 1
     play(tmp_path, [0.25, 0.125], num_steps=2)
-    assert "going on from step 0" in capsys.readouterr().out
+    assert "resuming at step 0" in capsys.readouterr().out
     assert weights(tmp_path, "best") == 0
 
 

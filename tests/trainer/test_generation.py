@@ -16,10 +16,10 @@ from rich.console import Console
 from same_run import differences
 from transformers import AutoTokenizer
 
-from agentrl.attempt import Rollout, Stop
 from agentrl.cli.main import main
+from agentrl.reporting.progress_bar import PlainProgress, rollout_progress
 from agentrl.store import TrajectoryStore
-from agentrl.trainer.rollout_bar import PlainProgress, rollout_progress
+from agentrl.types.rollout import Rollout, Stop
 
 SCRIPT = """
 def reply(context):
@@ -68,6 +68,9 @@ def scripted(task_folder: Path, *overrides: str) -> list[str]:
     return words(task_folder, *engine, "data.max_response_length=64", *overrides)
 
 
+RESUME = "trainer.resume_mode=auto"
+
+
 def store(run: str = "run") -> TrajectoryStore:
     return TrajectoryStore(Path(run) / "trajectories/train")
 
@@ -88,7 +91,7 @@ def test_every_row_comes_once_in_order_and_the_last_file_holds_what_is_left(task
     assert "20 rollouts of 10 tasks: run/trajectories/train" in out
     assert "step 1" not in out
     assert json.loads(Path("run/environment.json").read_text())["reproducible"]["promised"]
-    assert main(scripted(task_folder)) == 0
+    assert main([*scripted(task_folder), RESUME]) == 0
     assert "already finished at step 3" in capsys.readouterr().out
 
 
@@ -112,9 +115,9 @@ def test_killed_in_the_middle_of_a_file_it_goes_on_as_if_it_never_was(task_folde
     assert rows_by_file() == [[0, 1, 2, 3]]  # the eleventh rollout belongs to the second file
     assert main(words(task_folder, "trainer.default_local_dir=whole")) == 0
     capsys.readouterr()
-    assert main(words(task_folder)) == 0
+    assert main([*words(task_folder), RESUME]) == 0
     out = capsys.readouterr().out
-    assert "going on from step 1" in out
+    assert "resuming at step 1" in out
     assert "rollouts 20/20" in out
     assert differences(Path("whole"), Path("run")) == []
     other = store().groups(3)
@@ -135,9 +138,9 @@ def test_ctrl_c_says_how_to_go_on(task_folder, here, capsys, monkeypatch, ctrl_c
     monkeypatch.setenv("SIGNAL", str(int(signal.SIGINT)))
     assert main(scripted(task_folder)) == 130
     err = capsys.readouterr().err
-    assert "the same command goes on from step 1" in err
+    assert "agentrl train --resume run resumes from step 1" in err
     monkeypatch.delenv("AT_CALL")
-    assert main(scripted(task_folder)) == 0
+    assert main(["train", "--resume", "run"]) == 0
     assert [len(rows) for rows in rows_by_file()] == [4, 4, 2]
 
 
@@ -217,7 +220,7 @@ def test_rows_of_an_unknown_source_are_generated_without_a_score_where_that_is_s
         (["algorithm.name=sft", "rollout.n=1"], "'algorithm.name=sft' has no live rollouts"),
         (
             ["reward.custom_reward_function.path=raises.py"],
-            "reward 'compute_score' (data source 'unknown', row 0) raised",
+            "reward 'compute_score' (data source 'unknown', row ",
         ),
         (["rollout.script_path=raises.py:reply"], "all 8 rollouts failed; the first: ValueError: no"),
     ],
@@ -239,6 +242,8 @@ def test_what_the_rollouts_were_made_by_is_kept_for_life(task_folder, here, caps
     assert main(scripted(task_folder)) == 0
     for change in ("rollout.n=3", "rollout.temperature=0.5", "data.train_batch_size=8"):
         assert main(scripted(task_folder, change)) == 2
+        assert f"{change.partition('=')[0]} was " in capsys.readouterr().err.splitlines()[1]
+        assert main(scripted(task_folder, change, RESUME)) == 2
         (said,) = capsys.readouterr().err.splitlines()
         assert f"'{change.partition('=')[0]}' was " in said
 

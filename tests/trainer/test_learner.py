@@ -8,10 +8,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentrl.algos.mismatch import WatchedLoss, moments
+from agentrl.algos.off_policy.mismatch import WatchedLoss, moments
 from agentrl.backends.base import StepStats
-from agentrl.samples import Sample
 from agentrl.trainer.learner import Learner, mini_batches
+from agentrl.types.sample import Sample
 
 
 def sample(uid: str) -> Sample:

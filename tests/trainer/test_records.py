@@ -11,15 +11,15 @@ import pytest
 import torch
 from rich.console import Console
 
-from agentrl.attempt import Group, Rollout, Stop
-from agentrl.task import Task
+from agentrl.reporting.console import ConsoleTracker
+from agentrl.reporting.health.monitor import Health
 from agentrl.telemetry.base import Generation, TrackedRun, trackers
 from agentrl.telemetry.jsonl import JsonlTracker
-from agentrl.trainer.console import ConsoleTracker
-from agentrl.trainer.health import Health
 from agentrl.trainer.profiling import StepProfiler
 from agentrl.trainer.records import Records
-from agentrl.trajectory import Author, Segment, Trajectory, VersionSpan
+from agentrl.types.rollout import Group, Rollout, Stop
+from agentrl.types.task import Task
+from agentrl.types.trajectory import Author, Segment, Trajectory, VersionSpan
 
 WORDS = {1: "What is 1+1? ", 2: "<calc>1+1</calc>", 3: "[2]", 4: "It is 2."}
 BAD = {"actor/ppo_kl": 0.5}

@@ -28,6 +28,7 @@ def run(task_folder, tmp_path, capsys):
         "reward.custom_reward_function.path": tmp_path / "reward.py",
         "data.val_max_samples": 2,
         "trainer.default_local_dir": tmp_path / "run",
+        "trainer.resume_mode": "auto",
         "trainer.logger": "[jsonl]",
     }
 
@@ -59,10 +60,9 @@ def test_steps_that_there_are_none_of(run, tmp_path: Path):
 
 def test_a_run_that_is_finished(run):
     run(mode="rollout_only", total_training_steps=1)
-    assert said(run(mode="rollout_only", total_training_steps=2), "step 1") == ["going on from step 1"]
-    assert said(run(mode="rollout_only", total_training_steps=2), "step 2") == [
-        "already finished at step 2: nothing to do"
-    ]
+    assert said(run(mode="rollout_only", total_training_steps=2), "step 1") == ["resuming at step 1"]
+    (line,) = said(run(mode="rollout_only", total_training_steps=2), "step 2")
+    assert line.startswith("already finished at step 2: nothing to do")
 
 
 def test_held_out_figures_are_compared_by_their_steps(run, task_folder):

@@ -12,9 +12,9 @@ import browser
 import pytest
 from viewer_runs import HOSTILE, group, model, rollout, write_metrics, write_run
 
-from agentrl.attempt import Group, Outcome, Rollout, Stop
-from agentrl.samples import Sample
-from agentrl.trajectory import Author, Segment, Trajectory
+from agentrl.types.rollout import Group, Outcome, Rollout, Stop
+from agentrl.types.sample import Sample
+from agentrl.types.trajectory import Author, Segment, Trajectory
 
 pytestmark = pytest.mark.slow
 
@@ -35,7 +35,7 @@ def visit(chromium, tmp_path):
     """Opens a page on some runs; whatever the page complains of fails the test."""
     processes, complaints = [], []
 
-    def open_page(*folders: Path, size=(1280, 800), scheme="light"):
+    def open_page(*folders: Path, size=(1280, 800), scheme="light", place="rollouts"):
         command = [sys.executable, "-m", "agentrl", "view", *map(str, folders)]
         processes.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
         address = re.search(r"http\S+", processes[-1].stdout.readline())[0]
@@ -45,8 +45,8 @@ def visit(chromium, tmp_path):
         page.on("pageerror", lambda error: complaints.append(str(error)))
         page.on("console", lambda said: complaints.append(said.text) if is_complaint(said) else None)
         page.on("request", lambda asked: complaints.append(asked.url) if not asked.url.startswith(address) else None)
-        page.goto(address)
-        page.wait_for_selector(".row, .empty")
+        page.goto(f"{address}#/{place}" if place else address)
+        page.wait_for_selector(".row, .empty, .chart, .constant")
         return page
 
     yield open_page
@@ -133,6 +133,168 @@ def test_filters_sorting_and_the_address(visit, run):
     page.wait_for_function("() => document.querySelector('.row .reward').textContent === '0'")
 
 
+def columns(page) -> list[str]:
+    return page.evaluate("[...document.querySelectorAll('.head .cell')].map((node) => node.dataset.column)")
+
+
+def test_prompt_answer_score_and_tools_come_first_and_guards_only_where_raised(visit, tmp_path):
+    quiet = {"format": 0.5, "guard/length": 0.0, "guard/repetition": 0.0}
+    groups = [group("a", rollout("The answer\nis 7", rewards=quiet, calls=(("search", Outcome.OK),)))]
+    page = visit(write_run(tmp_path / "run", {1: groups}))
+    page.wait_for_selector("[data-cell=answer] >> text=The answer is 7")
+    assert page.locator("[data-cell=prompt]").first.text_content() == "?"
+    assert columns(page)[:5] == ["prompt", "answer", "reward", "reward/format", "outcomes"]
+    assert not [name for name in columns(page) if "guard" in name]
+    page.locator(".row").first.click()
+    page.wait_for_selector("aside")
+    assert "guard" not in page.locator("aside").text_content()
+    assert "format" in page.locator("aside").text_content()
+    page.click("text=siblings side by side")
+    page.wait_for_selector(".attempt .chip")
+    assert page.locator(".attempt .chip").all_text_contents() == ["format 0.5"]
+    raised = rollout("ok ok ok", rewards={**quiet, "guard/repetition": 1.0})
+    page = visit(write_run(tmp_path / "raised", {1: [*groups, group("b", raised)]}))
+    page.wait_for_selector(".row")
+    assert page.locator("[data-cell=guards] .chip").all_text_contents() == ["repetition"]
+
+
+def test_columns_are_chosen_and_remembered(visit, run):
+    page = visit(run)
+    assert "uid" not in columns(page)
+    page.click(".menu summary")
+    page.check("#column-uid")
+    page.uncheck("#column-answer")
+    page.wait_for_selector(".row >> text=group3")
+    page.reload()
+    page.wait_for_selector(".row")
+    assert "uid" in columns(page)
+    assert "answer" not in columns(page)
+    page.click(".menu summary")
+    page.click("#columns-default")
+    assert "uid" not in columns(page)
+
+
+def test_curves_come_first_where_there_are_any(visit, run, tmp_path):
+    assert visit(run, place="").evaluate("document.body.dataset.page") == "curves"
+    bare = write_run(tmp_path / "bare", {1: [group("a", rollout())]})
+    assert visit(bare, place="").evaluate("document.body.dataset.page") == "rollouts"
+
+
+@pytest.fixture
+def timed(tmp_path) -> Path:
+    rows = [
+        {"step": step, "reward/mean": 10.0**-step, "timing_s/step": 60.0, "perf/tokens_per_s": 100.0 * step}
+        for step in range(1, 6)
+    ]
+    write_metrics(tmp_path, rows)
+    return tmp_path
+
+
+CHART = "[data-metric='reward/mean']"
+
+
+def ticks(page, edge: str) -> list[str]:
+    """Labels along x (which are centred) or y."""
+    anchor = {"x": "middle", "y": "end"}[edge]
+    return page.evaluate(
+        f'[...document.querySelectorAll("{CHART} text.tick[text-anchor={anchor}]")].map(n => n.textContent)'
+    )
+
+
+def test_curves_have_axis_titles_a_log_axis_and_three_kinds_of_x(visit, timed):
+    page = visit(timed, place="curves?metric=reward")
+    titles = f"{CHART} text.title"
+    assert page.locator(titles).all_text_contents() == ["step", "reward"]
+    assert ticks(page, "x") == ["1", "2", "3", "4", "5"]
+    page.check("[name=log]")
+    assert ticks(page, "y") == ["1.00e-5", "0.0001", "0.001", "0.01", "0.1"]
+    page.select_option("[name=x]", "time")
+    assert ticks(page, "x") == ["1", "2", "3", "4", "5"]
+    assert "min" in page.locator(titles).first.text_content()
+    page.select_option("[name=x]", "tokens")
+    assert ticks(page, "x")[-1] == "80k"
+    page.reload()
+    page.wait_for_selector(CHART)
+    assert page.input_value("[name=x]") == "tokens"
+    assert page.is_checked("[name=log]")
+
+
+def test_a_drag_zooms_all_charts_and_a_double_click_resets(visit, timed):
+    page = visit(timed, place="curves")
+    box = page.locator(f"{CHART} svg").first.bounding_box()
+    left, right, middle = box["x"] + box["width"] * 0.55, box["x"] + box["width"] * 0.97, box["y"] + box["height"] / 2
+    page.mouse.move(left, middle)
+    page.mouse.down()
+    page.mouse.move(right, middle, steps=4)
+    page.mouse.up()
+    page.wait_for_function("() => location.hash.includes('from=')")
+    assert ticks(page, "x")[0] != "1"
+    assert len(page.locator("[data-metric='timing_s/step'] .dot, .constant").all()) > 0
+    page.locator(f"{CHART} svg").first.dblclick()
+    page.wait_for_function("() => !location.hash.includes('from=')")
+    assert ticks(page, "x")[0] == "1"
+
+
+def test_smoothing_draws_an_average_over_the_pale_line(visit, run):
+    page = visit(run, place="curves?metric=loss")
+    assert page.locator(".line.faint").count() == 0
+    page.evaluate(
+        "const s = document.querySelector('[name=smooth]'); s.value = 0.5; s.dispatchEvent(new Event('input'))"
+    )
+    page.wait_for_selector(".line.faint")
+    last = page.locator("[data-metric='actor/loss'] .readout b").text_content()
+    assert float(last) == pytest.approx((-3 * 4 - 2 * 2 - 1) / 7, abs=1e-3)  # weights 1/2, 1/4, 1/8 over their sum
+
+
+def test_the_runs_of_a_folder_are_chosen_and_overlaid(visit, tmp_path):
+    for place, value in (("a/1", 0.1), ("a/2", 0.2), ("b", 0.3)):
+        folder = write_run(tmp_path / place, {1: [group(f"of-{value}", rollout())]})
+        write_metrics(folder, [{"step": step, "reward/mean": value * step} for step in (1, 2)])
+    page = visit(tmp_path, place="curves?metric=reward")
+    page.wait_for_selector(f"{CHART} .line")
+    assert page.locator(f"{CHART} .line").count() == 3
+    assert sorted(page.locator(".chooser bdi").all_text_contents()) == ["a/1", "a/2", "b"]
+    page.locator(".chooser label", has_text="b").click()
+    page.wait_for_function(f'() => document.querySelectorAll("{CHART} .line").length === 2')
+    page.reload()
+    page.wait_for_selector(f"{CHART} .line")
+    assert page.locator(f"{CHART} .line").count() == 2
+    page.click("#tab-rollouts")
+    page.select_option("[aria-label=run]", label="a/2")
+    page.wait_for_selector(".row[href*='at_uid=of-0.2&']")
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_no_page_is_wider_than_the_screen_and_no_value_is_clipped(visit, run, width):
+    rewards = {"format": 0.25, "a_long_name_of_a_reward_part": 0.123456, "guard/length": 1.0}
+    write_run(run, {4: [group("long", rollout("word " * 80, rewards=rewards), index=4)]})
+    page = visit(run, size=(width, 844))
+
+    def fits() -> None:
+        page.wait_for_timeout(200)
+        wide = "[document.documentElement, document.body, document.querySelector('#page')]"
+        assert page.evaluate(f"{wide}.filter((each) => each && each.scrollWidth > innerWidth).length") == 0
+        clipped = """() => [...document.querySelectorAll('.row .cell, aside dd, .readout, .attempt > *')]
+            .filter((node) => !['prompt', 'answer'].includes(node.dataset.cell) && node.clientWidth
+                && node.scrollWidth > node.clientWidth + 1).map((node) => node.outerHTML)"""
+        assert page.evaluate(clipped) == []
+        below = """() => [...document.querySelectorAll('.row')].filter((row) => row.lastChild &&
+            row.lastChild.getBoundingClientRect().bottom > row.getBoundingClientRect().bottom + 1).length"""
+        assert page.evaluate(below) == 0
+
+    page.wait_for_selector(".row >> text=word word")
+    fits()
+    page.locator(".row").first.click()
+    page.wait_for_selector(".block")
+    fits()
+    page.click("text=siblings side by side")
+    page.wait_for_selector(".column .block")
+    fits()
+    page.click("#tab-curves")
+    page.wait_for_selector(".chart")
+    fits()
+
+
 def test_text_is_searched_in_messages(visit, run):
     page = visit(run)
     page.fill("[name=q]", "WRONG")
@@ -144,7 +306,7 @@ def test_only_rows_on_the_screen_are_drawn_and_scrolling_brings_the_others(visit
     expect_status(page, "189 of 189 rollouts")
     assert page.locator(".row").count() < 60
     page.evaluate("document.querySelector('.scroller').scrollTop = 1e6")
-    page.wait_for_selector(".row:not(.waiting) >> text='1-59'")
+    page.wait_for_selector(".row[href*='at_uid=1-59&']:not(.waiting)")
     assert page.locator(".row").count() < 60
 
 
@@ -206,7 +368,7 @@ def test_two_runs_lie_over_and_beside_each_other(visit, run, tmp_path):
     page.select_option("[aria-label=run]", "1")
     expect_status(page, "1 of 1 rollouts")
     page.locator(".row").first.click()
-    page.click("text=this task in both runs")
+    page.click("text=this task in another run")
     page.wait_for_selector(".column .block")
     assert page.locator(".column").count() == 2
     page.wait_for_selector(".column .parted")
@@ -390,12 +552,12 @@ def test_a_run_under_way_grows_without_a_reload(visit, run):
     expect_status(page, "189 of 189 rollouts")
     page.evaluate("window.kept = true")
     write_run(run, {4: [group("fresh", rollout(reward=1.0))]})
-    page.wait_for_selector(".row >> text=fresh")
+    page.wait_for_selector(".row[href*='at_uid=fresh&']")
     expect_status(page, "190 of 190 rollouts")
     page.evaluate("document.querySelector('.scroller').scrollTop = 2000")
     write_run(run, {5: [group("fresher", rollout(reward=1.0))]})
-    page.click("text=new rollouts")  # what is being read does not move
-    page.wait_for_selector(".row >> text=fresher")
+    page.click(".news")  # what is being read does not move
+    page.wait_for_selector(".row[href*='at_uid=fresher&']")
     page.click("text=Curves")
     page.wait_for_selector("[data-metric='reward/mean']")
     write_metrics(run, [{"step": 4, "reward/mean": 0.123}])

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from viewer_runs import HOSTILE, group, rollout, write_run
 
-from agentrl.attempt import Outcome, Rollout, Stop, TurnReward
-from agentrl.samples import Sample
 from agentrl.store import TrajectoryStore
 from agentrl.store.schema import CONFIG, VOCABULARY
-from agentrl.trajectory import Author, Segment, Trajectory, VersionSpan
+from agentrl.types.rollout import Outcome, Rollout, Stop, TurnReward
+from agentrl.types.sample import Sample
+from agentrl.types.trajectory import Author, Segment, Trajectory, VersionSpan
 from agentrl.viewer.tokens import open_tokens, vocabulary_sha256
 
 CALCULATOR = Path(__file__).parents[2] / "examples/calculator"
@@ -62,15 +62,23 @@ def test_numbers_that_no_json_has_and_depth_that_no_parser_likes_are_told(view, 
     for _ in range(600):
         nested = [nested]
     call = {"type": "function", "function": {"name": "f", "arguments": nested}}
-    messages = [{"role": "assistant", "tool_calls": [call]}, "no message", {"role": "user", "content": {"a": 1}}]
+    messages = [{"role": "assistant", "tool_calls": [call]}, {"role": "user", "content": {"a": 1}}]
     turn = TurnReward(0, 0, "style", 0.5)
     strange_rollout = Rollout([Trajectory([strange], messages)], Stop.FINISHED, turn_rewards=[turn])
     told = view(write_run(tmp_path, {1: [group("a", strange_rollout)]})).json("api/rollout", uid="a", **PLACE)
     (trajectory,) = told["trajectories"]
     assert trajectory["segments"][0]["logprobs"] == ["-inf", "nan"]
     assert trajectory["messages"][0]["calls"][0]["arguments"] == "[" * 600 + '"x"' + "]" * 600
-    assert [message["text"] for message in trajectory["messages"][1:]] == ["no message", '{"a":1}']
+    assert [message["text"] for message in trajectory["messages"][1:]] == ['{"a":1}']
     assert told["turn_rewards"][0]["value"] == 0.5
+
+
+def test_a_message_that_is_no_mapping_is_refused_in_one_line(view, tmp_path):
+    odd = Rollout([Trajectory([Segment(Author.PROMPT, [1])], ["no message"])], Stop.FINISHED)
+    answer = view(write_run(tmp_path, {1: [group("a", odd)]})).get("api/rollout", uid="a", **PLACE)
+    assert answer.status_code == 400
+    assert "column 'trajectories.messages'" in answer.json()["error"]
+    assert "\n" not in answer.json()["error"]
 
 
 def test_a_rollout_that_is_not_there_is_one_line(view, tmp_path):
@@ -110,7 +118,7 @@ def test_token_texts_join_to_the_text_and_a_shared_character_stands_at_its_last_
 
 
 def test_the_tokenizer_is_the_runs_own_and_held_against_what_was_used(tokenizer, model, tmp_path):
-    from agentrl.trainer import provenance
+    from agentrl.run_folder import provenance
 
     kept = {VOCABULARY: provenance.hashes(tokenizer)[VOCABULARY]}
     config = {CONFIG: json.dumps({"model": {"path": str(model)}})}

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from viewer_runs import Asked, group, rollout, write_run
 
-from agentrl.attempt import Outcome, Stop
 from agentrl.store import TrajectoryStore
+from agentrl.types.rollout import Outcome, Stop
 
 REWARDS, STOPS = (0.0, 0.5, 1.0, -1.0), (Stop.FINISHED, Stop.MAX_TURN_TOKENS, Stop.ERROR)
 TOOLS, OUTCOMES = ("search", "<b>", "sh\ud83d"), (Outcome.OK, Outcome.TIMEOUT)
@@ -187,3 +187,10 @@ def test_what_cannot_be_answered_is_one_line(asked, words, line):
     answer = asked.get("api/rows", **words)
     assert answer.status_code == 400
     assert answer.json()["error"].startswith(line)
+
+
+def test_guards_that_no_rollout_raised_are_idle(view, tmp_path):
+    rewards = {"format": 0.0, "guard/length": 0.0, "guard/repetition": 0.0}
+    groups = [group("a", rollout(rewards=rewards), rollout(rewards={**rewards, "guard/repetition": 1.0}), rollout())]
+    choices = view(write_run(tmp_path / "guarded", {1: groups})).json("api/rows")["choices"]
+    assert choices["idle"] == ["reward/guard/length"]

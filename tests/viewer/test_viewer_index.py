@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from viewer_runs import TOKEN, Asked, group, rollout, write_metrics, write_run
 
-from agentrl.attempt import Rollout, Stop
-from agentrl.trajectory import Author, Segment, Trajectory
+from agentrl.types.rollout import Rollout, Stop
+from agentrl.types.trajectory import Author, Segment, Trajectory
 from agentrl.viewer.summary import summarize
 
 
@@ -125,6 +125,16 @@ def test_curves_have_gaps_where_a_step_has_no_number_and_warnings_their_step(vie
     assert curves["steps"] == [1, 2]
     assert curves["series"] == {"a": [1.234568, None], "b": [None, None], "c": [None, 3.0]}
     assert curves["warnings"] == [{"step": 2, "text": "<i>"}]
+    assert curves["axes"] == {}
+
+
+def test_curves_have_seconds_and_tokens_until_each_step_where_measured(view, tmp_path):
+    rows = [
+        {"step": 0, "val/success": 0.5},
+        *({"step": n, "timing_s/step": 2.0, "perf/tokens_per_s": 10.0 * n} for n in (1, 2)),
+    ]
+    write_metrics(tmp_path, rows)
+    assert view(tmp_path).json("api/curves")["axes"] == {"time": [0.0, 2.0, 4.0], "tokens": [0.0, 20.0, 60.0]}
 
 
 def test_several_trajectories_are_counted_together_and_imported_rollouts_have_no_tokens(tmp_path):

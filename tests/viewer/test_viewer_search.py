@@ -7,9 +7,9 @@ import time
 import pytest
 from viewer_runs import HOSTILE, group, rollout, write_run
 
-from agentrl.attempt import Rollout, Stop
 from agentrl.store.text import original
-from agentrl.trajectory import Trajectory
+from agentrl.types.rollout import Rollout, Stop
+from agentrl.types.trajectory import Trajectory
 
 CALL = {"type": "function", "function": {"name": "look_up", "arguments": {"query": 'a "b"'}}}
 TEXTS = ["The answer is 7", 'He said "no"\nand left', "back\\slash", "Grüße", HOSTILE, "role"]

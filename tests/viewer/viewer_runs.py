@@ -8,11 +8,11 @@ from pathlib import Path
 
 from starlette.testclient import TestClient
 
-from agentrl.attempt import Group, Outcome, Rollout, Stop, ToolCall
-from agentrl.samples import Sample
 from agentrl.store import TrajectoryStore
-from agentrl.task import Task
-from agentrl.trajectory import Author, Segment, Trajectory, VersionSpan
+from agentrl.types.rollout import Group, Outcome, Rollout, Stop, ToolCall
+from agentrl.types.sample import Sample
+from agentrl.types.task import Task
+from agentrl.types.trajectory import Author, Segment, Trajectory, VersionSpan
 from agentrl.viewer.app import make_app
 from agentrl.viewer.runs import ViewedRun
 

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import sys
-from pathlib import Path
 
 import pytest
 import torch
-
-sys.path.append(str(Path(__file__).parents[1] / "engines"))
 from engine_models import tiny_model
 
 from agentrl.backends.torch.backend import TorchBackend
 from agentrl.config.actor import ActorConfig
 from agentrl.config.model import ModelConfig
 from agentrl.engines.base import Completion, FinishReason
-from agentrl.engines.torch_engine import TorchEngine
-from agentrl.trajectory import VersionSpan
+from agentrl.engines.torch.engine import TorchEngine
+from agentrl.types.trajectory import VersionSpan
 from agentrl.weights.probe import Probe, ProbeError
 from agentrl.weights.publish import Publisher
 

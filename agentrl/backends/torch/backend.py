@@ -1,4 +1,4 @@
-"""The torch backend: one Hugging Face model on one device, trained or only read."""
+"""The torch backend: one Hugging Face model on one device, for training or only for scoring."""
 
 from __future__ import annotations
 
@@ -15,15 +15,14 @@ import torch
 from agentrl.algos.base import LossFunction
 from agentrl.backends.base import Score, Scores, StepStats
 from agentrl.backends.torch import checkpoint
-from agentrl.backends.torch.batches import micro_batch
+from agentrl.backends.torch.batches import cut, micro_batch
+from agentrl.backends.torch.cpu_offload import CpuOffload, moves_of
 from agentrl.backends.torch.forward import PositionwiseModel
 from agentrl.backends.torch.freezing import changing_weights, fingerprint, freeze_modules
+from agentrl.backends.torch.gradient_checkpointing import enable_checkpointing
 from agentrl.backends.torch.gradients import accumulate_gradients
 from agentrl.backends.torch.heads import LANGUAGE, SCALAR, ModelKind
-from agentrl.backends.torch.micro_batches import cut
 from agentrl.backends.torch.optim import ScheduledOptimizer
-from agentrl.backends.torch.parking import Parking, moves_of
-from agentrl.backends.torch.recomputing import enable_checkpointing
 from agentrl.backends.torch.recorded_experts import replayed_share
 from agentrl.backends.torch.routing_replay import RoutingReplay
 from agentrl.config.actor import ActorConfig
@@ -34,7 +33,7 @@ from agentrl.models.adapters import adapter_off, has_adapter
 from agentrl.models.checkpoint_names import checkpoint_weights
 from agentrl.models.loading import find_device, load_tokenizer
 from agentrl.models.merging import merged_weights
-from agentrl.samples import Sample
+from agentrl.types.sample import Sample
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -43,11 +42,11 @@ Result = TypeVar("Result")
 
 
 class TorchBackend:
-    """See `Backend`. All work runs on one thread of its own, one call at a time.
+    """See `Backend`. All work runs on one dedicated thread, one call at a time.
 
-    Made by `load_torch_backend` or `load_scalar_backend`. The tokenizer is only saved. `optimizer` is None for a model
-    that is only read. With `replay` tokens go to the experts that were recorded for them; without it recorded experts
-    are passed over.
+    Created by `load_torch_backend` or `load_scalar_backend`. The tokenizer is only saved. `optimizer` is None for a
+    model that is not trained. With `replay`, tokens use their recorded experts; without it recorded experts are
+    ignored.
     """
 
     def __init__(
@@ -69,11 +68,11 @@ class TorchBackend:
         self._replays = replay is not None
         self._cut = partial(cut, config=config, shares_prefixes=self._positionwise.shares_prefixes, device=model.device)
         self._frozen = fingerprint(model) if optimizer else ""
-        self._parking = Parking(model.parameters, moves_of(model.device) if config.param_offload else None)
+        self._parking = CpuOffload(model.parameters, moves_of(model.device) if config.param_offload else None)
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="torch-backend")
 
     async def train_step(self, samples: Sequence[Sample], loss: LossFunction) -> StepStats:
-        """See `Backend.train_step`. Samples that train nothing at all make a skipped update."""
+        """See `Backend.train_step`. If no sample has a trained token, the update is skipped."""
         return await self._run(lambda: self._train_step(self._replayed(samples), loss))
 
     async def score(self, samples: Sequence[Sample]) -> Scores:
@@ -81,7 +80,7 @@ class TorchBackend:
         return await self._run(lambda: self._score(self._replayed(samples)))
 
     def reference_score(self) -> Score | None:
-        """See `Backend.reference_score`: the model without its LoRA adapter, which chooses its experts itself."""
+        """See `Backend.reference_score`: the model without its LoRA adapter and without recorded experts."""
         return self._score_base if has_adapter(self.model) else None
 
     async def _score_base(self, samples: Sequence[Sample]) -> Scores:
@@ -92,32 +91,32 @@ class TorchBackend:
         return await self._run(work)
 
     def weights(self) -> WeightStream:
-        """The live weights that can change, detached, not copied: read them before the next update."""
+        """Yield the live trainable weights, detached, not copied: read them before the next update."""
         return changing_weights(self.model)
 
     def checkpoint_weights(self) -> WeightStream:
-        """See `Backend.checkpoint_weights`. As live as `weights`, but for an adapter's layers: float32 copies."""
+        """See `Backend.checkpoint_weights`. Live like `weights`; with an adapter, float32 copies of its layers."""
         adapted = has_adapter(self.model)
         return checkpoint_weights(self.model, merged_weights(self.model) if adapted else changing_weights(self.model))
 
     async def save(self, path: Path) -> None:
-        """See `Backend.save`: a folder that `from_pretrained` loads, with `trainer_state/` in it. LoRA: the adapter."""
+        """See `Backend.save`: a folder for `from_pretrained`, plus `trainer_state/`. With LoRA: only the adapter."""
         await self._run(lambda: self._save(path))
 
     async def load(self, path: Path) -> None:
         """See `Backend.load`.
 
         Raises:
-            ConfigError: `path` is no checkpoint of this model and optimizer.
+            ConfigError: `path` is not a checkpoint of this model and optimizer.
         """
         await self._run(lambda: self._load(path))
 
     async def change(self, work: Callable[[PreTrainedModel], None]) -> None:
-        """Have `work` change the model, between two calls."""
+        """Let `work` modify the model between two calls."""
         await self._run(lambda: work(self.model))
 
     async def close(self) -> None:
-        """Wait for the call under way and end the thread. A second call does nothing."""
+        """Wait for the running call and end the thread. A second call does nothing."""
         await asyncio.to_thread(self._thread.shutdown)
 
     async def _run(self, work: Callable[[], Result]) -> Result:
@@ -137,7 +136,7 @@ class TorchBackend:
         if not num_tokens:
             return StepStats({"num_tokens": 0.0, "num_micro_batches": 0.0, "skipped_updates": 1.0})
         packs = self._cut(samples)
-        self._optimizer.clear_gradients()  # of a step that an error ended
+        self._optimizer.clear_gradients()  # left over if an earlier step raised an error
         with self._positionwise.running():
             metrics = accumulate_gradients(self._positionwise, samples, loss, packs)
         counts = {"num_tokens": float(num_tokens), "num_micro_batches": float(len(packs))}
@@ -193,13 +192,13 @@ def load_torch_backend(
     key: str = "model.path",
     routed_experts: bool = False,
 ) -> TorchBackend:
-    """Load a language model to train, or with `trainable=False` only to read, such as a reference policy.
+    """Load a language model for training, or with `trainable=False` only for scoring, such as a reference policy.
 
     Args:
-        total_updates: updates over which the schedule runs down, where `actor.optim.total_updates` gives no other.
-        seed: of torch's generators, for new adapters and models that draw random numbers.
-        key: of the configuration, which `model.path` came from.
-        routed_experts: train with the experts that samples say.
+        total_updates: length of the learning rate schedule, unless `actor.optim.total_updates` is set.
+        seed: seed of torch's generators, for new adapters and models that draw random numbers.
+        key: the configuration key that `model.path` came from, for error messages.
+        routed_experts: train with the experts recorded in samples.
 
     Raises:
         ConfigError: the model or device cannot be used.
@@ -216,14 +215,14 @@ def load_scalar_backend(
     trainable: bool = True,
     key: str = "model.path",
 ) -> TorchBackend:
-    """Load a model that answers one number a token, such as a critic: see `load_scalar_model`.
+    """Load a model that outputs one number per token, such as a critic: see `load_scalar_model`.
 
-    Its number for a trained token is read where that token is predicted: before it, when only what precedes it was
-    seen. A loss finds it as `TokenBatch.scalars`, `score` answers it as `Scores.values`. A trained token behind the
-    last one, whichever, reads the number of the whole sequence.
+    The number for a trained token is read where that token is predicted, so it depends only on the tokens before it. A
+    loss reads it as `TokenBatch.scalars`, `score` returns it as `Scores.values`. To get the number of the complete
+    sequence, append any token and mark it as trained.
 
     Args:
-        actor: how it is run and trained, with the meaning that everything has for a policy.
+        actor: training options, with the same meaning as for a policy.
         total_updates, seed, trainable, key: as for `load_torch_backend`.
 
     Raises:

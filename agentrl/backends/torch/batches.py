@@ -1,4 +1,4 @@
-"""Samples as tensors: what a loss reads of a micro-batch.
+"""Samples as tensors: the input of a loss for a micro-batch.
 
 Axes: B samples, T tokens, N trained tokens.
 """
@@ -14,22 +14,24 @@ import torch
 from torch import Tensor
 
 from agentrl.algos.base import TokenBatch
-from agentrl.samples import Sample
+from agentrl.backends.packing import computed_alike, pack, pack_shared
+from agentrl.config.actor import ActorConfig
+from agentrl.types.sample import Sample
 
 Outputs: TypeAlias = dict[str, Tensor]
-"""What a model says at each trained token, [N], under the names of `TokenBatch`: logprobs and entropy, or scalars."""
+"""Model outputs at each trained token, [N], under the names in `TokenBatch`: logprobs and entropy, or scalars."""
 
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """Samples and where their trained tokens stand. A trained token at column t is predicted at column t - 1.
+    """Samples and the positions of their trained tokens. A trained token at column t is predicted at column t - 1.
 
     Attributes:
-        samples: [B], as they came.
+        samples: [B], in the given order.
         loss_mask: [B, T] bool, true where a token is trained.
-        rows, columns: [N], where the trained tokens stand.
+        rows, columns: [N], positions of the trained tokens.
         targets: [N], the trained tokens.
-        temperatures: [N], of the trained tokens; None where all are 1.
+        temperatures: [N], of the trained tokens; None if all are 1.
     """
 
     samples: Sequence[Sample]
@@ -40,15 +42,15 @@ class MicroBatch:
     temperatures: Tensor | None
 
     def spread(self, values_N: Tensor) -> Tensor:
-        """[B, T], 0 off the loss mask."""
+        """Put one value on each trained token, [B, T]; 0 off the loss mask."""
         return values_N.new_zeros(self.loss_mask.shape).index_put((self.rows, self.columns), values_N)
 
 
 def micro_batch(samples: Sequence[Sample], device: torch.device) -> MicroBatch:
-    """Put samples into one micro-batch.
+    """Convert samples to one micro-batch.
 
     Raises:
-        ValueError: a sample trains its first token, which nothing predicts.
+        ValueError: a sample trains its first token, which has no prediction.
     """
     if any(sample.loss_mask[0] for sample in samples):
         raise ValueError("a sample trains its first token, which nothing predicts")
@@ -67,7 +69,7 @@ def token_batch(
     denominator: float,
     num_groups: int | None = None,
 ) -> TokenBatch:
-    """What a loss reads. `weights`, [B], `denominator` and `num_groups` come from the whole mini-batch."""
+    """Build the input of a loss. `weights`, [B], `denominator` and `num_groups` are those of the mini-batch."""
     said = {name: batch.spread(values_N) for name, values_N in outputs.items()}
     like = next(iter(said.values())).detach()
     silent = torch.zeros_like(like)
@@ -103,14 +105,36 @@ def token_batch(
 
 
 def _numbers(names: Sequence[str]) -> Tensor:
-    """[B] long, the same for the same name; a row without a name has a number of its own."""
+    """Numbers for names, [B] long. Equal names get equal numbers; each row without a name gets a new number."""
     known: dict[str | int, int] = {}
     return torch.tensor([known.setdefault(name or row, len(known)) for row, name in enumerate(names)])
 
 
 def padded(rows: Sequence[Sequence[float]], dtype: torch.dtype) -> Tensor:
-    """[B, T] of rows of different lengths, with 0 behind them; on the CPU."""
+    """Pad rows of different lengths with 0 on the right, [B, T]; on the CPU."""
     lengths_B1 = torch.tensor([[len(row)] for row in rows])
     values_BT = torch.zeros(len(rows), int(lengths_B1.max()), dtype=dtype)
     values_BT[torch.arange(values_BT.shape[1]) < lengths_B1] = torch.tensor([*chain.from_iterable(rows)], dtype=dtype)
     return values_BT
+
+
+CPU_TOKENS = 2048
+"""Largest useful micro-batch on a CPU, in tokens: larger ones no longer fit its caches and are slower."""
+
+KEYS_A_TOKEN = {"cpu": 64}
+"""Number of copied keys and values that use as much memory as one token. The default for other devices is 16: there
+each head has a separate copy (figures: docs/gpu.md)."""
+
+
+def cut(samples: Sequence[Sample], config: ActorConfig, shares_prefixes: bool, device: torch.device) -> list[list[int]]:
+    """Split the samples with trained tokens into micro-batches of indices."""
+    trained = [index for index, sample in enumerate(samples) if sample.num_trained_tokens]
+    max_tokens = config.ppo_max_token_len_per_gpu if config.use_dynamic_bsz else None
+    max_samples = config.ppo_micro_batch_size_per_gpu
+    enough_tokens = min(max_tokens, CPU_TOKENS) if max_tokens and device.type == "cpu" else max_tokens
+    if shares_prefixes:
+        sequences = [computed_alike(samples[index]) for index in trained]
+        packs = pack_shared(sequences, max_tokens, max_samples, enough_tokens, KEYS_A_TOKEN.get(device.type, 16))
+    else:
+        packs = pack([len(samples[index].token_ids) for index in trained], enough_tokens, max_samples)
+    return [[trained[number] for number in numbers] for numbers in packs]

@@ -1,4 +1,4 @@
-"""Checkpoints: a Hugging Face model folder, or peft's of an adapter, with the trainer's state beside the weights."""
+"""Checkpoints: a Hugging Face model folder or a peft adapter folder, plus the trainer's state."""
 
 from __future__ import annotations
 
@@ -27,12 +27,13 @@ REMEDY = "name another in trainer.resume_from_path (resume_mode=path), or begin 
 def save_checkpoint(
     path: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None, state: dict[str, Any]
 ) -> None:
-    """Write the folder `path`, taking the place of an earlier one. Of a model with an adapter, the adapter alone.
+    """Write the checkpoint folder `path`, replacing an earlier one. For a model with an adapter, save only the adapter.
 
-    It is written aside and renamed, so whatever stands under `path` is whole, also after a kill.
+    The folder is written under a temporary name and renamed. So a folder at `path` is always complete, even after a
+    kill.
 
     Raises:
-        ConfigError: it cannot be written, as on a full disk; what stood under `path` still does.
+        ConfigError: it cannot be written, for example because the disk is full; an earlier `path` is unchanged.
     """
     aside, replaced = path.with_name(f".{path.name}.partial"), path.with_name(f".{path.name}.replaced")
     for leftover in (aside, replaced):
@@ -44,19 +45,22 @@ def save_checkpoint(
         if tokenizer is not None:
             tokenizer.save_pretrained(aside)
         torch.save(state, aside / STATE_FILE)
+        mode = (aside / STATE_FILE).stat().st_mode
+        for file in aside.glob("*.safetensors"):  # the library makes them readable only for the owner
+            file.chmod(mode)
     if path.exists():
-        path.rename(replaced)  # a folder that is not empty cannot be renamed over
+        path.rename(replaced)  # a folder that is not empty cannot be overwritten by a rename
     aside.rename(path)
     shutil.rmtree(replaced, ignore_errors=True)
 
 
 @contextmanager
 def cleared_on_failure(aside: Path, path: Path) -> Iterator[None]:
-    """Remove what could not be written whole, and say why in one line."""
+    """Remove an incomplete folder and raise a one-line error."""
     try:
         yield
     except (OSError, SafetensorError, RuntimeError) as error:
-        if isinstance(error, RuntimeError) and "inline_container" not in str(error):  # torch.save's writer names itself
+        if isinstance(error, RuntimeError) and "inline_container" not in str(error):  # the name of torch.save's writer
             raise
         free_mib = shutil.disk_usage(aside.parent).free / 2**20
         shutil.rmtree(aside, ignore_errors=True)
@@ -65,10 +69,10 @@ def cleared_on_failure(aside: Path, path: Path) -> Iterator[None]:
 
 
 def read_state(path: Path) -> dict[str, Any]:
-    """The trainer's state in the checkpoint `path`, on the CPU, without running code from it.
+    """Read the trainer's state of the checkpoint `path`, to the CPU, without running code from it.
 
     Raises:
-        ConfigError: there is none, or it is torn.
+        ConfigError: it is missing or corrupt.
     """
     file = path / STATE_FILE
     if not file.is_file():
@@ -77,17 +81,17 @@ def read_state(path: Path) -> dict[str, Any]:
         state: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True)
         if missing := {"optimizer", "random"} - state.keys():
             raise ValueError(f"it has no '{min(missing)}'")
-    except Exception as error:  # what is no pickle, or half of one, fails in a dozen ways
-        reason = " ".join(str(error).split()).partition(". ")[0][:150]  # torch goes on with advice to trust the file
+    except Exception as error:  # invalid or truncated pickles raise many kinds of errors
+        reason = " ".join(str(error).split()).partition(". ")[0][:150]  # torch then advises to trust the file: cut
         raise ConfigError(f"{STATE_FILE} is cut off or foreign ({reason})") from error
     return state
 
 
 def check_parts(path: Path, model: PreTrainedModel, *, same_rest: bool) -> None:
-    """Refuse a checkpoint of other parts than the model trains.
+    """Reject a checkpoint whose trained weights do not match the model's.
 
     Args:
-        same_rest: whether what was not trained then is what is not trained now.
+        same_rest: whether the untrained weights are the same as when the checkpoint was saved.
     """
     kinds = ["whole weights", "a LoRA adapter"]
     if (saved := kinds[find_adapter(path) is not None]) != (own := kinds[has_adapter(model)]):
@@ -99,19 +103,19 @@ def check_parts(path: Path, model: PreTrainedModel, *, same_rest: bool) -> None:
 def read_weights(
     path: Path, model: PreTrainedModel, config: ModelConfig, load: Callable[..., PreTrainedModel] = load_model
 ) -> None:
-    """Replace the model's weights by the checkpoint's; of a model with an adapter, the adapter's alone.
+    """Replace the model's weights by the checkpoint's; for a model with an adapter, only the adapter's.
 
     Args:
-        load: what loads a model of its kind.
+        load: function that loads this kind of model.
 
     Raises:
-        ConfigError: they are not whole, or another model's.
+        ConfigError: the weights are incomplete, or belong to another model.
     """
     if adapter := find_adapter(path):
         read_adapter(model, adapter)
         return
     plain = config.model_copy(update={"path": str(path), "lora_rank": 0, "lora_adapter_path": None})
-    saved = load(plain, torch.device("cpu"), key="checkpoint")  # the device need not hold it twice
+    saved = load(plain, torch.device("cpu"), key="checkpoint")  # on the CPU: the device may not fit two copies
     own, theirs = ({name: value.shape for name, value in each.state_dict().items()} for each in (model, saved))
     for name in own.keys() | theirs.keys():
         if own.get(name) != theirs.get(name):
@@ -121,23 +125,23 @@ def read_weights(
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Say of whatever is wrong with a checkpoint's files that they are the checkpoint's, and what to do."""
+    """Turn errors in a checkpoint's files into a ConfigError that names the checkpoint and a remedy."""
     try:
         yield
     except ConfigError as error:
         raise ConfigError(f"cannot go on from '{path}': {error}; {REMEDY}") from error
-    except (RuntimeError, KeyError, TypeError, ValueError) as error:  # other shapes or names than this model's
+    except (RuntimeError, KeyError, TypeError, ValueError) as error:  # shapes or names differ from this model's
         reason = " ".join(str(error).split())[:200]
         raise ConfigError(f"'{path}' is a checkpoint of another model or optimizer ({reason}): {REMEDY}") from error
 
 
 def random_states() -> dict[str, Any]:
-    """The states of torch's generators."""
+    """Return the states of torch's random generators."""
     return {"cpu": torch.get_rng_state(), "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []}
 
 
 def restore_random_states(states: dict[str, Any]) -> None:
-    """Take up `random_states`; generators of devices that are not here are left out."""
+    """Restore `random_states`; states of devices that do not exist here are ignored."""
     torch.set_rng_state(states["cpu"])
     for number, state in enumerate(states["cuda"][: torch.cuda.device_count()]):
         torch.cuda.set_rng_state(state, number)

@@ -1,4 +1,4 @@
-"""What a head reads of a Hugging Face model at chosen positions only.
+"""Model outputs at chosen positions only.
 
 Axes: B rows, T tokens, N chosen positions, H hidden size, F features of a head.
 """
@@ -16,7 +16,9 @@ from torch import Tensor
 from agentrl.backends.torch.batches import MicroBatch, Outputs, micro_batch, padded
 from agentrl.backends.torch.heads import Features, Head, LanguageHead
 from agentrl.backends.torch.layout import pack_tokens
-from agentrl.backends.torch.probing import (
+from agentrl.backends.torch.recorded_experts import padded_experts
+from agentrl.backends.torch.routing_replay import RoutingReplay
+from agentrl.backends.torch.self_check import (
     check_apart,
     difference,
     probe_samples,
@@ -24,8 +26,6 @@ from agentrl.backends.torch.probing import (
     unfaithful,
     watched_embeddings,
 )
-from agentrl.backends.torch.recorded_experts import padded_experts
-from agentrl.backends.torch.routing_replay import RoutingReplay
 from agentrl.backends.torch.shared_attention import SHARED
 from agentrl.models.attention import UnfaithfulError, attention_implementation, configs_of, windows_of_all_layers
 
@@ -39,17 +39,17 @@ CPU = torch.device("cpu")
 
 
 class PositionwiseModel:
-    """A causal model split into `states` (its body, at chosen positions) and `outputs` (what its head reads of them).
+    """A causal model split into `states` (its body, at chosen positions) and `outputs` (its head, on those states).
 
-    The body runs on packed tokens, what samples begin with alike once for all of them; else on right-padded rows,
-    without a mask, as padding on the right is invisible to causal attention. Each is checked once on a small batch, and
-    a model that does not allow it is run in the next plainer way: packed, padded, whole.
+    The body runs on packed tokens, in which common prefixes of samples are computed once. Otherwise it runs on
+    right-padded rows without a mask: causal attention never sees padding on the right. Each mode is checked once on a
+    small batch. A model that fails the check uses the next simpler mode: packed, padded, unsplit.
 
     Args:
-        share_prefixes: false runs on padded rows in any case.
-        autocast: what `outputs` are computed in, where it is not as the weights are.
-        replay: sends tokens to the experts that were recorded for them, where samples have such.
-        head: a language model's, where none is given.
+        share_prefixes: false: always use padded rows.
+        autocast: dtype for computing `outputs`, if it differs from the dtype of the weights.
+        replay: makes tokens use their recorded experts, if samples have them.
+        head: the head to read; default: a language model head.
     """
 
     def __init__(
@@ -74,20 +74,20 @@ class PositionwiseModel:
 
     @property
     def splits(self) -> bool:
-        """Whether the model could be split."""
+        """Whether body and head of the model can run separately."""
         return self._tail is not None
 
     @property
     def shares_prefixes(self) -> bool:
-        """Whether it runs on packed tokens; then every sample must train something."""
+        """Whether it runs on packed tokens; then every sample must have a trained token."""
         return self._windows is not None
 
     def running(self) -> AbstractContextManager[None]:
-        """Forward and backward passes stand in here: a layer may be computed again in the backward pass."""
+        """Context for forward and backward passes: checkpointed layers run again in the backward pass."""
         return attention_implementation(self._configs, SHARED) if self.shares_prefixes else nullcontext()
 
     def states(self, batch: MicroBatch) -> Tensor:
-        """[N, H] where the trained tokens are predicted; [N, F], already features, if the model is run whole."""
+        """States where the trained tokens are predicted, [N, H]; features, [N, F], if the model is not split."""
         if self._windows is not None:
             return self._packed_states(batch, self._windows)
         # the last column predicts nothing
@@ -100,11 +100,11 @@ class PositionwiseModel:
         return self.head.whole(token_ids_BT, mask_BT.to(self.model.device))[chosen]
 
     def features(self, states_NH: Tensor) -> Tensor:
-        """[N, F] from `states`."""
+        """Compute features, [N, F], from `states`."""
         return states_NH if self._tail is None else self._tail(states_NH)
 
     def outputs(self, batch: MicroBatch, *, entropy_gradient: bool) -> Outputs:
-        """[N] of all that the head reads, see `Head.read`; under autocast where asked for."""
+        """Compute all outputs of the head, [N] each, see `Head.read`; under autocast if configured."""
         with self._autocast():
             return self.head.read(self.features, self.states(batch), batch, entropy_gradient=entropy_gradient)
 
@@ -154,7 +154,7 @@ class PositionwiseModel:
     def _check_packed(self, batch: MicroBatch, alone: Tensor, most: float, windows: Mapping[int, int | None]) -> None:
         with self.running(), torch.enable_grad(), watched_embeddings(self.model) as embeddings:
             states = self.states(batch)
-            if not difference(self.features(states).detach(), alone) <= most:  # NaN is no small difference
+            if not difference(self.features(states).detach(), alone) <= most:  # also true for NaN
                 raise UnfaithfulError("its logits would differ")
             (embedded,) = embeddings
             check_apart(states, batch.rows, embedded, batch.samples, pack_tokens(batch.samples, windows, CPU))
@@ -164,4 +164,4 @@ class PositionwiseModel:
             with unfaithful():
                 return difference(self.features(self.states(batch)), whole) <= tolerance(whole, whole)
         except UnfaithfulError:
-            return False  # its forward pass needs more of its body than the last hidden states
+            return False  # its forward pass needs more than the body's last hidden states

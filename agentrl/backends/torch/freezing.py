@@ -1,4 +1,4 @@
-"""Weights that stay as they are: chosen by name, and recognised when a run goes on."""
+"""Frozen weights: selected by name, and checked with a fingerprint when a run is resumed."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 
 def freeze_modules(model: PreTrainedModel, patterns: Sequence[str]) -> None:
-    """Keep gradients off every parameter whose name, or that of a module around it, fits one of `patterns`.
+    """Freeze every parameter whose name, or the name of a module that contains it, matches one of `patterns`.
 
-    Tied weights are one parameter under several names: they are frozen where any of them fits.
+    Tied weights are one parameter with several names: they are frozen if any of the names matches.
 
     Raises:
-        ConfigError: a pattern fits nothing, or nothing is left to train.
+        ConfigError: a pattern matches nothing, or no parameter is left to train.
     """
     parameters = dict(model.named_parameters(remove_duplicate=False))
     for pattern in patterns:
@@ -40,9 +40,9 @@ def freeze_modules(model: PreTrainedModel, patterns: Sequence[str]) -> None:
 
 
 def changing_weights(model: PreTrainedModel) -> WeightStream:
-    """The live weights that training can change, detached, not copied; tied weights come once.
+    """Yield the live trainable weights, detached, not copied; tied weights once.
 
-    All weights and buffers of a model that is trained whole, or only read.
+    Yields all weights and buffers if all parameters are trained, or none.
     """
     parameters = list(model.named_parameters())
     trained = [(name, value) for name, value in parameters if value.requires_grad]
@@ -55,9 +55,9 @@ def changing_weights(model: PreTrainedModel) -> WeightStream:
 
 
 def fingerprint(model: PreTrainedModel) -> str:
-    """A digest of the weights that are not trained, every byte of them, the same on every device.
+    """Return a digest of all bytes of the frozen weights; it is the same on every device.
 
-    The base model of an adapter with 0.5 billion weights in float32 takes about a second (SHA-256 at 1.8 GB/s).
+    A base model of 0.5 billion weights in float32 takes about a second (SHA-256 at 1.8 GB/s).
     """
     digest = hashlib.sha256()
     for name, value in model.named_parameters():

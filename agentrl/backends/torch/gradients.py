@@ -1,4 +1,4 @@
-"""The gradient of a mini-batch, micro-batch by micro-batch: exact, whatever the loss looks at together.
+"""The exact gradient of a mini-batch, computed in micro-batches, for losses of any scope.
 
 Axes: B samples, N trained tokens.
 """
@@ -10,31 +10,31 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from agentrl.algos.aggregation import add_metrics, aggregation_weights
 from agentrl.algos.base import LossFunction, Scope
+from agentrl.algos.losses.aggregation import add_metrics, aggregation_weights
 from agentrl.backends.torch.batches import MicroBatch, Outputs, micro_batch, token_batch
 from agentrl.backends.torch.forward import PositionwiseModel
-from agentrl.samples import Sample
+from agentrl.types.sample import Sample
 
 
 def accumulate_gradients(
     model: PositionwiseModel, samples: Sequence[Sample], loss: LossFunction, packs: Sequence[Sequence[int]]
 ) -> dict[str, float]:
-    """Add the gradient of the loss of a mini-batch to the weights; the loss and its metrics.
+    """Accumulate the gradient of a mini-batch's loss in the weights; return the loss and its metrics.
 
     Args:
-        packs: the micro-batches, as indices; they hold every sample that trains something once.
+        packs: the micro-batches, as indices; together they contain every sample with trained tokens exactly once.
     """
     batch = _MiniBatch(model, samples, loss)
     if splits_what_belongs_together(samples, packs, loss.scope):
         found = batch.in_two_passes(packs)
     else:
         found = batch.in_one_pass(packs)
-    return {name: float(value) for name, value in found.items()}  # read here only, so the device never waits before
+    return {name: float(value) for name, value in found.items()}  # read only here, so the device never waits earlier
 
 
 def splits_what_belongs_together(samples: Sequence[Sample], packs: Sequence[Sequence[int]], scope: Scope) -> bool:
-    """Whether that cut parts samples which a loss of that scope looks at together."""
+    """Whether the micro-batches separate samples that a loss of this scope needs together."""
     if scope in ("row", "batch"):
         return scope == "batch" and len(packs) > 1
     place_of: dict[str, int] = {}
@@ -57,7 +57,7 @@ class _MiniBatch:
         )
 
     def in_one_pass(self, packs: Sequence[Sequence[int]]) -> dict[str, Tensor]:
-        """The loss of each micro-batch apart; they add up."""
+        """Compute the loss of each micro-batch separately; the losses add up."""
         sums: dict[str, Tensor] = {}
         for indices in packs:
             batch = self._batch(indices)
@@ -69,8 +69,12 @@ class _MiniBatch:
         return sums
 
     def in_two_passes(self, packs: Sequence[Sequence[int]]) -> dict[str, Tensor]:
-        """The loss of all at once, and its gradient by the model's outputs; then theirs by the weights (GradCache, Gao
-        et al. 2021, arXiv:2101.06983). It costs a forward pass more."""
+        """Compute the gradient for a loss that needs samples of several micro-batches together.
+
+        First: the loss of all samples, and its gradient with respect to the model's outputs. Second: the gradients of
+        the outputs with respect to the weights (GradCache, Gao et al. 2021, arXiv:2101.06983). This needs one more
+        forward pass.
+        """
         order = sorted(index for indices in packs for index in indices)
         outputs = self._leaves(packs, order)
         value, metrics = self._loss_of(order, self._batch(order), outputs)
@@ -87,7 +91,7 @@ class _MiniBatch:
 
     @torch.no_grad()
     def _leaves(self, packs: Sequence[Sequence[int]], order: Sequence[int]) -> Outputs:
-        """[N] of each output, all samples of `order` one after another, as leaves to take a gradient by."""
+        """Model outputs, [N] each, for all samples in `order`, as leaf tensors that collect gradients."""
         found: dict[str, dict[int, Tensor]] = {}
         for indices in packs:
             for name, values_N in self._outputs(self._batch(indices)).items():

@@ -1,6 +1,6 @@
-"""What is read from a model's states at each trained token: log-probabilities, or one number.
+"""Heads: read log-probabilities or one number per trained token from a model's states.
 
-Axes: B rows, T tokens, N trained tokens, H hidden size, F features: logits, or the states as they are.
+Axes: B rows, T tokens, N trained tokens, H hidden size, F features: logits, or the unchanged states.
 """
 
 from __future__ import annotations
@@ -28,37 +28,37 @@ Features = Callable[[Tensor], Tensor]
 
 
 class Head(Protocol):
-    """The part of a model that follows its body.
+    """The part of a model after its body.
 
     Attributes:
-        outputs: the names of what `read` gives.
+        outputs: names of the outputs of `read`.
     """
 
     @property
     def outputs(self) -> Sequence[str]: ...  # noqa: D102  # documented above
 
     def whole(self, token_ids_BT: Tensor, mask_BT: Tensor) -> Tensor:
-        """[B, T, F] from a forward pass of the whole model."""
+        """Run the complete model and return features, [B, T, F]."""
         ...
 
     def tail(self) -> Features | None:
-        """What makes features of the body's states; None where the model cannot be split."""
+        """Return the function from the body's states to features; None if the model cannot be split."""
         ...
 
     def read(self, features: Features, states_NH: Tensor, batch: MicroBatch, *, entropy_gradient: bool) -> Outputs:
-        """[N] of each output, in float32 at least."""
+        """Compute each output, [N], in float32 or higher precision."""
         ...
 
     def scores(self, found: dict[str, list[list[float]]]) -> Scores:
-        """The outputs of some samples, [num samples][T] each, as a backend answers them."""
+        """Convert the outputs of samples, [num samples][T] each, to `Scores`."""
         ...
 
 
 class LanguageHead:
     """Log-probabilities and entropy. Features are logits.
 
-    What follows the body is the model's own forward pass with the body taken out, so a scaling or soft cap (Cohere,
-    Granite, Gemma) is kept, and nothing here knows an architecture.
+    The part after the body is the model's forward pass with the body replaced. So scaling and soft caps (Cohere,
+    Granite, Gemma) are kept, and no code depends on an architecture.
     """
 
     outputs = ("logprobs", "entropy")
@@ -94,7 +94,7 @@ class LanguageHead:
 
 
 class ScalarHead:
-    """One number, a linear function of the state that a token is predicted from. Features are the states."""
+    """One number: a linear function of the state from which a token is predicted. Features are the states."""
 
     outputs = ("scalars",)
 
@@ -121,7 +121,7 @@ class ScalarHead:
 
 @dataclass(frozen=True, slots=True)
 class ModelKind:
-    """How a kind of model is loaded to begin with, or from a checkpoint of its own, and what is read from it."""
+    """How a kind of model is loaded, first or from its checkpoint, and which head reads it."""
 
     load: Callable[..., PreTrainedModel]
     load_again: Callable[..., PreTrainedModel]
@@ -133,7 +133,7 @@ SCALAR = ModelKind(load_scalar_model, partial(load_scalar_model, new_head=False)
 
 
 class _States(BaseModelOutputWithPast):  # type: ignore[misc]  # transformers is untyped
-    """Hidden states alone; what else a model passes on from its body (router logits, cross attentions) is None."""
+    """Hidden states only; all other outputs of a body (router logits, cross attentions) are None."""
 
     def __getattr__(self, name: str) -> None:
         if name.startswith("_"):
@@ -141,7 +141,7 @@ class _States(BaseModelOutputWithPast):  # type: ignore[misc]  # transformers is
 
 
 class _GivenStates(nn.Module):
-    """Stands in for a model's body and answers the hidden states it is handed."""
+    """Replaces a model's body and returns the hidden states that it receives."""
 
     def forward(self, *_: object, inputs_embeds: Tensor, **__: object) -> _States:
         return _States(last_hidden_state=inputs_embeds)
@@ -150,6 +150,6 @@ class _GivenStates(nn.Module):
 def _without_body(model: PreTrainedModel) -> nn.Module | None:
     if model.base_model is model:
         return None
-    tail = copy.copy(model)  # shares every parameter; only its table of parts is its own
+    tail = copy.copy(model)  # a shallow copy: shares every parameter; only the table of submodules is new
     tail._modules = {**model._modules, model.base_model_prefix: _GivenStates()}
     return cast(nn.Module, tail)

@@ -1,4 +1,4 @@
-"""A micro-batch as one row of tokens without padding, in which samples share what they begin with alike.
+"""A micro-batch as one row of tokens without padding, in which samples share their common prefixes.
 
 Axes: M packed tokens, N trained tokens, R rows, C columns (queries of a row), W keys of a row.
 """
@@ -14,36 +14,36 @@ from torch import Tensor
 
 from agentrl.backends.packing import IntArray, beginnings_first, computed_alike, num_common, used_tokens
 from agentrl.backends.torch.recorded_experts import recorded
-from agentrl.samples import Sample
+from agentrl.types.sample import Sample
 
 SIMILAR = 0.7
-"""Rows of a grid have at least this share of the queries of its longest: more padding, or more calls."""
+"""A grid's rows have at least this share of its longest row's queries. Lower: more padding; higher: more calls."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """`path` is a sequence, as packed tokens in order; its last `num_own` look at all up to themselves."""
+    """A sequence: `path`, the indices of its packed tokens. Its last `num_own` tokens attend causally to the path."""
 
     path: IntArray
     num_own: int
 
     @property
     def num_shared(self) -> int:
-        """How many tokens at its beginning are another row's."""
+        """Number of first tokens that belong to another row."""
         return len(self.path) - self.num_own
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Grid:
-    """Rows of similar length whose attention is one call. Key w of a row stands at its position w.
+    """Rows of similar length whose attention is one call. Key w of a row has position w.
 
-    Padding repeats a row's last token, so that every query has a key to look at; nobody reads what it gives.
+    Padding repeats a row's last token, so that every query attends to a key; its output is never read.
 
     Attributes:
         shape: R, C, W.
         queries, keys: [R * C] and [R * W], the packed token in each cell.
-        positions: [R, C], of the queries.
-        causal: whether the queries are the keys.
+        positions: [R, C], positions of the queries.
+        causal: whether queries and keys are the same tokens.
     """
 
     shape: tuple[int, int, int]
@@ -54,7 +54,7 @@ class Grid:
     biases: dict[tuple[int | None, torch.dtype], Tensor] = field(default_factory=dict)
 
     def bias(self, window: int | None, dtype: torch.dtype) -> Tensor:
-        """[R, 1, C, W], 0 where a query may look and -inf elsewhere; made once for all layers."""
+        """Bias [R, 1, C, W]: 0 where a query may attend, -inf elsewhere; computed once for all layers."""
         if (window, dtype) not in self.biases:
             keys_W = torch.arange(self.shape[2], device=self.positions.device)
             queries_RC1 = self.positions[:, :, None]
@@ -68,10 +68,10 @@ class Grid:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Layout:
-    """Which packed tokens see which.
+    """Which packed tokens attend to which.
 
     Attributes:
-        grids: whose cells, in order, hold every packed token's query once, and padding.
+        grids: their cells, in order, contain every packed token's query once, plus padding.
         cells: [M], the cell of each packed token.
         windows: the sliding window of each layer, None for full attention.
     """
@@ -83,12 +83,13 @@ class Layout:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PackedTokens:
-    """What a model runs on.
+    """Packed input of a model.
 
     Attributes:
         token_ids, positions: [M].
         predictors: [N], the packed token that predicts each trained one, sample by sample.
-        routed_experts: [M, layers, top k] those recorded for each, on the CPU, -1 where none; None where none at all.
+        routed_experts: [M, layers, top k], recorded experts, on the CPU; -1 where not recorded. None if no sample has
+            any.
     """
 
     token_ids: Tensor
@@ -99,10 +100,10 @@ class PackedTokens:
 
 
 def pack_tokens(samples: Sequence[Sample], windows: Mapping[int, int | None], device: torch.device) -> PackedTokens:
-    """Put samples, each of which trains something, into one row of tokens. `windows`: see `Layout`.
+    """Pack samples, each with a trained token, into one row of tokens. `windows`: see `Layout`.
 
-    Each sample takes over what it begins with like the one before it, and adds the rest: [1 2 3] and [1 2 4] become
-    the tokens [1 2 3 4], and the paths [0 1 2] and [0 1 3].
+    Each sample reuses its common prefix with the sample before it, and adds the rest: [1 2 3] and [1 2 4] become the
+    tokens [1 2 3 4], and the paths [0 1 2] and [0 1 3].
     """
     sequences = [computed_alike(sample) for sample in samples]
     experts = recorded(samples, [len(own) for own in sequences])
@@ -147,7 +148,7 @@ def _grids(rows: Sequence[_Row], num_tokens: int, device: torch.device) -> tuple
 
 
 def _similar(rows: Sequence[_Row]) -> list[list[_Row]]:
-    """Rows in groups of similar length; those that look at others' tokens stand in groups of their own."""
+    """Group rows of similar length; rows that attend to tokens of other rows are in separate groups."""
     groups: list[list[_Row]] = []
     for row in sorted(rows, key=lambda row: (row.num_shared > 0, -row.num_own)):
         first = groups[-1][0] if groups else None

@@ -1,4 +1,4 @@
-"""Log-probabilities and entropy of chosen tokens in bounded memory.
+"""Log-probabilities and entropy of chosen tokens, with bounded memory.
 
 Axes: N tokens, H hidden size, V vocabulary.
 """
@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 MAX_LOGITS = 2**27
-"""Most logits alive at once: 512 MB in float32."""
+"""Most logits in memory at once: 512 MB in float32."""
 
 
 def token_logprobs(
@@ -27,9 +27,8 @@ def token_logprobs(
 ) -> tuple[Tensor, Tensor]:
     """log-softmax(logits / temperature) at the targets, [N], and the entropy of that distribution, [N], in nats.
 
-    In float32 at least, whatever the model computes in. A temperature of 0 (greedy) counts as 1; None stands for 1
-    everywhere. Where there are more than `MAX_LOGITS` logits they are made chunk by chunk, and made again in the
-    backward pass.
+    Computed in float32 or higher precision for any model dtype. A temperature of 0 (greedy) counts as 1; None means 1
+    for all tokens. More than `MAX_LOGITS` logits are computed in chunks, and computed again in the backward pass.
     """
     piece = partial(_piece, logits_of, entropy_gradient)
     num_tokens = max(1, MAX_LOGITS // vocab_size)

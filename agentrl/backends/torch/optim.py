@@ -1,4 +1,4 @@
-"""The optimizer: AdamW, or Muon with AdamW, under a schedule, with gradients clipped and broken updates skipped."""
+"""The optimizer: AdamW, or Muon with AdamW, with a schedule, gradient clipping and skipped non-finite updates."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from agentrl.backends.torch.parking import Moves, Parking
-from agentrl.backends.torch.schedule import learning_rate_scale
+from agentrl.backends.torch.cpu_offload import CpuOffload, Moves
 from agentrl.config.actor import OptimConfig
 from agentrl.errors import ConfigError
 from agentrl.models.scalar import HEAD
@@ -29,13 +28,13 @@ class _Part:
 
 
 class ScheduledOptimizer:
-    """Updates a model's parameters. The schedule counts the updates made; a skipped one is not counted.
+    """Updates a model's parameters. The schedule counts completed updates, not skipped ones.
 
-    Weight decay falls on matrices only, not on norms and biases. Muon takes the hidden matrices; embeddings, the head,
-    and experts that are stored as one three-dimensional tensor stay with AdamW.
+    Weight decay applies to matrices only, not to norms and biases. Muon updates the hidden matrices. AdamW updates
+    embeddings, the head, and experts that are stored as one three-dimensional tensor.
 
     Args:
-        moves: of the averages, which then stand in CPU memory except in `step`.
+        moves: offload the optimizer's averages to CPU memory except during `step`.
     """
 
     def __init__(
@@ -54,12 +53,12 @@ class ScheduledOptimizer:
         self._parts = [self._adamw([name for name in self._parameters if name not in muon_names])]
         if muon_names:
             self._parts.append(self._muon([name for name in self._parameters if name in muon_names]))
-        self._parking = Parking(self._averages, moves)
+        self._parking = CpuOffload(self._averages, moves)
 
     def step(self) -> dict[str, float]:
-        """One update from the gradients at hand, which are then cleared: `grad_norm`, `lr`, `skipped_updates` (0 or 1).
+        """Do one update and clear the gradients; return `grad_norm`, `lr` and `skipped_updates` (0 or 1).
 
-        A gradient that is not finite changes nothing.
+        A non-finite gradient changes nothing.
         """
         scale = learning_rate_scale(self._config, self.num_updates, self._total_updates)
         gradients = [value.grad for value in self._parameters.values() if value.grad is not None]
@@ -70,10 +69,10 @@ class ScheduledOptimizer:
             self._update(scale)
         self.clear_gradients()
         skipped = not math.isfinite(grad_norm)
-        return {"grad_norm": grad_norm, "lr": self._config.lr * scale, "skipped_updates": float(skipped)}
+        return {"grad_norm": grad_norm, "lr": self._config.peak_lr * scale, "skipped_updates": float(skipped)}
 
     def clear_gradients(self) -> None:
-        """Forget the gradients and free their memory."""
+        """Drop the gradients and free their memory."""
         for value in self._parameters.values():
             value.grad = None
 
@@ -90,15 +89,15 @@ class ScheduledOptimizer:
         return [value for state in states for value in state.values() if isinstance(value, Tensor)]
 
     def state_dict(self) -> dict[str, Any]:
-        """Averages and counts, without the configuration; tensors and plain values only (of any type, as torch's)."""
+        """Return averages and counts, without the configuration: only tensors and plain values (Any: as in torch)."""
         parts = [{"names": part.names, "state": part.optimizer.state_dict()["state"]} for part in self._parts]
         return {"num_updates": self.num_updates, "parts": parts}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take up what `state_dict` gave; learning rates and the like stay those of the configuration.
+        """Restore the result of `state_dict`; learning rates and other options stay those of the configuration.
 
         Raises:
-            ConfigError: it was saved by another optimizer or for another model.
+            ConfigError: the state was saved by another optimizer or for another model.
         """
         if [part["names"] for part in state["parts"]] != [part.names for part in self._parts]:
             raise ConfigError(f"optim.name '{self._config.name}' does not fit the checkpoint's optimizer state")
@@ -117,8 +116,8 @@ class ScheduledOptimizer:
             {"params": self._pick(others), "weight_decay": 0.0},
         ]
         fused = {value.device.type for value in self._pick(names)} <= {"cpu", "cuda"}
-        optimizer = torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, eps=config.eps, fused=fused)
-        return _Part(optimizer, config.lr, decayed + others)
+        optimizer = torch.optim.AdamW(groups, lr=config.peak_lr, betas=config.betas, eps=config.eps, fused=fused)
+        return _Part(optimizer, config.peak_lr, decayed + others)
 
     def _muon(self, names: list[str]) -> _Part:
         config = self._config
@@ -136,3 +135,21 @@ def _hidden_matrices(model: PreTrainedModel) -> set[str]:
     outer = {id(head.weight) for head in heads if head is not None}
     outer |= {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
     return {name for name, value in model.named_parameters() if value.ndim == 2 and id(value) not in outer}
+
+
+def learning_rate_scale(config: OptimConfig, update: int, total_updates: int) -> float:
+    """Return the factor of the peak learning rate at `update`, counted from 0.
+
+    Warm-up: (update + 1) / W with W = lr_warmup_steps or lr_warmup_steps_ratio * total_updates. So the first update
+    already has a positive rate, and the last warm-up update has the peak rate. Afterwards, with p from 0 to 1 over the
+    remaining updates and m = min_lr_ratio:
+
+        constant  1        linear  m + (1 - m) (1 - p)        cosine  m + (1 - m) (1 + cos(pi p)) / 2
+    """
+    warmup = config.lr_warmup_steps or int(config.lr_warmup_steps_ratio * total_updates)
+    if update < warmup:
+        return (update + 1) / warmup
+    progress = min(1.0, (update - warmup) / max(1, total_updates - warmup))
+    shapes = {"constant": 1.0, "linear": 1.0 - progress, "cosine": (1.0 + math.cos(math.pi * progress)) / 2}
+    floor = config.min_lr_ratio
+    return floor + (1.0 - floor) * shapes[config.lr_scheduler_type]

@@ -1,6 +1,6 @@
-"""The experts that were recorded for samples, as one tensor a micro-batch.
+"""Recorded experts of samples, as one tensor per micro-batch.
 
-Axes: B samples, T columns, L layers, K experts a token.
+Axes: B samples, T columns, L layers, K experts per token.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from agentrl.backends.packing import used_tokens
-from agentrl.samples import Sample
+from agentrl.types.sample import Sample
 
 
 def recorded(samples: Sequence[Sample], lengths: Sequence[int]) -> list[Tensor] | None:
-    """For each sample [length, L, K] int16, -1 where no experts are recorded; None where none are for any.
+    """Return the experts of each sample, [length, L, K] int16, -1 where not recorded; None if no sample has any.
 
     Raises:
         ValueError: samples have experts of different shapes.
@@ -29,13 +29,13 @@ def recorded(samples: Sequence[Sample], lengths: Sequence[int]) -> list[Tensor] 
 
 
 def padded_experts(samples: Sequence[Sample], num_columns: int) -> Tensor | None:
-    """[B * T, L, K] of the same, for samples as rows of T columns."""
+    """Return recorded experts, [B * T, L, K], for samples as rows of T columns; None if no sample has any."""
     rows = recorded(samples, [num_columns] * len(samples))
     return None if rows is None else torch.cat(rows)
 
 
 def replayed_share(samples: Sequence[Sample]) -> float:
-    """Of the tokens that are computed, how many have recorded experts."""
+    """Return the share of computed tokens that have recorded experts."""
     computed = [(sample, len(used_tokens(sample))) for sample in samples if sample.num_trained_tokens]
     known = sum(min(num, len(sample.routed_experts)) for sample, num in computed if sample.routed_experts is not None)
     return known / max(1, sum(num for _, num in computed))

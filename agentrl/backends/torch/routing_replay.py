@@ -1,9 +1,9 @@
-"""Rollout routing replay: a mixture of experts sends each token to the experts that the engine sent it to.
+"""Rollout routing replay: a mixture of experts uses the same experts for each token as the engine did.
 
-Ma et al. 2025, arXiv:2510.11370 (R3). Which experts are asked is the engine's choice; how much each of them counts is
-the policy's own: its gate at those experts, normalised as the model does, and gradients flow through it.
+Ma et al. 2025, arXiv:2510.11370 (R3). The engine determines the experts. The policy determines their weights: its gate
+at those experts, normalised as in the model, with gradients.
 
-Axes: M tokens of a forward pass, L layers, K experts a token, E experts.
+Axes: M tokens of a forward pass, L layers, K experts per token, E experts.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from agentrl.backends.torch.probing import difference, unfaithful
+from agentrl.backends.torch.self_check import difference, unfaithful
 from agentrl.errors import ConfigError
 from agentrl.models.attention import UnfaithfulError
 
@@ -29,11 +29,11 @@ _LAYER = re.compile(r"\blayers\.(\d+)\.")
 
 
 class RoutingReplay:
-    """Stands between the routers of a model and their choice; does nothing until it is given experts.
+    """Replaces the expert choice of a model's routers; does nothing until it receives experts.
 
-    A router is understood that chooses by one `topk` over [M, E] scores in a module that has `experts`, as transformers
-    writes Qwen2-MoE, Qwen3-MoE, Mixtral, OLMoE, gpt-oss, DeepSeek-V3, GLM-4-MoE and most others. Each model is tried
-    once, with a few tokens.
+    Supported routers choose by one `topk` over [M, E] scores in a module that has `experts`, as transformers implements
+    Qwen2-MoE, Qwen3-MoE, Mixtral, OLMoE, gpt-oss, DeepSeek-V3, GLM-4-MoE and most others. Each model is tested once,
+    with a few tokens.
 
     Raises:
         ConfigError: the model has no experts, or chooses them in another way.
@@ -41,7 +41,7 @@ class RoutingReplay:
 
     def __init__(self, model: PreTrainedModel) -> None:
         self._given: Tensor | None = None
-        self._own: dict[int, Tensor] | None = None  # what the layers choose themselves, while that is asked
+        self._own: dict[int, Tensor] | None = None  # records the layers' own choices, only during the test
         self._device = model.device
         self._blocks = _blocks(model)
         if not self._blocks:
@@ -59,13 +59,12 @@ class RoutingReplay:
             ) from error
 
     def give(self, experts_MLK: Tensor | None) -> None:
-        """The experts of the tokens of the next forward pass; -1, or None for all: the model's own choice.
+        """Set the experts for the tokens of the next forward pass. For -1, or None for all tokens, the model chooses.
 
-        They hold until others are given, on every thread: layers that are computed again in the backward pass may be on
-        another than the first time.
+        They stay set until the next call, on every thread: the backward pass may recompute layers on another thread.
 
         Raises:
-            ValueError: they are not of this model.
+            ValueError: the number of layers or experts does not fit this model.
         """
         if experts_MLK is not None:
             num_layers, top_k = experts_MLK.shape[1:]
@@ -78,7 +77,7 @@ class RoutingReplay:
         self._given = experts_MLK
 
     def _forward(self, layer: int, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Any: whatever signature the module has."""
+        """Run a layer's forward with replaced experts. Any: the module's signature can be anything."""
         if self._given is None and self._own is None:
             return forward(*args, **kwargs)
         wanted_MK = None if self._given is None else self._given[:, layer].long()
@@ -91,7 +90,7 @@ class RoutingReplay:
         return output
 
     def _try(self, model: PreTrainedModel) -> int:
-        """The K of all layers, once the choice of each was seen, repeated, and changed."""
+        """Test that the layers use the experts they are given; return K, the number per token in every layer."""
         token_ids = torch.arange(1, 6, device=model.device)[None]
 
         def states() -> Tensor:
@@ -116,10 +115,10 @@ class RoutingReplay:
 
 
 class _Choice(TorchFunctionMode):
-    """Sees the `topk` by which a router chooses among its E experts, and puts `wanted`, [M, K], in its place.
+    """Finds the `topk` by which a router chooses among its E experts, and replaces its result by `wanted`, [M, K].
 
     Attributes:
-        made: [M, K] of each choice, as it was followed.
+        made: [M, K] for each choice, after the replacement.
     """
 
     def __init__(self, num_experts: int, wanted: Tensor | None) -> None:
@@ -127,7 +126,7 @@ class _Choice(TorchFunctionMode):
         self._num_experts, self._wanted = num_experts, wanted
         self.made: list[Tensor] = []
 
-    # Any: the protocol of torch
+    # Any: as in torch's protocol
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None) -> Any:
         result = func(*args, **(kwargs or {}))
         if func not in (torch.topk, Tensor.topk) or args[0].ndim != 2 or args[0].shape[1] != self._num_experts:
@@ -135,13 +134,13 @@ class _Choice(TorchFunctionMode):
         indices = result.indices
         if self._wanted is not None:
             indices = torch.where(self._wanted < 0, indices, self._wanted)
-            result = torch.return_types.topk((args[0].gather(1, indices), indices))  # what the gradient flows through
+            result = torch.return_types.topk((args[0].gather(1, indices), indices))  # gathered, so gradients flow
         self.made.append(indices)
         return result
 
 
 def _blocks(model: nn.Module) -> dict[int, nn.Module]:
-    """Layer -> its module that holds a router and experts."""
+    """Return layer -> its module that has a router and experts."""
     found = ((_LAYER.search(f"{name}."), module) for name, module in model.named_modules())
     return {int(layer[1]): module for layer, module in found if layer and _num_experts(module)}
 

@@ -1,6 +1,6 @@
-"""Attention of packed tokens, in which samples share the keys and values of their prompt.
+"""Attention over packed tokens, in which samples share the keys and values of their prompt.
 
-Axes: M packed tokens, R rows, C columns, W keys a row, H query heads, K key-value heads, D head size.
+Axes: M packed tokens, R rows, C columns, W keys of a row, H query heads, K key-value heads, D head size.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ def shared_attention(
     packed_layout: Layout | None = None,
     **others: object,
 ) -> tuple[Tensor, None]:
-    """Each token of queries [1, H, M, D] looks at those keys [1, K, M, D] that `packed_layout` gives it.
+    """Attention from queries [1, H, M, D] to the keys [1, K, M, D] that `packed_layout` assigns to each query.
 
-    The layout comes as an argument all the way from the model's own: where layers are computed again in the backward
-    pass, nothing else reaches them, as that may run on another thread.
+    The layout is passed as an argument through the model's forward: only arguments reach layers that are recomputed in
+    the backward pass, possibly on another thread.
 
     Raises:
-        UnfaithfulError: the layer passes something that is not understood here.
+        UnfaithfulError: the layer passes an argument that is not supported here.
     """
     layer: int = getattr(module, "layer_idx", -1)
     if packed_layout is None or layer not in packed_layout.windows:
@@ -60,7 +60,7 @@ def _attend(
     softcap: float | None,
     sinks: Tensor | None,
 ) -> Tensor:
-    """[R * C, H, D] of one grid."""
+    """Attention outputs of one grid, [R * C, H, D]."""
     num_rows, num_columns, num_keys = grid.shape
     query, key, value = (
         tokens.index_select(0, cells).view(num_rows, width, *tokens.shape[1:]).transpose(1, 2)
@@ -73,7 +73,7 @@ def _attend(
     explicit = softcap is not None or sinks is not None
     causal = grid.causal and not explicit and (window is None or window >= num_keys)
     bias = None if causal else grid.bias(window, _computed_dtype(query))
-    if explicit or (bias is not None and query.device.type != "cpu"):  # kernels of a GPU take no bias with shared heads
+    if explicit or (bias is not None and query.device.type != "cpu"):  # GPU kernels accept no bias with shared heads
         key, value = (states.repeat_interleave(query.shape[1] // key.shape[1], dim=1) for states in (key, value))
     if explicit:
         attended = explicit_attention(query, key, value, cast(Tensor, bias), scale, softcap, sinks)

@@ -1,4 +1,4 @@
-"""Parsers of tool calls, by name, and whether one fits a chat template."""
+"""Parsers of tool calls by name, and a check that a parser fits a chat template."""
 
 from __future__ import annotations
 

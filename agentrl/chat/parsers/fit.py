@@ -1,4 +1,4 @@
-"""Whether a tool parser reads the calls that a chat template writes."""
+"""Check that a tool parser can read the calls that a chat template writes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from agentrl.chat.base import ToolParser, parser_for
 from agentrl.chat.parsers.names import tool_parsers
 from agentrl.chat.template import calling_turn
 from agentrl.errors import ConfigError, TemplateError
-from agentrl.messages import FunctionSchema, ToolSchema
+from agentrl.types.messages import FunctionSchema, ToolSchema
 
 if TYPE_CHECKING:
     from agentrl.chat.format import ChatFormat
@@ -22,14 +22,14 @@ TYPES: dict[str, JsonValue] = {"text": {"type": "string"}, "count": {"type": "in
 
 
 def check_parser(parser_name: str, chat: ChatFormat, schemas: Sequence[ToolSchema]) -> None:
-    """Refuse a parser that cannot read back a call as the chat template writes it.
+    """Refuse a parser that cannot read a call written by the chat template.
 
     Args:
-        schemas: the tools that the template is told of. With none (an agent that explains its tools in the prompt)
-            the template teaches no format and every parser fits.
+        schemas: the tools passed to the template. Without tools (an agent that explains its tools in the prompt), the
+            template defines no format and every parser fits.
 
     Raises:
-        ConfigError: it cannot; names a registered parser that can.
+        ConfigError: the parser cannot read the call; names a registered parser that can.
         UnknownNameError: no parser has that name.
     """
     parser = tool_parsers.get(parser_name)()
@@ -52,11 +52,11 @@ def check_parser(parser_name: str, chat: ChatFormat, schemas: Sequence[ToolSchem
 
 
 def _written_call(chat: ChatFormat, schemas: Sequence[ToolSchema]) -> str | None:
-    """The text of a turn that calls the first tool, or None where the template writes no calls."""
+    """Text of a turn that calls the first tool; None if the template writes no calls."""
     name = schemas[0].name
     try:
         _, text = chat.template.turn(calling_turn(name, arguments=ARGUMENTS), schemas)
-    except TemplateError:  # it knows no such message
+    except TemplateError:  # the template does not support tool calls
         return None
     return text.removesuffix(chat.template.end_of_turn.token) if name in text else None
 

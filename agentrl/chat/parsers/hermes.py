@@ -1,4 +1,4 @@
-"""Calls as Hermes and Qwen write them: `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`."""
+"""Parser of the Hermes and Qwen format: `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ _EXPECTED = f'Write {OPEN}\n{{"name": "...", "arguments": {{...}}}}\n{CLOSE}'
 
 
 class HermesParser:
-    """Reads `<tool_call>` blocks, any number in a turn; everything else is content.
+    """Parser of `<tool_call>` blocks; all other text is content.
 
-    - Calls in `<think>...</think>` are thoughts, not calls. Where `</think>` comes first, the prompt began them.
-    - `arguments` may be an object, or a string that holds one.
-    - A block ends at the first `</tool_call>` after its JSON, so that tag may stand in an argument. `<tool_call>` may
-      not: it begins the next block, whatever was left open before. That keeps reading linear in the text's length.
+    - Calls inside `<think>...</think>` are ignored. If `</think>` comes first, the prompt contained `<think>`.
+    - `arguments` may be an object, or a string that contains one.
+    - A block ends at the first `</tool_call>` after its JSON, so an argument may contain `</tool_call>`. An argument
+      must not contain `<tool_call>`, which always starts a new block. So parsing time is linear in the text's length.
     """
 
     stop: tuple[str, ...] = ()
 
     def parse(self, text: str) -> ParsedTurn:
-        """Read one turn."""
+        """Parse one turn."""
         contents, calls = list[str](), list[ParsedCall]()
         position, thoughts_possible = 0, True
         while tag := _TAG.search(text, position):
@@ -47,13 +47,13 @@ class HermesParser:
 
 
 def _read_block(text: str, start: int) -> tuple[ParsedCall, int]:
-    """The call whose block begins at `start`, just after its tag, and where reading goes on."""
+    """The call of the block that begins at `start`, just after its tag, and the position where parsing continues."""
     limit = text.find(OPEN, start)
     block = text[start : limit if limit >= 0 else len(text)]
     read: tuple[JsonValue, int] | None
     try:
         read = read_json(block)
-    except BadJSONError:  # said below, of the block's body alone
+    except BadJSONError:  # reported below, for the block's body only
         read = None
     close = _BLOCK_END.search(block, read[1] if read else 0)
     body = block[: close.start()] if close else block
@@ -63,7 +63,7 @@ def _read_block(text: str, start: int) -> tuple[ParsedCall, int]:
 
 
 def _read_call(body: str, read: tuple[JsonValue, int] | None, *, closed: bool) -> ParsedCall:
-    """The call that the text between two tags describes, which begins with the JSON `read` if there is any."""
+    """The call in the text between two tags; `read` is the JSON value at its start, if it has one."""
     name, num_blanks, body = "", len(body) - len(body.lstrip()), body.strip()
     try:
         value, end = (read[0], read[1] - num_blanks) if read else _json(body)

@@ -1,4 +1,4 @@
-"""Reading JSON that a model wrote: whatever is wrong with it becomes one sentence for the model."""
+"""Parsing of JSON written by a model; each error becomes one sentence for the model."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from typing import NoReturn
 
 from pydantic import JsonValue
 
+from agentrl.security.json_depth import is_too_deep
+
 
 class BadJSONError(Exception):
-    """What is wrong, and where."""
+    """Invalid JSON; the message has the error and its place."""
 
 
 def _refuse_constant(name: str) -> NoReturn:
@@ -22,10 +24,10 @@ _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
 
 
 def read_json(text: str) -> tuple[JsonValue, int]:
-    """The JSON value that `text` begins with, after blanks, and the position where it ends.
+    """The JSON value at the start of `text`, after whitespace, and its end position.
 
     Raises:
-        BadJSONError: with line and column, counted from 1 in `text`.
+        BadJSONError: invalid JSON; a syntax error has line and column, counted from 1 in `text`.
     """
     start = len(text) - len(text.lstrip())
     try:
@@ -37,16 +39,18 @@ def read_json(text: str) -> tuple[JsonValue, int]:
         raise BadJSONError(f"{error.msg} at {where}{f', near {near!r}' if near else ', where it ends'}") from None
     except RecursionError:
         raise BadJSONError("it is nested too deeply") from None
-    except ValueError:  # Python's bound on digits: a longer integer takes quadratic time
+    except ValueError:  # Python's limit on digits: parsing a long integer needs quadratic time
         raise BadJSONError("a number in it is too long") from None
+    if is_too_deep(value, text):
+        raise BadJSONError("it is nested too deeply")
     return value, end
 
 
 def read_object(text: str) -> dict[str, JsonValue]:
-    """`text` as one JSON object and nothing else.
+    """Parse `text` as exactly one JSON object.
 
     Raises:
-        BadJSONError: it is not.
+        BadJSONError: `text` is not exactly one JSON object.
     """
     value, end = read_json(text)
     if rest := text[end:].strip():
@@ -57,10 +61,10 @@ def read_object(text: str) -> dict[str, JsonValue]:
 
 
 def write_json(value: Mapping[str, JsonValue]) -> str:
-    """`value` as JSON text that is valid Unicode.
+    """Write `value` as JSON text that is valid Unicode.
 
     Raises:
-        BadJSONError: it holds a number that JSON has no text for.
+        BadJSONError: `value` contains a number that JSON cannot represent, or is nested too deeply.
     """
     try:
         text = _ENCODER.encode(value)
@@ -72,11 +76,11 @@ def write_json(value: Mapping[str, JsonValue]) -> str:
 
 
 def is_unicode(text: str) -> bool:
-    """Whether `text` can be stored: JSON may escape half of a surrogate pair, which is no character."""
+    """Whether `text` is valid Unicode: JSON may escape half of a surrogate pair, which is no character."""
     return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def json_type(value: JsonValue) -> str:
-    """What JSON calls the type of `value`, with its article."""
+    """JSON's name for the type of `value`, with its article."""
     names = {dict: "an object", list: "an array", str: "a string", bool: "a boolean", type(None): "null"}
     return names.get(type(value), "a number")

@@ -1,4 +1,4 @@
-"""The registry of tool parsers."""
+"""Registry of tool parsers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from agentrl.chat.base import ToolParser
 from agentrl.registry import Registry
 
-# What a name stands for is called without arguments: `tool_parsers.get("hermes")()`.
+# An entry is called without arguments: `tool_parsers.get("hermes")()`.
 tool_parsers: Registry[Callable[[], ToolParser]] = Registry(
     "tool parser",
     builtin={

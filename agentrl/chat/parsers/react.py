@@ -1,4 +1,4 @@
-"""Calls as ReAct writes them: `Action: name`, `Action Input: {...}` (Yao et al. 2022, arXiv:2210.03629)."""
+"""Parser of the ReAct format: `Action: name`, `Action Input: {...}` (Yao et al. 2022, arXiv:2210.03629)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from itertools import pairwise
 from agentrl.chat.base import ParsedCall, ParsedTurn
 from agentrl.chat.parsers.json_text import BadJSONError, is_unicode, read_object, write_json
 
-# A label at the beginning of a line, with the markdown that models like to put around it:
+# A label at the start of a line, with the markdown that models often write around it:
 # "Action:", "**Action:** search", "### Action Input:", "- Thought:"
 _LABEL = re.compile(
     r"^[ \t>#*_-]{0,8}(Thought|Action Input|Action|Observation|Final Answer)[ \t*_]{0,4}:[*_]{0,3}",
@@ -18,25 +18,25 @@ _EXPECTED = 'Write\nAction: tool name\nAction Input: {"argument": "value"}'
 
 
 class ReactParser:
-    """Reads `Action:` with the `Action Input:` that follows it; the rest of the turn is content.
+    """Parser of `Action:` with the following `Action Input:`; the rest of the turn is content.
 
-    - The input must be a JSON object, also for a tool with a single argument: a parser does not know the tools, and
-      a guess would let two texts mean one call.
-    - `Observation:` and what follows it was not for the model to write and is dropped. What follows `Final Answer:`
-      is the answer, whatever it looks like.
+    - The input must be a JSON object, also for a tool with a single argument. The parser does not know the tools, and
+      by guessing, two different texts could mean the same call.
+    - `Observation:` and all text after it are dropped: the model must not write observations. All text after
+      `Final Answer:` is the answer.
     - Several actions before the first observation are several calls.
     """
 
     stop: tuple[str, ...] = ("Observation:",)
     taught_by_prompt = True
-    """The system prompt explains this format, so it needs no chat template that writes tool calls."""
+    """True: the system prompt explains this format, so the chat template need not write tool calls."""
 
     def parse(self, text: str) -> ParsedTurn:
-        """Read one turn."""
+        """Parse one turn."""
         labels = list(_LABEL.finditer(text))
         ends = [following.start() for _, following in pairwise(labels)] + [len(text)]
         contents, calls = [text[: labels[0].start()] if labels else text], list[ParsedCall]()
-        action: str | None = None  # named, and waiting for its input
+        action: str | None = None  # an action whose input has not followed yet
         for label, end in zip(labels, ends[: len(labels)], strict=True):
             kind, said = label[1].lower(), text[label.end() : end]
             if action is not None:
@@ -54,7 +54,7 @@ class ReactParser:
 
 
 def _call(action: str, said: str | None) -> ParsedCall:
-    """The call of `action`, given what its `Action Input:` said, if there was one."""
+    """The call of `action`; `said` is the text of its `Action Input:`, None if there is no input."""
     name = action.strip().partition("\n")[0].strip(" \t\r*`'\"")
     name = name if is_unicode(name) else ""
     text = (said or "").strip().strip("`").removeprefix("json").strip()

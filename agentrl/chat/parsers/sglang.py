@@ -1,23 +1,41 @@
 """SGLang's function-call detectors as tool parsers: `sglang/qwen3_coder`, `sglang/deepseekv31`, `sglang/kimi_k2`, …
 
-They run in this process, so that tokens stay ours: the server is never asked to parse.
+The detectors run on this machine; the server never parses, so the sampled tokens stay unchanged.
 """
 
 from __future__ import annotations
 
+import atexit
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cache, partial
 from importlib.util import find_spec
 from typing import Protocol
 
 from agentrl.chat.base import ParsedCall, ParsedTurn, ToolParser
 from agentrl.chat.parsers.json_text import BadJSONError, is_unicode, read_object, write_json
-from agentrl.errors import ConfigError, UnknownNameError, suggestion
-from agentrl.messages import ToolSchema
+from agentrl.concurrency.child import ChildProcess, EndedError
+from agentrl.errors import ConfigError, UnknownNameError, install_command, suggestion
+from agentrl.types.messages import ToolSchema
 
 PREFIX = "sglang/"
 _THINK_END = "</think>"
+MAX_HERE = 256
+"""Largest length in characters of a turn that is parsed in this process. Some detectors need time cubic in the length,
+so a longer turn is parsed in a child process with a timeout."""
+DEADLINE_S = 3.0
+"""Timeout of a detector in seconds. After it, the turn counts as a malformed call."""
+
+
+@dataclass(frozen=True, slots=True)
+class Detected:
+    """Result of a detector: text, (name, arguments) of each call, number of started calls; or its error."""
+
+    text: str = ""
+    calls: Sequence[tuple[str | None, str | None]] = ()
+    num_begun: int = 0
+    error: str | None = None
 
 
 class _Item(Protocol):
@@ -44,59 +62,67 @@ class _Detector(Protocol):
 
 
 def find_sglang_parser(name: str) -> Callable[[], ToolParser]:
-    """The parser that SGLang calls `name` (its `--tool-call-parser`).
+    """Parser with SGLang's name `name` (its option `--tool-call-parser`).
 
     Raises:
         ConfigError: SGLang is not installed.
-        UnknownNameError: it has no such parser; the text names the nearest.
+        UnknownNameError: SGLang has no such parser; the message suggests the nearest name.
     """
-    detectors = _detectors()
-    if name not in detectors:
-        valid = [PREFIX + each for each in detectors]
+    known = detectors()
+    if name not in known:
+        valid = [PREFIX + each for each in known]
         raise UnknownNameError(f"unknown tool parser '{PREFIX}{name}': {suggestion(PREFIX + name, valid)}")
     return partial(SglangParser, name)
 
 
 class SglangParser:
-    """One of SGLang's detectors, held to what a training run needs of a parser.
+    """Tool parser that uses one of SGLang's detectors.
 
-    - A call that cannot be read comes back with its `error`, where SGLang takes it for text or leaves it out.
-    - A call of a tool that is not there is a call: the toolbox answers it.
-    - Everything up to the first `</think>` is thought: calls in it are not made. A detector that reads its own
-      thinking marks finds them behind it as before.
+    - An unreadable call is returned with its `error`. SGLang would return it as text or drop it.
+    - A call of an unknown tool is returned as a call: the toolbox answers it with an error.
+    - All text up to the first `</think>` is thinking: calls in it are ignored. The detector receives only the text
+      after it.
 
-    Formats that write arguments without types (Qwen3-Coder, GLM, MiniMax) are read by the tools' schemas, which
-    `for_tools` gives; without them such arguments are text.
+    Some formats write arguments without types (Qwen3-Coder, GLM, MiniMax). The types then come from the tools' schemas,
+    see `for_tools`; without schemas such arguments are text.
     """
 
     stop: tuple[str, ...] = ()
+    off_loop = True
+    """True: parsing may need seconds, so it must not run on the event loop."""
 
     def __init__(self, name: str, schemas: Sequence[ToolSchema] = ()) -> None:
         self._name = name
-        self._detector = _detectors()[name]
-        self._tools = _tools(schemas)
+        self._tools, self._schemas = read_tools(schemas), schemas
         self._names = ", ".join(schema.name for schema in schemas)
 
     def for_tools(self, schemas: Sequence[ToolSchema]) -> SglangParser:
-        """The parser for turns that are offered these tools."""
+        """Parser for turns in which these tools are available."""
         return SglangParser(self._name, schemas)
 
     def parse(self, text: str) -> ParsedTurn:
-        """Read one turn."""
+        """Parse one turn."""
         before, mark, rest = text.partition(_THINK_END)
         thoughts, said = (before + mark, rest) if mark else ("", text)
-        detector = self._detector()  # a new one: some keep what they read
+        found = detect(self._name, said, self._tools) if len(said) <= MAX_HERE else self._detect_elsewhere(said)
+        if found is None:
+            return ParsedTurn(text.strip())
+        if found.error is not None:
+            return ParsedTurn(thoughts.strip(), (self._unread(said, found.error),))
+        calls = [_call(*item) for item in found.calls]
+        if found.num_begun > len(calls):
+            what = f"{found.num_begun} calls begin, {len(calls)} can be read" if calls else "no call can be read in it"
+            return ParsedTurn((thoughts + found.text).strip(), (*calls, self._unread(said, what)))
+        return ParsedTurn((thoughts + found.text).strip(), tuple(calls))
+
+    def _detect_elsewhere(self, text: str) -> Detected | None:
+        question = {"name": self._name, "text": text, "schemas": [schema.model_dump() for schema in self._schemas]}
         try:
-            if not detector.has_tool_call(said):
-                return ParsedTurn(text.strip())
-            found = detector.detect_and_parse(said, self._tools)
-        except Exception as error:  # whatever a detector stumbles over was written by the model
-            return ParsedTurn(thoughts.strip(), (self._unread(said, _told(error)),))
-        calls = [_call(item) for item in found.calls]
-        if (num_begun := _num_begun(detector, said)) > len(calls):
-            what = f"{num_begun} calls begin, {len(calls)} can be read" if calls else "no call can be read in it"
-            return ParsedTurn((thoughts + found.normal_text).strip(), (*calls, self._unread(said, what)))
-        return ParsedTurn((thoughts + found.normal_text).strip(), tuple(calls))
+            answer = _reader().ask(question)
+        except EndedError as error:
+            _reader.cache_clear()
+            return Detected(error=f"its reader {error}")
+        return Detected(**answer["detected"]) if answer["detected"] else None
 
     def _unread(self, text: str, why: str) -> ParsedCall:
         return ParsedCall("", text, f"The tool call cannot be read: {why}. The tools are: {self._names}.")
@@ -106,8 +132,30 @@ def _told(error: Exception) -> str:
     return f"{type(error).__name__}: {error}".splitlines()[0]
 
 
-def _call(item: _Item) -> ParsedCall:
-    name, arguments = item.name or "", item.parameters or "{}"
+def detect(name: str, text: str, tools: Sequence[object]) -> Detected | None:
+    """Run the detector `name` on a turn; None if the turn has no call."""
+    detector = detectors()[name]()  # a new detector: some keep state
+    try:
+        if not detector.has_tool_call(text):
+            return None
+        found = detector.detect_and_parse(text, tools)
+        calls = tuple((item.name, item.parameters) for item in found.calls)
+        return Detected(found.normal_text, calls, _num_begun(detector, text))
+    except Exception as error:  # any failure of a detector is caused by the model's text
+        return Detected(error=_told(error))
+
+
+@cache
+def _reader() -> ChildProcess:
+    """Process that parses long turns; it lives as long as this process."""
+    reader = ChildProcess("agentrl.chat.parsers.sglang_reader")
+    atexit.register(reader.close)
+    reader.start()
+    return reader
+
+
+def _call(name: str | None, arguments: str | None) -> ParsedCall:
+    name, arguments = name or "", arguments or "{}"
     if not name or not is_unicode(name):
         return ParsedCall("", arguments, "The tool call has no name, or one that is not text.")
     try:
@@ -118,27 +166,29 @@ def _call(item: _Item) -> ParsedCall:
 
 
 def _num_begun(detector: _Detector, text: str) -> int:
-    """Calls that begin in `text`, at least: one, or as many as the mark that begins each or several of them."""
+    """Smallest number of calls that start in `text`: the number of start marks, at least one."""
     mark = detector.bot_token.strip()
     return max(1, text.count(mark) if mark else 1)
 
 
-def _tools(schemas: Sequence[ToolSchema]) -> list[object]:
+def read_tools(schemas: Sequence[ToolSchema]) -> list[object]:
+    """Convert schemas to SGLang's classes."""
     from sglang.srt.entrypoints.openai.protocol import Tool
 
     return [Tool.model_validate(schema.for_template()) for schema in schemas]
 
 
 @cache
-def _detectors() -> dict[str, Callable[[], _Detector]]:
+def detectors() -> dict[str, Callable[[], _Detector]]:
+    """SGLang's detector classes by name; raises `ConfigError` if SGLang is not installed."""
     if find_spec("sglang") is None:
         raise ConfigError(
-            f"tool parsers {PREFIX}NAME are SGLang's, which is not installed: pip install 'agentrl[sglang]'"
+            f"tool parsers {PREFIX}NAME are SGLang's, which is not installed: {install_command('sglang')}"
         )
     from sglang.srt.environ import envs
     from sglang.srt.function_call.function_call_parser import FunctionCallParser
 
     envs.SGLANG_FORWARD_UNKNOWN_TOOLS.set(True)
-    # what they log of a model's mistakes is said to the model, in the call's `error`
+    # detectors log the model's mistakes; the model gets them in the call's `error` instead
     logging.getLogger("sglang.srt.function_call").setLevel(logging.CRITICAL)
     return dict(FunctionCallParser.ToolCallParserEnum)

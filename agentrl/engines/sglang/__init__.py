@@ -1,1 +1,1 @@
-"""SGLang as the engine: servers on this machine or elsewhere, spoken to over HTTP."""
+"""SGLang as the engine: local or remote servers, used over HTTP."""

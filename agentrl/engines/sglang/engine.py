@@ -1,4 +1,4 @@
-"""SGLang as the engine: conversations over replicas, deadlines, pauses, weights, and servers that die meanwhile."""
+"""Engine that samples on SGLang servers: routing, deadlines, pauses, weight updates and recovery after a crash."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ from functools import partial
 
 from agentrl.engines.base import Completion, FinishReason, GenerateRequest, PauseMode, WeightStream
 from agentrl.engines.sglang.client import Answer, ServerClient, ServerError, UnreachableError
-from agentrl.engines.sglang.counting import Tally
-from agentrl.engines.sglang.flights import ABORT_GRACE_S, Flight, Flights
+from agentrl.engines.sglang.counters import Tally
 from agentrl.engines.sglang.health import Ward
-from agentrl.engines.sglang.placement import Placement
+from agentrl.engines.sglang.in_flight import ABORT_GRACE_S, Flight, Flights
 from agentrl.engines.sglang.replica import Health, Replica
 from agentrl.engines.sglang.requests import NOTHING, Terms, read_completion
-from agentrl.engines.sglang.transfer import UpdateFailedError, WeightTransfer
+from agentrl.engines.sglang.routing import Placement
+from agentrl.engines.sglang.weights.transfer import UpdateFailedError, WeightTransfer
 
 MOST_TRIES = 16
-"""How often a request is sent to servers that are well and yet fail to answer it, with ever longer rests between: some
-100 seconds in all, as a router looks after its workers once a minute."""
+"""Largest number of attempts of a request on healthy servers that do not answer it. The pauses between attempts grow to
+about 100 seconds in total, because a router checks its workers once a minute."""
 
 LONGEST_REST_S = 10.0
 
 
 class SglangEngine:
-    """Samples on SGLang servers. A conversation stays on one.
+    """Engine that samples on SGLang servers. A conversation stays on one server.
 
-    A server that dies or hangs is started again, and what was under way there is sent anew from the same tokens.
+    A server that crashes or hangs is restarted. Its running requests are sent again with the same tokens.
 
-    Made inside a running event loop, and used from it. It owns replicas, transfer and router from here on.
+    Create and use the engine inside one running event loop. It owns replicas, transfer and router: `close` closes them.
 
     Args:
-        terms: what the servers can be asked for.
-        router: an sglang-router that places generation; control goes to the replicas themselves.
+        terms: limits and features of the servers.
+        router: an sglang-router that distributes generation; control calls go directly to the replicas.
         health_timeout_s, start_timeout_s, max_restarts: see `Ward`.
     """
 
@@ -73,7 +73,7 @@ class SglangEngine:
 
         Raises:
             ValueError: the request can never be served.
-            ServerError: no server is left, or one refused it.
+            ServerError: no server is left, or a server refused the request.
         """
         self.terms.check(request)
         if self._closed:
@@ -92,22 +92,22 @@ class SglangEngine:
             self._flights.finish(flight)
 
     async def load_weights(self, weights: WeightStream, version: int) -> None:
-        """Send new weights to every replica in service; one that fails to take them is started again with them.
+        """Send new weights to every replica in service; a replica that fails is restarted with the new weights.
 
         Raises:
-            ValueError: a name or shape that the model does not have; nothing was sent.
-            ServerError: no replica took them.
+            ValueError: the model has no such weight name or shape; nothing was sent.
+            ServerError: no replica has the new weights.
         """
         if self._paused is not None:
             return await self._replace(weights, version, keep_cache=self._paused == "in_place")
-        await self.pause("retract")  # what is sampled between two parts of the weights would be of neither
+        await self.pause("retract")  # tokens sampled during the transfer would come from mixed weights
         try:
             await self._replace(weights, version, keep_cache=False)
         finally:
             await self.resume()
 
     async def pause(self, mode: PauseMode = "drain") -> None:
-        """Stop sampling; returns when nothing is being computed. What comes meanwhile waits here, not at servers."""
+        """Stop sampling; returns when nothing is being computed. New requests wait here, not on the servers."""
         stopped, self._paused = self._stopped, self._paused if self._stopped else mode
         if not stopped and mode == "drain":
             await self._flights.landed()
@@ -115,26 +115,26 @@ class SglangEngine:
             await self._each(lambda replica: _stop(replica, mode, self._answer_s))
 
     async def resume(self) -> None:
-        """Go on after `pause`."""
+        """Continue sampling after `pause`."""
         if self._stopped:
             await self._each(lambda replica: _continue(replica, self._answer_s))
         self._paused = None
         self._flights.wake()
 
     async def abort(self, session: str) -> None:
-        """End the session's requests with what they have."""
+        """End the session's requests with the tokens sampled so far."""
         for flight in self._flights:
             if flight.request.session == session:
                 self._flights.end(flight)
         await self.release(session)
 
     async def release(self, session: str) -> None:
-        """The conversation is over. A server forgets its KV when it needs the room."""
+        """Forget a finished conversation. The server evicts its KV when it needs the memory."""
         self._placement.forget(session)
         self._tally.forget(session)
 
     async def close(self) -> None:
-        """End all requests as `abort`, stop the servers that were started here, leave the others."""
+        """End all requests as `abort`, and stop the servers that this engine started; other servers keep running."""
         if self._closed:
             return
         self._closed = True
@@ -148,7 +148,7 @@ class SglangEngine:
             await self._router.close()
 
     def metrics(self) -> dict[str, float]:
-        """Counters since the start, see `Tally`, and what is now."""
+        """Counters since the start, see `Tally`, and current requests and replicas."""
         return {
             **self._tally.metrics(),
             "running_requests": float(self._flights.num_sent),
@@ -178,7 +178,7 @@ class SglangEngine:
         return NOTHING
 
     async def _seat(self, flight: Flight) -> Replica | None:
-        """The replica it is sent to, once there is one and nothing is paused; None when it ended meanwhile."""
+        """Wait for a replica in service and the end of a pause; None when the request ended meanwhile."""
         while not flight.ended:
             if self._ward.failure is not None:
                 raise self._ward.failure.with_traceback(None)
@@ -210,7 +210,7 @@ class SglangEngine:
             if not self._ready and all(replica.process is None for replica in self.replicas):
                 raise
             if all(replica.version != version for replica in await self._ward.ready()):
-                raise  # none was left that took them, and what came back has others
+                raise  # no replica has the new weights, not even after a restart
 
     async def _send(self, weights: WeightStream, version: int, *, keep_cache: bool) -> None:
         while True:
@@ -221,7 +221,7 @@ class SglangEngine:
 
     @property
     def _stopped(self) -> bool:
-        """Whether the servers themselves are paused."""
+        """Whether the servers are paused; under `drain` only this engine pauses."""
         return self._paused not in (None, "drain")
 
     @property
@@ -233,14 +233,16 @@ class SglangEngine:
         return [replica for replica in self.replicas if replica.may_serve]
 
     async def _each(self, ask: Callable[[Replica], Awaitable[None]]) -> None:
-        """Ask every replica that may serve. One that does not answer goes out of service: it would be paused where the
-        others are not, or the other way round."""
+        """Call `ask` for every replica that may serve.
+
+        A replica that does not answer goes out of service: its paused state would differ from the other replicas.
+        """
 
         async def one(replica: Replica) -> None:
             try:
                 await ask(replica)
             except UnreachableError as error:
-                if replica.may_serve:  # not yet found out by others
+                if replica.may_serve:  # not yet out of service
                     self._ward.condemn([replica], str(error))
 
         answers = await asyncio.gather(*map(one, self._able), return_exceptions=True)
@@ -250,7 +252,7 @@ class SglangEngine:
 
 async def _stop(replica: Replica, mode: PauseMode, timeout_s: float) -> None:
     await replica.client.post("/pause_generation", {"mode": mode}, timeout_s)
-    await replica.client.get("/server_info", timeout_s)  # by the scheduler once it has stopped: the first answer is not
+    await replica.client.get("/server_info", timeout_s)  # the scheduler answers this only once it has stopped
 
 
 async def _continue(replica: Replica, timeout_s: float) -> None:

@@ -1,4 +1,4 @@
-"""What a running SGLang server is and can do, as it says itself."""
+"""Version, limits and features that a running SGLang server reports."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ NEEDED_PATHS = (
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """A server.
+    """Version, limits and features of a server.
 
     Attributes:
-        dtype: "auto" where it was started so and does not say what came of it.
-        max_input_tokens: longest context it takes.
-        max_total_tokens: tokens of KV it holds.
-        weight_version: name of the weights it serves.
-        tp_size, pp_size, dp_size: GPUs a layer is cut over, parts the layers are in, copies of the model.
-        dp_attention: the copies are of the attention alone, each on some of the `tp_size` GPUs.
-        priority: it looks at the priority of requests.
-        memory_saver: its memory can be released.
-        routed_experts: it can say which experts a token was sent to.
-        deterministic: what it samples does not depend on what runs beside.
-        tokenizer: it has one, so stop strings work.
-        images: the model takes images.
+        dtype: "auto" if the server was started with "auto" and does not report the resulting dtype.
+        max_input_tokens: longest context that the server accepts.
+        max_total_tokens: capacity of its KV cache in tokens.
+        weight_version: name of the weights that it serves.
+        tp_size, pp_size, dp_size: sizes of tensor, pipeline and data parallelism.
+        dp_attention: data parallelism applies to attention only, within the `tp_size` GPUs.
+        priority: requests are scheduled by priority.
+        memory_saver: the server can release its memory.
+        routed_experts: the server can report the experts of each token.
+        deterministic: sampled tokens do not depend on other requests of the batch.
+        tokenizer: the server has a tokenizer, so stop strings work.
+        images: the model accepts images.
     """
 
     version: str
@@ -67,11 +67,11 @@ class Features:
 
 
 async def read_features(client: ServerClient) -> Features:
-    """Ask a server what it is.
+    """Read the version, limits and features of a server.
 
     Raises:
         UnreachableError: no answer.
-        ServerError: it is no SGLang, or lacks what agentrl needs: 0.5.21 is the oldest that has it all.
+        ServerError: it is no SGLang server, or it is older than 0.5.21, the oldest supported version.
     """
     await _check_paths(client)
     server, model = await asyncio.gather(client.get("/server_info"), client.get("/model_info"))
@@ -81,7 +81,7 @@ async def read_features(client: ServerClient) -> Features:
         raise ServerError(
             f"{client.url}: SGLang {server.get('version')} does not say its {error}; {_needed()}"
         ) from None
-    if _numbers(features.version) < OLDEST:  # spans of weights have no path of their own
+    if _numbers(features.version) < OLDEST:  # no path reveals whether weight version spans are supported
         raise ServerError(f"{client.url}: this is SGLang {features.version}; {_needed()}")
     if not model["is_generation"]:
         raise ServerError(f"{client.url}: '{features.model_path}' is served for embeddings, and samples nothing")
@@ -89,7 +89,7 @@ async def read_features(client: ServerClient) -> Features:
 
 
 def features_of(server: Answer, model: Answer) -> Features:
-    """From the answers of `/server_info` and `/model_info`. KeyError: one lacks something."""
+    """Read the features from the answers of `/server_info` and `/model_info`. KeyError: a field is missing."""
     return Features(
         version=_said(server, "version", str),
         model_path=_said(model, "model_path", str),
@@ -124,14 +124,14 @@ async def _check_paths(client: ServerClient) -> None:
 
 
 async def _old_version(client: ServerClient, paths: Answer) -> str:
-    """Of a server that may be old enough to say it elsewhere."""
+    """Version of an old server, which may report it under another path."""
     path = next((path for path in ("/server_info", "/get_server_info") if path in paths), None)
     answer = await client.get(path) if path else {}
     return str(answer.get("version", "of an unknown version"))
 
 
 def _said(answer: Answer, key: str, kind: type[Said]) -> Said:
-    """A field, of the kind it has in the versions that are supported; else it counts as not there."""
+    """Return a field of type `kind`; a field of another type counts as missing."""
     value = answer[key]
     if not isinstance(value, kind):
         raise KeyError(key)

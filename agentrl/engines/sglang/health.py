@@ -1,4 +1,4 @@
-"""Keeps replicas in service: finds those that died or hang, takes them out, brings them back with the last weights."""
+"""Health checks of replicas: dead or hung replicas go out of service and return with the last weights."""
 
 from __future__ import annotations
 
@@ -7,36 +7,36 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from functools import partial
 
+from agentrl.engines.sglang.background import Tasks
 from agentrl.engines.sglang.client import RefusedError, ServerClient, ServerError, UnreachableError
 from agentrl.engines.sglang.features import read_features
 from agentrl.engines.sglang.replica import Health, Replica
-from agentrl.engines.sglang.tasks import Tasks
-from agentrl.engines.sglang.transfer import WeightTransfer
+from agentrl.engines.sglang.weights.transfer import WeightTransfer
 
 MOST_SECONDS_BETWEEN_LOOKS = 10.0
 ROUTER_LOOKS = 3
 UNNAMED = "default"
-"""What a server calls its weights that was started by hand."""
+"""Weight version that SGLang reports for a server started by hand."""
 
 
 class Ward:
-    """Looks after replicas, one task each, from the first `begin` to `close`.
+    """Health monitor of the replicas, with one task per replica, from `begin` to `close`.
 
-    A look is a question that the scheduler itself answers, also while it is paused: a server whose front end lives on
-    alone counts as hung. Nothing is asked while weights are sent: that may take longer than a look.
+    A health check is a request that the server's scheduler must answer, even while paused. If only the HTTP front end
+    answers, the server counts as hung. No check starts during a weight transfer, which may exceed the timeout.
 
     Args:
-        transfer: brings a replica that comes back to the weights sent last.
-        lost: called when a replica is taken out; what is under way there must go elsewhere.
-        changed: called when a replica is in service again, or `failure` was set.
+        transfer: sends the last weights to a replica that returns to service.
+        lost: called when a replica goes out of service; its running requests must be sent to other replicas.
+        changed: called when a replica returns to service, or `failure` was set.
         health_timeout_s: seconds without an answer after which a server counts as hung.
-        start_timeout_s: seconds a server that is started again may take.
-        max_restarts: of one replica; after that `failure` is set.
-        router: looked after too; one that gives no answer in `ROUTER_LOOKS` looks is a `failure`.
+        start_timeout_s: timeout in seconds for a restart.
+        max_restarts: restarts of one replica; after that `failure` is set.
+        router: checked too; `ROUTER_LOOKS` checks without an answer set `failure`.
 
     Attributes:
-        weights: held while weights are sent, so that no replica comes back between two versions.
-        failure: why no replica will come back; it ends the run.
+        weights: lock held during a weight transfer, so that no replica returns with old weights.
+        failure: why no replica will return; it ends the run.
     """
 
     def __init__(
@@ -61,38 +61,38 @@ class Ward:
         self._between_looks_s = min(health_timeout_s / 3, MOST_SECONDS_BETWEEN_LOOKS)
         self._look_now = {replica: asyncio.Event() for replica in replicas}
         self._reasons: dict[Replica, str] = {}
-        self._serving = asyncio.Event()  # some replica is in service, or none will be
+        self._serving = asyncio.Event()  # a replica is in service, or none will be
         self._serving.set()
         self._tasks = Tasks()
 
     def begin(self) -> None:
-        """Start looking."""
+        """Start the health checks."""
         for replica in self._replicas:
             self._tasks.spawn(self._failing(partial(self._keep, replica)))
         if self._router is not None:
             self._tasks.spawn(self._failing(partial(self._watch, self._router)))
 
     async def close(self) -> None:
-        """Stop looking."""
+        """Stop the health checks."""
         await self._tasks.close()
 
     def suspect(self, replica: Replica, why: str) -> None:
-        """It gave no answer: nothing new is sent to it until it was looked at, which is now."""
+        """Check a replica that did not answer now; it receives no new requests until the check is done."""
         if replica.health is Health.READY:
             replica.health = Health.SUSPECT
             self._note(replica, why)
 
     def condemn(self, replicas: Iterable[Replica], why: str) -> None:
-        """Take them out of service, whatever they answer: their weights may be mixed."""
+        """Take replicas out of service even if they answer: their weights may be mixed."""
         for replica in replicas:
             replica.health = Health.OUT
             self._note(replica, why)
 
     async def ready(self) -> list[Replica]:
-        """The replicas in service, at least one; waits for it.
+        """Wait until at least one replica is in service, and return all in service.
 
         Raises:
-            ServerError: none will come back.
+            ServerError: no replica will return to service.
         """
         while True:
             if self.failure is not None:
@@ -107,7 +107,7 @@ class Ward:
         self._look_now[replica].set()
 
     async def _keep(self, replica: Replica) -> None:
-        """Looks now and then, and when told to; ends with `close` or when the replica cannot be brought back."""
+        """Check a replica periodically and on request, until `close` or until it cannot be brought back."""
         while True:
             await _wait(self._look_now[replica], self._between_looks_s)
             self._look_now[replica].clear()
@@ -115,7 +115,7 @@ class Ward:
                 await self._bring_back(replica)
 
     async def _watch(self, router: ServerClient) -> None:
-        """A router that hangs holds requests for ever, while the servers behind it are well."""
+        """Check the router: a hung router would hold requests forever, although its servers are healthy."""
         failed = 0
         while failed < ROUTER_LOOKS:
             await asyncio.sleep(self._between_looks_s)
@@ -131,7 +131,7 @@ class Ward:
         raise ServerError(f"the router does not answer (rollout.sglang.router_url): {reason}")
 
     async def _failing(self, work: Callable[[], Coroutine[object, object, None]]) -> None:
-        """Whoever waits for a replica, or for an answer, is told of an error, also of our own making."""
+        """Run `work`; any exception sets `failure` and wakes everything that waits for a replica."""
         try:
             await work()
         except Exception as error:
@@ -139,12 +139,12 @@ class Ward:
             self._tell()
 
     async def _well(self, replica: Replica) -> bool:
-        async with self.weights:  # not while they are sent
+        async with self.weights:  # not during a weight transfer
             pass
         if replica.health is Health.OUT:
             return False
         answered = await self._answers(replica)
-        if self.weights.locked() and not answered:  # busy taking them in; its transfer notices if it is not
+        if self.weights.locked() and not answered:  # may be busy loading weights; the sender detects failures
             self._look_now[replica].set()
             return True
         if answered and replica.health is Health.SUSPECT:
@@ -171,7 +171,7 @@ class Ward:
             await self._revive(replica)
             try:
                 async with self.weights:
-                    await replica.client.post("/continue_generation")  # it may have been out at the end of a pause
+                    await replica.client.post("/continue_generation")  # it may have missed the end of a pause
                     replica.features = await read_features(replica.client)
                     if replica.features.weight_version == UNNAMED:
                         await replica.name_weights("0")
@@ -185,10 +185,10 @@ class Ward:
                 return self._tell()
 
     async def _revive(self, replica: Replica) -> None:
-        """Start it again, or wait until it answers where somebody else does.
+        """Restart a server that was started here; wait until any other server answers.
 
         Raises:
-            ServerError: it was started again too often, or nobody did while no other replica serves.
+            ServerError: too many restarts, or no replica served for `start_timeout_s` seconds.
         """
         if replica.process is None:
             await self._answer_awaited(replica)

@@ -1,4 +1,4 @@
-"""From a configuration to servers that run, and an engine over them."""
+"""Start SGLang servers from the configuration, or connect to running servers, and create the engine."""
 
 from __future__ import annotations
 
@@ -14,41 +14,42 @@ from transformers import AutoConfig, PretrainedConfig
 from agentrl.config.model import ModelConfig
 from agentrl.config.rollout import RolloutConfig
 from agentrl.engines.base import WeightStream
+from agentrl.engines.sglang.api_key import key_of
 from agentrl.engines.sglang.client import ServerClient, ServerError, UnreachableError
 from agentrl.engines.sglang.engine import SglangEngine
 from agentrl.engines.sglang.features import Features, read_features
-from agentrl.engines.sglang.launch_options import server_options
 from agentrl.engines.sglang.replica import Replica
 from agentrl.engines.sglang.requests import RESERVED, Terms
-from agentrl.engines.sglang.server import LocalServer
-from agentrl.engines.sglang.transfer import WeightTransfer
-from agentrl.engines.sglang.transfer_choice import choose_transfer
+from agentrl.engines.sglang.servers.options import server_options
+from agentrl.engines.sglang.servers.server import LocalServer
+from agentrl.engines.sglang.weights.choice import choose_transfer
+from agentrl.engines.sglang.weights.transfer import WeightTransfer
 from agentrl.errors import ConfigError
 from agentrl.models.adapter_folder import find_adapter
 from agentrl.models.checkpoint_names import checkpoint_weights
-from agentrl.models.folder import checkpoint_shapes
-from agentrl.models.hub import is_folder
+from agentrl.models.folder import checkpoint_shapes, is_folder
 from agentrl.models.loading import check_model, load_model
 from agentrl.models.merging import merged_weights
 
 AS_STARTED = ("0", "default")
-"""Names of the weights that a server read itself."""
+"""Weight versions of a server that still has the weights it loaded at start."""
 SENT_AS_0 = "00"
-"""Of weights that are policy version 0 and were sent: who finds the server later must know that it read others."""
+"""Name of weights that were sent as policy version 0. It tells a later run that the server loaded other weights."""
 
 
 async def load_sglang_engine(
     model: ModelConfig, rollout: RolloutConfig, max_sequence_length: int, run_dir: Path
 ) -> SglangEngine:
-    """Start the servers, all at once, or find those that run, and make an engine of them. Close it in the end.
+    """Start all servers in parallel, or connect to running servers, and create the engine. Close it when done.
 
     Args:
-        max_sequence_length: longest context with its completion that the run will ask for, in tokens.
-        run_dir: what the servers write goes to `sglang/` in it.
+        max_sequence_length: longest context plus completion of the run, in tokens.
+        run_dir: server logs and weight files are written to its folder `sglang/`.
 
     Raises:
-        ConfigError: there is no such model, a server has another one or a shorter context, or SGLang is not installed.
-        ServerError: a server does not start, or gives no answer; names it and its log.
+        ConfigError: the model does not exist, a server has another model or a shorter context, or SGLang is not
+            installed.
+        ServerError: a server does not start or does not answer; names the server and its log.
     """
     check_model(model)
     folder = await asyncio.to_thread(_folder, model)
@@ -73,7 +74,7 @@ def _engine(replicas: list[Replica], transfer: WeightTransfer, terms: Terms, rol
         replicas,
         transfer,
         terms,
-        router=ServerClient(sglang.router_url, sglang.max_connections) if sglang.router_url else None,
+        router=ServerClient(sglang.router_url, sglang.max_connections, key_of(sglang)) if sglang.router_url else None,
         health_timeout_s=sglang.health_timeout_s,
         start_timeout_s=sglang.start_timeout_s,
         max_restarts=sglang.max_restarts,
@@ -83,14 +84,15 @@ def _engine(replicas: list[Replica], transfer: WeightTransfer, terms: Terms, rol
 async def _open_replicas(
     model: ModelConfig, rollout: RolloutConfig, max_sequence_length: int, log_dir: Path
 ) -> list[Replica]:
-    """All of them, or none is left running."""
+    """Open all replicas; on an error, stop all servers that were started."""
     sglang = rollout.sglang
     servers: list[LocalServer] = []
     if not sglang.urls:
         for index in range(sglang.num_replicas):
             options = server_options(model, rollout, max_sequence_length, index)
             servers.append(LocalServer(options, log_dir / f"replica-{index}.log", sglang.env))
-    clients = [ServerClient(url, sglang.max_connections) for url in (*sglang.urls, *(each.url for each in servers))]
+    keys = [(url, key_of(sglang)) for url in sglang.urls] + [(each.url, each.api_key) for each in servers]
+    clients = [ServerClient(url, sglang.max_connections, key) for url, key in keys]
     try:
         async with asyncio.TaskGroup() as group:
             for server in servers:
@@ -107,17 +109,17 @@ async def _open_replicas(
 async def _features(client: ServerClient) -> Features:
     try:
         return await read_features(client)
-    except UnreachableError as error:  # those started here have answered before
+    except UnreachableError as error:  # servers started here have answered before
         raise ServerError(f"rollout.sglang.urls: no server answers at {client.url}: {error}") from None
 
 
 def _first(error: BaseException) -> BaseException:
-    """Of the servers that did not start, one tells enough."""
+    """The first error of a group: one failed server is enough to report."""
     return error.exceptions[0] if isinstance(error, BaseExceptionGroup) else error
 
 
 async def _is_as_started(replica: Replica, model: ModelConfig, max_sequence_length: int) -> bool:
-    """Whether a server, which must fit, has the weights it read itself: then their version is 0 from here on."""
+    """Check that a server fits. True if it has the weights it loaded at start; their policy version is then 0."""
     features, url = replica.features, replica.client.url
     as_started = features.weight_version in AS_STARTED
     if as_started and _name(features.model_path) != _name(_base(model)):
@@ -153,8 +155,11 @@ def _terms(
 
 
 async def _with_weights(engine: SglangEngine, model: ModelConfig, stale: bool) -> SglangEngine:
-    """Servers read the base: an adapter that was trained before is sent to them, merged into what it changes. Those
-    that hold weights of an earlier run are sent the base first: a run may change, or send, a part alone."""
+    """Send the initial weights where needed, and return the engine.
+
+    Servers load the base model, so a trained adapter is merged into the base weights and sent. Servers with weights of
+    an earlier run get the base weights first, because a run may train and send only a part of the weights.
+    """
     senders = [_base_weights] if stale else []
     if model.lora_adapter_path is not None or find_adapter(model.path) is not None:
         senders.append(_adapted_weights)
@@ -186,7 +191,7 @@ def _base(model: ModelConfig) -> str:
 
 
 def _folder(model: ModelConfig) -> Path:
-    """Where the model's files are, fetched from the hub where it is a name there."""
+    """Folder of the model's files, downloaded from the hub if `model.path` is a name there."""
     base = _base(model)
     return Path(base if is_folder(base) else snapshot_download(base, allow_patterns=["*.json", "*.safetensors"]))
 
@@ -196,6 +201,6 @@ def _config(folder: Path, model: ModelConfig) -> PretrainedConfig:
 
 
 def _name(path: str) -> str:
-    """What a model is called, wherever it lies: also in the hub's cache, models--org--name/snapshots/<commit>."""
+    """Name of a model, independent of its folder, also in the hub's cache: models--org--name/snapshots/<commit>."""
     cached = re.search(r"models--([^/]+)/snapshots", path)
     return cached[1].rpartition("--")[2] if cached else Path(path).resolve().name

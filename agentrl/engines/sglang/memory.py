@@ -1,4 +1,4 @@
-"""A server that shares its GPU with the trainer gives the memory back while it has nothing to do (colocation)."""
+"""Colocation: an idle server that shares its GPU with the trainer releases its memory."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ BOTH: tuple[Tag, ...] = ("weights", "kv_cache")
 
 
 def check_memory_saver(client: ServerClient, features: Features) -> None:
-    """Refuse, at the start, a server whose memory cannot be released.
+    """Refuse a server that cannot release its memory.
 
     Raises:
-        ServerError: says what it would need.
+        ServerError: names the missing option.
     """
     if not features.memory_saver or features.device == "cpu":
         raise ServerError(
@@ -26,10 +26,10 @@ def check_memory_saver(client: ServerClient, features: Features) -> None:
 
 
 async def release_memory(client: ServerClient, tags: Sequence[Tag] = BOTH) -> None:
-    """Free the server's memory of these kinds. Nothing may run: SGLang flushes its cache."""
+    """Free the server's memory for `tags`. No request may run, because SGLang flushes its cache."""
     await client.post("/release_memory_occupation", {"tags": list(tags)})
 
 
 async def resume_memory(client: ServerClient, tags: Sequence[Tag] = BOTH) -> None:
-    """Take the memory again. What was in it is lost: send new weights before anything is sampled."""
+    """Allocate the memory again. Its content is lost: send new weights before sampling."""
     await client.post("/resume_memory_occupation", {"tags": list(tags)})

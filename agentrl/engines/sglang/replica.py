@@ -1,4 +1,4 @@
-"""One SGLang server as the engine sees it: how to speak to it, what it can do, which weights it holds."""
+"""State of one SGLang server: its client, features, policy version and health."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from agentrl.engines.sglang.client import ServerClient
 from agentrl.engines.sglang.features import Features
 
 if TYPE_CHECKING:
-    from agentrl.engines.sglang.server import LocalServer
+    from agentrl.engines.sglang.servers.server import LocalServer
 
 
 class Health(StrEnum):
     """Whether a replica is in service."""
 
     READY = "ready"
-    SUSPECT = "suspect"  # a request got no answer: no other is sent to it until it was looked at
-    OUT = "out"  # dead, hung, or its weights may be mixed: nothing is sent to it until it was restarted
+    SUSPECT = "suspect"  # a request got no answer: no new requests until a health check succeeds
+    OUT = "out"  # dead, hung, or its weights may be mixed: no requests until it was brought back
     STARTING = "starting"
 
 
 @dataclass(eq=False, slots=True)
 class Replica:
-    """A server and what is known of it.
+    """A server with its state.
 
     Attributes:
-        process: None for a server that somebody else started: it can be left, not restarted.
-        version: the policy version of its weights.
-        num_running: requests under way.
-        num_restarts: how often it was started again.
+        process: None for a server that was not started here; it cannot be restarted from here.
+        version: policy version of its weights.
+        num_running: number of running requests.
+        num_restarts: number of restarts.
     """
 
     client: ServerClient
@@ -43,16 +43,16 @@ class Replica:
 
     @property
     def may_serve(self) -> bool:
-        """Whether it takes part in pauses and updates: a suspect may be found well a moment later."""
+        """Whether pauses and weight updates include the replica. A suspect is included: it may still be healthy."""
         return self.health in (Health.READY, Health.SUSPECT)
 
     @property
     def name(self) -> str:
-        """How errors name it: its address, and its log file where it was started here."""
+        """Name in error messages: its URL, and its log file if it was started here."""
         return self.client.url if self.process is None else f"{self.client.url} (log: {self.process.log_file})"
 
     async def name_weights(self, version: str) -> None:
-        """What its answers call the weights it holds, from here on."""
+        """Set the weight version that the server reports for its current weights."""
         await self.client.post("/update_weight_version", {"new_version": version, "abort_all_requests": False})
 
     async def leave(self) -> None:

@@ -1,37 +1,49 @@
-"""Between a request and what `/generate` takes, between its answer and a completion: pure functions."""
+"""Conversion of a request to the body of `/generate`, and of its answer to a completion. Pure functions."""
 
 from __future__ import annotations
 
+import base64
+import binascii
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, Field, ValidationError
 
-from agentrl.engines.base import Completion, FinishReason, GenerateRequest, SamplingParams
-from agentrl.engines.checks import check_context, check_sampling
+from agentrl.engines.base import (
+    Completion,
+    FinishReason,
+    GenerateRequest,
+    SamplingParams,
+    check_context,
+    check_sampling,
+)
 from agentrl.engines.sglang.client import Answer, ServerError
-from agentrl.engines.sglang.routed_experts import decode_routed_experts
-from agentrl.trajectory import VersionSpan
+from agentrl.types.trajectory import VersionSpan
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
 
 RESERVED = 6
-"""Tokens of its context that SGLang keeps free of the prompt: max_req_input_len = context - 1 - 5 (tp_worker.py)."""
+"""Tokens of the context that SGLang reserves: max_req_input_len = context length - 1 - 5 (tp_worker.py)."""
 
 NOTHING = Completion((), (), (), FinishReason.ABORT)
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What the servers can be asked for.
+    """Limits and features of the servers, for checking requests.
 
     Attributes:
-        vocabulary: token ids below it exist. An id outside, like an empty context, kills a server.
-        max_sequence_length: longest context with its completion.
-        max_input_tokens: a server refuses contexts of as many tokens; a few fewer than its own context holds.
-        priority: whether the servers schedule by priority; they refuse one otherwise.
-        seeded: whether the servers sample by seed (deterministic inference).
-        images: whether the model sees images.
-        stop_strings: whether the servers have a tokenizer to find them with.
-        routed_experts: (layers, experts a token) where they are to say which experts each token was sent to.
+        vocabulary: number of token ids. An id outside the vocabulary or an empty context crashes a server.
+        max_sequence_length: longest context plus completion, in tokens.
+        max_input_tokens: servers refuse a context of this many tokens or more; a few less than their context length.
+        priority: whether the servers schedule by priority; otherwise they refuse a request with a priority.
+        seeded: whether the servers use the seed (deterministic inference).
+        images: whether the model accepts images.
+        stop_strings: whether the servers have a tokenizer, which stop strings need.
+        routed_experts: (layers, experts per token) if the servers should report the experts of each token.
     """
 
     vocabulary: int
@@ -44,10 +56,10 @@ class Terms:
     routed_experts: tuple[int, int] | None = None
 
     def check(self, request: GenerateRequest) -> None:
-        """Refuse what can never be served.
+        """Refuse a request that can never be served.
 
         Raises:
-            ValueError: says why.
+            ValueError: names the reason.
         """
         check_sampling(request.sampling)
         check_context(request.token_ids, self.vocabulary, self.max_sequence_length)
@@ -57,7 +69,7 @@ class Terms:
             raise ValueError("stop strings need a tokenizer, and a server was started without one")
 
     def room(self, request: GenerateRequest) -> int:
-        """How many tokens may be sampled; 0 where the context is all but full, which a server would refuse."""
+        """Number of tokens that may be sampled; 0 if the context is so long that a server would refuse it."""
         length = len(request.token_ids)
         if length >= self.max_input_tokens:
             return 0
@@ -65,12 +77,12 @@ class Terms:
         return min(room, request.sampling.max_new_tokens or room)
 
     def body(self, request: GenerateRequest, rid: str, cache_key: str | None = None) -> dict[str, object]:
-        """The body of `/generate` for a request that was checked and has room.
+        """Body of `/generate` for a checked request with room.
 
         Args:
-            rid: under which it can be aborted. Servers abort every request whose rid begins so: none may be the
-                beginning of another.
-            cache_key: KV is shared only with requests of the same.
+            rid: request id for an abort. Servers abort every request whose rid starts with it, so no rid may be the
+                prefix of another.
+            cache_key: KV is shared only between requests with the same key.
         """
         sampling = {**_sampling(request.sampling), "max_new_tokens": self.room(request)}
         if self.seeded and request.sampling.seed is not None:
@@ -91,13 +103,13 @@ class Terms:
 def read_completion(
     answer: Answer, request: GenerateRequest, routed_experts: tuple[int, int] | None = None
 ) -> Completion:
-    """What was sampled, from the answer to `Terms.body`.
+    """Convert an answer of `/generate` to a completion.
 
     Args:
-        routed_experts: as in the `Terms`.
+        routed_experts: as in `Terms`.
 
     Raises:
-        ServerError: the answer contradicts itself, has numbers that are none, or says that the server failed.
+        ServerError: the answer is inconsistent, has invalid fields, or reports a failure of the server.
     """
     said = _read(answer)
     meta = said.meta_info
@@ -132,7 +144,7 @@ class _Meta(BaseModel):
     completion_tokens: int
     output_token_logprobs: list[tuple[float, int, str | None]] = Field(default=[])
     weight_versions: list[_Span] = Field(default=[])
-    prompt_tokens: int | None = None  # aborted before it was computed: not said
+    prompt_tokens: int | None = None  # missing if the request was aborted before the prompt was computed
     cached_tokens: int = 0
     routed_experts: str | None = None
 
@@ -152,7 +164,7 @@ def _read(answer: Answer) -> _Said:
 
 
 def _sampling(sampling: SamplingParams) -> dict[str, object]:
-    """Names of SGLang. A temperature of 0 is greedy there too, with log-probabilities of temperature 1."""
+    """Sampling parameters under SGLang's names. Temperature 0 is greedy, with log-probabilities of temperature 1."""
     params = {
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
@@ -189,3 +201,36 @@ def _check_counts(said: _Said, request: GenerateRequest, num_versioned: int) -> 
         raise ServerError("the server's log-probabilities are of other tokens than its answer")
     if meta.prompt_tokens is not None and not request.images and meta.prompt_tokens != len(request.token_ids):
         raise ServerError(f"the server read {meta.prompt_tokens} of {len(request.token_ids)} tokens of context")
+
+
+def decode_routed_experts(value: object, num_tokens: int, num_layers: int, top_k: int) -> Tensor:
+    """Decode `meta_info.routed_experts` to [num_tokens - 1, num_layers, top_k] int32. Layers without router are zero.
+
+    SGLang writes base64 of little-endian int32 without a shape (`state_capturer/routed_experts.py`).
+
+    Args:
+        num_tokens: tokens of context and completion. The last token is never fed to the model, so it has no experts.
+        num_layers: all layers of the model, dense layers included: `num_hidden_layers` of its configuration.
+        top_k: `num_experts_per_tok` of its configuration.
+
+    Raises:
+        ServerError: the value is no base64 text or has the wrong length.
+    """
+    import numpy as np
+    import torch
+
+    if not isinstance(value, str):
+        raise ServerError(
+            f"the server says no routed experts, but {value!r}: start it with '--enable-return-routed-experts'"
+        )
+    try:
+        content = base64.b64decode(value, validate=True)
+    except binascii.Error as error:
+        raise ServerError(f"the server's routed experts are no base64: {error}") from error
+    if len(content) != 4 * (num_tokens - 1) * num_layers * top_k:
+        raise ServerError(
+            f"the server's routed experts have {len(content)} bytes, not 4 for each of {num_tokens - 1} tokens,"
+            f" {num_layers} layers and {top_k} experts"
+        )
+    experts = np.frombuffer(bytearray(content), "<i4")  # a writable copy, as torch requires
+    return torch.from_numpy(experts).view(num_tokens - 1, num_layers, top_k)

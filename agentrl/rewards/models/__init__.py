@@ -1,1 +1,1 @@
-"""Reward models: a classifier of conversations whose number is the reward."""
+"""Reward models: a classifier of conversations whose output is the reward."""

@@ -1,4 +1,4 @@
-"""The reward `reward_model`: what a reward model says of a whole conversation."""
+"""Reward `reward_model`: the score of a reward model for a complete conversation."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
-from agentrl.config.learned_rewards import RewardModelConfig
 from agentrl.config.reward import RewardConfig
+from agentrl.config.reward_model import RewardModelConfig
 from agentrl.errors import AgentRLError, ConfigError, RewardError
 from agentrl.models.loading import load_tokenizer
 from agentrl.rewards.base import probability
-from agentrl.rewards.models.reading import ChatReader, Reader, TokenReader, TurnReader, conversation, fitting
+from agentrl.rewards.models.batcher import ScoreAll, Together
+from agentrl.rewards.models.inputs import ChatReader, Reader, TokenReader, TurnReader, conversation, fitting
 from agentrl.rewards.models.scorer import load_scorer, model_config
-from agentrl.rewards.models.waiting import ScoreAll, Together
 from agentrl.tools.base import InfraError
 
 STATE_FOLDER = "trainer_state"
-"""What a checkpoint of agentrl has beside the weights."""
+"""Folder in an agentrl checkpoint, next to the weights."""
 
 
 class ModelReward:
-    """Scores the last trajectory of a rollout, requests that wait together.
+    """Scores the last trajectory of a rollout; waiting requests are batched.
 
         {"score": 1.0}, as a probability {"score": 0.73, "logit": 1.0}, as a verdict {"score": 1.0, "logit": 1.0}
 
     Args:
-        score_all: the model's numbers.
-        max_length: the most tokens it reads.
-        close: frees it.
+        score_all: computes the model's scores.
+        max_length: maximum number of tokens that the model reads.
+        close: frees the model.
     """
 
     def __init__(
@@ -51,8 +51,8 @@ class ModelReward:
         """See `rewards.base.Reward`.
 
         Raises:
-            RewardError: the conversation cannot be read, or the model's number is not finite; names the row.
-            InfraError: it is too long, and such rollouts are left out.
+            RewardError: the conversation cannot be read, or the model's score is not finite; names the row.
+            InfraError: the conversation is too long, under `too_long=leave_out`.
         """
         try:
             return await self._rewards(solution_str, extra_info)
@@ -75,10 +75,10 @@ class ModelReward:
 
 
 def load_model_reward(config: RewardConfig) -> ModelReward:
-    """The reward model of `reward.reward_model`, as it is: nothing trains it.
+    """Load the reward model of `reward.reward_model`; it is not trained.
 
     Raises:
-        ConfigError: it cannot be used.
+        ConfigError: the model cannot be used.
     """
     model = config.reward_model
     scorer, max_length = load_scorer(model)
@@ -86,11 +86,11 @@ def load_model_reward(config: RewardConfig) -> ModelReward:
 
 
 def load_reader(config: RewardModelConfig, path: str) -> Reader:
-    """What makes conversations into tokens for the model at `path`.
+    """Return the reader that converts conversations to tokens for the model at `path`.
 
     Raises:
-        ConfigError: it has no tokenizer.
-        TemplateError: that has no chat template.
+        ConfigError: the model has no tokenizer.
+        TemplateError: the tokenizer has no chat template.
     """
     trained_here = (Path(path) / STATE_FOLDER).is_dir()
     how = config.input or ("tokens" if config.path is None else "turns" if trained_here else "chat")

@@ -1,4 +1,4 @@
-"""A reward model that is only read: loaded by transformers, run off the event loop."""
+"""A frozen reward model: loaded by transformers, run off the event loop."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from agentrl.config.learned_rewards import RewardModelConfig
 from agentrl.config.model import ModelConfig
+from agentrl.config.reward_model import RewardModelConfig
 from agentrl.errors import ConfigError, RewardError
 from agentrl.models.loading import find_device
 from agentrl.models.scalar import last_scalars, load_scalar_model
@@ -20,10 +20,10 @@ PATH, DEVICE = "reward.reward_model.path", "reward.reward_model.device"
 
 
 class Scorer:
-    """The model's number behind the last token of each conversation.
+    """The model's output at the last token of each conversation.
 
-    That is what transformers' own class answers, but for conversations that end in the padding token: it would read
-    them before that. Work is done on one thread, one call at a time.
+    Equal to the output of transformers' own class, except for conversations that end in the padding token: transformers
+    reads the output before that token. One thread runs one call at a time.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
@@ -32,10 +32,10 @@ class Scorer:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="reward-model")
 
     async def __call__(self, conversations: Sequence[Sequence[int]]) -> list[float]:
-        """[B], of conversations that each have a token.
+        """[B] scores of conversations with at least one token each.
 
         Raises:
-            RewardError: a token is none of the model's.
+            RewardError: a token is not in the model's vocabulary.
         """
         if (largest := max(map(max, conversations))) >= self.vocab_size:
             raise RewardError(
@@ -50,10 +50,10 @@ class Scorer:
 
 
 def load_scorer(config: RewardModelConfig) -> tuple[Scorer, int]:
-    """The model of `config.path`, and the most tokens it reads.
+    """Return the model of `config.path`, and the maximum number of tokens it reads.
 
     Raises:
-        ConfigError: there is none, or it is no model for sequence classification with one label.
+        ConfigError: no path is given, or the model is not a sequence classification model with one label.
     """
     if config.path is None:
         raise ConfigError(
@@ -65,15 +65,15 @@ def load_scorer(config: RewardModelConfig) -> tuple[Scorer, int]:
 
 
 def model_config(config: RewardModelConfig, path: str) -> ModelConfig:
-    """How it is loaded, in the terms of the section `model`."""
+    """The options for loading, as a section `model`."""
     return ModelConfig(path=path, dtype=config.dtype, trust_remote_code=config.trust_remote_code)
 
 
 def longest(config: RewardModelConfig, model: PreTrainedModel) -> int:
-    """The most tokens of a conversation.
+    """Maximum number of tokens in a conversation.
 
     Raises:
-        ConfigError: more is asked for than the model has positions.
+        ConfigError: `max_length` is more than the model has positions.
     """
     positions: int | None = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     if config.max_length is None:

@@ -1,8 +1,9 @@
-// Rollouts side by side: the siblings of a group, or one task in two runs; where they part is marked.
+// Rollouts side by side: the siblings of a group, or one task in two runs; the first difference is marked.
 
 import {ask, filtersOf, link, rolloutLink} from "./api.js";
 import {byMessages, bySegments} from "./conversation.js";
-import {el, fill, number, seconds, short} from "./dom.js";
+import {SLOTS} from "./curve_controls.js";
+import {el, fill, number, seconds, short, worthShowing} from "./dom.js";
 import {hover, measure} from "./tokens.js";
 
 const MAX_SIBLINGS = 64, MAX_CHOICES = 500;
@@ -14,7 +15,7 @@ export const siblings = {mount: async (root, words) => {
   let reference = 0;
   const draw = () => fill(root, el("section.beside", {},
     el(".title", {}, el("h1", {}, `${rows.length} siblings`, el("span.soft", {}, ` of group `), el("code", {}, words.uid), el("span.soft", {}, ` · step ${words.step} · ${words.split}`)),
-      el("span.soft", {}, "The first token that differs from the reference is framed; what is before it is pale.")),
+      el("span.soft", {}, "A frame marks the first token that differs from the reference. Tokens before it are pale.")),
     question(rollouts[0]),
     columns(rollouts, reference, rollouts.map((rollout, at) => el("header.attempt", {},
       el("a", {href: rolloutLink(rows[at], words.run)}, `#${rollout.number}`), facts(rollout),
@@ -23,8 +24,14 @@ export const siblings = {mount: async (root, words) => {
   return {};
 }};
 
+/** The run at hand and another one, in the order of their numbers; one run beside itself where there is no other. */
+function sides(words, count) {
+  const run = Number(words.run ?? 0), other = Number(words.other ?? (run || count < 2 ? 0 : 1));
+  return run < other ? [run, other] : [other, run];
+}
+
 export const task = {mount: async (root, words, context) => {
-  const runs = context.runs.length > 1 ? [0, 1] : [Number(words.run ?? 0), Number(words.run ?? 0)];
+  const runs = sides(words, context.runs.length);
   const asked = {source: words.source, index: words.index};
   const found = await Promise.all(runs.map((run) => ask("rows", {...asked, run, limit: MAX_CHOICES})));
   const rows = found.map((answer) => answer.rows);
@@ -37,9 +44,18 @@ export const task = {mount: async (root, words, context) => {
     if (own !== turn) return; // another was chosen meanwhile
     const there = rollouts.filter(Boolean);
     fill(root, el("section.beside", {},
-      el(".title", {}, el("h1", {}, `Row ${words.index}`, el("span.soft", {}, ` of ${short(words.source ?? "")}`)), el("span.soft", {}, "The first token that differs is framed.")),
-      there.length ? question(there[0]) : el("p.note", {}, "No rollout of this task is kept."),
+      el(".title", {}, el("h1", {}, `Row ${words.index}`, el("span.soft", {}, ` of ${short(words.source ?? "")}`)), el("span.soft", {}, "A frame marks the first token that differs.")),
+      there.length ? question(there[0]) : el("p.note", {}, "No rollout of this task is saved."),
       columns(rollouts, 0, rows.map((side, at) => picker(side, at)))));
+  };
+  const which = (at) => {
+    if (context.runs.length < 3) return el("bdi", {}, context.runs[runs[at]]?.name ?? "");
+    const select = el("select", {"aria-label": at ? "run on the right" : "run on the left", id: `run-${at}`, onchange: () => {
+      const {left, right, ...rest} = words;
+      location.hash = link("task", {...rest, run: String(runs[1 - at]), other: select.value});
+    }}, context.runs.map((run, number_) => el("option", {value: String(number_)}, run.name)));
+    select.value = String(runs[at]);
+    return select;
   };
   const picker = (side, at) => {
     const select = el("select", {"aria-label": at ? "rollout on the right" : "rollout on the left", id: `rollout-${at}`, onchange: () => {
@@ -48,7 +64,7 @@ export const task = {mount: async (root, words, context) => {
       draw().catch((error) => fill(root, el("p.problem", {role: "alert"}, error.message)));
     }}, side.map((row, place) => el("option", {value: String(place)}, `step ${row.step}, ${row.split}, #${row.number}, reward ${number(row.reward)}`)));
     select.value = String(chosen[at]);
-    return el("header.attempt", {}, el(`i.swatch.s${context.runs.length > 1 ? at : 0}`), el("bdi", {}, context.runs[runs[at]]?.name ?? ""),
+    return el("header.attempt", {}, runs[0] !== runs[1] && el(`i.swatch.s${runs[at] % SLOTS}`), which(at),
       side.length ? [select, el("a", {href: rolloutLink(side[chosen[at]], runs[at])}, "open")] : el("span.soft", {}, "has no rollout of this task"));
   };
   await draw();
@@ -59,12 +75,12 @@ const fetched = (row, run) => ask("rollout", {run, split: row.split, step: row.s
 
 const facts = (rollout) => [
   el("span.reward", {style: {"--r": Math.max(0, Math.min(1, rollout.reward))}}, number(rollout.reward)),
-  Object.entries(rollout.rewards).filter(([name]) => name !== "score").map(([name, value]) => el("span.chip", {}, `${name} ${number(value)}`)),
+  worthShowing(rollout.rewards).filter(([name]) => name !== "score").map(([name, value]) => el("span.chip", {}, `${name} ${number(value)}`)),
   el(`span.stop.${rollout.stop === "finished" ? "fine" : "odd"}`, {}, rollout.stop), el("span.soft", {}, seconds(rollout.duration_s))];
 
 function question(rollout) {
   const asked = rollout.trajectories[0]?.messages.find((message) => message.role === "user");
-  return el("p.question", {}, asked && el("span", {}, short(asked.text, 400)), el("span.soft", {}, `  truth: ${short(rollout.ground_truth, 200)}`));
+  return el("p.question", {}, asked && el("span", {}, short(asked.text, 400)), el("span.soft", {}, `  ground truth: ${short(rollout.ground_truth, 200)}`));
 }
 
 function columns(rollouts, reference, heads) {

@@ -1,37 +1,86 @@
-// A line chart: one line a run, warnings as marks, and the values under the pointer.
+// A line chart: one line a run, warnings as marks, the values under the pointer, and zoom by dragging.
 
 import {el, fill, number} from "./dom.js";
+import {linear, logarithmic, tickText} from "./scale.js";
 
-const WIDTH = 380, HEIGHT = 150, LEFT = 46, RIGHT = 8, TOP = 8, BOTTOM = 20, MAX_POINTS = 500;
+const WIDTH = 400, HEIGHT = 196, LEFT = 56, RIGHT = 10, TOP = 8, BOTTOM = 36, MAX_POINTS = 500, LEAST_DRAG = 8;
 const SVG = "http://www.w3.org/2000/svg";
 
-/** `lines`: for each run {name, steps, values}; `warnings`: steps. */
-export function chart(title, lines, warnings = []) {
-  const points = lines.map(({steps, values}) =>
-    steps.map((step, at) => [step, values[at]]).filter(([, value]) => value !== null && value !== undefined));
-  const all = points.flat();
-  const x = scale(all.map(([step]) => step), LEFT, WIDTH - RIGHT), y = scale(all.map(([, value]) => value), HEIGHT - BOTTOM, TOP, 0.06);
-  const readout = el("span.readout");
-  const rest = () => fill(readout, points.map((line, at) => line.length > 0 &&
-    el("span", {}, lines.length > 1 && el(`i.swatch.s${at}`), el("b", {}, number(line.at(-1)[1])))));
+/** `lines`: for each run {slot, x, values}; `view`: {log, smooth, zoom, xTitle, xText, onZoom}; `warnings`: places on x. */
+export function chart(title, lines, view, warnings = []) {
+  const inside = ([at]) => !view.zoom || (at >= view.zoom[0] && at <= view.zoom[1]);
+  const raw = lines.map(({x, values}) => x.map((at, row) => [at, values[row]])
+    .filter(([, value]) => value !== null && value !== undefined));
+  const points = raw.map((line) => line.filter(inside));
+  const smooth = raw.map((line) => view.smooth ? averaged(line, view.smooth).filter(inside) : null);
+  const values = [...points, ...smooth].flat().filter(Boolean).map(([, value]) => value), unit = unitOf(title);
+  const x = linear(view.zoom ?? points.flat().map(([at]) => at), LEFT, WIDTH - RIGHT, "x");
+  const y = (view.log && logarithmic(values, HEIGHT - BOTTOM, TOP)) || linear(values, HEIGHT - BOTTOM, TOP, unit);
+  const drawn = points.map((line) => line.filter(([, value]) => value >= y.low && value <= y.high));
+  const readout = el("span.readout"), read = (shown) => fill(readout, shown.map((value, at) => value !== undefined &&
+    el("span", {}, lines.length > 1 && el(`i.swatch.s${lines[at].slot}`), el("b", {}, number(value)))));
+  const rest = () => read((view.smooth ? smooth : points).map((line) => line.at(-1)?.[1]));
   const cross = svg("line", {class: "cross", y1: TOP, y2: HEIGHT - BOTTOM, visibility: "hidden"});
+  const band = svg("rect", {class: "band", y: TOP, height: HEIGHT - BOTTOM - TOP, visibility: "hidden"});
   const picture = svg("svg", {viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": title},
-    ...grid(x, y), ...warnings.filter((step) => step >= x.low && step <= x.high).map((step) => warning(x(step))),
-    ...points.flatMap((line, at) => [path(thin(line), x, y, at), ...dots(line, x, y, at)]), cross);
-  picture.addEventListener("pointermove", (event) => {
-    const box = picture.getBoundingClientRect();
-    const step = x.back((event.clientX - box.left) / box.width * WIDTH);
-    const near = points.map((line) => nearest(line, step));
-    const at = near.find(Boolean);
-    if (!at) return;
+    ...grid(x, y, view), ...titles(view.xTitle, unit === "share" ? "share" : unit ?? "value", view.log),
+    ...warnings.filter((at) => at >= x.low && at <= x.high).map((at) => warning(x(at))),
+    ...drawn.flatMap((line, at) => [path(thin(line), x, y, lines[at].slot, smooth[at] && "faint"),
+      ...(smooth[at] ? [path(thin(smooth[at].filter(([, value]) => value >= y.low && value <= y.high)), x, y, lines[at].slot)]
+        : dots(line, x, y, lines[at].slot))]), band, cross);
+  pointing(picture, x, band, view.onZoom, (place) => {
+    const near = (view.smooth ? smooth : points).map((line) => nearest(line, place)), at = near.find(Boolean);
+    cross.setAttribute("visibility", at ? "visible" : "hidden");
+    if (!at) return rest();
     for (const end of ["x1", "x2"]) cross.setAttribute(end, x(at[0]));
-    cross.setAttribute("visibility", "visible");
-    fill(readout, el("span.soft", {}, `step ${at[0]}`), near.map((point, line) => point &&
-      el("span", {}, lines.length > 1 && el(`i.swatch.s${line}`), el("b", {}, number(point[1])))));
-  });
-  picture.addEventListener("pointerleave", () => { cross.setAttribute("visibility", "hidden"); rest(); });
+    read(near.map((point) => point?.[1]));
+    readout.prepend(el("span.soft", {}, `${view.xWord} ${view.xText(at[0])}`));
+  }, rest);
   rest();
   return el("figure.chart", {"data-metric": title}, el("figcaption", {}, el("span.name", {title}, title), readout), picture);
+}
+
+/** Tells where the pointer is; a drag chooses a stretch of x, a double click takes the choice back. */
+function pointing(picture, x, band, zoom, tell, rest) {
+  let from = null;
+  const place = (event) => {
+    const box = picture.getBoundingClientRect();
+    return Math.max(LEFT, Math.min(WIDTH - RIGHT, (event.clientX - box.left) / box.width * WIDTH));
+  };
+  picture.addEventListener("pointerdown", (event) => {
+    if (event.button !== 0) return;
+    from = place(event);
+    picture.setPointerCapture(event.pointerId);
+  });
+  picture.addEventListener("pointermove", (event) => {
+    tell(x.back(place(event)));
+    if (from === null) return;
+    const [low, high] = [from, place(event)].sort((a, b) => a - b);
+    for (const [name, value] of [["x", low], ["width", high - low], ["visibility", "visible"]]) band.setAttribute(name, value);
+  });
+  const drop = () => { from = null; band.setAttribute("visibility", "hidden"); };
+  picture.addEventListener("pointerup", (event) => {
+    const ends = from === null ? [] : [from, place(event)].sort((a, b) => a - b);
+    drop();
+    if (ends.length && ends[1] - ends[0] >= LEAST_DRAG) zoom(ends.map(x.back));
+  });
+  picture.addEventListener("pointercancel", drop); // the finger scrolls the page
+  picture.addEventListener("dblclick", () => zoom(null));
+  picture.addEventListener("pointerleave", () => tell(null));
+}
+
+/** What a metric is counted in, where its name says so; "share" is a number from 0 to 1. */
+export function unitOf(metric) {
+  const [first, ...rest] = metric.replace(/^val\//, "").split("/"), last = rest.at(-1) ?? first;
+  if (first === "success" || first === "stop" || first === "rollouts" || metric.includes("/guard/")) return "share";
+  if (/(^|_)share$|frac(_lower)?$|^accuracy$|^zero_variance$|_idle$/.test(last)) return "share";
+  if (first === "timing_s" || first === "rollout_s" || /_s$/.test(last) && !/per_s$/.test(last)) return "seconds";
+  if (first === "response_length" || /^tokens_per_call$/.test(last)) return "tokens";
+  if (/tokens_per_s$/.test(last)) return "tokens / second";
+  if (first === "num_turns") return "turns";
+  if (first === "tool_calls" || last === "calls") return "calls";
+  if (/kl|entropy/.test(last) || first === "kl" || first === "mismatch") return "nats";
+  return first === "reward" ? "reward" : null;
 }
 
 function svg(tag, attributes, ...children) {
@@ -41,48 +90,41 @@ function svg(tag, attributes, ...children) {
   return node;
 }
 
-function scale(values, from, to, room = 0) {
-  let low = Infinity, high = -Infinity;
-  for (const value of values) { low = Math.min(low, value); high = Math.max(high, value); }
-  if (low > high) [low, high] = [0, 1];
-  const apart = high - low || Math.abs(high) || 1;
-  if (low === high) [low, high] = [low - apart / 2, high + apart / 2];
-  const margin = room * (high - low);
-  low -= margin; high += margin;
-  const place = (value) => from + (value - low) / (high - low) * (to - from);
-  place.back = (at) => low + (at - from) / (to - from) * (high - low);
-  place.low = low; place.high = high;
-  return place;
-}
-
-function grid(x, y) {
-  const lines = ticks(y.low, y.high, 4).flatMap((value) => [
+function grid(x, y, view) {
+  const across = y.ticks.flatMap((value) => [
     svg("line", {class: "grid", x1: LEFT, x2: WIDTH - RIGHT, y1: y(value), y2: y(value)}),
-    label(LEFT - 6, y(value) + 3.5, value, "end")]);
-  return [...lines, ...ticks(x.low, x.high, 5).filter(Number.isInteger).map((step) => label(x(step), HEIGHT - 5, step, "middle"))];
+    label(LEFT - 6, y(value) + 3.5, tickText(value), "end")]);
+  return [...across, ...x.ticks.filter((at) => !view.whole || Number.isInteger(at))
+    .map((at) => label(x(at), HEIGHT - BOTTOM + 14, view.xText(at), "middle"))];
 }
 
-function label(x, y, value, anchor) {
-  const node = svg("text", {x, y, "text-anchor": anchor});
-  node.textContent = number(value);
+const titles = (xTitle, yTitle, log) => [
+  label((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 5, xTitle, "middle", "title"),
+  label(0, 0, log ? `${yTitle} (log)` : yTitle, "middle", "title", `translate(11 ${(TOP + HEIGHT - BOTTOM) / 2}) rotate(-90)`)];
+
+function label(x, y, text, anchor, kind = "tick", transform = null) {
+  const node = svg("text", {x, y, "text-anchor": anchor, class: kind, ...(transform && {transform})});
+  node.textContent = text;
   return node;
-}
-
-function ticks(low, high, count) {
-  const rough = (high - low) / (count + 1), size = 10 ** Math.floor(Math.log10(rough));
-  const step = size * ([1, 2, 2.5, 5, 10].find((factor) => factor * size >= rough) ?? 10);
-  const found = [];
-  for (let at = Math.ceil(low / step); at * step <= high && found.length < 20; at++) found.push(Number((at * step).toPrecision(12)));
-  return found;
 }
 
 const warning = (x) => svg("path", {class: "warning", d: `M${x} ${TOP}V${HEIGHT - BOTTOM}M${x - 4} ${HEIGHT - BOTTOM + 6}h8l-4-7z`});
 
-const path = (line, x, y, at) => svg("path", {class: `line s${at}`, d: line.map(([step, value], place) =>
-  `${place ? "L" : "M"}${x(step).toFixed(1)} ${y(value).toFixed(1)}`).join("")});
+const path = (line, x, y, slot, kind = "") => svg("path", {class: `line s${slot} ${kind || ""}`, d: line.map(([at, value], place) =>
+  `${place ? "L" : "M"}${x(at).toFixed(1)} ${y(value).toFixed(1)}`).join("")});
 
-const dots = (line, x, y, at) => line.length > 16 ? [] : line.map(([step, value]) =>
-  svg("circle", {class: `dot s${at}`, cx: x(step), cy: y(value), r: 2.4}));
+const dots = (line, x, y, slot) => line.length > 16 ? [] : line.map(([at, value]) =>
+  svg("circle", {class: `dot s${slot}`, cx: x(at), cy: y(value), r: 2.4}));
+
+/** Exponential moving average, without its bias towards 0 at the beginning. */
+export function averaged(line, weight) {
+  let sum = 0, weights = 0;
+  return line.map(([at, value]) => {
+    sum = weight * sum + (1 - weight) * value;
+    weights = weight * weights + (1 - weight);
+    return [at, sum / weights];
+  });
+}
 
 /** Least and greatest of each stretch, so that no peak is lost. */
 function thin(line) {
@@ -95,8 +137,9 @@ function thin(line) {
   return kept;
 }
 
-function nearest(line, step) {
+function nearest(line, place) {
+  if (place === null) return null;
   let best = null;
-  for (const point of line) if (!best || Math.abs(point[0] - step) < Math.abs(best[0] - step)) best = point;
+  for (const point of line) if (!best || Math.abs(point[0] - place) < Math.abs(best[0] - place)) best = point;
   return best;
 }

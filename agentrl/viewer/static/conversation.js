@@ -63,5 +63,5 @@ export function timeline(rollout) {
     el("span.track", {}, el(`i.bar.${call.outcome === "ok" ? "fine" : "bad"}`, {style: {
       left: `${100 * call.started_s / whole}%`, width: `${100 * call.duration_s / whole}%`}})),
     el("span.took", {}, seconds(call.duration_s)))),
-    el(".lane.axis", {}, el("span.who", {}, "whole"), el("span.track", {}), el("span.took", {}, seconds(rollout.duration_s))));
+    el(".lane.axis", {}, el("span.who", {}, "rollout"), el("span.track", {}), el("span.took", {}, seconds(rollout.duration_s))));
 }

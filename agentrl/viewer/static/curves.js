@@ -1,12 +1,15 @@
-// Every metric of one run or two, by the first word of its name; a line is drawn when it comes into sight.
+// Every metric of the chosen runs, by the first word of its name; a chart is drawn when it comes into sight.
 
 import {ask, link} from "./api.js";
 import {chart} from "./chart.js";
+import {SLOTS, chosenRuns, controls, runChooser, viewOf} from "./curve_controls.js";
 import {el, fill, number} from "./dom.js";
+import {isFlat} from "./scale.js";
 
 const FIRST = ["reward/mean", "success", "val/success", "val/reward/mean", "response_length/mean", "tool_calls/mean",
   "actor/entropy", "actor/grad_norm", "actor/loss", "timing_s/step"];
 const ORDER = ["reward", "success", "val", "actor", "groups", "response_length", "num_turns", "tool_calls", "tool", "stop"];
+const SHARED = ["metric", "runs"]; // words that change which charts there are; the others only how they are drawn
 
 export async function mount(root, words, context) {
   const page = new Curves(root, words, context);
@@ -18,35 +21,46 @@ class Curves {
   constructor(root, words, context) {
     this.words = words;
     this.context = context;
+    this.read = new Map(); // of each run: the version of its curves, and what they are
     this.seen = new IntersectionObserver((entries) => entries.forEach((entry) => entry.isIntersecting && this.draw(entry.target)), {rootMargin: "300px"});
     this.waiting = new WeakMap();
+    this.drawn = new Map();
     this.closed = new Set();
     this.search = el("input.search", {type: "search", name: "q", placeholder: "search metrics", "aria-label": "search metrics",
-      value: words.metric ?? "", oninput: () => this.filter()});
+      value: words.metric ?? "", oninput: () => this.say({metric: this.search.value})});
     this.status = el("span.status", {role: "status"});
+    this.controls = controls((changed) => this.say(changed));
+    this.chooser = runChooser((changed) => this.say(changed));
     this.warnings = el(".warnings");
     this.groups = el(".groups");
-    fill(root, el("section.curves", {}, el(".filters", {}, this.search, this.status), this.warnings, this.groups));
+    fill(root, el("section.curves", {}, el(".filters", {}, this.search, this.controls.node, this.status), this.chooser.node, this.warnings, this.groups));
   }
 
   close() { this.seen.disconnect(); }
 
-  change(words) {
-    this.words = words;
-    this.search.value = words.metric ?? "";
-    this.show();
+  /** Kept in the address: a link shows the same curves. */
+  say(changed) {
+    const words = Object.fromEntries(Object.entries({...this.words, ...changed}).filter(([, value]) => value !== ""));
+    history.replaceState(null, "", link("curves", words));
+    this.change(words);
   }
 
-  filter() {
-    this.words = {...this.words, metric: this.search.value};
-    history.replaceState(null, "", link("curves", this.words));
-    this.show();
+  change(words) {
+    const same = SHARED.every((name) => this.words[name] === words[name]);
+    this.words = words;
+    if (this.search !== document.activeElement) this.search.value = words.metric ?? "";
+    same ? this.redraw() : this.load();
   }
 
   async load() {
-    const count = Math.max(1, this.context.runs.length);
-    this.runs = await Promise.all(Array.from({length: count}, (_, run) => ask("curves", {run})));
-    this.versions = this.context.runs.map((run) => run.curves).join();
+    const all = this.context.runs, chosen = chosenRuns(this.words, all), asked = this.words;
+    await Promise.all(chosen.filter((run) => this.read.get(run)?.version !== all[run].curves).map(async (run) => {
+      const version = all[run].curves;
+      this.read.set(run, {version, ...await ask("curves", {run})});
+    }));
+    if (asked !== this.words) return;
+    this.versions = all.map((run) => run.curves).join();
+    this.runs = chosen.map((run) => ({...this.read.get(run), slot: run % SLOTS, name: all[run].name}));
     this.show();
   }
 
@@ -59,29 +73,41 @@ class Curves {
     const names = [...new Set(this.runs.flatMap((run) => Object.keys(run.series)))];
     const found = names.filter((name) => name.toLowerCase().includes(wanted));
     fill(this.status, names.length ? `${found.length} of ${names.length} metrics` : "no metrics yet");
-    fill(this.warnings, this.runs.flatMap((run, at) => run.warnings.map(({step, text}) =>
-      el("p.warned", {}, this.runs.length > 1 && el(`i.swatch.s${at}`), el("b", {}, `step ${step}`), " ", text))));
+    fill(this.warnings, this.runs.flatMap((run) => run.warnings.map(({step, text}) =>
+      el("p.warned", {}, this.runs.length > 1 && el(`i.swatch.s${run.slot}`), el("b", {}, `step ${step}`), " ", text))));
+    this.chooser.show(this.words, this.context.runs);
     this.seen.disconnect();
+    this.drawn.clear();
+    this.look();
     fill(this.groups, grouped(found, !wanted).map(([name, members]) => this.group(name, members)));
   }
 
+  /** The controls, and what the charts share. */
+  look() {
+    const axis = this.words.x === "time" || this.words.x === "tokens" ? this.words.x : null;
+    this.controls.show(this.words, [...new Set(this.runs.flatMap((run) => Object.keys(run.axes)))]);
+    this.places = (run) => axis ? run.axes[axis] ?? [] : run.steps;
+    const longest = Math.max(0, ...this.runs.map((run) => this.places(run).at(-1) ?? 0));
+    this.view = viewOf(this.words, longest, (zoom) => this.say({from: zoom ? String(zoom[0]) : "", to: zoom ? String(zoom[1]) : ""}));
+  }
+
+  redraw() {
+    this.look();
+    for (const [node, metric] of this.drawn) if (node.isConnected) fill(node, this.chart(metric));
+  }
+
   group(name, members) {
-    const flat = members.filter((metric) => this.flat(metric)), drawn = members.filter((metric) => !flat.includes(metric));
+    const flat = members.filter((metric) => isFlat(this.values(metric))), drawn = members.filter((metric) => !flat.includes(metric));
     const toggled = (event) => this.closed[event.target.open ? "delete" : "add"](name);
     return el("details.group", {open: !this.closed.has(name), "data-group": name, ontoggle: toggled},
       el("summary", {}, el("h2", {}, name), el("span.soft", {}, String(members.length))),
       el(".charts", {}, drawn.map((metric) => this.promise(metric))),
-      flat.length > 0 && el("p.flat", {}, el("span.soft", {}, "never changed: "), flat.map((metric) =>
+      flat.length > 0 && el("p.flat", {}, el("span.soft", {}, "constant: "), flat.map((metric) =>
         el("span.constant", {"data-metric": metric}, metric, " ", el("b", {}, number(this.values(metric)[0] ?? null))))));
   }
 
   values(metric) {
     return this.runs.flatMap((run) => run.series[metric] ?? []).filter((value) => value !== null);
-  }
-
-  flat(metric) {
-    const values = this.values(metric);
-    return values.every((value) => value === values[0]);
   }
 
   /** Room for a chart, drawn once it is in sight. */
@@ -98,8 +124,15 @@ class Curves {
     this.waiting.delete(node);
     this.seen.unobserve(node);
     node.classList.remove("promised");
-    const lines = this.runs.map((run) => ({steps: run.steps, values: run.series[metric] ?? []}));
-    node.append(chart(metric, lines, this.runs.flatMap((run) => run.warnings.map(({step}) => step))));
+    this.drawn.set(node, metric);
+    fill(node, this.chart(metric));
+  }
+
+  chart(metric) {
+    const scaled = (places) => places.map((at) => at / this.view.scale);
+    const lines = this.runs.map((run) => ({slot: run.slot, x: scaled(this.places(run)), values: this.places(run).length ? run.series[metric] ?? [] : []}));
+    const warned = this.runs.flatMap((run) => scaled(run.warnings.map(({step}) => this.places(run)[run.steps.indexOf(step)]).filter(Number.isFinite)));
+    return chart(metric, lines, this.view, warned);
   }
 }
 
@@ -112,5 +145,5 @@ function grouped(names, withFirst) {
   const rank = (name) => (ORDER.indexOf(name) + 1) || ORDER.length + 1;
   const sorted = [...groups].sort(([a], [b]) => rank(a) - rank(b) || a.localeCompare(b));
   const first = FIRST.filter((name) => names.includes(name));
-  return withFirst && first.length ? [["at a glance", first], ...sorted] : sorted;
+  return withFirst && first.length ? [["overview", first], ...sorted] : sorted;
 }

@@ -51,7 +51,7 @@ export function add(node, children) {
   }
 }
 
-/** Other children. Who stands on one by keyboard stands on the new one of the same id. */
+/** Other children. The new element with the id of the focused one is focused. */
 export function fill(node, ...children) {
   const focused = node.contains(document.activeElement) && document.activeElement.id;
   node.replaceChildren();
@@ -86,3 +86,8 @@ export function number(value) {
 }
 
 export const seconds = (value) => value >= 1 || value === 0 ? `${number(value)} s` : `${number(1e3 * value)} ms`;
+
+/** Rewards by name, `score` first; a guard that was not raised says nothing. */
+export const worthShowing = (rewards) => Object.entries(rewards)
+  .filter(([name, value]) => !name.startsWith("guard/") || value !== 0)
+  .sort(([a], [b]) => (b === "score") - (a === "score"));

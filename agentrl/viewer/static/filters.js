@@ -34,7 +34,9 @@ export function bar(changed) {
   const chips = el("span.chips");
   const reset = el("button.plain", {type: "button", onclick: () => changed(words.run ? {run: words.run} : {})}, "reset");
   const range = (label, from, to) => el("label.range", {}, label, from, to);
-  const node = el("form.filters", {onsubmit: (event) => event.preventDefault()},
+  const toggle = el("button.plain.toggle", {type: "button", "aria-expanded": "false", onclick: () =>
+    toggle.setAttribute("aria-expanded", String(node.classList.toggle("open")))}, "filters");
+  const node = el("form.filters.folded", {onsubmit: (event) => event.preventDefault()}, toggle,
     run, selects, range("step", inputs[0], inputs[1]), range("reward", inputs[2], inputs[3]),
     el("label.check", {}, failed, "failed only"), text, chips, reset);
 
@@ -49,7 +51,7 @@ export function bar(changed) {
     inputs[0].placeholder = choices.steps[0] ?? "from";
     inputs[1].placeholder = choices.steps[1] ?? "to";
     fill(chips, ["uid", "index", "number", "step"].filter((name) => said[name]).map((name) =>
-      el("button.chip", {type: "button", title: "take this filter away", onclick: () => say(name, "")}, `${name === "uid" ? "group" : name} ${short(said[name], 24)} ×`)));
+      el("button.chip", {type: "button", title: "remove this filter", onclick: () => say(name, "")}, `${name === "uid" ? "group" : name} ${short(said[name], 24)} ×`)));
     reset.hidden = Object.keys(said).every((name) => name === "run");
   }
   return {node, show};

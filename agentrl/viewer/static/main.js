@@ -7,16 +7,19 @@ import * as rollout from "./rollout.js";
 import * as rollouts from "./rollouts.js";
 import {siblings, task} from "./beside.js";
 
-const POLL_MS = 1000, PAGES = {curves, rollouts, rollout, siblings, task};
+const POLL_MS = 1000, NAMED = 3, PAGES = {curves, rollouts, rollout, siblings, task};
 const top = document.getElementById("top"), banners = document.getElementById("banners");
 const root = document.getElementById("page"), poll = watch();
 const context = {runs: [], root};
 let shown = null, page = null, gone = false, turn = 0;
 
+/** Curves first, where a run has any. */
+const first = () => context.runs.length && !context.runs.some((run) => run.has_curves) ? "rollouts" : "curves";
+
 /** Each page has a holder of its own: one that was left before its answers came draws where nobody looks. */
 async function show() {
   const [name, words] = place();
-  const wanted = PAGES[name] ? name : "rollouts";
+  const wanted = PAGES[name] ? name : first();
   header(wanted, words);
   if (shown === wanted && page?.change) return page.change(words);
   const own = ++turn, holder = el(".holder", {}, el("p.empty.wait", {role: "status"}, "reading…"));
@@ -41,8 +44,8 @@ function header(wanted, words) {
   fill(top,
     el("strong", {}, "agentrl"),
     el("nav", {}, tab("curves", "Curves"), tab("rollouts", "Rollouts")),
-    el("span.runs", {}, context.runs.map((run, at) =>
-      el("span.run", {title: run.name}, el(`i.swatch.s${at}`), el("bdi", {}, run.name)))),
+    el("span.runs", {}, context.runs.length > NAMED ? el("span.run", {}, `${context.runs.length} runs`) : context.runs.map((run, at) =>
+      el("span.run", {title: run.name}, context.runs.length > 1 && el(`i.swatch.s${at}`), el("bdi", {}, run.name)))),
     el("span.progress", {}, progress()),
     el("button.theme", {type: "button", id: "theme", title: "light or dark", "aria-label": "light or dark", onclick: theme}, "◐"));
 }
@@ -50,8 +53,8 @@ function header(wanted, words) {
 function progress() {
   const behind = context.runs.filter((run) => run.num_read < run.num_files);
   const total = context.runs.reduce((sum, run) => sum + run.num_rollouts, 0);
-  const count = `${total.toLocaleString("en")} rollouts`;
-  return behind.length ? `${count}, reading ${behind[0].num_read} of ${behind[0].num_files} files` : count;
+  const count = total && context.runs.length <= NAMED ? `${total.toLocaleString("en")} rollouts` : "";
+  return behind.length ? `${count || "0 rollouts"}, reading ${behind[0].num_read} of ${behind[0].num_files} files` : count;
 }
 
 function theme() {
@@ -66,7 +69,7 @@ function tell() {
   fill(banners,
     gone && el("p.problem", {}, "The server has ended: start `agentrl view` again."),
     problems.slice(0, 5).map((line) => el("p.problem", {}, line)),
-    problems.length > 5 && el("p.problem", {}, `and ${problems.length - 5} files more`),
+    problems.length > 5 && el("p.problem", {}, `and ${problems.length - 5} more files`),
     waiting.map((run) => el("p.note", {}, `${run.name} has no rollouts yet; they appear here as they are written.`)));
 }
 
@@ -78,7 +81,7 @@ async function look() {
     if (runs) context.runs = runs;
     if (runs || back) tell();
     if (runs) {
-      header(shown ?? "rollouts", place()[1]);
+      header(shown ?? first(), place()[1]);
       await page?.refresh?.(runs).catch(() => {}); // what is shown stays; what is wrong with its files is told above
     }
   } catch {

@@ -1,8 +1,8 @@
-// One rollout: its conversation, its calls on a timeline, what it was given for it.
+// One rollout: its conversation, its calls on a timeline, its rewards.
 
 import {ask, filtersOf, link, rolloutLink} from "./api.js";
 import {byMessages, bySegments, timeline} from "./conversation.js";
-import {cut, el, fill, number, seconds} from "./dom.js";
+import {cut, el, fill, number, seconds, worthShowing} from "./dom.js";
 import {MODES, hover, legend, measure} from "./tokens.js";
 
 export async function mount(root, words, context) {
@@ -66,9 +66,10 @@ class Page {
     const {rollout, words} = this;
     return el(".title", {},
       el("h1", {}, `Step ${rollout.step}`, el("span.soft", {}, ` ${rollout.split} · group `), el("code", {}, rollout.uid), el("span.soft", {}, ` · #${rollout.number}`)),
+      rollout.reward !== null && el("span.reward.brief", {style: {"--r": Math.max(0, Math.min(1, rollout.reward))}}, number(rollout.reward)),
       el("span.links", {},
         el("a", {href: link("siblings", {run: words.run, split: rollout.split, step: rollout.step, uid: rollout.uid})}, "siblings side by side"),
-        el("a", {href: link("task", {run: words.run, source: rollout.source, index: rollout.index})}, this.context.runs.length > 1 ? "this task in both runs" : "this task at other steps")),
+        el("a", {href: link("task", {run: words.run, source: rollout.source, index: rollout.index})}, this.context.runs.length > 1 ? "this task in another run" : "this task at other steps")),
       this.paging);
   }
 
@@ -110,14 +111,14 @@ class Page {
   facts() {
     const {rollout} = this;
     const list = (pairs) => el("dl.facts", {}, pairs.filter(Boolean).map(([name, value]) => [el("dt", {}, name), el("dd", {}, value)]));
-    const named = (rewards) => Object.entries(rewards).map(([name, value]) => [name, number(value)]);
+    const named = (rewards) => worthShowing(rewards).map(([name, value]) => [name, number(value)]);
     return el("aside", {},
-      el(".card", {}, el(".big", {}, number(rollout.reward), el("span.soft", {}, rollout.reward === null ? "no reward" : " reward")), list(named(rollout.rewards)),
-        Object.keys(rollout.tool_rewards).length > 0 && [el("h3", {}, "given by tools"), list(named(rollout.tool_rewards))],
-        rollout.turn_rewards.length > 0 && [el("h3", {}, "given by turn"), list(rollout.turn_rewards.map((each) => [each.name, number(each.value)]))]),
+      el(".card", {}, el(".big", {}, number(rollout.reward), el("span.soft", {}, rollout.reward === null ? "no score" : " score")), list(named(rollout.rewards).filter(([name]) => name !== "score")),
+        Object.keys(rollout.tool_rewards).length > 0 && [el("h3", {}, "rewards of tools"), list(named(rollout.tool_rewards))],
+        rollout.turn_rewards.length > 0 && [el("h3", {}, "rewards of turns"), list(rollout.turn_rewards.map((each) => [each.name, number(each.value)]))]),
       el(".card", {}, list([
         ["stop", el(`span.stop.${rollout.stop === "finished" ? "fine" : "odd"}`, {}, rollout.stop)],
-        rollout.infra_failed && ["failed", "outside the policy"],
+        rollout.infra_failed && ["dropped", "infrastructure failure"],
         ["turns", number(this.turns())], ["time", seconds(rollout.duration_s)],
         ["policy version", rollout.versions.join(", ") || "none"], ["seed", el("code", {}, rollout.seed)]])),
       rollout.tool_calls.length > 0 && el(".card", {}, el("h3", {}, `tool calls, ${rollout.tool_calls.length}`), timeline(rollout)),

@@ -81,8 +81,8 @@ export function legend(mode, scale, authors) {
   if (mode === "author") return el(".legend", {}, authors.map((author) => el("span", {}, el(`i.swatch.by-${author}`), author)));
   if (mode === "version") return el(".legend", {}, scale.versions.map((version, at) =>
     el("span", {}, el("i.swatch", {style: {background: mix(SHADES[at % SHADES.length], 0.6)}}), `version ${version}`)));
-  if (mode === "logprob") return el(".legend", {}, el("span", {}, "sampled surely, 0"), el("i.ramp.logprob"), el("span", {}, `${LOWEST} or less: surprising`));
-  if (!scale.most) return el(".legend", {}, "every advantage is 0");
+  if (mode === "logprob") return el(".legend", {}, el("span", {}, "likely: 0"), el("i.ramp.logprob"), el("span", {}, `unlikely: ${LOWEST} or less`));
+  if (!scale.most) return el(".legend", {}, "all advantages are 0");
   return el(".legend", {}, el("span", {}, `−${number(scale.most)}`), el("i.ramp.advantage"), el("span", {}, `+${number(scale.most)}`));
 }
 

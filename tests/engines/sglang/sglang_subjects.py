@@ -12,7 +12,7 @@ from fake_server import MAX_INPUT_TOKENS, VOCABULARY, FakeProcess, FakeServer
 from agentrl.engines.base import GenerateRequest, SamplingParams
 from agentrl.engines.sglang.engine import SglangEngine
 from agentrl.engines.sglang.requests import Terms
-from agentrl.engines.sglang.transfer_tensor import TensorTransfer
+from agentrl.engines.sglang.weights.tensor import TensorTransfer
 
 WEIGHTS = [("model.embed_tokens.weight", torch.ones(4, 4)), ("model.norm.weight", torch.ones(4))]
 SHAPES = {name: tuple(tensor.shape) for name, tensor in WEIGHTS}

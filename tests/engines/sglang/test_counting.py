@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from agentrl.engines.base import Completion, FinishReason, GenerateRequest
-from agentrl.engines.sglang.counting import Tally
-from agentrl.trajectory import VersionSpan
+from agentrl.engines.sglang.counters import Tally
+from agentrl.types.trajectory import VersionSpan
 
 
 def answer(tally: Tally, session: str, num_context: int, num_sampled: int, num_cached: int) -> None:

@@ -8,7 +8,7 @@ from agentrl.config.rollout import RolloutConfig
 from agentrl.engines.sglang.client import RefusedError, ServerError
 from agentrl.engines.sglang.health import Ward
 from agentrl.engines.sglang.loader import load_sglang_engine
-from agentrl.engines.sglang.server import free_port
+from agentrl.engines.sglang.servers.server import free_port
 
 
 def test_an_address_where_nobody_answers_is_told_with_its_key(tmp_path):

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentrl.engines.sglang.placement import Placement
 from agentrl.engines.sglang.replica import Health, Replica
+from agentrl.engines.sglang.routing import Placement
 
 ACTIONS = st.tuples(st.sampled_from(["ask", "answer", "over", "lost", "back"]), st.integers(0, 5), st.integers(0, 2))
 

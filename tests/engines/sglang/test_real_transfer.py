@@ -19,10 +19,10 @@ from agentrl.engines.sglang.engine import SglangEngine
 from agentrl.engines.sglang.features import read_features
 from agentrl.engines.sglang.replica import Replica
 from agentrl.engines.sglang.requests import Terms
-from agentrl.engines.sglang.transfer import UpdateFailedError, WeightTransfer
-from agentrl.engines.sglang.transfer_disk import DiskTransfer
-from agentrl.engines.sglang.transfer_group import GroupTransfer
-from agentrl.engines.sglang.transfer_tensor import TensorTransfer
+from agentrl.engines.sglang.weights.disk import DiskTransfer
+from agentrl.engines.sglang.weights.nccl import GroupTransfer
+from agentrl.engines.sglang.weights.tensor import TensorTransfer
+from agentrl.engines.sglang.weights.transfer import UpdateFailedError, WeightTransfer
 from agentrl.models.checkpoint_names import checkpoint_weights
 from agentrl.models.folder import checkpoint_shapes
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from agentrl.engines.base import FinishReason, GenerateRequest, SamplingParams
 from agentrl.engines.sglang.client import ServerError
 from agentrl.engines.sglang.requests import Terms, read_completion
-from agentrl.trajectory import VersionSpan
+from agentrl.types.trajectory import VersionSpan
 
 TERMS = Terms(vocabulary=97, max_sequence_length=200, max_input_tokens=250)
 

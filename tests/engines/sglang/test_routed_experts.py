@@ -8,7 +8,7 @@ import struct
 import pytest
 
 from agentrl.engines.sglang.client import ServerError
-from agentrl.engines.sglang.routed_experts import decode_routed_experts
+from agentrl.engines.sglang.requests import decode_routed_experts
 
 
 def said(*numbers: int) -> str:

@@ -17,7 +17,6 @@ from transformers import AutoModelForCausalLM
 
 from agentrl.agent_loops.recording import model_segment
 from agentrl.algos.credit import samples_of
-from agentrl.attempt import Group, Rollout, Stop
 from agentrl.backends.torch.backend import load_torch_backend
 from agentrl.config.actor import ActorConfig
 from agentrl.config.model import ModelConfig
@@ -25,9 +24,10 @@ from agentrl.engines.base import GenerateRequest, SamplingParams
 from agentrl.engines.sglang.client import ServerClient
 from agentrl.engines.sglang.requests import Terms, read_completion
 from agentrl.models.folder import checkpoint_shapes
-from agentrl.samples import Sample
-from agentrl.task import Task
-from agentrl.trajectory import Author, Segment, Trajectory
+from agentrl.types.rollout import Group, Rollout, Stop
+from agentrl.types.sample import Sample
+from agentrl.types.task import Task
+from agentrl.types.trajectory import Author, Segment, Trajectory
 
 pytestmark = [pytest.mark.slow, pytest.mark.sglang]
 

@@ -18,9 +18,9 @@ from pathlib import Path
 import pytest
 from sglang_server import START_S, new_server
 
-from agentrl.engines.sglang import server as server_module
 from agentrl.engines.sglang.client import ServerError
-from agentrl.engines.sglang.server import LocalServer
+from agentrl.engines.sglang.servers import server as server_module
+from agentrl.engines.sglang.servers.server import LocalServer
 from agentrl.errors import ConfigError
 
 GONE_S = 15.0
@@ -167,7 +167,7 @@ def test_a_server_does_not_outlive_a_killed_trainer_nor_its_watcher(tmp_path):
     code = f"""
 import asyncio, sys, threading, time
 from pathlib import Path
-from agentrl.engines.sglang import server as module
+from agentrl.engines.sglang.servers import server as module
 module.server_command = lambda options, port: [sys.executable, "-c", {STAND_IN!r}, str(port)]
 servers = [module.LocalServer({{}}, Path({str(tmp_path)!r}, name)) for name in "ab"]
 for server in servers:

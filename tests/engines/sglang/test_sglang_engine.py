@@ -11,11 +11,11 @@ from engine_contract import CONTRACT, Subject, check_contract
 from sglang_subjects import WEIGHTS, ask, fake_engine, fake_servers, open_fake_engine
 
 from agentrl.engines.base import FinishReason
-from agentrl.engines.sglang import flights
+from agentrl.engines.sglang import in_flight as flights
 from agentrl.engines.sglang.client import RefusedError, ServerClient, ServerError, UnreachableError
 from agentrl.engines.sglang.replica import Health
-from agentrl.engines.sglang.transfer import UpdateFailedError
-from agentrl.trajectory import VersionSpan
+from agentrl.engines.sglang.weights.transfer import UpdateFailedError
+from agentrl.types.trajectory import VersionSpan
 
 LONG = {"max_new_tokens": 200}
 

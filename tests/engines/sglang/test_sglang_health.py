@@ -13,7 +13,7 @@ from sglang_subjects import SHAPES, WEIGHTS, fake_servers
 from agentrl.engines.sglang.client import ServerError
 from agentrl.engines.sglang.health import Ward
 from agentrl.engines.sglang.replica import Health
-from agentrl.engines.sglang.transfer_tensor import TensorTransfer
+from agentrl.engines.sglang.weights.tensor import TensorTransfer
 
 
 @asynccontextmanager

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from agentrl.rewards.models.waiting import Together
+from agentrl.rewards.models.batcher import Together
 
 
 class Counting:

@@ -1,0 +1,28 @@
+"""Interface with which an agent loop samples: one call per model turn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from agentrl.engines.base import Completion, SamplingParams
+
+
+class Generate(Protocol):
+    """Samples one model turn. Bound to one rollout: its session, its deadline, and a seed per turn."""
+
+    async def __call__(
+        self,
+        token_ids: Sequence[int],
+        sampling: SamplingParams,
+        *,
+        trajectory: int = 0,
+        images: Sequence[bytes] = (),
+        image_starts: Sequence[int] = (),
+    ) -> Completion:
+        """Sample after the context `token_ids`, [T]. `trajectory` tells concurrent calls of a loop apart.
+
+        Args:
+            images: images of the context, in order; the tokens of each image begin at `image_starts`.
+        """
+        ...

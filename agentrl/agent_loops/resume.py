@@ -1,0 +1,57 @@
+"""State of a saved rollout before one of its model turns, from which a conversation continues."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Self
+
+from agentrl.types.messages import Message
+from agentrl.types.rollout import Rollout, ToolCall, TurnReward
+from agentrl.types.trajectory import Author, Segment
+
+
+@dataclass(frozen=True, slots=True)
+class ResumePoint:
+    """State before model turn `num_turns`, counted from 0.
+
+    Attributes:
+        segments: saved segments, token by token. Sampled tokens become prompt: they are not trained a second time.
+        messages: all saved messages.
+        tool_calls, turn_rewards: those of earlier turns.
+    """
+
+    segments: Sequence[Segment]
+    messages: Sequence[Message]
+    tool_calls: Sequence[ToolCall]
+    turn_rewards: Sequence[TurnReward]
+    num_turns: int
+
+    @classmethod
+    def of(cls, saved: Rollout, num_turns: int) -> Self | None:
+        """Return None if `saved` has no such turn, or has several trajectories because it rewrote its history."""
+        if len(saved.trajectories) != 1:
+            return None
+        (trajectory,) = saved.trajectories
+        turns = [place for place, segment in enumerate(trajectory.segments) if segment.author is Author.MODEL]
+        if num_turns >= len(turns):
+            return None
+        before = turns[num_turns]
+        return cls(
+            [_given(segment) for segment in trajectory.segments[:before]],
+            trajectory.messages,
+            [call for call in saved.tool_calls if call.turn < num_turns],
+            [reward for reward in saved.turn_rewards if reward.segment < before],
+            num_turns,
+        )
+
+    def messages_after(self, num_opening: int) -> Sequence[Message]:
+        """Return the messages before the turn; the first `num_opening` messages came before the first model turn."""
+        said = [place for place, message in enumerate(self.messages) if message["role"] == "assistant"]
+        return self.messages[: [place for place in said if place >= num_opening][self.num_turns]]
+
+
+def _given(segment: Segment) -> Segment:
+    if segment.author is not Author.MODEL:
+        return segment
+    return replace(segment, author=Author.PROMPT, logprobs=None, policy_versions=(), temperature=1.0)

@@ -1,0 +1,17 @@
+"""Dr. GRPO: GRPO without the division by std, which overweights very easy and very hard tasks (arXiv:2503.20783)."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from agentrl.algos.advantages.grpo import grpo
+from agentrl.algos.advantages.members import AdvantageBatch
+
+
+def dr_grpo(batch: AdvantageBatch) -> tuple[Tensor, Tensor]:
+    """A_i = r_i - mean(r) over the valid rollouts of the group.
+
+    Rewards 1, 0, 0, 1: advantages 0.5, -0.5, -0.5, 0.5. The paper also divides by a constant length instead of each
+    rollout's length: use the aggregation `seq-mean-token-sum-norm` for that. Returns and advantages are the same.
+    """
+    return grpo(batch, norm_adv_by_std=False)

@@ -1,0 +1,1 @@
+"""Off-policy correction: importance weights, rejection, mismatch metrics."""

@@ -1,0 +1,1 @@
+"""Preference pairs and their losses."""

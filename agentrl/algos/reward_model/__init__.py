@@ -1,0 +1,1 @@
+"""Samples and losses for training reward models."""

@@ -1,0 +1,47 @@
+"""Filters credited samples before the loss: drops samples without a learning signal and truncated samples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from agentrl.config.algorithm import AlgorithmConfig
+from agentrl.types.sample import Sample
+
+Keep = Callable[[Sequence[Sample]], list[Sample]]
+
+
+def keep_of(algorithm: AlgorithmConfig) -> Keep | None:
+    """Return the filter that `algorithm` configures; None if nothing is filtered.
+
+    Imitation keeps samples that passed the threshold, a pair loss its two rollouts, a ranking loss groups whose scores
+    differ. A policy gradient keeps all, unless `zero_variance_groups=drop` drops rollouts of advantage 0.
+    `overlong_filter` drops rollouts truncated by a length limit (DAPO, arXiv:2503.14476), then also the other rollout
+    of their pair.
+    """
+    steps: list[Keep] = []
+    family, ranks = algorithm.preset.family, algorithm.estimator == "scores"
+    if algorithm.overlong_filter:
+        steps.append(lambda samples: [sample for sample in samples if not sample.truncated])
+    if not ranks and (family != "policy" or algorithm.zero_variance_groups == "drop"):
+        steps.append(lambda samples: [sample for sample in samples if any(sample.advantages)])
+    if ranks or algorithm.estimator == "best_worst":
+        steps.append(_of_telling_groups)
+    return _one_after_another(steps) if steps else None
+
+
+def _of_telling_groups(samples: Sequence[Sample]) -> list[Sample]:
+    """Keep samples of groups with different advantages; in a preference all tokens of a rollout have the same one."""
+    said: dict[str, set[float]] = {}
+    for sample in samples:
+        said.setdefault(sample.uid, set()).add(max(sample.advantages, key=abs))
+    return [sample for sample in samples if len(said[sample.uid]) > 1]
+
+
+def _one_after_another(steps: Sequence[Keep]) -> Keep:
+    def keep(samples: Sequence[Sample]) -> list[Sample]:
+        left = list(samples)
+        for step in steps:
+            left = step(left)
+        return left
+
+    return keep

@@ -1,0 +1,163 @@
+"""Check each row's step, split, group and number, and that uids and seeds derive from the run's seed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from itertools import chain, pairwise, product
+
+import numpy as np
+
+from agentrl.audit.checks import Checker
+from agentrl.audit.reading.run_info import NO_CONFIG, RunInfo, derived_seed
+
+SHARED = (
+    "messages",
+    "ground_truth",
+    "data_source",
+    "index",
+    "agent_name",
+    "tools_kwargs",
+    "interaction_kwargs",
+    "extra_info",
+)
+"""Task columns: equal for all rollouts of a group."""
+
+_BATCH_SHRINKS_BY = 64
+"""Upper bound on the factor by which the batch became smaller. It may be large: a wrong uid matches no epoch."""
+
+
+def check_step(check: Checker, split: str | None) -> None:
+    """Check step and split of every row."""
+    step = check.step
+    check.hold("step", "step", step["step"] == step.number, f"{step.number}, as in the file's name")
+    expected = split or Counter(step["split"]).most_common(1)[0][0] if len(step) else ""
+    good = np.array([found == expected for found in step["split"]], np.bool_)
+    check.hold("step", "split", good, split or f"{expected}, as the others")
+
+
+def check_groups(check: Checker, known: RunInfo, split: str) -> list[range]:
+    """Check groups and return their rows: contiguous rows with the same uid; each uid occurs in one group only."""
+    groups = groups_of(check.step["uid"])
+    check.ledger.look("groups", len(check.step))
+    seen = set[str]()
+    for rows in groups:
+        _check_group(check, rows, seen)
+    size = known.number("rollout.n" if split == "train" else "rollout.val_kwargs.n")
+    if size is None or known.why_not_run:
+        check.ledger.skip("groups", f"the size of groups: {known.why_not_run or NO_CONFIG}", len(groups))
+        return groups
+    for rows in groups:
+        if len(rows) != size:
+            check.problem("groups", rows[0], "uid", f"{size} rollouts of this uid", f"{len(rows)}")
+    count = int(known.number("data.train_batch_size") or 0)
+    least = 1 if _may_be_less(check, known) else count
+    if split == "train" and not least <= len(groups) <= count:
+        check.problem("groups", 0, "uid", f"{count} groups", f"{len(groups)}")
+    return groups
+
+
+def _may_be_less(check: Checker, known: RunInfo) -> bool:
+    """Whether a step may have fewer groups: the last step of rollout_only, or dynamic sampling that may give up."""
+    filtering = "algorithm.filter_groups"
+    if known.get(f"{filtering}.enable") and known.number(f"{filtering}.max_num_gen_batches"):
+        return True
+    rows_are_all = known.mode == "rollout_only" and not known.get("trainer.total_training_steps")
+    return rows_are_all and not check.step.path.with_name(f"step-{check.step.number + 1:06d}.parquet").exists()
+
+
+def groups_of(uids: Sequence[str]) -> list[range]:
+    """Ranges of contiguous rows with the same uid."""
+    starts = [row for row in range(len(uids)) if row == 0 or uids[row] != uids[row - 1]]
+    return [range(start, end) for start, end in pairwise([*starts, len(uids)])] if starts else []
+
+
+def _check_group(check: Checker, rows: range, seen: set[str]) -> None:
+    uid = check.step["uid"][rows[0]]
+    if uid in seen:
+        check.problem("groups", rows[0], "uid", "one group a uid, its rows side by side", uid)
+    seen.add(uid)
+    for number, row in enumerate(rows):
+        if (found := int(check.step["rollout"][row])) != number:
+            check.problem("groups", row, "rollout", f"{number}, its place in the group", found)
+
+
+def check_siblings(check: Checker, groups: Sequence[range]) -> None:
+    """Report rows whose task differs from the majority of their group; all rows if there is no majority."""
+    step = check.step
+    check.ledger.look("siblings", sum(len(rows) for rows in groups if len(rows) > 1))
+    for column in SHARED:
+        values = step[column]
+        for rows in groups:
+            said = [values[row] for row in rows]
+            if len(set(said)) > 1:
+                _report_odd(check, column, rows, said)
+
+
+def _report_odd(check: Checker, column: str, rows: range, said: Sequence[object]) -> None:
+    (most, count), *_ = Counter(said).most_common()
+    tie = list(Counter(said).values()).count(count) > 1
+    for row, value in zip(rows, said, strict=True):
+        if tie or value != most:
+            check.problem("siblings", row, column, "what its siblings say" if tie else most, value)
+
+
+def check_identity(check: Checker, known: RunInfo, split: str, groups: Sequence[range]) -> None:
+    """Check uid and seed: uid from (run seed, epoch, row), or from the row in validation; seed from uid and number."""
+    run_seed = known.get("trainer.seed")
+    if not isinstance(run_seed, int):
+        check.ledger.skip("identity", NO_CONFIG, len(check.step))
+        return
+    step = check.step
+    base, sampled = derived_seed(run_seed, split), step["seed"].tolist()
+    check.ledger.look("identity", len(step))
+    for row, (uid, number) in enumerate(zip(step["uid"], step["rollout"].tolist(), strict=True)):
+        if (expected := _seed(known, base, uid, number)) != sampled[row]:
+            check.problem("identity", row, "seed", expected, sampled[row])
+    if known.begun_at is not None:
+        check.ledger.skip("identity", f"uid: {known.why_not_run}", len(groups))
+    elif split == "val":
+        for rows in groups:
+            _check_uid(check, rows, [f"val-{step['index'][rows[0]]}"])
+    elif known.get("data.filter_overlong_prompts"):
+        check.ledger.skip("identity", "data.filter_overlong_prompts counts rows anew: uid", len(step))
+    else:
+        _check_train_uids(check, run_seed, known, groups)
+
+
+def _seed(known: RunInfo, base: int, uid: str, number: int) -> int:
+    """Expected seed of a rollout; the seed of a continued rollout derives from the saved rollout's seed."""
+    if known.begun_at is None:
+        return derived_seed(base, uid, number)
+    saved_uid, _, saved_number = uid.rpartition("/")
+    if not saved_number.isdecimal():
+        return -1
+    return derived_seed(derived_seed(base, saved_uid, int(saved_number)), "from-turn", known.begun_at, number)
+
+
+def _check_train_uids(check: Checker, run_seed: int, known: RunInfo, groups: Sequence[range]) -> None:
+    """Check training uids by trying all possible epochs, because the epoch is not saved.
+
+    The largest possible epoch is the number of draws so far, divided by the smallest possible number of rows. The
+    number of draws is also only bounded: a run may have been resumed with a smaller batch.
+    """
+    step = check.step
+    indices = [int(step["index"][rows[0]]) for rows in groups]
+    draws = _BATCH_SHRINKS_BY * max(step.number, 1) * len(groups)
+    weighted = bool(known.get("data.dataset_weights"))
+    last_epoch = draws if weighted else draws // max(1, max(indices, default=0) + 1)
+    drawings = (0, 1)  # a group that became too old in flight is restarted once
+    likely = 0
+    for rows, index in zip(groups, indices, strict=True):
+        uid = step["uid"][rows[0]]
+        for epoch, draw in product(chain([likely], range(last_epoch + 1)), drawings):
+            if f"{derived_seed(run_seed, 'uid', epoch, index, draw):016x}" == uid:
+                likely = epoch
+                break
+        else:
+            _check_uid(check, rows, [f"the seed's of row {index}, epoch 0 to {last_epoch}"])
+
+
+def _check_uid(check: Checker, rows: range, expected: Sequence[str]) -> None:
+    if (uid := check.step["uid"][rows[0]]) not in expected:
+        check.problem("identity", rows[0], "uid", expected[0], uid)

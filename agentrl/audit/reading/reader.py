@@ -1,0 +1,155 @@
+"""Read the rollouts of a step as conversations."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from agentrl.audit.checks import Checker
+from agentrl.audit.conversation import AuditedRollout, AuditedTrajectory, Call, Turn, are_messages
+from agentrl.audit.reading.run_info import Json, LoopKind, RunInfo
+from agentrl.audit.reading.table import Step
+from agentrl.audit.template import TemplateOracle
+
+
+@dataclass(slots=True)
+class Reader:
+    """Read the conversations of a step. Data that cannot be read is reported as a problem of `messages`."""
+
+    check: Checker
+    known: RunInfo
+    speech: TemplateOracle | None
+    why_no_speech: str
+    _parsed: dict[str, Json] = field(default_factory=dict)
+
+    def read(self) -> list[AuditedRollout]:
+        """Read all rollouts of the step."""
+        step = self.check.step
+        texts = _model_texts(step, self.speech, given=self.known.begun_at is not None)
+        calls = _calls(step)
+        return [self._rollout(row, texts, calls[row]) for row in range(len(step))]
+
+    def _rollout(
+        self, row: int, texts: Mapping[int, tuple[list[int], str | None]], calls: list[Call]
+    ) -> AuditedRollout:
+        step = self.check.step
+        kind, why = self.known.loop(step["agent_name"][row])
+        task, extra_info = (self._json(row, name, step[name][row]) for name in ("messages", "extra_info"))
+        for name in ("ground_truth", "tools_kwargs", "interaction_kwargs"):
+            self._json(row, name, step[name][row])
+        around = step.items["trajectories"].ends
+        indices = range(int(around[row]), int(around[row + 1]))
+        talked = [self._talk(row, number, index, texts, kind, task) for number, index in enumerate(indices)]
+        talks = [talk for talk in talked if talk is not None]
+        stop = step["stop"][row]
+        return AuditedRollout(row, kind, why, stop, self.known.options(extra_info), task, talks, calls)
+
+    def _json(self, row: int, column: str, text: str) -> Json:
+        if text not in self._parsed:
+            if len(self._parsed) > 10_000:
+                self._parsed.clear()
+            try:
+                self._parsed[text] = json.loads(text)
+            except (TypeError, ValueError, RecursionError) as error:  # null, invalid JSON, or nested too deeply
+                self.check.ledger.look("messages", 1)
+                self.check.problem("messages", row, column, "JSON", f"{error}")
+                return None
+        return self._parsed[text]
+
+    def _talk(
+        self,
+        row: int,
+        number: int,
+        index: int,
+        texts: Mapping[int, tuple[list[int], str | None]],
+        kind: LoopKind | None,
+        task: Json,
+    ) -> AuditedTrajectory | None:
+        step = self.check.step
+        messages = self._json(row, f"trajectories[{number}].messages", step["trajectories.messages"][index])
+        if not are_messages(messages):
+            self.check.problem("messages", row, f"trajectories[{number}].messages", "a list of messages", messages)
+            return None
+        ends = step.items["trajectories.segments"].ends
+        segments = range(int(ends[index]), int(ends[index + 1]))
+        num_opening = _num_opening(messages, task, kind, sum(i in texts for i in segments))
+        groups = list(_grouped(messages, num_opening))
+        turns, fits = _matched(groups, segments, texts, self._closed)
+        prompt = segments[0] if segments else -1
+        return AuditedTrajectory(index, number, messages, num_opening, prompt, turns, fits)
+
+    def _closed(self, ids: Sequence[int]) -> bool:
+        return bool(ids) and self.speech is not None and ids[-1] == self.speech.end_id
+
+
+def _model_texts(step: Step, speech: TemplateOracle | None, *, given: bool) -> dict[int, tuple[list[int], str | None]]:
+    """Segment -> (tokens, text), for segments of the model or a demonstration.
+
+    Args:
+        given: include prompt segments other than the first of a trajectory: they contain model turns of a saved
+            rollout.
+    """
+    path = "trajectories.segments"
+    ends, ids = step.items[f"{path}.token_ids"].ends.tolist(), step[f"{path}.token_ids"]
+    firsts = set(step.items[path].ends.tolist()) if given else set()
+    turns = ("model", "demonstration", *(["prompt"] if given else []))
+    written = [i for i, author in enumerate(step[f"{path}.author"]) if author in turns and i not in firsts]
+    tokens = [ids[ends[i] : ends[i + 1]].tolist() for i in written]
+    known = [speech.can_read(sequence) for sequence in tokens] if speech else []
+    said = speech.texts([t if ok else [] for t, ok in zip(tokens, known, strict=True)]) if speech else []
+    texts = [text if ok else None for text, ok in zip(said, known, strict=True)] or [None] * len(tokens)
+    return {i: (sequence, text) for i, sequence, text in zip(written, tokens, texts, strict=True)}
+
+
+def _calls(step: Step) -> list[list[Call]]:
+    names = ("name", "arguments", "result", "outcome", "num_tokens", "turn", "trajectory")
+    columns = [step[f"tool_calls.{name}"] for name in names]
+    lists = [column if isinstance(column, list) else column.tolist() for column in columns]
+    calls = [Call(index, *values) for index, values in enumerate(zip(*lists, strict=True))]
+    ends = step.items["tool_calls"].ends.tolist()
+    return [calls[start:end] for start, end in pairwise(ends)]
+
+
+def _num_opening(messages: Sequence[Json], task: Json, kind: LoopKind | None, num_turns: int) -> int:
+    """Number of messages before the first turn: the task's for a built-in loop, else all up to the first turn."""
+    if kind is not None and are_messages(task):
+        adds_system = kind == "react" and bool(messages) and messages[0]["role"] == "system"
+        own_system = bool(task) and task[0]["role"] == "system"
+        return min(len(messages), len(task) + int(adds_system and not own_system))
+    places = [i for i, message in enumerate(messages) if message["role"] == "assistant"]
+    return places[-num_turns] if 0 < num_turns <= len(places) else len(messages)
+
+
+def _grouped(messages: Sequence[Json], num_opening: int) -> Iterator[tuple[int, Json, list[Json]]]:
+    """Yield (position, the model's message, the messages that follow it)."""
+    place = num_opening
+    while place < len(messages):
+        end = place + 1
+        while end < len(messages) and messages[end]["role"] != "assistant":
+            end += 1
+        yield place, messages[place], list(messages[place + 1 : end])
+        place = end
+
+
+def _matched(
+    groups: Sequence[tuple[int, Json, list[Json]]],
+    segments: range,
+    texts: Mapping[int, tuple[list[int], str | None]],
+    closed: Callable[[Sequence[int]], bool],
+) -> tuple[list[Turn], bool]:
+    """Return the turns, and whether turns, replies and segments match one to one."""
+    turns, at = list[Turn](), segments.start + 1
+    fits = bool(segments) and segments.start not in texts
+    for position, message, replies in groups:
+        segment = at if at in segments and at in texts else -1
+        ids, text = texts[segment] if segment >= 0 else ([], "")
+        at += int(segment >= 0)
+        reply = at if replies and at in segments and at not in texts else -1
+        at += int(reply >= 0)
+        fits &= message["role"] == "assistant" and (reply >= 0) == bool(replies)
+        # a turn that was cut off before its first token has an empty message and no segment, and is the last one
+        fits &= segment >= 0 or (position == groups[-1][0] and not replies and message.get("content") == "")
+        turns.append(Turn(segment, ids, text, closed(ids), position, message, replies, reply))
+    return turns, fits and at == segments.stop

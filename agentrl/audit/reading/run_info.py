@@ -1,0 +1,183 @@
+"""Metadata of a file of rollouts: configuration, tools, and the options of single rows."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import blake2b
+from typing import Any, Literal, TypeAlias
+
+Json: TypeAlias = Any
+"""A JSON value of any shape, written by a dataset or a model."""
+
+LoopKind: TypeAlias = Literal["tool", "react", "single"]
+
+NO_CONFIG = "no configuration was kept"
+_BEGUN = re.compile(r"from-turn (\d+) of ")
+_LOOPS: Mapping[str, LoopKind] = {
+    **dict.fromkeys(("tool_agent", "tool", "tool_agent_loop"), "tool"),
+    **dict.fromkeys(("react_agent", "react", "react_agent_loop"), "react"),
+    **dict.fromkeys(("single_turn_agent", "single_turn", "single_turn_agent_loop"), "single"),
+    "verl.experimental.agent_loop.tool_agent_loop.ToolAgentLoop": "tool",
+    "verl.experimental.agent_loop.single_turn_agent_loop.SingleTurnAgentLoop": "single",
+}
+
+
+def derived_seed(*parts: int | str) -> int:
+    """63 bits of BLAKE2b over the `repr` of the tuple of parts."""
+    return int.from_bytes(blake2b(repr(parts).encode(), digest_size=8).digest(), "big") >> 1
+
+
+@dataclass(frozen=True)
+class RunInfo:
+    """Metadata of a file's rollouts.
+
+    Attributes:
+        config: the configuration as plain values; None if it was not saved.
+        tools: schemas of all tools, as passed to the chat template; None if they were not saved.
+        loops: names of the custom agent loops in the run's configuration file; None if they were not saved.
+        replayed_from: for rollouts of a replay, `<mode> of <run>`.
+        imported: whether the rollouts were imported from a file of another framework.
+    """
+
+    config: Mapping[str, Json] | None
+    tools: Sequence[Json] | None
+    loops: Sequence[Json] | None = None
+    replayed_from: str | None = None
+    imported: bool = False
+
+    @classmethod
+    def of(cls, metadata: Mapping[str, str], overrides: Mapping[str, object]) -> RunInfo:
+        """Read the metadata of a file. The nested keys in `overrides` replace saved values.
+
+        Raises:
+            ValueError: the metadata is not valid JSON, or has the wrong type.
+        """
+        names = ("config", "tools", "loops")
+        try:
+            kept, tools, loops = (json.loads(metadata.get(f"provenance.{name}", "null")) for name in names)
+        except RecursionError:
+            raise ValueError("what was kept is nested too deeply") from None
+        if (
+            not isinstance(kept, dict | None)
+            or not isinstance(tools, list | None)
+            or not isinstance(loops, list | None)
+        ):
+            raise ValueError("the configuration that was kept is no object, or tools or loops are no list")
+        if not all(isinstance(tool, dict) and isinstance(_name(tool), str) for tool in tools or []):
+            raise ValueError("a tool that was kept has no name")
+        config = _laid_over(kept or {}, overrides) if kept or overrides else None
+        imported = "provenance.imported_from" in metadata
+        return cls(config, tools, loops, metadata.get("provenance.replayed_from"), imported)
+
+    def get(self, key: str) -> Json:
+        """Return the value of a dotted key, such as `rollout.n`; None if it is missing or null."""
+        if key not in self._looked_up:  # cached, because it is called for every rollout
+            value: Json = self.config
+            for name in key.split("."):
+                value = value.get(name) if isinstance(value, dict) else None
+            self._looked_up[key] = value
+        return self._looked_up[key]
+
+    @cached_property
+    def _looked_up(self) -> dict[str, Json]:
+        return {}
+
+    def number(self, key: str) -> float | None:
+        """Return the value of a dotted key; None if it is not a number."""
+        value = self.get(key)
+        return value if isinstance(value, int | float) else None
+
+    def limit(self, name: str) -> int | None:
+        """Return a limit of `rollout.multi_turn`; None if it is not set."""
+        value = self.number(f"rollout.multi_turn.{name}")
+        return None if value is None else int(value)
+
+    @cached_property
+    def mode(self) -> str:
+        """The run's mode."""
+        return str(self.get("trainer.mode") or "train")
+
+    @cached_property
+    def why_not_run(self) -> str:
+        """Why the configuration does not describe these rollouts (replay, or not saved); "" if it does."""
+        if self.replayed_from:
+            return f"replayed, {self.replayed_from}"
+        return NO_CONFIG if self.config is None else ""
+
+    @cached_property
+    def begun_at(self) -> int | None:
+        """The model turn from which a replay continued the rollouts; None if they were sampled from the start."""
+        begun = _BEGUN.match(self.replayed_from or "")
+        return int(begun[1]) if begun else None
+
+    @cached_property
+    def unscored(self) -> bool:
+        """Whether rollouts have no score by configuration. False for replays, which may add a reward."""
+        return self.get("reward.name") == "none" and not self.replayed_from
+
+    @cached_property
+    def has_user(self) -> bool:
+        """Whether simulated users were configured."""
+        return bool(self.get("rollout.multi_turn.interaction_config_path"))
+
+    def loop(self, agent_name: str | None) -> tuple[LoopKind | None, str]:
+        """Return the built-in agent loop of a row, or None and the reason why it is unknown."""
+        if self.config is None:
+            return None, NO_CONFIG
+        name = agent_name or self.get("rollout.agent.default_agent_loop")
+        if self.loops is None and self.get("rollout.agent.agent_loop_config_path"):
+            return None, "which agent loops agent_loop_config_path names was not kept"
+        if name in (self.loops or ()) or name not in _LOOPS:
+            return None, f"agent loop '{name}' is not built in"
+        return _LOOPS[name], ""
+
+    def options(self, extra_info: Json) -> RowOptions:
+        """Read a row's tool options."""
+        said = extra_info if isinstance(extra_info, dict) else {}
+        own = said.get("tool_config")
+        own = own if isinstance(own, dict) else {}
+        chosen = said.get("tool_selection")  # an empty list selects no tool
+        chosen = own.get("available_tools") if chosen is None else chosen
+        names = [chosen] if isinstance(chosen, str) else chosen
+        tools = self.tools or []
+        if isinstance(names, list):
+            by_name = {_name(tool): tool for tool in tools}
+            tools = [by_name[name] for name in names if isinstance(name, str) and name in by_name]
+        limit = own.get("max_tool_calls")
+        return RowOptions(
+            tools,
+            str(own.get("tool_format") or self.get("rollout.multi_turn.format")),
+            limit if isinstance(limit, int) else self.limit("max_tool_calls"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RowOptions:
+    """Tools of a row, the format of calls, and the maximum number of calls."""
+
+    tools: Sequence[Json]
+    call_format: str
+    max_tool_calls: int | None
+
+    @property
+    def names(self) -> set[str]:
+        """The tools' names."""
+        return set(map(_name, self.tools))
+
+
+def _name(tool: Json) -> Json:
+    function = tool.get("function")
+    return function.get("name") if isinstance(function, dict) else None
+
+
+def _laid_over(under: Mapping[str, Json], over: Mapping[str, object]) -> dict[str, Json]:
+    result = dict(under)
+    for name, value in over.items():
+        below = result.get(name)
+        nested = isinstance(value, Mapping) and isinstance(below, Mapping)
+        result[name] = _laid_over(below or {}, value) if nested and isinstance(value, Mapping) else value
+    return result

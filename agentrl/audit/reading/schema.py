@@ -1,0 +1,69 @@
+"""Schema of a file of rollouts, defined independently of the writer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+LEAVES: Mapping[str, str] = {
+    "step": "int64",
+    "split": "string",
+    "rollout": "int64",
+    "messages": "string",
+    "ground_truth": "string",
+    "data_source": "string",
+    "index": "int64",
+    "uid": "string",
+    "agent_name": "string",
+    "tools_kwargs": "string",
+    "interaction_kwargs": "string",
+    "extra_info": "string",
+    "stop": "string",
+    "rewards.name": "string",
+    "rewards.value": "double",
+    "turn_rewards.trajectory": "int64",
+    "turn_rewards.segment": "int64",
+    "turn_rewards.name": "string",
+    "turn_rewards.value": "double",
+    "turn_rewards.observation_key": "string",
+    "tool_calls.name": "string",
+    "tool_calls.arguments": "string",
+    "tool_calls.result": "string",
+    "tool_calls.outcome": "string",
+    "tool_calls.duration_s": "double",
+    "tool_calls.num_tokens": "int64",
+    "tool_calls.reward": "double",
+    "tool_calls.turn": "int64",
+    "tool_calls.trajectory": "int64",
+    "tool_calls.started_s": "double",
+    "tool_rewards.name": "string",
+    "tool_rewards.value": "double",
+    "error": "string",
+    "infra_failed": "bool",
+    "seed": "uint64",
+    "duration_s": "double",
+    "scored_text_sha256": "string",
+    "reward": "double",
+    "trajectories.messages": "string",
+    "trajectories.segments.author": "string",
+    "trajectories.segments.token_ids": "int32",
+    "trajectories.segments.logprobs": "double",
+    "trajectories.segments.policy_versions.version": "int64",
+    "trajectories.segments.policy_versions.num_tokens": "int64",
+    "trajectories.segments.temperature": "double",
+    "trajectories.segments.media": "string",
+    "trajectories.advantages": "double",
+    "trajectories.old_logprobs": "float",
+    "trajectories.ref_logprobs": "float",
+    "trajectories.values": "float",
+    "trajectories.kl_coef": "double",
+    "seals": "uint32",
+}
+"""The leaves of schema 4, in order, with their Arrow types. Schema 3 has the same leaves, two lists of them as maps."""
+
+_NEW = ("old_logprobs", "ref_logprobs", "values", "kl_coef")
+LEAVES_OF: Mapping[str, Mapping[str, str]] = {
+    "2": {path: kind for path, kind in LEAVES.items() if path.rpartition(".")[2] not in _NEW},
+    "3": LEAVES,
+    "4": LEAVES,
+}
+"""Schema version -> its leaves and their types."""

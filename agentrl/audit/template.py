@@ -1,0 +1,280 @@
+"""Tokenizer and chat template: decode tokens, tokenize text, and render the text around the model's turns."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from agentrl.audit.reading.run_info import Json
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+Conversation = Sequence[Mapping[str, Json]]
+
+_MARK = "zqw{:05d}wqz"  # placeholder for a model turn: templates keep letters and digits
+_MARKED = re.compile(r"zqw(\d{5})wqz")
+_MAX_KEPT = 100_000
+
+
+class TemplateRefusesError(Exception):
+    """The chat template cannot render a conversation; the message is the reason."""
+
+
+@dataclass(frozen=True)
+class TemplateOracle:
+    """A tokenizer, and variables for its chat template.
+
+    Attributes:
+        num_model_ids: number of ids that the model can sample, often more than there are tokens; 0 if unknown.
+    """
+
+    tokenizer: PreTrainedTokenizerBase
+    variables: Mapping[str, Json]
+    num_model_ids: int = 0
+
+    def hashes(self) -> dict[str, str]:
+        """SHA-256 of the vocabulary and of the chat template, each as JSON with sorted keys."""
+        parts = {"tokenizer": self.tokenizer.get_vocab(), "template": self.tokenizer.chat_template}
+        texts = {name: json.dumps(part, sort_keys=True).encode() for name, part in parts.items()}
+        return {name: hashlib.sha256(text).hexdigest() for name, text in texts.items()}
+
+    @cached_property
+    def num_ids(self) -> int:
+        """One more than the largest id of the vocabulary."""
+        return 1 + max(map(int, self.tokenizer.get_vocab().values()))
+
+    def can_read(self, ids: Sequence[int]) -> bool:
+        """Whether all ids are in range. An id that the model can sample but that is no token has no text."""
+        return not ids or (min(ids) >= 0 and max(ids) < max(self.num_ids, self.num_model_ids))
+
+    @cached_property
+    def added(self) -> dict[str, int]:
+        """Text -> id of the added tokens, which the tokenizer matches first."""
+        return dict(self.tokenizer.get_added_vocab())
+
+    @cached_property
+    def _special_ids(self) -> frozenset[int]:
+        listed = self.tokenizer.added_tokens_decoder.items()
+        return frozenset([*self.tokenizer.all_special_ids, *(number for number, token in listed if token.special)])
+
+    @cached_property
+    def spells_added(self) -> re.Pattern[str]:
+        """Pattern that matches the text of any added token."""
+        return re.compile("|".join(map(re.escape, self.added)) or "(?!)")
+
+    @cached_property
+    def end_id(self) -> int | None:
+        """The token that ends a model turn: the first added token after it in the template, else the EOS token."""
+        user, turn = {"role": "user", "content": "a"}, {"role": "assistant", "content": _MARK.format(0)}
+        for messages in ([user, turn, user], [user, turn]):
+            try:
+                after = _MARKED.split(self.render(messages, [], prompt=False))[-1].lstrip()
+            except TemplateRefusesError:
+                continue
+            found = [text for text in sorted(self.added, key=len, reverse=True) if after.startswith(text)]
+            if found:
+                return self.added[found[0]]
+        eos: int | None = self.tokenizer.eos_token_id
+        return eos
+
+    def texts(self, sequences: Sequence[Sequence[int]]) -> list[str]:
+        """Decode each sequence with special tokens, but without the end token of the turn."""
+        cut = [ids[:-1] if ids and ids[-1] == self.end_id else ids for ids in sequences]
+        decoded = self.tokenizer.batch_decode(cut, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        return [str(text) for text in decoded]
+
+    def tokens(self, text: str) -> list[int]:
+        """Tokenize text; the text of an added token becomes that token."""
+        if text not in self._kept:
+            if len(self._kept) >= _MAX_KEPT:
+                self._kept.clear()
+            valid = text if text.isascii() else text.encode("utf-8", "replace").decode()
+            self._kept[text] = self.tokenizer.encode(valid, add_special_tokens=False)
+        return self._kept[text]
+
+    @cached_property
+    def _kept(self) -> dict[str, list[int]]:
+        return {}
+
+    def render(self, messages: Conversation, tools: Sequence[Json], *, prompt: bool) -> str:
+        """Render the conversation as text.
+
+        Raises:
+            TemplateRefusesError: the template raised an error.
+        """
+        try:
+            return str(
+                self.tokenizer.apply_chat_template(
+                    [dict(message) for message in messages],
+                    tools=list(tools) or None,
+                    tokenize=False,
+                    add_generation_prompt=prompt,
+                    **self.variables,
+                )
+            )
+        except Exception as error:  # a template can raise any error
+            raise TemplateRefusesError(" ".join(str(error).split()) or type(error).__name__) from error
+
+    def pieces(self, messages: Conversation, num_opening: int, tools: Sequence[Json]) -> list[str]:
+        """Return the text pieces around the model's turns: one piece more than turns.
+
+        The turns are replaced by marks. The conversation is rendered once and cut at the marks. Some templates render
+        earlier turns differently later (they drop thoughts). For these, each prefix up to a turn is rendered.
+
+        Raises:
+            TemplateRefusesError: the template raised an error, or repeats, drops or reorders the turns.
+        """
+        marked = _marked(messages, num_opening)
+        if self._renders_at_once(tools):
+            return self._at_once(marked, tools)
+        return self._turn_by_turn(marked, num_opening, tools)
+
+    def _at_once(self, marked: Conversation, tools: Sequence[Json]) -> list[str]:
+        return _cut(self.render(marked, tools, prompt=marked[-1]["role"] != "assistant"), _num_marks(marked))
+
+    def _turn_by_turn(self, marked: Conversation, num_opening: int, tools: Sequence[Json]) -> list[str]:
+        turns = [i for i, message in enumerate(marked) if i >= num_opening and message["role"] == "assistant"]
+        ends = turns if turns and turns[-1] == len(marked) - 1 else [*turns, len(marked)]
+        texts = [self.render(marked[:end], tools, prompt=True) for end in ends]
+        pieces = [_cut(text, number)[-1] for number, text in enumerate(texts)]
+        return pieces if len(pieces) > len(turns) else [*pieces, ""]
+
+    def _renders_at_once(self, tools: Sequence[Json]) -> bool:
+        """Whether both methods agree on a test conversation with all kinds of turns, except after the last turn."""
+        key = bool(tools)
+        if key not in self._at_once_agrees:
+            try:
+                agree = [
+                    self._at_once(trial, tools)[:-1] == self._turn_by_turn(trial, 2, tools)[:-1]
+                    for trial in (_marked(_TRIAL, 2), _marked([m for m in _TRIAL if m["role"] != "tool"], 2))
+                ]
+                self._at_once_agrees[key] = all(agree)
+            except TemplateRefusesError:
+                self._at_once_agrees[key] = False
+        return self._at_once_agrees[key]
+
+    @cached_property
+    def _at_once_agrees(self) -> dict[bool, bool]:
+        return {}
+
+    def differs(self, ids: Sequence[int], text: str, neutral: str) -> str:
+        """Return how tokens differ from `text`, in which message contents look like added tokens; "" if they agree.
+
+        Tokenizing `text` again would turn such contents into added tokens. So two things are compared: the decoded
+        text, and the control tokens (special tokens, and added tokens that the template writes).
+
+        Args:
+            neutral: the same text with contents that look like no added token.
+        """
+        written = self.tokens(neutral)
+        control = self._special_ids | (set(written) & set(self.added.values()))
+        if Counter(i for i in ids if i in control) != Counter(i for i in written if i in control):
+            return "control tokens that the template did not write"
+        (found,) = self.tokenizer.batch_decode(
+            [list(ids)], skip_special_tokens=False, clean_up_tokenization_spaces=False
+        )
+        return "" if found == text.encode("utf-8", "replace").decode() else f"the text {found!r}"
+
+
+_TRIAL: Conversation = [
+    {"role": "system", "content": "s"},
+    {"role": "user", "content": "a"},
+    {"role": "assistant", "content": "b"},
+    {"role": "tool", "name": "f", "tool_call_id": "c00000000", "content": "c"},
+    {"role": "tool", "name": "f", "tool_call_id": "c00000001", "content": "d"},
+    {"role": "assistant", "content": "e"},
+    {"role": "tool", "name": "f", "tool_call_id": "c00000002", "content": "g"},
+    {"role": "assistant", "content": "h"},
+    {"role": "user", "content": "i"},
+    {"role": "assistant", "content": "j"},
+    {"role": "user", "content": "k"},
+    {"role": "assistant", "content": "l"},
+]
+
+
+def _marked(messages: Conversation, num_opening: int) -> list[Mapping[str, Json]]:
+    """Replace the model's turns by marks, numbered from 0."""
+    marked, number = list(messages[:num_opening]), 0
+    for message in messages[num_opening:]:
+        if message["role"] == "assistant":
+            marked.append({"role": "assistant", "content": _MARK.format(number)})
+            number += 1
+        else:
+            marked.append(message)
+    return marked
+
+
+def _num_marks(marked: Conversation) -> int:
+    return sum(_MARKED.fullmatch(str(message.get("content"))) is not None for message in marked)
+
+
+def _cut(text: str, num_marks: int) -> list[str]:
+    """Split the text at the marks.
+
+    Raises:
+        TemplateRefusesError: the marks do not occur once each, in order.
+    """
+    parts = _MARKED.split(text)
+    if parts[1::2] != [f"{number:05d}" for number in range(num_marks)]:
+        raise TemplateRefusesError("it repeats, loses or reorders what the model wrote")
+    return parts[::2]
+
+
+MAX_TEMPLATE_BYTES = 1 << 20
+
+
+def load_speech(
+    folders: Sequence[str], template: str | None, variables: Mapping[str, Json], wanted: Mapping[str, str]
+) -> tuple[TemplateOracle | None, str]:
+    """Load the first tokenizer in `folders` with the `wanted` hashes, else the first one; or None and the reason.
+
+    Nothing is downloaded, and code that ships with a tokenizer is never run.
+
+    Args:
+        template: a Jinja file, in place of the tokenizer's own template.
+    """
+    from transformers import AutoTokenizer
+
+    found, why = list[TemplateOracle](), "it is not known which tokenizer was used"
+    for folder in folders:
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+            if template:
+                tokenizer.chat_template = _template_text(Path(template))
+        except Exception:  # a missing, damaged or unrelated folder raises many kinds of errors
+            why = f"no tokenizer can be loaded from '{folder}'"
+            continue
+        speech = TemplateOracle(tokenizer, variables, num_model_ids(folders))
+        if wanted.items() <= speech.hashes().items():
+            return speech, ""
+        found.append(speech)
+    return (found[0], "") if found else (None, why)
+
+
+def _template_text(path: Path) -> str:
+    """Read a template file. Only regular files of limited size: a run may name any path of this machine."""
+    if not path.is_file() or path.stat().st_size > MAX_TEMPLATE_BYTES:
+        raise ValueError(f"'{path}' is no chat template")
+    return path.read_text(encoding="utf-8")
+
+
+def num_model_ids(folders: Sequence[str]) -> int:
+    """Vocabulary size in the first readable model configuration; 0 if there is none."""
+    for folder in folders:
+        path = Path(folder) / "config.json"
+        if path.is_file():
+            try:
+                said = json.loads(path.read_text(encoding="utf-8"))
+                return int(said.get("vocab_size") or said.get("text_config", {}).get("vocab_size") or 0)
+            except (OSError, ValueError, TypeError, AttributeError):  # damaged or unexpected content
+                continue
+    return 0

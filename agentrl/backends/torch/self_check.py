@@ -1,0 +1,109 @@
+"""Checks on a few samples that two ways to run a model return the same numbers.
+
+Axes: M packed tokens, N trained tokens, H hidden size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from agentrl.backends.torch.layout import PackedTokens
+from agentrl.models.attention import UnfaithfulError
+from agentrl.types.sample import Sample
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+NOT_TAKEN = (AttributeError, KeyError, IndexError, TypeError, ValueError, RuntimeError)
+"""Errors that a model may raise when it runs in an unsupported way."""
+
+
+def probe_samples(vocab_size: int) -> list[Sample]:
+    """Make five samples that test prefix sharing.
+
+    Two share a prompt. One continues from the middle of the first. One has a single trained token and the same prompt.
+    One has another prompt.
+    """
+    owns = [[*range(50, 57)], [*range(90, 94)], [*range(50, 53), *range(70, 75)], [99]]
+    parts = [*((range(9), own) for own in owns), (range(3, 8), range(8))]
+    samples = []
+    for prompt, own in parts:
+        token_ids = [number * 7 % vocab_size for number in (*prompt, *own)]
+        loss_mask = [0] * len(prompt) + [1] * len(own)
+        samples.append(Sample(token_ids, loss_mask, [1.0] * len(token_ids), [0.0] * len(token_ids)))
+    return samples
+
+
+@contextmanager
+def unfaithful() -> Iterator[None]:
+    """Raise a model's errors as UnfaithfulError, except out-of-memory errors, which are unrelated."""
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise
+    except NOT_TAKEN as error:
+        raise UnfaithfulError(f"{type(error).__name__}: {error}") from error
+
+
+def difference(actual: Tensor, expected: Tensor) -> float:
+    """Root mean square of the difference, divided by that of `expected`."""
+    if actual.shape != expected.shape:
+        raise UnfaithfulError(f"logits of shape {tuple(actual.shape)}, not {tuple(expected.shape)}")
+    return float((actual - expected).float().norm() / expected.float().norm())
+
+
+def tolerance(padded: Tensor, alone: Tensor) -> float:
+    """Largest accepted rounding difference of logits, based on how padding changes the model's results."""
+    rounding = 8 * torch.finfo(alone.dtype).eps
+    return min(max(1e-5, rounding, 4 * difference(padded, alone)), max(1e-3, rounding))
+
+
+@contextmanager
+def watched_embeddings(model: PreTrainedModel) -> Iterator[list[Tensor]]:
+    """Collect the embeddings of each forward pass inside the block, as leaf tensors that collect gradients."""
+    leaves: list[Tensor] = []
+
+    def watch(module: nn.Module, inputs: tuple[object, ...], output: Tensor) -> Tensor:
+        leaves.append(output.detach().requires_grad_())
+        return leaves[-1].clone()  # a model may modify its input in place, which is not allowed for a leaf
+
+    handle = model.get_input_embeddings().register_forward_hook(watch)
+    try:
+        yield leaves
+    finally:
+        handle.remove()
+
+
+def check_apart(
+    states_NH: Tensor, rows_N: Tensor, embeddings_1MH: Tensor, samples: Sequence[Sample], tokens: PackedTokens
+) -> None:
+    """Check that every sample's states depend only on that sample's tokens.
+
+    The gradient with respect to all other tokens must be exactly 0, without any tolerance. So even small errors are
+    found: in bfloat16, and with weights near 0.
+
+    Args:
+        rows_N: the sample of each state.
+
+    Raises:
+        UnfaithfulError: a sample attends to another sample's tokens.
+    """
+    weights_NH = torch.sin(torch.arange(states_NH.numel(), device=states_NH.device)).view_as(states_NH)
+    for row, sample in enumerate(samples):
+        chosen = rows_N == row
+        value = (states_NH[chosen] * weights_NH[chosen]).sum()  # weighted: the outputs of a norm may sum to a constant
+        (gradient_1MH,) = torch.autograd.grad(value, embeddings_1MH, retain_graph=True)
+        seen = gradient_1MH[0].ne(0).any(dim=-1).cpu()
+        own = dict(enumerate(sample.token_ids))
+        if any(own.get(position) != token for position, token in _tokens_of(tokens, seen)):
+            raise UnfaithfulError("a sample would see the tokens of others")
+
+
+def _tokens_of(tokens: PackedTokens, seen: Tensor) -> Iterator[tuple[int, int]]:
+    """Yield (position, token) of each seen token."""
+    return zip(tokens.positions.cpu()[seen].tolist(), tokens.token_ids.cpu()[seen].tolist(), strict=True)

@@ -1,0 +1,78 @@
+"""Check before a run that a chat template can be continued turn by turn."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+
+from agentrl.chat.template import CALL_ID, PLAIN_TURN, TURN, USER, Template, calling_turn
+from agentrl.errors import TemplateError
+from agentrl.types.messages import Message, ToolSchema
+
+REPLY: Message = {"role": "assistant", "content": "Hello"}
+
+
+def check_template(template: Template, schemas: Sequence[ToolSchema], roles: Collection[str]) -> None:
+    """Refuse a template that cannot be continued repeatedly with messages of these roles.
+
+    Raises:
+        TemplateError: names the reason.
+    """
+    _check_generation_prompt(template, schemas)
+    shapes = [(role, number) for role in sorted(roles) for number in ((1, 2) if role == "tool" else (1,))]
+    for role, num_messages in shapes:
+        _check_contents(template, schemas, _new_messages(role, num_messages, schemas))
+    for role, num_messages in shapes:
+        _check_histories(template, schemas, _new_messages(role, num_messages, schemas), with_tools="tool" in roles)
+
+
+def _new_messages(role: str, num_messages: int, schemas: Sequence[ToolSchema]) -> list[Message]:
+    contents = [f"zqNEW{index}qz" for index in range(num_messages)]
+    if role != "tool":
+        return [Message(role=role, content=content) for content in contents]
+    name = _name(schemas)
+    return [Message(role=role, name=name, tool_call_id=CALL_ID, content=content) for content in contents]
+
+
+def _name(schemas: Sequence[ToolSchema]) -> str:
+    return schemas[0].name if schemas else "f"
+
+
+def _check_generation_prompt(template: Template, schemas: Sequence[ToolSchema]) -> None:
+    """Refuse a template that writes an assistant header without offering it as generation prompt.
+
+    A template without any header is accepted, for example one in which `[/INST]` ends the user's turn.
+    """
+    bare = template.render([USER], schemas, prompt=False)
+    if template.render([USER], schemas, prompt=True) != bare:
+        return
+    answered = template.render([USER, PLAIN_TURN], schemas, prompt=False)
+    header = answered[len(bare) :].partition(TURN)[0] if answered.startswith(bare) else ""
+    if header.strip():
+        raise TemplateError(
+            f"the chat template has no generation prompt: {header!r} stands before the assistant's content, "
+            "but add_generation_prompt does not add it"
+        )
+
+
+def _check_contents(template: Template, schemas: Sequence[ToolSchema], messages: Sequence[Message]) -> None:
+    seen = re.findall(r"zqNEW\dqz", template.follow(messages, schemas))
+    if seen != [message["content"] for message in messages]:
+        what = "loses" if len(seen) < len(messages) else "repeats" if len(seen) > len(messages) else "reorders"
+        raise TemplateError(
+            f"the chat template {what} the content of {messages[0]['role']} messages after a model turn"
+        )
+
+
+def _check_histories(
+    template: Template, schemas: Sequence[ToolSchema], messages: Sequence[Message], *, with_tools: bool
+) -> None:
+    histories: list[list[Message]] = [[USER, REPLY, USER]]
+    if with_tools:
+        histories.append([USER, calling_turn(_name(schemas), "Hello"), *_new_messages("tool", 1, schemas)])
+    first = template.follow(messages, schemas)
+    if any(template.follow(messages, schemas, earlier) != first for earlier in histories):
+        raise TemplateError(
+            f"what the chat template writes for {messages[0]['role']} messages depends on the turns before: "
+            "it differs between one and two model turns"
+        )

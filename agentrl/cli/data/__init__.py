@@ -1,0 +1,1 @@
+"""`agentrl data check`."""

@@ -1,0 +1,96 @@
+"""`agentrl data check`: show the content of a dataset and the rows that would cause problems in a run."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from agentrl.cli.compose import compose_config
+from agentrl.cli.early import check_data_early
+from agentrl.config import RunConfig
+from agentrl.errors import ConfigError
+
+if TYPE_CHECKING:
+    from agentrl.cli.data.probe import Checked
+    from agentrl.data.inspection import Finding
+
+_OVERRIDE = re.compile(r"[+~]*[\w.@/]+=")
+NO_MODEL = "none"
+"""Placeholder of `model.path` if no model is given; lengths are then not measured."""
+
+
+def data(options: argparse.Namespace) -> int:
+    """Check the files; return 1 if there are problems, else 0.
+
+    Raises:
+        AgentRLError: a file cannot be read, or the model, tools or reward cannot be used.
+    """
+    config = _config(options)
+    # these import torch and transformers
+    from agentrl.cli.data.table import document, print_checked
+    from agentrl.concurrency.notebook import run_loop
+
+    checked, leaks = run_loop(_check(config))
+    problems = [*leaks, *(problem for each in checked.values() for problem in each.problems)]
+    if options.json:
+        print(json.dumps(document(checked, leaks), indent=2))
+    else:
+        print_checked(checked, leaks)
+    return int(bool(problems))
+
+
+def _config(options: argparse.Namespace) -> RunConfig:
+    files = [word for word in options.overrides if not _is_override(word)]
+    overrides = [word for word in options.overrides if _is_override(word)]
+    if files:
+        overrides.append(f"data.train_files={_listed(files)}")
+    if options.val:
+        overrides.append(f"data.val_files={_listed(options.val)}")
+    overrides += [f"model.path={_quoted(options.model)}"] if options.model else []
+    overrides += _reward(options.reward) if options.reward else []
+    if not any(word.lstrip("+").startswith(("model.path=", "experiment=")) for word in overrides):
+        overrides.append(f"model.path={NO_MODEL}")
+    config = compose_config(overrides, options.config_dir, check_data_early)
+    if not (config.data.train_files or config.data.val_files):
+        raise ConfigError("give the files to check: agentrl data check FILE..., or +experiment=NAME for those of one")
+    return config
+
+
+def _is_override(word: str) -> bool:
+    return bool(_OVERRIDE.match(word)) and not Path(word).exists()
+
+
+def _listed(names: Sequence[str]) -> str:
+    return f"[{','.join(map(_quoted, names))}]"
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def _reward(name: str) -> list[str]:
+    path, _, function = name.rpartition(":")
+    if not path.endswith(".py"):
+        return [f"reward.name={_quoted(name)}"]
+    custom = "reward.custom_reward_function"
+    return [f"{custom}.path={_quoted(path)}", f"{custom}.name={_quoted(function)}"]
+
+
+async def _check(config: RunConfig) -> tuple[dict[str, Checked], list[Finding]]:
+    """Check the train and val files that are given; return the results and the rows that occur in both."""
+    from agentrl.cli.data.probe import open_probe
+    from agentrl.data.inspection import leaks as leaks_of
+
+    files = {"train": config.data.train_files, "val": config.data.val_files}
+    limits = {"train": config.data.train_max_samples, "val": config.data.val_max_samples}
+    checked: dict[str, Checked] = {}
+    async with open_probe(config, with_model=config.model.path != NO_MODEL) as probe:
+        for split in (each for each in files if files[each]):
+            checked[split] = await probe(files[split], limits[split])
+    if len(checked) < 2:
+        return checked, []
+    return checked, [each for each in leaks_of(checked["train"].found, checked["val"].found) if each.count]

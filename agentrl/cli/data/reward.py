@@ -1,0 +1,107 @@
+"""Checks of rows with the reward: rows without a matching reward, and ground truths that the reward refuses."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Sequence
+
+from agentrl.config import RunConfig
+from agentrl.config.reward import NO_REWARD
+from agentrl.data.inspection import Finding, Inspection, digest
+from agentrl.errors import DataError, RewardError
+from agentrl.rewards.base import Reward, reward_models
+from agentrl.rewards.builtin.code_cases import read_cases
+from agentrl.rewards.builtin.data_sources import reward_of
+from agentrl.rewards.builtin.registry import NEEDS_SANDBOX
+from agentrl.rewards.loading import check_data_source, load_reward
+from agentrl.rewards.reward_view import solution_view
+from agentrl.tools.base import InfraError
+from agentrl.types.rollout import Rollout, Stop
+from agentrl.types.task import Task
+
+MOST_PROBED = 5_000
+"""Maximum number of different ground truths to check; the most frequent come first."""
+_AT_ONCE = 32
+
+
+def askable_reward(config: RunConfig) -> Reward | None:
+    """Load the configured reward; None if there is none, or if it calls a model or a server that runs code.
+
+    Raises:
+        AgentRLError: the reward cannot be used as configured.
+    """
+    asked = {each.reward for each in config.reward.components.values()} or {config.reward.name}
+    remote = config.reward.custom_reward_function.path is None and asked & {*reward_models.names(), NEEDS_SANDBOX}
+    if config.reward.name == NO_REWARD or remote:
+        return None
+    return load_reward(config.reward, config.data.max_response_length)
+
+
+async def ask(config: RunConfig, reward: Reward | None, found: Inspection) -> tuple[list[Finding], int | None]:
+    """Find problems of tasks by calling the reward with an empty answer and each ground truth.
+
+    Returns:
+        The findings, and the number of rows whose ground truth was checked (None if the reward was not called).
+    """
+    unrouted, refused = Finding("rows that no reward scores"), Finding("rows whose ground truth the reward refuses")
+    by_truth = defaultdict[bytes, list[int]](list)
+    for row in range(len(found.table)):
+        task = _task(found, row)
+        try:
+            check_data_source(config.reward, task)
+        except DataError as error:
+            unrouted.add(found.table.where(row), str(error))
+            continue
+        if not _is_code(config, task):
+            by_truth[digest(repr((task.data_source, task.ground_truth)))].append(row)
+        elif why := _no_tests(task):
+            refused.add(found.table.where(row), why)
+    if reward is None:
+        return [unrouted, refused], None
+    shown = sorted(by_truth.values(), key=len, reverse=True)[:MOST_PROBED]  # a missing truth is often most frequent
+    await _show(reward, found, shown, refused)
+    return [unrouted, refused], sum(map(len, shown))
+
+
+async def _show(reward: Reward, found: Inspection, shown: Sequence[Sequence[int]], refused: Finding) -> None:
+    for some in (shown[start : start + _AT_ONCE] for start in range(0, len(shown), _AT_ONCE)):
+        refusals = await asyncio.gather(*(_refusal(reward, _task(found, rows[0])) for rows in some))
+        for rows, why in ((rows, why) for rows, why in zip(some, refusals, strict=True) if why):
+            for row in rows:  # the message names the checked row: replace its index
+                own = why.replace(f"row {_task(found, rows[0]).index}", f"row {_task(found, row).index}", 1)
+                refused.add(found.table.where(row), own)
+
+
+async def _refusal(reward: Reward, task: Task) -> str:
+    """Return why the reward cannot score an empty answer to the task; empty if it can."""
+    said = solution_view(Rollout([], Stop.FINISHED), lambda ids: "")[1]
+    extra = {"index": task.index, "prompt": list(task.messages), **task.extra_info, **said}
+    try:
+        await reward(task.data_source, "", task.ground_truth, extra)
+    except InfraError:
+        return ""  # no fault of the row
+    except (RewardError, DataError) as error:
+        return str(error)
+    return ""
+
+
+def _is_code(config: RunConfig, task: Task) -> bool:
+    """Whether scoring the task runs programs. Then only its test cases are parsed and the reward is not called."""
+    name = reward_of(task.data_source) if config.reward.name == "auto" else config.reward.name
+    own = config.reward.custom_reward_function.path is not None or config.reward.components
+    return name == NEEDS_SANDBOX and not own
+
+
+def _no_tests(task: Task) -> str:
+    try:
+        read_cases(task.ground_truth)
+    except RewardError as error:
+        return str(error)
+    return ""
+
+
+def _task(found: Inspection, row: int) -> Task:
+    task = found.table[row]
+    assert isinstance(task, Task)  # the dataset holds tasks
+    return task

@@ -1,0 +1,192 @@
+"""Early checks of a configuration's files, folders and names, before slow imports."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+from agentrl.config import RunConfig
+from agentrl.config.resolve import Purpose
+from agentrl.config.reward import NO_REWARD
+from agentrl.data.rows.open import check_dataset
+from agentrl.errors import AgentRLError, ConfigError, UnknownNameError, suggestion
+from agentrl.models.adapter_folder import find_adapter
+from agentrl.models.folder import check_folder, is_folder
+
+_UNREAD = {"train": (), "rollout": ("data.val_files",), "eval": ("data.train_files",)}
+_READ = (
+    "model.chat_template",
+    "data.custom_cls.path",
+    "rollout.agent.agent_loop_config_path",
+    "rollout.multi_turn.tool_config_path",
+    "rollout.multi_turn.function_tool_path",
+    "rollout.multi_turn.interaction_config_path",
+    "reward.custom_reward_function.path",
+)
+"""Files that a run reads."""
+_UNREAD_OFFLINE = ("rollout.", "reward.")
+"""Sections that training on saved rollouts without validation ignores."""
+
+
+def check_early(config: RunConfig, purpose: Purpose = "train") -> None:
+    """Refuse missing files, missing folders and unknown names.
+
+    Args:
+        purpose: the use of the configuration; data files that this use never reads may be missing.
+
+    Raises:
+        ConfigError: one line per problem.
+    """
+    problems = [*_datasets(config, purpose), *_models(config, purpose), *_files(config), *_names(config)]
+    if problems:
+        raise ConfigError("\n".join(problems))
+
+
+def check_data_early(config: RunConfig) -> None:
+    """Refuse missing files of `agentrl data check`, which needs only tokenizer and chat template of a model.
+
+    Raises:
+        ConfigError: one line per problem.
+    """
+    keys = ("model.path", "model.tokenizer_path")
+    paths = {key: path for key in keys if (path := _value(config, key)) is not None and is_folder(path)}
+    missing = [f"{key}: there is no folder '{path}'" for key, path in paths.items() if not _is_dir(path)]
+    if problems := [*_datasets(config, "train"), *missing, *_files(config), *_rewards(config)]:
+        raise ConfigError("\n".join(problems))
+
+
+def _datasets(config: RunConfig, purpose: Purpose) -> Iterator[str]:
+    if config.data.custom_cls.path is not None:
+        return  # the custom class interprets these names
+    mode = config.trainer.mode
+    unread = {"val_only": "eval", "rollout_only": "rollout", "train_only": "eval"}.get(mode, purpose)
+    for key in ("data.train_files", "data.val_files"):
+        for name in () if key in _UNREAD[unread] else _value(config, key):
+            yield from _problem(key, partial(check_dataset, name))
+
+
+def _models(config: RunConfig, purpose: Purpose) -> Iterator[str]:
+    keys = ["model.path", "model.tokenizer_path", "model.lora_adapter_path"]
+    keys += ["ref.path", "critic.path"] if purpose == "train" else []
+    for key in keys:
+        path = _value(config, key)
+        if path is None or not is_folder(path):
+            continue
+        if key == "model.tokenizer_path" or _holds_adapter(path):
+            if not _is_dir(path):
+                yield f"{key}: there is no folder '{path}'"
+        elif key == "model.lora_adapter_path":
+            yield f"{key}: there is no adapter_config.json in '{path}'"
+        else:
+            yield from _problem("", partial(check_folder, Path(path), key))
+
+
+def _holds_adapter(path: str) -> bool:
+    """Whether the folder holds an adapter. An invalid adapter counts; loading it reports the error."""
+    try:
+        return find_adapter(path) is not None
+    except ConfigError:
+        return True
+
+
+def _files(config: RunConfig) -> Iterator[str]:
+    offline = config.trainer.mode == "train_only" and not config.data.val_files
+    for key in (key for key in _READ if not (offline and key.startswith(_UNREAD_OFFLINE))):
+        path = _value(config, key)
+        if path is not None and not _is_file(path):
+            yield _no_file(key, Path(path))
+    script = config.rollout.script_path
+    if config.rollout.engine == "scripted" and script is not None:
+        file = Path(str(script).rpartition(":")[0] or script)
+        if file.suffix == ".py" and not _is_file(file):
+            yield _no_file("rollout.script_path", file)
+    saved = config.trainer.saved_rollouts
+    if config.trainer.mode == "train_only" and saved is not None and not _is_dir(saved):
+        yield f"'trainer.saved_rollouts': there is no '{saved}'"
+    start = config.trainer.resume_from_path
+    if config.trainer.resume_mode == "path" and start is not None and not _is_dir(start):
+        yield f"'trainer.resume_from_path': there is no folder '{start}'"
+
+
+def _names(config: RunConfig) -> Iterator[str]:
+    from agentrl.agent_loops.base import agent_loops
+    from agentrl.algos.registries import ADVANTAGE_ESTIMATORS, POLICY_LOSSES
+    from agentrl.chat.parsers.names import tool_parsers
+
+    checks: dict[str, Callable[[str], None]] = {
+        "rollout.agent.default_agent_loop": agent_loops.check,
+        "rollout.multi_turn.format": tool_parsers.check,
+        "algorithm.adv_estimator": ADVANTAGE_ESTIMATORS.check,
+        "actor.policy_loss.loss_mode": POLICY_LOSSES.check,
+    }
+    if config.rollout.agent.agent_loop_config_path is not None:
+        del checks["rollout.agent.default_agent_loop"]  # the file may define further loops
+    if config.algorithm.preset.family == "preference":
+        del checks["actor.policy_loss.loss_mode"]  # preference losses are in another registry
+    for key, check in checks.items():
+        if (name := _value(config, key)) is not None:
+            yield from _problem(key, partial(check, name))
+    yield from _rewards(config)
+
+
+def _rewards(config: RunConfig) -> Iterator[str]:
+    named = {f"reward.components.{name}": each.reward for name, each in config.reward.components.items()}
+    if not named and config.reward.custom_reward_function.path is None:
+        named = {"reward.name": config.reward.name}
+    for key, name in named.items():
+        yield from _problem(key, partial(check_reward, name))
+
+
+def check_reward(name: str) -> None:
+    """Refuse a reward that is neither an existing file nor a known name, without loading it.
+
+    Raises:
+        UnknownNameError: with the nearest valid name, or the missing file.
+    """
+    from agentrl.rewards.base import reward_models
+    from agentrl.rewards.builtin.registry import rewards
+
+    if name.endswith(".py") and not _is_file(name):
+        raise UnknownNameError(f"there is no file '{name}'")
+    if name not in ("auto", NO_REWARD, *reward_models.names()):
+        rewards.check(name)
+
+
+def _problem(key: str, check: Callable[[], object]) -> Iterator[str]:
+    try:
+        check()
+    except UnknownNameError as error:
+        yield f"'{key}': {error}"
+    except AgentRLError as error:
+        yield f"{key}: {error}" if key else str(error)
+
+
+def _value(config: RunConfig, key: str):  # type: ignore[no-untyped-def]  # the type depends on the key
+    value: object = config
+    for part in key.split("."):
+        value = getattr(value, part)
+    return value
+
+
+def _no_file(key: str, path: Path) -> str:
+    """Error message for a missing file, with a similar file name in the same folder if there is one."""
+    missing = f"'{key}': there is no file '{path}'"
+    if _is_dir(path):
+        return f"'{key}': expected a file, '{path}' is a folder"
+    if not _is_dir(path.parent):
+        return missing
+    near = suggestion(path.name, (file.name for file in path.parent.iterdir() if file.suffix == path.suffix))
+    return f"{missing}: {near}" if near.startswith("did you mean") else missing
+
+
+# os.path instead of pathlib, which raises on names that are too long
+
+
+def _is_file(path: str | Path) -> bool:
+    return os.path.isfile(path)  # noqa: PTH113
+
+
+def _is_dir(path: str | Path) -> bool:
+    return os.path.isdir(path)  # noqa: PTH112

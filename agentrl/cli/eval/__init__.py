@@ -1,0 +1,1 @@
+"""`agentrl eval` of saved rollouts and of existing responses."""

@@ -1,0 +1,93 @@
+"""`agentrl import-rollouts` and `agentrl export-rollouts`: exchange saved rollouts with other frameworks."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import NamedTuple, cast
+
+from agentrl.errors import ConfigError
+from agentrl.replay.saved_run import SavedRun, open_saved
+from agentrl.run_folder.provenance import TOOLS
+from agentrl.security.visible_text import visible
+from agentrl.store.exporters.dialogues import dialogue_rows
+from agentrl.store.exporters.pairs import pair_rows
+from agentrl.store.exporters.selection import COLUMNS, Rows, Wanted, kept_tools
+from agentrl.store.exporters.tasks import task_rows
+from agentrl.store.exporters.writing import write_lines, write_table
+from agentrl.store.importers.formats import guess_format, reader_of
+from agentrl.store.importers.importing import Imported, import_rollouts
+from agentrl.store.schema import TRAJECTORIES
+from agentrl.utils.atomic_files import whole_folder
+
+
+class _Format(NamedTuple):
+    rows: Rows
+    write: Callable[[Path, Iterable[Mapping[str, object]]], int]
+
+
+def import_(options: argparse.Namespace) -> None:
+    """Import the rollouts of `options.source` into the new folder `options.folder`, with the layout of a run folder.
+
+    Raises:
+        AgentRLError: the source or one of its rows cannot be used, or the folder is not empty.
+    """
+    form = options.format or guess_format(options.source)
+    if options.reward_column and form != "trl":
+        raise ConfigError(f"--reward-column goes with --format trl, not {form}")
+    read = reader_of(form, options.reward_column)
+    with whole_folder(options.folder) as folder:
+        to = folder / TRAJECTORIES / options.split
+        done = import_rollouts(options.source, to, form, read, split=options.split, skip_bad_rows=options.skip_bad_rows)
+    _tell_imported(done, form, options.folder)
+
+
+def _tell_imported(done: Imported, form: str, folder: Path) -> None:
+    for line in done.bad_rows:
+        print(visible(f"agentrl: left out: {line}"), file=sys.stderr)
+    if done.bad_rows:
+        print(f"agentrl: {len(done.bad_rows)} bad rows left out", file=sys.stderr)
+    print(
+        f"imported {done.num_rollouts} rollouts in {done.num_groups} groups and {len(done.steps)} steps ({form}) into"
+        f" {folder}; they have messages and rewards, and no tokens"
+    )
+
+
+def export(options: argparse.Namespace) -> None:
+    """Export the rollouts of `options.run` to `options.file`, as rows of another format.
+
+    Raises:
+        AgentRLError: there are no such rollouts, or the file cannot be written.
+    """
+    chosen = _format(options)
+    run = open_saved(options.run, options.split)
+    wanted = Wanted(options.min_reward, kept_tools(run.provenance.get(TOOLS)))
+    _make(options.file.absolute().parent)
+    num_rows = chosen.write(options.file, chosen.rows(run.groups(COLUMNS), wanted))
+    _tell_exported(num_rows, wanted, run, options.file)
+
+
+def _format(options: argparse.Namespace) -> _Format:
+    return {
+        "messages": _Format(dialogue_rows, write_lines),
+        "pairs": _Format(pair_rows(options.pairs or "best", options.margin or 0.0), write_lines),
+        "verl": _Format(cast(Rows, task_rows), write_table),
+    }[options.format]
+
+
+def _tell_exported(num_rows: int, wanted: Wanted, run: SavedRun, file: Path) -> None:
+    for reason, count in wanted.left_out.items():
+        example = f", as in: {wanted.examples[reason]}" if reason in wanted.examples else ""
+        print(visible(f"agentrl: left out: {count} {reason}{example}"), file=sys.stderr)
+    if not num_rows:
+        print("agentrl: nothing is left, so the file has no rows", file=sys.stderr)
+    print(visible(f"exported {num_rows} rows of {run.told} to {file}"))
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"cannot make the folder '{folder}': {error.strerror}") from error

@@ -1,0 +1,103 @@
+"""verl's command line: verl's keys, grammar and YAML files for a run of agentrl."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import cast
+
+from hydra.core.override_parser.types import OverrideType
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
+
+from agentrl.cli.compose import parse_overrides
+from agentrl.compat.verl.keys.table import PPO, KeyTable
+from agentrl.compat.verl.keys.translate import flattened, in_verls_words, nested, translate
+from agentrl.config import RunConfig, validate_config
+from agentrl.config.rules.combinations import idle_options
+from agentrl.config.validate import Check
+from agentrl.errors import ConfigError, suggestion
+
+
+def read_verl(
+    overrides: Sequence[str], folder: Path | None = None, name: str | None = None, table: KeyTable = PPO
+) -> dict[str, object]:
+    """Read `a.b=c` overrides on top of a YAML file for verl: nested values with resolved interpolations.
+
+    Args:
+        overrides: in Hydra's grammar; a leading `+` or `++` is allowed and has no effect.
+        folder, name: location of a YAML file, as in Hydra's --config-path and --config-name.
+        table: key table of the verl program.
+
+    Raises:
+        ConfigError: the overrides or the file cannot be read.
+    """
+    try:
+        parsed = parse_overrides(overrides)
+        said = OmegaConf.merge(_file(folder, name, table.base), *map(_override, parsed))
+        whole = OmegaConf.to_container(OmegaConf.merge(nested(table.defaults), said), resolve=True)
+        keys = dict(flattened(cast("dict[str, object]", OmegaConf.to_container(said)), table))
+    except (HydraException, OmegaConfBaseException, YAMLError) as error:
+        raise ConfigError(" ".join(str(error).split())) from None
+    values = dict(flattened(cast("dict[str, object]", whole), table))
+    return nested({key: value for key, value in values.items() if any(part in keys for part in _upwards(key))})
+
+
+def verl_config(values: Mapping[str, object], *checks: Check, table: KeyTable = PPO) -> RunConfig:
+    """Convert verl's nested keys to a validated configuration. Ignored keys are listed on stderr, by reason.
+
+    Args:
+        checks: further rules, as for `validate_config`.
+        table: key table of the verl program.
+
+    Raises:
+        ConfigError: the configuration is invalid or not supported; the message uses the given verl keys.
+    """
+    draft = translate(values, table)
+    try:
+        for key, line in idle_options(validate_config(nested(draft.values))).items():
+            draft.values.pop(key, None)  # verl commands often contain options without effect
+            if draft.said_as.get(key) in draft.given:
+                draft.notices.append(in_verls_words(line, draft.said_as, table))
+        config = validate_config(nested(draft.values), *checks)
+    except ConfigError as error:
+        raise ConfigError(in_verls_words(str(error), draft.said_as, table)) from None
+    for notice in draft.lines():
+        print(f"agentrl: notice: {notice}", file=sys.stderr)
+    return config
+
+
+def _upwards(key: str) -> Iterator[str]:
+    """Yield a key and its parent sections: an interpolation may replace a section."""
+    parts = key.split(".")
+    return (".".join(parts[:length]) for length in range(len(parts), 0, -1))
+
+
+def _override(override):  # type: ignore[no-untyped-def]  # Hydra's Override; hydra has no types
+    key = override.key_or_group
+    if override.is_sweep_override():
+        raise ConfigError(f"'{key}' has several values: write them as a list, {key}=[a,b]")
+    if override.type == OverrideType.DEL:
+        raise ConfigError(f"'~{key}': nothing can be taken away; say what it should be instead")
+    return OmegaConf.create(nested({key: override.value()}))
+
+
+def _file(folder: Path | None, name: str | None, base_name: str) -> DictConfig:
+    """Read the keys of the YAML file. Its `defaults` may only name verl's file, whose defaults are in the table."""
+    if folder is None and name in (None, base_name):
+        return OmegaConf.create({})
+    path = ((folder or Path("config")) / (name or base_name)).with_suffix(".yaml")
+    if not path.is_file():
+        names = [file.stem for file in path.parent.glob("*.yaml")]
+        raise ConfigError(f"there is no file '{path}': {suggestion(path.stem, names)}")
+    content = OmegaConf.load(path)
+    if not isinstance(content, DictConfig):
+        raise ConfigError(f"{path}: expected keys and values")
+    for base in content.pop("defaults", []):
+        if base not in (base_name, "_self_"):
+            raise ConfigError(f"{path}: builds on '{base}'; only {base_name} is known here")
+    content.pop("hydra", None)
+    return content

@@ -1,0 +1,154 @@
+"""verl's `actor_rollout_ref.actor.*` and `actor_rollout_ref.ref.*`."""
+
+from __future__ import annotations
+
+from agentrl.compat.verl.keys.data import expand_home, lora_section
+from agentrl.compat.verl.keys.names import read_loss
+from agentrl.compat.verl.keys.optim import optim_rows
+from agentrl.compat.verl.keys.rows import Fixed, Hint, Mapped, Row, one_of
+
+_ACTOR = "actor_rollout_ref.actor"
+_REF = "actor_rollout_ref.ref"
+_SPEED = "a speed or memory switch of verl's own"
+_SHARDS = "one process holds the whole policy"
+_OFFLOAD = "to the CPU's memory; nothing to do on a CPU"
+_BATCHES = "the reference scores in the actor's micro-batches; its sums do not depend on the cut"
+_WITHOUT_DYNAMIC = "samples a micro-batch, without use_dynamic_bsz"
+_PRECISIONS = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "half": "float16"}
+
+read_precision = one_of("model.dtype", _PRECISIONS)
+
+
+ACTOR: tuple[Row, ...] = (
+    Mapped(
+        f"{_ACTOR}.strategy",
+        "actor.backend",
+        read=one_of("actor.backend", {"fsdp": "torch", "fsdp2": "torch"}),
+        note="fsdp and fsdp2 become torch: one process, no shards",
+    ),
+    Mapped(f"{_ACTOR}.ppo_mini_batch_size", "actor.ppo_mini_batch_size", 256, note="prompts an update, as in verl"),
+    Mapped(
+        f"{_ACTOR}.use_dynamic_bsz",
+        "actor.use_dynamic_bsz",
+        note="by default false where ppo_micro_batch_size_per_gpu is given, as in verl, else true; sums are the same",
+    ),
+    Mapped(f"{_ACTOR}.ppo_micro_batch_size_per_gpu", "actor.ppo_micro_batch_size_per_gpu", note=_WITHOUT_DYNAMIC),
+    Mapped(f"{_ACTOR}.ppo_micro_batch_size", "actor.ppo_micro_batch_size_per_gpu", note="older name"),
+    Mapped(f"{_ACTOR}.ppo_max_token_len_per_gpu", "actor.ppo_max_token_len_per_gpu", 16384),
+    Mapped(f"{_ACTOR}.ppo_epochs", "actor.ppo_epochs", 1),
+    Mapped(f"{_ACTOR}.grad_clip", "actor.grad_clip", 1.0),
+    Mapped(
+        f"{_ACTOR}.clip_ratio",
+        "actor.clip_ratio",
+        0.2,
+        note="as in verl, without effect while clip_ratio_low and clip_ratio_high have their default; null frees them",
+    ),
+    Mapped(f"{_ACTOR}.clip_ratio_low", "actor.clip_ratio_low", 0.2),
+    Mapped(f"{_ACTOR}.clip_ratio_high", "actor.clip_ratio_high", 0.2),
+    Mapped(f"{_ACTOR}.clip_ratio_c", "actor.clip_ratio_c", 3.0),
+    Mapped(f"{_ACTOR}.loss_agg_mode", "actor.loss_agg_mode", "token-mean", one_of("actor.loss_agg_mode")),
+    Mapped(f"{_ACTOR}.use_kl_loss", "actor.use_kl_loss", False),
+    Mapped(f"{_ACTOR}.kl_loss_coef", "actor.kl_loss_coef", 0.001),
+    Mapped(f"{_ACTOR}.kl_loss_type", "actor.kl_loss_type", "low_var_kl", one_of("actor.kl_loss_type")),
+    Mapped(f"{_ACTOR}.entropy_coeff", "actor.entropy_coeff", 0.0),
+    Mapped(f"{_ACTOR}.fsdp_config.model_dtype", "model.dtype", "fp32", read_precision, "trained weights"),
+    Mapped(
+        f"{_ACTOR}.fsdp_config.dtype", "actor.autocast", "bfloat16", read_precision, "activations; float32: no autocast"
+    ),
+    Mapped(f"{_ACTOR}.fsdp_config.param_offload", "actor.param_offload", False, note=_OFFLOAD),
+    Mapped(f"{_ACTOR}.fsdp_config.optimizer_offload", "actor.optimizer_offload", False, note=_OFFLOAD),
+    *lora_section(f"{_ACTOR}.lora"),
+    *lora_section("actor.lora"),
+    Mapped(
+        f"{_ACTOR}.policy_loss.loss_mode",
+        "actor.policy_loss.loss_mode",
+        "vanilla",
+        read_loss,
+        "geo_mean becomes gmpo; what a loss does not read is left out; file.py:function for one's own",
+    ),
+    *(
+        Mapped(f"{_ACTOR}.policy_loss.{key}", f"actor.policy_loss.{key}", default)
+        for key, default in (
+            *(("clip_cov_ratio", 0.0002), ("clip_cov_lb", 1.0), ("clip_cov_ub", 5.0)),
+            *(("kl_cov_ratio", 0.0002), ("ppo_kl_coef", 0.1)),
+        )
+    ),
+    Mapped(
+        f"{_ACTOR}.policy_loss.dro_beta", "actor.policy_loss.options", read=lambda beta: {"dro_beta": float(str(beta))}
+    ),
+    Mapped(f"{_ACTOR}.tau_pos", "actor.tau_pos", 1.0),
+    Mapped(f"{_ACTOR}.tau_neg", "actor.tau_neg", 1.05),
+    Fixed(f"{_ACTOR}.loss_scale_factor", (None,), "seq-mean-token-sum-norm divides by data.max_response_length"),
+    *(
+        Fixed(f"{part}.router_replay.mode", (None, "disabled"), "leave it out: not in this version")
+        for part in (_ACTOR, _REF)
+    ),
+    *(Hint(f"{part}.router_replay.*", "no effect without its mode") for part in (_ACTOR, _REF)),
+    *(Fixed(f"{part}.load_weight", (True,), "leave it out: weights are always loaded") for part in (_ACTOR, _REF)),
+    Fixed(f"{_ACTOR}.qat.enable", (None, False), "leave it out: not in this version"),
+    Hint(f"{_ACTOR}.qat.*", "no effect without qat.enable"),
+    *(
+        Fixed(f"{_ACTOR}.{key}", (1,), "set it to 1: one process", _SHARDS)
+        for key in ("ulysses_sequence_parallel_size", "fsdp_config.ulysses_sequence_parallel_size")
+    ),
+    Fixed(f"{_ACTOR}.fsdp_config.mixed_precision.*", (None,), f"say {_ACTOR}.fsdp_config.dtype"),
+    Fixed(f"{_ACTOR}.fsdp_config.fsdp_size", (-1, 1), "set it to -1: one process", _SHARDS),
+    *(Hint(f"{_ACTOR}.{key}", _SHARDS) for key in ("fsdp_config.*", "megatron.*")),
+    *(
+        Hint(f"{_ACTOR}.{key}", "groups are dealt into mini-batches by trainer.seed")
+        for key in ("shuffle", "data_loader_seed")
+    ),
+    *(
+        Hint(f"{_ACTOR}.{key}", _SPEED)
+        for key in (
+            "use_torch_compile",
+            "use_remove_padding",
+            "use_fused_kernels",
+            "use_prefix_grouper",
+            "sum_pi_squared_checkpointing",
+            "entropy_checkpointing",
+            "entropy_from_logits_with_chunking",
+            "entropy_from_logits_chunk_size",
+            "pad_to_length",
+            "profiler.*",
+        )
+    ),
+    Hint(f"{_ACTOR}.calculate_entropy", "the entropy is always measured"),
+    Hint(f"{_ACTOR}.calculate_sum_pi_squared", "it is not measured here"),
+    Hint(f"{_ACTOR}.checkpoint.*", "a checkpoint always holds weights, optimizer and position"),
+    Hint(f"{_ACTOR}.freeze_vision_tower", "text alone is trained in this version"),
+    Hint(f"{_ACTOR}.rollout_n", "actor_rollout_ref.rollout.n says it"),
+    Hint(f"{_ACTOR}.policy_loss.rollout_correction.*", "algorithm.rollout_correction says it"),
+)
+
+OPTIM: tuple[Row, ...] = optim_rows(f"{_ACTOR}.optim", "actor.optim", "actor.grad_clip", 1e-6)
+
+REF: tuple[Row, ...] = (
+    Mapped(f"{_REF}.model.path", "ref.path", read=expand_home),
+    Fixed(f"{_REF}.ulysses_sequence_parallel_size", (1,), "set it to 1: one process", _SHARDS),
+    *(
+        Hint(f"{_REF}.{key}", _BATCHES)
+        for key in (
+            "log_prob_micro_batch_size_per_gpu",
+            "log_prob_micro_batch_size",
+            "log_prob_use_dynamic_bsz",
+            "log_prob_max_token_len_per_gpu",
+        )
+    ),
+    Mapped(f"{_REF}.fsdp_config.param_offload", "ref.param_offload", False, note=_OFFLOAD),
+    Hint(f"{_REF}.fsdp_config.*", _SHARDS),
+    Hint(f"{_REF}.megatron.*", _SHARDS),
+    Hint(f"{_REF}.strategy", "the reference runs as the actor does"),
+    Hint(f"{_REF}.rollout_n", "actor_rollout_ref.rollout.n says it"),
+    *(
+        Hint(f"{_REF}.{key}", _SPEED)
+        for key in (
+            "use_torch_compile",
+            "entropy_checkpointing",
+            "entropy_from_logits_with_chunking",
+            "entropy_from_logits_chunk_size",
+            "pad_to_length",
+            "profiler.*",
+        )
+    ),
+)

@@ -1,0 +1,95 @@
+"""verl's `critic.*`."""
+
+from __future__ import annotations
+
+from agentrl.compat.verl.keys.data import expand_home
+from agentrl.compat.verl.keys.draft import Draft
+from agentrl.compat.verl.keys.names import aggregation_of, estimator_of
+from agentrl.compat.verl.keys.optim import optim_rows
+from agentrl.compat.verl.keys.rows import Fixed, Hint, Mapped, Row, one_of
+from agentrl.errors import ConfigError
+
+_NO_CRITIC = "{} needs no critic"
+_AS_ACTOR = "by default as the actor's"
+_BATCHES = "the critic is cut into micro-batches as the actor is; its sums do not depend on the cut"
+_SHARDS = "one process holds the whole critic"
+_OFFLOAD = "to the CPU's memory; nothing to do on a CPU"
+_AGGREGATION = "critic.loss_agg_mode"
+_WARMUP = "trainer.critic_warmup"
+
+CRITIC: tuple[Row, ...] = (
+    Mapped(
+        "critic.model.path",
+        "critic.path",
+        read=expand_home,
+        note="not said: the policy's own body; verl's default is a model of its own",
+    ),
+    Mapped("critic.ppo_mini_batch_size", "critic.ppo_mini_batch_size", note=_AS_ACTOR),
+    Mapped("critic.ppo_epochs", "critic.ppo_epochs", note=_AS_ACTOR),
+    Mapped("critic.ppo_max_token_len_per_gpu", "critic.ppo_max_token_len_per_gpu", note=_AS_ACTOR),
+    Mapped("critic.grad_clip", "critic.grad_clip", 1.0),
+    Mapped("critic.cliprange_value", "critic.cliprange_value", 0.5),
+    Mapped(_AGGREGATION, _AGGREGATION, read=one_of(_AGGREGATION), note=_AS_ACTOR),
+    *optim_rows("critic.optim", "critic.optim", "critic.grad_clip", 1e-5),
+    *(
+        Mapped(f"critic.{section}.{key}", f"critic.{key}", note=_OFFLOAD)
+        for section in ("fsdp", "fsdp_config", "model.fsdp_config")
+        for key in ("param_offload", "optimizer_offload")
+    ),
+    Mapped(
+        _WARMUP,
+        _WARMUP,
+        0,
+        lambda steps: max(0, int(str(steps)) - 1),
+        "verl's N leaves the policy out of N - 1 steps",
+    ),
+    Fixed("critic.strategy", ("fsdp", "fsdp2"), "leave it out: the critic runs as the actor does"),
+    Fixed("critic.loss_scale_factor", (None,), "seq-mean-token-sum-norm divides by data.max_response_length"),
+    Fixed("critic.model.lora_rank", (None, 0), "leave it out: the whole critic is trained"),
+    Fixed("critic.model.override_config.*", (None,), "change the model's own config.json"),
+    Fixed("critic.model.external_lib", (None,), "import it in your reward or agent loop file"),
+    Fixed("critic.model.hf_config_path", (None,), "put config.json beside the weights"),
+    Fixed("critic.ulysses_sequence_parallel_size", (1,), "set it to 1: one process", _SHARDS),
+    Fixed("critic.load_weight", (True,), "leave it out: weights are always loaded"),
+    Hint("critic.enable", "a critic is there where the advantage estimator needs one"),
+    Hint("critic.rollout_n", "actor_rollout_ref.rollout.n says it"),
+    Hint("critic.checkpoint.*", "a checkpoint always holds weights, optimizer and position"),
+    Hint("critic.model.*", "the critic is loaded as the policy is"),
+    *(Hint(f"critic.{key}.*", _SHARDS) for key in ("fsdp", "fsdp_config", "megatron", "engine")),
+    *(Hint(f"critic.{key}", "mini-batches are those of the actor") for key in ("shuffle", "data_loader_seed")),
+    *(
+        Hint(f"critic.{key}", _BATCHES)
+        for key in (
+            *("ppo_micro_batch_size", "ppo_micro_batch_size_per_gpu", "use_dynamic_bsz"),
+            *("forward_micro_batch_size", "forward_micro_batch_size_per_gpu", "forward_max_token_len_per_gpu"),
+            *("ppo_infer_micro_batch_size_per_gpu", "ppo_infer_max_token_len_per_gpu"),
+        )
+    ),
+    *(Hint(f"critic.{key}", "a switch of verl's own") for key in ("profiler.*", "nccl_timeout")),
+)
+
+
+def adjust_critic(draft: Draft) -> None:
+    """Drop critic keys without a critic; with one, aggregate its loss as the actor's, as verl does."""
+    estimator = estimator_of(draft)
+    if estimator != "gae" and ":" not in estimator:
+        _leave_out(draft, _NO_CRITIC.format(f"algorithm.adv_estimator={estimator}"))
+    elif _AGGREGATION not in draft.values and (aggregation := aggregation_of(draft)) != "token-mean":
+        draft.values[_AGGREGATION] = aggregation
+
+
+def _leave_out(draft: Draft, why: str) -> None:
+    if draft.number(_WARMUP, 0):
+        raise ConfigError(
+            f"'{_WARMUP}={draft.given[_WARMUP]}' cannot be honoured here: {why}, and the policy would wait for it; "
+            "set it to 0"
+        )
+    said = [key for key in draft.given if key.startswith("critic.")]
+    for reason, keys in list(draft.idle.items()):
+        draft.idle[reason] = [key for key in keys if key not in said]
+        if not draft.idle[reason]:
+            del draft.idle[reason]
+    for target in [key for key in draft.values if key.startswith("critic.")]:
+        del draft.values[target]
+    if said:
+        draft.idle[why] = said

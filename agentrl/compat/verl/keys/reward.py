@@ -1,0 +1,152 @@
+"""verl's reward keys, with the names of several verl versions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from agentrl.compat.verl.keys.data import expand_home
+from agentrl.compat.verl.keys.draft import Draft
+from agentrl.compat.verl.keys.rows import Hint, Mapped, Row, truth
+from agentrl.config.reward import MANAGERS
+from agentrl.errors import ConfigError, suggestion
+
+_MANAGER, _OVERLONG, _SANDBOX = "reward.reward_manager", "reward.overlong_buffer", "reward.sandbox_fusion"
+_NAMES = {"remote": "prime", "gdpo": "naive"}
+_LIMITS = ("max_concurrent", "max_rpm", "max_tpm", "estimated_tokens_per_request")
+_NAME, _MODEL = "reward.name", "reward.reward_model"
+_NO_MODEL = "no effect without reward_model.enable"
+_OF_PROCESS = "this process scores with the reward model, as reward.reward_model.{device,dtype,batch_tokens} say"
+_OFF_LOOP = "every reward runs off the event loop, with a deadline: reward.timeout_s"
+_OF_MODEL = (
+    *("enable_resource_pool", "n_gpus_per_node", "nnodes", "strategy", "micro_batch_size", "micro_batch_size_per_gpu"),
+    *("max_length", "use_dynamic_bsz", "forward_max_token_len_per_gpu", "ulysses_sequence_parallel_size"),
+    *("nccl_timeout", "load_weight", "profiler.*", "megatron.*", "model.*", "rollout.*"),
+)
+
+
+def _reward_function(prefix: str) -> tuple[Row, ...]:
+    return (
+        Mapped(f"{prefix}.path", "reward.custom_reward_function.path", read=expand_home),
+        Mapped(f"{prefix}.name", "reward.custom_reward_function.name", "compute_score"),
+        Mapped(f"{prefix}.reward_kwargs", "reward.custom_reward_function.reward_kwargs"),
+    )
+
+
+def _model(enable: object) -> Mapping[str, object]:
+    return {_NAME: "reward_model"} if truth(enable) else {}
+
+
+def _manager(name: object) -> str:
+    return _NAMES.get(str(name), str(name))
+
+
+def _managers(name: str, source: str, path: str) -> tuple[Row, ...]:
+    note = "remote becomes prime, gdpo naive; under importlib the name of a class"
+    return (
+        Mapped(name, f"{_MANAGER}.name", read=_manager, note=note),
+        Mapped(source, f"{_MANAGER}.source", note="importlib: a class called with (reward, config), docs/extending.md"),
+        Mapped(path, f"{_MANAGER}.module.path", read=expand_home),
+    )
+
+
+def _overlong(section: str) -> tuple[Row, ...]:
+    return tuple(Mapped(f"{section}.{key}", f"{_OVERLONG}.{key}") for key in ("enable", "len", "penalty_factor", "log"))
+
+
+def _sandbox(section: str) -> tuple[Row, ...]:
+    return tuple(
+        Mapped(f"{section}.{key}", f"{_SANDBOX}.{key}") for key in ("url", "max_concurrent", "memory_limit_mb")
+    )
+
+
+REWARD: tuple[Row, ...] = (
+    *_reward_function("custom_reward_function"),
+    *_reward_function("reward.custom_reward_function"),
+    *_managers(
+        "reward_model.reward_manager", "reward_model.reward_loop_source", "reward_model.reward_loop_module_path"
+    ),
+    *_managers("reward_manager.name", "reward_manager.source", "reward_manager.module.path"),
+    *_managers(f"{_MANAGER}.name", f"{_MANAGER}.source", f"{_MANAGER}.module.path"),
+    Mapped("reward_model.reward_loop_class_name", f"{_MANAGER}.name"),
+    *(Hint(f"{section}.module.name", "no effect beside name") for section in ("reward_manager", _MANAGER)),
+    *_overlong("reward_model.overlong_buffer"),
+    *_overlong("reward_model.reward_kwargs.overlong_buffer_cfg"),
+    *_overlong("reward.reward_kwargs.overlong_buffer_cfg"),
+    *(
+        Hint(f"{section}.reward_kwargs.max_resp_len", "data.max_response_length says it")
+        for section in ("reward_model", "reward")
+    ),
+    *_sandbox("sandbox_fusion"),
+    *_sandbox("reward_model.sandbox_fusion"),
+    *_sandbox(_SANDBOX),
+    *(
+        Mapped(f"{section}.num_workers", "reward.num_workers", note="of prime, and of answers in mathematics")
+        for section in ("reward", "reward_model")
+    ),
+    *(Mapped(f"reward.{key}", f"reward.{key}", note="of rate_limited") for key in _LIMITS),
+    Mapped(
+        "reward.timeout", "reward.timeout_s", note="a call that takes longer has no verdict; in verl its score is 0"
+    ),
+    *(
+        Mapped(
+            key, (_NAME,), read=_model, note="a sequence classifier, whose number is the score; not beside a function"
+        )
+        for key in ("reward_model.enable", f"{_MODEL}.enable")
+    ),
+    *(Mapped(key, f"{_MODEL}.path", read=expand_home) for key in ("reward_model.model.path", f"{_MODEL}.model_path")),
+    Mapped("reward_model.model.trust_remote_code", f"{_MODEL}.trust_remote_code"),
+    *(Hint(f"reward_model.{key}", _OFF_LOOP) for key in ("launch_reward_fn_async", "use_reward_loop")),
+    *(
+        Hint(f"{_MODEL}.{key}", _OF_PROCESS)
+        for key in ("enable_resource_pool", "n_gpus_per_node", "nnodes", "rollout.*")
+    ),
+    *(Hint(f"reward_model.{key}", _OF_PROCESS) for key in _OF_MODEL),
+)
+
+
+def adjust_reward(draft: Draft) -> None:
+    """Check the reward manager and drop options that it does not read, as verl does."""
+    values = draft.values
+    name = str(values.get(f"{_MANAGER}.name", "naive"))
+    own = values.get(f"{_MANAGER}.source") == "importlib"
+    if not own and name not in MANAGERS:
+        said = draft.said_as[f"{_MANAGER}.name"]
+        raise ConfigError(f"'{said}': '{name}' is not in this version: {suggestion(name, [*MANAGERS, *_NAMES])}")
+    if own or name != "rate_limited":
+        draft.leave_out([f"reward.{key}" for key in _LIMITS], f"no effect without {_MANAGER}.name=rate_limited")
+    else:
+        values.setdefault("reward.max_concurrent", 1)
+    _adjust_overlong(draft, own or name)
+    _adjust_model(draft)
+
+
+def _adjust_overlong(draft: Draft, manager: object) -> None:
+    options = [key for key in draft.values if key.startswith(f"{_OVERLONG}.")]
+    if truth(draft.values.get(f"{_OVERLONG}.enable")) is not True:
+        draft.leave_out(options, "no effect without its enable")
+        return
+    if manager != "dapo" and draft.said_as[f"{_OVERLONG}.enable"] != f"{_OVERLONG}.enable":
+        draft.leave_out(options, f"no effect without {_MANAGER}.name=dapo, as in verl")
+        return
+    longest = draft.values.get("data.max_response_length")
+    for section in ("reward_model", "reward"):
+        key = f"{section}.reward_kwargs.max_resp_len"
+        if key in draft.given and draft.given[key] is not None and str(draft.given[key]) != str(longest):
+            raise ConfigError(
+                f"'{key}={draft.given[key]}' cannot be honoured here: the penalty is measured from "
+                f"data.max_response_length, {longest}"
+            )
+
+
+def _adjust_model(draft: Draft) -> None:
+    """Check reward model keys. A reward function together with a reward model, which verl serves, is refused."""
+    said = draft.said_as.get(_NAME, _NAME)
+    if draft.values.get(_NAME) != "reward_model" and not draft.values.get("reward.components"):
+        draft.leave_out((f"{_MODEL}.path", f"{_MODEL}.trust_remote_code"), _NO_MODEL)
+    elif said != _NAME and draft.values.get("reward.custom_reward_function.path") is not None:
+        raise ConfigError(
+            f"'{said}' cannot be honoured here beside a reward function: no server is started for it; "
+            "say reward.components, or reward.name=judge with reward.judge.url"
+        )
+    elif said != _NAME:  # there is no reward function, so its default name has no effect
+        draft.values.pop("reward.custom_reward_function.name", None)

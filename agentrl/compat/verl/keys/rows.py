@@ -1,0 +1,118 @@
+"""Row types of the key table: a verl key is mapped, ignored or refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, get_args
+
+from pydantic import TypeAdapter, ValidationError
+
+from agentrl.config.validate import config_fields
+from agentrl.errors import ConfigError, suggestion
+
+UNSET = object()
+_BOOL = TypeAdapter(bool)
+
+
+def truth(value: object) -> bool | None:
+    """Parse a boolean as the configuration does, including `yes` and `off`; None for other values."""
+    try:
+        return _BOOL.validate_python(value)
+    except ValidationError:
+        return None
+
+
+def unchanged(value: object) -> object:
+    """Return the value unchanged: the reader of values with the same meaning in both."""
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class Mapped:
+    """A verl key that agentrl supports.
+
+    Args:
+        key: verl's key.
+        targets: agentrl's keys; with several, `read` returns a mapping from them to values.
+        default: verl's default, applied if the key is not given; UNSET keeps agentrl's default.
+        read: translates a value; raises ConfigError, without the key's name, for invalid values.
+        note: remark about the translation, for the documentation.
+    """
+
+    key: str
+    targets: tuple[str, ...] | str
+    default: object = UNSET
+    read: Callable[[Any], object] = unchanged  # Any: a value from Hydra or the shell
+    note: str = ""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """agentrl's keys as a tuple."""
+        return (self.targets,) if isinstance(self.targets, str) else self.targets
+
+    def values(self, value: object) -> dict[str, object]:
+        """Translate a verl value to agentrl's keys and values."""
+        translated = self.read(value)
+        if isinstance(self.targets, str):
+            return {self.targets: translated}
+        return {str(name): item for name, item in translated.items()} if isinstance(translated, Mapping) else {}
+
+
+@dataclass(frozen=True, slots=True)
+class Hint:
+    """A verl key that is ignored with a notice, whatever its value. `x.*` matches every key under x."""
+
+    key: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """A verl key with only some supported values. Other values could change results and are refused.
+
+    Args:
+        instead: what to use in place of a refused value.
+        notice: message for an allowed value; empty for none.
+    """
+
+    key: str
+    allowed: tuple[object, ...]
+    instead: str
+    notice: str = ""
+
+    def allows(self, value: object) -> bool:
+        """Whether the value is allowed. An empty mapping means null; text is compared with the allowed values."""
+        said = None if value == {} else value
+        if not isinstance(said, str):
+            return said in self.allowed
+        flag = truth(said)
+        return said in map(str, self.allowed) or (flag is not None and any(flag is value for value in self.allowed))
+
+
+Row = Mapped | Hint | Fixed
+
+
+def choices(target: str) -> list[str]:
+    """Valid names of an agentrl key, from its type."""
+    return sorted(_literals(next(field.annotation for key, field in config_fields() if key == target)))
+
+
+def one_of(target: str, renamed: Mapping[str, str] | None = None) -> Callable[[Any], object]:
+    """Return a reader that accepts the names of `target`, and verl's names in `renamed`."""
+
+    def read(value: object) -> object:
+        name = (renamed or {}).get(str(value), str(value))
+        if name not in choices(target):
+            valid = [*choices(target), *(renamed or {})]
+            raise ConfigError(f"'{value}' is not in this version: {suggestion(name, valid)}")
+        return name
+
+    return read
+
+
+def _literals(annotation: object) -> set[str]:
+    inner = get_args(annotation)
+    if not inner:
+        return {annotation} if isinstance(annotation, str) else set()
+    return set().union(*map(_literals, inner))

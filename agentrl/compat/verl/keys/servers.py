@@ -1,0 +1,155 @@
+"""verl's inference server settings; with rollout.name=sglang they become SGLang options."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from agentrl.compat.verl.keys.draft import Draft, whole
+from agentrl.compat.verl.keys.rows import Hint, Mapped, Row, truth
+from agentrl.errors import ConfigError
+
+_ROLLOUT = "actor_rollout_ref.rollout"
+_ARGS, _SGLANG = "rollout.sglang.server_args", "rollout.sglang"
+_EMBEDDED = "the embedded engine sizes itself: rollout.max_num_seqs, rollout.max_kv_tokens"
+_ONE_DEVICE = "one engine, on one device"
+_SERVER = "a setting of verl's inference servers"
+_SIZES = ("tensor_model_parallel_size", "data_parallel_size", "expert_parallel_size", "pipeline_model_parallel_size")
+
+Options = Mapping[str, object]
+
+
+def _as(name: str) -> Callable[[object], Options]:
+    return lambda value: {name: value}
+
+
+def _eager(value: object) -> Options:
+    return {"disable_decode_cuda_graph": True, "disable_prefill_cuda_graph": True} if truth(value) else {}
+
+
+def _uncached(value: object) -> Options:
+    return {"disable_radix_cache": True} if truth(value) is False else {}
+
+
+def _size(name: str) -> Callable[[object], Options]:
+    def read(value: object) -> Options:
+        if (size := whole(value, 0)) < 1:
+            raise ConfigError(f"set it to 1, or to a number of devices with SGLang; {value!r} is none")
+        return {name: size}
+
+    return read
+
+
+def _chunked(value: object) -> Options:
+    return {"chunked_prefill_size": -1} if truth(value) is False else {}
+
+
+_OPTIONS: Mapping[str, tuple[Callable[[object], Options], str]] = {
+    "gpu_memory_utilization": (_as("mem_fraction_static"), "`mem_fraction_static`"),
+    "max_model_len": (_as("context_length"), "`context_length`"),
+    "tensor_model_parallel_size": (_size("tp_size"), "`tp_size`, times the data parallel size"),
+    "data_parallel_size": (_size("dp_size"), "`dp_size`"),
+    "expert_parallel_size": (_size("ep_size"), "`ep_size`"),
+    "pipeline_model_parallel_size": (_size("pp_size"), "`pp_size`"),
+    "enforce_eager": (_eager, "True: `disable_decode_cuda_graph`, `disable_prefill_cuda_graph`"),
+    "enable_chunked_prefill": (_chunked, "False: `chunked_prefill_size` -1"),
+    "enable_prefix_caching": (_uncached, "False: `disable_radix_cache`"),
+    "cudagraph_capture_sizes": (_as("cuda_graph_bs_decode"), "`cuda_graph_bs_decode`"),
+    "engine_kwargs.sglang": (lambda value: dict(value) if isinstance(value, Mapping) else {}, "as they are"),
+}
+"""verl's key -> function from its value to server options, and the option names for the documentation."""
+
+_SETTINGS: Mapping[str, tuple[str, str]] = {
+    "free_cache_engine": (
+        f"{_SGLANG}.colocate",
+        "engine and trainer share a GPU; verl's default, True, is not applied",
+    ),
+    "update_weights_bucket_megabytes": (f"{_SGLANG}.weight_bucket_mb", "older name"),
+    "checkpoint_engine.update_weights_bucket_megabytes": (f"{_SGLANG}.weight_bucket_mb", ""),
+}
+"""verl's key -> agentrl's key with engine SGLang, and a note."""
+
+
+def _nothing_yet(read: Callable[[object], object] = bool) -> Callable[[object], Options]:
+    """Return a reader that only checks the value; `server_options` translates it once the engine is known."""
+
+    def checked(value: object) -> Options:
+        read(value)
+        return {}
+
+    return checked
+
+
+SERVERS: tuple[Row, ...] = (
+    *(
+        Mapped(f"{_ROLLOUT}.{key}", (_ARGS,), read=_nothing_yet(read), note=f"{names}; under `rollout.name=sglang`")
+        for key, (read, names) in _OPTIONS.items()
+    ),
+    *(
+        Mapped(
+            f"{_ROLLOUT}.{key}", (target,), read=_nothing_yet(), note="; ".join(filter(None, (note, "under `sglang`")))
+        )
+        for key, (target, note) in _SETTINGS.items()
+    ),
+    Hint(f"{_ROLLOUT}.max_num_batched_tokens", "SGLang chooses it; rollout.sglang.server_args.max_prefill_tokens"),
+    Hint(f"{_ROLLOUT}.load_format", "servers read the model's own files, then the policy's weights"),
+    *(
+        Hint(f"{_ROLLOUT}.{key}", _SERVER)
+        for key in (
+            *("mode", "scheduling_policy", "layered_summon", "disable_log_stats", "multi_stage_wake_up"),
+            *("skip_tokenizer_init", "moe_load_balance_metrics_interval", "engine_kwargs.*", "checkpoint_engine.*"),
+            *("prometheus.*", "profiler.*", "disaggregation.*", "router_config_path", "limit_images"),
+            *("layer_name_map.*", "skip_dump_dir", "standalone_gpu_memory_utilization"),
+        )
+    ),
+)
+
+
+def server_options(draft: Draft) -> None:
+    """Pass verl's server settings to SGLang. With other engines, ignore them with a notice.
+
+    Raises:
+        ConfigError: several devices per engine, without SGLang.
+    """
+    if draft.values.get("rollout.engine") == "sglang":
+        _to_sglang(draft)
+        return
+    given = [key for name in (*_OPTIONS, *_SETTINGS) for key in _said(draft, name)]
+    for key in given:
+        if not key.endswith(_SIZES):
+            draft.idle.setdefault(_EMBEDDED, []).append(key)
+        elif (size := draft.given[key]) is not None and whole(size, 0) != 1:
+            raise ConfigError(
+                f"'{key}={size}' cannot be honoured here: set it to 1, or take SGLang: {_ROLLOUT}.name=sglang"
+            )
+        else:
+            draft.idle.setdefault(_ONE_DEVICE, []).append(key)
+
+
+def _to_sglang(draft: Draft) -> None:
+    options: dict[str, object] = {}
+    for name, (read, _) in _OPTIONS.items():
+        for key in _said(draft, name):
+            options |= read(draft.given[key]) if draft.given[key] is not None else {}
+    if "tp_size" in options:  # verl counts the devices of one data parallel rank, SGLang those of all ranks
+        options["tp_size"] = whole(options["tp_size"], 1) * whole(options.get("dp_size"), 1)  # checked earlier
+    own = draft.values.get(_ARGS)
+    if options:
+        draft.values[_ARGS] = {**options, **(own if isinstance(own, Mapping) else {})}
+    for name, (target, _) in _SETTINGS.items():
+        for key in _said(draft, name):
+            if draft.given[key] is not None:
+                draft.values.setdefault(target, draft.given[key])
+    _leave_out_what_is_not_said(draft)
+
+
+def _leave_out_what_is_not_said(draft: Draft) -> None:
+    """Drop the device from trainer.device, and verl's default dtype for running servers: the servers decide."""
+    if draft.said_as.get("rollout.device") == "trainer.device":
+        draft.values.pop("rollout.device", None)
+    if draft.values.get(f"{_SGLANG}.urls") and draft.said_as.get("rollout.dtype") not in draft.given:
+        draft.values.pop("rollout.dtype", None)
+
+
+def _said(draft: Draft, name: str) -> list[str]:
+    """Given keys of a setting: the trainer's key, and the shorter key of the older generation command."""
+    return [key for key in (f"{_ROLLOUT}.{name}", f"rollout.{name}") if key in draft.given]

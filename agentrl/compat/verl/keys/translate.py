@@ -1,0 +1,110 @@
+"""Translation of verl's keys to agentrl's: keys are mapped, ignored with a notice, or refused."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+from agentrl.compat.verl.keys.draft import Draft
+from agentrl.compat.verl.keys.rows import Fixed, Hint, Mapped
+from agentrl.compat.verl.keys.table import PPO, KeyTable, own_keys
+from agentrl.errors import ConfigError, suggestion
+
+
+def translate(nested: Mapping[str, object], table: KeyTable = PPO) -> Draft:
+    """Translate verl's keys, nested as in its YAML; missing keys get verl's defaults.
+
+    Args:
+        table: key table of the verl program.
+
+    Raises:
+        ConfigError: unknown keys, unsupported values, contradicting keys; one line each.
+    """
+    draft = Draft({key: value for key, value in flattened(nested, table) if not _class_of_verls(key, value)})
+    problems: list[str] = []
+    for key, default in table.defaults.items():
+        if key not in draft.given:
+            problems += _take(draft, table, key, default)
+    for key, value in draft.given.items():
+        problems += _take(draft, table, key, value)
+    if problems:
+        raise ConfigError("\n".join(problems))
+    table.adjust(draft)
+    return draft
+
+
+def flattened(nested: Mapping[str, object], table: KeyTable = PPO, prefix: str = "") -> Iterator[tuple[str, object]]:
+    """Yield dotted keys and their values. The table decides which mappings are values."""
+    for name, value in nested.items():
+        key = f"{prefix}{name}"
+        if isinstance(value, Mapping) and value and not table.is_leaf(key):
+            yield from flattened(value, table, f"{key}.")
+        else:
+            yield key, value
+
+
+def nested(values: Mapping[str, object]) -> dict[str, object]:
+    """Convert dotted keys to nested mappings."""
+    tree: dict[str, object] = {}
+    for key, value in values.items():
+        *sections, leaf = key.split(".")
+        branch = tree
+        for section in sections:
+            inner = branch.setdefault(section, {})
+            assert isinstance(inner, dict)  # a key of the table is never also a section
+            branch = inner
+        branch[leaf] = value
+    return tree
+
+
+def in_verls_words(message: str, said_as: Mapping[str, str], table: KeyTable = PPO) -> str:
+    """Replace agentrl's keys in an error message by the keys that the user gave, or by verl's."""
+    mapped = [row for row in reversed(table.rows) if isinstance(row, Mapped) and isinstance(row.targets, str)]
+    names = {row.targets: row.key for row in mapped} | dict(said_as)
+
+    def renamed(match: re.Match[str]) -> str:
+        return f"'{names.get(match[1], match[1])}"
+
+    return re.sub(r"'([\w.]+)(?=['=])", renamed, message)
+
+
+def _class_of_verls(key: str, value: object) -> bool:
+    """Whether the key names verl's class of a section (`_target_`), as verl's YAML files do."""
+    return key.endswith("_target_") and str(value).startswith("verl.")
+
+
+def _take(draft: Draft, table: KeyTable, key: str, value: object) -> list[str]:
+    """Add one key to the draft; return errors."""
+    row = table.find(key)
+    if row is None:
+        return [f"unknown key '{key}': {suggestion(key, _sayable(table))}"]
+    if isinstance(row, Mapped):
+        return _map(draft, row, value)
+    if isinstance(row, Fixed) and not row.allows(value):
+        return [f"'{key}={value}' cannot be honoured here: {row.instead}"]
+    if why := row.why if isinstance(row, Hint) else row.notice:
+        draft.idle.setdefault(why, []).append(key)
+    return []
+
+
+def _map(draft: Draft, row: Mapped, value: object) -> list[str]:
+    if value is None:  # null means "not given": drop verl's default, so that agentrl's default applies
+        for target in row.names:
+            if draft.said_as.get(target) not in draft.given:  # another name of the key may have set it
+                draft.values.pop(target, None)
+        return []
+    try:
+        translated = row.values(value)
+    except (ConfigError, TypeError, ValueError, OverflowError) as error:
+        default = "" if row.key in draft.given else f" (verl's default {value})"
+        return [f"'{row.key}'{default}: {error}"]
+    for target, item in translated.items():
+        other = draft.said_as.get(target)
+        if other in draft.given and other != row.key and row.key in draft.given and draft.values.get(target) != item:
+            return [f"'{other}' and '{row.key}' say different things of the same"]
+        draft.values[target], draft.said_as[target] = item, row.key
+    return []
+
+
+def _sayable(table: KeyTable) -> set[str]:
+    return {key.removesuffix(".*") for key in table.by_key} | own_keys()

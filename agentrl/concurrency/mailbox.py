@@ -1,0 +1,131 @@
+"""Batched callbacks between event loops of different threads: one wake-up per loop iteration."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Generic, TypeVar, cast
+
+from agentrl.concurrency.deadlines import Alarm, wake
+from agentrl.concurrency.watchdog import watchdog
+
+Letter = Callable[[], None]
+"""A callback for an event loop; must not raise."""
+
+
+class Mailbox:
+    """Queue of callbacks from other threads to an event loop, called in order of arrival.
+
+    Waking a loop needs a write to a pipe and a thread switch, which takes longer than a quick call. So a loop wakes
+    another loop only at the end of an iteration, after all ready callbacks. A coroutine that blocks its loop therefore
+    delays replies of other coroutines in the same iteration; the deadline of the waiting call detects this.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop, self.alarm = loop, Alarm(loop)
+        self._letters: deque[Letter] = deque()
+        self._called = False
+        self._to_wake: list[Mailbox] = []  # other mailboxes, at the end of this iteration
+
+    def post(self, letter: Letter) -> None:
+        """Add a callback from any thread, and wake the loop. A closed loop ignores it."""
+        self._letters.append(letter)
+        self._wake()
+
+    def send(self, to: Mailbox, letter: Letter) -> None:
+        """Add a callback to another mailbox; only call this from the thread of this loop."""
+        to._letters.append(letter)
+        if not self._to_wake:
+            self.loop.call_soon(self._end_round)
+        if to not in self._to_wake:
+            self._to_wake.append(to)
+
+    def _end_round(self) -> None:
+        while self._to_wake:
+            self._to_wake.pop()._wake()
+
+    def _wake(self) -> None:
+        # `_deliver` clears the flag before it reads the queue, so no callback is missed
+        if not self._called:
+            self._called = True
+            with suppress(RuntimeError):  # closed
+                self.loop.call_soon_threadsafe(self._deliver)
+
+    def _deliver(self) -> None:
+        self._called = False
+        for _ in range(len(self._letters)):  # later callbacks wake the loop again
+            self._letters.popleft()()
+
+
+T = TypeVar("T")
+
+
+class OverdueError(Exception):
+    """The call did not end by its deadline."""
+
+
+class UnavailableError(Exception):
+    """The call could not run, for a reason outside the call."""
+
+
+class Reply(Generic[T]):
+    """A result that another thread delivers to the waiting event loop, whose mailbox is `home`."""
+
+    def __init__(self, home: Mailbox) -> None:
+        self.done = False
+        self.cut = False  # the loop processed the cancellation, so it is not blocked
+        self.task: asyncio.Task[None] | None = None
+        self._value: T | None = None
+        self._error: BaseException | None = None
+        self.home = home
+        self._slot: int | None = None
+        self._waiter: asyncio.Future[None] | None = None
+
+    def watch(self, name: str, deadline_s: float) -> None:
+        """Register the call with the watchdog, which ends the run if the call never releases the interpreter lock."""
+        self._slot = watchdog.enter(name, deadline_s)
+
+    def left_behind(self, name: str) -> None:
+        """Tell the watchdog that the call passed its deadline and still runs."""
+        if self._slot is not None and not self.done:
+            watchdog.left_behind(self._slot, name)
+
+    def bring(
+        self, value: T | None = None, error: BaseException | None = None, *, sender: Mailbox | None = None
+    ) -> None:
+        """Deliver the result once, from any thread.
+
+        Args:
+            sender: mailbox of the current event loop, if called from one.
+        """
+        self._value, self._error, self.done = value, error, True
+        if self._slot is not None:
+            watchdog.leave(self._slot)
+            self._slot = None
+        if sender is None:
+            self.home.post(self._arrive)
+        else:
+            sender.send(self.home, self._arrive)
+
+    def _arrive(self) -> None:
+        if self._waiter is not None:
+            wake(self._waiter)
+
+    async def wait(self, seconds: float) -> bool:
+        """Wait for the result at most `seconds`; return whether it arrived."""
+        if not self.done:
+            self._waiter = waiter = self.home.loop.create_future()
+            self.home.alarm.set(waiter, seconds)
+            try:
+                await waiter
+            finally:
+                self.home.alarm.unset(waiter)
+        return self.done
+
+    def result(self) -> T:
+        """Return the value, or raise the error of the call."""
+        if self._error is not None:
+            raise self._error
+        return cast("T", self._value)

@@ -1,0 +1,171 @@
+"""Runs on a worker thread, as in a notebook. Ctrl-C, which only the main thread receives, is forwarded to the run."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future, wait
+from contextvars import ContextVar
+from functools import partial
+from threading import Lock, Thread
+from types import TracebackType
+from typing import ParamSpec, TypeAlias, TypeVar
+
+from agentrl.concurrency.stopping import signals_heard
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+LOOK_S = 0.1
+"""Seconds between checks whether the waiting task was cancelled; polling is needed because its loop is blocked."""
+
+
+def run_loop(main: Coroutine[object, object, R]) -> R:
+    """Run a coroutine like `asyncio.run`; `call_elsewhere` can interrupt it from another thread.
+
+    Raises:
+        KeyboardInterrupt: the run was interrupted.
+    """
+    ending = _ENDING.get()
+    return asyncio.run(_heard(main)) if ending is None else ending.run(main)
+
+
+async def _heard(main: Coroutine[object, object, R]) -> R:
+    """Run `main` with our signal handlers, which replace those that asyncio sets at the start of the loop."""
+    with signals_heard():
+        return await main
+
+
+def outside_loop(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    """Call a function that starts an event loop; if this thread already runs one (notebook), use another thread."""
+    try:
+        return call_elsewhere(function, *args, **kwargs) if _in_loop() else function(*args, **kwargs)
+    except KeyboardInterrupt as error:
+        stopped = Stopped(*error.args)
+    raise stopped  # outside the handler, to omit the interrupted frames
+
+
+def _in_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def call_elsewhere(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    """Call `function` on another thread, because this thread runs an event loop, and wait for the result.
+
+    On Ctrl-C, or if the calling task is cancelled, the `run_loop` of that thread is interrupted, and this function
+    waits for its end. A second Ctrl-C stops the waiting.
+    """
+    cancelled, ending, future = _cancellations(), _Ending(), Future[R]()
+    # no executor: if Ctrl-C interrupts it while it starts its thread, it does not wait for that thread
+    thread = Thread(target=_call, args=(partial(function, *args, **kwargs), future, ending), name="agentrl-run")
+    try:
+        with signals_heard():
+            thread.start()
+            return _result(future, cancelled)
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        ending.ask()
+        raise
+    finally:
+        if thread.is_alive():
+            thread.join()
+
+
+def _call(function: Callable[[], R], future: Future[R], ending: _Ending) -> None:
+    _ENDING.set(ending)
+    try:
+        future.set_result(function())
+    except BaseException as error:  # raised by the waiting thread
+        future.set_exception(error)
+
+
+def _cancellations() -> int:
+    """Return how often the current task was cancelled. Under `asyncio.run`, the first Ctrl-C only cancels the task."""
+    task = asyncio.current_task()
+    return task.cancelling() if task else 0
+
+
+def _result(future: Future[R], cancelled: int) -> R:
+    """Return the result; raise CancelledError if this task was cancelled more than `cancelled` times."""
+    while not wait([future], LOOK_S).done:
+        if _cancellations() > cancelled:
+            raise asyncio.CancelledError
+    return future.result()
+
+
+class _Ending:
+    """Request from one thread to end the event loop of another; also valid before the loop starts and after it ends."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._asked = False
+        self._cancel: Callable[[], object] | None = None
+
+    def ask(self) -> None:
+        with self._lock:
+            self._asked = True
+            if self._cancel:
+                self._cancel()
+
+    def run(self, main: Coroutine[object, object, R]) -> R:
+        try:
+            return asyncio.run(self._watched(main))
+        except asyncio.CancelledError:
+            if not self._asked:
+                raise
+            raise KeyboardInterrupt from None
+
+    async def _watched(self, main: Coroutine[object, object, R]) -> R:
+        task = asyncio.ensure_future(main)
+        loop = asyncio.get_running_loop()
+        self._set(partial(loop.call_soon_threadsafe, task.cancel))
+        try:
+            return await task
+        finally:
+            self._set(None)  # a closed loop accepts no callbacks
+
+    def _set(self, cancel: Callable[[], object] | None) -> None:
+        with self._lock:
+            self._cancel = cancel
+            if cancel and self._asked:
+                cancel()
+
+
+_ENDING: ContextVar[_Ending | None] = ContextVar("ending", default=None)
+
+
+Hook: TypeAlias = Callable[[type[BaseException], BaseException, TracebackType | None], object]
+
+
+class Stopped(KeyboardInterrupt):
+    """Raised when Ctrl-C or SIGTERM ended `agentrl.train`, `evaluate` or `rollout`; the text explains how to resume.
+
+    If it is not caught, a script or a notebook cell prints only that text, without a traceback.
+    """
+
+    def __init__(self, text: str = "stopped") -> None:
+        super().__init__(text)
+        if getattr(sys.excepthook, "__module__", "") != __name__:
+            sys.excepthook = _hook(sys.excepthook)
+
+    def _render_traceback_(self) -> list[str]:
+        """Return the lines that IPython prints."""
+        return [_line(self)]
+
+
+def _hook(earlier: Hook) -> Hook:
+    def show(kind: type[BaseException], error: BaseException, frames: TracebackType | None) -> None:
+        if isinstance(error, Stopped):
+            print(_line(error), file=sys.stderr)
+        else:
+            earlier(kind, error, frames)
+
+    return show
+
+
+def _line(error: Stopped) -> str:
+    return f"agentrl: {error}"

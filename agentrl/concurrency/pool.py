@@ -1,0 +1,126 @@
+"""Bounded pool of child processes of one module, reused between calls."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from agentrl.concurrency.child import ChildProcess, EndedError
+from agentrl.concurrency.circuit_breaker import CircuitBreaker
+from agentrl.concurrency.mailbox import OverdueError, UnavailableError
+from agentrl.concurrency.run import Offload
+
+START_TIMEOUT_S = 120.0
+"""Seconds for a process to start and import its code; not part of the call's timeout."""
+_PER_CPU, _MOST = 8, 64
+_DESCRIPTORS = 16
+"""File descriptors reserved per child process; a child uses three, the rest is for other uses."""
+
+
+def default_size() -> int:
+    """Return the default number of processes per tool: 8 per CPU, at most 64, fewer if the file limit is low."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    files = _MOST if soft == resource.RLIM_INFINITY else soft // _DESCRIPTORS
+    return max(1, min(_MOST, _PER_CPU * (os.cpu_count() or 1), files))
+
+
+class ChildPool:
+    """At most `size` processes, started when needed and reused; further calls wait for a free one."""
+
+    def __init__(self, offload: Offload, lane: CircuitBreaker, size: int, module: str, *arguments: str) -> None:
+        self._offload, self._lane, self._size = offload, lane, size
+        self._start_lane = CircuitBreaker(f"the start of {lane.name}")
+        self._new = partial(ChildProcess, module, *arguments)
+        self._idle: list[ChildProcess] = []
+        self._all: set[ChildProcess] = set()
+        self._slots: tuple[asyncio.AbstractEventLoop, asyncio.Semaphore] | None = None
+        self._closed = False
+
+    async def ask(self, question: Mapping[str, object], deadline_s: float) -> dict[str, Any]:  # Any: the module's JSON
+        """Send a question to a process and return the answer.
+
+        The timeout does not include the wait for a free process and the start of a process.
+
+        Raises:
+            OverdueError: there was no answer in `deadline_s` seconds; the process was killed.
+            UnavailableError: the process could not start, or ended.
+            TypeError: the question cannot be written as JSON.
+        """
+        async with self._free_slot():
+            child = await self._take()
+            try:
+                ask = partial(self._ask, child, question)
+                return await self._offload.run_function(ask, deadline_s, self._lane, stop=child.kill)
+            except EndedError as error:
+                raise _unavailable(error) from None
+            except UnavailableError:  # the call did not start
+                self._put(child)
+                raise
+
+    def close(self) -> None:
+        """Kill all processes, and wait a few seconds at most."""
+        self._closed = True
+        children = [*self._all]
+        for child in children:  # kill all before waiting for the first
+            child.kill()
+        for child in children:
+            self._drop(child)
+        self._idle.clear()
+
+    def _free_slot(self) -> asyncio.Semaphore:
+        loop = asyncio.get_running_loop()
+        if self._slots is None or self._slots[0] is not loop:  # a semaphore belongs to one loop
+            self._slots = loop, asyncio.Semaphore(self._size)
+        return self._slots[1]
+
+    async def _take(self) -> ChildProcess:
+        while not (child := self._pop_idle()):
+            try:
+                new = self._new()
+                self._all.add(new)
+                await self._offload.run_function(partial(self._start, new), START_TIMEOUT_S, self._start_lane)
+            except EndedError as error:
+                raise _unavailable(error) from None
+            except OverdueError:
+                new.kill()
+                raise _unavailable(f"was not ready in {START_TIMEOUT_S:g} seconds") from None
+        return child
+
+    def _pop_idle(self) -> ChildProcess | None:
+        while self._idle:
+            if (child := self._idle.pop()).alive:
+                return child
+            self._drop(child)
+        return None
+
+    def _start(self, child: ChildProcess) -> None:
+        """Start a child, on a worker thread. If its caller has timed out meanwhile, the next call uses the child."""
+        try:
+            child.start()
+        finally:
+            self._put(child)
+
+    def _ask(self, child: ChildProcess, question: Mapping[str, object]) -> dict[str, Any]:
+        """Ask a child, on a worker thread."""
+        try:
+            return child.ask(question)
+        finally:
+            self._put(child)
+
+    def _put(self, child: ChildProcess) -> None:
+        if child.alive and not self._closed:
+            self._idle.append(child)
+        else:
+            self._drop(child)
+
+    def _drop(self, child: ChildProcess) -> None:
+        self._all.discard(child)
+        child.close()
+
+
+def _unavailable(why: object) -> UnavailableError:
+    return UnavailableError(f"its process {why}")

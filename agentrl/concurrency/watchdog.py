@@ -1,0 +1,117 @@
+"""Client of the watchdog process, which ends the run if a call of user code never releases the interpreter lock."""
+
+from __future__ import annotations
+
+import atexit
+import mmap
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from itertools import count
+
+from agentrl.concurrency import watchdog_process
+from agentrl.concurrency.watchdog_process import BEAT_S, HEAD, NUM_SLOTS, SIZE, SLOT
+
+_NAME_BYTES = 100
+
+
+class Watchdog:
+    """Watchdog of this process. It starts with the first call; each call costs two memory writes."""
+
+    def __init__(self) -> None:
+        self._memory: mmap.mmap | None = None
+        self._free: list[int] = []
+        self._process: subprocess.Popen[bytes] | None = None
+        self._file = self._lifeline = -1
+        self._signals = -1
+        self._lock = threading.Lock()
+        self._failed = False
+
+    def enter(self, name: str, deadline_s: float) -> int | None:
+        """Register a call with its timeout. Return its slot for `leave`; None if there is no free slot or watchdog."""
+        if self._process is None and not self._start():
+            return None
+        try:
+            slot = self._free.pop()
+        except IndexError:  # hundreds of calls at a time: only those with a slot are watched
+            return None
+        self._write(slot, time.monotonic() + deadline_s, 0.0, name)
+        return slot
+
+    def left_behind(self, slot: int, name: str) -> None:
+        """Record that the call is past its deadline while other code runs, so it does not hold the interpreter lock."""
+        self._write(slot, time.monotonic(), 1.0, name)
+
+    def leave(self, slot: int) -> None:
+        """Record that the call has ended, and free its slot."""
+        self._write(slot, 0.0, 0.0, "")
+        self._free.append(slot)
+
+    def watch_signals(self, pipe: int) -> None:
+        """From the next start on, end the run if data in `pipe` stays unread, because then signals are not handled."""
+        self.stop()
+        self._signals = pipe
+
+    def stop(self) -> None:
+        """End the watchdog process; the next call starts another one."""
+        with self._lock:
+            process, self._process, self._signals = self._process, None, -1
+            if process is not None:
+                os.close(self._lifeline)
+                process.wait()
+
+    def forget(self) -> None:
+        """Reset after a fork: only the parent is watched."""
+        if self._process is not None:
+            self._process.returncode = 0  # not a child of this process
+        self.__init__()  # type: ignore[misc]  # discards the parent's state
+        self._failed = True
+
+    def _write(self, slot: int, due: float, left: float, name: str) -> None:
+        if self._memory is not None:
+            SLOT.pack_into(self._memory, HEAD.size + slot * SLOT.size, due, left, name.encode()[:_NAME_BYTES])
+
+    def _start(self) -> bool:
+        with self._lock:
+            if self._process is None and not self._failed:
+                try:
+                    self._launch()
+                except OSError:  # no process or no memory available: continue without watchdog
+                    self._failed = True
+            return self._process is not None
+
+    def _launch(self) -> None:
+        if self._memory is None:
+            with tempfile.TemporaryFile() as file:
+                file.truncate(SIZE)
+                self._file, self._memory = os.dup(file.fileno()), mmap.mmap(file.fileno(), SIZE)
+            self._free = [*range(NUM_SLOTS)]
+            threading.Thread(target=_beat, args=(self._memory,), name="agentrl-beat", daemon=True).start()
+        lifeline, self._lifeline = os.pipe()
+        handed = (self._file, lifeline, self._signals)
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-S", watchdog_process.__file__, str(os.getpid()), *map(str, handed)],
+                stdin=subprocess.DEVNULL,
+                pass_fds=[each for each in handed if each >= 0],
+                start_new_session=True,  # so that Ctrl-C does not reach it
+            )
+        except OSError:
+            os.close(self._lifeline)
+            raise
+        finally:
+            os.close(lifeline)
+
+
+def _beat(memory: mmap.mmap) -> None:
+    for number in count(1):
+        HEAD.pack_into(memory, 0, number)
+        time.sleep(BEAT_S)
+
+
+watchdog = Watchdog()
+atexit.register(watchdog.stop)
+os.register_at_fork(after_in_child=watchdog.forget)

@@ -1,0 +1,19 @@
+"""`${oc.env:NAME}` in a configuration: its value is treated as a secret and never shown."""
+
+from __future__ import annotations
+
+from agentrl.security.redaction import remember_secret
+
+
+def remember_environment() -> None:
+    """Make OmegaConf's resolver of environment variables register its values as secrets. Can be called repeatedly."""
+    from omegaconf import OmegaConf  # imported late: this module must stay cheap to import
+    from omegaconf.resolvers import oc
+
+    def env(*arguments: str) -> str | None:
+        value: str | None = oc.env(*arguments)
+        if value is not None:
+            remember_secret(value)
+        return value
+
+    OmegaConf.register_new_resolver("oc.env", env, replace=True)

@@ -1,0 +1,1 @@
+"""Rules about combinations of keys, checked before a run starts."""

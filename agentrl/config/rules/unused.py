@@ -1,0 +1,30 @@
+"""Error messages for options without effect."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+from agentrl.config.base import Section
+
+
+def unused(where: str, section: Section, options: tuple[str, ...], need: str) -> Iterator[str]:
+    """Yield one error per given option, which has no effect without `need`."""
+    for option in filter(partial(given, section), options):
+        yield f"'{where}.{option}' has no effect without {need}"
+
+
+def beside(where: str, section: Section, option: str, stronger: str) -> Iterator[str]:
+    """Yield an error if the option is given although `stronger` replaces it."""
+    if given(section, option):
+        yield f"'{where}.{option}' has no effect beside {stronger}"
+
+
+def given(section: Section, option: str) -> bool:
+    """Whether the option differs from its default."""
+    return bool(getattr(section, option) != type(section).model_fields[option].get_default())
+
+
+def every(section: Section) -> tuple[str, ...]:
+    """Names of all options of the section."""
+    return tuple(type(section).model_fields)

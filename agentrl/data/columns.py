@@ -1,0 +1,52 @@
+"""All columns that a row may have, with type and meaning."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+Columns = Mapping[str, tuple[str, str]]
+"""Name -> (type, meaning)."""
+
+TASK: Columns = {
+    "prompt": ("text or messages", "what the model is asked; `data.prompt_key` names another column"),
+    "prompts": ("text, [text] or messages", "read in place of a missing `prompt`"),
+    "ground_truth": ("any", "what the reward compares with; the model never sees it"),
+    "answer": ("any", "read in place of a missing `ground_truth`"),
+    "reward_model": ("object", "verl: `ground_truth` in it comes first; `test_cases` is the last choice"),
+    "data_source": ("text", "selects the reward under `reward.name=auto`, and splits metrics; default `unknown`"),
+    "agent_name": ("text", "agent loop of this row, in place of `rollout.agent.default_agent_loop`"),
+    "tools_kwargs": (
+        "object",
+        "tool name -> `create_kwargs`, `execute_kwargs`, `calc_reward_kwargs`, `release_kwargs`",
+    ),
+    "interaction_kwargs": ("object", "`name` of the simulated user; other keys are its keyword arguments"),
+    "images": ("list", "one image for each `<image>` in the prompt: a path, bytes, a data URL"),
+    "extra_info": ("object", "further values; `tools_kwargs`, `interaction_kwargs`, `tool_config` may be in it (verl)"),
+    "videos": ("list", "refused unless empty"),
+    "audios": ("list", "refused unless empty"),
+}
+"""A row of a task. Any other column is added to `extra_info`."""
+
+EXTRA_INFO: Columns = {
+    "tools_kwargs": ("object", "the same as the column"),
+    "interaction_kwargs": ("object", "the same as the column"),
+    "tool_config": ("object", "`available_tools`, `tool_format`, `max_tool_calls`, `timeout` of this row"),
+    "tool_selection": ("list of text", "verl: names of the tools that this row is offered"),
+}
+"""Keys of `extra_info` that agentrl reads. The reward gets these and all others."""
+
+CONVERSATION: Columns = {
+    "messages": ("messages", "the conversation; its assistant turns are trained"),
+    "tools": ("list of schemas", "tools that the chat template shows; absent: the configured ones"),
+    "label": ("number", "`reward_outcomes`: outcome of the conversation"),
+    "labels": ("list of numbers or null", "`reward_steps`: one entry per assistant turn"),
+}
+"""A row under `sft`, `reward_outcomes` and `reward_steps`."""
+
+PAIR: Columns = {
+    "prompt": ("text or messages", "what both answer; absent: the common start of the conversations"),
+    "chosen": ("text or messages", "the preferred answer, or conversation"),
+    "rejected": ("text or messages", "the other one"),
+    "tools": ("list of schemas", "tools that the chat template shows"),
+}
+"""A row under `dpo`, `ipo` and `reward_pairs`."""

@@ -1,0 +1,1 @@
+"""Engines: they sample tokens from the policy."""

@@ -1,0 +1,62 @@
+"""API keys of SGLang servers: a new key for each started server, an environment variable for running servers."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import yaml
+from pydantic import JsonValue
+
+from agentrl.config.rollout import SglangConfig
+from agentrl.errors import ConfigError
+from agentrl.security.redaction import remember_secret
+
+
+def keyed(options: Mapping[str, JsonValue]) -> tuple[dict[str, JsonValue], str | None]:
+    """(server options without the key, the key). Without an `api_key` option the key is random; null means no key."""
+    rest = dict(options)
+    said = rest.pop("api_key", secrets.token_urlsafe(32))
+    if said:
+        remember_secret(str(said))
+    return rest, str(said) if said else None
+
+
+def write_key_file(options: Mapping[str, JsonValue], api_key: str | None) -> Path:
+    """Write a file for `--config` with the key and the user's own config: other users can read command arguments.
+
+    Raises:
+        ConfigError: the user's config file cannot be read.
+    """
+    descriptor, name = tempfile.mkstemp(prefix="agentrl-sglang-", suffix=".yaml")  # of mode 0600
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        key = {"api-key": api_key} if api_key else {}
+        yaml.safe_dump({**_own(options.get("config")), **key}, file)
+    return Path(name)
+
+
+def key_of(sglang: SglangConfig) -> str | None:
+    """API key of running servers, from the environment.
+
+    Raises:
+        ConfigError: the environment variable with the key is not set.
+    """
+    if sglang.api_key_env is None:
+        return None
+    if not (key := os.environ.get(sglang.api_key_env)):
+        raise ConfigError(f"rollout.sglang.api_key_env: the environment has no '{sglang.api_key_env}'")
+    remember_secret(key)
+    return key
+
+
+def _own(path: JsonValue) -> dict[str, JsonValue]:
+    if path is None:
+        return {}
+    try:
+        said = yaml.safe_load(Path(str(path)).read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise ConfigError(f"rollout.sglang.server_args.config: '{path}' cannot be read: {error}") from None
+    return said if isinstance(said, dict) else {}

@@ -1,0 +1,66 @@
+"""Choice of the replica for a request."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from agentrl.engines.sglang.replica import Health, Replica
+
+
+class Placement:
+    """Assigns conversations to replicas: an open one stays where its KV is, a new one goes to the least loaded."""
+
+    def __init__(self, replicas: Sequence[Replica]) -> None:
+        self._replicas = replicas
+        self._places: dict[str, Replica] = {}
+        self._num_placed: Counter[Replica] = Counter()
+        self._born: dict[str, int] = {}
+        self._num_kept = 0
+
+    def choose(self, session: str) -> Replica | None:
+        """Choose a replica in service, None if there is none. The session keeps its replica while it is in service."""
+        place = self._places.get(session)
+        if place is not None and place.health is Health.READY:
+            return place
+        ready = [replica for replica in self._replicas if replica.health is Health.READY]
+        chosen = min(ready, key=self._load, default=None)
+        if chosen is not None and session:
+            self._place(session, chosen)
+        return chosen
+
+    def cache_key(self, session: str) -> str | None:
+        """Key of the KV cache that the session may share. None before the first update that kept the cache.
+
+        Sessions that started between the same two such updates share a key. A conversation continues with its KV of
+        older weights. A later conversation with the same prefix must not reuse that KV.
+        """
+        born = self._born.setdefault(session, self._num_kept) if session else self._num_kept
+        return str(born) if born else None
+
+    def cache_kept(self) -> None:
+        """Record a weight update after which the servers keep KV of older weights."""
+        self._num_kept += 1
+
+    def forget(self, session: str) -> None:
+        """Forget a finished conversation."""
+        self._born.pop(session, None)
+        self._leave(session)
+
+    def _leave(self, session: str) -> None:
+        if (place := self._places.pop(session, None)) is not None:
+            self._num_placed[place] -= 1
+
+    @property
+    def num_sessions(self) -> int:
+        """Number of conversations with a replica."""
+        return len(self._places)
+
+    def _place(self, session: str, replica: Replica) -> None:
+        self._leave(session)
+        self._places[session] = replica
+        self._num_placed[replica] += 1
+
+    def _load(self, replica: Replica) -> tuple[int, int]:
+        """Sort key: running requests, then conversations, because an idle conversation will send more requests."""
+        return replica.num_running, self._num_placed[replica]

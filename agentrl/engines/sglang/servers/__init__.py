@@ -1,0 +1,1 @@
+"""SGLang server processes: command, options, log, start and stop."""

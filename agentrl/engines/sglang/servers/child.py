@@ -1,0 +1,38 @@
+"""Program that runs a server and kills it when the trainer ends: `python -I child.py <pid of the trainer> <command>`.
+
+A separate program with the standard library only. The trainer may be killed without cleanup, so an exit handler is not
+enough. It may start servers from threads that end, so the kernel's parent-death signal alone is not enough either.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+
+PR_SET_PDEATHSIG = 1
+POLL_S = 0.5
+
+
+def die_with_parent() -> None:
+    """Make the server die with this process, which has a single thread. Runs in the child before `exec`."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def main(trainer: int, command: list[str]) -> int:
+    """Wait until the server or the trainer ends. Return the server's exit status, 128 + signal if a signal ended it."""
+    # SIGTERM goes to the group; this process must outlive the server. Not SIG_IGN: the server would inherit it.
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    server = subprocess.Popen(command, preexec_fn=die_with_parent if sys.platform == "linux" else None)
+    while (status := server.poll()) is None:
+        if os.getppid() != trainer:
+            os.killpg(0, signal.SIGKILL)
+        time.sleep(POLL_S)
+    return status if status >= 0 else 128 - status
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1]), sys.argv[2:]))

@@ -1,0 +1,131 @@
+"""Options of the SGLang servers that a run starts, from the configuration."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping
+
+import torch
+from pydantic import JsonValue
+from transformers import AutoConfig
+
+from agentrl.config.model import Dtype, ModelConfig
+from agentrl.config.rollout import RolloutConfig
+from agentrl.engines.sglang.servers.command import Options, snake_case
+from agentrl.errors import ConfigError, install_command
+from agentrl.models.adapter_folder import find_adapter
+from agentrl.models.loading import tokenizer_source
+
+CPU_KV_TOKENS = 32768
+SET_ELSEWHERE = {
+    "model_path": "model.path",
+    "model": "model.path",
+    "tokenizer_path": "model.tokenizer_path",
+    "trust_remote_code": "model.trust_remote_code",
+    "dtype": "rollout.dtype",
+    "host": "rollout.sglang.urls for servers elsewhere",
+    "port": "rollout.sglang.urls for servers elsewhere",
+    "weight_version": "nothing: agentrl counts policy versions",
+    "enable_memory_saver": "rollout.sglang.colocate",
+    "enable_return_routed_experts": "rollout.routed_experts",
+}
+
+
+def server_options(model: ModelConfig, rollout: RolloutConfig, max_sequence_length: int, index: int = 0) -> Options:
+    """Options of the server of replica number `index`; `rollout.sglang.server_args` has precedence.
+
+    Args:
+        max_sequence_length: longest context plus completion of the run, in tokens.
+
+    Raises:
+        ConfigError: SGLang is not installed, or `server_args` has a key that is set elsewhere.
+    """
+    check_installed()
+    given = {snake_case(key): value for key, value in rollout.sglang.server_args.items()}
+    _refuse_keys_set_elsewhere(given)
+    on_cpu = given.get("device", None if torch.cuda.is_available() else "cpu") == "cpu"
+    own = _model_options(model, rollout.dtype, on_cpu) | _rollout_options(rollout, on_cpu)
+    place = _cpu_options(rollout, max_sequence_length) if on_cpu else _gpu_options(rollout, given, index)
+    return {**own, **place, **{key: value for key, value in given.items() if key != "base_gpu_id"}}
+
+
+def check_installed() -> None:
+    """Check that SGLang is installed.
+
+    Raises:
+        ConfigError: SGLang is not installed. The message has the install command.
+    """
+    if importlib.util.find_spec("sglang") is None:
+        raise ConfigError(
+            f"rollout.engine=sglang starts SGLang servers, and sglang is not installed: {install_command('sglang')}"
+            " on a machine with a GPU, `make sglang` without one; or name running servers in rollout.sglang.urls"
+        )
+
+
+def _model_options(model: ModelConfig, dtype: Dtype, on_cpu: bool) -> Options:
+    adapter = find_adapter(model.path)
+    base = adapter.base if adapter else model.path  # adapters are merged into the weights that are sent later
+    tokenizer = tokenizer_source(model)
+    return {
+        "model_path": base,
+        "tokenizer_path": None if tokenizer == base else tokenizer,
+        "trust_remote_code": model.trust_remote_code,
+        "dtype": _dtype(base, model, dtype, on_cpu),
+    }
+
+
+def _dtype(base: str, model: ModelConfig, dtype: Dtype, on_cpu: bool) -> str:
+    """Dtype of the server's model.
+
+    SGLang's default for a float32 model is float16, whose range is too small for training. Its GPU kernels do not
+    support float32, so a float32 model is served as bfloat16 on GPUs.
+    """
+    if dtype != "auto":
+        return dtype
+    trained = model.dtype if model.dtype != "auto" else _saved_dtype(base, model)
+    return "bfloat16" if trained == "float32" and not on_cpu else trained
+
+
+def _saved_dtype(base: str, model: ModelConfig) -> str:
+    config = AutoConfig.from_pretrained(base, trust_remote_code=model.trust_remote_code).get_text_config()
+    return str(config.dtype or "auto").removeprefix("torch.")
+
+
+def _rollout_options(rollout: RolloutConfig, on_cpu: bool) -> Options:
+    usual = RolloutConfig.model_fields["max_num_seqs"].default  # for the embedded engine; SGLang has its own limit
+    return {
+        "max_running_requests": None if rollout.max_num_seqs == usual else rollout.max_num_seqs,
+        "max_total_tokens": rollout.max_kv_tokens,
+        "enable_priority_scheduling": True,
+        "default_priority_value": 0,
+        "disable_priority_preemption": True,  # preemption would discard running requests
+        "enable_return_routed_experts": rollout.routed_experts,
+        "enable_memory_saver": rollout.sglang.colocate,
+        "enable_deterministic_inference": rollout.deterministic and not on_cpu,
+    }
+
+
+def _cpu_options(rollout: RolloutConfig, max_sequence_length: int) -> Options:
+    """Options for the CPU. By default SGLang uses nearly all memory for KV, and a full core while idle."""
+    if rollout.sglang.colocate:
+        raise ConfigError("rollout.sglang.colocate frees a GPU's memory, and this machine has no GPU: leave it out")
+    num_tokens = rollout.max_kv_tokens or max(CPU_KV_TOKENS, max_sequence_length)
+    return {"device": "cpu", "max_total_tokens": num_tokens, "sleep_on_idle": True}
+
+
+def _gpu_options(rollout: RolloutConfig, given: Mapping[str, JsonValue], index: int) -> Options:
+    """Options for GPUs: each replica uses the next `tp_size` * `pp_size` GPUs, starting at `base_gpu_id`."""
+    tp_size, pp_size, first = (_whole(given, key) for key in ("tp_size", "pp_size", "base_gpu_id"))
+    return {"base_gpu_id": (first or 0) + index * (tp_size or 1) * (pp_size or 1)}
+
+
+def _whole(given: Mapping[str, JsonValue], key: str) -> int | None:
+    value = given.get(key)
+    if value is None or (isinstance(value, int) and not isinstance(value, bool)):
+        return value
+    raise ConfigError(f"rollout.sglang.server_args.{key} is a whole number, not {value!r}")
+
+
+def _refuse_keys_set_elsewhere(given: Mapping[str, JsonValue]) -> None:
+    for key in given.keys() & SET_ELSEWHERE.keys():
+        raise ConfigError(f"rollout.sglang.server_args.{key}: set {SET_ELSEWHERE[key]} instead")

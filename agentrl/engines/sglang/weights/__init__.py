@@ -1,0 +1,1 @@
+"""Sending weights to SGLang servers: through disk, NCCL or shared memory."""

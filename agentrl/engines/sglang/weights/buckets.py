@@ -1,0 +1,145 @@
+"""Weights for a server: checked against its model, converted to its dtype, and packed into flat buckets."""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from agentrl.engines.base import WeightStream
+from agentrl.engines.sglang.replica import Replica
+from agentrl.engines.sglang.weights.transfer import to_each, weight_update
+
+Shapes = Mapping[str, tuple[int, ...]]
+"""Name -> shape of each weight in a checkpoint of the server's model."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One tensor of a bucket."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    num_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """Several tensors packed into one.
+
+    Attributes:
+        data: [total bytes] uint8, on the CPU; the entries follow each other without gaps.
+    """
+
+    entries: tuple[Entry, ...]
+    data: Tensor
+
+
+def checked(weights: WeightStream, shapes: Shapes, dtype: torch.dtype | None) -> WeightStream:
+    """Check `weights`, move them to the CPU, and convert matrices to `dtype` unless it is None.
+
+    Vectors keep their dtype: some servers hold biases and norms in float32, and vectors are small.
+
+    Raises:
+        ValueError: an unknown name, a wrong shape, or a duplicate name.
+    """
+    given: set[str] = set()
+    for name, tensor in weights:
+        if name not in shapes:
+            nearest = difflib.get_close_matches(name, shapes, n=1, cutoff=0)
+            raise ValueError(f"the server's model has no weight '{name}': did you mean '{''.join(nearest)}'?")
+        if tuple(tensor.shape) != shapes[name]:
+            raise ValueError(f"weight '{name}' has shape {tuple(tensor.shape)}, expected {shapes[name]}")
+        if name in given:
+            raise ValueError(f"weight '{name}' is given twice")
+        given.add(name)
+        cast = dtype is not None and tensor.is_floating_point() and tensor.ndim > 1
+        yield name, tensor.detach().to("cpu", dtype if cast else tensor.dtype)
+
+
+def buckets_of(weights: WeightStream, num_bytes: int) -> Iterator[Bucket]:
+    """Copies of `weights` in buckets of about `num_bytes`. The weights of a module are never split over buckets.
+
+    A server may need them together: DeepSeek's q_a_proj and kv_a_proj are fused only if they arrive in one bucket.
+    """
+    held: list[tuple[str, Tensor]] = []
+    size = 0
+    for name, tensor in weights:
+        if size >= num_bytes and _module(name) != _module(held[-1][0]):
+            yield _packed(held)
+            held, size = [], 0
+        held.append((name, tensor))
+        size += tensor.nbytes
+    if held:
+        yield _packed(held)
+
+
+def _packed(named: list[tuple[str, Tensor]]) -> Bucket:
+    named = sorted(named, key=lambda each: -each[1].itemsize)  # aligns each tensor to its item size
+    entries = tuple(Entry(name, tuple(tensor.shape), tensor.dtype, tensor.nbytes) for name, tensor in named)
+    return Bucket(entries, torch.cat([tensor.contiguous().flatten().view(torch.uint8) for _, tensor in named]))
+
+
+def _module(name: str) -> str:
+    """model.layers.0.self_attn.q_a_proj.weight -> model.layers.0.self_attn."""
+    return name.rsplit(".", 2)[0]
+
+
+class BucketTransfer(ABC):
+    """Base of transfers in buckets, see `WeightTransfer`.
+
+    Keeps the last weights in host memory, and also the version before them while new weights are read.
+
+    Args:
+        shapes: shapes of the weights in the model's checkpoint.
+        dtype: dtype of the sent matrices; None keeps theirs.
+        bucket_bytes: approximate size of a bucket.
+    """
+
+    def __init__(self, shapes: Shapes, dtype: torch.dtype | None, bucket_bytes: int) -> None:
+        self._shapes, self._dtype, self._bucket_bytes = shapes, dtype, bucket_bytes
+        self._sent: tuple[list[Bucket], int] | None = None
+
+    async def send(
+        self, replicas: Sequence[Replica], weights: WeightStream, version: int, *, keep_cache: bool = False
+    ) -> None:
+        """See `WeightTransfer.send`."""
+        named = checked(weights, self._shapes, self._dtype)
+        buckets = await asyncio.to_thread(lambda: list(buckets_of(named, self._bucket_bytes)))
+        self._sent = buckets, version
+        await to_each(replicas, version, lambda replica: self._update(replica, buckets, version, keep_cache=keep_cache))
+
+    async def refresh(self, replica: Replica) -> None:
+        """See `WeightTransfer.refresh`."""
+        await self.forget(replica)
+        if self._sent:
+            buckets, version = self._sent
+            await to_each([replica], version, lambda one: self._update(one, buckets, version, keep_cache=False))
+
+    async def close(self) -> None:
+        """Free the copy of the weights."""
+        self._sent = None
+
+    async def _update(self, replica: Replica, buckets: Sequence[Bucket], version: int, *, keep_cache: bool) -> None:
+        async with weight_update(replica.client, keep_cache=keep_cache):
+            for bucket in buckets:
+                # set with the last bucket: before it, the weights of this version are incomplete
+                said = str(version) if bucket is buckets[-1] else None
+                await self.transmit(replica, bucket, said)
+
+    @abstractmethod
+    async def transmit(self, replica: Replica, bucket: Bucket, version: str | None) -> None:
+        """Send one bucket to a replica; only the last bucket has a `version`.
+
+        Raises:
+            ServerError: the replica did not accept it.
+        """
+
+    async def forget(self, replica: Replica) -> None:  # noqa: B027  # most transports have no state per replica
+        """Drop the state of a replica after its restart."""

@@ -1,0 +1,48 @@
+"""Choice of the weight transfer from the configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from agentrl.config.rollout import SglangConfig
+from agentrl.engines.sglang.features import Features
+from agentrl.engines.sglang.weights.buckets import Shapes
+from agentrl.engines.sglang.weights.disk import DiskTransfer
+from agentrl.engines.sglang.weights.nccl import GroupTransfer
+from agentrl.engines.sglang.weights.tensor import TensorTransfer
+from agentrl.engines.sglang.weights.transfer import WeightTransfer
+from agentrl.errors import ConfigError
+
+MEGABYTE = 2**20
+
+
+def choose_transfer(config: SglangConfig, shapes: Shapes, features: Features, folder: Path) -> WeightTransfer:
+    """The transfer that `config.weight_transfer` names.
+
+    Args:
+        shapes: shapes of the weights in the model's checkpoint, see `models.folder.checkpoint_shapes`.
+        features: features of any server; all servers have the same.
+        folder: folder for weight files, readable by the servers.
+
+    Raises:
+        ConfigError: the servers accept weights only from files.
+    """
+    dtype: torch.dtype | None = None if features.dtype == "auto" else getattr(torch, features.dtype)
+    bucket_bytes = config.weight_bucket_mb * MEGABYTE
+    makers: dict[str, Callable[[], WeightTransfer]] = {
+        "disk": lambda: DiskTransfer(shapes, dtype, bucket_bytes, folder),
+        "tensor": lambda: TensorTransfer(shapes, dtype, bucket_bytes),
+        "group": lambda: GroupTransfer(shapes, dtype, bucket_bytes),
+    }
+    # SGLang 0.5.21 assigns sent weights by the tensor-parallel rank only
+    in_files = features.pp_size > 1 or (features.dp_size > 1 and not features.dp_attention)
+    if in_files and config.weight_transfer in ("tensor", "group"):
+        raise ConfigError(
+            f"rollout.sglang.weight_transfer={config.weight_transfer}: servers with pp_size {features.pp_size} and"
+            f" dp_size {features.dp_size} take new weights from files only: choose disk"
+        )
+    automatic = "disk" if in_files else "tensor" if features.device == "cpu" else "group"
+    return makers[automatic if config.weight_transfer == "auto" else config.weight_transfer]()

@@ -1,0 +1,69 @@
+"""Weight transfer in HTTP requests: the bytes for CPU servers, shared-memory handles for GPUs of this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import pickle
+from types import SimpleNamespace
+
+import torch
+from torch import Tensor
+
+from agentrl.engines.sglang.replica import Replica
+from agentrl.engines.sglang.weights.buckets import Bucket, BucketTransfer
+from agentrl.engines.sglang.weights.transfer import time_for
+
+
+class TensorTransfer(BucketTransfer):
+    """Weight transfer in HTTP requests, see `WeightTransfer`.
+
+    For servers on GPUs, the buckets are copied to this process's GPU and shared by CUDA IPC, within one machine only.
+    For CPU servers, the bytes are pickled: SGLang's MultiprocessingSerializer shares CPU memory only between a process
+    and its children, and crashes any other server.
+    """
+
+    async def transmit(self, replica: Replica, bucket: Bucket, version: str | None) -> None:
+        """See `BucketTransfer.transmit`."""
+        shared = None if replica.features.device == "cpu" else bucket.data.cuda()  # must live until the server answered
+        entries = await asyncio.to_thread(_serialized, bucket, shared, replica.features.tp_size)
+        body = {
+            "serialized_named_tensors": entries,
+            "load_format": "flattened_bucket",
+            "flush_cache": False,
+            "weight_version": version,
+        }
+        await replica.client.post("/update_weights_from_tensor", body, timeout_s=time_for(bucket.data.nbytes))
+        del shared
+
+
+def _serialized(bucket: Bucket, shared: Tensor | None, num_ranks: int) -> list[str]:
+    """Payload of each tensor-parallel rank. A handle can be opened only once, so each rank gets its own."""
+    if shared is None:
+        return [base64.b64encode(pickle.dumps(_payload(bucket, bucket.data), protocol=5)).decode()] * num_ranks
+    from sglang.srt.utils import MultiprocessingSerializer
+    from sglang.srt.utils.patch_torch import monkey_patch_torch_reductions
+
+    monkey_patch_torch_reductions()  # identifies a GPU by UUID: its index may differ in the server
+    torch.cuda.synchronize()
+    payload = _payload(bucket, shared)
+    return [MultiprocessingSerializer.serialize(payload, output_str=True) for _ in range(num_ranks)]
+
+
+def _payload(bucket: Bucket, data: Tensor) -> dict[str, object]:
+    """Payload as in sglang/srt/weight_sync/tensor_bucket.py; a namespace replaces SGLang's metadata class."""
+    metadata, start = [], 0
+    for entry in bucket.entries:
+        end = start + entry.num_bytes
+        metadata.append(
+            SimpleNamespace(
+                name=entry.name,
+                shape=torch.Size(entry.shape),
+                dtype=entry.dtype,
+                start_idx=start,
+                end_idx=end,
+                numel=entry.num_bytes,
+            )
+        )
+        start = end
+    return {"flattened_tensor": data, "metadata": metadata}

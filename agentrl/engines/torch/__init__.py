@@ -1,0 +1,1 @@
+"""The embedded torch engine: continuous batching with a paged KV cache."""

@@ -1,0 +1,65 @@
+"""Size and context length of a model, read only from its `config.json`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from agentrl.config.resolve import ModelFacts
+from agentrl.models.adapter_folder import find_adapter
+from agentrl.models.folder import CONFIG_FILE, is_folder
+
+
+def model_facts(path: str) -> ModelFacts:
+    """Return facts about the model in a folder or on the hub; empty facts if the file cannot be read.
+
+    This reads only one small file. Errors in the folder are reported when the model is loaded.
+
+    Raises:
+        ConfigError: the path is not a folder, and the hub has no such model or cannot be reached.
+    """
+    try:
+        if adapter := find_adapter(path):
+            path = adapter.base
+        file = Path(path) / CONFIG_FILE if is_folder(path) else _of_hub(path)
+        content = json.loads(file.read_bytes())
+    except (OSError, ValueError, RecursionError):  # the hub's errors are OSErrors
+        return ModelFacts()
+    if not isinstance(content, dict):
+        return ModelFacts()
+    text = content.get("text_config")
+    shape = {**content, **text} if isinstance(text, dict) else content
+    context = _number(shape, "max_position_embeddings", "n_positions")
+    return ModelFacts(_num_parameters(shape), context)
+
+
+def _num_parameters(shape: Mapping[str, object]) -> int | None:
+    """Count embeddings, and attention and feed-forward matrices (of all experts) of each layer."""
+    hidden, layers = _number(shape, "hidden_size", "n_embd"), _number(shape, "num_hidden_layers", "n_layer")
+    vocabulary = _number(shape, "vocab_size")
+    if hidden is None or layers is None or vocabulary is None:
+        return None
+    heads = _number(shape, "num_attention_heads", "n_head") or 1
+    head = _number(shape, "head_dim") or hidden // heads
+    queries, keys = heads * head, (_number(shape, "num_key_value_heads") or heads) * head
+    inner = _number(shape, "moe_intermediate_size", "intermediate_size", "n_inner") or 4 * hidden
+    experts = _number(shape, "num_experts", "num_local_experts", "n_routed_experts") or 1
+    layer = 2 * hidden * (queries + keys) + 3 * hidden * inner * experts
+    return vocabulary * hidden * (1 if shape.get("tie_word_embeddings") else 2) + layers * layer
+
+
+def _of_hub(name: str) -> Path:
+    """Download the model's file from the hub to its cache."""
+    from huggingface_hub import hf_hub_download  # imported only for hub models
+
+    from agentrl.utils.hub import TIMEOUT_S, check_hub
+
+    check_hub(name, "model.path")
+    return Path(hf_hub_download(name, CONFIG_FILE, etag_timeout=TIMEOUT_S))
+
+
+def _number(shape: Mapping[str, object], *names: str) -> int | None:
+    """Return the first of these entries that is a positive integer."""
+    values = (shape.get(name) for name in names)
+    return next((value for value in values if isinstance(value, int) and value > 0), None)

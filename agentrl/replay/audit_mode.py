@@ -1,0 +1,114 @@
+"""`audit`: recompute every saved value with code that is independent of the training code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from math import isclose
+from pathlib import Path
+
+from pydantic import JsonValue
+
+from agentrl.audit.auditor import Auditor
+from agentrl.audit.base import INVARIANTS, Finding, Ledger, Problem, shown
+from agentrl.replay.base import Cell, Replay, Result, Table, key_of
+from agentrl.replay.saved_run import SavedRun
+from agentrl.run_folder.checkpoints import CHECKPOINTS
+
+_NOTHING = "there is nothing of the kind"
+_WITHOUT = "rescored"
+"""Checked only if `rescore` ran earlier in the same command; otherwise not part of the audit."""
+
+
+def audit(replay: Replay) -> Result:
+    """Check every invariant of every rollout.
+
+    The audit fails if an invariant is broken, or if one could not be checked at all because something is missing.
+    With `allow_unchecked` the second case passes. Scores of an earlier `rescore` are compared with the saved ones.
+    """
+    run, options = replay.run, replay.options
+    unknown = {} if run.config else options.overrides  # a saved configuration wins: overrides are for the other modes
+    auditor = Auditor(run.split, options.tokenizer, run.folder, unknown)
+    files = dict.fromkeys(run.store.file(step) for step in run.steps)
+    ledger = auditor.audit(files, run.steps, whole=_is_whole(run))
+    _compare_scores(replay, ledger)
+    findings = {name: found for name, found in ledger.findings.items() if name != _WITHOUT or found.looked_at}
+    wanting = [] if options.allow_unchecked else [name for name, found in findings.items() if found.wanting]
+    failed = any(found.num_problems for found in findings.values()) or not _rows(ledger) or bool(wanting)
+    told = _told(findings, _rows(ledger))
+    if wanting:
+        told += f"; failed for want of what {', '.join(wanting)} need: --allow-unchecked lets that pass"
+    return Result("audit", told, list(_tables(findings)), _values(findings), failed)
+
+
+def _is_whole(run: SavedRun) -> bool:
+    """Whether the command names a folder with all its steps, not one step, a checkpoint or a file."""
+    asked = Path(run.name)
+    return asked.is_dir() and run.steps == run.store.steps and asked.resolve().parent.name != CHECKPOINTS
+
+
+def _compare_scores(replay: Replay, ledger: Ledger) -> None:
+    for name, scores in replay.scores.items():
+        for stored in replay.run.rollouts(columns=["rewards"]):
+            key, saved = key_of(stored), stored.rollout.rewards.get("score")
+            now = scores.get(key)
+            if now is None or saved is None:
+                ledger.skip(_WITHOUT, f"no score saved, or none by '{name}'")
+                continue
+            ledger.look(_WITHOUT, 1)
+            if not isclose(now, saved, rel_tol=1e-9, abs_tol=1e-9):
+                ledger.report(Problem(_WITHOUT, *key, "rewards.value", f"{now:g} by '{name}'", f"{saved:g}"))
+
+
+def _rows(ledger: Ledger) -> int:
+    """Number of checked rollouts."""
+    return ledger.findings["groups"].looked_at
+
+
+def _told(findings: dict[str, Finding], num_rows: int) -> str:
+    by_status: dict[str, list[str]] = {"passed": [], "failed": [], "not checkable": []}
+    for name, found in findings.items():
+        by_status[found.status].append(name)
+    partly = sum(found.status != "not checkable" and bool(found.unchecked) for found in findings.values())
+    said = [f"{num_rows:,} rollouts: {len(by_status['passed'])} of {len(findings)} invariants passed"]
+    for status in ("failed", "not checkable"):
+        if names := by_status[status]:
+            said.append(f"{len(names)} {status} ({', '.join(names)})")
+    return "; ".join([*said, *([f"{partly} checkable only in part"] if partly else [])])
+
+
+def _tables(findings: dict[str, Finding]) -> Iterator[Table]:
+    rows = [_row(name, found) for name, found in findings.items()]
+    yield Table("invariants", ("invariant", "status", "looked at", "problems", "not checkable"), rows)
+    problems = [problem for found in findings.values() for problem in found.problems]
+    if problems:
+        total = sum(found.num_problems for found in findings.values())
+        columns = ("invariant", "step", "uid", "rollout", "column", "expected", "found")
+        note = f"The first places of {total:,} in all, one a rollout and column." if total > len(problems) else ""
+        yield Table("problems", columns, [_problem(problem) for problem in problems], note)
+
+
+def _row(name: str, found: Finding) -> Sequence[Cell]:
+    why = "; ".join(f"{count:,} × {shown(why)}" for why, count in found.unchecked.items())
+    nothing = _NOTHING if found.status == "not checkable" else ""
+    return name, found.status, found.looked_at, found.num_problems, why or nothing
+
+
+def _problem(problem: Problem) -> Sequence[Cell]:
+    # strings, so that steps and rollouts are shown as names, not as amounts
+    place = (str(problem.step), problem.uid, str(problem.rollout), problem.column)
+    return problem.invariant, *place, problem.expected, problem.found
+
+
+def _values(findings: dict[str, Finding]) -> dict[str, JsonValue]:
+    return {
+        name: {
+            "says": INVARIANTS[name],
+            "status": found.status,
+            "looked_at": found.looked_at,
+            "num_problems": found.num_problems,
+            "problems": [asdict(problem) for problem in found.problems],
+            "not_checkable": dict(found.unchecked),
+        }
+        for name, found in findings.items()
+    }

@@ -1,0 +1,1 @@
+"""`agentrl replay RUN compare`: two steps or two runs, with confidence intervals."""

@@ -1,0 +1,79 @@
+"""First difference between rollouts of two runs that were sampled with the same seed."""
+
+from __future__ import annotations
+
+from array import array
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from statistics import median
+
+from agentrl.replay.base import Cell, Table
+from agentrl.replay.compare.pairs import Attempt, Pair, Segments
+from agentrl.types.trajectory import Author
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Parting:
+    """Position of the first token that differs.
+
+    Attributes:
+        turn: number of the model turn, from 0, that contains the token, or that follows it for another author.
+        author: the author of the token.
+        token: position of the token in its segment, from 0.
+    """
+
+    turn: int
+    author: str
+    token: int
+
+
+def parting(ours: Segments, theirs: Segments) -> Parting | None:
+    """Find the first difference; None if all tokens are the same.
+
+    model [3 4] tool [5] model [6]  and  model [3 4] tool [5] model [7]  differ at turn 1, model, token 0.
+    """
+    turn = 0
+    for mine, other in zip_longest(ours, theirs):
+        if mine != other:
+            return Parting(turn, (mine or other)[0].value, _first_difference(mine, other))
+        turn += mine[0].trained
+    return None
+
+
+def _first_difference(mine: tuple[Author, array[int]] | None, other: tuple[Author, array[int]] | None) -> int:
+    if mine is None or other is None or mine[0] is not other[0]:
+        return 0
+    both = enumerate(zip_longest(mine[1], other[1]))
+    return next(at for at, (a, b) in both if a != b)
+
+
+def twins(pairs: Sequence[Pair]) -> list[tuple[Attempt, Attempt]]:
+    """Pairs of rollouts from both sides with the same task, number in the group and seed, if both have tokens."""
+    found: list[tuple[Attempt, Attempt]] = []
+    for pair in pairs:
+        theirs = {(attempt.key[2], attempt.seed): attempt for attempt in pair.sides[1]}
+        both = [(attempt, theirs.get((attempt.key[2], attempt.seed))) for attempt in pair.sides[0]]
+        found += [(mine, other) for mine, other in both if other and mine.segments and other.segments]
+    return found
+
+
+def parting_table(pairs: Sequence[tuple[Attempt, Attempt]]) -> Table:
+    """Table of the number of rollouts that differ, by turn and author."""
+    places: dict[tuple[int, str], list[tuple[int, str]]] = defaultdict(list)
+    for mine, other in pairs:
+        if place := parting(mine.segments, other.segments):
+            step, uid, number = mine.key
+            places[place.turn, place.author].append((place.token, f"{step}/{uid}/{number}"))
+    rows: list[list[Cell]] = [
+        [turn, author, len(found), median(token for token, _ in found), *min(found)]
+        for (turn, author), found in sorted(places.items())
+    ]
+    alike = len(pairs) - sum(map(len, places.values()))
+    return Table(
+        "Rollouts under one seed: where they part",
+        ("turn", "by", "rollouts", "median token", "first token", "rollout (step/uid/number)"),
+        rows,
+        f"{alike:,} of {len(pairs):,} are the same to the end, token for token.",
+    )

@@ -1,0 +1,1 @@
+"""`agentrl replay RUN logprobs`: saved tokens under another checkpoint."""

@@ -1,0 +1,163 @@
+"""Log-probabilities of the sampled tokens, when sampled and under another checkpoint."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+import numpy as np
+
+from agentrl.algos.credit import samples_of
+from agentrl.backends.torch.backend import TorchBackend, load_torch_backend
+from agentrl.config import RunConfig
+from agentrl.config.model import ModelConfig
+from agentrl.errors import ConfigError, DataError
+from agentrl.models.loading import load_tokenizer
+from agentrl.replay.base import Replay
+from agentrl.replay.compare.pairs import TaskKey, task_key
+from agentrl.replay.saved_run import SavedRun
+from agentrl.replay.tokenizer import changed
+from agentrl.stats.intervals import Floats
+from agentrl.store import StoredRollout
+from agentrl.store.schema import VOCABULARY
+from agentrl.types.rollout import Group, Rollout
+from agentrl.types.sample import Sample
+
+COLUMNS = (
+    *("messages", "data_source", "index", "rewards", "turn_rewards", "infra_failed"),
+    "trajectories.segments",
+)
+"""The columns to read."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredRollout:
+    """Log-probabilities of one rollout's N sampled tokens, over all its trajectories.
+
+    Attributes:
+        versions: the policy versions that sampled the rollout.
+        score: None if the rollout has no score.
+        sampled: [N], under the policy that sampled; saved with the tokens.
+        checkpoint: [N], under the checkpoint, at the same temperature.
+        addressed: turn rewards: (number of tokens sampled up to the end of the turn, value).
+    """
+
+    step: int
+    task: TaskKey
+    versions: frozenset[int]
+    score: float | None
+    sampled: Floats
+    checkpoint: Floats
+    addressed: Sequence[tuple[int, float]]
+
+    @property
+    def log_ratios(self) -> Floats:
+        """[N], log-probability under the checkpoint minus log-probability when sampled."""
+        return self.checkpoint - self.sampled
+
+
+def score_rollouts(replay: Replay, config: RunConfig) -> tuple[list[ScoredRollout], Counter[str]]:
+    """Score every rollout with sampled tokens under the model of `config`; also count the skipped ones by reason.
+
+    Raises:
+        ConfigError: the model cannot be used, or has another vocabulary.
+        DataError: no rollout has sampled tokens.
+    """
+    _check_vocabulary(replay.run, config.model)
+    backend = load_torch_backend(config.model, config.actor, total_updates=1, seed=config.trainer.seed, trainable=False)
+    return asyncio.run(_score(replay, backend))
+
+
+async def _score(replay: Replay, backend: TorchBackend) -> tuple[list[ScoredRollout], Counter[str]]:
+    left_out: Counter[str] = Counter()
+    scored: list[ScoredRollout] = []
+    try:
+        for step in _steps(replay.run):
+            usable = [(stored, samples) for stored in step if (samples := _samples(stored, left_out))]
+            samples = [sample for _, mine in usable for sample in mine]
+            _check_ids(samples, backend, replay.run)
+            logprobs = iter((await backend.score(samples)).logprobs if samples else ())
+            scored += [_scored(replay, stored, mine, [next(logprobs) for _ in mine]) for stored, mine in usable]
+    finally:
+        await backend.close()
+    if not scored:
+        reasons = ", ".join(f"{count} {reason}" for reason, count in left_out.items())
+        raise DataError(f"'{replay.run.name}': no rollout has tokens that a model sampled ({reasons})")
+    return scored, left_out
+
+
+def _steps(run: SavedRun) -> Iterator[list[StoredRollout]]:
+    """The rollouts of each step. A group is scored in one batch, so that a shared prefix is computed once."""
+    return (list(members) for _, members in groupby(run.rollouts(COLUMNS), key=lambda stored: stored.step))
+
+
+def _samples(stored: StoredRollout, left_out: Counter[str]) -> list[Sample]:
+    """The trajectories with sampled tokens, as samples. A rollout that cannot be used is counted in `left_out`."""
+    if reason := _why_not(stored.rollout):
+        left_out[reason] += 1
+        return []
+    return samples_of([Group(stored.task, [stored.rollout])])
+
+
+def _why_not(rollout: Rollout) -> str | None:
+    if not any(trajectory.segments for trajectory in rollout.trajectories):
+        return "without tokens"
+    if rollout.failed:
+        return "failed"
+    if any(trajectory.media for trajectory in rollout.trajectories):
+        return "with images"
+    if not all(trajectory.sampled for trajectory in rollout.trajectories):
+        return "with demonstrations"
+    return None if rollout.valid else "without sampled tokens"
+
+
+def _scored(
+    replay: Replay, stored: StoredRollout, samples: Sequence[Sample], logprobs: Sequence[Sequence[float]]
+) -> ScoredRollout:
+    sampled = [_trained(sample, sample.behaviour_logprobs or ()) for sample in samples]
+    checkpoint = [_trained(sample, values) for sample, values in zip(samples, logprobs, strict=True)]
+    return ScoredRollout(
+        stored.step,
+        task_key(stored.task),
+        frozenset(stored.rollout.policy_versions),
+        replay.score(stored),
+        np.concatenate(sampled),
+        np.concatenate(checkpoint),
+        _addressed(stored.rollout),
+    )
+
+
+def _trained(sample: Sample, values: Sequence[float]) -> Floats:
+    trained: Floats = np.asarray(values, np.float64)[np.asarray(sample.loss_mask, bool)]
+    return trained
+
+
+def _addressed(rollout: Rollout) -> list[tuple[int, float]]:
+    masks = [[0, *trajectory.loss_mask[1:]] for trajectory in rollout.trajectories]  # as in a sample
+    addressed = []
+    for reward in rollout.turn_rewards:
+        before = sum(map(sum, masks[: reward.trajectory]))
+        segments = rollout.trajectories[reward.trajectory].segments[: reward.segment + 1]
+        addressed.append((before + sum(masks[reward.trajectory][: sum(map(len, segments))]), reward.value))
+    return addressed
+
+
+def _check_vocabulary(run: SavedRun, model: ModelConfig) -> None:
+    """Refuse a model with another vocabulary. A model without a tokenizer is not checked."""
+    tokenizer = load_tokenizer(model)
+    step = changed(tokenizer, run.provenances).get(VOCABULARY) if tokenizer else None
+    if step is not None:
+        raise ConfigError(
+            f"model.path '{model.path}': its vocabulary is not the one that the rollouts of '{run.name}' were made"
+            f" with (step {step}), so the same token ids mean other text"
+        )
+
+
+def _check_ids(samples: Sequence[Sample], backend: TorchBackend, run: SavedRun) -> None:
+    largest = max((max(sample.token_ids) for sample in samples), default=0)
+    size = backend.model.get_input_embeddings().weight.shape[0]
+    if largest >= size:
+        raise ConfigError(f"'{run.name}' holds token {largest}, and the model has only {size}: it is another family's")

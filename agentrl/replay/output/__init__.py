@@ -1,0 +1,1 @@
+"""Output of a replay: tables, JSON, HTML."""

@@ -1,0 +1,1 @@
+"""`agentrl replay RUN readvantage`: recompute the advantages of saved rollouts."""

@@ -1,0 +1,113 @@
+"""Statistics of changed advantages, per rollout, token and group. Only the largest changes are kept in memory."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentrl.replay.readvantage.recredit import Credit
+
+Values = NDArray[np.float64]
+
+
+@dataclass(slots=True)
+class Side:
+    """Statistics of one set of advantages, saved or recomputed.
+
+    Attributes:
+        num_silent: groups without a training signal: all advantages are 0, for example when all rewards are equal.
+    """
+
+    num_rollouts: int = 0
+    num_tokens: int = 0
+    sum_size: float = 0.0
+    num_silent: int = 0
+
+    @property
+    def mean_size(self) -> float | None:
+        """Mean |advantage| of a trained token."""
+        return self.sum_size / self.num_tokens if self.num_tokens else None
+
+    def add(self, group: Sequence[Values | None]) -> None:
+        """Add the rollouts of one group."""
+        kept = [values for values in group if values is not None]
+        self.num_rollouts += len(kept)
+        self.num_tokens += sum(map(len, kept))
+        self.sum_size += sum(float(np.abs(values).sum()) for values in kept)
+        self.num_silent += is_silent(group)
+
+
+@dataclass(slots=True)
+class Tally:
+    """Comparison of saved and recomputed advantages.
+
+    Attributes:
+        num_fell_silent, num_woke: groups that lose, or gain, their training signal.
+        identical: all advantages are the same, bit for bit.
+        num_rollouts, num_tokens: those trained both times; in `num_turned_*` of them the advantage changed its sign.
+        largest: rollouts whose mean advantage changed most, the largest change first.
+    """
+
+    num_largest: int
+    before: Side = field(default_factory=Side)
+    after: Side = field(default_factory=Side)
+    num_groups: int = 0
+    num_fell_silent: int = 0
+    num_woke: int = 0
+    identical: bool = True
+    num_rollouts: int = 0
+    num_tokens: int = 0
+    num_turned_rollouts: int = 0
+    num_turned_tokens: int = 0
+    _sums: Values = field(default_factory=lambda: np.zeros(5))
+    _heap: list[tuple[float, int, Credit]] = field(default_factory=list)
+
+    def add(self, group: Sequence[Credit]) -> None:
+        """Add the rollouts of one group."""
+        before, after = [credit.before for credit in group], [credit.after for credit in group]
+        self.before.add(before)
+        self.after.add(after)
+        self.num_groups += 1
+        self.num_fell_silent += is_silent(after) and not is_silent(before)
+        self.num_woke += is_silent(before) and not is_silent(after)
+        for credit in group:
+            self._add(credit)
+
+    def _add(self, credit: Credit) -> None:
+        x, y = credit.before, credit.after
+        if x is None or y is None:
+            self.identical &= x is y
+            return
+        self.identical &= x.tobytes() == y.tobytes()
+        self.num_rollouts += 1
+        self.num_tokens += len(x)
+        self.num_turned_rollouts += bool(np.sign(x.mean()) != np.sign(y.mean()))
+        self.num_turned_tokens += int((np.sign(x) != np.sign(y)).sum())
+        self._sums += [x.sum(), y.sum(), x @ x, y @ y, x @ y]
+        if change := abs(credit.change):
+            keep = heapq.heappush if len(self._heap) < self.num_largest else heapq.heappushpop
+            keep(self._heap, (change, -self.num_rollouts, credit))  # among equal changes, keep the first
+
+    @property
+    def correlation(self) -> float | None:
+        """Pearson correlation over the tokens trained both times; None if one side is constant."""
+        if not self.num_tokens:
+            return None
+        x, y, xx, yy, xy = self._sums / self.num_tokens
+        spread = math.sqrt(max(xx - x * x, 0.0) * max(yy - y * y, 0.0))
+        return float(xy - x * y) / spread if spread else None
+
+    @property
+    def largest(self) -> list[Credit]:
+        """Rollouts whose mean advantage changed most, the largest change first."""
+        return [credit for _, _, credit in sorted(self._heap, key=lambda entry: (-entry[0], -entry[1]))]
+
+
+def is_silent(group: Sequence[Values | None]) -> bool:
+    """Whether all advantages of a group are 0."""
+    return not any(values.any() for values in group if values is not None)

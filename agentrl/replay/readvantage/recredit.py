@@ -1,0 +1,112 @@
+"""Recompute the advantages of saved groups, with the same code as training."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, groupby
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentrl.algos.build import BuiltAlgorithm
+from agentrl.errors import DataError
+from agentrl.replay.base import Key, Replay, key_of
+from agentrl.replay.readvantage.stored_scores import COLUMNS as COLUMNS_OF_SCORES
+from agentrl.replay.readvantage.stored_scores import scored_samples
+from agentrl.store import StoredRollout
+from agentrl.store.credited import Advantages, advantages_of
+from agentrl.types.rollout import Group, Rollout, Stop
+
+COLUMNS = ("data_source", "index", "rewards", "turn_rewards", "error", "infra_failed")
+COLUMNS_OF_TOKENS = ("trajectories.segments", "trajectories.advantages")
+
+_BY_REWARD = "reward: "
+"""Prefix of the runner's error if only the reward of a rollout failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Credit:
+    """A rollout's saved and recomputed advantages, [its trained tokens]; None if it was not trained on."""
+
+    key: Key
+    before: NDArray[np.float64] | None
+    after: NDArray[np.float64] | None
+    score_before: float | None
+    score_after: float | None
+
+    @property
+    def means(self) -> tuple[float | None, float | None]:
+        """Mean advantage of the trained tokens, before and after."""
+        return _mean(self.before), _mean(self.after)
+
+    @property
+    def change(self) -> float:
+        """Change of the mean advantage; 0 if the rollout is not trained on in both cases."""
+        before, after = self.means
+        return 0.0 if before is None or after is None else after - before
+
+
+def credited_anew(replay: Replay, algorithm: BuiltAlgorithm) -> Iterator[list[Credit]]:
+    """Yield the rollouts of each group. Whole steps are computed at once: an estimator may need all groups of a step.
+
+    Log-probabilities and values come from the store. So does the coefficient of a KL in the reward, unless an
+    override sets it.
+
+    Raises:
+        DataError: rollouts without tokens, without saved advantages, or without required log-probabilities or values.
+    """
+    rollouts = replay.run.rollouts([*COLUMNS, *COLUMNS_OF_TOKENS, *COLUMNS_OF_SCORES])
+    for step, of_step in groupby(rollouts, key=lambda stored: stored.step):
+        groups = [list(members) for _, members in groupby(of_step, key=lambda stored: stored.task.uid)]
+        _check(replay, step, groups)
+        scored = [Group(members[0].task, [with_new_score(replay, stored) for stored in members]) for members in groups]
+        samples = algorithm.credit(scored, scored_samples(replay, algorithm, groups, scored))
+        advantages = advantages_of(scored, samples)
+        for members in groups:
+            yield [_credit(replay, stored, next(advantages)) for stored in members]
+        next(advantages, None)  # raises if a sample is left over
+
+
+def _check(replay: Replay, step: int, groups: Sequence[Sequence[StoredRollout]]) -> None:
+    rollouts = list(chain.from_iterable(groups))
+    for key, count in Counter(map(key_of, rollouts)).items():
+        if count > 1:
+            raise DataError(f"'{replay.run.name}': step {key[0]}, rollout {key[2]} of '{key[1]:.80}' is there twice")
+    if not any(trajectory.segments for stored in rollouts for trajectory in stored.rollout.trajectories):
+        raise DataError(f"'{replay.run.name}': the rollouts of step {step} have no tokens that could be credited")
+    if all(advantages is None for stored in rollouts for advantages in stored.advantages):
+        raise DataError(
+            f"'{replay.run.name}': no advantages were kept of step {step} of split '{replay.run.split}':"
+            " only rollouts that were trained on have some"
+        )
+
+
+def with_new_score(replay: Replay, stored: StoredRollout) -> Rollout:
+    """Return the rollout with the score that this command uses. As in training, no score means not trained on."""
+    rollout = stored.rollout
+    if not replay.scores or rollout.stop is Stop.ERROR:
+        return rollout
+    score = replay.score(stored)
+    failed_otherwise = rollout.infra_failed and not (rollout.error or "").startswith(_BY_REWARD)
+    rewards = {**rollout.rewards, **({} if score is None else {"score": score})}
+    return replace(rollout, rewards=rewards, infra_failed=failed_otherwise or score is None)
+
+
+def _credit(replay: Replay, stored: StoredRollout, after: Sequence[Advantages]) -> Credit:
+    scores = stored.rollout.rewards.get("score"), replay.score(stored)
+    return Credit(key_of(stored), _trained(stored, stored.advantages), _trained(stored, after), *scores)
+
+
+def _trained(stored: StoredRollout, advantages: Sequence[Advantages]) -> NDArray[np.float64] | None:
+    kept = [
+        np.asarray(values)[np.asarray([0, *trajectory.loss_mask[1:]], bool)]
+        for trajectory, values in zip(stored.rollout.trajectories, advantages, strict=True)
+        if values is not None
+    ]
+    return np.concatenate(kept) if kept else None
+
+
+def _mean(values: NDArray[np.float64] | None) -> float | None:
+    return None if values is None else float(values.mean())

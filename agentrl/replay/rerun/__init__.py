@@ -1,0 +1,1 @@
+"""`agentrl replay RUN tools` and `from-turn`: re-run saved rollouts."""

@@ -1,0 +1,174 @@
+"""`from-turn K`: keep saved rollouts up to model turn K, and sample the rest again with a policy."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from pathlib import Path
+from statistics import fmean
+
+from agentrl.agent_loops.base import agent_loops
+from agentrl.agent_loops.resume import ResumePoint
+from agentrl.concurrency.notebook import run_loop
+from agentrl.errors import ConfigError, DataError
+from agentrl.replay.base import ALL, Cell, Key, Replay, Result, Table, by_task, key_of
+from agentrl.replay.rerun.runner import Rerun, Rolling, names_tools, new_folder, open_rolling, rerun_of
+from agentrl.replay.trusted_config import lookup
+from agentrl.stats.base import plain
+from agentrl.stats.intervals import mean_estimate, paired_difference
+from agentrl.store import StoredRollout
+from agentrl.tools.replayed import Unrecorded
+from agentrl.types.rollout import Group, Rollout
+from agentrl.utils.seeds import derive_seed
+
+MOST_SHOWN = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Continued:
+    """A saved rollout and the scores of its continuations. Failed continuations have no score.
+
+    Attributes:
+        saved_score: None if the saved rollout has no score.
+        unrecorded: calls of all continuations that were not in the recording.
+    """
+
+    key: Key
+    saved_score: float | None
+    scores: Sequence[float]
+    unrecorded: Sequence[str]
+
+    @property
+    def gain(self) -> float:
+        """Mean score of the continuations minus the saved score; 0 if one of them is missing."""
+        return fmean(self.scores) - self.saved_score if self.scores and self.saved_score is not None else 0.0
+
+
+def from_turn(replay: Replay) -> Result:
+    """Continue each saved rollout from model turn K (from 0), `rollout.n` times (command line only; default once).
+
+    - All tokens before turn K are kept and never re-tokenized. In the new trajectory they are prompt and not trained
+      on. This includes sampled tokens, because the saved rollout was already trained on them.
+    - From turn K on, a call that the saved rollout also made is answered from the recording. For other calls
+      `--unrecorded` decides. Its default is `live` if the command line names tools, else `error`. Live tools do not
+      know the earlier calls. With `error`, the result is failed if a call was not recorded.
+    - Continuation i has its own seed, derived from the saved seed, K and i.
+    - From turns above 0, only built-in agent loops can continue: a custom loop may keep state that was not saved. A
+      simulated user starts without its earlier state and gets the full conversation.
+
+    New rollouts are saved in the folder of `--out`, or else under `replays/` in the run's folder. The continuations of
+    one saved rollout form a group with uid `<uid>/<number>`.
+
+    Raises:
+        DataError: no rollout has a turn K.
+        AgentRLError: see `rerun.runner.open_rolling`.
+    """
+    return run_loop(_from_turn(replay))
+
+
+async def _from_turn(replay: Replay) -> Result:
+    turn = replay.options.from_turn or 0
+    num = lookup(replay.options.overrides, "rollout.n")
+    usual: Unrecorded = "live" if names_tools(replay) else "error"
+    out, left_out, found = new_folder(replay, f"from-turn-{turn}"), Counter[str](), list[Continued]()
+    async with open_rolling(replay, f"from-turn {turn}", usual) as rolling:
+        for _, rows in groupby(replay.run.rollouts(), key=lambda stored: stored.step):
+            attempts = list(_attempts(rows, turn, num if isinstance(num, int) else 1, rolling, left_out))
+            if attempts:
+                found += await _continue(attempts, rolling, out)
+        failing = rolling.ends_unrecorded
+    if not found:
+        raise DataError(f"'{replay.run.name}': nothing to go on with from turn {turn}: {_told(left_out)}")
+    result = _result(found, turn, left_out, out, replay.options.level)
+    return replace(result, failed=failing and any(each.unrecorded for each in found))
+
+
+def _attempts(
+    rows: Iterable[StoredRollout], turn: int, num: int, rolling: Rolling, left_out: Counter[str]
+) -> Iterator[Rerun]:
+    for saved in rows:
+        _check_loop(saved, rolling, turn)
+        beginning = ResumePoint.of(saved.rollout, turn)
+        if beginning is None:
+            left_out["rewrote their history" if len(saved.rollout.trajectories) > 1 else "ended before that turn"] += 1
+            continue
+        for number in range(num):
+            seed = derive_seed(saved.rollout.seed, "from-turn", turn, number)
+            yield rerun_of(saved, seed, turn, beginning)
+
+
+def _check_loop(saved: StoredRollout, rolling: Rolling, turn: int) -> None:
+    name = saved.task.agent_name or rolling.parts.config.rollout.agent_loop
+    if turn and not agent_loops.is_builtin(name):
+        raise ConfigError(
+            f"row {saved.task.index} ('{saved.task.uid}'): the agent loop '{name}' may keep a state that was not"
+            f" recorded: only {', '.join(agent_loops.names())} can go on from a turn above 0"
+        )
+
+
+async def _continue(attempts: Sequence[Rerun], rolling: Rolling, out: Path) -> list[Continued]:
+    """Run and save the continuations of one step."""
+    rollouts = await rolling.roll_out(attempts)
+    by_saved: dict[Key, list[tuple[Rerun, Rollout]]] = {}
+    for attempt, rollout in zip(attempts, rollouts, strict=True):
+        by_saved.setdefault(key_of(attempt.saved), []).append((attempt, rollout))
+    groups = [
+        Group(replace(pairs[0][0].saved.task, uid=f"{uid}/{number}"), [rollout for _, rollout in pairs])
+        for (_, uid, number), pairs in by_saved.items()
+    ]
+    rolling.store(out).write(attempts[0].saved.step, groups)
+    return [_continued(key, pairs) for key, pairs in by_saved.items()]
+
+
+def _continued(key: Key, pairs: Sequence[tuple[Rerun, Rollout]]) -> Continued:
+    return Continued(
+        key,
+        pairs[0][0].saved.rollout.rewards.get("score"),
+        [rollout.rewards["score"] for _, rollout in pairs if "score" in rollout.rewards],
+        [call for attempt, _ in pairs for call in attempt.recording.unrecorded],
+    )
+
+
+def _result(found: Sequence[Continued], turn: int, left_out: Counter[str], out: Path, level: float) -> Result:
+    scored = [each for each in found if each.scores and each.saved_score is not None]
+    steps = [list(rows) for _, rows in groupby(scored, key=lambda each: each.key[0])]
+    rows = [_row(rows[0].key[0], rows, level) for rows in steps]
+    if len(steps) > 1:
+        rows.append(_row(ALL, scored, level))
+    num_unrecorded = sum(len(each.unrecorded) for each in found)
+    summary = (
+        f"{len(found):,} rollouts gone on with from turn {turn}; calls not recorded: {num_unrecorded:,};"
+        f" new rollouts: {out}"
+    )
+    tables = [Table(f"From turn {turn}", _COLUMNS, rows, f"Left out: {_told(left_out)}." if left_out else "")]
+    gains = sorted((each for each in scored if each.gain), key=lambda each: -abs(each.gain))[:MOST_SHOWN]
+    one_by_one = [[*each.key, each.saved_score, fmean(each.scores), len(each.scores)] for each in gains]
+    tables.append(Table("Where it matters most", _EACH_COLUMNS, one_by_one))
+    values = {
+        "turn": turn,
+        "out": str(out),
+        "left_out": left_out,
+        "rollouts": [
+            {"key": each.key, "saved": each.saved_score, "continued": each.scores, "unrecorded": each.unrecorded}
+            for each in found
+        ],
+    }
+    return Result("from-turn", summary, tables, {name: plain(value) for name, value in values.items()})
+
+
+_COLUMNS = ("step", "saved rollouts", "saved reward", "reward gone on with", "difference")
+_EACH_COLUMNS = ("step", "uid", "rollout", "saved reward", "mean gone on with", "continuations")
+
+
+def _row(name: str | int, rows: Sequence[Continued], level: float) -> list[Cell]:
+    """Table row for one step. Values are clustered by task: rollouts of one task are not independent."""
+    tasks = by_task((each.key[:2], (each.saved_score, fmean(each.scores))) for each in rows)
+    pairs = [([saved for saved, _ in task if saved is not None], [new for _, new in task]) for task in tasks]
+    sides = [mean_estimate([pair[side] for pair in pairs], level) for side in (0, 1)]
+    return [name, len(rows), *sides, paired_difference(pairs, level)]
+
+
+def _told(left_out: Counter[str]) -> str:
+    return ", ".join(f"{count:,} that {why}" for why, count in left_out.items()) or "none is there"

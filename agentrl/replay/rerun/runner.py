@@ -1,0 +1,221 @@
+"""Re-run saved rollouts: load the policy and the recorded tools, and check that they fit the rollouts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import count
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
+
+from agentrl.agent_loops.resume import ResumePoint
+from agentrl.config import RunConfig
+from agentrl.errors import ConfigError, DataError
+from agentrl.models.adapter_folder import find_adapter
+from agentrl.replay.base import Replay
+from agentrl.replay.rescore.mode import load_rewards
+from agentrl.replay.saved_run import SavedRun
+from agentrl.replay.settings import (
+    LOOP_CODE,
+    REWARD_CODE,
+    TOOL_CODE,
+    refuse_code_of_rows,
+    refuse_missing_code,
+    replay_config,
+    with_model,
+)
+from agentrl.replay.tokenizer import WORDS, changed
+from agentrl.replay.trusted_config import lookup
+from agentrl.rollouts.collector import Siblings, side_by_side
+from agentrl.run_folder.checkpoints import newest
+from agentrl.run_folder.provenance import REPLAYED_FROM, provenance
+from agentrl.store import StoredRollout, TrajectoryStore
+from agentrl.store.schema import TOOLS, TRAJECTORIES
+from agentrl.tools.replayed import RecordedToolbox, Recording, Unrecorded
+from agentrl.trainer.builders.rollouts import RolloutParts, UserObjects, load_chat, open_rollout_parts, sampling_of
+from agentrl.types.messages import ToolSchema, image_names
+from agentrl.types.rollout import Rollout
+
+
+@dataclass(frozen=True, slots=True)
+class Rerun:
+    """A rollout to re-run, and the recording that answers its tool calls."""
+
+    saved: StoredRollout
+    seed: int
+    recording: Recording
+    beginning: ResumePoint | None = None
+
+
+def rerun_of(saved: StoredRollout, seed: int, from_turn: int = 0, beginning: ResumePoint | None = None) -> Rerun:
+    """Prepare a re-run whose recording holds the calls from model turn `from_turn` on.
+
+    Raises:
+        DataError: the rollout contains images: tool results are recorded as text only.
+    """
+    if image_names(saved.task.messages) or any(trajectory.media for trajectory in saved.rollout.trajectories):
+        place = f"rollout {saved.number} of group '{saved.task.uid}'"
+        raise DataError(f"step {saved.step}: {place} holds images: it cannot be rolled out again in this version")
+    calls = [call for call in saved.rollout.tool_calls if call.turn >= from_turn]
+    return Rerun(saved, seed, Recording(saved.task.uid, calls, saved.rollout.tool_rewards), beginning)
+
+
+@dataclass(frozen=True, slots=True)
+class Rolling:
+    """Rollout components with the run's settings and limits for this split.
+
+    Attributes:
+        origin: the source to save with new rollouts, for example `tools of outputs/run@60`.
+    """
+
+    parts: RolloutParts
+    toolbox: RecordedToolbox
+    split: str
+    origin: str
+
+    @property
+    def ends_unrecorded(self) -> bool:
+        """Whether a call that was not recorded ends the rollout."""
+        return self.toolbox.unrecorded == "error"
+
+    async def roll_out(self, attempts: Sequence[Rerun]) -> list[Rollout]:
+        """Run all attempts and return their rollouts in order. Rollouts of one task form a group."""
+        config = self.parts.config
+        sampling, guards = sampling_of(config.rollout, self.split), config.reward.guards
+        counts = Counter(attempt.saved.task.uid for attempt in attempts)
+        siblings = {uid: Siblings(count, guards) for uid, count in counts.items()}
+        starts = [
+            partial(
+                self.parts.runner.run,
+                attempt.saved.task,
+                sampling,
+                seed=attempt.seed,
+                beginning=attempt.beginning,
+                toolbox=self.toolbox.playing(attempt.recording),
+            )
+            for attempt in attempts
+        ]
+        watched = [
+            partial(siblings[attempt.saved.task.uid].await_one, start)
+            for attempt, start in zip(attempts, starts, strict=True)
+        ]
+        return await side_by_side(watched, self.parts.slots)
+
+    def store(self, folder: Path) -> TrajectoryStore:
+        """Store for new rollouts, with provenance, so that `folder` can itself be replayed."""
+        made_with = provenance(self.parts.chat.tokenizer, self.parts.config, self.toolbox.schemas)
+        made_with[REPLAYED_FROM] = self.origin
+        return TrajectoryStore(folder / TRAJECTORIES / self.split, split=self.split, provenance=made_with)
+
+
+@asynccontextmanager
+async def open_rolling(replay: Replay, mode: str, usual: Unrecorded) -> AsyncIterator[Rolling]:
+    """Build the rollout components with the weights of `model.path`, else of the run's newest checkpoint.
+
+    Args:
+        mode: name of the mode, with the turn if it has one.
+        usual: default for calls that were not recorded; the command line may override it.
+
+    Raises:
+        ConfigError: there are no weights, the rollouts were made with another tokenizer, or they need code that the
+            command line does not name.
+        AgentRLError: a component cannot be used as configured.
+    """
+    unrecorded = replay.options.unrecorded or usual
+    rewards = replay.options.rewards[:1]
+    refuse_missing_code(replay, _needed_code(replay, unrecorded))
+    config = _with_policy(replay).without("train_files").without("val_files")
+    _check_tokenizer(replay.run, config)
+    refuse_code_of_rows((stored.task for stored in replay.run.rollouts(("agent_name", "extra_info", "index"))), config)
+    (reward, *_) = load_rewards(replace(replay, options=replace(replay.options, rewards=rewards)), config).values()
+    async with open_rollout_parts(config, UserObjects(reward=reward)) as parts:
+        multi_turn = config.rollout.multi_turn
+        toolbox = RecordedToolbox(_schemas(replay.run), multi_turn, unrecorded, parts.toolbox)
+        yield Rolling(parts, toolbox, replay.run.split, f"{mode} of {replay.run.name}")
+
+
+def new_folder(replay: Replay, mode: str) -> Path:
+    """Return the folder for new rollouts: `<mode>` in `--out`, else the next free `replays/<mode>-<n>` of the run.
+
+    Raises:
+        ConfigError: the folder in `--out` exists already, or `--out` is required.
+    """
+    if out := replay.options.out:
+        if (out / mode).exists():
+            raise ConfigError(f"--out: '{out}' holds rollouts of '{mode}' already")
+        return out / mode
+    if replay.run.folder is None:
+        raise ConfigError(f"{mode}: say where the new rollouts go, --out FOLDER")
+    folders = (replay.run.folder / "replays" / f"{mode}-{number}" for number in count(1))
+    return next(folder for folder in folders if not folder.exists())
+
+
+def _with_policy(replay: Replay) -> RunConfig:
+    instead = {"tokenizer_path": replay.options.tokenizer} if replay.options.tokenizer else {}
+    if lookup(replay.options.overrides, "model.path") is None:
+        instead["path"] = str(_newest(replay.run))
+    return with_model(replay_config(replay), replay.options.overrides, **instead)
+
+
+def _check_base(checkpoint: Path) -> None:
+    """Refuse an adapter whose base model is not a local folder: only the command line may name a hub model."""
+    adapter = find_adapter(checkpoint)
+    if adapter and not Path(adapter.base).is_dir():
+        raise ConfigError(
+            f"'{checkpoint}' is an adapter of '{adapter.base}', which is no folder here: if you trust it, add"
+            f" model.path={adapter.base} model.lora_adapter_path={checkpoint}"
+        )
+
+
+def _newest(run: SavedRun) -> Path:
+    checkpoint = newest(run.folder) if run.folder else None
+    if checkpoint is None:
+        raise ConfigError(f"'{run.name}' has no whole checkpoint: name the policy, model.path=FOLDER")
+    _check_base(checkpoint)
+    return checkpoint
+
+
+def _needed_code(replay: Replay, unrecorded: Unrecorded) -> Iterator[str]:
+    yield from LOOP_CODE
+    if unrecorded == "live":
+        yield from TOOL_CODE
+    if not replay.options.rewards:
+        yield from REWARD_CODE
+    if not lookup(replay.options.overrides, "model.path"):
+        yield "rollout.script_path"  # the policy was a script
+
+
+def _check_tokenizer(run: SavedRun, config: RunConfig) -> None:
+    if parts := changed(load_chat(config).tokenizer, run.provenances):
+        words = " and ".join(WORDS[part] for part in parts)
+        raise ConfigError(
+            f"'{run.name}': the rollouts of step {min(parts.values())} were recorded with another {words} than that"
+            f" of model.path '{config.model.path}'"
+        )
+
+
+def _schemas(run: SavedRun) -> list[ToolSchema]:
+    """Schemas of the tools that the run offered to the model."""
+    kept = {step: made_with.get(TOOLS) for step, made_with in run.provenances.items()}
+    first = kept[run.steps[0]]
+    if first is None:
+        raise DataError(f"'{run.name}' does not keep which tools there were")
+    if others := [step for step in run.steps if kept[step] != first]:
+        raise DataError(f"'{run.name}': from step {others[0]} on there were other tools: name one step, PATH@STEP")
+    try:
+        return _SCHEMAS.validate_json(first)
+    except ValidationError as error:
+        problem = error.errors()[0]["msg"]
+        raise DataError(f"'{run.name}': the tools that it kept cannot be read: {problem}") from None
+
+
+_SCHEMAS = TypeAdapter(list[ToolSchema])
+
+
+def names_tools(replay: Replay) -> bool:
+    """Whether the command line names tools."""
+    return any(lookup(replay.options.overrides, key) for key in TOOL_CODE)

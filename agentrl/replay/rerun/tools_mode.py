@@ -1,0 +1,180 @@
+"""`tools`: re-run saved rollouts with recorded tool results."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import groupby
+from pathlib import Path
+
+from agentrl.concurrency.notebook import run_loop
+from agentrl.replay.base import Cell, Key, Replay, Result, Table, by_task, key_of
+from agentrl.replay.rerun.runner import Rerun, new_folder, open_rolling, rerun_of
+from agentrl.stats.base import Estimate, plain
+from agentrl.stats.intervals import mean_estimate
+from agentrl.store import StoredRollout
+from agentrl.types.rollout import Group, Rollout
+from agentrl.types.trajectory import Author, Trajectory
+
+MOST_SHOWN = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Divergence:
+    """Position of the first token at which a re-run differs from the saved rollout.
+
+    Attributes:
+        turn: the model turn that contains the token, or that a tool or user answers with it; from 0, -1 in the prompt.
+        token: position in the segment, from 0; the segment's length if the re-run only continues longer.
+    """
+
+    trajectory: int
+    turn: int
+    author: Author
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """A saved rollout and the result of its re-run.
+
+    Attributes:
+        parted: the first difference; None if every token is the same.
+        saved_score, score: None if there is no score.
+        num_recorded: number of calls answered from the recording.
+        unrecorded: the calls that were not in the recording.
+    """
+
+    key: Key
+    parted: Divergence | None
+    saved_score: float | None
+    score: float | None
+    num_recorded: int
+    unrecorded: Sequence[str]
+
+
+def tools(replay: Replay) -> Result:
+    """Re-run the saved rollouts with their own seeds and with the run's settings for their split.
+
+    With the same policy and `rollout.deterministic`, every token is the same. So with another policy, all differences
+    come from the policy. The result is failed if a call that was not recorded ended a rollout.
+
+    New rollouts are saved in the folder of `--out`, or else under `replays/` in the run's folder.
+
+    Raises:
+        AgentRLError: see `rerun.runner.open_rolling`.
+    """
+    return run_loop(_tools(replay))
+
+
+async def _tools(replay: Replay) -> Result:
+    out = new_folder(replay, "tools")
+    found: list[Again] = []
+    async with open_rolling(replay, "tools", "error") as rolling:
+        for step, rows in groupby(replay.run.rollouts(), key=lambda stored: stored.step):
+            attempts = [rerun_of(saved, saved.rollout.seed) for saved in rows]
+            rollouts = await rolling.roll_out(attempts)
+            rolling.store(out).write(step, _groups(attempts, rollouts))
+            found += map(_again, attempts, rollouts)
+        deterministic, failing = rolling.parts.config.rollout.deterministic, rolling.ends_unrecorded
+    result = _result(found, out, replay.options.level, deterministic)
+    return replace(result, failed=failing and any(each.unrecorded for each in found))
+
+
+def _groups(attempts: Sequence[Rerun], rollouts: Sequence[Rollout]) -> list[Group]:
+    """Collect the new rollouts into the original groups."""
+    groups: list[Group] = []
+    for attempt, rollout in zip(attempts, rollouts, strict=True):
+        if not groups or groups[-1].uid != attempt.saved.task.uid:
+            groups.append(Group(attempt.saved.task, []))
+        groups[-1].rollouts.append(rollout)
+    return groups
+
+
+def _again(attempt: Rerun, rollout: Rollout) -> Again:
+    saved: StoredRollout = attempt.saved
+    return Again(
+        key_of(saved),
+        divergence(saved.rollout.trajectories, rollout.trajectories),
+        saved.rollout.rewards.get("score"),
+        rollout.rewards.get("score"),
+        attempt.recording.num_answered,
+        attempt.recording.unrecorded,
+    )
+
+
+def _result(found: Sequence[Again], out: Path, level: float, deterministic: bool) -> Result:
+    parted = [each for each in found if each.parted]
+    num_same = len(found) - len(parted)
+    num_recorded, num_unrecorded = sum(each.num_recorded for each in found), sum(len(each.unrecorded) for each in found)
+    summary = (
+        f"{num_same:,} of {len(found):,} rollouts have the same tokens bit for bit; calls: {num_recorded:,} answered"
+        f" from the recording, {num_unrecorded:,} not recorded; new rollouts: {out}"
+    )
+    note = "" if deterministic else "rollout.deterministic=false: even the same policy may part from itself."
+    steps = [list(rows) for _, rows in groupby(found, key=lambda each: each.key[0])]
+    tables = [Table("Rolled out again", _COLUMNS, [_row(rows, level) for rows in steps], note)]
+    if parted:
+        hidden = f"{len(parted) - MOST_SHOWN:,} more are in the values." if len(parted) > MOST_SHOWN else ""
+        shown = [_parted_row(each) for each in parted[:MOST_SHOWN]]
+        tables.append(Table("Where they part", _PARTED_COLUMNS, shown, hidden))
+    values = {
+        "out": str(out),
+        "deterministic": deterministic,
+        "num_rollouts": len(found),
+        "num_same": num_same,
+        "num_recorded_calls": num_recorded,
+        "num_unrecorded_calls": num_unrecorded,
+        "rollouts": [asdict(each) for each in found],
+    }
+    return Result("tools", summary, tables, {name: plain(value) for name, value in values.items()})
+
+
+_COLUMNS = ("step", "rollouts", "same tokens", "saved reward", "reward now", "calls recorded", "not recorded")
+_PARTED_COLUMNS = ("step", "uid", "rollout", "turn", "author", "token", "saved reward", "reward now", "not recorded")
+
+
+def _row(rows: Sequence[Again], level: float) -> list[Cell]:
+    return [
+        rows[0].key[0],
+        len(rows),
+        sum(each.parted is None for each in rows),
+        _mean([(each.key, each.saved_score) for each in rows], level),
+        _mean([(each.key, each.score) for each in rows], level),
+        sum(each.num_recorded for each in rows),
+        sum(len(each.unrecorded) for each in rows),
+    ]
+
+
+def _parted_row(each: Again) -> list[Cell]:
+    assert each.parted is not None  # the caller passes only rollouts that differ
+    place = [each.parted.turn, each.parted.author.value, each.parted.token]
+    return [*each.key, *place, each.saved_score, each.score, next(iter(each.unrecorded), None)]
+
+
+def _mean(scores: Sequence[tuple[Key, float | None]], level: float) -> Estimate | None:
+    """Mean over rollouts, clustered by task: rollouts of one task are not independent."""
+    tasks = by_task((key[:2], score) for key, score in scores if score is not None)
+    return mean_estimate(tasks, level) if tasks else None
+
+
+def divergence(saved: Sequence[Trajectory], again: Sequence[Trajectory]) -> Divergence | None:
+    """Find the first difference; None if all tokens of all trajectories are the same."""
+    for number, trajectory in enumerate(saved):
+        ours, theirs = trajectory.token_ids, again[number].token_ids if number < len(again) else ()
+        if ours == theirs:
+            continue
+        shorter = min(len(ours), len(theirs))
+        first = next((place for place in range(shorter) if ours[place] != theirs[place]), shorter)
+        return _place(number, trajectory, first)
+    return _place(len(saved) - 1, saved[-1], len(saved[-1].token_ids)) if saved and len(again) > len(saved) else None
+
+
+def _place(number: int, trajectory: Trajectory, position: int) -> Divergence:
+    turn, start, last = -1, 0, trajectory.segments[-1]
+    for segment in trajectory.segments:
+        turn += segment.author is Author.MODEL
+        if position < start + len(segment) or segment is last:
+            return Divergence(number, turn, segment.author, position - start)
+        start += len(segment)
+    raise AssertionError("a trajectory has segments")

@@ -1,0 +1,1 @@
+"""`agentrl replay RUN rescore`: score saved rollouts with another reward."""

@@ -1,0 +1,195 @@
+"""Saved rollouts to replay: from a run's folder, a checkpoint's validation, a store, or one file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pydantic import JsonValue
+
+from agentrl.errors import DataError, suggestion
+from agentrl.replay.run_paths import runs_near, split_place
+from agentrl.run_folder.checkpoints import CHECKPOINTS
+from agentrl.run_folder.location import run_at
+from agentrl.store import StoredRollout, TrajectoryStore
+from agentrl.store.schema import CONFIG, IMPORTED_FROM, MADE_BY, TRAJECTORIES
+from agentrl.store.text import read_json
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from agentrl.replay.tokenizer import KeptTokenizer
+
+SPLITS = ("train", "val")
+_CHECKPOINT = re.compile(r"step-(\d+)")
+
+
+@dataclass(frozen=True)
+class SavedRun:
+    """Saved rollouts and their provenance. Reading never runs code that the rollouts name.
+
+    Attributes:
+        name: their name in tables, as the user wrote it.
+        folder: the run's folder; None if there is only a store or a file.
+        steps: the selected steps, ascending; at least one.
+    """
+
+    name: str
+    folder: Path | None
+    store: TrajectoryStore
+    split: str
+    steps: Sequence[int]
+    _tokenizers: dict[str | None, KeptTokenizer] = field(default_factory=dict, repr=False, compare=False)
+
+    def rollouts(self, columns: Collection[str] | None = None) -> Iterator[StoredRollout]:
+        """All rollouts, step by step; `columns` as in `TrajectoryStore.scan`."""
+        return self.store.scan(steps=self.steps, columns=columns)
+
+    def groups(self, columns: Collection[str] | None = None) -> Iterator[list[StoredRollout]]:
+        """The rollouts of each group, in the order in which they were saved."""
+        siblings = groupby(self.rollouts(columns), key=lambda stored: (stored.step, stored.task.uid))
+        return (list(members) for _, members in siblings)
+
+    @cached_property
+    def provenances(self) -> Mapping[int, Mapping[str, str]]:
+        """Step -> provenance of its file (`run_folder.provenance`)."""
+        return {step: self.store.provenance(step) for step in self.steps}
+
+    @cached_property
+    def provenance(self) -> Mapping[str, str]:
+        """Provenance of the first file only. Other files may be corrupt, which an audit reports."""
+        return self.store.provenance(self.steps[0])
+
+    @cached_property
+    def config(self) -> Mapping[str, JsonValue]:
+        """The configuration of the run, as plain values; empty if it was not saved.
+
+        Raises:
+            DataError: the saved configuration is not a JSON object.
+        """
+        try:
+            kept = read_json(self.provenance.get(CONFIG, "{}"))
+        except ValueError as error:
+            raise DataError(f"'{self.name}': the configuration that was kept is no JSON: {error}") from None
+        if not isinstance(kept, dict):
+            raise DataError(f"'{self.name}': the configuration that was kept is no JSON object")
+        return kept
+
+    @property
+    def told(self) -> str:
+        """Short description of these rollouts."""
+        first, last = self.steps[0], self.steps[-1]
+        steps = f"step {first}" if first == last else f"{len(self.steps)} steps, {first} to {last}"
+        source = self.provenance.get(IMPORTED_FROM)
+        made = f"imported from {source}" if source else f"made by agentrl {self.provenance.get(MADE_BY, 'unknown')}"
+        return f"{self.split}, {steps}; {made}"
+
+    def tokenizer(self, override: str | None = None) -> PreTrainedTokenizerBase:
+        """The tokenizer that the rollouts were made with. Code that ships with a tokenizer is never run.
+
+        Args:
+            override: a folder or name, in place of the run's own tokenizer.
+
+        Raises:
+            ConfigError: no tokenizer is found, or it differs from the rollouts' tokenizer and is not an `override`.
+        """
+        return self._kept_tokenizer(override).tokenizer
+
+    def tokenizer_note(self, override: str | None = None) -> str:
+        """Note about `tokenizer(override)`; empty if it is the rollouts' own tokenizer."""
+        return self._kept_tokenizer(override).note
+
+    def _kept_tokenizer(self, override: str | None) -> KeptTokenizer:
+        if override not in self._tokenizers:
+            from agentrl.replay.tokenizer import load_kept_tokenizer  # imports torch and transformers
+
+            kept = load_kept_tokenizer(self.name, self.folder, self.config, self.provenances, override)
+            self._tokenizers[override] = kept
+        return self._tokenizers[override]
+
+
+def open_saved(where: str, split: str | None = None) -> SavedRun:
+    """Open the rollouts at `PATH` or `PATH@STEP`; STEP is a number, `first` or `last`.
+
+    Args:
+        where: a run's folder, one of its checkpoints (then its validation at that step), a folder of files, or a file.
+        split: `train` or `val`; by default the first of these that exists.
+
+    Raises:
+        DataError: no rollouts are found; lists the places searched, or the steps and splits that exist.
+    """
+    name, step = split_place(where)
+    path = run_at(Path(name))
+    if checkpoint := _checkpoint_step(path):
+        return _of_checkpoint(where, path.resolve(), checkpoint, split, step)
+    stores = _stores(path)
+    if not stores and (path / "config.json").is_file():
+        raise DataError(f"'{name}' is a model, not rollouts: roll it out first, `agentrl generate model.path={name}`")
+    if not stores:
+        raise DataError(
+            f"'{name}' holds no trajectories: looked for {TRAJECTORIES}/train, {TRAJECTORIES}/val and step-*.parquet"
+            f"{runs_near(path)}"
+        )
+    chosen = split or next(iter(stores))
+    if chosen not in stores:
+        raise DataError(f"'{name}' has no rollouts of split '{chosen}', only of {', '.join(stores)}")
+    store = stores[chosen]
+    return SavedRun(where, _run_folder(path.resolve()), store, chosen, _chosen(store.steps, step, where))
+
+
+def _run_folder(path: Path) -> Path | None:
+    """The run's folder that contains these trajectories, if there is one."""
+    inside = (parent.parent for parent in (path, *path.parents) if parent.name == TRAJECTORIES)
+    return path if (path / TRAJECTORIES).is_dir() else next(inside, None)
+
+
+def _stores(path: Path) -> dict[str, TrajectoryStore]:
+    """The stores at `path`, by their split."""
+    if path.is_file():
+        return _by_split(TrajectoryStore.of_file(path))
+    for folder in (path / TRAJECTORIES, path):
+        stores = {name: TrajectoryStore(folder / name) for name in SPLITS}
+        if found := {name: store for name, store in stores.items() if store.steps}:
+            return found
+    return _by_split(TrajectoryStore(path))
+
+
+def _by_split(store: TrajectoryStore) -> dict[str, TrajectoryStore]:
+    """Map a store to its split, read from its first row: the folder's name does not contain the split."""
+    if not store.steps:
+        return {}
+    first = next(store.scan(steps=store.steps[:1], columns=[]), None)
+    return {"train" if first is None else first.split: store}
+
+
+def _checkpoint_step(path: Path) -> int | None:
+    """The step of a checkpoint's folder, or of a link to one; None for any other path."""
+    folder = path.resolve()
+    name = _CHECKPOINT.fullmatch(folder.name)
+    return int(name[1]) if name and folder.is_dir() and folder.parent.name == CHECKPOINTS else None
+
+
+def _of_checkpoint(where: str, path: Path, checkpoint: int, split: str | None, step: str) -> SavedRun:
+    run = path.parent.parent
+    if step or split == "train":
+        raise DataError(f"'{where}': a checkpoint stands for its validation; for other rollouts name the run, '{run}'")
+    store = TrajectoryStore(run / TRAJECTORIES / "val")
+    if checkpoint not in store.steps:
+        kept = ", ".join(map(str, store.steps)) or "none"
+        raise DataError(f"'{where}': the run kept no validation at step {checkpoint}; steps with one: {kept}")
+    return SavedRun(where, run, store, "val", [checkpoint])
+
+
+def _chosen(steps: Sequence[int], asked: str, where: str) -> Sequence[int]:
+    if not asked:
+        return steps
+    named = {"first": steps[0], "last": steps[-1], **{str(step): step for step in steps}}
+    if asked not in named:
+        kept = f"kept are {steps[0]} to {steps[-1]}" if asked.isdecimal() else suggestion(asked, ("first", "last"))
+        raise DataError(f"'{where}': there is no step '{asked}'; {kept}")
+    return [named[asked]]

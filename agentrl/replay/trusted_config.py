@@ -1,0 +1,88 @@
+"""Filter for a saved run's configuration: keeps plain values and names of built-in components."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from agentrl.agent_loops.base import agent_loops
+from agentrl.chat.parsers import tool_parsers
+from agentrl.config.base import Section
+from agentrl.config.presets import PRESETS
+from agentrl.config.reward import MANAGERS, NO_REWARD
+from agentrl.config.rules.reward import JUDGE, REWARD_MODEL
+from agentrl.config.run import RunConfig
+from agentrl.config.uses import Mark, Use, mark_of
+from agentrl.config.validate import config_fields, section_of
+from agentrl.rewards.builtin.registry import rewards
+
+_ATTENTION = frozenset({"eager", "sdpa", "flex_attention"})  # others may download code from the hub and run it
+_LOSSES = frozenset(preset.loss for preset in PRESETS.values() if preset.family == "preference")
+_REWARDS = frozenset({"auto", NO_REWARD, JUDGE, REWARD_MODEL})
+
+
+def _is_our_estimator(name: str) -> bool:
+    from agentrl.algos.advantages.registry import ADVANTAGE_ESTIMATORS  # imports torch
+
+    return ADVANTAGE_ESTIMATORS.is_builtin(name)
+
+
+def _is_our_loss(name: str) -> bool:
+    from agentrl.algos.losses.registry import POLICY_LOSSES  # imports torch
+
+    return name in _LOSSES or POLICY_LOSSES.is_builtin(name)
+
+
+BROUGHT: Mapping[str, Callable[[str], bool]] = {
+    "agent loop": agent_loops.is_builtin,
+    "tool parser": tool_parsers.is_builtin,
+    "attention": _ATTENTION.__contains__,
+    "advantage estimator": _is_our_estimator,
+    "policy loss": _is_our_loss,
+    "reward": lambda name: name in _REWARDS or rewards.is_builtin(name),
+    "reward manager": MANAGERS.__contains__,
+}
+"""Kind of component (`Mark.brought`) -> whether a name is built into agentrl, torch or transformers."""
+
+
+def taken(kept: Mapping[str, object], section: type[Section] = RunConfig) -> dict[str, object]:
+    """Return the nested values of `kept` that are safe to use even if the author of the run is unknown.
+
+    Unknown and unsafe keys are dropped. An optional section is dropped if it then lacks a required key.
+    """
+    result: dict[str, object] = {}
+    for name, field in section.model_fields.items():
+        if name not in kept:
+            continue
+        inner, value = section_of(field), kept[name]
+        if inner is None:
+            if is_taken(mark_of(field), value):
+                result[name] = value
+        elif isinstance(value, Mapping):
+            values = taken(value, inner)
+            if field.is_required() or _required(inner) <= values.keys():
+                result[name] = values
+    return result
+
+
+def is_taken(mark: Mark, value: object) -> bool:
+    """Whether a value is safe to use, given the mark of its key."""
+    if mark.use is Use.PLAIN or value is None:
+        return True
+    return bool(mark.brought) and isinstance(value, str) and BROUGHT[mark.brought](value)
+
+
+def left_out(kept: Mapping[str, object]) -> dict[str, object]:
+    """Dotted keys whose values are dropped as unsafe. Empty and false values are not listed."""
+    said = ((mark_of(field), key, lookup(kept, key)) for key, field in config_fields())
+    return {key: value for mark, key, value in said if value and not is_taken(mark, value)}
+
+
+def lookup(values: object, key: str) -> object:
+    """Return the nested value under a dotted key; None if the key is missing."""
+    for name in key.split("."):
+        values = values.get(name) if isinstance(values, Mapping) else None
+    return values
+
+
+def _required(section: type[Section]) -> set[str]:
+    return {name for name, field in section.model_fields.items() if field.is_required()}

@@ -1,0 +1,1 @@
+"""Output of a run for people: terminal, report, charts, evaluation tables, health warnings."""

@@ -1,0 +1,242 @@
+"""Terminal output of a run: a live panel, or one plain line per step if the output is not a terminal."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from agentrl.reporting.formatting import duration, left_out, num_tool_calls, number, percent, tool_outcomes
+from agentrl.reporting.transcript import print_comparison, print_samples
+from agentrl.security.visible_text import visible
+from agentrl.types.rollout import Outcome
+
+__all__ = ["ConsoleTracker", "print_comparison", "print_samples", "sparkline"]
+
+_BLOCKS, _ASCII_BLOCKS = "▁▂▃▄▅▆▇█", "_.:-=+*#"
+_RATE_STEPS = 20  # the time left is estimated from this many steps
+
+
+def _seconds(value: float) -> str:
+    return number(round(value, 3))  # below a millisecond is negligible
+
+
+_WITH_HISTORY = (
+    ("reward", "reward/mean", number),
+    ("success", "success", percent),
+    ("val success", "val/success", percent),
+    ("val reward", "val/reward/mean", number),
+    ("loss", "actor/loss", number),
+)
+_JOINED = (
+    ("response", (("response_length/mean", "{} tokens", number), ("num_turns/mean", "{} turns", number))),
+    ("update", (("actor/grad_norm", "grad norm {}", number), ("actor/lr", "lr {}", number))),
+    (
+        "critic",
+        (
+            ("critic/vf_explained_var", "{} explained", percent),
+            ("critic/vf_loss", "loss {}", number),
+            ("critic/lr", "lr {}", number),
+        ),
+    ),
+    (
+        "speed",
+        (
+            ("timing_s/step", "{} s/step", _seconds),
+            ("timing_s/collect", "collect {}", _seconds),
+            ("timing_s/wait_rollouts", "wait {}", _seconds),
+            ("timing_s/learn", "learn {}", _seconds),
+            ("perf/tokens_per_s", "{} tokens/s", number),
+        ),
+    ),
+    (
+        "engine",
+        (
+            ("engine/cached_share", "{} of the context cached", percent),
+            ("mismatch/current/k3", "{} nats from the backend", number),
+        ),
+    ),
+    ("preference", (("actor/accuracy", "{} right", percent), ("actor/margin", "margin {}", number))),
+    ("kl", (("kl/reward_mean", "{} nats to the reference", number), ("kl/reward_coef", "times {}", number))),
+    ("kept", (("kept/samples", "{} of the samples", percent),)),
+    (
+        "sampling",
+        (("sampling/drawn", "{} groups sampled", number), ("sampling/filtered", "{} of them filtered", number)),
+    ),
+    ("staleness", (("staleness/mean", "{} versions", number), ("staleness/requeued", "{} groups requeued", number))),
+)
+
+
+class ConsoleTracker:
+    """Shows each step on the terminal. If the output is not a terminal, prints one line per step.
+
+    Args:
+        total_steps: number of steps of the run.
+        live: whether to redraw a panel in place; None: if the output is a capable terminal.
+        val_sampling: sampling of validation, shown with its metrics.
+    """
+
+    def __init__(
+        self,
+        total_steps: int,
+        title: str,
+        clock: Callable[[], float] = time.monotonic,
+        console: Console | None = None,
+        live: bool | None = None,
+        val_sampling: str | None = None,
+    ) -> None:
+        self._val_sampling = f"({val_sampling})" if val_sampling else ""
+        self._total_steps = total_steps
+        self._title = title
+        self._clock = clock
+        self._console = console or Console()
+        self._start_s = clock()
+        self._step = 0
+        self._metrics: dict[str, float] = {}
+        self._latest: dict[str, float] = {}  # so that metrics missing in some steps, such as validation, stay visible
+        self._history: dict[str, list[float]] = {name: [] for _, name, _ in _WITH_HISTORY}
+        self._logged: deque[tuple[int, float]] = deque(maxlen=_RATE_STEPS)
+        self._first = (0, 0.0)
+        self._step_s: deque[float] = deque(maxlen=_RATE_STEPS)
+        self._in_steps_s = 0.0
+        self._live = self._start_live() if (_is_terminal(self._console) if live is None else live) else None
+        if self._live is None:
+            self._print(f"{title}: {total_steps} steps" if total_steps else title)
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Show the metrics of `step`."""
+        self._step = step
+        self._metrics = {name: value for name, value in metrics.items() if math.isfinite(value)}
+        self._latest |= self._metrics
+        self._logged.append((step, self._clock()))
+        if len(self._logged) == 1:
+            self._first = self._logged[0]
+        elif (step_s := self._metrics.get("timing_s/step")) is not None:
+            self._step_s.append(step_s)
+            self._in_steps_s += step_s
+        for name, values in self._history.items():
+            values.extend([self._metrics[name]] if name in self._metrics else [])
+        if self._live is None:
+            self._print(" | ".join(self._line()))
+        else:
+            self._live.refresh()
+
+    def log_warning(self, step: int, text: str) -> None:
+        """Print a warning; above the panel if there is one."""
+        line = Text(visible(f"warning at step {step}: {text}"), "yellow")
+        self._console.print(line, soft_wrap=self._live is None)
+
+    def close(self) -> None:
+        """Stop redrawing; the last state stays on the screen."""
+        if self._live is not None:
+            self._live.stop()
+
+    def _print(self, line: str) -> None:
+        # soft_wrap: in a log, each step stays on one line
+        self._console.print(line, soft_wrap=True, highlight=False, markup=False)
+
+    def _start_live(self) -> Live:
+        # redrawn twice a second, not only at each step, so that the panel is not frozen during a long step
+        live = Live(get_renderable=self._panel, console=self._console, refresh_per_second=2)
+        live.start(refresh=True)
+        return live
+
+    def _left_s(self) -> float | None:
+        """Return the estimated seconds left from the duration of the last steps; None before the first estimate."""
+        if self._step >= self._total_steps or not self._logged:
+            return None
+        (first_step, first_s), (last_step, last_s) = self._logged[0], self._logged[-1]
+        if last_step > first_step:
+            pace_s: float | None = (last_s - first_s) / (last_step - first_step)
+        else:
+            pace_s = self._metrics.get("timing_s/step")
+        if self._step_s and last_step > self._first[0]:
+            pace_s = sum(self._step_s) / len(self._step_s) + self._between_s()
+        return None if pace_s is None else pace_s * (self._total_steps - self._step)
+
+    def _between_s(self) -> float:
+        """Return the seconds per step for validating and saving, averaged over the run because they are irregular."""
+        (first_step, first_s), (last_step, last_s) = self._first, self._logged[-1]
+        return max(0.0, last_s - first_s - self._in_steps_s) / (last_step - first_step)
+
+    def _line(self) -> Iterator[str]:
+        yield f"step {self._step:>{len(str(self._total_steps))}}/{self._total_steps}"
+        for label, text, metric in _rows(self._metrics):
+            yield f"{label} {text} {self._note(metric)}".rstrip()
+        if (left_s := self._left_s()) is not None:
+            yield f"{duration(left_s)} left"
+
+    def _panel(self) -> RenderableType:
+        table = Table.grid(padding=(0, 2, 0, 0))
+        table.add_column(style="dim", no_wrap=True, min_width=11)
+        table.add_column(no_wrap=True, overflow="ellipsis")
+        for label, text, metric in _rows(self._latest):
+            note = self._note(metric)
+            history = self._sparkline(self._history.get(metric, []), len(note))
+            table.add_row(label, Text.assemble(f"{text:<9}", (history, "cyan"), (f" {note}".rstrip(), "dim")))
+        body = Group(self._progress(), table if self._latest else Text("starting", "dim"))
+        return Panel(body, title=Text(self._title, "bold"), title_align="left", border_style="blue", padding=(0, 1))
+
+    def _progress(self) -> RenderableType:
+        left_s = self._left_s()
+        times = f"{duration(self._clock() - self._start_s)} elapsed" + (f", {duration(left_s)} left" if left_s else "")
+        line = Table.grid(padding=(0, 2, 0, 0), expand=True)
+        line.add_column(no_wrap=True)
+        line.add_column(ratio=1)
+        line.add_column(no_wrap=True, justify="right", style="dim")
+        bar = ProgressBar(total=self._total_steps, completed=self._step, complete_style="blue", finished_style="green")
+        line.add_row(Text(f"step {self._step}/{self._total_steps}", "bold"), bar, times)
+        return line
+
+    def _note(self, metric: str) -> str:
+        """Return the note shown next to a metric."""
+        return self._val_sampling if metric.startswith("val/") else ""
+
+    def _sparkline(self, values: Sequence[float], taken: int) -> str:
+        width = max(0, min(60, self._console.width - 28 - taken))
+        return sparkline(values, width, _ASCII_BLOCKS if self._console.options.ascii_only else _BLOCKS)
+
+
+def sparkline(values: Sequence[float], width: int, blocks: str = _BLOCKS) -> str:
+    """Return `values` as a chart of at most `width` block characters; "" for fewer than two."""
+    width = min(width, len(values))
+    if width < 2:
+        return ""
+    edges = [round(i * len(values) / width) for i in range(width + 1)]
+    size = max(map(abs, values)) or 1  # scaled first: sums of huge numbers would overflow
+    means = [sum(value / size for value in values[a:b]) / (b - a) for a, b in pairwise(edges)]
+    low, high = min(means), max(means)
+    return "".join(blocks[round((mean - low) / ((high - low) or 1) * (len(blocks) - 1))] for mean in means)
+
+
+def _rows(metrics: Mapping[str, float]) -> Iterator[tuple[str, str, str]]:
+    """Yield (label, text, metric for the history chart) of each row to show."""
+    yield from ((label, write(metrics[name]), name) for label, name, write in _WITH_HISTORY if name in metrics)
+    if num_tool_calls(metrics):
+        yield "tools", _tools(metrics), ""
+    for label, prefix in (("left out", ""), ("val left out", "val/")):
+        if text := left_out(metrics, prefix):
+            yield label, text, ""
+    for label, parts in _JOINED:
+        if text := ", ".join(form.format(write(metrics[name])) for name, form, write in parts if name in metrics):
+            yield label, text, ""
+
+
+def _tools(metrics: Mapping[str, float]) -> str:
+    calls, counts = num_tool_calls(metrics), tool_outcomes(metrics)
+    failed = [f"{outcome} {number(count)}" for outcome, count in counts.items() if outcome != Outcome.OK]
+    return ", ".join([f"{number(calls)} calls", f"{percent(counts.get(Outcome.OK, 0) / calls)} ok", *failed])
+
+
+def _is_terminal(console: Console) -> bool:
+    """Return whether a panel can be redrawn. Rich's own check is also true if FORCE_COLOR is set, as in CI logs."""
+    return console.file.isatty() and not console.is_dumb_terminal

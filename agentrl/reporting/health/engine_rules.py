@@ -1,0 +1,96 @@
+"""Health rules for engine and backend; see `rules`.
+
+| rule      | fires when                                                                                            |
+|-----------|-------------------------------------------------------------------------------------------------------|
+| mismatch  | KL between engine and backend with the same weights above 0.01 nats per token, over 5 steps: the      |
+|           | weight of a 100-token answer is then wrong by a factor of e. bfloat16 alone causes 1e-4 to 1e-3       |
+| probe     | right after publishing, engine and backend differ by 0.05 nats on average: more than bfloat16 causes  |
+| requeued  | over 5 steps, groups requeued for staleness, beyond the share of over_sampling, above 10 % of the     |
+|           | groups trained on: a tenth of the engine's work is wasted                                             |
+| replay    | with rollout.routed_experts, the experts of 10 % of the tokens or more are unknown                    |
+| restarts  | a server died or hung in this step                                                                    |
+| cache     | over 5 steps, half of the repeated tokens of later turns are recomputed (at least 10,000 such tokens) |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from statistics import fmean
+
+from agentrl.reporting.health.history import NUM_RECENT, History, values
+
+MAX_MISMATCH, MAX_PROBE, MAX_REQUEUED = 0.01, 0.05, 0.1
+MIN_REPLAYED, MIN_CACHED, MIN_LATER_TOKENS = 0.9, 0.5, 10_000
+
+
+def mismatch(history: History) -> str | None:
+    """The engine samples from a different distribution than the backend computes."""
+    found = values(history.recent, "mismatch/current/k3")[-NUM_RECENT:]  # stale steps may lack this metric
+    if len(found) < NUM_RECENT or (apart := fmean(found)) <= MAX_MISMATCH:
+        return None
+    return (
+        f"engine and backend are {apart:.2g} nats a token apart (k3), above {MAX_MISMATCH}: number types or "
+        "kernels differ (rollout.dtype, rollout.sglang.server_args); algorithm.rollout_correction corrects for it"
+    )
+
+
+def probe(history: History) -> str | None:
+    """The published weights differ from the policy's."""
+    if not (apart := history.now.get("publish/probe_mean_diff", 0.0)) > MAX_PROBE:
+        return None
+    return (
+        f"after publishing, engine and backend are {apart:.2g} nats a token apart, above {MAX_PROBE}: are all weights "
+        "published, is the server quantized, does rollout.dtype fit?"
+    )
+
+
+def requeued(history: History) -> str | None:
+    """Too many groups are requeued for staleness."""
+    share = _mean(history, "staleness/requeued_share")
+    if share is None or share <= MAX_REQUEUED + history.over_sampling:
+        return None
+    return (
+        f"{share:.0%} as many groups are begun again for their age as are trained on: raise "
+        "trainer.max_staleness, or bound the slowest (rollout.rollout_timeout_s, data.max_response_length)"
+    )
+
+
+def replay(history: History) -> str | None:
+    """Routed experts of sampled tokens are missing."""
+    if (share := history.now.get("actor/replayed_share", 1.0)) > MIN_REPLAYED:
+        return None
+    return (
+        f"only {share:.0%} of the tokens are trained with the experts that sampled them: agent loops must hand them on"
+        " (trajectory.keep_routed_experts), and saved rollouts must hold them"
+    )
+
+
+def restarts(history: History) -> str | None:
+    """Servers died or hung."""
+    if not (count := history.now.get("engine/num_restarts", 0.0)):
+        return None
+    return f"{count:.0f} SGLang server(s) died or hung and were started again: their logs are in the run's folder"
+
+
+def cache(history: History) -> str | None:
+    """The KV cache of conversations is evicted before their next turn."""
+    share = _mean(history, "engine/later_cached_share")
+    num_tokens = sum(values(history.latest(NUM_RECENT), "engine/later_prompt_tokens"))
+    if share is None or num_tokens < MIN_LATER_TOKENS or share >= MIN_CACHED:
+        return None
+    return (
+        f"only {share:.0%} of what later turns begin with is in the engine's cache: give it more memory "
+        "(rollout.sglang.server_args.mem_fraction_static), or lower trainer.max_concurrent_rollouts"
+    )
+
+
+def _mean(history: History, name: str) -> float | None:
+    """Return the mean over the latest 5 steps; None if a step lacks the metric."""
+    found = values(history.latest(NUM_RECENT), name)
+    return fmean(found) if len(found) == NUM_RECENT else None
+
+
+ENGINE_RULES: Mapping[str, Callable[[History], str | None]] = {
+    rule.__name__: rule for rule in (mismatch, probe, requeued, replay, restarts, cache)
+}
+"""Maps a rule's name to its function, which returns a warning or None."""

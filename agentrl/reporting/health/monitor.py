@@ -1,0 +1,51 @@
+"""Health monitor: warns, with the likely cause, when a metric leaves its healthy range; thresholds are in `rules`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+
+from agentrl.reporting.health.history import History
+from agentrl.reporting.health.rules import RULES
+
+RECOVERED_AFTER = 50
+"""Consecutive silent steps before a rule may warn a second time; doubled after each further warning."""
+
+
+class Health:
+    """Checks each step's metrics. A firing rule warns once, and again only after a long silence.
+
+    So an intermittent condition over n steps causes at most 1 + log2(1 + n / `RECOVERED_AFTER`) warnings.
+
+    Args:
+        tools: names of the offered tools.
+        compares: whether advantages compare the rollouts of a group.
+        over_sampling: share of groups that may be requeued as planned.
+    """
+
+    def __init__(self, tools: Iterable[str] = (), compares: bool = True, over_sampling: float = 0.0) -> None:
+        self._history = History(tools=tuple(tools), compares=compares, over_sampling=over_sampling)
+        self._silent_steps: dict[str, int] = {}  # steps since the last firing, for rules that have warned
+        self._silence_asked: dict[str, int] = {}
+
+    def check(self, metrics: Mapping[str, float]) -> list[str]:
+        """Add a step and return its warnings, usually none."""
+        self._history.add(metrics)
+        self._silent_steps = {name: steps + 1 for name, steps in self._silent_steps.items()}
+        firing = {name: text for name, rule in RULES.items() if (text := rule(self._history))}
+        return [text for name, text in firing.items() if self._is_news(name)]
+
+    def _is_news(self, name: str) -> bool:
+        """Return whether a firing rule has not warned yet, or was silent long enough since then."""
+        asked = self._silence_asked.get(name, 0)
+        news = self._silent_steps.get(name, math.inf) > asked
+        if news:
+            self._silence_asked[name] = 2 * asked or RECOVERED_AFTER
+        self._silent_steps[name] = 0
+        return news
+
+    def remember(self, rows: Iterable[Mapping[str, float | None]]) -> None:
+        """Add the rows of metrics.jsonl of a resumed run, so that earlier warnings are not repeated."""
+        for row in rows:
+            if row["step"]:  # validation before the first step is not training
+                self.check({name: math.nan if value is None else value for name, value in row.items()})

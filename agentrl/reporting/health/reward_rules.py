@@ -1,0 +1,88 @@
+"""Health rules for rewards: one pure function per rule, as in `rules`.
+
+| rule            | fires when                                                                              |
+|-----------------|-----------------------------------------------------------------------------------------|
+| guards          | the share of rollouts that raise a guard (mean of 5 steps) is 10 percentage points      |
+|                 | above that of the first 5 steps                                                         |
+| reward_accuracy | after its warm-up, the reward model agrees with the outcomes of less than 60 % of the   |
+|                 | fresh rollouts, for 3 steps                                                             |
+| reward_ece      | after its warm-up, the expected calibration error of the reward model is above 0.2,     |
+|                 | for 3 steps                                                                             |
+| reward_drift    | one round of training changed the ranking of held-out rollouts: rank correlation with   |
+|                 | the previous ranking below 0.5                                                          |
+
+These rules ignore a rising reward: reward hacking also raises the reward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from statistics import fmean
+
+from agentrl.reporting.health.history import NUM_FIRST, NUM_RECENT, History, values
+
+GUARD_METRICS = "reward/guard/"
+"""Prefix of metrics: the share of rollouts that raised the guard of that name."""
+MAX_GUARD_RISE = 0.1
+MODEL_STEPS, MIN_ACCURACY, MAX_ECE, MAX_DRIFT = 3, 0.6, 0.2, 0.5
+WARMING = "reward_model/warming_up"
+"""Metric that is 1 while the rule's outcome is the reward."""
+
+
+def guards(history: History) -> str | None:
+    """More and more rollouts look like reward hacking."""
+    names = [name for name in history.now if name.startswith(GUARD_METRICS)]
+    rises = {name.removeprefix(GUARD_METRICS): _rise(history, name) for name in names}
+    told = [f"{name} {first:.0%} to {now:.0%}" for name, (first, now) in rises.items() if now - first > MAX_GUARD_RISE]
+    if not told:
+        return None
+    return (
+        f"more rollouts raise a guard than in the first steps ({', '.join(told)}): is the reward being hacked? "
+        "`agentrl replay RUN hacking` shows those that it pays"
+    )
+
+
+def reward_accuracy(history: History) -> str | None:
+    """The reward model is often wrong about outcomes."""
+    if not history.all_latest(MODEL_STEPS, lambda step: _judging(step, "accuracy", 1.0) < MIN_ACCURACY):
+        return None
+    return (
+        f"for {MODEL_STEPS} steps the reward model is right about less than {MIN_ACCURACY:.0%} of the fresh rollouts:"
+        " let it learn longer first (reward.reward_model.online.warmup_steps), or more (every, epochs, optim.lr)"
+    )
+
+
+def reward_ece(history: History) -> str | None:
+    """The reward model's probabilities are badly calibrated."""
+    if not history.all_latest(MODEL_STEPS, lambda step: _judging(step, "ece", 0.0) > MAX_ECE):
+        return None
+    return (
+        f"for {MODEL_STEPS} steps the reward model's probabilities are off by more than {MAX_ECE} on fresh rollouts:"
+        " more learning (reward.reward_model.online.every, epochs), a lower optim.lr, or a longer buffer"
+    )
+
+
+def reward_drift(history: History) -> str | None:
+    """The reward model's ranking changed abruptly."""
+    if not (value := history.now.get("reward_model/drift", 0.0)) > MAX_DRIFT or history.now.get(WARMING):
+        return None
+    return f"the reward model ranks held-out rows anew (rank correlation {1 - value:.2f}): lower its learning rate"
+
+
+def _judging(step: Mapping[str, float], name: str, otherwise: float) -> float:
+    """Return a reward-model metric of a step; `otherwise` during warm-up or if it is missing."""
+    return otherwise if step.get(WARMING) else step.get(f"reward_model/{name}", otherwise)
+
+
+def _rise(history: History, name: str) -> tuple[float, float]:
+    """Return (mean share in the first 5 steps, in the latest 5 steps); zeros before ten steps."""
+    first, latest = values(history.first, name), values(history.latest(NUM_RECENT), name)
+    if len(history.recent) < NUM_FIRST + NUM_RECENT or not (first and latest):
+        return 0.0, 0.0
+    return fmean(first), fmean(latest)
+
+
+REWARD_RULES: Mapping[str, Callable[[History], str | None]] = {
+    rule.__name__: rule for rule in (guards, reward_accuracy, reward_ece, reward_drift)
+}
+"""Maps a rule's name to its function, which returns a warning or None."""

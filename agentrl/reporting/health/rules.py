@@ -1,0 +1,222 @@
+"""Health rules for a run's metrics: one pure function per rule, of the run's first and latest steps.
+
+| rule            | fires when                                                                              |
+|-----------------|-----------------------------------------------------------------------------------------|
+| skipped_updates | an update of this step was skipped, or its loss or gradient norm is not finite          |
+| kl              | KL from the sampling policy above 0.1 nats per token in this step                       |
+| clipped         | more than 30 % of the ratios clipped in this step                                       |
+| all_zero        | every reward is 0, for 5 steps                                                          |
+| all_one         | all rewards are equal and every rollout is a success, for 5 steps                       |
+| no_contrast     | every group has equal rewards, for 5 steps, and neither of the two rules above fires    |
+| length_limit    | 99 % of the rollouts stopped at a limit of tokens or turns, for 3 steps                 |
+| unused_tools    | an offered tool was not called in the latest 10 steps                                   |
+| dead_tools      | 10 calls of a tool or more failed in this step, and none succeeded                      |
+| tool_failures   | over 5 steps with 10 calls or more: 20 % timeouts and infrastructure failures,          |
+|                 | or 50 % tool errors, or 50 % calls that could not be parsed                             |
+| failed_rollouts | more than 10 % of the rollouts ended with an error in this step                         |
+| infra_failures  | 20 % of the rollouts failed for reasons outside the policy, over 5 steps                |
+| entropy         | entropy (mean of 5 steps) below 10 % of the first 5 steps, and not learning well        |
+| critic          | values explain less of the returns than a constant would, for 10 steps                  |
+| length          | response length (mean of 5 steps) below 30 % or above 300 % of the first 5 steps, and   |
+|                 | not learning well                                                                       |
+
+Learning well: the reward rose from the first to the second half of the latest 20 steps, or 90 % of the rollouts are
+a success. Low entropy or a changed length is healthy if it raises the reward. Rules for the engine are in
+`engine_rules`, rules for rewards in `reward_rules`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from statistics import fmean
+
+from agentrl.reporting.formatting import num_tool_calls, tool_outcomes
+from agentrl.reporting.health.engine_rules import ENGINE_RULES
+from agentrl.reporting.health.history import NUM_RECENT, History, Metrics, values
+from agentrl.reporting.health.reward_rules import REWARD_RULES
+from agentrl.types.rollout import Outcome, Stop
+
+MAX_KL, MAX_CLIPPED = 0.1, 0.3
+MIN_ENTROPY_RATIO, MIN_LENGTH_RATIO, MAX_LENGTH_RATIO = 0.1, 0.3, 3.0
+LIMIT_STEPS, LIMIT_SHARE = 3, 0.99
+UNUSED_STEPS = 10
+CRITIC_STEPS = 10
+MIN_CALLS, MAX_BROKEN, MAX_WRONG, MAX_INFRA, MAX_FAILED = 10, 0.2, 0.5, 0.2, 0.1
+
+
+def skipped_updates(history: History) -> str | None:
+    """Updates are skipped or not finite."""
+    skipped = history.now.get("actor/skipped_updates", 0.0) > 0
+    broken = [name for name in ("actor/loss", "actor/grad_norm") if not math.isfinite(history.now.get(name, 0.0))]
+    if not (skipped or broken):
+        return None
+    if history.now.get("actor/num_tokens") == 0:
+        return "an update was skipped: no token of this step is trained; do the rollouts sample any?"
+    what = f"{' and '.join(broken)} not finite" if broken else "an update was skipped"
+    return f"{what}: lower actor.optim.lr, or look for overflow in the model's number type"
+
+
+def kl(history: History) -> str | None:
+    """The policy is far from the sampling policy."""
+    if not (value := history.now.get("actor/ppo_kl", 0.0)) > MAX_KL:
+        return None
+    return f"KL from the sampling policy is {value:.3g}, above {MAX_KL}: learning rate or updates a step too high"
+
+
+def clipped(history: History) -> str | None:
+    """Clipping removes much of the gradient."""
+    if not (share := history.now.get("actor/pg_clipfrac", 0.0)) > MAX_CLIPPED:
+        return None
+    return f"{share:.0%} of the ratios are clipped: learning rate or updates a step too high"
+
+
+def all_zero(history: History) -> str | None:
+    """Every reward is 0."""
+    if not history.all_latest(5, _all_zero):
+        return None
+    return "every reward is 0, so there is nothing to learn from: tasks too hard, or the reward cannot read the answers"
+
+
+def all_one(history: History) -> str | None:
+    """Every rollout is a full success."""
+    if not history.all_latest(5, _all_one):
+        return None
+    return "every rollout is a full success, so there is nothing left to learn: harder tasks, or trainer.stop_when"
+
+
+def no_contrast(history: History) -> str | None:
+    """No group has different rewards."""
+    if not (history.compares and history.all_latest(5, _no_contrast)):
+        return None
+    return "no group has a spread of rewards, so all advantages are 0: raise rollout.n, or tasks of medium difficulty"
+
+
+def length_limit(history: History) -> str | None:
+    """Almost all rollouts stop at a limit."""
+    if not history.all_latest(LIMIT_STEPS, lambda metrics: _limited(metrics) >= LIMIT_SHARE):
+        return None
+    return (
+        "every rollout stops at a limit of tokens or turns: raise data.max_response_length or the limits of "
+        "rollout.multi_turn, or the model never ends its turn (chat template, stop tokens)"
+    )
+
+
+def unused_tools(history: History) -> str | None:
+    """Some tools are never called."""
+    steps = [metrics for metrics in history.latest(UNUSED_STEPS) if "tool_calls/mean" in metrics]
+    unused = [name for name in history.tools if not any(each.get(f"tool/{name}/calls") for each in steps)]
+    if len(steps) < UNUSED_STEPS or not unused:
+        return None
+    return (
+        f"not called in {UNUSED_STEPS} steps: {', '.join(unused)}; the prompt does not ask for it, the model cannot "
+        "write its calls (rollout.multi_turn.format), or calling it does not pay"
+    )
+
+
+def dead_tools(history: History) -> str | None:
+    """No call of a tool succeeds; fires after a single step."""
+    dead = []
+    for name in history.tools:
+        counts = {outcome: history.now.get(f"tool/{name}/{outcome}", 0.0) for outcome in Outcome}
+        failed = sum(counts[outcome] for outcome in (Outcome.TOOL_ERROR, Outcome.TIMEOUT, Outcome.INFRA_ERROR))
+        if failed >= MIN_CALLS and not counts[Outcome.OK]:
+            dead.append(f"{name} ({', '.join(f'{outcome} {count:.0f}' for outcome, count in counts.items() if count)})")
+    return f"no call of a tool ended well: {'; '.join(dead)}: the log names the first failure" if dead else None
+
+
+def tool_failures(history: History) -> str | None:
+    """Many tool calls fail."""
+    steps = history.latest(NUM_RECENT)
+    if (total := sum(map(num_tool_calls, steps))) < MIN_CALLS:
+        return None
+    counts = {outcome: sum(tool_outcomes(step).get(outcome, 0.0) for step in steps) for outcome in Outcome}
+    broken = (counts[Outcome.TIMEOUT] + counts[Outcome.INFRA_ERROR]) / total
+    if broken > MAX_BROKEN:
+        return f"{broken:.0%} of the tool calls time out or fail from outside: is the service behind them up?"
+    if (failed := counts[Outcome.TOOL_ERROR] / total) > MAX_WRONG:
+        return f"{failed:.0%} of the tool calls end in an error of the tool: wrong arguments, or a fault in the tool"
+    if (unread := counts[Outcome.FORMAT_ERROR] / total) > MAX_WRONG:
+        return f"{unread:.0%} of the tool calls cannot be read: does rollout.multi_turn.format fit the model?"
+    return None
+
+
+def failed_rollouts(history: History) -> str | None:
+    """Many rollouts end with an error."""
+    if not (share := history.now.get("rollouts/failed", 0.0)) > MAX_FAILED:
+        return None
+    return f"{share:.0%} of the rollouts end with an error and are left out: the log names the first of each kind"
+
+
+def infra_failures(history: History) -> str | None:
+    """Many rollouts fail for reasons outside the policy."""
+    shares = values(history.latest(NUM_RECENT), "rollouts/infra_failed")
+    if not shares or fmean(shares) <= MAX_INFRA:
+        return None
+    return f"{fmean(shares):.0%} of the rollouts fail from outside the policy and are left out: tools, reward or engine"
+
+
+def entropy(history: History) -> str | None:
+    """Entropy collapsed without a higher reward; not for supervised runs, whose entropy should fall."""
+    ratio = history.ratio_to_first("actor/entropy")
+    if "reward/mean" not in history.now or ratio is None or ratio >= MIN_ENTROPY_RATIO or history.learning_well():
+        return None
+    return f"entropy fell to {ratio:.1%} of the first steps' and the reward does not rise: lower actor.optim.lr"
+
+
+def length(history: History) -> str | None:
+    """Responses became much shorter or longer without a higher reward."""
+    ratio = history.ratio_to_first("response_length/mean")
+    if ratio is None or MIN_LENGTH_RATIO <= ratio <= MAX_LENGTH_RATIO or history.learning_well():
+        return None
+    cause = "answers give up early" if ratio < 1 else "answers ramble or repeat themselves"
+    return f"responses are {ratio:.2g} times as long as in the first steps and the reward does not rise: {cause}"
+
+
+def critic(history: History) -> str | None:
+    """The critic is worse than a constant."""
+    if not history.all_latest(CRITIC_STEPS, lambda metrics: metrics.get("critic/vf_explained_var", 0.0) < 0):
+        return None
+    return (
+        f"for {CRITIC_STEPS} steps the critic's values explain less of the returns than a constant would: lower"
+        " critic.optim.lr or critic.ppo_epochs, or let it learn alone first (trainer.critic_warmup)"
+    )
+
+
+RULES: Mapping[str, Callable[[History], str | None]] = {
+    rule.__name__: rule
+    for rule in (
+        *(skipped_updates, kl, clipped, all_zero, all_one, no_contrast),
+        *(
+            length_limit,
+            unused_tools,
+            dead_tools,
+            tool_failures,
+            failed_rollouts,
+            infra_failures,
+            entropy,
+            critic,
+            length,
+        ),
+        *ENGINE_RULES.values(),
+        *REWARD_RULES.values(),
+    )
+}
+"""Maps a rule's name to its function, which returns a warning or None."""
+
+
+def _all_zero(metrics: Metrics) -> bool:
+    return metrics.get("reward/mean") == 0 == metrics.get("reward/std")
+
+
+def _all_one(metrics: Metrics) -> bool:
+    return metrics.get("success") == 1 and metrics.get("reward/std") == 0
+
+
+def _no_contrast(metrics: Metrics) -> bool:
+    return metrics.get("groups/zero_variance") == 1 and not (_all_zero(metrics) or _all_one(metrics))
+
+
+def _limited(metrics: Metrics) -> float:
+    limits = (Stop.MAX_RESPONSE_TOKENS, Stop.MAX_TURN_TOKENS, Stop.MAX_ASSISTANT_TURNS)
+    return sum(metrics.get(f"stop/{stop.value}", 0.0) for stop in limits)

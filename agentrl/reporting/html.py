@@ -1,0 +1,20 @@
+"""HTML pages from templates; text of models and tools is always escaped."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader
+
+from agentrl.security.visible_text import visible
+
+
+def html_templates(folder: Path) -> Environment:
+    """Load the templates of `folder`. Values are escaped, and characters that reorder or hide text made visible."""
+    return Environment(
+        loader=FileSystemLoader(folder),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=lambda value: visible(value) if type(value) is str else value,  # this also makes it valid UTF-8
+    )

@@ -1,0 +1,1 @@
+"""Built-in rewards, chosen by `data_source`: math, code, question answering."""

@@ -1,0 +1,69 @@
+"""Registry of the built-in rewards by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import get_args
+
+from pydantic import JsonValue
+
+from agentrl.errors import ConfigError, RewardError
+from agentrl.registry import Registry
+from agentrl.utils.answers import NumberMethod, as_number, final_number, normalised
+
+_QA = "agentrl.rewards.builtin.question_answering"
+_MATH = "agentrl.rewards.builtin.mathematics"
+
+rewards: Registry[Callable[..., object]] = Registry(
+    "reward",
+    {
+        "exact_match": f"{__name__}:exact_match",
+        "gsm8k": f"{__name__}:gsm8k",
+        "math": f"{_MATH}:MathReward",
+        "math_dapo": f"{_MATH}:DapoMathReward",
+        "geo3k": f"{_MATH}:GeometryReward",
+        "search_qa": f"{_QA}:search_qa",
+        "qa": f"{_QA}:qa",
+        "classification": f"{_QA}:classification",
+        "code": "agentrl.rewards.builtin.code:CodeReward",
+    },
+    aliases={"math_reasoning": "math", "trivia": "qa", "code_generation": "code", "geometry": "geo3k"},
+)
+"""Reward functions by name, and classes built from `reward.*`; register your own with `@rewards.register("name")`."""
+
+NEEDS_SANDBOX = "code"
+NO_SANDBOX = "set reward.sandbox_fusion.url, a Sandbox Fusion server (a sandbox of our own comes later)"
+
+_NO_TRUTH = "the row has no ground truth (column 'ground_truth', 'answer' or 'reward_model.ground_truth')"
+
+
+def exact_match(solution_str: str, ground_truth: JsonValue, extra_info: Mapping[str, object]) -> float:
+    """1 if the last turn equals the (or a) ground truth; case, blanks and a final full stop are ignored."""
+    if ground_truth is None:  # every answer would be wrong
+        raise RewardError(_NO_TRUTH)
+    answer = normalised(extra_info.get("last_turn", solution_str))
+    valid = ground_truth if isinstance(ground_truth, list) else [ground_truth]
+    return float(answer in map(normalised, valid))
+
+
+def gsm8k(
+    solution_str: str,
+    ground_truth: JsonValue,
+    method: NumberMethod = "strict",
+    format_score: float = 0.0,
+    score: float = 1.0,
+) -> float:
+    """`score` if the final number equals a ground truth, `format_score` for another number, 0 without a number.
+
+    `method` is `strict` (`#### N` is required) or `flexible` (the last number counts).
+    """
+    if method not in get_args(NumberMethod):
+        raise ConfigError(f"reward 'gsm8k': method must be strict or flexible, not '{method}'")
+    truths = ground_truth if isinstance(ground_truth, list) else [ground_truth]
+    expected = list(map(as_number, truths))
+    if None in expected or not expected:
+        raise RewardError(_NO_TRUTH if ground_truth is None else f"the ground truth {ground_truth!r:.100} is no number")
+    answer = final_number(solution_str, method)
+    if answer is None:
+        return 0.0
+    return score if answer in expected else format_score

@@ -1,0 +1,40 @@
+"""Child process of `rewards.functions.processes`: scores with the function that each request names."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable
+from functools import cache
+from typing import Any, cast
+
+from agentrl.concurrency.child_main import serve
+from agentrl.errors import ConfigError, RewardError
+from agentrl.registry import load_object
+from agentrl.rewards.functions.calls import numbers_of
+from agentrl.tools.base import InfraError
+from agentrl.utils.user_code import format_error
+
+_load = cache(load_object)
+
+
+def answer(question: dict[str, Any]) -> dict[str, object]:  # Any: JSON of `ScorePool.score`
+    """Return the numbers from `target(**arguments)`, or the error it raised."""
+    try:
+        returned = _load(question["target"])(**question["arguments"])
+        if inspect.isawaitable(returned):
+            returned = asyncio.run(_result(returned))
+        numbers, dropped = numbers_of(returned)
+    except (InfraError, ConfigError, RewardError) as error:
+        return {"error": type(error).__name__, "text": str(error)}
+    except BaseException as error:  # the parent reports the function's failure, SystemExit too
+        return {"error": "", "text": format_error(error)}
+    return {"numbers": numbers, "dropped": dropped}
+
+
+async def _result(running: object) -> object:
+    return await cast("Awaitable[object]", running)
+
+
+if __name__ == "__main__":
+    serve(lambda: answer)

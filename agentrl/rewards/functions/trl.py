@@ -1,0 +1,145 @@
+"""Reward functions in TRL's form: `reward_func(prompts, completions, **columns) -> list[float]`."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from itertools import chain
+from typing import cast
+
+from pydantic import JsonValue
+
+from agentrl.config.reward import RewardConfig
+from agentrl.errors import ConfigError, RewardError
+from agentrl.rewards.base import Reward, close_reward
+from agentrl.rewards.functions.managers import calling, takes_lists
+from agentrl.tools.base import InfraError
+from agentrl.types.messages import Message
+from agentrl.utils.signatures import keyword_filter, name_of, parameters_of
+from agentrl.utils.user_code import defined_at
+
+RewardFunc = Callable[..., object]
+_OF_ITS_TRAINER = ("trainer_state", "environments", "log_extra", "log_metric")
+
+
+def takes_completions(function: RewardFunc) -> bool:
+    """Whether a function has TRL's form: it asks for `completions`."""
+    return "completions" in parameters_of(function, f"reward '{name_of(function)}'")
+
+
+class RewardFuncs:
+    """Sum of reward functions; each function's score is also returned under its name, as TRL logs it.
+
+    A function receives lists: of one rollout, or of several with reward_manager.name=batch. `prompts` and
+    `completions` are text if the row's prompt was text, else lists of messages (one assistant message per model turn).
+    `completion_ids` and the columns of the row follow, `ground_truth` and `data_source` among them. A function that
+    returns None does not apply to the rollout; the others are summed. If none applies, the rollout has no score and is
+    left out of its group.
+
+    Raises:
+        ConfigError: two functions of the same name, a function that needs an object of TRL's trainer, or a manager that
+            cannot call them.
+    """
+
+    def __init__(self, functions: Sequence[RewardFunc], config: RewardConfig) -> None:
+        if config.reward_manager.source == "register" and config.reward_manager.name == "prime":
+            raise ConfigError(
+                "reward.reward_manager.name=prime calls compute_score(data_source, solution_str, ground_truth,"
+                " extra_info); functions of (prompts, completions, **columns) take naive or batch"
+            )
+        self._rewards = {name_of(function): _adapted(function, config) for function in functions}
+        if len(self._rewards) < len(functions):
+            raise ConfigError(f"rewards need names of their own, given {', '.join(map(name_of, functions))}")
+        for function in functions:
+            _check_signature(function)
+
+    async def __call__(
+        self, data_source: str, solution_str: str, ground_truth: JsonValue, extra_info: Mapping[str, object]
+    ) -> dict[str, float]:
+        """See `rewards.base.Reward`."""
+        asked = (each(data_source, solution_str, ground_truth, extra_info) for each in self._rewards.values())
+        answers = zip(self._rewards, await asyncio.gather(*asked), strict=True)  # concurrent: allows batches
+        scores = {name: answer["score"] for name, answer in answers if answer["applies"]}
+        if not scores:
+            raise InfraError(f"row {extra_info.get('index', 'unknown')}: every reward function answered None")
+        return {"score": sum(scores.values()), **scores}
+
+    def close(self) -> None:
+        """Let the threads of its functions end."""
+        for reward in self._rewards.values():
+            close_reward(reward)
+
+
+def _check_signature(function: RewardFunc) -> None:
+    """Reject functions that need TRL's trainer; which columns the rows have is not known yet."""
+    for key, parameter in parameters_of(function, f"reward '{name_of(function)}'").items():
+        if key in _OF_ITS_TRAINER and parameter.default is parameter.empty:
+            raise ConfigError(
+                f"reward '{name_of(function)}' needs '{key}', which only TRL's trainer has:"
+                f" give it a default, such as {key}=None{defined_at(function)}"
+            )
+
+
+def _adapted(function: RewardFunc, config: RewardConfig) -> Reward:
+    """`function` as a `compute_score`, or as a function of lists under the batch manager."""
+    takes = keyword_filter(function)
+
+    def several(
+        data_sources: list[str],
+        solution_strs: list[str],
+        ground_truths: list[JsonValue],
+        extra_infos: list[Mapping[str, object]],
+    ) -> list[object] | Awaitable[list[object]]:
+        rows = list(map(_columns, data_sources, solution_strs, ground_truths, extra_infos))
+        names = dict.fromkeys(chain.from_iterable(rows))  # a row without some column has None there
+        returned = function(**takes({name: [row.get(name) for row in rows] for name in names}))
+        return _awaited(returned, len(rows)) if inspect.isawaitable(returned) else _answers(returned, len(rows))
+
+    def one(data_source: str, solution_str: str, ground_truth: JsonValue, extra_info: Mapping[str, object]) -> object:
+        answers = several([data_source], [solution_str], [ground_truth], [extra_info])
+        return _only(answers) if inspect.isawaitable(answers) else answers[0]
+
+    return calling(config)(several if takes_lists(config) else one, {}, name_of(function))
+
+
+def _columns(
+    data_source: str, solution_str: str, ground_truth: JsonValue, extra_info: Mapping[str, object]
+) -> dict[str, object]:
+    """Values of one row for the lists that a function receives."""
+    prompts, completions = _dialogue(solution_str, extra_info)
+    own = {"data_source": data_source, "ground_truth": ground_truth, "prompts": prompts, "completions": completions}
+    return {**extra_info, **own}
+
+
+def _dialogue(solution_str: str, extra_info: Mapping[str, object]) -> tuple[object, object]:
+    """Prompt and completion of a rollout."""
+    prompt = cast("Sequence[Message]", extra_info["prompt"])
+    if extra_info.get("text_prompt"):
+        return prompt[-1]["content"], solution_str  # a system message before it comes from the configuration
+    turns = cast("list[str]", extra_info["turn_texts"])
+    return prompt, [{"role": "assistant", "content": text} for text in turns]
+
+
+async def _awaited(running: Awaitable[object], num_rows: int) -> list[object]:
+    return _answers(await running, num_rows)
+
+
+async def _only(running: Awaitable[list[object]]) -> object:
+    return (await running)[0]
+
+
+def _answers(returned: object, num_rows: int) -> list[object]:
+    """The score of each row, and whether the function applies to the row; it does not if the value is None."""
+    try:
+        values = [] if isinstance(returned, (str, Mapping)) else list(cast("Iterable[object]", returned))
+    except TypeError:  # a number, or an array that is one
+        values = []
+    if len(values) != num_rows:
+        wanted = "one number, as there was one completion" if num_rows == 1 else f"{num_rows} numbers, one a completion"
+        raise RewardError(f"expected a list of {wanted}, got {returned!r:.200}")
+    return [{"score": 0.0, "applies": False} if value is None else _applies(value) for value in values]
+
+
+def _applies(value: object) -> dict[str, object]:
+    return {"score": value, "applies": True}

@@ -1,0 +1,88 @@
+"""What a reward receives for a rollout: the model's text, and everything else in `extra_info`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypedDict
+
+from agentrl.types.messages import Message
+from agentrl.types.rollout import Rollout
+from agentrl.types.trajectory import Author, Segment, Trajectory
+
+
+class RolloutInfo(TypedDict):
+    """Entries of `extra_info` about the rollout, besides the row's own columns."""
+
+    turn_texts: list[str]
+    """Text of each model turn."""
+    last_turn: str
+    """Text of the last model turn; "" if there is none."""
+    completion_ids: list[int]
+    """Token ids after the prompt, of all trajectories; text of tools and users included."""
+    response_lengths: list[int]
+    """Number of these tokens, one entry per trajectory."""
+    conversation: list[Message]
+    """Messages of the last trajectory, its prompt included."""
+    token_ids: list[int]
+    """Token ids of the last trajectory, its prompt included."""
+    num_turns: int
+    """Number of model turns."""
+    num_tool_calls: int
+    """Number of tool calls."""
+    tool_outcomes: list[str]
+    """Outcome of each call, in call order: ok, format_error, limit_error, tool_error, timeout, infra_error, aborted."""
+    tool_text: str
+    """Answers of all calls, joined by newlines."""
+    tool_rewards: list[float]
+    """Reward of each call, the second value that `execute` returns."""
+    rollout_reward_scores: dict[str, float]
+    """Tool name -> reward for the rollout, from `calc_reward`."""
+    turn_scores: list[float]
+    """Scores of the simulated user, one per answer."""
+    stop: str
+    """Why the rollout ended (see Stop reasons)."""
+
+
+def solution_view(
+    rollout: Rollout, chat_text: Callable[[Sequence[int]], str], include_tool_text: bool = False
+) -> tuple[str, dict[str, object]]:
+    """Return (solution_str, additions to the row's extra_info).
+
+    The solution is the text of the model's turns, joined by newlines. Text of tools and users is added only with
+    `include_tool_text`, because a reward that searches for the answer would find it there.
+
+    Args:
+        chat_text: text of some tokens, as returned by `ChatFormat.text`.
+    """
+    turns = [chat_text(segment.token_ids) for segment in _segments(rollout) if segment.author.trained]
+    calls = rollout.tool_calls
+    extra: RolloutInfo = {
+        "turn_texts": turns,
+        "last_turn": turns[-1] if turns else "",
+        "completion_ids": [token_id for trajectory in rollout.trajectories for token_id in _response(trajectory)],
+        "response_lengths": [trajectory.num_response_tokens for trajectory in rollout.trajectories],
+        "conversation": list(rollout.trajectories[-1].messages) if rollout.trajectories else [],
+        "token_ids": list(rollout.trajectories[-1].token_ids) if rollout.trajectories else [],
+        "num_turns": len(turns),
+        "num_tool_calls": len(calls),
+        "tool_outcomes": [call.outcome.value for call in calls],
+        "tool_text": "\n".join(call.result for call in calls),
+        "tool_rewards": [call.reward for call in calls],
+        "rollout_reward_scores": dict(rollout.tool_rewards),
+        "turn_scores": [reward.value for reward in rollout.turn_rewards],
+        "stop": rollout.stop.value,
+    }
+    if include_tool_text:
+        turns = [chat_text(_response(trajectory)) for trajectory in rollout.trajectories]
+    return "\n".join(turns), {**extra}
+
+
+def _segments(rollout: Rollout) -> list[Segment]:
+    return [segment for trajectory in rollout.trajectories for segment in trajectory.segments]
+
+
+def _response(trajectory: Trajectory) -> list[int]:
+    """Tokens after the first prompt."""
+    prompt = len(trajectory.token_ids) - trajectory.num_response_tokens
+    first = trajectory.segments[0].author if trajectory.segments else Author.PROMPT
+    return list(trajectory.token_ids[prompt if first is Author.PROMPT else 0 :])

@@ -1,0 +1,1 @@
+"""A run on disk: its folder, checkpoints and resuming (docs/design.md, section 6)."""

@@ -1,0 +1,113 @@
+"""Hardware and software environment of a run, and whether it makes the run reproducible."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Iterator, Mapping
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+from pydantic import JsonValue
+
+from agentrl.config import RunConfig
+from agentrl.models.loading import find_device
+from agentrl.version import __version__
+
+ENVIRONMENT_FILE = "environment.json"
+
+
+def environment(config: RunConfig, live: bool) -> dict[str, JsonValue]:
+    """Return versions, platform, processor, the devices in use, and the number of torch threads."""
+    libraries = ("transformers", "tokenizers")
+    versions: dict[str, JsonValue] = {
+        "agentrl": __version__,
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        **{name: version(name) for name in libraries},
+    }
+    devices: dict[str, JsonValue] = {name: _device_name(device) for name, device in _devices(config, live).items()}
+    return {
+        "versions": versions,
+        "platform": platform.platform(),
+        "cpu": _cpu_model(),
+        "devices": devices,
+        "threads": torch.get_num_threads(),
+    }
+
+
+def read_environment(path: Path) -> dict[str, JsonValue]:
+    """Read a saved environment; empty if the file is missing or unreadable."""
+    try:
+        kept = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return kept if isinstance(kept, dict) else {}
+
+
+def repeats_told(kept: Mapping[str, JsonValue]) -> str | None:
+    """Return as text whether a run is reproducible, from its saved environment; None if unknown."""
+    said = kept.get("reproducible")
+    if not isinstance(said, dict) or "promised" not in said:
+        return None
+    reasons = said.get("why_not")
+    why = "; ".join(map(str, reasons if isinstance(reasons, list) else []))
+    return "yes" if said["promised"] else f"no: {why}"
+
+
+def why_not(config: RunConfig, live: bool) -> Iterator[str]:
+    """Yield the settings that make a run not reproducible.
+
+    On the CPU no torch setting makes results depend on timing. On a GPU some do, so GPU runs are never reported as
+    reproducible.
+
+    Args:
+        live: whether the run has rollouts.
+    """
+    if live and config.rollout.engine != "scripted" and not config.rollout.deterministic:
+        yield "rollout.deterministic=false"
+    elif live and config.rollout.engine == "sglang":  # on the CPU it has no deterministic mode and ignores seeds
+        yield "rollout.engine=sglang does not promise it"
+    for name in ("max_staleness", "over_sampling") if live else ():
+        if value := getattr(config.trainer, name):  # timing decides which weights sample and which groups are requeued
+            yield f"trainer.{name}={value}"
+    for name, device in _devices(config, live).items():
+        if device.type != "cpu":
+            yield f"{name}.device is {device}"
+    if config.trainer.num_threads is None:
+        yield "trainer.num_threads=null"
+    if torch.get_num_threads() > 1 and os.environ.get("OMP_DYNAMIC", "").lower() in ("true", "1"):
+        yield "OMP_DYNAMIC lets the number of threads change"
+
+
+def provided(config: RunConfig, live: bool) -> Iterator[str]:
+    """Yield the assumptions about user code that reproducibility depends on."""
+    if live:
+        yield "tools, rewards and simulated users answer alike when asked alike"
+    if live and config.rollout.engine == "scripted":
+        yield f"so does the script, {config.rollout.script_path}"
+
+
+def _devices(config: RunConfig, live: bool) -> dict[str, torch.device]:
+    """Return the devices in use, by configuration section."""
+    devices = {}
+    if live and config.rollout.engine == "torch":
+        devices["rollout"] = find_device(config.rollout.device, "rollout.device")
+    if config.trainer.mode in ("train", "train_only"):
+        devices["actor"] = find_device(config.actor.device, "actor.device")
+    return devices
+
+
+def _device_name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else str(device)
+
+
+def _cpu_model() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:  # not Linux
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor() or "unknown")

@@ -1,0 +1,5 @@
+"""Names of files in a run folder that several packages use."""
+
+CONFIG_FILE = "config.yaml"
+SAMPLES_FILE = "samples.json"
+REPORT_FILE = "report.html"

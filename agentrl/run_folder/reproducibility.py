@@ -1,0 +1,181 @@
+"""Whether a run is reproducible bit for bit: reported at start; revoked after a timeout or an outside failure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TypeAlias
+
+from pydantic import JsonValue
+
+from agentrl.config import RunConfig
+from agentrl.run_folder.environment import ENVIRONMENT_FILE, environment, provided, read_environment, why_not
+from agentrl.run_folder.files import write_atomically
+from agentrl.types.rollout import Group, Outcome, Rollout, Stop
+
+Entry: TypeAlias = dict[str, JsonValue]
+
+MOST_ENDED = 100
+"""Maximum number of saved events that made the run not reproducible; further ones are only counted."""
+
+
+class ReproducibilityReport:
+    """Writes `environment.json` of a run: the values of `environment`, and under `reproducible`
+
+    - `promised`: whether the same command on such a machine gives the same tokens, rewards, advantages and weights
+    - `provided`: assumptions about the user's code
+    - `why_not`: reasons why not, one line each, from the configuration or from events
+    - `settings`: the reasons that come from the configuration, now or before the run was resumed
+    - `changed`: what was different when the run was resumed: `{step, what, before, now}`
+    - `ended_by`: timeouts and infrastructure failures: `{step, split, uid, rollout, what}`; conversations evicted
+      from the engine's cache: `{step, split, what}`; `num_ended_by` is their number
+
+    Args:
+        live: whether the run has rollouts.
+        before: folder of the resumed run, if it is another folder.
+        tools: names of the offered tools that are not marked as deterministic.
+        num_evicted: returns how many open conversations the engine has evicted so far, to recompute them later.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        live: bool,
+        before: Path | None = None,
+        num_evicted: Callable[[], float] = lambda: 0.0,
+        tools: Sequence[str] = (),
+    ) -> None:
+        self._file = config.trainer.run_dir / ENVIRONMENT_FILE
+        self._before = (before or config.trainer.run_dir) / ENVIRONMENT_FILE
+        self._now = environment(config, live)
+        self._provided, self._settings = list(provided(config, live)), [*why_not(config, live), *_of_tools(tools)]
+        self._num_evicted = num_evicted if config.rollout.deterministic else lambda: 0.0  # otherwise never reproducible
+        self._evicted = self._num_evicted()
+        self._changed: list[Entry] = []
+        self._ended_by: list[Entry] = []
+        self._num_ended = 0
+        self._written = False
+
+    def begin(self, step: int) -> None:
+        """Print whether the run is reproducible; if it resumes after `step`, also what changed. -1: a new run.
+
+        For a resumed run, the file is written only after its next step: the run may already be finished.
+        """
+        if step < 0:
+            self._write()
+        else:
+            self._compare(step, read_environment(self._before))
+        reasons = self.why_not
+        print(f"not promised to repeat bit for bit: {'; '.join(reasons)}" if reasons else "repeats bit for bit")
+
+    def watch(self, step: int, split: str, groups: Sequence[Group]) -> None:
+        """Record events in these rollouts that make the run not reproducible; print the first one."""
+        promised, num_before = not self.why_not, self._num_ended
+        for ended in (*_endings(step, split, groups), *self._forgotten(step, split)):
+            self._num_ended += 1
+            self._ended_by += [ended] if self._num_ended <= MOST_ENDED else []
+        if promised and self._num_ended:
+            print(f"no longer promised to repeat bit for bit: {self.why_not[-1]}")
+        if self._num_ended > num_before or not self._written:
+            self._write()
+
+    @property
+    def why_not(self) -> list[str]:
+        """Reasons why the run may not be reproducible, one line each."""
+        changed = [f"after step {each['step']} {_change(each)}" for each in self._changed]
+        more = f", and {self._num_ended - 1} more such" if self._num_ended > 1 else ""
+        ended = [f"{each['what']} ({_place(each)}){more}" for each in self._ended_by[:1]]
+        return [*self._settings, *changed, *ended]
+
+    def _forgotten(self, step: int, split: str) -> Iterator[Entry]:
+        """Yield an entry per conversation evicted since the last call: recomputed KV may differ in the last bits."""
+        before, self._evicted = self._evicted, self._num_evicted()
+        for _ in range(round(self._evicted - before)):
+            yield {"step": step, "split": split, "what": "rollout.max_num_seqs made the engine forget a conversation"}
+
+    def _compare(self, step: int, kept: Mapping[str, JsonValue]) -> None:
+        """Restore the saved state after `step`; later entries are dropped, because those steps are repeated."""
+        old, new = dict(_leaves(kept or {ENVIRONMENT_FILE: "not there"})), dict(_leaves(self._now))
+        undone: dict[str, JsonValue] = {}
+        for each in _entries(kept, "changed"):
+            if _step(each) < step:
+                self._changed.append(each)
+            else:  # the steps up to `step` were computed before this change
+                undone.setdefault(str(each["what"]), each["before"])
+        old |= undone
+        self._settings = list(dict.fromkeys([*map(str, _said(kept, "settings")), *self._settings]))
+        self._ended_by = [each for each in _entries(kept, "ended_by") if _step(each) <= step]
+        self._num_ended = len(self._ended_by)
+        for what in [name for name in old if old[name] != new.get(name)]:
+            self._changed.append({"step": step, "what": what, "before": old[what], "now": new.get(what, "kept")})
+            print(f"changed: {_change(self._changed[-1])}")
+
+    def _write(self) -> None:
+        reproducible: Entry = {
+            "promised": not self.why_not,
+            "provided": [*self._provided],
+            "why_not": [*self.why_not],
+            "settings": [*self._settings],
+            "changed": [*self._changed],
+            "ended_by": [*self._ended_by],
+            "num_ended_by": self._num_ended,
+        }
+        write_atomically(self._file, json.dumps({**self._now, "reproducible": reproducible}, indent=2) + "\n")
+        self._written = True
+
+
+def _of_tools(names: Sequence[str]) -> Iterator[str]:
+    if names:
+        some = ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
+        yield f"tools not marked deterministic=True: {some}"
+
+
+def _endings(step: int, split: str, groups: Sequence[Group]) -> Iterator[Entry]:
+    for group in groups:
+        for number, rollout in enumerate(group.rollouts):
+            for what in _ended_by(rollout):
+                yield {"step": step, "split": split, "uid": group.uid, "rollout": number, "what": what}
+
+
+def _ended_by(rollout: Rollout) -> Iterator[str]:
+    if rollout.stop is Stop.DEADLINE:
+        yield "rollout.multi_turn.rollout_timeout_s ended a rollout"
+    for call in rollout.tool_calls:
+        if call.outcome is Outcome.TIMEOUT:
+            yield f"tool '{call.name}' ran out of time"
+    if rollout.infra_failed:
+        yield f"the world around a rollout failed: {rollout.error}"
+
+
+def _leaves(values: Mapping[str, JsonValue]) -> Iterator[tuple[str, JsonValue]]:
+    """Yield flattened values, `versions.torch` as `torch`; `reproducible` is left out, it is not environment."""
+    for name, value in values.items():
+        if not isinstance(value, dict):
+            yield name, value
+        elif name != "reproducible":
+            yield from ((inner if name == "versions" else f"{name}.{inner}", each) for inner, each in value.items())
+
+
+def _said(kept: Mapping[str, JsonValue], name: str) -> list[JsonValue]:
+    said = kept.get("reproducible")
+    values = said.get(name) if isinstance(said, dict) else None
+    return values if isinstance(values, list) else []
+
+
+def _entries(kept: Mapping[str, JsonValue], name: str) -> list[Entry]:
+    return [each for each in _said(kept, name) if isinstance(each, dict)]
+
+
+def _step(each: Entry) -> int:
+    step = each["step"]
+    assert isinstance(step, int)  # written by this class
+    return step
+
+
+def _place(each: Entry) -> str:
+    return ", ".join(str(value) for value in (f"step {each['step']}", each.get("uid")) if value)
+
+
+def _change(each: Mapping[str, JsonValue]) -> str:
+    return f"{each['what']} was {each['before']} and is now {each['now']}"

@@ -1,0 +1,190 @@
+"""Resuming: checks whether a run can resume with this configuration, from which checkpoint, and what changed."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+from agentrl.config import RunConfig
+from agentrl.config.document import redacted, without_secrets
+from agentrl.errors import ConfigError
+from agentrl.run_folder.checkpoints import (
+    LATEST,
+    SAVING,
+    checkpoints_of,
+    newest,
+    read_state,
+    saved_steps,
+    start_of,
+    step_folder,
+)
+from agentrl.run_folder.layout import CONFIG_FILE
+from agentrl.run_folder.location import shown
+from agentrl.run_folder.saved_config import Change, changes, config_in
+from agentrl.security.visible_text import visible
+from agentrl.store import TrajectoryStore
+from agentrl.store.schema import TRAJECTORIES
+
+FIXED = (
+    "model.path",
+    "model.lora_rank",
+    "model.lora_alpha",
+    "model.target_modules",
+    "model.exclude_modules",
+    "model.lora_adapter_path",
+    "critic.path",
+    "data.train_files",
+    "data.dataset_weights",
+    "data.shuffle",
+    "data.seed",
+    "data.train_max_samples",
+    "data.filter_overlong_prompts",
+    *(f"data.curriculum.{name}" for name in ("by", "values", "descending")),
+    "data.online.max_tasks",
+    "data.custom_cls.path",
+    "data.custom_cls.name",
+    "trainer.seed",
+    "trainer.saved_rollouts",
+)
+"""Keys that must not change: with another model or row order, the checkpoint would be invalid."""
+
+_FIXED_IF_SAMPLED = (  # its position is counted in steps, and all its rollouts must have the same distribution
+    "data.train_batch_size",
+    *(f"rollout.{name}" for name in ("n", "temperature", "top_p", "top_k", "min_p")),
+)
+_FIXED_IF_FILTERED = ("data.max_prompt_length", "data.system_prompt")  # they decide which rows are dropped
+
+_NAMES = ("model.path", "model.lora_adapter_path", "data.train_files", "trainer.saved_rollouts")
+
+
+def check_folder(config: RunConfig) -> None:
+    """Check that the run can resume; print the checkpoint it resumes from and the changed keys.
+
+    Raises:
+        ConfigError: the folder contains a run that this one would damage, a key of `FIXED` changed, or the checkpoint
+            to resume from is incomplete.
+    """
+    folder = config.trainer.run_dir
+    _check_mode(config, folder)
+    if config.trainer.mode in SAVING and (start := start_of(config.trainer)):
+        _tell_start(start, folder)
+        _tell_missing(config, read_state(start).step)
+        _check_changes(config, run_before(config))
+    elif _resumes_from(config):
+        _check_changes(config, folder)
+
+
+def run_before(config: RunConfig) -> Path:
+    """Return the folder of the resumed run: this run's, or another's if `resume_from_path` belongs to it."""
+    folder = config.trainer.run_dir
+    start, path = start_of(config.trainer) if config.trainer.mode in SAVING else None, config.trainer.resume_from_path
+    if start is None or path is None or start.parent == checkpoints_of(folder):
+        return folder
+    named = path.absolute().parent.parent  # its checkpoints may be on another disk
+    return named if (named / CONFIG_FILE).exists() else start.parent.parent
+
+
+def how_to_resume(config: RunConfig, in_python: bool = False) -> str:
+    """Return one line that tells how to resume an interrupted run."""
+    place, folder = _resumes_from(config), config.trainer.run_dir
+    if not (folder / CONFIG_FILE).exists():
+        return "stopped before the run began"
+    if in_python:
+        settings = {"trainer.default_local_dir": str(folder), "trainer.resume_mode": "auto"}
+        command = f"settings |= {settings}"
+    else:
+        command = f"agentrl train --resume {shlex.quote(shown(folder))}"
+    if place:
+        return f"stopped; {command} resumes from {place}"
+    return f"stopped before the first checkpoint; {command} starts the run again"
+
+
+def _resumes_from(config: RunConfig) -> str | None:
+    """Return the step or checkpoint in the run folder that resuming would start from; None if there is none."""
+    folder, mode = config.trainer.run_dir, config.trainer.mode
+    if mode == "rollout_only" and (steps := stored_steps(config)):
+        return f"step {steps[-1]}"
+    start = newest(folder) if mode in SAVING else None
+    return start.name if start else None
+
+
+def _tell_missing(config: RunConfig, last: int) -> None:
+    """Print the missing stored steps: replay and view skip them."""
+    stored = stored_steps(config)
+    if missing := [str(step) for step in range(min(stored, default=last), last) if step not in stored]:
+        print(
+            f"'{shown(config.trainer.run_dir / 'trajectories/train')}' lacks the rollouts of step {', '.join(missing)}"
+        )
+
+
+def _tell_start(start: Path, folder: Path) -> None:
+    """Print where the run starts. Another run's checkpoint is allowed only if this run has none."""
+    if start.parent == checkpoints_of(folder):
+        _tell_passed_over(start, folder)
+    elif own := newest(folder):
+        raise ConfigError(
+            f"'trainer.resume_from_path': '{start}' is another run's, and '{own.parent}' holds {own.name} of this one:"
+            " trainer.resume_mode=auto goes on from that; trainer.default_local_dir names a folder for a new run"
+        )
+    else:
+        print(f"starting from '{start}', of another run, whose records stay there")
+
+
+def _tell_passed_over(start: Path, folder: Path) -> None:
+    """Print a wrong link `latest` and the incomplete checkpoints that are skipped."""
+    if start != newest(folder):
+        return  # the user chose an earlier checkpoint
+    latest = start.parent / LATEST
+    if latest.is_symlink() and latest.readlink().name != start.name:
+        print(
+            f"'{latest}' led to {latest.readlink().name}, and {start.name} is the newest that is whole: going on from"
+            " there (trainer.resume_mode=path goes on from another)"
+        )
+    there = [step_folder(start.parent, step) for step in saved_steps(start.parent)]
+    for passed in there[there.index(start) + 1 :]:
+        print(f"'{passed}' is not whole, and passed over")
+
+
+def _check_mode(config: RunConfig, folder: Path) -> None:
+    section = config_in(folder).get("trainer")
+    before = section.get("mode", "train") if isinstance(section, dict) else config.trainer.mode
+    if before not in (config.trainer.mode, "val_only"):  # a validation run leaves nothing that could be damaged
+        raise ConfigError(
+            f"'{folder}' holds a run of trainer.mode={before}: give trainer.mode={config.trainer.mode}"
+            " a folder of its own (trainer.default_local_dir); model.path may be a checkpoint of that run"
+        )
+
+
+def _fixed(config: RunConfig) -> set[str]:
+    filtered = _FIXED_IF_FILTERED if config.data.filter_overlong_prompts else ()
+    sampled = _FIXED_IF_SAMPLED if config.trainer.mode == "rollout_only" else ()
+    return {*FIXED, *filtered, *sampled}
+
+
+def _check_changes(config: RunConfig, folder: Path) -> None:
+    """Compare with the configuration of the run in `folder`: raise for changed fixed keys, print other changes."""
+    _check_mode(config, folder)
+    if not (kept := config_in(folder)):
+        print(f"'{folder}' holds no {CONFIG_FILE}: what its run was configured with is not compared")
+    changed = sorted(changes(without_secrets(kept), redacted(config)), key=lambda change: change[0])
+    _check_fixed(folder, changed, _fixed(config))
+    for key, before, now in changed:
+        print(visible(f"changed: {key} was {before} and is now {now}"))
+
+
+def _check_fixed(folder: Path, changed: Sequence[Change], fixed: Collection[str]) -> None:
+    lines = [
+        f"'{key}' was {before} and is now {now}, and the run in '{folder}' cannot go on with it: set"
+        " trainer.default_local_dir for a new run"
+        + (f", or, if both name the same, correct {CONFIG_FILE} there" if key in _NAMES else "")
+        for key, before, now in changed
+        if key in fixed
+    ]
+    if lines:
+        raise ConfigError("\n".join(lines))
+
+
+def stored_steps(config: RunConfig) -> list[int]:
+    """Return the steps whose rollouts are stored in the run folder."""
+    return TrajectoryStore(config.trainer.run_dir / TRAJECTORIES / "train").steps

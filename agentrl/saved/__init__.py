@@ -1,0 +1,1 @@
+"""Python API for saved runs: read, rescore, compare, audit and publish."""

@@ -1,0 +1,108 @@
+"""Reading of answers from other machines, with limits on size, depth and digits of numbers."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import AsyncIterator, Callable
+from itertools import chain
+from typing import NoReturn
+
+from pydantic import JsonValue
+
+MAX_BYTES = 32 * 2**20
+"""Maximum bytes of an answer after decompression."""
+MAX_DEPTH = 64
+"""Maximum nesting depth of lists and objects."""
+MAX_DIGITS = 300
+"""Maximum digits of an integer; a longer one may not fit into a float."""
+
+
+class UnreadableAnswerError(ValueError):
+    """An answer that is too large or invalid; the text is one line with the reason."""
+
+
+async def read_body(chunks: AsyncIterator[bytes], encoding: str | None, max_bytes: int = MAX_BYTES) -> bytes:
+    """Read and decompress the body. Never holds much more than `max_bytes`; the caller sets the timeout.
+
+    Args:
+        chunks: the body as sent.
+        encoding: the header Content-Encoding.
+
+    Raises:
+        UnreadableAnswerError: the body is too large, has an unknown encoding, or cannot be decompressed.
+    """
+    unpack, body = _unpacker(encoding), bytearray()
+    async for chunk in chunks:
+        body += unpack(chunk, max_bytes + 1 - len(body))
+        if len(body) > max_bytes:
+            raise UnreadableAnswerError(f"an answer of more than {max_bytes / 2**20:g} MiB")
+    return bytes(body)
+
+
+def _unpacker(encoding: str | None) -> Callable[[bytes, int], bytes]:
+    """Return a function (chunk, maximum bytes) -> bytes.
+
+    Only one layer is decompressed, because each layer may multiply the size by up to 1,000.
+    """
+    name = (encoding or "identity").strip().lower()
+    if name == "identity":
+        return lambda chunk, _: chunk
+    if name not in ("gzip", "x-gzip", "deflate"):
+        raise UnreadableAnswerError(f"an answer in the encoding {name[:40]!r}, expected gzip or none")
+    unpacking = zlib.decompressobj(zlib.MAX_WBITS | 32)
+
+    def unpack(chunk: bytes, most: int) -> bytes:
+        try:
+            return unpacking.decompress(chunk, most)
+        except zlib.error as error:
+            raise UnreadableAnswerError(f"an answer that cannot be unpacked: {error}") from None
+
+    return unpack
+
+
+def read_text(body: bytes) -> str:
+    """Decode `body` as UTF-8; the character set in the header is ignored."""
+    return body.decode("utf-8", "replace")
+
+
+def read_json(text: str | bytes) -> JsonValue:
+    """Parse `text` as JSON.
+
+    Raises:
+        UnreadableAnswerError: the text is not JSON, has NaN or a number of more than 300 digits, or nests more than 64
+            deep.
+    """
+    try:
+        value: JsonValue = _DECODER.decode(text if isinstance(text, str) else read_text(text))
+    except UnreadableAnswerError:
+        raise
+    except RecursionError:
+        raise UnreadableAnswerError("JSON that is nested too deeply") from None
+    except ValueError as error:
+        raise UnreadableAnswerError(f"no JSON: {error}") from None
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        level = [*chain.from_iterable(map(_inside, level))]
+        if not level:
+            return value
+    raise UnreadableAnswerError("JSON that is nested too deeply")
+
+
+def _inside(value: JsonValue) -> list[JsonValue]:
+    if isinstance(value, dict):
+        return [*value.values()]
+    return value if isinstance(value, list) else []
+
+
+def _whole_number(digits: str) -> int:
+    if len(digits) > MAX_DIGITS:
+        raise UnreadableAnswerError(f"JSON with a number of {len(digits)} digits")
+    return int(digits)
+
+
+def _refused(name: str) -> NoReturn:
+    raise UnreadableAnswerError(f"{name} is not JSON")
+
+
+_DECODER = json.JSONDecoder(parse_int=_whole_number, parse_constant=_refused)

@@ -1,0 +1,1 @@
+"""Statistics of rollouts with confidence intervals: means, differences and pass rates. Pure functions."""

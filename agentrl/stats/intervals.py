@@ -1,0 +1,195 @@
+"""Means and differences with confidence intervals, for correlated rollouts of the same task.
+
+The tasks are the sample, not the rollouts: eight rollouts of one task contain less information than eight tasks. Let
+G be the number of clusters (tasks), N the total number of rollouts, m their mean, and S_g the sum of (x - m) over
+cluster g. The standard error is cluster-robust (Miller 2024, arXiv:2411.00640), with the usual factor for few clusters:
+
+    SE^2 = G / (G - 1) * sum_g S_g^2 / N^2
+
+- In general the interval is m ± t SE, with t of Student's distribution with G - 1 degrees of freedom.
+- For a share (every value 0 or 1) it is Wilson's interval, which stays within 0 and 1. Its sample size is
+  m (1 - m) / SE^2, at most N: the equivalent number of independent rollouts (Dean & Pagano 2015). It is G if each
+  cluster is one rollout. It is also G if all values are equal, because then the correlation within a task is unknown.
+- There is no interval for a single cluster, or if the values are not a share and all clusters are equal.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from statistics import NormalDist, fmean
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentrl.stats.base import Estimate
+
+Floats: TypeAlias = NDArray[np.float64]
+
+
+def mean_estimate(
+    clusters: Sequence[Sequence[float] | Floats], level: float = 0.95, share: bool | None = None
+) -> Estimate:
+    """Mean over all rollouts, with equal weights.
+
+    Args:
+        clusters: the values of each task's rollouts; a task without values is left out.
+        share: true for values that are always between 0 and 1; the interval then is too. None: true if each is 0 or 1.
+
+    Raises:
+        ValueError: there are no values.
+    """
+    sums, sizes, zero_or_one = _summed(clusters)
+    share = zero_or_one if share is None else share
+    mean = float(sums.sum() / sizes.sum())
+    return _estimate(mean, (sums - mean * sizes) / sizes.mean(), int(sizes.sum()), level, share)
+
+
+def task_mean_estimate(
+    clusters: Sequence[Sequence[float] | Floats], level: float = 0.95, share: bool | None = None
+) -> Estimate:
+    """Mean over tasks of each task's mean; tasks have equal weights for any number of rollouts.
+
+    Args:
+        clusters, share: as for `mean_estimate`.
+
+    Raises:
+        ValueError: there are no values.
+    """
+    sums, sizes, zero_or_one = _summed(clusters)
+    share = zero_or_one if share is None else share
+    means = sums / sizes
+    return _estimate(float(means.mean()), means - means.mean(), int(sizes.sum()), level, share)
+
+
+def paired_difference(pairs: Sequence[tuple[Sequence[float], Sequence[float]]], level: float = 0.95) -> Estimate:
+    """Mean over tasks of (mean of the second side - mean of the first); each task is compared with itself.
+
+    Args:
+        pairs: for each task the values of both sides; a task without values on one side is left out.
+
+    Raises:
+        ValueError: no task has values on both sides.
+    """
+    return task_mean_estimate([[fmean(b) - fmean(a)] for a, b in pairs if a and b], level, share=False)
+
+
+def bootstrap(
+    values: Floats, statistic: Callable[[Floats], float], level: float = 0.95, seed: int = 0, num: int = 2000
+) -> Estimate:
+    """Any statistic with a bootstrap interval: bias-corrected and accelerated, BCa (Efron 1987).
+
+    Args:
+        values: [observations, ...]; observations must be independent of each other, so they are tasks.
+        statistic: function of an array with as many observations, some of them repeated.
+        num: number of resamples.
+    """
+    count = len(values)
+    value = statistic(values)
+    if count < 2:
+        return Estimate(value, None, None, count)
+    random = np.random.default_rng(seed)
+    drawn = np.array([statistic(values[random.integers(count, size=count)]) for _ in range(num)])
+    left_out = np.array([statistic(np.delete(values, index, axis=0)) for index in range(count)])
+    if not np.isfinite([*drawn, *left_out]).all() or not np.ptp(drawn):
+        return Estimate(value, None, None, count)
+    ends = _bca_probabilities(value, drawn, left_out, level)
+    if ends is None:
+        return Estimate(value, None, None, count)
+    low, high = np.quantile(drawn, ends)
+    return Estimate(value, float(low), float(high), count)
+
+
+def _bca_probabilities(value: float, drawn: Floats, left_out: Floats, level: float) -> list[float] | None:
+    """Quantiles of `drawn` that bound the interval, corrected for its bias and for the skewness from the jackknife.
+
+    None if the skewness is too large: a bound would lie beyond the pole of the correction.
+    """
+    normal = NormalDist()
+    below = float((drawn < value).mean() + (drawn == value).mean() / 2)
+    bias = normal.inv_cdf(min(max(below, 1 / len(drawn)), 1 - 1 / len(drawn)))
+    pulls = left_out.mean() - left_out
+    spread = float((pulls**2).sum() ** 1.5)
+    skew = float((pulls**3).sum()) / (6 * spread) if spread else 0.0
+    ends = (normal.inv_cdf((1 - level) / 2), normal.inv_cdf((1 + level) / 2))
+    moved = [(bias + end, 1 - skew * (bias + end)) for end in ends]
+    if min(left for _, left in moved) <= 0:
+        return None
+    return [normal.cdf(bias + shift / left) for shift, left in moved]
+
+
+def _summed(clusters: Sequence[Sequence[float] | Floats]) -> tuple[Floats, Floats, bool]:
+    """Sum and size of each cluster that has values, [clusters], and whether every value is 0 or 1."""
+    kept = [np.asarray(cluster, np.float64) for cluster in clusters if len(cluster)]
+    if not kept:
+        raise ValueError("an estimate needs at least one value")
+    share = all(bool(((values == 0) | (values == 1)).all()) for values in kept)
+    return np.array([values.sum() for values in kept]), np.array([len(values) for values in kept], np.float64), share
+
+
+def _estimate(mean: float, influences: Floats, num_rollouts: int, level: float, share: bool) -> Estimate:
+    """Build the estimate from each cluster's contribution to the mean, [clusters]; the contributions average to 0."""
+    count = len(influences)
+    if count < 2:
+        return Estimate(mean, None, None, count)
+    variance = float((influences**2).sum()) / (count * (count - 1))
+    if share:
+        return Estimate(mean, *_wilson(mean, variance, count, num_rollouts, level), count)
+    if variance <= (1e-12 * mean) ** 2:  # all values are equal; the rest is rounding
+        return Estimate(mean, None, None, count)
+    reach = t_quantile(level, count - 1) * math.sqrt(variance)
+    return Estimate(mean, mean - reach, mean + reach, count)
+
+
+def _wilson(mean: float, variance: float, count: int, num_rollouts: int, level: float) -> tuple[float, float]:
+    spread = mean * (1 - mean)
+    if num_rollouts == count or spread <= 0:
+        size, quantile = float(count), NormalDist().inv_cdf((1 + level) / 2)
+    else:
+        size, quantile = min(spread / variance if variance else math.inf, num_rollouts), t_quantile(level, count - 1)
+    shrink = 1 + quantile**2 / size
+    middle = (mean + quantile**2 / (2 * size)) / shrink
+    reach = quantile / shrink * math.sqrt(max(spread, 0.0) / size + quantile**2 / (4 * size**2))
+    return max(0.0, min(mean, middle - reach)), min(1.0, max(mean, middle + reach))  # rounding must not exclude m
+
+
+@lru_cache(maxsize=1024)
+def t_quantile(level: float, degrees: int) -> float:
+    """t with P(-t < T < t) = `level`, for T of Student's distribution with `degrees` of freedom.
+
+    Computed by bisection over the angle a = atan(t / sqrt(degrees)). The probability is a finite sum of powers of
+    cos(a) (Abramowitz & Stegun 1964, 26.7.3 and 26.7.4).
+    """
+    low, high = 0.0, math.pi / 2
+    for _ in range(64):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _central_probability(middle, degrees) < level else (low, middle)
+    return math.sqrt(degrees) * math.tan((low + high) / 2)
+
+
+def _central_probability(angle: float, degrees: int) -> float:
+    """P(|T| < sqrt(degrees) tan(angle))."""
+    sine, cosine = math.sin(angle), math.cos(angle)
+    if degrees % 2 == 0:
+        even = np.arange(2, degrees - 1, 2)
+        return float(sine * (1 + np.cumprod((even - 1) / even * cosine**2).sum()))
+    odd = np.arange(3, degrees - 1, 2)
+    series = cosine * (1 + np.cumprod((odd - 1) / odd * cosine**2).sum()) if degrees > 1 else 0.0
+    return float(2 / math.pi * (angle + sine * series))
+
+
+def sign_test(wins: int, losses: int) -> float:
+    """Two-sided p-value of `wins` versus `losses`; ties are left out. 1 if there are neither wins nor losses.
+
+    Exact: twice the smaller tail of a fair coin, at most 1. With 8 wins and 2 losses: 2 (1 + 10 + 45) / 1024 = 0.109.
+    """
+    tosses = wins + losses
+    terms = [_log_probability(tosses, count) for count in range(min(wins, losses) + 1)]
+    return min(1.0, 2 * math.fsum(map(math.exp, terms)))
+
+
+def _log_probability(tosses: int, heads: int) -> float:
+    ways = math.lgamma(tosses + 1) - math.lgamma(heads + 1) - math.lgamma(tosses - heads + 1)
+    return ways - tosses * math.log(2)

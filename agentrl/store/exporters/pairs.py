@@ -1,0 +1,84 @@
+"""Export of preference pairs: a better and a worse rollout of the same group."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import combinations, takewhile
+from typing import Literal, TypeAlias, cast
+
+from agentrl.data.rows.base import Row
+from agentrl.store.exporters.selection import Groups, Wanted, place
+from agentrl.store.stored import StoredRollout
+from agentrl.types.messages import Message
+
+Pair: TypeAlias = tuple[StoredRollout, StoredRollout]
+
+
+def pair_rows(which: Literal["best", "all"], margin: float) -> Callable[[Groups, Wanted], Iterator[Row]]:
+    """Return the function that makes rows of pairs.
+
+    A row has `prompt`, `chosen`, `rejected` (chat messages), `tools` if any, both rewards, and the columns of `place`.
+    `min_reward` applies to the chosen rollout only. Skipped are rollouts of several trajectories, which have no single
+    answer to compare, and pairs whose prompts differ.
+
+    Args:
+        which: `best`: a group's best rollout and its worst (the first of equals); `all`: every pair of the group.
+        margin: minimum difference of the rewards; the chosen reward is always greater.
+    """
+    return partial(_pair_rows, which == "all", margin)
+
+
+def _pair_rows(every: bool, margin: float, groups: Groups, wanted: Wanted) -> Iterator[Row]:
+    for group in groups:
+        usable = [stored for stored in group if _usable(stored, wanted)]
+        pairs = list(_pairs(usable, every, margin))
+        if not pairs:
+            wanted.left_out["groups without two rollouts whose rewards differ enough"] += 1
+        for chosen, rejected in pairs:
+            if list(wanted.rollouts([chosen])) and (row := _row(chosen, rejected, wanted)):
+                yield row
+
+
+def _usable(stored: StoredRollout, wanted: Wanted) -> bool:
+    if stored.rollout.failed:
+        wanted.left_out["rollouts that failed"] += 1
+    elif len(stored.rollout.trajectories) != 1:
+        wanted.left_out["rollouts of several trajectories"] += 1
+    else:
+        row = {"messages": stored.rollout.trajectories[0].messages}
+        return wanted.can_be_imitated(stored, cast(Row, row))
+    return False
+
+
+def _pairs(group: Sequence[StoredRollout], every: bool, margin: float) -> Iterator[Pair]:
+    if not group:
+        return
+    ends = (max(group, key=_reward), min(group, key=_reward))
+    candidates: Iterable[Pair] = combinations(group, 2) if every else [ends]
+    for one, other in candidates:
+        chosen, rejected = (one, other) if _reward(one) >= _reward(other) else (other, one)
+        difference = _reward(chosen) - _reward(rejected)
+        if difference > 0 and difference >= margin:
+            yield chosen, rejected
+
+
+def _reward(stored: StoredRollout) -> float:
+    return stored.rollout.reward
+
+
+def _row(chosen: StoredRollout, rejected: StoredRollout, wanted: Wanted) -> Row | None:
+    (prompt, answer), (others, worse) = _split(chosen), _split(rejected)
+    if prompt != others:
+        wanted.left_out["pairs whose prompts differ"] += 1
+        return None
+    tools = wanted.offered(chosen.task)
+    rewards = {"chosen_reward": _reward(chosen), "rejected_reward": _reward(rejected)}
+    row = {"prompt": prompt, "chosen": answer, "rejected": worse, **({"tools": tools} if tools else {}), **rewards}
+    return cast(Row, {**row, **place(chosen)})
+
+
+def _split(stored: StoredRollout) -> tuple[list[Message], list[Message]]:
+    messages = stored.rollout.trajectories[0].messages
+    prompt = list(takewhile(lambda message: message["role"] != "assistant", messages))
+    return prompt, messages[len(prompt) :]

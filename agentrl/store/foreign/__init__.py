@@ -1,1 +1,0 @@
-"""Rollouts that other frameworks logged, as rollouts of a store: with messages and rewards, without tokens."""

@@ -1,0 +1,1 @@
+"""Import of rollouts logged by other frameworks: with messages and rewards, without tokens."""

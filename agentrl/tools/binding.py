@@ -1,0 +1,151 @@
+"""Binds a tool for the toolbox: schema, argument parsing, timeout, and one instance per trajectory."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Mapping
+from copy import copy
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Self, cast
+
+from pydantic import JsonValue, ValidationError
+
+from agentrl.concurrency import CircuitBreaker, Offload, Running
+from agentrl.tools.arguments import ArgumentsError, ArgumentsReader, shorten
+from agentrl.tools.base import ToolError
+from agentrl.tools.function import FunctionTool
+from agentrl.tools.process import ToolProcesses
+from agentrl.tools.result import Answer, read_answer
+from agentrl.types.messages import Message, ToolSchema
+from agentrl.types.task import Task
+from agentrl.utils.images import open_image
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+
+@dataclass(slots=True)
+class AgentData:
+    """What a tool with the argument `agent_data` can see of its rollout.
+
+    Attributes:
+        images: the bytes of the rollout's images, by their names in `messages`, in order of arrival.
+        seed: derived from the rollout's seed; a tool that draws random numbers from it is reproducible.
+    """
+
+    task: Task
+    messages: list[Message]
+    request_id: str
+    images: Mapping[str, bytes] = field(default_factory=dict)
+    seed: int = 0
+
+    @property
+    def image_data(self) -> list[Image]:
+        """The images as Pillow images."""
+        return [open_image(data) for data in self.images.values()]
+
+    @property
+    def tools_kwargs(self) -> Mapping[str, Mapping[str, JsonValue]]:
+        """The row's arguments for its tools."""
+        return self.task.tools_kwargs
+
+
+class ToolInstance:
+    """A tool within one trajectory. This base class keeps no state."""
+
+    async def call(self, arguments: dict[str, JsonValue]) -> Answer:
+        """Run one call; raises what the tool raises."""
+        raise NotImplementedError
+
+    async def reward(self) -> float | None:
+        """Return the tool's own reward for the trajectory; None if it has none."""
+        return None
+
+    def begin_release(self) -> Running[None] | None:
+        """Start the release, if there is something to release."""
+        return None
+
+
+class BoundTool:
+    """Base of bound functions and bound classes."""
+
+    def __init__(self, schema: ToolSchema, deadline_s: float, offload: Offload) -> None:
+        self.schema = schema
+        self.name = schema.name
+        self.deadline_s = deadline_s
+        self.reader = ArgumentsReader(schema)
+        self.lane = CircuitBreaker(f"tool '{schema.name}'")
+        self.retries, self.deterministic = 0, False
+        self.offload = offload
+
+    def instance(self, data: AgentData) -> ToolInstance:
+        """The tool for one trajectory."""
+        raise NotImplementedError
+
+    def check_row(self, given: Mapping[str, JsonValue]) -> None:
+        """Reject a row's arguments for this tool (`tools_kwargs.<name>`) if the tool does not accept them.
+
+        Raises:
+            DataError: names field and argument.
+        """
+
+    def within(self, deadline_s: float | None) -> Self:
+        """Return the tool with another timeout, if one is given; everything else is shared."""
+        if deadline_s is None:
+            return self
+        other = copy(self)
+        other.deadline_s = deadline_s
+        return other
+
+    def close(self) -> None:
+        """Free resources that outlive trajectories."""
+
+
+class BoundFunction(BoundTool, ToolInstance):
+    """A bound function. It has no state, so it is its own instance."""
+
+    def __init__(self, tool: FunctionTool, deadline_s: float, offload: Offload) -> None:
+        super().__init__(tool.schema, tool.timeout_s or deadline_s, offload)
+        self._tool = tool
+        self._is_async = tool.is_async
+        self.retries, self.deterministic = tool.retries, tool.deterministic
+        self._processes = ToolProcesses(tool.function, offload, self.lane) if tool.isolation == "process" else None
+
+    def instance(self, data: AgentData) -> ToolInstance:
+        """Return the tool itself."""
+        return self
+
+    async def call(self, arguments: dict[str, JsonValue]) -> Answer:
+        """Run the function: in a child process, on the event loop of the tools, or on a thread."""
+        try:
+            function = partial(self._tool.function, **self._tool.bind(arguments))
+        except ValidationError as error:
+            raise ArgumentsError(f"invalid arguments for '{self.name}': {_first(error)}") from None
+        if self._processes is not None:
+            return await self._processes.call(arguments, self.deadline_s)
+        if self._is_async:
+            return await self.offload.run(partial(_async_answer, function), self.deadline_s, self.lane)
+        return await self.offload.run_function(partial(_answer, function), self.deadline_s, self.lane)
+
+    def close(self) -> None:
+        """Stop the tool's processes."""
+        if self._processes is not None:
+            self._processes.close()
+
+
+def _answer(function: Callable[[], object]) -> Answer:
+    returned = function()
+    if inspect.iscoroutine(returned):
+        returned.close()
+        raise ToolError("the tool returned a coroutine that nobody awaits: write it as async def")
+    return read_answer(returned)
+
+
+async def _async_answer(function: Callable[[], object]) -> Answer:
+    return read_answer(await cast("Awaitable[object]", function()))
+
+
+def _first(error: ValidationError) -> str:
+    problem = error.errors()[0]
+    return shorten(f"'{'.'.join(map(str, problem['loc']))}': {problem['msg']}")

@@ -1,0 +1,180 @@
+"""verl's lifecycle of a `BaseTool`: create once per trajectory, execute, calc_reward, and always release."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Mapping
+from functools import partial
+from uuid import uuid4
+
+from pydantic import JsonValue
+
+from agentrl.concurrency import MAX_ABANDONED, CircuitBreaker, Offload, Running
+from agentrl.errors import ConfigError, DataError, suggestion
+from agentrl.tools.base import BaseTool, ToolError
+from agentrl.tools.binding import AgentData, BoundTool, ToolInstance
+from agentrl.tools.function import check_retries
+from agentrl.tools.result import Answer, read_answer
+from agentrl.types.messages import ToolSchema
+from agentrl.utils.signatures import keyword_filter
+
+RELEASE_TIMEOUT_S = 10.0
+"""Timeout of a release; a rollout waits for it before it ends."""
+
+_METHODS = ("create", "execute", "calc_reward", "release")
+_VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+
+class BoundClass(BoundTool):
+    """One `BaseTool` object for all trajectories, with an instance id per trajectory."""
+
+    def __init__(self, tool: BaseTool, deadline_s: float, offload: Offload) -> None:
+        super().__init__(_schema(tool), _own_deadline(tool) or deadline_s, offload)
+        self.takes = {method: keyword_filter(getattr(tool, method)) for method in _METHODS}
+        self._parameters = {method: inspect.signature(getattr(tool, method)).parameters for method in _METHODS}
+        # only if named: **kwargs are for the row's arguments
+        self.create_takes_data = "agent_data" in self._parameters["create"]
+        # a separate circuit breaker, so that releases still run when calls of the tool hang
+        self.release_lane = CircuitBreaker(f"the release of tool '{self.name}'", max_in_row=MAX_ABANDONED)
+        self.retries = check_retries(self.name, tool.config.get("retries", 0))
+        self.deterministic = tool.deterministic
+        self._tool = tool
+
+    def instance(self, data: AgentData) -> ToolInstance:
+        """Return an instance that is created before its first call."""
+        return ClassInstance(self, data)
+
+    async def invoke(self, method: str, *arguments: object, **keywords: object) -> object:
+        """Call a method with the keywords that it accepts. Await the result if it is awaitable."""
+        returned = getattr(self._tool, method)(*arguments, **self.takes[method](keywords))
+        return await returned if inspect.isawaitable(returned) else returned
+
+    def check_row(self, given: Mapping[str, JsonValue]) -> None:
+        """Check that each method accepts the row's arguments, and that `create` gets those it requires."""
+        field = f"tools_kwargs.{self.name}"
+        known = [f"{method}_kwargs" for method in _METHODS]
+        for key in given:
+            if key not in known:
+                raise DataError(f"field '{field}': unknown key '{key}': {suggestion(key, known)}")
+        for method in _METHODS:
+            arguments = given.get(f"{method}_kwargs") or {}
+            if not isinstance(arguments, Mapping):
+                raise DataError(f"field '{field}.{method}_kwargs': expected an object, got {arguments!r:.100}")
+            self._check_arguments(method, arguments, f"field '{field}.{method}_kwargs': {method} of tool '{self.name}'")
+
+    def _check_arguments(self, method: str, arguments: Mapping[str, JsonValue], where: str) -> None:
+        parameters = self._parameters[method]
+        if not (method == "create" and "create_kwargs" in parameters):  # it gets all of them
+            for name in arguments:
+                if not self.takes[method]({name: None}):
+                    raise DataError(f"{where} takes no '{name}': {suggestion(name, parameters)}")
+        if method != "create":
+            return
+        for name, parameter in parameters.items():
+            optional = parameter.default is not parameter.empty or parameter.kind in _VARIADIC
+            if not optional and name not in {*arguments, "instance_id", "create_kwargs", "agent_data"}:
+                raise DataError(f"{where} needs '{name}', which the row does not give")
+
+    def defines(self, method: str) -> bool:
+        """Whether the tool overrides a method."""
+        return getattr(type(self._tool), method, None) is not getattr(BaseTool, method)
+
+
+class ClassInstance(ToolInstance):
+    """State of a `BaseTool` for one trajectory. It changes only on the event loop thread of the tools.
+
+    If a call blocks that event loop, a new one replaces it and creates a new instance. An instance that the old loop
+    was still creating is released as soon as it exists.
+    """
+
+    def __init__(self, bound: BoundClass, data: AgentData) -> None:
+        self._bound = bound
+        self._data = data
+        self._id: str | None = None
+        self._ended = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._creating = asyncio.Lock()
+
+    async def call(self, arguments: dict[str, JsonValue]) -> Answer:
+        """Run `create` before the first call, then `execute`; both share the timeout."""
+        bound = self._bound
+        return await bound.offload.run(partial(self._execute, arguments), bound.deadline_s, bound.lane)
+
+    async def reward(self) -> float | None:
+        """Run `calc_reward`, if the tool defines it and was created."""
+        bound = self._bound
+        if self._id is None or not bound.defines("calc_reward"):
+            return None
+        return await bound.offload.run(self._calc_reward, bound.deadline_s, bound.lane)
+
+    def begin_release(self) -> Running[None] | None:
+        """Start `release` of the created instance; one that is still being created is released as soon as it exists."""
+        if not self._bound.defines("release"):
+            return None
+        return self._bound.offload.begin(self._bounded_release, self._bound.release_lane)
+
+    async def _execute(self, arguments: dict[str, JsonValue]) -> Answer:
+        loop = asyncio.get_running_loop()
+        if loop is not self._loop:  # a lock belongs to one event loop, and a replaced loop may never free it
+            self._loop, self._creating = loop, asyncio.Lock()
+        async with self._creating:
+            if self._id is None:
+                await self._create(loop)
+        return read_answer(await self._bound.invoke("execute", self._id, arguments, **self._options("execute")))
+
+    async def _create(self, loop: asyncio.AbstractEventLoop) -> None:
+        row = self._row("create")
+        options = self._options("create") if self._bound.create_takes_data else row
+        options = {**options, "instance_id": uuid4().hex, "create_kwargs": row}
+        try:
+            created = await self._bound.invoke("create", **options)
+        except KeyError as error:
+            if row:
+                raise
+            name, index = self._bound.name, self._data.task.index
+            why = f"create of tool '{name}' needs {error}, and the row gives no 'tools_kwargs.{name}.create_kwargs'"
+            raise DataError(f"row {index}: {why}") from error
+        created_id = str(created[0] if isinstance(created, tuple) else created)
+        if self._ended or loop is not self._loop:
+            await self._bound.invoke("release", created_id, **self._options("release"))
+            raise ToolError("the rollout went on without this call")
+        self._id = created_id
+
+    async def _calc_reward(self) -> float:
+        returned = await self._bound.invoke("calc_reward", self._id, **self._options("calc_reward"))
+        return read_answer(("", returned)).reward
+
+    async def _bounded_release(self) -> None:
+        # its own timeout, since it continues when its caller is cancelled
+        async with asyncio.timeout(RELEASE_TIMEOUT_S):
+            await self._release()
+
+    async def _release(self) -> None:
+        self._ended = True
+        released, self._id = self._id, None
+        if released is not None:
+            await self._bound.invoke("release", released, **self._options("release"))
+
+    def _options(self, method: str) -> Mapping[str, object]:
+        return {**self._row(method), "agent_data": self._data}
+
+    def _row(self, method: str) -> Mapping[str, JsonValue]:
+        given = self._data.task.tools_kwargs.get(self._bound.name, {}).get(f"{method}_kwargs")
+        return given if isinstance(given, dict) else {}
+
+
+def _schema(tool: BaseTool) -> ToolSchema:
+    schema = tool.get_openai_tool_schema()
+    if not isinstance(schema, ToolSchema):
+        raise ConfigError(f"{type(tool).__name__}: get_openai_tool_schema gave {schema!r:.100}, not a ToolSchema")
+    return schema
+
+
+def _own_deadline(tool: BaseTool) -> float | None:
+    given = tool.config.get("timeout_s", tool.config.get("timeout"))
+    if given is None:
+        return None
+    if not isinstance(given, (int, float)) or given <= 0:
+        raise ConfigError(f"tool '{tool.name}': timeout_s must be a number above 0, not {given!r}")
+    return given

@@ -1,0 +1,149 @@
+"""Tools that answer with the recorded calls of a rollout, without running anything."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict, deque
+from collections.abc import Mapping, Sequence
+from copy import copy
+from typing import Literal, Self, TypeAlias
+
+from pydantic import JsonValue
+
+from agentrl.chat.base import ParsedCall
+from agentrl.config.rollout import MultiTurnConfig
+from agentrl.errors import ConfigError, DataError
+from agentrl.tools.arguments import shorten
+from agentrl.tools.binding import BoundTool
+from agentrl.tools.result import Answer
+from agentrl.tools.toolbox import Toolbox, ToolSession
+from agentrl.types.messages import ToolSchema
+from agentrl.types.rollout import Outcome, ToolCall
+from agentrl.types.task import Task
+
+Unrecorded: TypeAlias = Literal["error", "stub", "live"]
+
+_NOT_RUN = (Outcome.LIMIT_ERROR, Outcome.ABORTED)
+
+
+class Recording:
+    """Recorded calls of one rollout. Each answers once; equal calls answer in recorded order.
+
+    Two calls are equal if their names are equal, and their arguments are equal as JSON (ignoring blanks and key order).
+    Calls that never ran have no answer. Images of an answer are not recorded; its text is.
+
+    Args:
+        uid: uid of the rollout's task.
+        rewards: the tools' rewards for the rollout.
+
+    Attributes:
+        num_answered: number of calls answered so far.
+        unrecorded: calls without a recorded answer, as text.
+    """
+
+    def __init__(self, uid: str, calls: Sequence[ToolCall], rewards: Mapping[str, float]) -> None:
+        self.uid = uid
+        self.rewards = dict(rewards)
+        self.num_answered = 0
+        self.unrecorded: list[str] = []
+        self._waiting: dict[tuple[str, str], deque[ToolCall]] = defaultdict(deque)
+        for call in calls:
+            if call.outcome not in _NOT_RUN:
+                self._waiting[call.name, _normalised(call.arguments)].append(call)
+
+    def take(self, call: ParsedCall) -> ToolCall | None:
+        """Return the recorded call; None if none is left. A malformed call matches only a recorded format error."""
+        waiting = self._waiting.get((call.name, _normalised(call.arguments)))
+        if not waiting or (call.error is not None and waiting[0].outcome is not Outcome.FORMAT_ERROR):
+            return None
+        self.num_answered += 1
+        return waiting.popleft()
+
+
+class RecordedToolbox(Toolbox):
+    """Tools of a saved run with their recorded schemas; `playing` sets the recording.
+
+    A session for a task other than the recorded one raises DataError.
+
+    The arguments of an unrecorded call are first checked as in a live call; an invalid call is a `format_error`.
+    `unrecorded` decides about a valid call:
+
+    - `error`: the call ends the rollout with an `infra_error` that names it, since the recording is incomplete
+    - `stub`: the answer says that the call was not recorded; it counts as a `tool_error` and the rollout continues
+    - `live`: the tool of `live` runs, without the effects of the recorded calls before
+
+    Args:
+        schemas: tool schemas of the saved run.
+
+    Raises:
+        ConfigError: `live` lacks a tool.
+    """
+
+    def __init__(
+        self,
+        schemas: Sequence[ToolSchema],
+        multi_turn: MultiTurnConfig,
+        unrecorded: Unrecorded = "error",
+        live: Toolbox | None = None,
+    ) -> None:
+        super().__init__((), multi_turn)
+        self.unrecorded = unrecorded
+        self.live = live if unrecorded == "live" else None
+        self.recording = Recording("", (), {})
+        for schema in schemas:
+            if unrecorded == "live" and (live is None or schema.name not in live.tools):
+                raise ConfigError(f"the recorded tool '{schema.name}' is not among those that are to run live")
+            deadline_s = live.tools[schema.name].deadline_s if self.live and live else multi_turn.tool_timeout_s
+            self.tools[schema.name] = BoundTool(schema, deadline_s, self._offload)
+
+    def playing(self, recording: Recording) -> Self:
+        """Return the same tools, answering from `recording`."""
+        other = copy(self)
+        other.recording = recording
+        return other
+
+    def _open(self, task: Task) -> ToolSession:
+        if task.uid != self.recording.uid:
+            raise DataError(f"recorded are the calls of task '{self.recording.uid}', not those of '{task.uid}'")
+        return _RecordedSession(self, task)
+
+
+class _RecordedSession(ToolSession):
+    def __init__(self, toolbox: RecordedToolbox, task: Task) -> None:
+        super().__init__(toolbox, task)
+        self._recording = toolbox.recording
+        self._unrecorded = toolbox.unrecorded
+        self._live = toolbox.live.session(task) if toolbox.live else None
+        if self._live:
+            self._live.data = self.data
+
+    async def _outcome(self, call: ParsedCall) -> tuple[Answer, Outcome]:
+        if (recorded := self._recording.take(call)) is not None:
+            return Answer(recorded.result, recorded.reward), recorded.outcome
+        return await super()._outcome(call)
+
+    async def _run(self, tool: BoundTool, arguments: dict[str, JsonValue]) -> tuple[Answer, Outcome]:
+        called = f"{tool.name}({shorten(json.dumps(arguments, ensure_ascii=False))})"
+        self._recording.unrecorded.append(called)
+        if self._live:
+            return await self._live._run(self._live._tools[tool.name], arguments)
+        if self._unrecorded == "stub":
+            return Answer(f"Error: {called} was not recorded, so its answer is not known."), Outcome.TOOL_ERROR
+        return Answer(f"not recorded: {called}"), Outcome.INFRA_ERROR
+
+    async def finish(self) -> None:
+        """Collect the rewards for the rollout: recorded ones, and live ones of tools without a recorded reward."""
+        if self._live:
+            await self._live.finish()
+        self.rewards = {**(self._live.rewards if self._live else {}), **self._recording.rewards}
+
+    async def _release(self) -> None:
+        if self._live:
+            await self._live._release()
+
+
+def _normalised(arguments: str) -> str:
+    try:
+        return json.dumps(json.loads(arguments.strip() or "{}"), sort_keys=True)
+    except (ValueError, RecursionError):
+        return arguments

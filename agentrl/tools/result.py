@@ -1,0 +1,87 @@
+"""Converts what a tool returned into one type."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from agentrl.tools.base import ToolError, ToolResponse
+from agentrl.utils.images import ImageError, read_image
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Text for the model, reward of the call, metrics to log, and the bytes of images for the model."""
+
+    text: str
+    reward: float = 0.0
+    metrics: dict[str, object] = field(default_factory=dict)
+    images: Sequence[bytes] = ()
+
+
+def read_answer(returned: object) -> Answer:
+    """Convert text, a dict, a `ToolResponse`, or a tuple (one of these, reward, metrics).
+
+    Raises:
+        ToolError: bytes that are not text, a tuple of another length, a reward that is not a finite number, an image
+            that cannot be read, or a video.
+    """
+    if not isinstance(returned, tuple):
+        return _with_reward(returned, None, None)
+    if not 1 <= len(returned) <= 3:
+        raise ToolError(f"the tool returned {len(returned)} values, expected (answer, reward, metrics)")
+    return _with_reward(*returned, *[None] * (3 - len(returned)))
+
+
+def _with_reward(response: object, reward: object, metrics: object) -> Answer:
+    numbers = dict(metrics) if isinstance(metrics, Mapping) else {}
+    return Answer(_text(response), _finite(reward), numbers, _images(response))
+
+
+def _images(response: object) -> list[bytes]:
+    if not isinstance(response, ToolResponse):
+        return []
+    if response.video:
+        raise ToolError("the tool returned a video, and videos are not in this version")
+    given: object = response.image
+    images = given if isinstance(given, list | tuple) else [] if given is None else [given]
+    try:
+        return [read_image(image) for image in images]
+    except ImageError as error:
+        raise ToolError(f"the tool returned an image that cannot be used: {error}") from error
+
+
+def _text(response: object) -> str:
+    if isinstance(response, ToolResponse):
+        response = "" if response.text is None else response.text
+    if isinstance(response, (bytes, bytearray)):
+        try:
+            return response.decode()
+        except UnicodeDecodeError:
+            raise ToolError(f"the tool returned {len(response)} bytes that are not text") from None
+    if isinstance(response, (dict, list)):
+        return json.dumps(response, ensure_ascii=False, default=str)
+    return response if isinstance(response, str) else str(response)
+
+
+def _finite(reward: object) -> float:
+    try:
+        value = 0.0 if reward is None else float(reward)  # type: ignore[arg-type]  # failures are reported below
+    except (TypeError, ValueError):
+        value = math.nan
+    if not math.isfinite(value):
+        raise ToolError(f"the tool gave the reward {reward!r}, expected a finite number")
+    return value
+
+
+def bounded(text: str, num_chars: int) -> str:
+    """Shorten text to at most `2 * num_chars`, keeping both ends.
+
+    Cutting the result to `num_chars` on any side gives the same text as cutting the original. Lone surrogates, which
+    tokenizers reject, become question marks.
+    """
+    if len(text) > 2 * num_chars:
+        text = text[:num_chars] + text[-num_chars:]
+    return text.encode("utf-8", "replace").decode()

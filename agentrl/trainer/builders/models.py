@@ -1,0 +1,64 @@
+"""Builds the critic and the reference model of a run from the configuration."""
+
+from __future__ import annotations
+
+from agentrl.algos.losses.value import ValueLoss
+from agentrl.backends.torch.backend import TorchBackend, load_scalar_backend, load_torch_backend
+from agentrl.config import RunConfig
+from agentrl.config.actor import ActorConfig
+from agentrl.trainer.learner import updates_per_step
+from agentrl.trainer.models.critic import Critic
+
+KEY = "critic.path"
+
+
+def load_critic(config: RunConfig, total_steps: int) -> Critic:
+    """Build the critic. All its weights are trained, even if the policy trains only some.
+
+    Raises:
+        ConfigError: the critic's model cannot be used.
+    """
+    critic, actor = config.critic, config.actor
+    mini_batch, epochs = critic.ppo_mini_batch_size or actor.ppo_mini_batch_size, critic.ppo_epochs or actor.ppo_epochs
+    backend = load_scalar_backend(
+        config.model.model_copy(update={"path": critic.path or config.model.path}),
+        _as_actor(config),
+        total_updates=total_steps * updates_per_step(config.data.train_batch_size, mini_batch, epochs),
+        seed=config.trainer.seed,
+        key=KEY,
+    )
+    return Critic(
+        backend,
+        ValueLoss(critic.cliprange_value, critic.loss_agg_mode, config.data.max_response_length),
+        mini_batch_groups=mini_batch,
+        epochs=epochs,
+        seed=config.trainer.seed,
+        warmup=config.trainer.critic_warmup,
+    )
+
+
+def _as_actor(config: RunConfig) -> ActorConfig:
+    """Return the critic's settings as an `actor` section."""
+    critic, actor = config.critic, config.actor
+    return actor.model_copy(
+        update={
+            "optim": critic.optim,
+            "grad_clip": critic.grad_clip,
+            "ppo_max_token_len_per_gpu": critic.ppo_max_token_len_per_gpu or actor.ppo_max_token_len_per_gpu,
+            "param_offload": critic.param_offload,
+            "optimizer_offload": critic.optimizer_offload,
+            "freeze_modules": (),
+        }
+    )
+
+
+def load_reference(config: RunConfig) -> TorchBackend:
+    """Load the model of `ref.path`, or else the initial policy without its LoRA adapter.
+
+    Raises:
+        ConfigError: the reference model cannot be used.
+    """
+    path, key = (config.ref.path, "ref.path") if config.ref.path else (config.model.path, "model.path")
+    model = config.model.model_copy(update={"path": path, "lora_rank": 0, "lora_adapter_path": None})
+    actor = config.actor.model_copy(update={"param_offload": config.ref.param_offload})
+    return load_torch_backend(model, actor, total_updates=1, seed=config.trainer.seed, trainable=False, key=key)

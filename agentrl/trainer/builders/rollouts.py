@@ -1,0 +1,270 @@
+"""Builds the rollout components from the configuration (chat, tools, reward, engine), for training and evaluation."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+
+from agentrl.chat.encode import token_pieces
+from agentrl.chat.format import ChatFormat
+from agentrl.config import RunConfig
+from agentrl.config.reward import NO_REWARD, RewardConfig
+from agentrl.config.rollout import RolloutConfig
+from agentrl.data.prompt_length import Measure, fit_prompt, fit_prompts
+from agentrl.data.tasks import TaskTable, load_tasks
+from agentrl.engines.base import Engine, SamplingParams
+from agentrl.engines.scripted import ScriptedEngine
+from agentrl.engines.sglang.loader import load_sglang_engine
+from agentrl.engines.torch.loader import load_torch_engine
+from agentrl.errors import ConfigError
+from agentrl.interactions.base import BaseInteraction
+from agentrl.interactions.loading import load_interactions
+from agentrl.models.images import ImageInputs, find_image_inputs
+from agentrl.models.loading import check_model, load_tokenizer
+from agentrl.registry import load_object
+from agentrl.rewards.base import Reward, close_reward
+from agentrl.rewards.loading import check_data_source, load_reward
+from agentrl.rollouts.collector import Attempt, attempts_at, collect, group_of, roll_out
+from agentrl.rollouts.row_check import RowCheck
+from agentrl.rollouts.runner import RolloutRunner
+from agentrl.tools.base import BaseTool
+from agentrl.tools.function import FunctionTool
+from agentrl.tools.toolbox import Toolbox, load_toolbox
+from agentrl.trainer.sources.task_queue import Feed, open_feed
+from agentrl.types.rollout import Group, Rollout
+from agentrl.types.task import Task
+from agentrl.utils.seeds import derive_seed
+
+Collect = Callable[[Sequence[Task]], Awaitable[list[Group]]]
+
+
+@dataclass(frozen=True, slots=True)
+class UserObjects:
+    """Objects that a Python caller passes, in addition to or in place of those named by the configuration.
+
+    Attributes:
+        rows: maps the name of a data file in the run folder to its lines.
+        in_python: whether a Python program started the run, not a command.
+    """
+
+    tools: Sequence[FunctionTool | BaseTool] = ()
+    reward: Reward | None = None
+    rows: Mapping[str, str] = field(default_factory=dict)
+    in_python: bool = False
+    interactions: Sequence[BaseInteraction] = ()
+
+
+def check_python_objects(config: RunConfig, brought: UserObjects) -> None:
+    """Refuse to resume by a command a run that got objects in Python.
+
+    Raises:
+        ConfigError: the run needs such objects; names them.
+    """
+    if config.trainer.python_objects and not brought.in_python:
+        named = ", ".join(config.trainer.python_objects)
+        raise ConfigError(f"the run was given objects in Python ({named}): resume it with agentrl.train(...) and them")
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutParts:
+    """The components that roll out tasks, and the checked tasks.
+
+    Attributes:
+        slots: limits concurrent rollouts, of training and validation together.
+        feed: the training tasks in their order; None if there are none.
+    """
+
+    config: RunConfig
+    chat: ChatFormat
+    toolbox: Toolbox
+    engine: Engine
+    runner: RolloutRunner
+    train_tasks: TaskTable | None
+    val_tasks: TaskTable | None
+    slots: asyncio.Semaphore
+    feed: Feed | None = None
+
+    def attempts_train(self) -> Callable[[Task, int], list[Attempt]]:
+        """Return a function that creates the training rollouts of a task, not yet started.
+
+        For ReMax the greedy rollout comes last.
+        """
+        config = self.config
+        sampling, seed = sampling_of(config.rollout, "train"), derive_seed(config.trainer.seed, "train")
+        greedy = config.algorithm.estimator == "remax"
+        attempts: Callable[[Task, int], list[Attempt]] = partial(
+            attempts_at, runner=self.runner, n=config.group_size, sampling=sampling, seed=seed, greedy_baseline=greedy
+        )
+        return self.feed.adding(attempts) if self.feed else attempts
+
+    def group_of_train(self) -> Callable[[Task, Sequence[Rollout]], Group]:
+        """Return a function that builds the group from the rollouts of those attempts."""
+        return partial(group_of, n=self.config.group_size)
+
+    def roll_out_train(self) -> Collect:
+        """Return a function that rolls out tasks as in training; does not raise if all rollouts fail."""
+        return partial(roll_out, self.attempts_train(), n=self.config.group_size, slots=self.slots)
+
+    def collect_train(self) -> Collect:
+        """Return a function that rolls out tasks as in training, without the greedy rollout."""
+        return self._collect(self.config.group_size, sampling_of(self.config.rollout, "train"), "train")
+
+    def collect_val(self) -> Collect:
+        """Return a function that rolls out tasks as in validation: greedy, unless `do_sample` is on."""
+        return self._collect(self.config.rollout.val_kwargs.n, sampling_of(self.config.rollout, "val"), "val")
+
+    def _collect(self, n: int, sampling: SamplingParams, purpose: str) -> Collect:
+        seed = derive_seed(self.config.trainer.seed, purpose)
+        return partial(collect, self.runner, n=n, sampling=sampling, seed=seed, slots=self.slots)
+
+
+def sampling_of(rollout: RolloutConfig, split: str) -> SamplingParams:
+    """Return the sampling parameters of `split`, train or val."""
+    if split != "val":
+        return SamplingParams(rollout.temperature, rollout.top_p, rollout.top_k, rollout.min_p)
+    val = rollout.val_kwargs
+    return SamplingParams(val.temperature, val.top_p, val.top_k) if val.do_sample else SamplingParams(0.0)
+
+
+@asynccontextmanager
+async def open_rollout_parts(
+    config: RunConfig, brought: UserObjects, *, trains: bool = False
+) -> AsyncIterator[RolloutParts]:
+    """Build the rollout components, with cheap checks first, and close them at the end.
+
+    Args:
+        trains: whether the rollouts are used for training; rows with images are then refused.
+
+    Raises:
+        AgentRLError: data, tools, template, reward or model cannot be used as configured.
+    """
+    live = config.algorithm.live
+    train_tasks = _tasks(config.data.train_files, config.data.train_max_samples, config) if live else None
+    val_tasks = _tasks(config.data.val_files, config.data.val_max_samples, config)
+    reward = brought.reward or (None if config.reward.name == NO_REWARD else _reward(config))
+    interactions_path = config.rollout.multi_turn.interaction_config_path
+    listed = load_interactions(interactions_path) if interactions_path else {}
+    interactions = {**listed, **{each.name: each for each in brought.interactions}} or None
+    chat = load_chat(config, trains=trains)
+    async with AsyncExitStack() as stack:
+        toolbox = load_toolbox(config.rollout.multi_turn, extra_tools=brought.tools)
+        stack.push_async_callback(toolbox.close)
+        if reward is not None:
+            stack.callback(close_reward, reward)
+        check = partial(_checked, config, brought, chat, toolbox, interactions)
+        train_tasks, val_tasks = (check(tasks) if tasks else None for tasks in (train_tasks, val_tasks))
+        feed = None
+        if train_tasks:
+            measure, _ = _measure(config, brought, chat, toolbox, interactions)
+            feed = open_feed(config, train_tasks, partial(fit_prompt, measure=measure, config=config.data))
+        engine = await _engine(config, chat)
+        stack.push_async_callback(engine.close)
+        runner = RolloutRunner(engine, chat, toolbox, reward, config, interactions=interactions)
+        slots = asyncio.Semaphore(config.trainer.max_concurrent_rollouts)
+        yield RolloutParts(config, chat, toolbox, engine, runner, train_tasks, val_tasks, slots, feed)
+
+
+def _reward(config: RunConfig) -> Reward:
+    return load_reward(reward_of(config), config.data.max_response_length)
+
+
+def reward_of(config: RunConfig) -> RewardConfig:
+    """Return `reward.*` of this run.
+
+    With `rollout.deterministic`, the reward model scores one rollout per batch by default. So no score depends on
+    the other rollouts in its batch.
+    """
+    reward, model = config.reward, config.reward.reward_model
+    if not config.rollout.deterministic or model.batch_size is not None:
+        return reward
+    return reward.model_copy(update={"reward_model": model.model_copy(update={"batch_size": 1})})
+
+
+def load_chat(config: RunConfig, *, trains: bool = False) -> ChatFormat:
+    """Load the chat template of the model's tokenizer, with its image processor if images are allowed."""
+    tokenizer = load_tokenizer(config.model)
+    if tokenizer is None:
+        check_model(config.model)  # its error on an incomplete model is clearer
+        raise ConfigError(f"model.path '{config.model.path}' has no tokenizer: set model.tokenizer_path")
+    images, why_not = find_images(config, trains=trains)
+    variables = config.data.apply_chat_template_kwargs
+    return ChatFormat(tokenizer, template_kwargs=variables, images=images, no_images=why_not)
+
+
+def _tasks(files: Sequence[str], max_samples: int, config: RunConfig) -> TaskTable | None:
+    if not files:
+        return None
+    return load_tasks(files, config.data, max_samples=max_samples, tokenizer=partial(load_tokenizer, config.model))
+
+
+def _checked(
+    config: RunConfig,
+    brought: UserObjects,
+    chat: ChatFormat,
+    toolbox: Toolbox,
+    interactions: Mapping[str, BaseInteraction] | None,
+    tasks: TaskTable,
+) -> TaskTable:
+    """Check the tasks and make their prompts fit; print what happened to longer prompts."""
+    measure, rows = _measure(config, brought, chat, toolbox, interactions)
+    fitting, told = fit_prompts(tasks, measure, config.data)
+    rows.finish()
+    if told:
+        print(told)
+    return fitting
+
+
+def _measure(
+    config: RunConfig,
+    brought: UserObjects,
+    chat: ChatFormat,
+    toolbox: Toolbox,
+    interactions: Mapping[str, BaseInteraction] | None,
+) -> tuple[Measure, RowCheck]:
+    """Return the prompt measure and the row check; measuring a prompt also checks its row."""
+    rows = RowCheck(chat, toolbox, config, interactions)
+
+    def length_of(task: Task) -> int:
+        if brought.reward is None:
+            check_data_source(config.reward, task)
+        return rows.prompt_length(task)
+
+    return Measure(length_of, partial(token_pieces, chat.tokenizer), chat.template.control_tokens), rows
+
+
+def tell_few_rows(num_rows: int, config: RunConfig) -> None:
+    """Print a notice if there are fewer rows than tasks per step."""
+    if num_rows < (size := config.data.train_batch_size):
+        print(f"there are fewer rows, {num_rows}, than data.train_batch_size={size}: a step draws some more than once")
+
+
+async def _engine(config: RunConfig, chat: ChatFormat) -> Engine:
+    if config.rollout.engine == "scripted":
+        reply = load_object(str(config.rollout.script_path))
+        return ScriptedEngine(reply, tokenizer=chat.tokenizer, of_text=True, stop_token_id=chat.stop_token_ids[0])
+    longest = config.data.max_prompt_length + config.data.max_response_length
+    if config.rollout.engine == "sglang":
+        return await load_sglang_engine(config.model, config.rollout, longest, config.trainer.run_dir)
+    images = find_image_inputs(config.model) if chat.takes_images else None
+    return load_torch_engine(config.model, config.rollout, longest, images)
+
+
+_ROLLED_OUT = "`agentrl generate` and `agentrl eval` roll such rows out"
+
+
+def find_images(config: RunConfig, *, trains: bool) -> tuple[ImageInputs | None, str]:
+    """Return (the model's image processor, "") or (None, why images are refused).
+
+    Raises:
+        ConfigError: the model's processor cannot be read.
+    """
+    if trains:
+        return None, f"training on images is not in this version: {_ROLLED_OUT}"
+    if config.rollout.engine != "torch":
+        # SGLang decodes and re-tokenizes a context with images, so the tokens may differ from the sampled ones
+        return None, f"'rollout.engine={config.rollout.engine}' takes no images: use 'rollout.engine=torch'"
+    images = find_image_inputs(config.model)
+    return images, "" if images else f"the model at '{config.model.path}' takes no images, or has no processor"

@@ -1,0 +1,128 @@
+"""Builds the components of a run from the configuration; only this package names concrete classes."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+
+from agentrl.config import RunConfig
+from agentrl.models.experts import routed_shape
+from agentrl.run_folder.location import shown
+from agentrl.telemetry.timing import Timer
+from agentrl.trainer.after_step import AfterStep, Publish, Validate
+from agentrl.trainer.builders.online_reward import load_online_reward_model
+from agentrl.trainer.builders.records import open_records
+from agentrl.trainer.builders.rollouts import RolloutParts, UserObjects, open_rollout_parts
+from agentrl.trainer.builders.sources import open_source
+from agentrl.trainer.builders.training import open_reward_training, open_training, publish_nothing
+from agentrl.trainer.engine_meter import EngineMeter
+from agentrl.trainer.finished import finished_step
+from agentrl.trainer.models.online_reward import OnlineRewardModel
+from agentrl.trainer.profiling import StepProfiler
+from agentrl.trainer.protocols import Metrics, Parts
+from agentrl.trainer.sources.live import LiveSource
+from agentrl.trainer.sources.streaming import StreamingSource
+from agentrl.trainer.validator import Validator, check_metric
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run, ready to start: the loop's components, and the objects needed for its report.
+
+    Attributes:
+        rollouts: None if the run has no rollouts.
+    """
+
+    parts: Parts
+    rollouts: RolloutParts | None
+    after_step: AfterStep
+
+
+@asynccontextmanager
+async def open_run(config: RunConfig, brought: UserObjects) -> AsyncIterator[Run | None]:
+    """Build the run that `config` describes, and close it at the end; None if the run is already finished.
+
+    Raises:
+        AgentRLError: something cannot be used as configured.
+    """
+    timer = Timer()
+    if config.rollout.routed_experts:
+        routed_shape(config.model)  # raises before servers are started
+    async with AsyncExitStack() as stack:
+        validator: Validate | None
+        if config.algorithm.preset.family == "reward":
+            rollouts = None
+            source, total_steps, training, validator = await open_reward_training(config, timer, stack)
+            watched = source
+        else:
+            online = _online(config, stack)
+            rollouts = await _rollouts(config, online.brought(brought) if online else brought, stack)
+            source, total_steps = open_source(config, rollouts, timer)
+            training = open_training(config, rollouts, source, total_steps, timer, stack, online)
+            validator = _validator(config, rollouts, training.publish)
+            watched = online.watching(source) if online else source
+        if (step := finished_step(config, training.progress, total_steps)) is not None:
+            folder = shown(config.trainer.run_dir)
+            print(f"already finished at step {step}: nothing to do, and nothing in '{folder}' changes")
+            yield None
+            return
+        await training.progress.restore()  # first, so that failure leaves the records unchanged
+        records = stack.enter_context(open_records(config, rollouts, total_steps, training.progress.latest_step))
+        profiler = stack.enter_context(StepProfiler(config.trainer.run_dir / "profile", config.trainer.profile_steps))
+        meters: list[Callable[[], Metrics]] = []
+        if isinstance(source, (LiveSource, StreamingSource)):
+            meters.append(source.metrics)
+        if rollouts is not None and rollouts.train_tasks is not None:
+            meters.append(EngineMeter(rollouts.engine.metrics))
+        if rollouts is not None and rollouts.feed is not None:
+            meters.append(rollouts.feed.metrics)
+        meters += training.meters
+        after_step = AfterStep(
+            config, total_steps, training.progress, training.publish, validator, records, timer, profiler, meters
+        )
+        live = rollouts is not None and rollouts.train_tasks is not None
+        publish = training.publish if live else publish_nothing
+        if isinstance(source, StreamingSource):
+            publish = source.following(publish)
+        stack.callback(gc.unfreeze)
+        gc.freeze()  # loaded objects live until the end; garbage collection can skip them
+        yield Run(
+            Parts(watched, training.algorithm, training.scorer, training.learner, publish, after_step),
+            rollouts,
+            after_step,
+        )
+
+
+async def _rollouts(config: RunConfig, brought: UserObjects, stack: AsyncExitStack) -> RolloutParts | None:
+    """Open the rollout components with the tasks of the run's mode; None if the mode has no rollouts."""
+    if config.trainer.mode in ("val_only", "train_only"):
+        config = config.without("train_files")
+    if config.trainer.mode == "rollout_only":
+        config = config.without("val_files")
+    if config.trainer.mode == "train_only" and not config.data.val_files:
+        return None
+    trains = config.trainer.mode in ("train", "train_only")
+    return await stack.enter_async_context(open_rollout_parts(config, brought, trains=trains))
+
+
+def _online(config: RunConfig, stack: AsyncExitStack) -> OnlineRewardModel | None:
+    """Load the online reward model; None if none is configured or the policy is not trained on live rollouts."""
+    if config.reward.reward_model.online is None or config.trainer.mode != "train" or not config.algorithm.live:
+        return None
+    online = load_online_reward_model(config)
+    stack.push_async_callback(online.backend.close)
+    return online
+
+
+def _validator(config: RunConfig, rollouts: RolloutParts | None, publish: Publish) -> Validator | None:
+    if rollouts is None or rollouts.val_tasks is None:
+        return None
+    tools, trainer = [schema.name for schema in rollouts.toolbox.schemas], config.trainer
+    data_sources = {task.data_source for task in rollouts.val_tasks}
+    if trainer.stop_when:
+        check_metric("trainer.stop_when.metric", trainer.stop_when.metric, data_sources, tools)
+    if trainer.save_best:
+        check_metric("trainer.save_best", trainer.save_best, data_sources, tools)
+    return Validator(rollouts.val_tasks, rollouts.collect_val(), publish, config.reward.success_threshold)

@@ -1,0 +1,212 @@
+"""Builds the training components from the configuration: the algorithm, trained models, and models that follow them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+
+from agentrl.algos.base import Algorithm, Need
+from agentrl.algos.build import BuiltAlgorithm, build_algorithm
+from agentrl.backends.base import Backend, Score
+from agentrl.backends.torch.backend import TorchBackend, load_torch_backend
+from agentrl.config import RunConfig
+from agentrl.engines.base import Engine
+from agentrl.errors import ConfigError
+from agentrl.run_folder.resume import stored_steps
+from agentrl.telemetry.timing import Timer
+from agentrl.trainer.after_step import Publish, Validate
+from agentrl.trainer.builders.models import load_critic, load_reference
+from agentrl.trainer.builders.reward_model import load_trained_model, open_check, open_reward_rows
+from agentrl.trainer.builders.rollouts import RolloutParts
+from agentrl.trainer.builders.sources import open_source
+from agentrl.trainer.checkpointing import SampledSteps, open_checkpoints
+from agentrl.trainer.learner import Learner, updates_per_step
+from agentrl.trainer.models.critic import Critic
+from agentrl.trainer.models.kl_controller import KLFeedback
+from agentrl.trainer.models.online_reward import OnlineRewardModel
+from agentrl.trainer.models.reference import Reference
+from agentrl.trainer.protocols import Checkpointable, Learn, Metrics, Progress, Source, timed
+from agentrl.trainer.scorer import Scorer
+from agentrl.types.rollout import Group
+from agentrl.types.sample import Sample
+from agentrl.weights.colocation import shared_gpu
+from agentrl.weights.publish import Publisher
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """The training components, and the object that saves their progress."""
+
+    algorithm: Algorithm
+    scorer: Callable[[Sequence[Sample]], Awaitable[list[Sample]]]
+    learner: Learn
+    publish: Publish
+    progress: Progress
+    meters: Sequence[Callable[[], Metrics]] = ()
+
+
+def open_training(
+    config: RunConfig,
+    rollouts: RolloutParts | None,
+    source: Source,
+    total_steps: int,
+    timer: Timer,
+    stack: AsyncExitStack,
+    online: OnlineRewardModel | None = None,
+) -> Training:
+    """Build the training of a policy on groups of `source`. In modes that only roll out, nothing is trained.
+
+    Args:
+        rollouts: the components that receive new weights; None if the run has no rollouts.
+        total_steps: number of steps of the source.
+
+    Raises:
+        AgentRLError: a model or the algorithm cannot be used as configured.
+    """
+    algorithm = build_algorithm(config)
+    if config.trainer.mode in ("val_only", "rollout_only"):
+        return _only_sampling(config, algorithm, source)
+    total_steps = config.trainer.total_training_steps or total_steps
+    with_critic = "values" in algorithm.needs
+    policy = _policy(config, total_steps - (_warmup(config, total_steps) if with_critic else 0))
+    stack.push_async_callback(policy.close)
+    critic = _critic(config, total_steps, stack) if with_critic else None
+    reference = _reference(config, algorithm, policy, stack)
+    scorer = timed(timer, "score", Scorer(_scoring(algorithm, policy, critic, reference)))
+    learner = _learner(config, policy, algorithm)
+    learn: Learn = critic.before(learner) if critic else learner
+    learn, kept = _followed(config, algorithm, policy, reference, learn)
+    learn = timed(timer, "learn", online.after(learn) if online else learn)
+    further: Sequence[Checkpointable | None] = (rollouts.feed if rollouts else None, critic, online)
+    kept += [part for part in further if part is not None]
+    checkpoints = open_checkpoints(config.trainer, policy, source, kept)
+    if rollouts is None:
+        return Training(algorithm, scorer, learn, publish_nothing, checkpoints)
+    publisher = _publisher(config, policy, rollouts.engine)
+    publish: Publish = timed(timer, "publish", publisher.publish)
+    if gpu := shared_gpu(config, rollouts.engine):
+        learn, publish = gpu.learning(learn), gpu.publishing(publish)
+    return Training(algorithm, scorer, learn, publish, checkpoints, [publisher.metrics])
+
+
+def _only_sampling(config: RunConfig, algorithm: BuiltAlgorithm, source: Source) -> Training:
+    if algorithm.credits_by_scores:
+        algorithm = replace(algorithm, samples_function=_no_samples)
+    steps = stored_steps(config) if config.trainer.mode == "rollout_only" else ()
+    progress = SampledSteps(steps, source, config.data.train_batch_size)
+    return Training(algorithm, Scorer({}), _learn_nothing, publish_nothing, progress)
+
+
+def _warmup(config: RunConfig, total_steps: int) -> int:
+    if (warmup := config.trainer.critic_warmup) >= total_steps:
+        raise ConfigError(f"'trainer.critic_warmup={warmup}' leaves the policy no step: the run has {total_steps}")
+    return warmup
+
+
+async def open_reward_training(
+    config: RunConfig, timer: Timer, stack: AsyncExitStack
+) -> tuple[Source, int, Training, Validate | None]:
+    """Build the training of a reward model; return (source, number of steps, training, validation or None)."""
+    algorithm, stored = build_algorithm(config), config.trainer.mode == "train_only"
+    rows = await open_reward_rows(config, stack)
+    source, total_steps = open_source(config, None, timer) if stored else rows.training()
+    model = load_trained_model(config, config.trainer.total_training_steps or total_steps)
+    stack.push_async_callback(model.close)
+    check = open_check(config, rows, algorithm, model)
+    learn = timed(timer, "learn", _learner(config, model, algorithm))
+    progress = open_checkpoints(config.trainer, model, source, [check] if check else [])
+    return source, total_steps, Training(algorithm, Scorer({}), learn, publish_nothing, progress), check
+
+
+def _publisher(config: RunConfig, policy: Backend, engine: Engine) -> Publisher:
+    """Build the publisher. Servers load checkpoint weights and are probed; a local engine uses the policy's weights."""
+    served = config.rollout.engine == "sglang"
+    return Publisher(
+        policy,
+        engine,
+        weights=policy.checkpoint_weights if served else policy.weights,
+        mode=config.rollout.weight_update_mode,
+        probe_tokens=config.rollout.sglang.probe_tokens if served else 0,
+    )
+
+
+def _policy(config: RunConfig, total_steps: int) -> TorchBackend:
+    updates = updates_per_step(config.data.train_batch_size, config.actor.ppo_mini_batch_size, config.actor.ppo_epochs)
+    return load_torch_backend(
+        config.model,
+        config.actor,
+        total_updates=max(1, total_steps) * updates,
+        seed=config.trainer.seed,
+        routed_experts=config.rollout.routed_experts,
+    )
+
+
+def _critic(config: RunConfig, total_steps: int, stack: AsyncExitStack) -> Critic:
+    critic = load_critic(config, total_steps)
+    stack.push_async_callback(critic.backend.close)
+    return critic
+
+
+def _scoring(
+    algorithm: Algorithm, policy: Backend, critic: Critic | None, reference: Backend | None
+) -> dict[Need, Score]:
+    """Return the scoring function for each need of the algorithm."""
+    scoring: dict[Need, Score] = {}
+    if "old_logprobs" in algorithm.needs:
+        scoring["old_logprobs"] = policy.score
+    if critic is not None:
+        scoring["values"] = critic.backend.score
+    if reference is not None:
+        scoring["ref_logprobs"] = reference.score
+    elif "ref_logprobs" in algorithm.needs and (held := policy.reference_score()):
+        scoring["ref_logprobs"] = held
+    return scoring
+
+
+def _reference(config: RunConfig, algorithm: Algorithm, policy: Backend, stack: AsyncExitStack) -> TorchBackend | None:
+    """Load the reference as a separate model; None if it is not needed or is the base model under a LoRA adapter."""
+    if "ref_logprobs" not in algorithm.needs or (config.ref.path is None and policy.reference_score()):
+        return None
+    backend = load_reference(config)
+    stack.push_async_callback(backend.close)
+    return backend
+
+
+def _followed(
+    config: RunConfig, algorithm: BuiltAlgorithm, policy: Backend, reference: TorchBackend | None, learn: Learn
+) -> tuple[Learn, list[Checkpointable]]:
+    """Extend `learn` by the KL controller and the reference; also return them, to be saved in checkpoints."""
+    kept: list[Checkpointable] = []
+    if algorithm.kl_reward is not None:
+        feedback = KLFeedback(algorithm.kl_reward)
+        learn, kept = feedback.beside(learn), [*kept, feedback]
+    if reference is not None:
+        follower = Reference(reference, policy, config.ref.sync_steps)
+        learn, kept = follower.after(learn), [*kept, follower]
+    return learn, kept
+
+
+def _learner(config: RunConfig, policy: Backend, algorithm: Algorithm) -> Learner:
+    return Learner(
+        policy,
+        algorithm.loss,
+        mini_batch_groups=config.actor.ppo_mini_batch_size,
+        epochs=config.actor.ppo_epochs,
+        seed=config.trainer.seed,
+        correct=algorithm.correct,
+    )
+
+
+def _no_samples(groups: Sequence[Group]) -> list[Sample]:
+    """Return no samples: in a run that only samples, algorithms that need scores compute no advantages."""
+    return []
+
+
+async def publish_nothing(version: int) -> None:
+    """Do nothing: no rollouts need new weights; validation publishes them itself when it is due."""
+
+
+async def _learn_nothing(samples: Sequence[Sample], step: int) -> Metrics:
+    """Do nothing: the run only samples."""
+    return {}

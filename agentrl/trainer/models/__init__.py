@@ -1,0 +1,1 @@
+"""Models besides the policy: critic, reference, reward model; and the KL controller."""

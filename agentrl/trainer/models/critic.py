@@ -1,0 +1,83 @@
+"""The critic of PPO: learns to predict returns. It is updated before the policy in each step."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+from agentrl.algos.base import LossFunction
+from agentrl.algos.losses.value import explained_share
+from agentrl.backends.base import Backend
+from agentrl.errors import ConfigError
+from agentrl.trainer.learner import epoch_batches, means
+from agentrl.trainer.protocols import Learn, Metrics
+from agentrl.types.sample import Sample
+
+FOLDER = "critic"
+
+
+class Critic:
+    """A value model and its training. It trains on every sample of a step, even those that the policy loss omits.
+
+    Args:
+        mini_batch_groups, epochs, seed: see `Learner`.
+        warmup: number of first steps that train only the critic.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        loss: LossFunction,
+        *,
+        mini_batch_groups: int | None,
+        epochs: int,
+        seed: int,
+        warmup: int = 0,
+    ) -> None:
+        self.backend = backend
+        self._loss = loss
+        self._mini_batch_groups, self._epochs, self._seed = mini_batch_groups, epochs, seed
+        self._warmup = warmup
+
+    async def __call__(self, samples: Sequence[Sample], step: int) -> Metrics:
+        """Run all updates of one step; return their means as `critic/<name>`. `vf_loss` is the loss.
+
+        `vf_explained_var` is the share of the returns' variance that the values explain. It uses the values that the
+        advantages were computed from, before the updates.
+        """
+        explained = await asyncio.to_thread(explained_share, samples)
+        batches = epoch_batches(samples, self._mini_batch_groups, self._epochs, self._seed, step)
+        updates = [(await self.backend.train_step(batch, self._loss)).metrics for batch in batches]
+        named = [{"vf_loss" if name == "loss" else name: value for name, value in each.items()} for each in updates]
+        return {
+            **means(named, "critic"),
+            "critic/updates": float(len(updates)),
+            "critic/vf_explained_var": explained,
+        }
+
+    async def save(self, checkpoint: Path) -> None:
+        """See `Checkpointable.save`."""
+        await self.backend.save(checkpoint / FOLDER)
+
+    async def load(self, checkpoint: Path) -> None:
+        """See `Checkpointable.load`.
+
+        Raises:
+            ConfigError: the checkpoint has no critic, or it is damaged or of another model.
+        """
+        if not (folder := checkpoint / FOLDER).is_dir():
+            raise ConfigError(
+                f"cannot go on from '{checkpoint}': it holds no critic, and this run trains one; begin anew in another"
+                " trainer.default_local_dir, with that checkpoint as model.path"
+            )
+        await self.backend.load(folder)
+
+    def before(self, learn: Learn) -> Learn:
+        """Return a function that trains the critic and then, after the warm-up, runs `learn`."""
+
+        async def learn_both(samples: Sequence[Sample], step: int) -> Metrics:
+            metrics = await self(samples, step)
+            return metrics if step < self._warmup else metrics | await learn(samples, step)
+
+        return learn_both

@@ -1,0 +1,121 @@
+"""Protocols of the loop's components; `trainer/build` chooses the concrete classes."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ParamSpec, Protocol, TypeVar
+
+from agentrl.algos.base import Algorithm
+from agentrl.data.order import Draw
+from agentrl.run_folder.checkpoints import Best
+from agentrl.telemetry.timing import Timer
+from agentrl.types.rollout import Group
+from agentrl.types.sample import Sample
+
+Metrics = dict[str, float]
+Learn = Callable[[Sequence[Sample], int], Awaitable[Metrics]]
+"""Learns from a step's samples (with advantages); the second argument is the policy version at its start."""
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Source(Protocol):
+    """Source of groups: live rollouts, saved conversations or stored rollouts.
+
+    Attributes:
+        position: number of tasks (or stored steps) drawn so far.
+        pending: drawn tasks that no step has used yet; they come first when the run resumes. `position` and `pending`
+            are all the state needed to resume.
+    """
+
+    position: int
+    pending: Sequence[Draw]
+
+    def feeding(self) -> AbstractAsyncContextManager[None]:
+        """Return a context manager; `take` works only while it is open."""
+        ...
+
+    async def take(self, policy_version: int) -> list[Group]:
+        """Return the groups of one step."""
+        ...
+
+
+class Progress(Protocol):
+    """Saved progress of a run, for resuming.
+
+    Attributes:
+        best: the best step saved so far.
+    """
+
+    best: Best | None
+
+    @property
+    def goal(self) -> Best | None:
+        """The metric of `trainer.stop_when` at the last validation that was saved."""
+        ...
+
+    @property
+    def latest_step(self) -> int | None:
+        """The last saved step; None if nothing is saved."""
+        ...
+
+    async def save(self, step: int, best: Best | None = None, goal: Best | None = None) -> None:
+        """Save the run after `step`. If `best` is given, this step is the best so far. For `goal` see the property."""
+        ...
+
+    async def restore(self) -> None:
+        """Restore the last saved step, if any. Called before any record is changed."""
+        ...
+
+
+class Checkpointable(Protocol):
+    """A component whose state changes during a run and is saved in checkpoints."""
+
+    async def save(self, checkpoint: Path) -> None:
+        """Write the state that changed since the start of the run into that folder."""
+        ...
+
+    async def load(self, checkpoint: Path) -> None:
+        """Restore the state from that folder. Values that the folder does not contain keep their initial state."""
+        ...
+
+
+class AfterStep(Protocol):
+    """Logging, storing, validating and saving after a step."""
+
+    async def begin(self) -> int:
+        """Start the run or continue a restored one; return the step to continue from."""
+        ...
+
+    def finished(self, step: int) -> bool:
+        """Return whether the run ends after `step`."""
+        ...
+
+    async def __call__(self, step: int, groups: Sequence[Group], samples: Sequence[Sample], stats: Metrics) -> None:
+        """Process finished step `step`; `samples` are those of `groups`, with advantages."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The components of a run."""
+
+    source: Source
+    algorithm: Algorithm
+    scorer: Callable[[Sequence[Sample]], Awaitable[list[Sample]]]
+    learner: Learn
+    publish: Callable[[int], Awaitable[None]]
+    after_step: AfterStep
+
+
+def timed(timer: Timer, name: str, part: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]:
+    """Wrap `part` so that its duration is measured as `timing_s/<name>`."""
+
+    async def counted(*args: P.args, **kwargs: P.kwargs) -> R:
+        with timer.timed(name):
+            return await part(*args, **kwargs)
+
+    return counted

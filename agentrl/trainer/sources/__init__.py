@@ -1,0 +1,1 @@
+"""Sources of rollout groups: live, streaming and saved."""

@@ -1,0 +1,195 @@
+"""Admission of tasks with bounded staleness: which are in flight, too old, or may start. No clock, no asyncio."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from agentrl.data.order import Draw
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class Ticket:
+    """An admitted task with its position in the order of admission; a restarted task keeps its position."""
+
+    serial: int
+    draw: Draw
+
+    @property
+    def last_chance(self) -> bool:
+        """Whether the task was requeued before: now a step waits for it."""
+        return self.draw.draw > 0
+
+    def again(self) -> Ticket:
+        """Return the same task as another draw of its row, so that its seeds differ."""
+        return Ticket(self.serial, self.draw._replace(draw=self.draw.draw + 1))
+
+
+class Admissions:
+    """State of all groups that are rolled out during training. G groups per step, staleness at most S.
+
+    A task is waiting, then under way, then ready, then taken. `version` is the last published policy version. Since
+    the start of the run,
+
+        tasks admitted <= ceil((version + S + 1 + over_sampling) x G) + tasks filtered
+
+    A finished group without a learning signal is filtered, and another replaces it (dynamic sampling).
+
+    A group that would be older than S at the next step is stopped and requeued, before all tasks that never started.
+    Dropping it would starve long tasks. Its second attempt is its last chance: a step waits until the group is ready.
+    At most G last chances start under one version, so that one step can take all of them. Further last chances wait
+    for the next version. So no task is requeued twice.
+
+    Args:
+        draw_at: returns the draw at a position of the data.
+        over_sampling: additional admitted tasks, as a share of G.
+        num_steps: steps of the run; tasks that no step would take are not drawn. None: unlimited.
+        max_drawn: once this many groups are filtered or ready, a step uses the ready ones. None: always wait for G.
+
+    Attributes:
+        version: the last published version; -1 before the first.
+        position: number of tasks drawn from the data.
+        under_way: tasks with the version at their start; no older version samples them.
+        ready: tasks with the oldest version that sampled any of their tokens.
+        num_requeued: number of requeued tasks.
+        num_filtered: number of tasks filtered since the last step was taken.
+    """
+
+    def __init__(
+        self,
+        draw_at: Callable[[int], Draw],
+        groups_per_step: int,
+        max_staleness: int,
+        over_sampling: float = 0.0,
+        num_steps: int | None = None,
+        max_drawn: int | None = None,
+    ) -> None:
+        self.version = -1
+        self.position = 0
+        self.under_way: dict[Ticket, int] = {}
+        self.ready: dict[Ticket, int] = {}
+        self.num_requeued = 0
+        self.num_filtered = 0
+        self._draw_at = draw_at
+        self._groups_per_step = groups_per_step
+        self._max_staleness = max_staleness
+        self._num_extra = num_extra(over_sampling, groups_per_step)
+        self._num_steps = num_steps
+        self._max_drawn = max_drawn
+        self._waiting: list[Ticket] = []
+        self._num_admitted = 0
+        self._in_training = False  # whether the groups of a step are being trained on
+
+    @property
+    def pending(self) -> list[Draw]:
+        """Drawn tasks that no step has taken yet, in the order of admission."""
+        return [ticket.draw for ticket in sorted([*self._waiting, *self.under_way, *self.ready])]
+
+    @pending.setter
+    def pending(self, draws: Sequence[Draw]) -> None:
+        self._waiting = [Ticket(serial, Draw(*draw)) for serial, draw in enumerate(draws)]
+        self._num_admitted = len(draws)
+
+    @property
+    def next(self) -> Ticket | None:
+        """The task that may start now; None if there is none."""
+        if self.version < 0 or self._num_steps_ahead <= 0:
+            return None  # the group would be too old when taken, or no step follows
+        for ticket in self._waiting:
+            if not ticket.last_chance or self._num_last_chances < self._groups_per_step:
+                return ticket
+        if self._num_open >= self._num_steps_ahead * self._groups_per_step + self._num_extra:
+            return None
+        return Ticket(self._num_admitted, self._draw_at(self.position))
+
+    def begin(self) -> Ticket:
+        """Mark the task `next` as under way and return it."""
+        ticket = self.next
+        assert ticket is not None  # callers check `next` first
+        if ticket in self._waiting:
+            self._waiting.remove(ticket)
+        else:
+            self.position += 1
+            self._num_admitted += 1
+        self.under_way[ticket] = self.version
+        return ticket
+
+    def finished(self, ticket: Ticket, oldest_version: int) -> None:
+        """Mark the task as ready, with the version of its oldest token. A requeued task is ignored."""
+        if (begun := self.under_way.pop(ticket, None)) is not None:
+            # last chances are limited by the version at their start
+            self.ready[ticket] = min(begun, oldest_version) if ticket.last_chance else oldest_version
+            self._cut_off()
+
+    def filtered(self, ticket: Ticket) -> None:
+        """Count a finished task without a learning signal as filtered. A requeued task is ignored."""
+        if self.under_way.pop(ticket, None) is not None:
+            self.num_filtered += 1
+
+    def published(self, version: int) -> None:
+        """Record a new policy version: the current step is done, and its weights sample from now on."""
+        self.version, self._in_training = version, False
+
+    @property
+    def can_take(self) -> bool:
+        """Whether the next step can start."""
+        if any(ticket.last_chance and self._is_due(begun) for ticket, begun in self.under_way.items()):
+            return False
+        return len(self.ready) >= self._groups_per_step or self._drew_enough
+
+    def take(self) -> list[Ticket]:
+        """Return the tasks of the next step, oldest first, and requeue tasks that become too old. See `can_take`.
+
+        Returns G tasks; fewer or none only if `max_drawn` groups were drawn.
+        """
+        due = [ticket for ticket, version in self.ready.items() if ticket.last_chance and self._is_due(version)]
+        others = sorted(self.ready.keys() - due)
+        taken = sorted([*due, *others][: self._groups_per_step])
+        for ticket in taken:
+            del self.ready[ticket]
+        self._in_training, self.num_filtered = True, 0
+        self._cut_off()
+        return taken
+
+    @property
+    def _drew_enough(self) -> bool:
+        return self._max_drawn is not None and self.num_filtered + len(self.ready) >= self._max_drawn
+
+    @property
+    def _num_open(self) -> int:
+        return len(self._waiting) + len(self.under_way) + len(self.ready)
+
+    @property
+    def _num_steps_ahead(self) -> int:
+        """Number of steps that may still use a group started now."""
+        end = self.version + self._max_staleness + 1
+        return (end if self._num_steps is None else min(end, self._num_steps)) - self._next_take
+
+    @property
+    def _num_last_chances(self) -> int:
+        """Number of last chances started under this version."""
+        begun = [*self.under_way.items(), *self.ready.items()]
+        return sum(ticket.last_chance and version == self.version for ticket, version in begun)
+
+    @property
+    def _next_take(self) -> int:
+        """The version at which the next groups are taken."""
+        return self.version + self._in_training
+
+    def _is_due(self, version: int) -> bool:
+        return version <= self.version - self._max_staleness
+
+    def _cut_off(self) -> None:
+        for held in (self.under_way, self.ready):
+            for ticket in [each for each, version in held.items() if self._next_take - version > self._max_staleness]:
+                del held[ticket]
+                self._waiting.append(ticket.again())
+                self.num_requeued += 1
+        self._waiting.sort()
+
+
+def num_extra(over_sampling: float, groups_per_step: int) -> int:
+    """Return the number of groups started beyond the size of a step: 0.1 of 30 is 3."""
+    return math.ceil(Fraction(repr(over_sampling)) * groups_per_step)  # exact: 0.1 is a tenth

@@ -1,0 +1,174 @@
+"""Sources of groups: live rollouts, rows such as saved conversations, and stored rollouts of an earlier run."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+from agentrl.data.order import Draw, Order
+from agentrl.rollouts.collector import refuse_all_failed
+from agentrl.trainer.protocols import Metrics
+from agentrl.trainer.sources.dynamic_sampling import GroupFilter
+from agentrl.types.rollout import Group, Rollout, Stop
+from agentrl.types.task import Task
+from agentrl.types.trajectory import Trajectory
+from agentrl.utils.seeds import derive_seed
+
+
+class LiveSource:
+    """On-policy source: rolls out tasks when a step takes them. Nothing is in flight between steps.
+
+    Args:
+        tasks: the dataset.
+        order: the order of the rows.
+        groups_per_step: tasks per step.
+        collect: rolls out tasks; groups come in the order of the tasks.
+        seed: the run's seed; the uid of a draw is derived from it.
+        num_draws: total tasks of the run; the last step may be smaller. None: unlimited.
+        sieve: filter; groups that do not pass are replaced by further tasks. None: all groups pass.
+    """
+
+    def __init__(
+        self,
+        tasks: Sequence[Task],
+        order: Order,
+        groups_per_step: int,
+        collect: Callable[[Sequence[Task]], Awaitable[list[Group]]],
+        seed: int,
+        num_draws: int | None = None,
+        sieve: GroupFilter | None = None,
+    ) -> None:
+        self.position = 0
+        self.pending: Sequence[Draw] = ()
+        self._num_draws = num_draws
+        self._tasks = tasks
+        self._order = order
+        self._groups_per_step = groups_per_step
+        self._collect = collect
+        self._seed = seed
+        self._sieve = sieve
+        self._metrics: Metrics = {}
+
+    @asynccontextmanager
+    async def feeding(self) -> AsyncIterator[None]:
+        """Do nothing: nothing runs between steps."""
+        yield
+
+    async def take(self, policy_version: int) -> list[Group]:
+        """Roll out the next tasks with the engine's current weights; pending tasks of a resumed run come first.
+
+        Raises:
+            AllFailedError: every rollout ended with an error.
+            NothingToLearnError: no group passes the filter.
+        """
+        groups: list[Group] = []
+        num_drawn = 0
+        while draws := self._draws(num_drawn, self._num_missing(len(groups), num_drawn)):
+            rolled_out = await self._collect([task_of(draw, self._tasks, self._seed) for draw in draws])
+            num_drawn += len(draws)
+            groups += self._let_through(rolled_out)
+        if self._sieve:
+            self._metrics = self._sieve.end_step(len(groups))
+        # only now: an interrupted step must leave the position unchanged
+        self.position += max(0, num_drawn - len(self.pending))
+        self.pending = self.pending[num_drawn:]
+        return groups
+
+    def metrics(self) -> Metrics:
+        """Return `sampling/...` of the groups taken last; empty without a filter."""
+        return self._metrics
+
+    def _num_missing(self, num_groups: int, num_drawn: int) -> int:
+        missing = self._groups_per_step - num_groups
+        most = self._sieve.max_drawn if self._sieve else None
+        return missing if most is None else min(missing, most - num_drawn)
+
+    def _draws(self, start: int, count: int) -> list[Draw]:
+        """Return up to `count` of the remaining draws, skipping the first `start`."""
+        left = self.pending[start : start + count]
+        first = self.position + max(0, start - len(self.pending))
+        end = first + count - len(left)
+        end = end if self._num_draws is None else min(end, self._num_draws)
+        return [*left, *(self._order.at(position) for position in range(first, end))]
+
+    def _let_through(self, groups: list[Group]) -> list[Group]:
+        if self._sieve:
+            return [group for group in groups if self._sieve.passes(group)]
+        refuse_all_failed(groups)
+        return groups
+
+
+def task_of(draw: Draw, tasks: Sequence[Task], seed: int) -> Task:
+    """Return the task of a draw, with a uid derived from the draw."""
+    return replace(tasks[draw.row], uid=f"{derive_seed(seed, 'uid', *draw):016x}")
+
+
+class RowSource(ABC):
+    """Base of sources that build groups from rows without sampling; nothing is ever stale."""
+
+    def __init__(self, order: Order, groups_per_step: int) -> None:
+        self.position = 0
+        self.pending: Sequence[Draw] = ()
+        self._order = order
+        self._groups_per_step = groups_per_step
+
+    @asynccontextmanager
+    async def feeding(self) -> AsyncIterator[None]:
+        """Do nothing: nothing runs between steps."""
+        yield
+
+    async def take(self, policy_version: int) -> list[Group]:
+        """Return the groups of the next rows."""
+        drawn = [self._order.at(self.position + i) for i in range(self._groups_per_step)]
+        self.position += len(drawn)
+        return [self.group_of(draw) for draw in drawn]
+
+    @abstractmethod
+    def group_of(self, draw: Draw) -> Group:
+        """Return the group of a row."""
+
+
+class SavedSource(RowSource):
+    """Serves saved conversations, each as a group of one rollout.
+
+    Args:
+        dialogues: renders the conversation of a row; a function, so that rendering happens only when needed.
+    """
+
+    def __init__(self, dialogues: Callable[[int], Trajectory], order: Order, groups_per_step: int) -> None:
+        super().__init__(order, groups_per_step)
+        self._dialogues = dialogues
+
+    def group_of(self, draw: Draw) -> Group:
+        """See `RowSource.group_of`."""
+        trajectory = self._dialogues(draw.row)
+        task = Task(messages=trajectory.messages, index=draw.row, uid=f"{draw.epoch}-{draw.row}")
+        return Group(task, [Rollout([trajectory], Stop.FINISHED)])
+
+
+class StoredSource:
+    """Serves stored rollouts step by step, in the groups in which they were sampled. Nothing is sampled.
+
+    Args:
+        read: returns the groups of a step.
+        steps: the steps to serve, in this order.
+    """
+
+    def __init__(self, read: Callable[[int], list[Group]], steps: Sequence[int]) -> None:
+        self.position = 0
+        self.pending: Sequence[Draw] = ()
+        self._read = read
+        self._steps = steps
+
+    @asynccontextmanager
+    async def feeding(self) -> AsyncIterator[None]:
+        """Do nothing: nothing runs between steps."""
+        yield
+
+    async def take(self, policy_version: int) -> list[Group]:
+        """Return the groups of the next step."""
+        groups = self._read(self._steps[self.position])
+        self.position += 1
+        return groups

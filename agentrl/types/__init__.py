@@ -1,0 +1,1 @@
+"""Data types that rollouts and training share: messages, tasks, trajectories, rollouts, samples."""

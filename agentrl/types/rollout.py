@@ -1,0 +1,166 @@
+"""Rollouts: trajectories, rewards, tool calls and stop reason of one attempt at a task; and groups of rollouts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from agentrl.types.task import Task
+from agentrl.types.trajectory import Trajectory
+from agentrl.utils.short_repr import counted, short
+
+BASELINE = "baseline"
+"""Name of the reward that holds the score of the greedy rollout of the same task (ReMax)."""
+GUARD = "guard/"
+"""Name prefix of guard values. They are stored as rewards and monitored, but are not part of the score themselves."""
+
+
+class Stop(StrEnum):
+    """Why a rollout ended."""
+
+    FINISHED = "finished"  # the model ended its turn and called no tool
+    INTERACTION_ENDED = "interaction_ended"  # the simulated user ended the conversation
+    MAX_ASSISTANT_TURNS = "max_assistant_turns"
+    MAX_USER_TURNS = "max_user_turns"
+    MAX_TOOL_CALLS = "max_tool_calls"
+    MAX_TURN_TOKENS = "max_turn_tokens"  # one turn reached the limit per turn
+    MAX_RESPONSE_TOKENS = "max_response_tokens"
+    DEADLINE = "deadline"
+    ABORTED = "aborted"
+    ERROR = "error"
+
+
+class Outcome(StrEnum):
+    """How a tool call ended."""
+
+    OK = "ok"
+    FORMAT_ERROR = "format_error"  # the model's mistake: malformed call, unknown tool, bad arguments
+    LIMIT_ERROR = "limit_error"  # over the limit of calls; answered with an error, not run
+    TOOL_ERROR = "tool_error"  # the tool ran and failed
+    TIMEOUT = "timeout"  # stopped at its timeout
+    INFRA_ERROR = "infra_error"  # infrastructure of the tool failed; not the policy's fault
+    ABORTED = "aborted"  # the rollout ended first
+
+
+@dataclass(frozen=True, slots=True)
+class TurnReward:
+    """A reward for one segment of one trajectory of the rollout."""
+
+    trajectory: int
+    segment: int
+    name: str
+    value: float
+    observation_key: str | None = None
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class ToolCall:
+    """One tool call of the model, and its outcome.
+
+    Attributes:
+        name: the tool that the model named, or "" if no name could be parsed.
+        arguments: the arguments as the model wrote them (JSON text if they were JSON).
+        result: the answer text, as shown to the model.
+        duration_s: seconds from the call to its answer.
+        num_tokens: tokens the answer added to the trajectory.
+        reward: the reward that the tool returned for this call.
+        turn: the model turn with the call, counted from 0.
+        started_s: seconds from the start of the rollout's tool session to the call.
+    """
+
+    name: str
+    arguments: str
+    result: str
+    outcome: Outcome
+    duration_s: float = 0.0
+    num_tokens: int = 0
+    reward: float = 0.0
+    turn: int = 0
+    trajectory: int = 0
+    started_s: float = 0.0
+
+    def __repr__(self) -> str:
+        return f"ToolCall({self.name[:30]}, {self.outcome}, {short(self.arguments)} -> {short(self.result)})"
+
+
+@dataclass(slots=True, repr=False)
+class Rollout:
+    """One attempt at a task.
+
+    Attributes:
+        rewards: rewards by name; `score` is trained on, the others are for information.
+        error: why the rollout failed, in one line, when `stop` is `error`.
+        infra_failed: the rollout failed for reasons outside the policy; it is saved but excluded from statistics.
+        seed: the seed from which the sampling seeds are derived.
+        duration_s: wall-clock seconds from start to reward.
+        scored_text_sha256: hash of the UTF-8 of the text that the reward function received (a lone surrogate as three
+            bytes); None if no reward function was called.
+    """
+
+    trajectories: list[Trajectory]
+    stop: Stop
+    rewards: dict[str, float] = field(default_factory=dict)
+    turn_rewards: list[TurnReward] = field(default_factory=list)
+    tool_calls: list[ToolCall] = field(default_factory=list)
+    tool_rewards: dict[str, float] = field(default_factory=dict)
+    error: str | None = None
+    infra_failed: bool = False
+    seed: int = 0
+    duration_s: float = 0.0
+    scored_text_sha256: str | None = None
+
+    def __repr__(self) -> str:
+        turns = sum(trajectory.num_turns for trajectory in self.trajectories)
+        tokens = sum(len(trajectory.token_ids) for trajectory in self.trajectories)
+        counts = (turns, "turn"), (len(self.tool_calls), "tool call"), (tokens, "token")
+        error = f", error {short(self.error, 20)}" if self.error else ""
+        return f"Rollout({self.stop}, reward {self.reward:g}, {', '.join(counted(*each) for each in counts)}{error})"
+
+    @property
+    def reward(self) -> float:
+        """The reward for training: `rewards["score"]`, or 0 before scoring."""
+        return self.rewards.get("score", 0.0)
+
+    @property
+    def failed(self) -> bool:
+        """Whether the rollout ended for reasons that are not the policy's fault."""
+        return self.infra_failed or self.stop is Stop.ERROR
+
+    @property
+    def valid(self) -> bool:
+        """Whether the rollout counts in its group: it has trained tokens, and no infrastructure or agent loop failed.
+
+        A failed agent loop leaves no score. Counting it as 0 would make it the best of a group with negative scores.
+        """
+        return not self.failed and any(trajectory.num_trained_tokens for trajectory in self.trajectories)
+
+    @property
+    def policy_versions(self) -> Iterator[int]:
+        """The policy versions that sampled its tokens, one per span."""
+        for trajectory in self.trajectories:
+            for segment in trajectory.segments:
+                yield from (span.version for span in segment.policy_versions)
+
+
+@dataclass(slots=True, repr=False)
+class Group:
+    """The rollouts of one task."""
+
+    task: Task
+    rollouts: list[Rollout]
+
+    def __repr__(self) -> str:
+        rewards = [rollout.reward for rollout in self.rollouts]
+        rewarded = f", rewards {min(rewards):g} to {max(rewards):g}" if rewards else ""
+        return f"Group({short(self.uid)}, {counted(len(rewards), 'rollout')}{rewarded})"
+
+    @property
+    def uid(self) -> str:
+        """The task uid that the rollouts share."""
+        return self.task.uid
+
+    def staleness(self, policy_version: int) -> int:
+        """Return `policy_version` minus the oldest version that sampled a token; 0 if nothing was sampled."""
+        versions = [version for rollout in self.rollouts for version in rollout.policy_versions]
+        return policy_version - min(versions, default=policy_version)

@@ -1,0 +1,195 @@
+"""Token-level record of an agent's actions: segments and trajectories (design, sections 1 and 3)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import chain
+from typing import TYPE_CHECKING, TypeVar
+
+from agentrl.types.messages import Message
+from agentrl.utils.short_repr import counted
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+V = TypeVar("V")
+
+
+class Author(StrEnum):
+    """Author of a segment. The loss mask depends only on the author."""
+
+    PROMPT = "prompt"
+    MODEL = "model"
+    TOOL = "tool"
+    USER = "user"
+    DEMONSTRATION = "demonstration"  # trained, but not sampled: SFT, imported dialogues
+
+    @property
+    def trained(self) -> bool:
+        """Whether tokens of this author are trained on."""
+        return self is Author.MODEL or self is Author.DEMONSTRATION
+
+
+@dataclass(frozen=True, slots=True)
+class VersionSpan:
+    """`num_tokens` consecutive sampled tokens, and the policy version whose weights sampled them."""
+
+    version: int
+    num_tokens: int
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Segment:
+    """Consecutive tokens of one author.
+
+    Attributes:
+        token_ids: the tokens, exactly as sampled or rendered; never empty for the model.
+        logprobs: one per token, natural log, of the behaviour distribution softmax(logits / temperature);
+            set if and only if the author is the model.
+        policy_versions: the policy version of each sampled token, as spans in order; set if and only if the author is
+            the model.
+        temperature: the sampling temperature of a model segment; 1 otherwise.
+        media: content hashes of images or video that belong to these tokens.
+
+    Raises:
+        ValueError: the numbers do not match the tokens.
+    """
+
+    author: Author
+    token_ids: Sequence[int]
+    logprobs: Sequence[float] | None = None
+    policy_versions: Sequence[VersionSpan] = ()
+    temperature: float = 1.0
+    media: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        if (self.author is Author.MODEL) != (self.logprobs is not None):
+            raise ValueError(f"a {self.author} segment has logprobs exactly when the model wrote it")
+        if self.logprobs is not None and len(self.logprobs) != len(self.token_ids):
+            raise ValueError(f"{len(self.logprobs)} logprobs for {len(self.token_ids)} tokens")
+        covered = sum([span.num_tokens for span in self.policy_versions])  # list: faster, and every segment is checked
+        if covered != (len(self.token_ids) if self.author is Author.MODEL else 0):
+            raise ValueError(f"policy versions cover {covered} of {len(self.token_ids)} {self.author} tokens")
+
+    def __len__(self) -> int:
+        return len(self.token_ids)
+
+    def __repr__(self) -> str:
+        return f"Segment({self.author}, {counted(len(self), 'token')})"
+
+
+class Trajectory:
+    """An append-only list of segments. Token ids, masks and log-probabilities are derived from the segments.
+
+    Example: prompt [1 2], tool call of the model [3 4], tool reply [5], answer of the model [6]:
+
+        token_ids = [1 2 3 4 5 6]      loss_mask = [0 0 1 1 0 1]
+
+    `messages` is the same conversation as text and structured calls, for rewards and readers. `images` holds the bytes
+    of the segments' media by content hash, while the rollout is in memory; the store saves them separately.
+    """
+
+    __slots__ = ("_routed_experts", "_segments", "_token_ids", "images", "messages")
+
+    def __init__(self, segments: Sequence[Segment] = (), messages: Sequence[Message] = ()) -> None:
+        self._segments: list[Segment] = []
+        self._token_ids: list[int] = []  # extended by `append`, so it is not rebuilt each turn
+        self._routed_experts: list[Tensor] = []
+        self.messages: list[Message] = list(messages)
+        self.images: dict[str, bytes] = {}
+        for segment in segments:
+            self.append(segment)
+
+    def __repr__(self) -> str:
+        counts = (self.num_turns, "turn"), (len(self._token_ids), "token"), (self.num_trained_tokens, "trained token")
+        return f"Trajectory({', '.join(counted(*each) for each in counts)})"
+
+    def append(self, segment: Segment) -> None:
+        """Append a segment; an empty segment is ignored."""
+        if segment.token_ids:
+            self._segments.append(segment)
+            self._token_ids.extend(segment.token_ids)
+
+    def keep_routed_experts(self, experts: Tensor | None) -> None:
+        """Store the experts of all tokens so far except the last, [T - 1, layers, top k]; None is ignored.
+
+        Experts that are already stored are kept: they are from the forward pass that sampled the next token.
+
+        Raises:
+            ValueError: there are experts for more than T - 1 tokens.
+        """
+        if experts is None:
+            return
+        if len(experts) >= max(1, len(self._token_ids)):
+            raise ValueError(f"routed experts of {len(experts)} tokens, where {len(self._token_ids)} are known")
+        known = sum(map(len, self._routed_experts))
+        if len(experts) > known:
+            new = experts[known:]  # the smallest integer type saves memory
+            self._routed_experts.append(new.byte() if int(new.max()) < 256 else new.short())
+
+    @property
+    def media(self) -> list[str]:
+        """The content hashes of all media, in order."""
+        return [name for segment in self._segments for name in segment.media]
+
+    @property
+    def segments(self) -> Sequence[Segment]:
+        """The segments, in order."""
+        return self._segments
+
+    @property
+    def token_ids(self) -> Sequence[int]:
+        """All tokens, [T]. A view that grows with the trajectory: copy it to keep it."""
+        return self._token_ids
+
+    @property
+    def routed_experts(self) -> Tensor | None:
+        """[R, layers, top k], R < T: the experts of the first R tokens; None if unknown.
+
+        After a model turn R is T - 1, because the last token has not been processed yet. uint8 if possible, else int16.
+        """
+        if len(self._routed_experts) > 1:
+            import torch
+
+            self._routed_experts = [torch.cat(self._routed_experts)]
+        return self._routed_experts[0] if self._routed_experts else None
+
+    @property
+    def loss_mask(self) -> list[int]:
+        """[T], 1 where the token is trained on."""
+        return self._per_token(lambda segment: [int(segment.author.trained)] * len(segment))
+
+    @property
+    def logprobs(self) -> list[float]:
+        """[T], the behaviour log-probability of sampled tokens, 0 elsewhere; always use it with the mask."""
+        return self._per_token(lambda segment: segment.logprobs or [0.0] * len(segment))
+
+    @property
+    def temperatures(self) -> list[float]:
+        """[T], the sampling temperature of sampled tokens, 1 elsewhere."""
+        return self._per_token(lambda segment: [segment.temperature] * len(segment))
+
+    @property
+    def sampled(self) -> bool:
+        """Whether every trained token was sampled by a model, so that ratios exist."""
+        return not any(segment.author is Author.DEMONSTRATION for segment in self._segments)
+
+    @property
+    def num_turns(self) -> int:
+        """Number of turns of the model or the demonstration."""
+        return sum(segment.author.trained for segment in self._segments)
+
+    @property
+    def num_response_tokens(self) -> int:
+        """Number of tokens after the first segment, which is the prompt."""
+        return len(self._token_ids) - (len(self._segments[0]) if self._segments else 0)
+
+    @property
+    def num_trained_tokens(self) -> int:
+        """Number of trained tokens."""
+        return sum(len(segment) for segment in self._segments if segment.author.trained)
+
+    def _per_token(self, values: Callable[[Segment], Sequence[V]]) -> list[V]:
+        return list(chain.from_iterable(map(values, self._segments)))

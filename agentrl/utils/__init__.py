@@ -1,0 +1,1 @@
+"""Small helper functions."""

@@ -1,0 +1,81 @@
+"""Fast check whether the hub has a model or a dataset: the hub libraries ask for every file, with retries."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+import httpx
+from huggingface_hub import HfApi, constants, try_to_load_from_cache
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError, RepositoryNotFoundError
+
+from agentrl.errors import ConfigError, DataError
+
+TIMEOUT_S = 5.0
+_LOGGER = logging.getLogger(__name__)
+
+
+@cache
+def check_hub(name: str, key: str) -> None:
+    """Refuse a model that is neither on the hub nor in its local cache.
+
+    Args:
+        key: the configuration key that contains the name.
+
+    Raises:
+        ConfigError: the model does not exist, or the hub cannot be reached.
+    """
+    if problem := _problem("model", name, lambda: _is_cached(name)):
+        raise ConfigError(f"{key}: there is no folder '{name}', and {problem}")
+
+
+@cache
+def check_hub_dataset(name: str) -> None:
+    """Refuse a dataset that is neither on the hub nor in the local cache of the `datasets` library.
+
+    Raises:
+        DataError: the dataset does not exist, or the hub cannot be reached.
+    """
+    if problem := _problem("dataset", name, lambda: _is_cached_dataset(name)):
+        raise DataError(f"{name}: there is no file of that name, and {problem}")
+
+
+def _problem(kind: Literal["model", "dataset"], name: str, is_cached: Callable[[], bool]) -> str | None:
+    """Return why the model or dataset is not available, in one line; None if it is available."""
+    if constants.is_offline_mode():
+        missing = f"no {kind} of that name in the hub's cache here, while HF_HUB_OFFLINE is set"
+        return None if is_cached() else missing
+    api = HfApi()
+    try:
+        (api.model_info if kind == "model" else api.dataset_info)(name, timeout=TIMEOUT_S)
+    except (RepositoryNotFoundError, HFValidationError):
+        return f"no {kind} of that name on the hub (a private one needs HF_TOKEN)"
+    except (httpx.HTTPError, HfHubHTTPError, OSError) as error:
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        if not is_cached():
+            local = "folder" if kind == "model" else "file"
+            way_out = f"give a {local}, or fetch the {kind} into the hub's cache and set HF_HUB_OFFLINE=1"
+            return f"the hub cannot be reached ({reason}): {way_out}"
+        _LOGGER.warning("the hub cannot be reached (%s): HF_HUB_OFFLINE=1 spares waiting for it", reason)
+    return None
+
+
+def _is_cached(name: str) -> bool:
+    try:
+        return isinstance(try_to_load_from_cache(name, "config.json"), str)
+    except HFValidationError:
+        return False
+
+
+def _is_cached_dataset(name: str) -> bool:
+    """Whether the dataset is cached, as tables of the `datasets` library or as files of the hub."""
+    from datasets import config  # an optional library, and slow to import
+    from datasets.naming import camelcase_to_snakecase
+
+    owner, _, own_name = name.partition("/")
+    tables = Path(config.HF_DATASETS_CACHE, f"{owner}___{camelcase_to_snakecase(own_name)}")
+    files = Path(constants.HF_HUB_CACHE, f"datasets--{owner}--{own_name}", "snapshots")
+    return tables.is_dir() or files.is_dir()

@@ -1,0 +1,11 @@
+"""Random seeds that depend on names, never on batching or timing (design, section 9)."""
+
+from __future__ import annotations
+
+import hashlib
+
+
+def derive_seed(*parts: int | str) -> int:
+    """Return a 63-bit seed that depends only on `parts`, such as (run seed, epoch, row, draw, rollout, turn)."""
+    digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 1

@@ -1,0 +1,57 @@
+"""YAML files that list tools or interactions."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from agentrl.config.environment import remember_environment
+from agentrl.errors import AgentRLError, ConfigError, suggestion
+
+
+def read_listing(path: Path, key: str) -> list[dict[str, object]]:
+    """Return the mappings listed under `key`, with interpolations such as `${oc.env:HOME}` resolved.
+
+    Raises:
+        ConfigError: the file is missing, is not YAML, has an empty list, or has another structure.
+    """
+    from omegaconf import OmegaConf  # imported here because it is slow, and many runs do not need it
+
+    remember_environment()
+    if not path.is_file():
+        raise ConfigError(f"there is no file '{path}'")
+    try:
+        content = OmegaConf.to_container(OmegaConf.load(path), resolve=True)
+    except Exception as error:  # yaml and omegaconf raise many types
+        raise ConfigError(f"{path}: {' '.join(str(error).split())}") from error
+    if not isinstance(content, dict) or not isinstance(content.get(key), list):
+        names = [str(name) for name in content] if isinstance(content, dict) else []
+        raise ConfigError(f"{path}: expected a list under '{key}', found {', '.join(names) or 'no keys'}")
+    if not content[key]:
+        raise ConfigError(f"{path}: nothing is listed under '{key}'")
+    for position, entry in enumerate(content[key]):
+        if not isinstance(entry, dict):
+            raise ConfigError(f"{path}: {key}[{position}] must be a mapping, not {entry!r}")
+    return [{str(name): value for name, value in entry.items()} for entry in content[key]]
+
+
+@contextmanager
+def entry_errors(where: str) -> Iterator[None]:
+    """Turn errors in the block into a one-line ConfigError that starts with file and entry."""
+    try:
+        yield
+    except ValidationError as error:
+        problem = error.errors()[0]
+        raise ConfigError(f"{where}: '{'.'.join(map(str, problem['loc']))}': {problem['msg']}") from None
+    except AgentRLError as error:
+        raise ConfigError(f"{where}: {error}") from error
+
+
+def check_keys(entry: Mapping[str, object], allowed: Collection[str]) -> None:
+    """Reject an unknown key and suggest the nearest allowed one."""
+    for name in entry:
+        if name not in allowed:
+            raise ConfigError(f"unknown key '{name}': {suggestion(name, allowed)}")

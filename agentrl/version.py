@@ -1,0 +1,3 @@
+"""The version of agentrl."""
+
+__version__ = "0.1.0"

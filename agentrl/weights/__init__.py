@@ -1,0 +1,1 @@
+"""Publish weights from a backend to an engine."""

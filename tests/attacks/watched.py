@@ -1,0 +1,44 @@
+"""What code does behind a test's back: files it writes, processes it starts, addresses it contacts."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from agentrl.concurrency import watchdog_process
+
+_WRITES = 0o3  # O_WRONLY | O_RDWR
+_FILES = ("write", "os.mkdir")
+_watching: list[list[tuple[str, str]]] = []
+
+
+def _hook(event: str, arguments: tuple[Any, ...]) -> None:  # Any: what each audit event passes
+    if not _watching or (event == "subprocess.Popen" and watchdog_process.__file__ in (arguments[1] or ())):  # ours
+        return
+    if event == "open" and isinstance(arguments[2], int) and arguments[2] & _WRITES:
+        _watching[-1].append(("write", str(arguments[0])))
+    elif event in ("socket.connect", "subprocess.Popen", "os.system", "os.posix_spawn", "os.exec", "os.mkdir"):
+        _watching[-1].append((event, str(arguments[:2])))
+
+
+sys.addaudithook(_hook)
+
+
+@contextmanager
+def watched() -> Iterator[list[tuple[str, str]]]:
+    """Collects (event, what) of everything that happens inside; the folders where writing is fine are the caller's."""
+    seen: list[tuple[str, str]] = []
+    _watching.append(seen)
+    try:
+        yield seen
+    finally:
+        _watching.pop()
+
+
+def suspicious(seen: list[tuple[str, str]], *allowed: Path) -> list[tuple[str, str]]:
+    """What is neither a file in one of those folders nor the null device."""
+    fine = (*map(str, allowed), "/dev/null")
+    return [(event, what) for event, what in seen if event not in _FILES or not any(place in what for place in fine)]

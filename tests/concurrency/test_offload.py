@@ -1,0 +1,189 @@
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import threading
+from functools import partial
+
+import pytest
+
+from agentrl.concurrency import CircuitBreaker, Offload, OverdueError, UnavailableError, run
+
+
+@pytest.fixture(autouse=True)
+def short_grace(monkeypatch):
+    monkeypatch.setattr(run, "GRACE_S", 0.2)
+
+
+def offloaded(main):
+    """What `main(offload, lane)` returns."""
+
+    async def body():
+        offload = Offload()
+        try:
+            return await main(offload, CircuitBreaker("test"))
+        finally:
+            offload.close()
+
+    return asyncio.run(body())
+
+
+def test_functions_and_coroutines_run_on_other_threads():
+    async def coroutine():
+        await asyncio.sleep(0)
+        return threading.current_thread()
+
+    async def main(offload, lane):
+        function = await offload.run_function(threading.current_thread, 5.0, lane)
+        return function, await offload.run(coroutine, 5.0, lane)
+
+    threads = offloaded(main)
+    assert len({threading.main_thread(), *threads}) == 3
+    assert all(thread.daemon for thread in threads)
+
+
+def meet(barrier):
+    barrier.wait()
+    return threading.get_ident()
+
+
+def test_many_calls_at_a_time_reuse_threads():
+    async def main(offload, lane):
+        seen = set()
+        for _ in range(3):
+            all_at_once = threading.Barrier(8)  # passed only by eight threads at a time
+            calls = [offload.run_function(partial(meet, all_at_once), 5.0, lane) for _ in range(8)]
+            seen.update(await asyncio.gather(*calls))
+        return len(seen)
+
+    assert 8 <= offloaded(main) < 24
+
+
+def test_an_overdue_function_is_told_to_stop():
+    gate = threading.Event()
+
+    async def main(offload, lane):
+        with pytest.raises(OverdueError):
+            await offload.run_function(gate.wait, 0.01, lane, stop=gate.set)
+
+    offloaded(main)
+    assert gate.is_set()
+
+
+def test_a_cancelled_caller_cancels_its_coroutine():
+    started, ended = threading.Event(), []
+
+    async def coroutine():
+        started.set()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.append(True)
+
+    async def main(offload, lane):
+        call = asyncio.create_task(offload.run(coroutine, 60, lane))
+        while not started.is_set():  # noqa: ASYNC110  # another thread's work
+            await asyncio.sleep(0.001)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        return lane.num_abandoned
+
+    assert offloaded(main) == 0
+    assert ended == [True]
+
+
+def test_a_call_cancelled_before_its_first_step_is_over_at_once(monkeypatch):
+    monkeypatch.setattr(run, "GRACE_S", 60.0)
+    begun, held, gate = [], threading.Event(), threading.Event()
+
+    async def holding():
+        held.set()
+        gate.wait(10)  # of the thread, not of its loop: it is told nothing meanwhile
+
+    async def coroutine():
+        begun.append(True)
+
+    async def main(offload, lane):
+        holder = asyncio.create_task(offload.run(holding, 60, lane))
+        await asyncio.to_thread(held.wait, 10)
+        call = asyncio.create_task(offload.run(coroutine, 60, lane))
+        await asyncio.sleep(0)  # it is posted, and the loop thread not yet told
+        call.cancel()
+        await asyncio.sleep(0)  # the call hears of it
+        gate.set()
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.wait_for(asyncio.shield(call), 10)
+        await holder
+        return lane.num_abandoned
+
+    assert offloaded(main) == 0
+    assert begun == []
+
+
+def test_a_coroutine_that_ignores_its_cancellation_is_left_behind_without_replacing_the_loop():
+    gate = []
+
+    async def stubborn():
+        while not gate:
+            try:
+                await asyncio.sleep(0.001)
+            except asyncio.CancelledError:
+                continue
+
+    async def main(offload, lane):
+        lane.max_abandoned = 1
+        with pytest.raises(OverdueError):
+            await offload.run(stubborn, 0.005, lane)
+        with pytest.raises(UnavailableError, match="1 earlier calls of test still hang"):
+            await offload.run(stubborn, 0.005, lane)
+        gate.append(True)
+        while lane.num_abandoned:  # noqa: ASYNC110  # another thread's work
+            await asyncio.sleep(0.001)
+        await offload.run(stubborn, 5.0, lane)
+        return offload.num_replaced_loops
+
+    assert offloaded(main) == 0
+
+
+def test_a_detached_coroutine_outlives_its_caller():
+    ended = []
+
+    async def coroutine():
+        await asyncio.sleep(0.01)
+        ended.append(True)
+
+    async def main(offload, lane):
+        running = offload.begin(coroutine, lane)
+        call = asyncio.create_task(running.result(60, detached=True))
+        await asyncio.sleep(0.001)
+        call.cancel()
+        await asyncio.wait([call])
+        return ended.copy()
+
+    assert offloaded(main) == []
+    assert ended == [True]  # close() waited for it
+
+
+def test_a_hung_thread_does_not_keep_the_program_from_ending():
+    code = """
+import asyncio, time
+from agentrl.concurrency import CircuitBreaker, Offload, OverdueError
+
+async def waits():
+    await asyncio.to_thread(time.sleep, 60)
+
+async def main():
+    offload = Offload()
+    sleeping = offload.run_function(lambda: time.sleep(60), 0.01, CircuitBreaker("a"))
+    for call in (sleeping, offload.run(waits, 0.01, CircuitBreaker("b"))):
+        try:
+            await call
+        except OverdueError:
+            print("overdue")
+
+asyncio.run(main())
+"""
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=30)
+    assert (done.stdout, done.stderr, done.returncode) == ("overdue\noverdue\n", "", 0)

@@ -1,0 +1,42 @@
+"""`agentrl` for the commands of the documentation: training takes two steps, the viewer serves one page and ends."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import urllib.request
+
+AGENTRL = [sys.executable, "-m", "agentrl"]
+SHORT = ["trainer.total_training_steps=2", "trainer.stop_when=null", "trainer.test_freq=0"]
+
+
+def main(arguments: list[str]) -> int:
+    if arguments[:1] == ["view"]:
+        return view(arguments)
+    if os.environ["DRY_RUN"] == "1":
+        arguments = [*arguments, "--dry-run"]
+    elif arguments[:1] == ["train"]:
+        arguments = [*arguments, *SHORT]
+    return subprocess.run([*AGENTRL, *arguments]).returncode
+
+
+def view(arguments: list[str]) -> int:
+    """Ask the address that is printed for its page, then Ctrl-C."""
+    arguments = [word for word in arguments if word != "--open"]  # there is no browser
+    with subprocess.Popen([*AGENTRL, *arguments], stdout=subprocess.PIPE, text=True) as viewer:
+        assert viewer.stdout is not None
+        for line in viewer.stdout:
+            if address := re.search(r"http://\S+", line):
+                with urllib.request.urlopen(address[0]) as page:
+                    assert b"<html" in page.read()
+                viewer.send_signal(signal.SIGINT)
+                viewer.communicate()
+                return 0
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,79 @@
+"""Every command of README and docs runs, in order, in a fresh folder."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from reader import ROOT, SHELL_KINDS, Block, add_hub_models, add_own_files, blocks_of, make_clone, shell
+
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+ELSEWHERE = {"tutorial.md"}  # test_tutorial.py runs it outside a clone
+WITH_COMMANDS = [
+    page for page in PAGES if page.name not in ELSEWHERE and any(block.language == "sh" for block in blocks_of(page))
+]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_blocks_say_where_they_run(page):
+    kinds = {block.kind for block in blocks_of(page) if block.language in ("sh", "bash")}
+    assert kinds <= SHELL_KINDS
+    assert not any(block.language in ("bash", "shell", "console") for block in blocks_of(page))
+    placeholders = [block.text for block in blocks_of(page) if block.language == "sh" and "…" in block.text]
+    assert placeholders == []
+
+
+@pytest.fixture(scope="session")
+def reader_folder(quickstart, tmp_path_factory) -> Path:
+    """A clone after the quickstart."""
+    folder = tmp_path_factory.mktemp("reader")
+    make_clone(folder)
+    add_own_files(folder)
+    shutil.copytree(quickstart / "outputs", folder / "outputs", symlinks=True)
+    add_hub_models(folder, (folder / "outputs/quickstart/sft/checkpoints/latest").resolve())
+    return folder
+
+
+@pytest.fixture
+def fresh_folder(reader_folder, tmp_path) -> Iterator[Path]:
+    folder = tmp_path / "agentrl"
+    shutil.copytree(reader_folder, folder, symlinks=True)
+    yield folder
+    shutil.rmtree(folder)
+
+
+def run_page(page: Path, folder: Path, kinds: set[str]) -> None:
+    for block in blocks_of(page):
+        if block.file:
+            (folder / block.file).parent.mkdir(parents=True, exist_ok=True)
+            (folder / block.file).write_text(block.text)
+        if block.language == "sh" and block.kind in kinds:
+            done = shell(folder, block.text, block.kind)
+            assert done.returncode == 0, f"{block.text}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+            assert "Traceback" not in done.stderr, block.text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", WITH_COMMANDS, ids=lambda page: page.name)
+def test_every_command_runs(page, fresh_folder):
+    run_page(page, fresh_folder, {"", "gpu"})
+
+
+def has_sglang(page: Path) -> bool:
+    return any(block.kind == "sglang" for block in blocks_of(page))
+
+
+@pytest.mark.slow
+@pytest.mark.sglang
+@pytest.mark.parametrize("page", list(filter(has_sglang, PAGES)), ids=lambda page: page.name)
+def test_every_command_with_sglang_runs(page, fresh_folder):
+    run_page(page, fresh_folder, {"sglang"})
+
+
+def test_a_block_knows_its_language_kind_and_file(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("```sh gpu\nagentrl train\n```\n\n```python\n# tools.py\nx = 1\n```\n")
+    assert blocks_of(page) == [Block("sh", "gpu", "agentrl train\n"), Block("python", "", "# tools.py\nx = 1\n")]
+    assert [block.file for block in blocks_of(page)] == [None, "tools.py"]

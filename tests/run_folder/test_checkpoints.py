@@ -1,0 +1,245 @@
+"""Checkpoints of a run: what is on the disk when, how many are kept, what is put in order when it goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from killed_runs import arguments
+from same_run import compare, differences
+
+from agentrl.cli.main import main
+from agentrl.config.trainer import TrainerConfig
+from agentrl.data.order import Draw
+from agentrl.errors import ConfigError
+from agentrl.run_folder.checkpoints import read_best, read_state
+from agentrl.trainer.checkpointing import open_checkpoints
+from agentrl.trainer.protocols import Best
+from agentrl.trainer.sources.live import StoredSource
+
+
+class FileBackend:
+    """Its weights are a number, in a file within a folder."""
+
+    def __init__(self):
+        self.weights = 0
+
+    async def save(self, path):
+        (path / "inner").mkdir(parents=True)
+        (path / "inner/weights").write_text(str(self.weights))
+
+    async def load(self, path):
+        self.weights = int((path / "inner/weights").read_text())
+
+
+class TornBackend(FileBackend):
+    async def load(self, path):
+        raise ConfigError("torn")
+
+
+def opened(run_dir, backend=None, **trainer):
+    config = TrainerConfig(default_local_dir=run_dir, **{"max_checkpoints_to_keep": None} | trainer)
+    return open_checkpoints(config, backend or FileBackend(), StoredSource(lambda step: [], ()))
+
+
+def save(run_dir, *steps, best=(), **trainer):
+    """A life of a run that saves those steps."""
+    checkpoints = opened(run_dir, **trainer)
+
+    async def life():
+        await checkpoints.restore()
+        for step in steps:
+            checkpoints._backend.weights = checkpoints._source.position = step
+            await checkpoints.save(step, Best("val/success", step / 10, step) if step in best else None)
+
+    asyncio.run(life())
+    return checkpoints
+
+
+def saved(run_dir):
+    """Names in the folder, links with where they lead."""
+    paths = sorted((run_dir / "checkpoints").iterdir(), key=lambda path: (len(path.name), path.name))
+    return [f"{path.name}>{path.readlink()}" if path.is_symlink() else path.name for path in paths]
+
+
+def go_back(run_dir, step, **trainer):
+    return {"resume_mode": "path", "resume_from_path": run_dir / f"checkpoints/step-{step}", **trainer}
+
+
+def test_everything_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
+    told, real = [], (os.fsync, Path.rename)
+
+    def fsync(descriptor):
+        told.append(str(Path(f"/proc/self/fd/{descriptor}").readlink().relative_to(tmp_path)))
+        real[0](descriptor)
+
+    def rename(path, target):
+        told.append("renamed")
+        return real[1](path, target)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(Path, "rename", rename)
+    save(tmp_path, 1)
+    before, after = told[: told.index("renamed")], told[told.index("renamed") :]
+    aside = "checkpoints/.step-1.partial"
+    assert {f"{aside}/inner/weights", f"{aside}/run_state.json", f"{aside}/inner", aside} <= set(before)
+    assert after[1:3] == ["checkpoints", "."]  # the name, and that of the folder
+    assert after[-1] == "checkpoints"  # the links
+
+
+def test_the_oldest_are_removed_but_never_the_best(tmp_path):
+    save(tmp_path, 1, 2, 10, 11, best=[2], max_checkpoints_to_keep=2)
+    assert saved(tmp_path) == ["best>step-2", "latest>step-11", "step-2", "step-10", "step-11"]
+    save(tmp_path, 12, best=[12], max_checkpoints_to_keep=1)
+    assert saved(tmp_path) == ["best>step-12", "latest>step-12", "step-12"]
+
+
+def test_two_are_kept_by_default(tmp_path):
+    save(tmp_path, 9, 10, 11, max_checkpoints_to_keep=TrainerConfig().max_checkpoints_to_keep)
+    assert saved(tmp_path) == ["latest>step-11", "step-10", "step-11"]
+    save(tmp_path / "all", 9, 10, 11)
+    assert saved(tmp_path / "all") == ["latest>step-11", "step-9", "step-10", "step-11"]
+
+
+def test_tasks_in_flight_are_saved_as_tasks(tmp_path):
+    life = opened(tmp_path)
+    life._source.position, life._source.pending = 9, [Draw(0, 3), Draw(1, 5, 1)]
+    asyncio.run(life.save(4))
+    again = opened(tmp_path)
+    asyncio.run(again.restore())
+    assert (again._source.position, again._source.pending) == (9, (Draw(0, 3), Draw(1, 5, 1)))
+
+
+def test_a_checkpoint_of_before_there_were_any_is_read(tmp_path):
+    save(tmp_path, 2)
+    file = tmp_path / "checkpoints/step-2/run_state.json"
+    state = json.loads(file.read_text())
+    assert state.pop("pending") == []
+    file.write_text(json.dumps(state))
+    assert read_state(file.parent).pending == ()
+
+
+def test_what_a_kill_left_is_put_in_order_when_the_run_goes_on(tmp_path):
+    save(tmp_path, 1, 2, best=[2])
+    folder = tmp_path / "checkpoints"
+    for name in (".step-3.partial", "..step-3.partial.partial", ".step-0.removed"):
+        shutil.copytree(folder / "step-1", folder / name)
+    (folder / ".latest.partial").symlink_to("step-1")
+    (folder / "step-2/.run_state.json.partial").write_text("{")
+    (folder / "latest").unlink()
+    (folder / "best").unlink()
+    assert save(tmp_path).best == Best("val/success", 0.2, 2)
+    assert saved(tmp_path) == ["best>step-2", "latest>step-2", "step-1", "step-2"]
+    assert sorted(path.name for path in (folder / "step-2").iterdir()) == ["inner", "manifest.json", "run_state.json"]
+
+
+def test_what_a_kill_in_the_first_checkpoint_left_is_gone_with_the_next(tmp_path):
+    (tmp_path / "checkpoints/.step-1.partial/inner").mkdir(parents=True)
+    save(tmp_path, 2)
+    assert saved(tmp_path) == ["latest>step-2", "step-2"]
+
+
+def test_a_step_that_is_not_whole_is_passed_over_and_written_again(tmp_path):
+    save(tmp_path, 1, 2)
+    (tmp_path / "checkpoints/step-2/run_state.json").write_text('{"step":')
+    assert opened(tmp_path).latest_step == 1
+    save(tmp_path, 2)
+    assert saved(tmp_path) == ["latest>step-2", "step-1", "step-2"]
+    assert opened(tmp_path).latest_step == 2
+
+
+def test_going_back_drops_what_came_after_and_says_so(tmp_path, capsys):
+    save(tmp_path, 1, 2, 3, best=[1, 3])
+    back = save(tmp_path, **go_back(tmp_path, 2))
+    assert (back.latest_step, back._backend.weights, back._source.position) == (2, 2, 2)
+    assert read_best(tmp_path) == back.best == Best("val/success", 0.1, 1)
+    assert saved(tmp_path) == ["best>step-1", "latest>step-2", "step-1", "step-2"]
+    assert "going back to step-2: dropped, to be done anew: step-3, and all records after it" in capsys.readouterr().out
+
+
+def test_going_back_to_before_the_best_that_is_kept(tmp_path, capsys):
+    save(tmp_path, 1, 2, 3, best=[1])
+    shutil.rmtree(tmp_path / "checkpoints/step-1")
+    assert save(tmp_path, **go_back(tmp_path, 2)).best is None
+    assert saved(tmp_path) == ["latest>step-2", "step-2"]
+    assert "the best so far, val/success 0.1 at step 1, is not kept any more" in capsys.readouterr().out
+
+
+def test_a_kill_while_going_back_leaves_the_beginning_of_the_run(tmp_path, monkeypatch):
+    save(tmp_path, 1, 2, 3, 4)
+
+    def killed(path):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", killed)
+        with pytest.raises(KeyboardInterrupt):
+            save(tmp_path, **go_back(tmp_path, 1))
+    assert opened(tmp_path).latest_step == 3  # the newest went first
+    save(tmp_path)
+    assert saved(tmp_path) == ["latest>step-3", "step-1", "step-2", "step-3"]
+
+
+def test_what_cannot_be_read_leaves_the_folder_as_it_was(tmp_path):
+    save(tmp_path, 1, 2, max_checkpoints_to_keep=2)
+    (tmp_path / "checkpoints/latest").unlink()
+    for trainer in ({"max_checkpoints_to_keep": 1}, go_back(tmp_path, 1)):
+        with pytest.raises(ConfigError, match="torn"):
+            asyncio.run(opened(tmp_path, TornBackend(), **trainer).restore())
+        assert saved(tmp_path) == ["step-1", "step-2"]
+
+
+def test_another_run_s_step_is_read_and_left_alone(tmp_path):
+    one, other = tmp_path / "one", tmp_path / "other"
+    save(one, 1, 2, best=[1])
+    started = save(other, 3, **go_back(one, 2))
+    assert started.best is None
+    assert saved(other) == ["latest>step-3", "step-3"]
+    assert saved(one) == ["best>step-1", "latest>step-2", "step-1", "step-2"]
+
+
+def train(task_folder, folder, *overrides):
+    short = ["trainer.total_training_steps=4", "trainer.save_freq=1", "trainer.max_checkpoints_to_keep=null"]
+    return main([*arguments(task_folder, folder, "plain"), *short, *overrides])
+
+
+@pytest.fixture(scope="module")
+def whole(task_folder, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("back") / "whole"
+    assert train(task_folder, folder) == 0
+    return folder
+
+
+def back_to(folder, step):
+    return ["trainer.resume_mode=path", f"trainer.resume_from_path={folder}/checkpoints/step-{step}"]
+
+
+def rows(folder):
+    return [json.loads(line)["step"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_a_run_that_went_back_ends_as_it_did_before(task_folder, whole, tmp_path):
+    again = Path(shutil.copytree(whole, tmp_path / "again", symlinks=True))
+    assert train(task_folder, again, *back_to(again, 2)) == 0
+    assert differences(whole, again) == []
+
+
+def test_a_run_that_another_s_step_starts_goes_the_same_way(task_folder, whole, tmp_path):
+    assert train(task_folder, tmp_path / "new", *back_to(whole, 3)) == 0
+    assert rows(tmp_path / "new") == [4]
+    said = json.loads((tmp_path / "new/environment.json").read_text())["reproducible"]
+    assert said == json.loads((whole / "environment.json").read_text())["reproducible"]
+    assert said["promised"]
+    for name in ("model.safetensors", "trainer_state/state.pt"):
+        assert not list(compare(name, *(run / "checkpoints/step-4" / name for run in (whole, tmp_path / "new"))))
+
+
+def test_a_checkpoint_that_does_not_fit_costs_no_records(task_folder, whole, tmp_path, capsys):
+    kept = Path(shutil.copytree(whole, tmp_path / "kept", symlinks=True))
+    assert train(task_folder, kept, *back_to(kept, 2), "actor.optim.name=muon") == 2
+    assert "'muon' does not fit the checkpoint" in capsys.readouterr().err
+    assert differences(whole, kept) == []

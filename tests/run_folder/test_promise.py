@@ -1,0 +1,208 @@
+"""What a run says of its machine, and whether it repeats bit for bit."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from agentrl.config import validate_config
+from agentrl.run_folder.environment import repeats_told, why_not
+from agentrl.run_folder.reproducibility import MOST_ENDED, ReproducibilityReport
+from agentrl.tools import tool
+from agentrl.tools.calculator import calculator
+from agentrl.tools.toolbox import Toolbox
+from agentrl.trainer.builders.records import open_reproducibility
+from agentrl.types.rollout import Group, Outcome, Rollout, Stop, ToolCall
+from agentrl.types.task import Task
+
+
+def config(folder, **rollout):
+    folder.mkdir(exist_ok=True)
+    threads = rollout.pop("num_threads", 1)
+    return validate_config(
+        {
+            "model": {"path": "m"},
+            "rollout": {"deterministic": True, "device": "cpu", **rollout},
+            "actor": {"device": "cpu"},
+            "trainer": {"default_local_dir": folder, "num_threads": threads},
+        }
+    )
+
+
+def kept(folder):
+    return json.loads((folder / "environment.json").read_text())
+
+
+def group(uid="a", *rollouts):
+    return Group(Task([], uid=uid), list(rollouts) or [Rollout([], Stop.FINISHED)])
+
+
+def test_a_new_run_keeps_where_it_runs_and_promises(tmp_path, capsys):
+    ReproducibilityReport(config(tmp_path), live=True).begin(-1)
+    found = kept(tmp_path)
+    assert {"agentrl", "python", "torch", "transformers", "tokenizers"} == found["versions"].keys()
+    assert found["versions"]["torch"] == torch.__version__
+    assert (found["devices"], found["threads"]) == ({"rollout": "cpu", "actor": "cpu"}, torch.get_num_threads())
+    assert found["platform"]
+    assert found["cpu"]
+    assert found["reproducible"]["promised"]
+    assert capsys.readouterr().out == "repeats bit for bit\n"
+    assert repeats_told(found) == "yes"
+
+
+def test_nothing_is_promised_of_tools_that_do_not_say_they_repeat(tmp_path):
+    @tool(deterministic=True)
+    def steady() -> str:
+        """Answer."""
+        return ""
+
+    @tool
+    def random() -> str:
+        """Draw."""
+        return ""
+
+    engine = SimpleNamespace(metrics=dict)
+    for name, tools in (("steady", [steady, calculator]), ("random", [steady, random])):
+        rolling: Any = SimpleNamespace(engine=engine, toolbox=Toolbox(tools))
+        open_reproducibility(config(tmp_path / name), rolling).begin(-1)
+    assert kept(tmp_path / "steady")["reproducible"]["promised"]
+    assert kept(tmp_path / "random")["reproducible"]["why_not"] == ["tools not marked deterministic=True: random"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "live", "reasons"),
+    [
+        ({"deterministic": False}, True, ["rollout.deterministic=false"]),
+        ({"deterministic": False}, False, []),  # nothing is sampled
+        ({"num_threads": None}, True, ["trainer.num_threads=null"]),
+        ({"engine": "scripted", "script_path": "a.py:reply", "deterministic": False, "device": "auto"}, True, []),
+    ],
+)
+def test_what_keeps_a_run_from_being_repeated(tmp_path, settings, live, reasons):
+    assert list(why_not(config(tmp_path, **settings), live)) == reasons
+
+
+def test_a_gpu_promises_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr("agentrl.run_folder.environment.find_device", lambda name, key: torch.device("cuda"))
+    reasons = list(why_not(config(tmp_path), live=True))
+    assert reasons == ["rollout.device is cuda", "actor.device is cuda"]
+
+
+def test_what_a_script_answers_is_the_user_s(tmp_path):
+    scripted = {"engine": "scripted", "script_path": "a.py:reply", "deterministic": False, "device": "auto"}
+    ReproducibilityReport(config(tmp_path, **scripted), live=True).begin(-1)
+    assert kept(tmp_path)["reproducible"]["provided"][-1] == "so does the script, a.py:reply"
+
+
+def test_what_a_clock_cut_off_ends_the_promise_once_told(tmp_path, capsys):
+    promise = ReproducibilityReport(config(tmp_path), live=True)
+    promise.begin(-1)
+    promise.watch(1, "train", [group()])
+    assert kept(tmp_path)["reproducible"]["promised"]
+    slow = Rollout([], Stop.FINISHED, tool_calls=[ToolCall("search", "{}", "", Outcome.TIMEOUT)])
+    promise.watch(2, "train", [group("b", Rollout([], Stop.FINISHED), slow)])
+    promise.watch(2, "val", [group("c", Rollout([], Stop.DEADLINE))])
+    promise.watch(3, "train", [group("d", Rollout([], Stop.ERROR, error="InfraError: down", infra_failed=True))])
+    found = kept(tmp_path)["reproducible"]
+    assert [(e["step"], e["split"], e["uid"], e["rollout"]) for e in found["ended_by"]] == [
+        (2, "train", "b", 1),
+        (2, "val", "c", 0),
+        (3, "train", "d", 0),
+    ]
+    assert not found["promised"]
+    assert found["why_not"] == ["tool 'search' ran out of time (step 2, b), and 2 more such"]
+    told = [line for line in capsys.readouterr().out.splitlines() if "no longer" in line]
+    assert told == ["no longer promised to repeat bit for bit: tool 'search' ran out of time (step 2, b)"]
+    assert repeats_told(kept(tmp_path)) == f"no: {found['why_not'][0]}"
+
+
+def test_endings_beyond_many_are_counted(tmp_path):
+    promise = ReproducibilityReport(config(tmp_path), live=True)
+    promise.begin(-1)
+    promise.watch(1, "train", [group("a", *[Rollout([], Stop.DEADLINE)] * (MOST_ENDED + 5))])
+    found = kept(tmp_path)["reproducible"]
+    assert (len(found["ended_by"]), found["num_ended_by"]) == (MOST_ENDED, MOST_ENDED + 5)
+
+
+def test_going_on_elsewhere_is_told_and_kept_with_the_first_step(tmp_path, capsys):
+    ReproducibilityReport(config(tmp_path), live=True).begin(-1)
+    before = kept(tmp_path)
+    before["versions"]["torch"], before["threads"], before["cpu"] = "1.0", 7, "an abacus"
+    (tmp_path / "environment.json").write_text(json.dumps(before))
+    capsys.readouterr()
+    promise = ReproducibilityReport(config(tmp_path), live=True)
+    promise.begin(4)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == f"changed: torch was 1.0 and is now {torch.__version__}"
+    assert lines[1].startswith("changed: cpu was an abacus and is now ")
+    assert lines[2] == f"changed: threads was 7 and is now {torch.get_num_threads()}"
+    assert lines[3].startswith("not promised to repeat bit for bit: after step 4 torch was 1.0")
+    assert kept(tmp_path) == before  # it may be finished
+    promise.watch(5, "train", [group()])
+    assert [each["what"] for each in kept(tmp_path)["reproducible"]["changed"]] == ["torch", "cpu", "threads"]
+    for step in (3, 4):  # from before the change: those steps are done anew, the first ones ran elsewhere all the same
+        ReproducibilityReport(config(tmp_path), live=True).begin(step)
+        assert f"not promised to repeat bit for bit: after step {step} torch was 1.0" in capsys.readouterr().out
+    ReproducibilityReport(config(tmp_path), live=True).begin(5)
+    assert "not promised to repeat bit for bit: after step 4 torch was 1.0" in capsys.readouterr().out
+
+
+def test_a_run_that_kept_nothing_promises_nothing_when_it_goes_on(tmp_path, capsys):
+    promise = ReproducibilityReport(config(tmp_path), live=True)
+    promise.begin(4)
+    assert "environment.json was not there" in capsys.readouterr().out
+    promise.watch(5, "train", [group()])
+    assert not kept(tmp_path)["reproducible"]["promised"]
+
+
+def test_what_another_run_s_step_starts_is_compared_with_that_run(tmp_path, capsys):
+    before = ReproducibilityReport(config(tmp_path / "one"), live=True)
+    before.begin(-1)
+    before.watch(2, "train", [group("b", Rollout([], Stop.DEADLINE))])
+    ReproducibilityReport(config(tmp_path / "one"), live=True).begin(2)
+    capsys.readouterr()
+    started = {
+        step: ReproducibilityReport(config(tmp_path / f"new-{step}"), live=True, before=tmp_path / "one")
+        for step in (1, 2)
+    }
+    started[1].begin(1)
+    assert capsys.readouterr().out == "repeats bit for bit\n"
+    started[1].watch(2, "train", [group()])
+    assert kept(tmp_path / "new-1")["reproducible"]["promised"]
+    started[2].begin(2)
+    assert capsys.readouterr().out.endswith("rollout.multi_turn.rollout_timeout_s ended a rollout (step 2, b)\n")
+    edited = kept(tmp_path / "one") | {"cpu": "an abacus"}
+    (tmp_path / "one/environment.json").write_text(json.dumps(edited))
+    ReproducibilityReport(config(tmp_path / "new-3"), live=True, before=tmp_path / "one").begin(1)
+    assert "changed: cpu was an abacus and is now " in capsys.readouterr().out
+    assert kept(tmp_path / "one") == edited
+
+
+def test_steps_done_under_settings_that_promise_nothing_are_remembered(tmp_path, capsys):
+    promise = ReproducibilityReport(config(tmp_path, deterministic=False), live=True)
+    promise.begin(-1)
+    promise.watch(1, "train", [group()])
+    capsys.readouterr()
+    ReproducibilityReport(config(tmp_path), live=True).begin(1)
+    assert capsys.readouterr().out == "not promised to repeat bit for bit: rollout.deterministic=false\n"
+
+
+def test_a_conversation_that_the_engine_forgot_ends_the_promise(tmp_path, capsys):
+    evicted = [0.0, 0.0, 2.0, 2.0]
+    for deterministic in (True, False):
+        folder, counter = tmp_path / str(deterministic), iter(evicted)
+        engine = SimpleNamespace(metrics=lambda it=counter: {"evicted_sessions": next(it)})
+        rolling: Any = SimpleNamespace(engine=engine, toolbox=Toolbox())  # all of it that is looked at
+        promise = open_reproducibility(config(folder, deterministic=deterministic), rolling)
+        promise.begin(-1)
+        for step in range(1, len(evicted)):
+            promise.watch(step, "train", [group()])
+    told = [line for line in capsys.readouterr().out.splitlines() if "no longer" in line]
+    what = "rollout.max_num_seqs made the engine forget a conversation"
+    assert told == [f"no longer promised to repeat bit for bit: {what} (step 2), and 1 more such"]
+    assert kept(tmp_path / "True")["reproducible"]["ended_by"] == [{"step": 2, "split": "train", "what": what}] * 2
+    assert kept(tmp_path / "False")["reproducible"]["ended_by"] == []  # it may forget, and never promised

@@ -1,0 +1,26 @@
+"""One configuration and seed, twice: the same run bit by bit, though its tools and rollouts end in another order."""
+
+from __future__ import annotations
+
+from babbling import babble_is_known, train  # noqa: F401  # the first a fixture
+from same_run import differences
+
+from agentrl.store import TrajectoryStore
+from agentrl.types.rollout import Outcome
+from agentrl.types.trajectory import Author
+
+
+def test_the_same_run_twice_though_everything_ends_in_another_order(task_folder, tmp_path):
+    one, other = tmp_path / "one", tmp_path / "other"
+    orders = [train(task_folder, tmp_path, run, seed) for seed, run in enumerate((one, other))]
+    assert orders[0] != orders[1]
+    assert sorted(orders[0]) == sorted(orders[1])
+    assert differences(one, other) == []
+    rollouts = [stored.rollout for stored in TrajectoryStore(one / "trajectories/train").scan()]
+    outcomes = [call.outcome for rollout in rollouts for call in rollout.tool_calls]
+    assert {Outcome.OK, Outcome.FORMAT_ERROR} <= set(outcomes)
+    turns = [(id(rollout), call.turn) for rollout in rollouts for call in rollout.tool_calls]
+    assert len(set(turns)) < len(turns)  # several in one turn
+    authors = {segment.author for rollout in rollouts for t in rollout.trajectories for segment in t.segments}
+    assert authors == {Author.PROMPT, Author.MODEL, Author.TOOL, Author.USER}
+    assert len({rollout.reward for rollout in rollouts}) > 1

@@ -1,0 +1,24 @@
+"""Figures as JSON that any reader takes."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+
+from agentrl.stats.base import Estimate, plain
+from agentrl.types.rollout import Stop
+
+
+def test_figures_are_json_whatever_they_are_made_of():
+    figures = {1: Estimate(0.5, None, math.inf, 3), "x": (1, True, None, math.nan, Stop.FINISHED, [{"y": 2.0}])}
+    assert json.loads(json.dumps(plain(figures), allow_nan=False)) == {
+        "1": {"value": 0.5, "low": None, "high": None, "num": 3},
+        "x": [1, True, None, None, "finished", [{"y": 2.0}]],
+    }
+
+
+def test_what_json_cannot_say_is_refused():
+    with pytest.raises(TypeError, match="a set among figures"):
+        plain({"x": {1, 2}})

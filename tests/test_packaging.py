@@ -1,0 +1,188 @@
+"""What `pip install` brings: every import is declared, every declaration is imported, and no text names a stranger."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tomllib
+import zipfile
+from collections.abc import Iterator
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+from test_repository import copied_sources
+
+from agentrl.errors import install_command
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+IMPORTED_BY_TORCH = {"torch.utils.tensorboard": "tensorboard"}
+TOLD_TO_INSTALL = re.compile(r"pip install (?:[^`\n]*['\" ])?agentrl(?![\w-])")
+
+
+def requirements(*groups: str) -> dict[str, Requirement]:
+    """The declared ones of the core (named "") and of extras, by canonical name."""
+    declared = {"": PROJECT["dependencies"], **PROJECT["optional-dependencies"]}
+    parsed = (Requirement(line) for group in groups for line in declared[group])
+    return {canonicalize_name(each.name): each for each in parsed}
+
+
+def imported_distributions() -> Iterator[tuple[str, Path]]:
+    """(distribution, file) of each import of another project inside agentrl."""
+    providers = packages_distributions()
+    for path in (ROOT / "agentrl").rglob("*.py"):
+        for module in imported_modules(ast.parse(path.read_text(encoding="utf-8"))):
+            top = module.partition(".")[0]
+            if found := IMPORTED_BY_TORCH.get(module):
+                yield found, path
+            if top not in {"agentrl", *sys.stdlib_module_names}:  # an extra that is not installed has its module's name
+                yield str(canonicalize_name(providers.get(top, [top])[0])), path
+
+
+def imported_modules(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield str(node.module)
+
+
+def test_every_import_is_declared_and_every_declaration_is_imported():
+    extras = [name for name in PROJECT["optional-dependencies"] if name != "dev"]
+    imported = {name for name, _ in imported_distributions()}
+    assert "torch" in imported  # the probe sees imports
+    assert imported - requirements("", *extras).keys() == set()
+    assert requirements("", *extras).keys() - imported == set()
+
+
+def test_every_extra_that_a_message_names_exists():
+    words = r"install_command\(\"([\w-]+)\"\)|install_command\('([\w-]+)'\)|agentrl-train\[([\w,-]+)\]"
+    for path in texts():
+        for found in re.findall(words, path.read_text(encoding="utf-8")):
+            named = set("".join(found).split(","))
+            assert named <= PROJECT["optional-dependencies"].keys(), path
+
+
+def test_no_text_tells_anyone_to_install_a_stranger():
+    strangers = [str(path) for path in texts() if TOLD_TO_INSTALL.search(path.read_text(encoding="utf-8"))]
+    assert strangers == []
+    assert TOLD_TO_INSTALL.search("pip install 'agentrl[lora]'")
+    assert TOLD_TO_INSTALL.search("pip install agentrl")
+    assert not TOLD_TO_INSTALL.search(install_command("lora"))
+    assert PROJECT["name"] in install_command("lora")
+
+
+def texts() -> Iterator[Path]:
+    yield from ROOT.glob("*.md")
+    for folder in ("agentrl", "configs", "docs", "examples", ".github"):
+        files = (path for path in (ROOT / folder).rglob("*") if path.suffix in {".md", ".py", ".yaml", ".yml", ".txt"})
+        yield from files
+
+
+def pins() -> dict[str, Version]:
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    parsed = [Requirement(line) for line in lines if line and not line.startswith("#")]
+    return {canonicalize_name(each.name): Version(str(each.specifier).removeprefix("==")) for each in parsed}
+
+
+def test_what_is_tested_with_is_within_the_bounds_and_the_bounds_end_somewhere():
+    declared = requirements("", "datasets", "lora")
+    assert {name for name in declared if name not in pins()} == set()
+    assert [
+        f"{each} does not admit {pins()[name]}" for name, each in declared.items() if pins()[name] not in each.specifier
+    ] == []
+    every = requirements("", *PROJECT["optional-dependencies"].keys() - {"dev"})
+    unbounded = [name for name, each in every.items() if "<" not in str(each.specifier).replace("<=", "<")]
+    assert unbounded == ["pydantic-core"]  # pydantic pins it
+    assert "0.5.21" in every["sglang"].specifier  # what `make sglang` installs and its tests run on
+    assert "sglang==0.5.21" in (ROOT / "Makefile").read_text(encoding="utf-8")
+
+
+def test_the_lock_agrees_with_what_is_declared_and_tested():
+    """`uv lock` brings it up to date."""
+    locked = tomllib.loads((ROOT / "uv.lock").read_text(encoding="utf-8"))["package"]
+    (own,) = [package for package in locked if package["name"] == PROJECT["name"]]
+    declared = requirements("", *PROJECT["optional-dependencies"])
+    recorded = {
+        each["name"]: str(Requirement(f"x{each.get('specifier', '')}").specifier)
+        for each in own["metadata"]["requires-dist"]
+    }
+    assert recorded == {name: str(each.specifier) for name, each in declared.items()}
+    versions = {package["name"]: Version(package["version"]) for package in locked}
+    assert [name for name, each in declared.items() if versions[name] not in each.specifier] == []
+    for name in ("torch", "transformers", "tokenizers", "peft", "huggingface-hub"):
+        assert versions[name] == pins()[name]
+
+
+def test_the_lock_names_public_hosts_alone():
+    text = (ROOT / "uv.lock").read_text(encoding="utf-8")
+    assert set(re.findall(r"https?://([^/\"]+)", text)) <= {
+        "pypi.org",
+        "files.pythonhosted.org",
+        "download.pytorch.org",
+    }
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory) -> Path:
+    """Built from nothing but what the Dockerfile copies."""
+    folder = tmp_path_factory.mktemp("wheel")
+    for name in copied_sources():
+        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+        copy(ROOT / name, folder / name)
+    command = [sys.executable, "-m", "pip", "wheel", str(folder), "--no-deps", "--quiet", "--wheel-dir", str(folder)]
+    subprocess.run(command, check=True)
+    (built,) = folder.glob("agentrl_train-*.whl")
+    return built
+
+
+@pytest.mark.slow
+def test_the_wheel_brings_configs_examples_types_and_license(wheel):
+    names = set(zipfile.ZipFile(wheel).namelist())
+    shipped = [path for folder in ("configs", "examples") for path in (ROOT / folder).rglob("*.*")]
+    needed = {f"agentrl/{path.relative_to(ROOT)}" for path in shipped if "__pycache__" not in path.parts}
+    assert {"agentrl/configs/experiment/calculator.yaml", "agentrl/examples/calculator/tool.py"} <= needed <= names
+    assert {str(path.relative_to(ROOT)) for path in (ROOT / "agentrl").rglob("*.py")} <= names
+    assert {str(path.relative_to(ROOT)) for path in (ROOT / "agentrl/viewer/static").iterdir()} <= names
+    assert "agentrl/py.typed" in names
+    assert any(name.endswith("licenses/LICENSE") for name in names)
+    assert not any(name.startswith(("tests", "examples")) or "__pycache__" in name for name in names)
+
+
+@pytest.mark.slow
+def test_the_quickstart_runs_from_the_wheel_alone(wheel, tmp_path):
+    """In an environment whose only agentrl is the wheel, in a folder with nothing in it."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
+    python = tmp_path / "venv/bin/python"
+    install = ["install", "--quiet", "--no-deps", str(wheel)]
+    subprocess.run([sys.executable, "-m", "pip", "--python", str(python), *install], check=True)
+    (packages,) = (tmp_path / "venv/lib").glob("python3*/site-packages")
+    # a line of a .pth file: its own .pth files, such as that of an editable agentrl, are not read
+    (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    (tmp_path / "empty").mkdir()
+    env = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    short = ["trainer.total_training_steps=1", "trainer.test_freq=1", "data.val_max_samples=2"]
+
+    def run(*command: str) -> str:
+        words = [str(tmp_path / "venv/bin/agentrl"), *command]
+        done = subprocess.run(words, cwd=tmp_path / "empty", env=env, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+        return done.stdout
+
+    out = run("quickstart", *short)
+    assert str(packages / "agentrl/examples/calculator/make_task.py") in out
+    assert (tmp_path / "empty/outputs/quickstart/summary.json").is_file()
+    commands = [line.split()[1:] for line in out.splitlines() if line.startswith(f"  {tmp_path}/venv/bin/agentrl ")]
+    view, replay, train = commands
+    assert view == ["view", "outputs/quickstart/rl"]
+    assert "audit" in run(*replay)
+    run(*train, *short)

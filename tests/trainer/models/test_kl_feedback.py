@@ -1,0 +1,94 @@
+"""The coefficient of a KL in the reward: what it follows, and that a run goes on with it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentrl.algos.kl_reward import AdaptiveKL, FixedKL, KLReward
+from agentrl.errors import ConfigError
+from agentrl.trainer.models.kl_controller import FILE, KLFeedback, mean_kl
+from agentrl.types.sample import Sample
+
+
+def sample(rollout_id: str, *differences: float, mask=None) -> Sample:
+    """Log-probabilities so far above the reference's; a prompt of one token before them."""
+    num_tokens = len(differences) + 1
+    return Sample(
+        [1] * num_tokens,
+        [0, *(mask or [1] * len(differences))],
+        [1.0] * num_tokens,
+        [0.0] * num_tokens,
+        behaviour_logprobs=[0.0, *differences],
+        ref_logprobs=[0.0] * num_tokens,
+        rollout_id=rollout_id,
+    )
+
+
+def adaptive(value=0.5, target=0.1, horizon=100) -> KLReward:
+    return KLReward(AdaptiveKL(value, target, horizon), "k1")
+
+
+def step(feedback: KLFeedback, samples) -> dict[str, float]:
+    async def learn(samples, step):
+        return {"actor/loss": float(len(samples))}
+
+    return asyncio.run(feedback.beside(learn)(samples, 0))
+
+
+def test_the_mean_is_over_rollouts_of_the_mean_over_their_trained_tokens():
+    samples = [sample("a", 1.0, 3.0), sample("b", 0.0, 9.0, mask=[1, 0]), sample("b", *[0.0] * 3)]
+    assert mean_kl(adaptive(), samples) == (1.0, 2)
+
+
+@given(st.lists(st.lists(st.floats(-4, 4, width=16), min_size=1, max_size=6), min_size=1, max_size=5), st.randoms())
+def test_it_does_not_depend_on_how_a_rollout_is_cut_into_trajectories(rollouts, chance):
+    whole = [sample(str(number), *values) for number, values in enumerate(rollouts)]
+    cut = []
+    for number, values in enumerate(rollouts):
+        at = chance.randint(0, len(values) - 1)
+        cut += [sample(str(number), *part) for part in (values[:at], values[at:]) if part]
+    mean, num_rollouts = mean_kl(adaptive(), whole)
+    assert num_rollouts == len(rollouts)
+    assert mean_kl(adaptive(), cut)[0] == pytest.approx(mean, abs=1e-9)
+    assert mean == pytest.approx(math.fsum(math.fsum(each) / len(each) for each in rollouts) / len(rollouts), abs=1e-9)
+
+
+def test_a_step_is_logged_with_the_coefficient_it_was_credited_with():
+    feedback = KLFeedback(adaptive())
+    first, second = (step(feedback, [sample("a", 1.0), sample("b", 3.0)]) for _ in range(2))
+    assert first == {"kl/reward_coef": 0.5, "kl/reward_mean": 2.0, "actor/loss": 2.0}
+    assert second["kl/reward_coef"] == 0.5 * (1 + 0.2 * 2 / 100)  # the error is cut to 0.2, two rollouts of a horizon
+
+
+def test_a_fixed_coefficient_stays_and_a_step_without_samples_says_nothing():
+    feedback = KLFeedback(KLReward(FixedKL(0.25), "k1"))
+    assert step(feedback, []) == {"kl/reward_coef": 0.25, "actor/loss": 0.0}
+    step(feedback, [sample("a", 1.0)])
+    assert step(feedback, [])["kl/reward_coef"] == 0.25
+
+
+def test_a_run_goes_on_with_the_very_coefficient(tmp_path):
+    before, after = adaptive(0.1), adaptive(0.7)
+    step(KLFeedback(before), [sample("a", 1.0 / 3)])
+    asyncio.run(KLFeedback(before).save(tmp_path))
+    asyncio.run(KLFeedback(after).load(tmp_path))
+    assert after.control.value == before.control.value != 0.1
+
+
+def test_a_checkpoint_of_before_there_was_one_leaves_it_as_it_is(tmp_path):
+    reward = adaptive(0.7)
+    asyncio.run(KLFeedback(reward).load(tmp_path))
+    assert reward.control.value == 0.7
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", json.dumps({"value": None}), json.dumps({"value": "x"})])
+def test_a_torn_file_is_named(tmp_path, text):
+    (tmp_path / FILE).write_text(text)
+    with pytest.raises(ConfigError, match=f"cannot go on from '{tmp_path}': {FILE}: "):
+        asyncio.run(KLFeedback(adaptive()).load(tmp_path))

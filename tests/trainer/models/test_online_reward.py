@@ -1,0 +1,218 @@
+"""A reward model that learns beside the policy: who pays when, what it learns from, and that it goes on bitwise."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from same_run import differences
+from transformers import AutoModelForSequenceClassification
+
+from agentrl.backends.base import Scores, StepStats
+from agentrl.cli.main import main
+from agentrl.config.reward_model import OnlineRewardConfig
+from agentrl.errors import ConfigError, RewardError
+from agentrl.tools.base import InfraError
+from agentrl.trainer.builders.rollouts import UserObjects
+from agentrl.trainer.models.online_reward import OnlineRewardModel
+from agentrl.trainer.sources.live import StoredSource
+from agentrl.types.rollout import Group, Rollout, Stop
+from agentrl.types.sample import Sample
+from agentrl.types.task import Task
+from agentrl.types.trajectory import Author, Segment, Trajectory
+
+ROOT = Path(__file__).parents[3]
+
+
+class Backend:
+    """Says of each conversation how long it is; remembers what it was trained on."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[tuple[int, float]]] = []
+
+    async def train_step(self, samples: Sequence[Sample], loss: object) -> StepStats:
+        self.batches.append([(len(sample.token_ids) - 1, sample.returns[-1]) for sample in samples])
+        return StepStats({"loss": 0.5, "grad_norm": 1.0, "lr": 0.1, "score_mean": 7.0, "skipped_updates": 0.0})
+
+    async def score(self, samples: Sequence[Sample]) -> Scores:
+        return Scores([], [], values=[[float(len(sample.token_ids))] for sample in samples])
+
+    async def save(self, path: Path) -> None:
+        await asyncio.to_thread(path.mkdir)
+
+    async def load(self, path: Path) -> None: ...
+
+
+async def paid(data_source: str, solution: str, truth: object, extra: object) -> dict[str, float]:
+    return {"score": 0.5, "model": 0.5, **({"rule": 1.0} if solution else {})}
+
+
+def online(backend: Backend | None = None, **options: object) -> OnlineRewardModel:
+    config = OnlineRewardConfig.model_validate({"outcome": "rule", "warmup_steps": 2, **options})
+    return OnlineRewardModel(
+        backend or Backend(), paid, "model", lambda rollout: rollout.trajectories[-1].token_ids, config, 0
+    )
+
+
+def group(*outcomes: float, logit: float = 1.0) -> Group:
+    """One rollout each, the first of two tokens, the next of three, and so on."""
+    rollouts = [
+        Rollout(
+            [Trajectory([Segment(Author.DEMONSTRATION, [1] * (2 + number))])],
+            Stop.FINISHED,
+            {"score": 0.5, "model": 0.5, "model/logit": logit, "rule": outcome},
+        )
+        for number, outcome in enumerate(outcomes)
+    ]
+    return Group(Task([], uid="g"), rollouts)
+
+
+def steps(model: OnlineRewardModel, *groups: Group) -> list[dict[str, float]]:
+    async def learn(samples: Sequence[Sample], step: int) -> dict[str, float]:
+        return {"actor/loss": 1.0}
+
+    async def work() -> list[dict[str, float]]:
+        source = model.watching(StoredSource(lambda step: [groups[step]], range(len(groups))))
+        found = []
+        for step in range(len(groups)):
+            async with source.feeding():
+                await source.take(step)
+            found.append(await model.after(learn)([], step))
+        assert source.position == len(groups)
+        return found
+
+    return asyncio.run(work())
+
+
+def score(model: OnlineRewardModel, solution: str = "x") -> float:
+    reward = model.brought(UserObjects()).reward
+    return asyncio.run(reward("sums", solution, None, {"index": 4}))["score"]
+
+
+def test_the_rule_pays_while_the_model_warms_up():
+    model = online()
+    assert score(model) == 1.0
+    steps(model, group(1.0), group(1.0))
+    assert score(model) == 0.5
+
+
+def test_a_reward_from_python_has_no_place_beside_it():
+    with pytest.raises(ConfigError, match="bring no reward"):
+        online().brought(UserObjects(reward=paid))
+
+
+def test_a_rule_without_a_verdict_is_no_failure_of_the_policy():
+    with pytest.raises(InfraError, match="row 4 of 'sums': component 'rule' has no verdict"):
+        score(online(), "")
+
+
+def test_fresh_rollouts_are_judged_before_they_are_learnt_from():
+    first, last = steps(online(warmup_steps=1), group(1.0, 0.0, logit=2.0), group(1.0, 1.0, logit=0.0))
+    assert first["actor/loss"] == 1.0
+    assert (first["reward_model/accuracy"], first["reward_model/auc"]) == (0.5, 0.5)
+    assert first["reward_model/brier"] == pytest.approx((0.1192**2 + 0.8808**2) / 2, abs=1e-4)
+    assert [each["reward_model/warming_up"] for each in (first, last)] == [1.0, 0.0]
+    assert (last["reward_model/accuracy"], last["reward_model/ece"]) == (1.0, 0.5)
+    assert "reward_model/auc" not in last
+    assert (first["reward_model/loss"], first["reward_model/updates"]) == (0.5, 1.0)
+
+
+def test_it_learns_every_so_many_steps_from_the_latest_rollouts():
+    backend = Backend()
+    found = steps(online(backend, every=2, buffer=3), group(1.0, 0.0), group(0.25, 0.75), group(1.0), group(1.0))
+    assert ["reward_model/updates" in each for each in found] == [False, True, False, True]
+    assert sorted(backend.batches[0]) == [(2, 0.25), (3, 0.0), (3, 0.75)]
+
+
+def test_batches_and_passes():
+    backend = Backend()
+    steps(online(backend, batch_size=2, epochs=2), group(1.0, 0.0, 1.0))
+    assert list(map(len, backend.batches)) == [2, 1, 2, 1]
+
+
+def test_some_rollouts_are_held_out_to_see_it_move():
+    backend = Backend()
+    first, last = steps(online(backend), group(*[1.0] * 24), group(*[0.0] * 2))
+    assert sum(map(len, backend.batches[:1])) == 21
+    assert "reward_model/drift" not in first
+    assert last["reward_model/drift"] == pytest.approx(0)
+    assert last["reward_model/score_mean"] == pytest.approx((9 + 17 + 25) / 3 + 1)
+
+
+def test_rollouts_that_failed_teach_nothing():
+    failed = group(1.0, 0.0)
+    failed.rollouts[0].infra_failed = True
+    backend = Backend()
+    steps(online(backend), failed)
+    assert backend.batches == [[(3, 0.0)]]
+
+
+def test_an_outcome_that_is_no_probability_is_an_error():
+    with pytest.raises(RewardError, match=r"'rule' says 3, which is not from 0 to 1"):
+        steps(online(), group(3.0))
+
+
+def test_what_it_remembers_is_saved(tmp_path: Path):
+    one, other = Backend(), Backend()
+    whole, resumed = online(one, buffer=16), online(other, buffer=16)
+    steps(whole, group(*[1.0, 0.0] * 6))
+    asyncio.run(whole.save(tmp_path))
+    asyncio.run(resumed.load(tmp_path))
+    assert steps(whole, group(0.5)) == steps(resumed, group(0.5))
+    assert one.batches[1:] == other.batches
+    assert resumed.warming_up is whole.warming_up is False
+
+
+def test_a_checkpoint_without_one_is_refused(tmp_path: Path):
+    with pytest.raises(ConfigError, match="it holds no reward model, and this run trains one"):
+        asyncio.run(online().load(tmp_path))
+
+
+RULE = """
+def compute_score(data_source, solution_str, ground_truth, extra_info=None):
+    return float(len(solution_str) % 2)
+"""
+
+
+def train(task_folder: Path, run: Path, rule: Path, *overrides: str) -> int:
+    components = f"{{model: {{reward: reward_model}}, rule: {{reward: '{rule}:compute_score', weight: 0}}}}"
+    options = [
+        *(f"model.path={task_folder}/model", f"trainer.default_local_dir={run}", "trainer.logger=[jsonl]"),
+        *(f"data.train_files={task_folder}/train.jsonl", "data.val_files=[]", "data.train_batch_size=4"),
+        *("rollout.n=4", "trainer.test_freq=0", "trainer.stop_when=null", "trainer.total_training_steps=4"),
+        *("trainer.save_freq=2", "reward.custom_reward_function.path=null", f"+reward.components={components}"),
+        "+reward.reward_model={online: {outcome: rule, warmup_steps: 1, optim: {lr: 1e-3}}}",
+    ]
+    return main(["train", "+experiment=calculator", *options, *overrides])
+
+
+@pytest.fixture(scope="module")
+def whole(task_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = tmp_path_factory.mktemp("whole")
+    (run.parent / "rule.py").write_text(RULE)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(ROOT)
+        assert train(task_folder, run, run.parent / "rule.py") == 0
+    return run
+
+
+def test_a_run_with_one(whole: Path):
+    rows = [json.loads(line) for line in (whole / "metrics.jsonl").read_text().splitlines()]
+    assert [row["reward_model/warming_up"] for row in rows] == [1.0, 0.0, 0.0, 0.0]
+    assert rows[0]["reward/mean"] == rows[0]["reward/rule"]
+    assert all(row["reward/mean"] == row["reward/model"] for row in rows[1:])
+    assert all(row["reward_model/loss"] > 0 and row["reward_model/grad_norm"] > 0 for row in rows)
+    model = AutoModelForSequenceClassification.from_pretrained(whole / "checkpoints/latest/reward_model")
+    assert model.score.weight.any()
+
+
+def test_a_run_with_one_goes_on_bitwise(task_folder, whole, tmp_path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    shutil.copytree(whole, run := tmp_path / "run", symlinks=True)
+    back = ["trainer.resume_mode=path", f"trainer.resume_from_path={run}/checkpoints/step-2"]
+    assert train(task_folder, run, whole.parent / "rule.py", *back) == 0
+    assert differences(whole, run) == []

@@ -1,0 +1,278 @@
+"""The books of groups in flight, whatever happens in whatever order: bounds kept, nothing starved, lost or doubled."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import Counter
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agentrl.data.order import Draw, TaskOrder
+from agentrl.trainer.sources.admission import Admissions, num_extra
+
+NUM_ROWS = 7
+
+
+def admissions(size=2, staleness=1, over_sampling=0.0, num_steps=None, max_drawn=None) -> Admissions:
+    return Admissions(TaskOrder(NUM_ROWS, 3, True).at, size, staleness, over_sampling, num_steps, max_drawn)
+
+
+@dataclass
+class Run:
+    """A run without rollouts or training: chance says what ends when, from how old a version on, and what it teaches.
+
+    `silent` is the share of tasks that teach nothing.
+    """
+
+    admissions: Admissions
+    size: int
+    staleness: int
+    over_sampling: float = 0.0
+    trained: list[Draw] = field(default_factory=list)
+    step: int = 0
+    silent: float = 0.0
+    max_drawn: int | None = None
+    filtered: list[Draw] = field(default_factory=list)
+
+    def begin_all(self) -> None:
+        while self.admissions.next is not None:
+            self.admissions.begin()
+        bound = (self.admissions.version + self.staleness + 1) * self.size * (1 + self.over_sampling)
+        assert self.admissions.position <= math.ceil(bound + 1e-9) + len(self.filtered)
+
+    def end_some(self, chance: random.Random, slow_rows=()) -> None:
+        for ticket, begun in list(self.admissions.under_way.items()):
+            if ticket.draw.row in slow_rows or chance.random() >= 0.4:
+                continue
+            if ticket in self.admissions.under_way and chance.random() < self.silent:
+                self.admissions.filtered(ticket)
+                self.filtered.append(ticket.draw)
+                self.begin_all()  # there is room at once
+            else:
+                self.admissions.finished(ticket, chance.randint(begun, self.admissions.version))
+
+    def train_a_step(self, chance: random.Random, slow_rows=()) -> None:
+        """Take as soon as one may; what is slow ends only where a step waits for it alone."""
+        self.admissions.published(self.step)
+        self.begin_all()
+        for round_ in range(1000):
+            if self.admissions.can_take:
+                break
+            self.end_some(chance, slow_rows if round_ < 50 else ())
+            self.begin_all()
+        versions, before = dict(self.admissions.ready), self.admissions.num_filtered
+        taken = self.admissions.take()
+        assert taken == sorted(taken)
+        assert all(self.step - versions[ticket] <= self.staleness for ticket in taken)
+        drew_enough = self.max_drawn and before + len(versions) >= self.max_drawn
+        assert len(taken) == (min(self.size, len(versions)) if drew_enough else self.size)
+        self.trained += [ticket.draw for ticket in taken]
+        for _ in range(chance.randint(0, 3)):  # training goes on
+            self.begin_all()
+            self.end_some(chance, slow_rows)
+        self.step += 1
+
+    def check(self) -> None:
+        held = Counter(ticket for ticket in [*self.admissions.under_way, *self.admissions.ready])
+        assert max(held.values(), default=1) == 1
+        known = (*self.trained, *self.filtered, *self.admissions.pending)
+        assert all(draw.draw <= 1 for draw in known)
+        done = [draw[:2] for draw in known]
+        order = TaskOrder(NUM_ROWS, 3, True)
+        assert sorted(done) == sorted(order.at(place)[:2] for place in range(self.admissions.position))
+
+
+SIZES = st.integers(1, 5)
+STALENESS = st.integers(0, 4)
+SHARES = st.sampled_from([0.0, 0.1, 0.5, 1.0, 2.5])
+
+
+@settings(derandomize=True, deadline=None, max_examples=50)
+@given(SIZES, STALENESS, SHARES, st.randoms(use_true_random=False), st.sets(st.integers(0, NUM_ROWS - 1)))
+def test_bounds_hold_and_no_task_is_lost_doubled_or_cut_off_twice(size, staleness, over_sampling, chance, slow_rows):
+    run = Run(admissions(size, staleness, over_sampling), size, staleness, over_sampling)
+    for _ in range(12):
+        run.train_a_step(chance, slow_rows)
+        run.check()
+
+
+@settings(derandomize=True, deadline=None, max_examples=50)
+@given(SIZES, STALENESS, SHARES, st.integers(0, 2**32), st.sampled_from([0.1, 0.5, 0.9]), st.integers(0, 3))
+def test_bounds_hold_where_groups_teach_nothing(size, staleness, over_sampling, seed, silent, batches):
+    """Each task that was drawn is trained on, filtered or pending, once; a step has its groups, or drew enough."""
+    books = admissions(size, staleness, over_sampling, max_drawn=batches * size or None)
+    run = Run(books, size, staleness, over_sampling, silent=silent, max_drawn=batches * size or None)
+    chance = random.Random(seed)
+    for _ in range(12):
+        run.train_a_step(chance, {1, 4})
+        run.check()
+
+
+@settings(derandomize=True, deadline=None, max_examples=50)
+@given(SIZES, STALENESS, SHARES, st.randoms(use_true_random=False), st.integers(0, 3))
+def test_a_run_that_is_killed_goes_on_with_what_was_in_flight(size, staleness, over_sampling, chance, save_every):
+    run = Run(admissions(size, staleness, over_sampling), size, staleness, over_sampling)
+    saved = (0, [], 0, [])
+    for _ in range(6):
+        for _ in range(chance.randint(1, 5)):
+            run.train_a_step(chance, {1, 4})
+            if save_every and run.step % save_every == 0:
+                saved = (run.admissions.position, run.admissions.pending, run.step, list(run.trained))
+        again = admissions(size, staleness, over_sampling)
+        again.position, again.pending, step, trained = saved[0], saved[1], saved[2], list(saved[3])
+        assert again.pending == saved[1]
+        run = Run(again, size, staleness, over_sampling, trained, step)
+        run.check()
+
+
+@settings(derandomize=True, deadline=None, max_examples=50)
+@given(SIZES, STALENESS, SHARES, st.randoms(use_true_random=False))
+def test_no_task_starves_however_slow_it_is(size, staleness, over_sampling, chance):
+    """A row that ends only when a step waits for it is trained on a bounded number of steps after it was drawn."""
+    run = Run(admissions(size, staleness, over_sampling), size, staleness, over_sampling)
+    slow, drawn_at, worst = {2, 5}, {}, 0
+    for step in range(25):
+        run.train_a_step(chance, slow)
+        for draw in run.admissions.pending:
+            drawn_at.setdefault(draw[:2], step)
+        for draw in run.trained:
+            worst = max(worst, step - drawn_at.pop(draw[:2], step))
+    oldest = [25 - step for step in drawn_at.values()]
+    window = staleness + 1 + math.ceil(over_sampling)
+    assert max([worst, *oldest]) <= 2 * window + staleness + 1
+
+
+def test_what_a_step_leaves_is_too_old_at_staleness_0_and_comes_first_in_the_next():
+    books = admissions(size=2, staleness=0, over_sampling=0.5)
+    books.published(0)
+    first = [books.begin() for _ in range(3)]
+    assert books.next is None
+    for ticket in first[1:]:
+        books.finished(ticket, 0)
+    assert books.can_take
+    assert books.take() == first[1:]
+    assert (books.under_way, books.num_requeued, books.next) == ({}, 1, None)  # nothing begins under old weights
+    books.published(1)
+    assert books.begin() == first[0].again()
+
+
+def test_a_step_waits_for_a_last_chance_before_it_grows_too_old():
+    books = admissions(size=1, staleness=1)
+    books.pending = [Draw(0, 6, 1)]
+    books.published(0)
+    slow, *others = [books.begin() for _ in range(2)]
+    assert slow.last_chance
+    books.finished(others[0], 0)
+    assert books.can_take  # it may still be under way in the next step
+    assert books.take() == others
+    books.published(1)
+    books.finished(books.begin(), 1)
+    assert not books.can_take
+    books.finished(slow, 1)
+    assert books.take() == [slow]
+
+
+def test_no_more_last_chances_begin_under_one_version_than_a_step_can_wait_for():
+    books = admissions(size=2, staleness=0)
+    books.pending = [Draw(0, row, 1) for row in range(5)]
+    books.published(0)
+    assert [books.begin().draw.row for _ in range(2)] == [0, 1]
+    assert books.next is None
+
+
+def test_a_last_chance_goes_first_by_when_it_began_however_young_its_tokens():
+    books = admissions(size=1, staleness=1)
+    books.pending = [Draw(0, 3), Draw(0, 5), Draw(0, 6, 1), Draw(0, 4, 1)]
+    books.published(0)
+    first, young, chance = [books.begin() for _ in range(3)]
+    books.finished(first, 0)
+    assert books.take() == [first]
+    books.published(1)
+    assert books.begin().draw.row == 4  # its room is in the next step
+    books.finished(young, 1)
+    books.finished(chance, 1)
+    assert books.take() == [chance]
+
+
+def test_what_is_filtered_makes_room_for_one_more_at_once():
+    books = admissions(size=1, staleness=0)
+    books.published(0)
+    first = books.begin()
+    assert books.next is None
+    books.filtered(first)
+    assert (books.pending, books.num_filtered) == ([], 1)
+    second = books.begin()
+    assert (second.serial, second.draw, books.next) == (1, TaskOrder(NUM_ROWS, 3, True).at(1), None)
+    books.finished(second, 0)
+    assert books.take() == [second]
+    assert books.num_filtered == 0
+
+
+def test_a_step_that_drew_enough_begins_with_what_is_ready():
+    books = admissions(size=2, staleness=0, max_drawn=2)
+    books.published(0)
+    books.filtered(books.begin())
+    assert not books.can_take
+    ready = books.begin()
+    books.finished(ready, 0)
+    assert books.can_take
+    assert books.take() == [ready]
+
+
+def test_what_was_cut_off_waits_before_all_that_was_admitted_later():
+    books = admissions(size=1, staleness=0)
+    books.pending = [Draw(0, 3), Draw(0, 5, 1), Draw(0, 6, 1)]
+    books.published(0)
+    slow, chance = books.begin(), books.begin()
+    books.finished(chance, 0)
+    assert books.take() == [chance]
+    books.published(1)
+    assert books.begin() == slow.again()
+
+
+def test_nothing_begins_before_weights_are_published():
+    assert admissions().next is None
+
+
+@pytest.mark.parametrize("staleness", [0, 2])
+def test_what_no_step_would_take_is_not_begun(staleness):
+    books = admissions(size=4, staleness=staleness, over_sampling=0.25, num_steps=3)
+    for step in range(3):
+        books.published(step)
+        while books.next is not None:
+            books.finished(books.begin(), step)
+        assert len(books.take()) == 4
+    assert (books.position, books.next) == (3 * 4 + 1, None)
+
+
+def test_a_run_that_goes_on_with_smaller_steps_has_tasks_for_all_of_them():
+    books = admissions(size=1, staleness=1, num_steps=12)
+    books.position, books.pending = 8 * 4 + 2, [Draw(4, 6), Draw(4, 3)]  # 8 steps of 4, and two in flight
+    for step in range(8, 12):
+        books.published(step)
+        while books.next is not None:
+            books.finished(books.begin(), step)
+        assert len(books.take()) == 1
+    assert (books.position, books.pending) == (8 * 4 + 4, [])
+
+
+def test_one_that_was_cut_off_may_still_end_without_effect():
+    books = admissions(size=1, staleness=0, over_sampling=1)
+    books.published(0)
+    late, soon = books.begin(), books.begin()
+    books.finished(soon, 0)
+    books.take()
+    books.finished(late, 0)
+    assert books.ready == {}
+    assert books.pending == [late.again().draw]
+
+
+@pytest.mark.parametrize(
+    ("share", "size", "extra"), [(0.1, 30, 3), (0.7, 10, 7), (0.01, 8, 1), (0.0, 8, 0), (2, 8, 16)]
+)
+def test_a_share_is_taken_as_it_was_written(share, size, extra):
+    assert num_extra(share, size) == extra

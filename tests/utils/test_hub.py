@@ -1,0 +1,136 @@
+"""A model's or dataset's name is asked for on the hub once, and answered quickly whatever the hub does."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import ClassVar
+
+import datasets
+import pytest
+from huggingface_hub import constants
+
+from agentrl.config.model import ModelConfig
+from agentrl.data.rows.open import open_rows
+from agentrl.errors import ConfigError, DataError
+from agentrl.models.loading import load_tokenizer
+from agentrl.utils.hub import check_hub, check_hub_dataset
+
+NOWHERE = "http://127.0.0.1:9"
+
+
+class Hub(BaseHTTPRequestHandler):
+    """Knows no model and no dataset, as the hub says it."""
+
+    asked: ClassVar[list[str]] = []
+
+    def do_GET(self) -> None:
+        self.asked.append(self.path)
+        self.send_response(404)
+        self.send_header("X-Error-Code", "RepoNotFound")
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def hub() -> Iterator[str]:
+    server = HTTPServer(("127.0.0.1", 0), Hub)
+    Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "datasets"))
+    check_hub.cache_clear()
+    check_hub_dataset.cache_clear()
+    return tmp_path
+
+
+def cached(cache: Path, name: str) -> None:
+    folder = cache / f"models--{name.replace('/', '--')}"
+    (folder / "refs").mkdir(parents=True)
+    (folder / "refs/main").write_text("abc")
+    (folder / "snapshots/abc").mkdir(parents=True)
+    (folder / "snapshots/abc/config.json").write_text("{}")
+
+
+def refusal(name: str) -> str:
+    start_s = time.perf_counter()
+    with pytest.raises(ConfigError) as caught:
+        load_tokenizer(ModelConfig(path=name))
+    assert time.perf_counter() - start_s < 5
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_model_that_the_hub_does_not_know(hub: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(constants, "ENDPOINT", hub)
+    assert refusal("org/nope").startswith(
+        "model.path: there is no folder 'org/nope', and no model of that name on the hub"
+    )
+    assert [path for path in Hub.asked if path.startswith("/api/models/")] == ["/api/models/org/nope"]
+    assert "no model of that name on the hub" in refusal("a--b/c.git")  # no name that the hub allows
+
+
+def test_a_hub_that_cannot_be_reached(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(constants, "ENDPOINT", NOWHERE)
+    line = refusal("org/nope")
+    assert line.startswith("model.path: there is no folder 'org/nope', and the hub cannot be reached (")
+    assert line.endswith("set HF_HUB_OFFLINE=1")
+
+
+def test_what_is_cached_is_tried_without_the_hub(own_cache: Path, monkeypatch: pytest.MonkeyPatch, caplog):
+    monkeypatch.setattr(constants, "ENDPOINT", NOWHERE)
+    cached(own_cache, "org/here")
+    check_hub("org/here", "model.path")
+    assert "HF_HUB_OFFLINE=1 spares waiting for it" in caplog.text
+
+
+def test_offline_only_the_cache_counts(own_cache: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    cached(own_cache, "org/offline")
+    check_hub("org/offline", "model.path")
+    assert refusal("org/nope").endswith("while HF_HUB_OFFLINE is set")
+
+
+def dataset_refusal(name: str) -> str:
+    start_s = time.perf_counter()
+    with pytest.raises(DataError) as caught:
+        open_rows(name)
+    assert time.perf_counter() - start_s < 5
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_dataset_that_the_hub_does_not_know(hub: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(constants, "ENDPOINT", hub)
+    Hub.asked.clear()
+    start = "org/nope: there is no file of that name, and no dataset of that name on the hub"
+    assert dataset_refusal("org/nope:test").startswith(start)
+    assert Hub.asked == ["/api/datasets/org/nope"]
+
+
+def test_a_dataset_and_a_hub_that_cannot_be_reached(own_cache: Path, monkeypatch: pytest.MonkeyPatch, caplog):
+    monkeypatch.setattr(constants, "ENDPOINT", NOWHERE)
+    line = dataset_refusal("org/nope")
+    assert line.startswith("org/nope: there is no file of that name, and the hub cannot be reached (")
+    assert line.endswith("give a file, or fetch the dataset into the hub's cache and set HF_HUB_OFFLINE=1")
+    (own_cache / "datasets/org___my_rows").mkdir(parents=True)
+    check_hub_dataset("org/MyRows")
+    assert "HF_HUB_OFFLINE=1 spares waiting for it" in caplog.text
+
+
+def test_offline_only_the_cache_of_datasets_counts(own_cache: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    (own_cache / "datasets--org--here/snapshots/abc").mkdir(parents=True)
+    check_hub_dataset("org/here")
+    assert dataset_refusal("org/nope").endswith("while HF_HUB_OFFLINE is set")

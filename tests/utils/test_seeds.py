@@ -1,0 +1,17 @@
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agentrl.utils.seeds import derive_seed
+
+parts = st.lists(st.integers() | st.text())
+
+
+@settings(derandomize=True, deadline=None)
+@given(parts, parts)
+def test_a_seed_is_a_function_of_its_parts_alone(one, other) -> None:
+    assert 0 <= derive_seed(*one) < 2**63
+    assert (derive_seed(*one) == derive_seed(*other)) == (one == other)
+
+
+def test_the_function_never_changes() -> None:
+    assert derive_seed(0, 1, 2) == 1772749440416956875
