@@ -7,6 +7,8 @@ from collections.abc import Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import aiohttp
+import orjson
 import pytest
 import torch
 from engine_models import tiny_model
@@ -62,9 +64,24 @@ def weights_of(model):
     return checkpoint_weights(model, changing_weights(model))
 
 
-async def sample(client: ServerClient, num_tokens: int = 8) -> Answer:
-    sampling = {"temperature": 1.0, "max_new_tokens": num_tokens, "ignore_eos": True}
-    return await client.generate({"input_ids": CONTEXT, "sampling_params": sampling, "return_logprob": True})
+def sampling(num_tokens: int) -> dict[str, object]:
+    options = {"temperature": 1.0, "max_new_tokens": num_tokens, "ignore_eos": True}
+    return {"input_ids": CONTEXT, "sampling_params": options, "return_logprob": True}
+
+
+async def sample(client: ServerClient) -> Answer:
+    return await client.generate(sampling(8))
+
+
+async def streamed(url: str, num_tokens: int, started: asyncio.Event) -> Answer:
+    """The answer of a request; `started` is set at its first token."""
+    body = {**sampling(num_tokens), "stream": True}
+    async with aiohttp.ClientSession() as session, session.post(f"{url}/generate", json=body) as response:
+        async for line in response.content:
+            if line.startswith(b"data: {"):
+                answer = orjson.loads(line.removeprefix(b"data: "))  # the last one has all tokens
+                started.set()
+    return answer
 
 
 def difference(answer: Answer, model, start: int = 0, end: int | None = None) -> float:
@@ -125,8 +142,9 @@ def test_the_server_samples_from_the_new_weights(way, sglang_server, tmp_path):
 def test_a_request_under_way_goes_on_under_the_new_weights(mode, way, sglang_server, tmp_path):
     async def check(transfer, replica):
         await transfer.send([replica], weights_of(old := policy(3)), 3)
-        work = [asyncio.create_task(sample(replica.client, 200)) for _ in range(8)]  # so many that none ends before
-        await asyncio.sleep(0.15)
+        started = [asyncio.Event() for _ in range(8)]  # so many that none ends before
+        work = [asyncio.create_task(streamed(replica.client.url, 200, event)) for event in started]
+        await asyncio.gather(*[event.wait() for event in started])
         await replica.client.post("/pause_generation", {"mode": mode})
         await transfer.send([replica], weights_of(new := policy(4)), 4, keep_cache=mode == "in_place")
         await replica.client.post("/continue_generation")
