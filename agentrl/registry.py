@@ -8,6 +8,7 @@ import os
 import sys
 import sysconfig
 from collections.abc import Callable, Mapping
+from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
@@ -132,7 +133,12 @@ class Registry(Generic[T]):
 
     def _entry_points(self) -> dict[str, str]:
         group = f"agentrl.{self.kind.replace(' ', '_')}s"
-        return {point.name: point.value for point in entry_points(group=group)}
+        return _installed(group)
+
+
+@cache  # reading the metadata of all installed packages takes tens of milliseconds
+def _installed(group: str) -> dict[str, str]:
+    return {point.name: point.value for point in entry_points(group=group)}
 
 
 _GIVEN: dict[str, object] = {}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 
-import yaml
 from rich.console import Console
 from rich.text import Text
 
@@ -13,12 +12,13 @@ from agentrl.cli.hints import key_for
 from agentrl.config.document import describe_config, redacted
 from agentrl.config.presets import PRESETS
 from agentrl.errors import ConfigError, suggestion
+from agentrl.utils.yaml_text import yaml_text
 
 
 def show(options: argparse.Namespace) -> None:
     """Describe keys (`agentrl config [word]`) or print a configuration (`agentrl config +experiment=x …`)."""
     if any("=" in override for override in options.overrides):
-        print(yaml.safe_dump(redacted(compose_config(options.overrides, options.config_dir)), sort_keys=False), end="")
+        print(yaml_text(redacted(compose_config(options.overrides, options.config_dir))), end="")
     else:
         describe(options.overrides)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader
@@ -9,6 +10,7 @@ from jinja2 import Environment, FileSystemLoader
 from agentrl.security.visible_text import visible
 
 
+@cache
 def html_templates(folder: Path) -> Environment:
     """Load the templates of `folder`. Values are escaped, and characters that reorder or hide text made visible."""
     return Environment(

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
 from jinja2 import Environment
 from markupsafe import Markup
 from pydantic import JsonValue
@@ -33,6 +32,7 @@ from agentrl.store import TrajectoryStore
 from agentrl.store.schema import TRAJECTORIES
 from agentrl.telemetry.jsonl import METRICS_FILE, read_metrics
 from agentrl.types.rollout import GUARD
+from agentrl.utils.yaml_text import yaml_text
 
 _SPECIAL_TOKEN = re.compile(r"(<[|｜][^<>\s]{1,40}[|｜]>)")
 
@@ -78,7 +78,7 @@ def write_report(
             suspects=worst(hacking, NUM_SHOWN) if hacking else [],
             num_suspects=len(hacking.suspects) if hacking else 0,
             tasks=by_task(samples),
-            config=yaml.safe_dump(config, sort_keys=False, allow_unicode=True),
+            config=yaml_text(config),
             width=WIDTH,
             height=HEIGHT,
             bottom=BOTTOM,

@@ -7,10 +7,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from agentrl.config.document import without_secrets
 from agentrl.saved.run import Run
+from agentrl.utils.yaml_text import yaml_text
 from agentrl.version import __version__
 
 _NAME = re.compile(r"[\w.-]+/[\w.-]+")
@@ -25,12 +24,12 @@ def model_card(run: Run, step: int) -> str:
     config = _shareable(without_secrets(run.config))
     head = {"library_name": "transformers", "tags": ["agentrl", "reinforcement-learning"], **_base(run.config)}
     parts = [
-        f"---\n{yaml.safe_dump(head, sort_keys=False)}---",
+        f"---\n{yaml_text(head)}---",
         f"# {_of(config, 'trainer', 'experiment_name') or 'A model trained with agentrl'}",
         f"Trained with agentrl {__version__} from `{_of(config, 'model', 'path')}`, algorithm"
         f" `{_of(config, 'algorithm', 'name')}`, {step} steps.",
         *_metrics(run, step),
-        "## Configuration\n\n```yaml\n" + yaml.safe_dump(config, sort_keys=False).replace("```", "'''") + "```",
+        "## Configuration\n\n```yaml\n" + yaml_text(config).replace("```", "'''") + "```",
     ]
     return "\n\n".join(parts) + "\n"
 

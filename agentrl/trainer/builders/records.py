@@ -7,8 +7,6 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
-import yaml
-
 from agentrl.config import RunConfig
 from agentrl.config.document import redacted
 from agentrl.reporting.console import ConsoleTracker
@@ -27,6 +25,7 @@ from agentrl.telemetry.base import TrackedRun, Tracker, trackers
 from agentrl.telemetry.jsonl import GENERATIONS_FILE, METRICS_FILE, WARNINGS_FILE, read_metrics
 from agentrl.trainer.builders.rollouts import RolloutParts
 from agentrl.trainer.records import Records
+from agentrl.utils.yaml_text import yaml_text
 
 
 @contextmanager
@@ -80,7 +79,7 @@ def open_store(config: RunConfig, rollouts: RolloutParts, split: str) -> Traject
 
 def _keep_config(config: RunConfig) -> None:
     file, kept = config.trainer.run_dir / CONFIG_FILE, redacted(config)
-    write_atomically(file, yaml.safe_dump(kept, sort_keys=False))
+    write_atomically(file, yaml_text(kept))
     if holds_redacted(kept):  # other values may be secret too
         file.chmod(0o600)
     link_latest(config.trainer.run_dir)
