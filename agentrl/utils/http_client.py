@@ -15,12 +15,13 @@ import aiohttp
 import certifi
 
 from agentrl.security.bounded_json import MAX_BYTES, UnreadableAnswerError, read_body
+from agentrl.utils.retries import TryAgainError
 
 KEEP_ALIVE_S = 3.0
 """Seconds an idle connection is kept. uvicorn servers close it after 5 s; a request at that moment would fail."""
 
 
-class NoAnswerError(Exception):
+class NoAnswerError(TryAgainError):
     """No readable answer; the text is one line with the reason."""
 
 
@@ -61,7 +62,6 @@ async def request(
     method: str,
     url: str,
     body: bytes | None = None,
-    *,
     timeout_s: float | None = None,
     headers: Mapping[str, str] | None = None,
     max_bytes: int = MAX_BYTES,

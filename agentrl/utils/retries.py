@@ -29,7 +29,7 @@ class TryAgainError(Exception):
 
 
 class GaveUpError(Exception):
-    """All tries failed; the text has their number and the last failure."""
+    """All tries failed, or the server asks for too long a wait; the text is one line with the reason."""
 
 
 class Retries:
@@ -56,19 +56,14 @@ class Retries:
         Raises:
             GaveUpError: all tries failed, or the server asks for too long a wait.
         """
-        number = 1
-        while True:
+        for number in range(self._num_tries):
             try:
                 return await self._try(attempt)
             except TryAgainError as error:
-                told = f"{number} tries, the last time: {error}"
-                if error.wait_s is not None and error.wait_s > MAX_RETRY_AFTER_S:
-                    raise GaveUpError(f"{told}; it asks to wait {error.wait_s:g} seconds") from error
-                if number == self._num_tries:
-                    raise GaveUpError(told) from error
-                wait_s = error.wait_s
-            await self._wait(wait_s, number, body)
-            number += 1
+                failure = error
+            if number + 1 < self._num_tries:
+                await self._wait(failure.wait_s, number, body)
+        raise GaveUpError(f"{self._num_tries} tries failed, the last time: {failure}") from failure
 
     async def _try(self, attempt: Callable[[], Awaitable[T]]) -> T:
         async with self._slots:
@@ -81,13 +76,16 @@ class Retries:
             self._free_at = max(self._free_at, asyncio.get_running_loop().time() + wait_s)
             return
         spread = 0.5 + crc32(body) % 1000 / 1000
-        await self._sleep(min(FIRST_WAIT_S * 2 ** (number - 1), MAX_WAIT_S) * spread)
+        await self._sleep(min(FIRST_WAIT_S * 2**number, MAX_WAIT_S) * spread)
 
 
 def raise_if_busy(status: int, headers: Mapping[str, str], why: str) -> None:
-    """Raise `TryAgainError` for a status that says that the server is busy or has failed."""
+    """Raise `TryAgainError` if the server is busy or has failed, `GaveUpError` if it also asks for too long a wait."""
     if status >= 500 or status in _BUSY:
-        raise TryAgainError(why, _retry_after_s(headers.get("Retry-After", "").strip()))
+        wait_s = _retry_after_s(headers.get("Retry-After", "").strip())
+        if wait_s is not None and wait_s > MAX_RETRY_AFTER_S:
+            raise GaveUpError(f"{why}; it asks to wait {wait_s:g} seconds")
+        raise TryAgainError(why, wait_s)
 
 
 def _retry_after_s(asked: str) -> float | None:

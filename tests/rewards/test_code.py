@@ -111,16 +111,16 @@ def test_a_server_that_stays_in_trouble_is_infra():
     for faults in ([503] * 4, ["error"] * 4, ["garbage"] * 4, ["no output"] * 4):
         with (
             sandbox_fusion(*faults) as (url, _),
-            pytest.raises(InfraError, match=r"reward 'code' .*row 3\): the sandbox http://127.*failed in 4 tries"),
+            pytest.raises(InfraError, match=r"reward 'code' .*row 3\): the sandbox http://127.*4 tries failed"),
         ):
             score(url, DOUBLE, DOUBLES)
-    with pytest.raises(InfraError, match=r"failed in 4 tries, the last time: Client\w*Error"):
+    with pytest.raises(InfraError, match=r"4 tries failed, the last time: Client\w*Error"):
         score(url, DOUBLE, DOUBLES)  # it is gone
 
 
 def test_one_failed_test_of_many_leaves_no_score():
     good_then_bad: list[int | str] = ["", *[503] * 12]
-    with sandbox_fusion(*good_then_bad) as (url, _), pytest.raises(InfraError, match="failed in 4 tries"):
+    with sandbox_fusion(*good_then_bad) as (url, _), pytest.raises(InfraError, match="4 tries failed"):
         score(url, DOUBLE, DOUBLES)
 
 

@@ -123,7 +123,7 @@ def test_what_is_no_verdict_is_asked_for_again(served, bad):
 def test_what_stays_so_is_no_verdict_on_the_rollout(served, bad):
     server = served(otherwise=lambda body: bad)
     with pytest.raises(
-        InfraError, match=r"judge \(data source 'sums', row 3\): .*no verdict in 2 tries, the last time"
+        InfraError, match=r"judge \(data source 'sums', row 3\): .*no verdict: 2 tries failed, the last time"
     ):
         ask(judge_of(server, max_retries=1), "five")
     assert len(server.bodies) == 2
@@ -139,7 +139,7 @@ def test_a_hanging_judge_is_left_after_its_time(served):
 
 def test_nobody_there(served):
     config = JudgeConfig(url="http://127.0.0.1:9", model="judge", max_retries=0)
-    with pytest.raises(InfraError, match="no verdict in 1 tries, the last time: ClientConnectorError"):
+    with pytest.raises(InfraError, match="no verdict: 1 tries failed, the last time: ClientConnectorError"):
         ask(Judge(config), "five")
 
 

@@ -58,7 +58,7 @@ def test_a_redirect_is_followed_unless_it_may_not_be():
 def test_no_answer_has_a_reason():
     with pytest.raises(NoAnswerError, match=r"no answer in 0\.05 seconds"):
         asked("/slow", timeout_s=0.05)
-    with pytest.raises(NoAnswerError, match="^UnreadableAnswerError "):
+    with pytest.raises(NoAnswerError, match=r"^UnreadableAnswerError "):
         asked("/here", max_bytes=3)
 
 
@@ -67,7 +67,7 @@ def test_a_server_that_is_not_there():
         async with open_session() as session:
             await request(session, "GET", "http://127.0.0.1:9")
 
-    with pytest.raises(NoAnswerError, match="^ClientConnectorError "):
+    with pytest.raises(NoAnswerError, match=r"^ClientConnectorError "):
         asyncio.run(main())
 
 

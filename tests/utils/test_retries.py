@@ -36,7 +36,7 @@ def test_waits_double_and_are_spread_by_the_body():
 
 
 def test_the_last_failure_ends_the_tries():
-    with pytest.raises(GaveUpError, match=r"^2 tries, the last time: second$"):
+    with pytest.raises(GaveUpError, match=r"^2 tries failed, the last time: second$"):
         outcome(TryAgainError("first"), TryAgainError("second"), num_tries=2)
 
 
@@ -53,8 +53,8 @@ def test_all_callers_keep_a_pause():
 
 
 def test_too_long_a_pause_ends_the_tries():
-    with pytest.raises(GaveUpError, match="^1 tries, .* it asks to wait 301 seconds"):
-        outcome(TryAgainError("busy", MAX_RETRY_AFTER_S + 1))
+    with pytest.raises(GaveUpError, match="it asks to wait 301 seconds"):
+        raise_if_busy(429, {"Retry-After": str(MAX_RETRY_AFTER_S + 1)}, "why")
 
 
 @pytest.mark.parametrize("status", [200, 307, 400, 401, 404, 422])
@@ -68,6 +68,6 @@ def test_other_statuses_are_not_for_retries(status):
     [("3", 3.0), (" 0.5 ", 0.5), ("", None), ("soon", None), ("-1", None), ("Sun, 06 Nov 1994 08:49:37 GMT", 0.0)],
 )
 def test_a_busy_server_may_ask_for_a_wait(status, asked, wait_s):
-    with pytest.raises(TryAgainError, match="^why$") as caught:
+    with pytest.raises(TryAgainError, match=r"^why$") as caught:
         raise_if_busy(status, {"Retry-After": asked}, "why")
     assert caught.value.wait_s == wait_s

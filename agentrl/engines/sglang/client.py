@@ -83,26 +83,19 @@ class ServerClient:
         timeout_s: float | None,
         headers: Mapping[str, str] | None = None,
     ) -> Answer:
+        url = self.url + path
         content = None if body is None else orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
         try:
-            answer = await request(
-                session,
-                method,
-                self.url + path,
-                content,
-                timeout_s=timeout_s,
-                headers=headers,
-                max_bytes=MAX_ANSWER_BYTES,
-            )
+            answer = await request(session, method, url, content, timeout_s, headers, MAX_ANSWER_BYTES)
         except NoAnswerError as error:
-            raise UnreachableError(f"{self.url}{path}: {error}") from error
+            raise UnreachableError(f"{url}: {error}") from error
         if answer.status >= 400:
             kind = UnreachableError if answer.status >= 500 or answer.status in BUSY else RefusedError
-            raise kind(f"{self.url}{path}: {answer.status} {answer.excerpt(500)}")
+            raise kind(f"{url}: {answer.status} {answer.excerpt(500)}")
         if not answer.content or not answer.headers.get("Content-Type", "").startswith("application/json"):
             return {}
         try:
             read = orjson.loads(answer.content)  # refuses JSON with more than 1,024 nesting levels
         except ValueError as error:
-            raise UnreachableError(f"{self.url}{path}: an answer that is no JSON: {error}") from error
+            raise UnreachableError(f"{url}: an answer that is no JSON: {error}") from error
         return read if isinstance(read, dict) else {}

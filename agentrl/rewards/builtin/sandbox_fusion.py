@@ -11,7 +11,7 @@ from aiohttp import ClientSession
 from agentrl.config.reward import SandboxFusionConfig
 from agentrl.errors import ConfigError
 from agentrl.tools.base import InfraError
-from agentrl.utils.http_client import NoAnswerError, request
+from agentrl.utils.http_client import request
 from agentrl.utils.retries import GaveUpError, Retries, TryAgainError, raise_if_busy
 
 _NUM_TRIES = 4
@@ -63,13 +63,10 @@ class SandboxFusion:
         try:
             return await self._retries.run(lambda: self._try(session, body), body)
         except GaveUpError as error:
-            raise InfraError(f"the sandbox {self._url} failed in {error}") from error
+            raise InfraError(f"the sandbox {self._url} failed: {error}") from error
 
     async def _try(self, session: ClientSession, body: bytes) -> ProgramRun:
-        try:
-            answer = await request(session, "POST", self._url, body, timeout_s=2 * self._config.timeout_s + _MARGIN_S)
-        except NoAnswerError as error:
-            raise TryAgainError(str(error)) from error
+        answer = await request(session, "POST", self._url, body, 2 * self._config.timeout_s + _MARGIN_S)
         raise_if_busy(answer.status, answer.headers, f"status {answer.status}")
         if answer.status >= 400:
             told = f"{self._url} answers {answer.status} {answer.excerpt(300)}"

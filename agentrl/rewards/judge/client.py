@@ -18,7 +18,7 @@ from agentrl.errors import ConfigError, RewardError
 from agentrl.security.bounded_json import UnreadableAnswerError, read_text
 from agentrl.security.bounded_json import read_json as read_remote_json
 from agentrl.tools.base import InfraError
-from agentrl.utils.http_client import HttpAnswer, NoAnswerError, environment_proxy, open_session, request
+from agentrl.utils.http_client import HttpAnswer, environment_proxy, open_session, request
 from agentrl.utils.retries import GaveUpError, Retries, TryAgainError, raise_if_busy
 
 T = TypeVar("T")
@@ -66,14 +66,10 @@ class JudgeClient:
                 return await self._retries.run(lambda: self._try(session, content, read), content)
             except GaveUpError as error:
                 failure = self._without_key(str(error))
-        raise InfraError(f"{self.url}: no verdict in {failure}")
+        raise InfraError(f"{self.url}: no verdict: {failure}")
 
     async def _try(self, session: ClientSession, body: bytes, read: Callable[[str], T]) -> T:
-        try:
-            timeout_s = self._config.timeout_s
-            answer = await request(session, "POST", self.url, body, timeout_s=timeout_s, follow_redirects=False)
-        except NoAnswerError as error:
-            raise TryAgainError(str(error)) from error
+        answer = await request(session, "POST", self.url, body, self._config.timeout_s, follow_redirects=False)
         self._check(answer)
         try:
             value = read(_content(read_text(answer.content)))
