@@ -62,6 +62,14 @@ def test_no_answer_has_a_reason():
         asked("/here", max_bytes=3)
 
 
+def test_a_proxy_gets_the_request():
+    async def main():
+        async with served(echo) as (_, url), open_session(api_key="secret", proxy=url) as session:
+            return await request(session, "POST", "http://judge.example/here", b"asked")
+
+    assert asyncio.run(main()).content == b"asked"
+
+
 def test_a_server_that_is_not_there():
     async def main():
         async with open_session() as session:
