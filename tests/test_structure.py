@@ -36,7 +36,18 @@ LAYERS = [
 VERL_COMMANDS = {f"agentrl.trainer.main_{name}" for name in ("ppo", "generation", "generation_server", "eval")}
 MOST_MODULES = 20
 LAYER = {part: number for number, parts in enumerate(LAYERS) for part in parts}
-HEAVY = {"torch", "transformers", "numpy", "pyarrow", "datasets", "hydra", "omegaconf", "tensorboard", "pandas"}
+HEAVY = {
+    "torch",
+    "transformers",
+    "numpy",
+    "scipy",
+    "pyarrow",
+    "datasets",
+    "hydra",
+    "omegaconf",
+    "tensorboard",
+    "pandas",
+}
 OPTIONAL = {
     "sglang",
     "megatron",

@@ -16,6 +16,7 @@ cluster g. The standard error is cluster-robust (Miller 2024, arXiv:2411.00640),
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from statistics import NormalDist, fmean
@@ -27,6 +28,9 @@ from numpy.typing import NDArray
 from agentrl.stats.base import Estimate
 
 Floats: TypeAlias = NDArray[np.float64]
+
+_BATCH = 100
+"""Resamples that the bootstrap holds in memory at a time. Changes no result."""
 
 
 def mean_estimate(
@@ -86,38 +90,28 @@ def bootstrap(
         statistic: function of an array with as many observations, some of them repeated.
         num: number of resamples.
     """
-    count = len(values)
-    value = statistic(values)
+    from scipy.stats import DegenerateDataWarning  # takes 0.8 s to import
+    from scipy.stats import bootstrap as resampled
+
+    value, count = statistic(values), len(values)
     if count < 2:
         return Estimate(value, None, None, count)
-    random = np.random.default_rng(seed)
-    drawn = np.array([statistic(values[random.integers(count, size=count)]) for _ in range(num)])
-    left_out = np.array([statistic(np.delete(values, index, axis=0)) for index in range(count)])
-    if not np.isfinite([*drawn, *left_out]).all() or not np.ptp(drawn):
+    with np.errstate(invalid="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore", DegenerateDataWarning)  # a bound is then nan
+        found = resampled(
+            (np.arange(count),),
+            lambda rows: statistic(values[rows]),
+            n_resamples=num,
+            batch=_BATCH,
+            vectorized=False,
+            confidence_level=level,
+            rng=np.random.default_rng(seed),
+        )
+    low, high = map(float, found.confidence_interval)
+    # scipy does not check the pole of the correction for skewness: beyond it the bounds are in the wrong order
+    if not np.isfinite([*found.bootstrap_distribution, low, high]).all() or low >= high:
         return Estimate(value, None, None, count)
-    ends = _bca_probabilities(value, drawn, left_out, level)
-    if ends is None:
-        return Estimate(value, None, None, count)
-    low, high = np.quantile(drawn, ends)
-    return Estimate(value, float(low), float(high), count)
-
-
-def _bca_probabilities(value: float, drawn: Floats, left_out: Floats, level: float) -> list[float] | None:
-    """Quantiles of `drawn` that bound the interval, corrected for its bias and for the skewness from the jackknife.
-
-    None if the skewness is too large: a bound would lie beyond the pole of the correction.
-    """
-    normal = NormalDist()
-    below = float((drawn < value).mean() + (drawn == value).mean() / 2)
-    bias = normal.inv_cdf(min(max(below, 1 / len(drawn)), 1 - 1 / len(drawn)))
-    pulls = left_out.mean() - left_out
-    spread = float((pulls**2).sum() ** 1.5)
-    skew = float((pulls**3).sum()) / (6 * spread) if spread else 0.0
-    ends = (normal.inv_cdf((1 - level) / 2), normal.inv_cdf((1 + level) / 2))
-    moved = [(bias + end, 1 - skew * (bias + end)) for end in ends]
-    if min(left for _, left in moved) <= 0:
-        return None
-    return [normal.cdf(bias + shift / left) for shift, left in moved]
+    return Estimate(value, low, high, count)
 
 
 def _summed(clusters: Sequence[Sequence[float] | Floats]) -> tuple[Floats, Floats, bool]:
@@ -157,27 +151,10 @@ def _wilson(mean: float, variance: float, count: int, num_rollouts: int, level: 
 
 @lru_cache(maxsize=1024)
 def t_quantile(level: float, degrees: int) -> float:
-    """t with P(-t < T < t) = `level`, for T of Student's distribution with `degrees` of freedom.
+    """t with P(-t < T < t) = `level`, for T of Student's distribution with `degrees` of freedom."""
+    from scipy.special import stdtrit  # takes 0.2 s to import
 
-    Computed by bisection over the angle a = atan(t / sqrt(degrees)). The probability is a finite sum of powers of
-    cos(a) (Abramowitz & Stegun 1964, 26.7.3 and 26.7.4).
-    """
-    low, high = 0.0, math.pi / 2
-    for _ in range(64):
-        middle = (low + high) / 2
-        low, high = (middle, high) if _central_probability(middle, degrees) < level else (low, middle)
-    return math.sqrt(degrees) * math.tan((low + high) / 2)
-
-
-def _central_probability(angle: float, degrees: int) -> float:
-    """P(|T| < sqrt(degrees) tan(angle))."""
-    sine, cosine = math.sin(angle), math.cos(angle)
-    if degrees % 2 == 0:
-        even = np.arange(2, degrees - 1, 2)
-        return float(sine * (1 + np.cumprod((even - 1) / even * cosine**2).sum()))
-    odd = np.arange(3, degrees - 1, 2)
-    series = cosine * (1 + np.cumprod((odd - 1) / odd * cosine**2).sum()) if degrees > 1 else 0.0
-    return float(2 / math.pi * (angle + sine * series))
+    return float(stdtrit(degrees, (1 + level) / 2))
 
 
 def sign_test(wins: int, losses: int) -> float:
@@ -185,11 +162,6 @@ def sign_test(wins: int, losses: int) -> float:
 
     Exact: twice the smaller tail of a fair coin, at most 1. With 8 wins and 2 losses: 2 (1 + 10 + 45) / 1024 = 0.109.
     """
-    tosses = wins + losses
-    terms = [_log_probability(tosses, count) for count in range(min(wins, losses) + 1)]
-    return min(1.0, 2 * math.fsum(map(math.exp, terms)))
+    from scipy.special import bdtr  # binomtest of scipy.stats has the same result and takes 1 s to import
 
-
-def _log_probability(tosses: int, heads: int) -> float:
-    ways = math.lgamma(tosses + 1) - math.lgamma(heads + 1) - math.lgamma(tosses - heads + 1)
-    return ways - tosses * math.log(2)
+    return min(1.0, 2 * float(bdtr(min(wins, losses), wins + losses, 0.5)))

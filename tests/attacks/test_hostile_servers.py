@@ -10,7 +10,6 @@ import socketserver
 import threading
 from contextlib import contextmanager
 
-import aiohttp
 import pytest
 
 from agentrl.config.reward import SandboxFusionConfig
@@ -21,6 +20,8 @@ from agentrl.rewards.judge.client import JudgeClient
 from agentrl.rewards.judge.reward import Judge
 from agentrl.security import bounded_json as remote
 from agentrl.tools.base import InfraError
+from agentrl.utils import retries
+from agentrl.utils.http_client import open_session, request
 
 
 @contextmanager
@@ -93,7 +94,7 @@ def small(monkeypatch):
     """Bounds that are reached at once, and no pauses."""
     monkeypatch.setattr(remote.read_body, "__defaults__", (2**20,))
     monkeypatch.setattr(client, "MAX_ANSWER_BYTES", 2**20)
-    monkeypatch.setattr(sandbox_fusion, "_FIRST_PAUSE_S", 0.0)
+    monkeypatch.setattr(retries, "FIRST_WAIT_S", 0.0)
 
 
 def judged(url, **options):
@@ -104,7 +105,7 @@ def judged(url, **options):
 
 @pytest.mark.parametrize("what", NONSENSE)
 def test_a_judge(what):
-    with answering(*NONSENSE[what]) as url, pytest.raises(InfraError, match="no verdict in 2 tries"):
+    with answering(*NONSENSE[what]) as url, pytest.raises(InfraError, match="no verdict: 2 tries"):
         judged(url)
 
 
@@ -133,10 +134,10 @@ def test_a_verdict_that_its_schema_cannot_be_computed_on(tmp_path):
 def test_a_sandbox(what):
     async def main(url):
         sandbox = sandbox_fusion.SandboxFusion(SandboxFusionConfig(url=url))
-        async with sandbox_fusion.client_session() as session:
+        async with open_session() as session:
             await sandbox.run(session, "1", "", "python")
 
-    with answering(*NONSENSE[what]) as url, pytest.raises(InfraError, match="failed 4 times"):
+    with answering(*NONSENSE[what]) as url, pytest.raises(InfraError, match="4 tries failed"):
         asyncio.run(main(url))
 
 
@@ -155,9 +156,8 @@ def test_an_engine(what):
 
 def test_an_answer_that_is_packed_as_it_may_be():
     async def main(url):
-        async with sandbox_fusion.client_session() as session, session.get(url) as response:
-            assert isinstance(response, aiohttp.ClientResponse)
-            return await remote.read_body(response.content.iter_any(), response.headers["Content-Encoding"])
+        async with open_session() as session:
+            return (await request(session, "GET", url)).content
 
     with answering("Content-Encoding: gzip", gzip.compress(b"well")) as url:
         assert asyncio.run(main(url)) == b"well"

@@ -24,7 +24,7 @@ from agentrl.config.model import ModelConfig
 from agentrl.engines.base import SamplingParams
 from agentrl.errors import AgentRLError, ConfigError
 from agentrl.models.loading import load_model
-from agentrl.rewards.builtin.sandbox_fusion import ProgramRun, _object, _read, _TryAgainError
+from agentrl.rewards.builtin.sandbox_fusion import ProgramRun, TryAgainError, _object, _read
 from agentrl.types.rollout import Stop
 
 TESTS = Path(__file__).parents[1]
@@ -162,11 +162,11 @@ def test_a_sandbox_may_answer_anything():
         answer |= {"compile_result": value()} if chance.random() < 0.5 else {}
         try:
             read += isinstance(_read(answer), ProgramRun)
-        except _TryAgainError:
+        except TryAgainError:
             continue
     assert read > 1_000
     for content in (b"", b"[]", b"[" * 5_000, b"\xff", b'{"a":' * 5_000, b"1" * 5_000, b"null", os.urandom(500)):
-        with pytest.raises(_TryAgainError):
+        with pytest.raises(TryAgainError):
             _object(content)
 
 

@@ -21,11 +21,12 @@ from agentrl.config.reward import RewardConfig
 from agentrl.config.reward_sources import JudgeConfig
 from agentrl.errors import ConfigError, RewardError, UnknownNameError
 from agentrl.rewards.judge.cache import VerdictCache, request_key
-from agentrl.rewards.judge.client import MAX_RETRY_AFTER_S, InvalidAnswerError, JudgeClient, read_json
+from agentrl.rewards.judge.client import InvalidAnswerError, JudgeClient, read_json
 from agentrl.rewards.judge.prompt import JudgePrompt, quoted
 from agentrl.rewards.judge.reward import Judge
 from agentrl.rewards.loading import load_reward
 from agentrl.tools.base import InfraError
+from agentrl.utils.retries import MAX_RETRY_AFTER_S
 
 EXTRA = {"index": 3, "prompt": [{"role": "system", "content": "s"}, {"role": "user", "content": "What is 2+3?"}]}
 SEVEN = Reply('{"reason": "close", "score": 7}')
@@ -122,7 +123,7 @@ def test_what_is_no_verdict_is_asked_for_again(served, bad):
 def test_what_stays_so_is_no_verdict_on_the_rollout(served, bad):
     server = served(otherwise=lambda body: bad)
     with pytest.raises(
-        InfraError, match=r"judge \(data source 'sums', row 3\): .*no verdict in 2 tries, the last time"
+        InfraError, match=r"judge \(data source 'sums', row 3\): .*no verdict: 2 tries failed, the last time"
     ):
         ask(judge_of(server, max_retries=1), "five")
     assert len(server.bodies) == 2
@@ -138,7 +139,7 @@ def test_a_hanging_judge_is_left_after_its_time(served):
 
 def test_nobody_there(served):
     config = JudgeConfig(url="http://127.0.0.1:9", model="judge", max_retries=0)
-    with pytest.raises(InfraError, match="no verdict in 1 tries, the last time: ConnectError"):
+    with pytest.raises(InfraError, match="no verdict: 1 tries failed, the last time: ClientConnectorError"):
         ask(Judge(config), "five")
 
 
@@ -164,9 +165,10 @@ def test_a_date_that_has_passed_is_no_wait(served):
     assert waits == []
 
 
-@pytest.mark.parametrize("status", [400, 401, 404])
+@pytest.mark.parametrize("status", [307, 400, 401, 404])
 def test_a_refusal_from_the_start_is_the_configuration_and_later_it_is_the_row(served, status):
-    refused = Reply(status=status, raw=b'{"error": {"message": "no model judge"}}')
+    headers = {"Location": "/v1/elsewhere"}  # a redirect is not followed
+    refused = Reply(status=status, headers=headers, raw=b'{"error": {"message": "no model judge"}}')
     with pytest.raises(RewardError, match=rf"row 3\): .*reward\.judge.*status {status}: .*no model judge"):
         ask(judge_of(served(refused)), "five")
     judge = judge_of(served(SEVEN, refused))

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
-from io import BytesIO
 from typing import TypeAlias
 
 import aiohttp
@@ -12,12 +10,9 @@ import orjson
 from pydantic import JsonValue
 
 from agentrl.errors import AgentRLError
-from agentrl.security.bounded_json import UnreadableAnswerError, read_body
+from agentrl.utils.http_client import NoAnswerError, open_session, request
 
 Answer: TypeAlias = dict[str, JsonValue]
-
-KEEP_ALIVE_S = 3.0
-"""Seconds an idle connection is kept. SGLang closes it after 5 s; a request at that moment would fail."""
 
 MAX_ANSWER_BYTES = 2**30
 """Largest answer. A long answer with log-probabilities and routed experts has tens of megabytes."""
@@ -51,8 +46,8 @@ class ServerClient:
 
     def __init__(self, url: str, max_connections: int = 2048, api_key: str | None = None) -> None:
         self.url = url.rstrip("/")
-        self._generation = _session(max_connections, api_key)
-        self._control = _session(8, api_key)
+        self._generation = open_session(max_connections, api_key)
+        self._control = open_session(8, api_key)
 
     async def generate(self, body: Mapping[str, object], headers: Mapping[str, str] | None = None) -> Answer:
         """Call `/generate`, without a timeout.
@@ -88,33 +83,19 @@ class ServerClient:
         timeout_s: float | None,
         headers: Mapping[str, str] | None = None,
     ) -> Answer:
-        # not plain bytes: aiohttp warns about bytes above 1 MB, for example weights
-        data = None if body is None else BytesIO(orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY))
-        request = session.request(method, self.url + path, data=data, headers=headers)
+        url = self.url + path
+        content = None if body is None else orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
         try:
-            async with asyncio.timeout(timeout_s), request as response:
-                encoding = response.headers.get("Content-Encoding")
-                content = await read_body(response.content.iter_any(), encoding, MAX_ANSWER_BYTES)
-        except (aiohttp.ClientError, TimeoutError, OSError, UnreadableAnswerError) as error:
-            raise UnreachableError(f"{self.url}{path}: {type(error).__name__} {error}".rstrip()) from error
-        if response.status >= 400:
-            kind = UnreachableError if response.status >= 500 or response.status in BUSY else RefusedError
-            text = " ".join(content[:500].decode(errors="replace").split())
-            raise kind(f"{self.url}{path}: {response.status} {text}")
-        if not content or response.content_type != "application/json":
+            answer = await request(session, method, url, content, timeout_s, headers, MAX_ANSWER_BYTES)
+        except NoAnswerError as error:
+            raise UnreachableError(f"{url}: {error}") from error
+        if answer.status >= 400:
+            kind = UnreachableError if answer.status >= 500 or answer.status in BUSY else RefusedError
+            raise kind(f"{url}: {answer.status} {answer.excerpt(500)}")
+        if not answer.content or not answer.headers.get("Content-Type", "").startswith("application/json"):
             return {}
         try:
-            answer = orjson.loads(content)  # refuses JSON with more than 1,024 nesting levels
+            read = orjson.loads(answer.content)  # refuses JSON with more than 1,024 nesting levels
         except ValueError as error:
-            raise UnreachableError(f"{self.url}{path}: an answer that is no JSON: {error}") from error
-        return answer if isinstance(answer, dict) else {}
-
-
-def _session(max_connections: int, api_key: str | None) -> aiohttp.ClientSession:
-    return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=max_connections, keepalive_timeout=KEEP_ALIVE_S),
-        timeout=aiohttp.ClientTimeout(total=None),
-        headers={"Content-Type": "application/json", **({"Authorization": f"Bearer {api_key}"} if api_key else {})},
-        json_serialize=str,
-        auto_decompress=False,
-    )
+            raise UnreachableError(f"{url}: an answer that is no JSON: {error}") from error
+        return read if isinstance(read, dict) else {}

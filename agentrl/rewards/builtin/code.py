@@ -6,15 +6,16 @@ import asyncio
 import secrets
 from collections.abc import Mapping, Sequence
 
-import aiohttp
+from aiohttp import ClientSession
 from pydantic import JsonValue
 
 from agentrl.config.reward import RewardConfig
 from agentrl.errors import ConfigError, RewardError
 from agentrl.rewards.builtin.code_cases import Case, code_of, read_cases
 from agentrl.rewards.builtin.registry import NO_SANDBOX
-from agentrl.rewards.builtin.sandbox_fusion import SandboxFusion, client_session
+from agentrl.rewards.builtin.sandbox_fusion import SandboxFusion
 from agentrl.tools.base import InfraError
+from agentrl.utils.http_client import open_session
 
 
 class CodeReward:
@@ -60,7 +61,7 @@ class CodeReward:
         return {"score": share if self._continuous else float(share == 1), "passed_all": float(share == 1)}
 
     async def _share(self, code: str, cases: Sequence[Case]) -> float:
-        async with client_session() as session:
+        async with open_session() as session:
             compiled, passed = await self._try(session, code, cases[0])
             if not compiled:  # the other tests would not compile either
                 return 0.0
@@ -71,7 +72,7 @@ class CodeReward:
                 raise failures.exceptions[0] from None
         return (passed + sum(other.result()[1] for other in others)) / len(cases)
 
-    async def _try(self, session: aiohttp.ClientSession, code: str, case: Case) -> tuple[bool, bool]:
+    async def _try(self, session: ClientSession, code: str, case: Case) -> tuple[bool, bool]:
         """Return (whether the program compiled, whether it passed)."""
         mark = secrets.token_hex(16)
         program, stdin = case.program(code, mark)

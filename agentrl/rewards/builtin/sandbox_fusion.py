@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import aiohttp
 import orjson
+from aiohttp import ClientSession
 
 from agentrl.config.reward import SandboxFusionConfig
 from agentrl.errors import ConfigError
-from agentrl.security.bounded_json import UnreadableAnswerError, read_body
 from agentrl.tools.base import InfraError
+from agentrl.utils.http_client import request
+from agentrl.utils.retries import GaveUpError, Retries, TryAgainError, raise_if_busy
 
-_LOGGER = logging.getLogger(__name__)
-_MAX_TRIES = 4
-_FIRST_PAUSE_S = 0.5
-_MAX_PAUSE_S = 30.0
+_NUM_TRIES = 4
 _MARGIN_S = 20.0
 """Extra time for an answer, beyond the program's timeouts: the server has its own queue."""
 
@@ -37,23 +33,15 @@ class ProgramRun:
     stdout: str
 
 
-class _TryAgainError(Exception):
-    """The try failed without a result for the program; the request is retried."""
-
-    def __init__(self, text: str, pause_s: float | None = None) -> None:
-        super().__init__(text)
-        self.pause_s = pause_s
-
-
 class SandboxFusion:
     """Client of one server. At most `max_concurrent` programs are sent at a time; further ones wait."""
 
     def __init__(self, config: SandboxFusionConfig) -> None:
         self._config = config
         self._url = f"{str(config.url).rstrip('/').removesuffix('/run_code')}/run_code"
-        self._slots = asyncio.Semaphore(config.max_concurrent)
+        self._retries = Retries(_NUM_TRIES, config.max_concurrent)
 
-    async def run(self, session: aiohttp.ClientSession, code: str, stdin: str, language: str) -> ProgramRun:
+    async def run(self, session: ClientSession, code: str, stdin: str, language: str) -> ProgramRun:
         """Run a program once. The request is retried if the server is busy, fails or cannot be reached.
 
         Raises:
@@ -72,41 +60,18 @@ class SandboxFusion:
                 "fetch_files": [],
             }
         )
-        async with self._slots:
-            for attempt in range(1, _MAX_TRIES + 1):
-                try:
-                    return _read(await self._ask(session, body))
-                except _TryAgainError as error:
-                    if attempt == _MAX_TRIES:
-                        raise InfraError(f"the sandbox {self._url} failed {attempt} times: {error}") from error
-                    _LOGGER.info("the sandbox %s: %s", self._url, error)
-                    pause_s = _FIRST_PAUSE_S * 2 ** (attempt - 1) if error.pause_s is None else error.pause_s
-                    await asyncio.sleep(min(pause_s, _MAX_PAUSE_S))
-        raise AssertionError  # the last attempt returned or raised
-
-    async def _ask(self, session: aiohttp.ClientSession, body: bytes) -> Mapping[str, object]:
-        headers = {"Content-Type": "application/json", "Accept": "application/json"}
         try:
-            async with (
-                asyncio.timeout(2 * self._config.timeout_s + _MARGIN_S),
-                session.post(self._url, data=body, headers=headers) as response,
-            ):
-                content = await read_body(response.content.iter_any(), response.headers.get("Content-Encoding"))
-        except (aiohttp.ClientError, TimeoutError, OSError, UnreadableAnswerError) as error:
-            raise _TryAgainError(f"{type(error).__name__} {error}".rstrip()) from error
-        if response.status == 429 or response.status >= 500:
-            pause = response.headers.get("Retry-After", "")[:20]
-            asked_s = float(pause) if pause.isascii() and pause.isdecimal() else None
-            raise _TryAgainError(f"status {response.status}", asked_s)
-        if response.status >= 400:
-            text = " ".join(content[:300].decode(errors="replace").split())
-            raise ConfigError(f"reward.sandbox_fusion.url: {self._url} answers {response.status} {text}")
-        return _object(content)
+            return await self._retries.run(lambda: self._try(session, body), body)
+        except GaveUpError as error:
+            raise InfraError(f"the sandbox {self._url} failed: {error}") from error
 
-
-def client_session() -> aiohttp.ClientSession:
-    """Session without its own timeout and without decompression; `read_body` decompresses."""
-    return aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None), auto_decompress=False)
+    async def _try(self, session: ClientSession, body: bytes) -> ProgramRun:
+        answer = await request(session, "POST", self._url, body, 2 * self._config.timeout_s + _MARGIN_S)
+        raise_if_busy(answer.status, answer.headers, f"status {answer.status}")
+        if answer.status >= 400:
+            told = f"{self._url} answers {answer.status} {answer.excerpt(300)}"
+            raise ConfigError(f"reward.sandbox_fusion.url: {told}")
+        return _read(_object(answer.content))
 
 
 def _encodable(text: str) -> str:
@@ -120,18 +85,18 @@ def _object(content: bytes) -> Mapping[str, object]:
     except ValueError:
         answer = None
     if not isinstance(answer, dict):
-        raise _TryAgainError(f"an answer that is no JSON object: {content[:100]!r}")
+        raise TryAgainError(f"an answer that is no JSON object: {content[:100]!r}")
     return answer
 
 
 def _read(answer: Mapping[str, object]) -> ProgramRun:
     """Read the server's answer. `Success` and `Failed` describe the program, `SandboxError` the server."""
     if answer.get("status") not in ("Success", "Failed"):
-        raise _TryAgainError(f"status {answer.get('status')}: {answer.get('message')!s:.200}")
+        raise TryAgainError(f"status {answer.get('status')}: {answer.get('message')!s:.200}")
     compiled, run, ok = answer.get("compile_result"), answer.get("run_result"), answer["status"] == "Success"
     printed = (run.get("stdout") or "") if isinstance(run, dict) else None if ok else ""
     if not isinstance(printed, str):
-        raise _TryAgainError(f"an answer without what the program printed: {answer!s:.200}")
+        raise TryAgainError(f"an answer without what the program printed: {answer!s:.200}")
     return ProgramRun(ok, not isinstance(compiled, dict) or _ended_well(compiled), printed)
 
 

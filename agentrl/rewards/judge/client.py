@@ -8,41 +8,26 @@ import os
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
-from http import HTTPStatus
 from typing import Any, TypeVar
-from zlib import crc32
 
-import httpx
+from aiohttp import ClientSession
 from pydantic import JsonValue
 
 from agentrl.config.reward_sources import JudgeConfig
 from agentrl.errors import ConfigError, RewardError
-from agentrl.security.bounded_json import UnreadableAnswerError, read_body, read_text
+from agentrl.security.bounded_json import UnreadableAnswerError, read_text
 from agentrl.security.bounded_json import read_json as read_remote_json
 from agentrl.tools.base import InfraError
+from agentrl.utils.http_client import HttpAnswer, environment_proxy, open_session, request
+from agentrl.utils.retries import GaveUpError, Retries, TryAgainError, raise_if_busy
 
 T = TypeVar("T")
 
-FIRST_WAIT_S, MAX_WAIT_S = 0.5, 30.0
-"""Wait before the first retry, doubled for each further retry up to the maximum."""
-MAX_RETRY_AFTER_S = 300.0
-"""If an endpoint asks for a longer wait, the rollout gets no verdict."""
-_BUSY = {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.CONFLICT, HTTPStatus.TOO_EARLY, HTTPStatus.TOO_MANY_REQUESTS}
 _FENCE = "```"
 
 
 class InvalidAnswerError(Exception):
     """The endpoint's answer is not a verdict; the message gives the reason in one line."""
-
-
-class _TryAgainError(Exception):
-    """This try failed, but the next one may succeed; `wait_s` is the wait that the endpoint asked for."""
-
-    def __init__(self, why: str, wait_s: float | None = None) -> None:
-        super().__init__(why)
-        self.wait_s = wait_s
 
 
 class JudgeClient:
@@ -63,11 +48,9 @@ class JudgeClient:
         self._config = config
         self._key = _key(config.api_key_env)
         self._sleep = sleep
-        self._ssl = httpx.create_ssl_context()  # only once, since it loads all certificates
-        self._client: httpx.AsyncClient | None = None
-        self._slots = asyncio.Semaphore(config.max_concurrent)
+        self._session: ClientSession | None = None
+        self._retries = self._new_retries()
         self._num_callers = 0
-        self._free_at = 0.0  # time of the event loop; all callers wait if the endpoint asked for a pause
         self._has_answered = False
 
     async def ask(self, body: Mapping[str, JsonValue], read: Callable[[str], T]) -> T:
@@ -77,83 +60,51 @@ class JudgeClient:
             InfraError: no valid answer came in `max_retries` further tries.
             RewardError: the endpoint rejects the request (key, model, address), and has never answered one.
         """
-        async with self._opened() as client:
-            for number in range(self._config.max_retries + 1):
-                try:
-                    return await self._try(client, body, read)
-                except _TryAgainError as error:
-                    last = error
-                if number < self._config.max_retries:
-                    await self._wait(last, number, body)
-        tries = self._config.max_retries + 1
-        raise InfraError(f"{self.url}: no verdict in {tries} tries, the last time: {self._without_key(str(last))}")
-
-    async def _try(self, client: httpx.AsyncClient, body: Mapping[str, JsonValue], read: Callable[[str], T]) -> T:
-        async with self._slots:
-            if (rest_s := self._free_at - asyncio.get_running_loop().time()) > 0:
-                await self._sleep(rest_s)
+        content = json.dumps(body).encode()
+        async with self._opened() as session:
             try:
-                async with asyncio.timeout(self._config.timeout_s):  # httpx's own timeout restarts with each byte
-                    response, text = await self._post(client, body)
-            except TimeoutError:
-                raise _TryAgainError(f"no answer in {self._config.timeout_s:g} seconds") from None
-            except httpx.HTTPError as error:
-                raise _TryAgainError(f"{type(error).__name__}: {error}") from error
-            except UnreadableAnswerError as error:
-                raise _TryAgainError(str(error)) from error
-        self._check(response, text)
+                return await self._retries.run(lambda: self._try(session, content, read), content)
+            except GaveUpError as error:
+                failure = self._without_key(str(error))
+        raise InfraError(f"{self.url}: no verdict: {failure}")
+
+    async def _try(self, session: ClientSession, body: bytes, read: Callable[[str], T]) -> T:
+        answer = await request(session, "POST", self.url, body, self._config.timeout_s, follow_redirects=False)
+        self._check(answer)
         try:
-            answer = read(_content(text))
+            value = read(_content(read_text(answer.content)))
         except InvalidAnswerError as error:
-            raise _TryAgainError(str(error)) from error
+            raise TryAgainError(str(error)) from error
         self._has_answered = True
-        return answer
+        return value
 
-    async def _post(self, client: httpx.AsyncClient, body: Mapping[str, JsonValue]) -> tuple[httpx.Response, str]:
-        async with client.stream("POST", self.url, json=body) as response:
-            content = await read_body(response.aiter_raw(), response.headers.get("Content-Encoding"))
-        return response, read_text(content)
-
-    def _check(self, response: httpx.Response, text: str) -> None:
-        if response.is_success:
+    def _check(self, answer: HttpAnswer) -> None:
+        if 200 <= answer.status < 300:
             return
-        why = f"status {response.status_code}: {' '.join(text[:1000].split())[:300] or response.reason_phrase}"
-        if response.status_code >= 500 or response.status_code in _BUSY:
-            raise _TryAgainError(why, _retry_after(response))
+        why = f"status {answer.status}: {answer.excerpt(1000)[:300]}"
+        raise_if_busy(answer.status, answer.headers, why)
         if self._has_answered:  # earlier requests worked, so the cause is this row or the endpoint
             raise InfraError(f"{self.url}: {self._without_key(why)}")
         raise RewardError(f"{self.url} (reward.judge): {self._without_key(why)}")
 
-    async def _wait(self, error: _TryAgainError, number: int, body: Mapping[str, JsonValue]) -> None:
-        if error.wait_s is None:
-            # callers that failed together should not retry together; the request's hash spreads them
-            spread = 0.5 + crc32(json.dumps(body).encode()) % 1000 / 1000
-            await self._sleep(min(FIRST_WAIT_S * 2**number, MAX_WAIT_S) * spread)
-            return
-        if error.wait_s > MAX_RETRY_AFTER_S:
-            raise InfraError(f"{self.url}: {self._without_key(str(error))}; it asks to wait {error.wait_s:g} seconds")
-        self._free_at = max(self._free_at, asyncio.get_running_loop().time() + error.wait_s)
-
     @asynccontextmanager
-    async def _opened(self) -> AsyncIterator[httpx.AsyncClient]:
+    async def _opened(self) -> AsyncIterator[ClientSession]:
         """Connections that are open while any caller asks, so that none is left open when the event loop ends."""
-        if self._client is None:
-            self._client, self._slots = self._new_client(), asyncio.Semaphore(self._config.max_concurrent)
-            self._free_at = 0.0  # the event loop may be a new one
-        client = self._client
+        if self._session is None:
+            self._session = open_session(self._config.max_concurrent, self._key, environment_proxy(self.url))
+            self._retries = self._new_retries()  # the event loop may be a new one
+        session = self._session
         self._num_callers += 1
         try:
-            yield client
+            yield session
         finally:
             self._num_callers -= 1
             if not self._num_callers:
-                self._client = None
-                await client.aclose()
+                self._session = None
+                await session.close()
 
-    def _new_client(self) -> httpx.AsyncClient:
-        headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
-        limits = httpx.Limits(max_connections=self._config.max_concurrent)
-        return httpx.AsyncClient(headers=headers, timeout=self._config.timeout_s, limits=limits, verify=self._ssl)
+    def _new_retries(self) -> Retries:
+        return Retries(self._config.max_retries + 1, self._config.max_concurrent, self._sleep)
 
     def _without_key(self, text: str) -> str:
         return text.replace(self._key, "(key)") if self._key else text
@@ -195,24 +146,12 @@ def _content(text: str) -> str:
         choice = answer["choices"][0]
         content, reason = choice["message"]["content"], choice.get("finish_reason")
     except (ValueError, LookupError, TypeError, AttributeError):
-        raise _TryAgainError(f"expected a chat completion, got {text[:200]!r:.120}") from None
+        raise TryAgainError(f"expected a chat completion, got {text[:200]!r:.120}") from None
     if reason == "length":
-        raise _TryAgainError("the judge ran out of tokens before its verdict: raise reward.judge.max_tokens")
+        raise TryAgainError("the judge ran out of tokens before its verdict: raise reward.judge.max_tokens")
     if not isinstance(content, str):
-        raise _TryAgainError("expected a chat completion with text, got none")
+        raise TryAgainError("expected a chat completion with text, got none")
     return content
-
-
-def _retry_after(response: httpx.Response) -> float | None:
-    """Seconds that the endpoint asks to wait (RFC 9110, 10.2.3: a number of seconds, or a date)."""
-    asked = response.headers.get("Retry-After", "").strip()
-    if re.fullmatch(r"\d+(\.\d+)?", asked):
-        return float(asked)
-    try:
-        date = parsedate_to_datetime(asked)
-    except (ValueError, TypeError, LookupError, OverflowError):  # not a date
-        return None
-    return max(0.0, (date.replace(tzinfo=date.tzinfo or UTC) - datetime.now(UTC)).total_seconds())
 
 
 def _key(variable: str | None) -> str:

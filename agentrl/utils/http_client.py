@@ -1,0 +1,108 @@
+"""HTTP client of other servers: judges, sandboxes and SGLang servers."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from io import BytesIO
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
+
+import aiohttp
+import certifi
+
+from agentrl.security.bounded_json import MAX_BYTES, UnreadableAnswerError, read_body
+from agentrl.utils.retries import TryAgainError
+
+KEEP_ALIVE_S = 3.0
+"""Seconds an idle connection is kept. uvicorn servers close it after 5 s; a request at that moment would fail."""
+
+
+class NoAnswerError(TryAgainError):
+    """No readable answer; the text is one line with the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class HttpAnswer:
+    """An answer of any status; `content` is decompressed."""
+
+    status: int
+    headers: Mapping[str, str]
+    content: bytes
+
+    def excerpt(self, num_bytes: int) -> str:
+        """The first bytes of the content as one line of text."""
+        return " ".join(self.content[:num_bytes].decode(errors="replace").split())
+
+
+def open_session(
+    max_connections: int = 100, api_key: str | None = None, proxy: str | None = None
+) -> aiohttp.ClientSession:
+    """Open connections that share a limit. Call inside an event loop, and close the session.
+
+    Args:
+        api_key: sent as bearer token.
+        proxy: URL of an HTTP proxy.
+    """
+    headers = {"Content-Type": "application/json", "Accept-Encoding": "gzip, deflate"}
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=max_connections, keepalive_timeout=KEEP_ALIVE_S, ssl=_certificates()),
+        timeout=aiohttp.ClientTimeout(total=None),
+        headers={**headers, **({"Authorization": f"Bearer {api_key}"} if api_key else {})},
+        auto_decompress=False,  # `read_body` decompresses, with a limit
+        proxy=proxy,
+    )
+
+
+async def request(
+    session: aiohttp.ClientSession,
+    method: str,
+    url: str,
+    body: bytes | None = None,
+    timeout_s: float | None = None,
+    headers: Mapping[str, str] | None = None,
+    max_bytes: int = MAX_BYTES,
+    follow_redirects: bool = True,
+) -> HttpAnswer:
+    """Send a request and read its answer, whatever its status.
+
+    Args:
+        timeout_s: for connection, request and answer together.
+
+    Raises:
+        NoAnswerError: no connection, no answer in time, or an answer that is too large or cannot be decompressed.
+    """
+    data = None if body is None else BytesIO(body)  # aiohttp warns about plain bytes above 1 MB, for example weights
+    call = session.request(method, url, data=data, headers=headers, allow_redirects=follow_redirects)
+    try:
+        async with asyncio.timeout(timeout_s), call as response:
+            encoding = response.headers.get("Content-Encoding")
+            content = await read_body(response.content.iter_any(), encoding, max_bytes)
+    except TimeoutError as error:
+        reason = (
+            f"{type(error).__name__} {error}".rstrip() if timeout_s is None else f"no answer in {timeout_s:g} seconds"
+        )
+        raise NoAnswerError(reason) from error
+    except (aiohttp.ClientError, OSError, UnreadableAnswerError) as error:
+        raise NoAnswerError(f"{type(error).__name__} {error}".rstrip()) from error
+    return HttpAnswer(response.status, response.headers, content)
+
+
+def environment_proxy(url: str) -> str | None:
+    """The proxy that the environment (`HTTPS_PROXY`, `NO_PROXY`, ...) names for `url`.
+
+    aiohttp's own `trust_env` also reads ~/.netrc, and fails if that file and an API key name the same host.
+    """
+    address, proxies = urlsplit(url), getproxies()
+    return None if proxy_bypass(address.netloc) else proxies.get(address.scheme) or proxies.get("all")
+
+
+@cache
+def _certificates() -> ssl.SSLContext:
+    """Certificates of the system (or SSL_CERT_FILE), and certifi's for Pythons that do not find them."""
+    context = ssl.create_default_context()
+    context.load_verify_locations(certifi.where())
+    return context
