@@ -16,5 +16,6 @@ async def train(parts: Parts) -> int:
             stats = await parts.learner(samples, step)  # packs, updates the policy
             step += 1
             await parts.publish(step)
+            parts.source.published(step)
             await parts.after_step(step, groups, samples, stats)  # store, log, validate, save: on schedule
     return step
