@@ -28,6 +28,11 @@ def train(options: argparse.Namespace) -> None:
         from agentrl.cli.dry_run import show_run  # may fetch the config.json of a model from the hub
 
         show_run(config)
+    if options.explain:
+        from agentrl.cli.explain import explain_run  # the same
+
+        explain_run(config)
+    if options.dry_run or options.explain:
         return
     from agentrl.trainer.run import run_training  # imports torch and transformers
 

@@ -13,6 +13,7 @@ from agentrl.run_folder.location import shown
 from agentrl.telemetry.timing import Timer
 from agentrl.trainer.after_step import AfterStep
 from agentrl.trainer.builders.online_reward import load_online_reward_model
+from agentrl.trainer.builders.overview import has_online_reward_model
 from agentrl.trainer.builders.records import open_records
 from agentrl.trainer.builders.rollouts import RolloutParts, UserObjects, open_rollout_parts
 from agentrl.trainer.builders.sources import open_source
@@ -117,8 +118,8 @@ async def _rollouts(config: RunConfig, brought: UserObjects, stack: AsyncExitSta
 
 
 def _online(config: RunConfig, stack: AsyncExitStack) -> OnlineRewardModel | None:
-    """Load the online reward model; None if none is configured or the policy is not trained on live rollouts."""
-    if config.reward.reward_model.online is None or config.trainer.mode != "train" or not config.algorithm.live:
+    """Load the online reward model; None if the run has none."""
+    if not has_online_reward_model(config):
         return None
     online = load_online_reward_model(config)
     stack.push_async_callback(online.backend.close)
