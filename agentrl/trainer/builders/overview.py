@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from agentrl.algos.options import needs_of
 from agentrl.algos.registries import ADVANTAGE_ESTIMATORS
 from agentrl.config import RunConfig
 from agentrl.config.reward import NO_REWARD
@@ -86,6 +85,8 @@ def _has_critic(config: RunConfig) -> bool:
         return False
     if ADVANTAGE_ESTIMATORS.is_builtin(name):
         return name == "gae"
+    from agentrl.algos.options import needs_of  # imports torch
+
     return "values" in needs_of(ADVANTAGE_ESTIMATORS.get(name))
 
 
@@ -142,11 +143,8 @@ def _reward(config: RunConfig) -> str:
 
 
 def _algorithm(config: RunConfig) -> str:
-    algorithm, family, correction = (
-        config.algorithm,
-        config.algorithm.preset.family,
-        config.algorithm.rollout_correction,
-    )
+    algorithm, family = config.algorithm, config.algorithm.preset.family
+    correction = algorithm.rollout_correction
     reinforces = family == "policy" and correction.bypass_mode and correction.loss_type == "reinforce"
     estimator = f"estimator {algorithm.estimator}, " if family == "policy" else ""
     aggregation = f", {config.aggregation}" if family in ("policy", "imitation") else ""
