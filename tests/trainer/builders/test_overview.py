@@ -121,7 +121,7 @@ def test_each_component_has_a_line(command):
 
 def test_explain_prints_what_a_started_run_prints_and_writes_nothing(command, tmp_path, capsys):
     short = [*command, "trainer.total_training_steps=1", "data.val_files=[]", "trainer.stop_when=null"]
-    short += ["trainer.save_best=null", "trainer.logger=[jsonl]"]
+    short += ["trainer.save_best=null", "trainer.logger=[jsonl]", "data.max_response_length=32"]
     assert main(["train", *short, "--explain"]) == 0
     explained = capsys.readouterr().out
     assert list(tmp_path.iterdir()) == []
