@@ -42,6 +42,7 @@ def _train_arguments(parser: ArgumentParser) -> None:
     _verl_arguments(parser)
     words = "resume the run in that folder, with its own configuration; key=value changes it"
     parser.add_argument("--dry-run", action="store_true", help="check everything, show what would run, write nothing")
+    parser.add_argument("--explain", action="store_true", help="show the run's components and hooks, write nothing")
     parser.add_argument("--resume", type=Path, metavar="RUN", help=words)
 
 

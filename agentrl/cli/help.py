@@ -8,7 +8,7 @@ _EXAMPLES = """\
 examples:
   agentrl train model.path=Qwen/Qwen3-0.6B data.train_files=rows.jsonl reward.custom_reward_function.path=reward.py
   agentrl train +experiment=calculator algorithm.name=gspo
-  agentrl train --config run.yaml actor.optim.lr=1e-5 --dry-run
+  agentrl train --config run.yaml actor.optim.lr=1e-5 --dry-run --explain
   agentrl train --resume outputs/default/latest
 
 keys that matter (agentrl config WORD finds the others; null: chosen and shown at the start):

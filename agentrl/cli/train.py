@@ -24,10 +24,10 @@ def train(options: argparse.Namespace) -> None:
     else:
         config = read_config(options, partial(check_training, groups_of_one=options.verl), check_early)
     check_free(absolute(config))
-    if options.dry_run:
+    if options.dry_run or options.explain:
         from agentrl.cli.dry_run import show_run  # may fetch the config.json of a model from the hub
 
-        show_run(config)
+        show_run(config, keys=options.dry_run, explain=options.explain)
         return
     from agentrl.trainer.run import run_training  # imports torch and transformers
 

@@ -107,7 +107,9 @@ TOPICS = (
         (
             ("step", "timing_s/step"),
             ("collect", "timing_s/collect"),
+            ("critic", "timing_s/critic"),
             ("learn", "timing_s/learn"),
+            ("reward model", "timing_s/reward_model"),
             ("publish", "timing_s/publish"),
             ("wait for rollouts", "timing_s/wait_rollouts"),
         ),

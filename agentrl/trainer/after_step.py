@@ -13,13 +13,12 @@ from agentrl.run_folder.checkpoints import BEST, CHECKPOINTS, SAVING, Best
 from agentrl.telemetry.timing import Timer
 from agentrl.trainer.finished import goal_reached
 from agentrl.trainer.profiling import StepProfiler
-from agentrl.trainer.protocols import Metrics, Progress
+from agentrl.trainer.protocols import Metrics, Progress, Publish
 from agentrl.trainer.records import Records
 from agentrl.trainer.validator import metric_value
 from agentrl.types.rollout import Group
 from agentrl.types.sample import Sample
 
-Publish = Callable[[int], Awaitable[None]]
 Validate = Callable[[int], Awaitable[tuple[Metrics, list[Group]]]]
 """Validates the weights after a step on held-out tasks; returns metrics and the rollouts."""
 

@@ -1,4 +1,4 @@
-"""Learner: splits a step's samples into mini-batches of complete groups, and updates the policy on each."""
+"""The learning part of a step: its named hooks; one of them is the learner, which updates the policy."""
 
 from __future__ import annotations
 
@@ -6,17 +6,82 @@ import asyncio
 import random
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from math import ceil, isfinite
 from operator import itemgetter
+from typing import Generic, TypeVar
 
 from agentrl.algos.base import LossFunction
 from agentrl.algos.off_policy.mismatch import WatchedLoss, mismatch_of, split_metrics
 from agentrl.backends.base import Backend
+from agentrl.telemetry.timing import Timer
+from agentrl.trainer.protocols import Learn, Metrics, Publish
 from agentrl.types.sample import Sample
 from agentrl.utils.seeds import derive_seed
 
 Correct = Callable[[Sequence[Sample]], tuple[list[Sample], dict[str, float]]]
+Function = TypeVar("Function", Learn, Publish)
+
+
+@dataclass(frozen=True, slots=True)
+class Hook(Generic[Function]):
+    """A named function of a step."""
+
+    name: str
+    run: Function
+
+
+def named(**functions: Function | None) -> list[Hook[Function]]:
+    """Return a hook for each function, in this order; None means that the run has no such hook."""
+    return [Hook(name, function) for name, function in functions.items() if function is not None]
+
+
+@dataclass(frozen=True, slots=True)
+class StepHooks:
+    """The hooks of a step, in phases. They run in this order, each timed as `timing_s/<name>`.
+
+    Attributes:
+        before_update: run on the step's samples, before the policy update.
+        update: the policy update; empty if the run trains nothing.
+        after_update: run on the step's samples, after the policy update.
+        before_publish: run before each publication of the policy's weights.
+        publish: the publication; empty if there is no engine.
+    """
+
+    timer: Timer
+    before_update: Sequence[Hook[Learn]] = ()
+    update: Sequence[Hook[Learn]] = ()
+    after_update: Sequence[Hook[Learn]] = ()
+    before_publish: Sequence[Hook[Publish]] = ()
+    publish: Sequence[Hook[Publish]] = ()
+
+    @property
+    def names(self) -> list[str]:
+        """Names of all hooks in order."""
+        return [*(hook.name for hook in self._learning), *(hook.name for hook in self._publishing)]
+
+    @property
+    def _learning(self) -> Sequence[Hook[Learn]]:
+        return (*self.before_update, *self.update, *self.after_update)
+
+    @property
+    def _publishing(self) -> Sequence[Hook[Publish]]:
+        return (*self.before_publish, *self.publish)
+
+    async def run_learn(self, samples: Sequence[Sample], step: int) -> Metrics:
+        """Run the hooks that learn from a step's samples; return their metrics. For arguments see `Learn`."""
+        metrics: Metrics = {}
+        for hook in self._learning:
+            with self.timer.timed(hook.name):
+                metrics |= await hook.run(samples, step)
+        return metrics
+
+    async def run_publish(self, version: int) -> None:
+        """Publish the policy's weights as `version`, after the hooks before it."""
+        for hook in self._publishing:
+            with self.timer.timed(hook.name):
+                await hook.run(version)
 
 
 def as_they_are(samples: Sequence[Sample]) -> tuple[list[Sample], dict[str, float]]:
@@ -33,6 +98,7 @@ class Learner:
         seed: with the step and the epoch, determines the order in which groups are split into mini-batches.
         correct: returns a step's samples for the loss (weighted, rejected ones removed), and metrics; see
             `Algorithm.correct`.
+        warmup: number of first steps without updates.
     """
 
     def __init__(
@@ -44,6 +110,7 @@ class Learner:
         epochs: int,
         seed: int,
         correct: Correct = as_they_are,
+        warmup: int = 0,
     ) -> None:
         self._backend = backend
         self._loss = loss
@@ -51,6 +118,7 @@ class Learner:
         self._epochs = epochs
         self._seed = seed
         self._correct = correct
+        self._warmup = warmup
 
     async def __call__(self, samples: Sequence[Sample], step: int) -> dict[str, float]:
         """Run all updates of one step. Metrics, as `actor/<name>`, are means over the updates that have them.
@@ -62,6 +130,8 @@ class Learner:
         Args:
             step: the policy version at the start of the step.
         """
+        if step < self._warmup:
+            return {}
         corrected, metrics = await asyncio.to_thread(self._correct, samples)  # about a second for a million tokens
         mismatch = await asyncio.to_thread(mismatch_of, samples, step)
         updates: list[dict[str, float]] = []

@@ -13,8 +13,9 @@ async def train(parts: Parts) -> int:
             groups = await parts.source.take(policy_version=step)
             samples = await parts.scorer(parts.algorithm.samples(groups))  # only the scores the algorithm needs
             samples = parts.algorithm.credit(groups, samples)  # advantages: pure
-            stats = await parts.learner(samples, step)  # packs, updates the policy
+            stats = await parts.learner(samples, step)  # hooks of the step: updates the policy
             step += 1
             await parts.publish(step)
+            parts.source.published(step)
             await parts.after_step(step, groups, samples, stats)  # store, log, validate, save: on schedule
     return step

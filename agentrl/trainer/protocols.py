@@ -1,4 +1,4 @@
-"""Protocols of the loop's components; `trainer/build` chooses the concrete classes."""
+"""Protocols of the loop's components; `trainer/builders` chooses the concrete classes."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from agentrl.types.sample import Sample
 Metrics = dict[str, float]
 Learn = Callable[[Sequence[Sample], int], Awaitable[Metrics]]
 """Learns from a step's samples (with advantages); the second argument is the policy version at its start."""
+Publish = Callable[[int], Awaitable[None]]
+"""Sends the policy's weights to the engine, as the given policy version."""
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -40,6 +42,19 @@ class Source(Protocol):
 
     async def take(self, policy_version: int) -> list[Group]:
         """Return the groups of one step."""
+        ...
+
+    @property
+    def live(self) -> bool:
+        """Whether groups are sampled during the run; the engine then needs the new weights after each step."""
+        ...
+
+    def metrics(self) -> Metrics:
+        """Return metrics of the groups taken last."""
+        ...
+
+    def published(self, version: int) -> None:
+        """Note that the engine now samples with the weights of `version`."""
         ...
 
 
@@ -107,7 +122,7 @@ class Parts:
     algorithm: Algorithm
     scorer: Callable[[Sequence[Sample]], Awaitable[list[Sample]]]
     learner: Learn
-    publish: Callable[[int], Awaitable[None]]
+    publish: Publish
     after_step: AfterStep
 
 

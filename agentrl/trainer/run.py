@@ -38,6 +38,7 @@ from agentrl.store import TrajectoryStore
 from agentrl.store.schema import TRAJECTORIES
 from agentrl.telemetry.base import check_installed
 from agentrl.telemetry.jsonl import METRICS_FILE, read_metrics
+from agentrl.trainer.builders.overview import overview
 from agentrl.trainer.builders.records import open_reproducibility, open_store
 from agentrl.trainer.builders.rollouts import RolloutParts, UserObjects, check_python_objects, open_rollout_parts
 from agentrl.trainer.builders.run import open_run
@@ -125,6 +126,7 @@ async def _train(config: RunConfig, brought: UserObjects) -> None:
     async with open_run(config, brought) as run:
         if run is None:
             return
+        print(f"this run:\n{overview(config)}")
         with generation_progress(config, run.rollouts):
             await train(run.parts)
         if config.trainer.mode == "rollout_only" and run.rollouts:

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from agentrl.algos.off_policy.mismatch import WatchedLoss, moments
 from agentrl.backends.base import StepStats
-from agentrl.trainer.learner import Learner, mini_batches
+from agentrl.telemetry.timing import Timer
+from agentrl.trainer.learner import Learner, StepHooks, mini_batches, named
 from agentrl.types.sample import Sample
 
 
@@ -29,9 +30,58 @@ class CountingBackend:
         return StepStats({"loss": float(len(samples))})
 
 
-def learn(backend, samples, **options) -> dict[str, float]:
+def learn(backend, samples, step=0, **options) -> dict[str, float]:
     options = {"mini_batch_groups": None, "epochs": 1, "seed": 0} | options
-    return asyncio.run(Learner(backend, None, **options)(samples, 0))
+    return asyncio.run(Learner(backend, None, **options)(samples, step))
+
+
+def test_hooks_run_in_the_order_of_their_phases_and_each_is_timed():
+    ran, clock = [], iter(range(100))
+
+    def learning(name):
+        async def run(samples, step):
+            ran.append((name, step))
+            return {f"{name}/loss": 1.0, "last": len(ran)}
+
+        return run
+
+    def publishing(name):
+        async def run(version):
+            ran.append((name, version))
+
+        return run
+
+    hooks = StepHooks(
+        Timer(lambda: float(next(clock))),
+        publish=named(publish=publishing("publish")),
+        before_publish=named(gpu_return=publishing("gpu_return")),
+        after_update=named(reference_sync=None, reward_model=learning("reward_model")),
+        update=named(learn=learning("learn")),
+        before_update=named(kl_controller=learning("kl_controller"), critic=learning("critic")),
+    )
+
+    async def step():
+        metrics = await hooks.run_learn([], 3)
+        await hooks.run_publish(4)
+        return metrics
+
+    learnt = {"kl_controller/loss": 1.0, "critic/loss": 1.0, "learn/loss": 1.0, "reward_model/loss": 1.0, "last": 4}
+    assert asyncio.run(step()) == learnt
+    names = ["kl_controller", "critic", "learn", "reward_model", "gpu_return", "publish"]
+    assert hooks.names == names
+    assert ran == [*((name, 3) for name in names[:4]), *((name, 4) for name in names[4:])]
+    assert hooks.timer.take() == {f"timing_s/{name}": 1.0 for name in names}
+
+
+def test_a_run_that_trains_nothing_has_no_hooks():
+    hooks = StepHooks(Timer())
+    assert (asyncio.run(hooks.run_learn([sample("a")], 0)), hooks.names) == ({}, [])
+
+
+def test_the_first_steps_of_a_warm_up_update_nothing():
+    backend = CountingBackend()
+    assert [learn(backend, [sample("a")], step, warmup=2) == {} for step in range(4)] == [True, True, False, False]
+    assert len(backend.batches) == 2
 
 
 @settings(derandomize=True, deadline=None)

@@ -33,7 +33,6 @@ def load_critic(config: RunConfig, total_steps: int) -> Critic:
         mini_batch_groups=mini_batch,
         epochs=epochs,
         seed=config.trainer.seed,
-        warmup=config.trainer.critic_warmup,
     )
 
 

@@ -11,19 +11,19 @@ from agentrl.config import RunConfig
 from agentrl.models.experts import routed_shape
 from agentrl.run_folder.location import shown
 from agentrl.telemetry.timing import Timer
-from agentrl.trainer.after_step import AfterStep, Publish, Validate
+from agentrl.trainer.after_step import AfterStep
 from agentrl.trainer.builders.online_reward import load_online_reward_model
+from agentrl.trainer.builders.overview import has_online_reward_model
 from agentrl.trainer.builders.records import open_records
 from agentrl.trainer.builders.rollouts import RolloutParts, UserObjects, open_rollout_parts
 from agentrl.trainer.builders.sources import open_source
-from agentrl.trainer.builders.training import open_reward_training, open_training, publish_nothing
+from agentrl.trainer.builders.training import Built, open_reward_training, open_training, publish_nothing
 from agentrl.trainer.engine_meter import EngineMeter
 from agentrl.trainer.finished import finished_step
+from agentrl.trainer.learner import StepHooks
 from agentrl.trainer.models.online_reward import OnlineRewardModel
 from agentrl.trainer.profiling import StepProfiler
-from agentrl.trainer.protocols import Metrics, Parts
-from agentrl.trainer.sources.live import LiveSource
-from agentrl.trainer.sources.streaming import StreamingSource
+from agentrl.trainer.protocols import Metrics, Parts, Publish
 from agentrl.trainer.validator import Validator, check_metric
 
 
@@ -33,11 +33,13 @@ class Run:
 
     Attributes:
         rollouts: None if the run has no rollouts.
+        hooks: the hooks behind `parts.learner` and `parts.publish`.
     """
 
     parts: Parts
     rollouts: RolloutParts | None
     after_step: AfterStep
+    hooks: StepHooks
 
 
 @asynccontextmanager
@@ -51,48 +53,56 @@ async def open_run(config: RunConfig, brought: UserObjects) -> AsyncIterator[Run
     if config.rollout.routed_experts:
         routed_shape(config.model)  # raises before servers are started
     async with AsyncExitStack() as stack:
-        validator: Validate | None
-        if config.algorithm.preset.family == "reward":
-            rollouts = None
-            source, total_steps, training, validator = await open_reward_training(config, timer, stack)
-            watched = source
-        else:
-            online = _online(config, stack)
-            rollouts = await _rollouts(config, online.brought(brought) if online else brought, stack)
-            source, total_steps = open_source(config, rollouts, timer)
-            training = open_training(config, rollouts, source, total_steps, timer, stack, online)
-            validator = _validator(config, rollouts, training.publish)
-            watched = online.watching(source) if online else source
-        if (step := finished_step(config, training.progress, total_steps)) is not None:
+        built = await _build(config, brought, timer, stack)
+        training = built.training
+        if (step := finished_step(config, training.progress, built.total_steps)) is not None:
             folder = shown(config.trainer.run_dir)
             print(f"already finished at step {step}: nothing to do, and nothing in '{folder}' changes")
             yield None
             return
         await training.progress.restore()  # first, so that failure leaves the records unchanged
-        records = stack.enter_context(open_records(config, rollouts, total_steps, training.progress.latest_step))
+        latest_step = training.progress.latest_step
+        records = stack.enter_context(open_records(config, built.rollouts, built.total_steps, latest_step))
         profiler = stack.enter_context(StepProfiler(config.trainer.run_dir / "profile", config.trainer.profile_steps))
-        meters: list[Callable[[], Metrics]] = []
-        if isinstance(source, (LiveSource, StreamingSource)):
-            meters.append(source.metrics)
-        if rollouts is not None and rollouts.train_tasks is not None:
-            meters.append(EngineMeter(rollouts.engine.metrics))
-        if rollouts is not None and rollouts.feed is not None:
-            meters.append(rollouts.feed.metrics)
-        meters += training.meters
+        hooks, meters = training.hooks, _meters(built)
         after_step = AfterStep(
-            config, total_steps, training.progress, training.publish, validator, records, timer, profiler, meters
+            config,
+            built.total_steps,
+            training.progress,
+            hooks.run_publish,
+            built.validator,
+            records,
+            timer,
+            profiler,
+            meters,
         )
-        live = rollouts is not None and rollouts.train_tasks is not None
-        publish = training.publish if live else publish_nothing
-        if isinstance(source, StreamingSource):
-            publish = source.following(publish)
+        publish = hooks.run_publish if built.source.live else publish_nothing
         stack.callback(gc.unfreeze)
         gc.freeze()  # loaded objects live until the end; garbage collection can skip them
-        yield Run(
-            Parts(watched, training.algorithm, training.scorer, training.learner, publish, after_step),
-            rollouts,
-            after_step,
-        )
+        parts = Parts(built.source, training.algorithm, training.scorer, hooks.run_learn, publish, after_step)
+        yield Run(parts, built.rollouts, after_step, hooks)
+
+
+async def _build(config: RunConfig, brought: UserObjects, timer: Timer, stack: AsyncExitStack) -> Built:
+    if config.algorithm.preset.family == "reward":
+        return await open_reward_training(config, timer, stack)
+    online = _online(config, stack)
+    rollouts = await _rollouts(config, online.brought(brought) if online else brought, stack)
+    source, total_steps = open_source(config, rollouts, timer)
+    training = open_training(config, rollouts, source, total_steps, timer, stack, online)
+    validator = _validator(config, rollouts, training.hooks.run_publish)
+    return Built(online.watching(source) if online else source, total_steps, training, validator, rollouts)
+
+
+def _meters(built: Built) -> list[Callable[[], Metrics]]:
+    """Return the functions that return further metrics of a step."""
+    meters: list[Callable[[], Metrics]] = [built.source.metrics]
+    rollouts = built.rollouts
+    if rollouts is not None and built.source.live:
+        meters.append(EngineMeter(rollouts.engine.metrics))
+    if rollouts is not None and rollouts.feed is not None:
+        meters.append(rollouts.feed.metrics)
+    return [*meters, *built.training.meters]
 
 
 async def _rollouts(config: RunConfig, brought: UserObjects, stack: AsyncExitStack) -> RolloutParts | None:
@@ -108,8 +118,8 @@ async def _rollouts(config: RunConfig, brought: UserObjects, stack: AsyncExitSta
 
 
 def _online(config: RunConfig, stack: AsyncExitStack) -> OnlineRewardModel | None:
-    """Load the online reward model; None if none is configured or the policy is not trained on live rollouts."""
-    if config.reward.reward_model.online is None or config.trainer.mode != "train" or not config.algorithm.live:
+    """Load the online reward model; None if the run has none."""
+    if not has_online_reward_model(config):
         return None
     online = load_online_reward_model(config)
     stack.push_async_callback(online.backend.close)

@@ -15,18 +15,18 @@ from agentrl.engines.base import Engine
 from agentrl.errors import ConfigError
 from agentrl.run_folder.resume import stored_steps
 from agentrl.telemetry.timing import Timer
-from agentrl.trainer.after_step import Publish, Validate
+from agentrl.trainer.after_step import Validate
 from agentrl.trainer.builders.models import load_critic, load_reference
 from agentrl.trainer.builders.reward_model import load_trained_model, open_check, open_reward_rows
 from agentrl.trainer.builders.rollouts import RolloutParts
 from agentrl.trainer.builders.sources import open_source
 from agentrl.trainer.checkpointing import SampledSteps, open_checkpoints
-from agentrl.trainer.learner import Learner, updates_per_step
+from agentrl.trainer.learner import Learner, StepHooks, named, updates_per_step
 from agentrl.trainer.models.critic import Critic
 from agentrl.trainer.models.kl_controller import KLFeedback
 from agentrl.trainer.models.online_reward import OnlineRewardModel
 from agentrl.trainer.models.reference import Reference
-from agentrl.trainer.protocols import Checkpointable, Learn, Metrics, Progress, Source, timed
+from agentrl.trainer.protocols import Checkpointable, Metrics, Progress, Source, timed
 from agentrl.trainer.scorer import Scorer
 from agentrl.types.rollout import Group
 from agentrl.types.sample import Sample
@@ -40,10 +40,26 @@ class Training:
 
     algorithm: Algorithm
     scorer: Callable[[Sequence[Sample]], Awaitable[list[Sample]]]
-    learner: Learn
-    publish: Publish
+    hooks: StepHooks
     progress: Progress
     meters: Sequence[Callable[[], Metrics]] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """The components that a configuration describes.
+
+    Attributes:
+        total_steps: number of steps of the run.
+        validator: None if there are no validation rows.
+        rollouts: None if the run has no rollouts.
+    """
+
+    source: Source
+    total_steps: int
+    training: Training
+    validator: Validate | None
+    rollouts: RolloutParts | None = None
 
 
 def open_training(
@@ -66,36 +82,43 @@ def open_training(
     """
     algorithm = build_algorithm(config)
     if config.trainer.mode in ("val_only", "rollout_only"):
-        return _only_sampling(config, algorithm, source)
+        return _only_sampling(config, algorithm, source, timer)
     total_steps = config.trainer.total_training_steps or total_steps
     with_critic = "values" in algorithm.needs
-    policy = _policy(config, total_steps - (_warmup(config, total_steps) if with_critic else 0))
+    warmup = _warmup(config, total_steps) if with_critic else 0
+    policy = _policy(config, total_steps - warmup)
     stack.push_async_callback(policy.close)
     critic = _critic(config, total_steps, stack) if with_critic else None
     reference = _reference(config, algorithm, policy, stack)
     scorer = timed(timer, "score", Scorer(_scoring(algorithm, policy, critic, reference)))
-    learner = _learner(config, policy, algorithm)
-    learn: Learn = critic.before(learner) if critic else learner
-    learn, kept = _followed(config, algorithm, policy, reference, learn)
-    learn = timed(timer, "learn", online.after(learn) if online else learn)
-    further: Sequence[Checkpointable | None] = (rollouts.feed if rollouts else None, critic, online)
-    kept += [part for part in further if part is not None]
-    checkpoints = open_checkpoints(config.trainer, policy, source, kept)
-    if rollouts is None:
-        return Training(algorithm, scorer, learn, publish_nothing, checkpoints)
-    publisher = _publisher(config, policy, rollouts.engine)
-    publish: Publish = timed(timer, "publish", publisher.publish)
-    if gpu := shared_gpu(config, rollouts.engine):
-        learn, publish = gpu.learning(learn), gpu.publishing(publish)
-    return Training(algorithm, scorer, learn, publish, checkpoints, [publisher.metrics])
+    feedback = KLFeedback(algorithm.kl_reward) if algorithm.kl_reward else None
+    follower = Reference(reference, policy, config.ref.sync_steps) if reference else None
+    feed = rollouts.feed if rollouts else None
+    kept: Sequence[Checkpointable | None] = (feedback, follower, feed, critic, online)
+    progress = open_checkpoints(config.trainer, policy, source, [each for each in kept if each is not None])
+    publisher = _publisher(config, policy, rollouts.engine) if rollouts else None
+    gpu = shared_gpu(config, rollouts.engine) if rollouts else None
+    hooks = StepHooks(
+        timer,
+        before_update=named(
+            gpu_handover=gpu.learning(_learn_nothing) if gpu else None,
+            kl_controller=feedback,
+            critic=critic,
+        ),
+        update=named(learn=_learner(config, policy, algorithm, warmup)),
+        after_update=named(reference_sync=follower if config.ref.sync_steps else None, reward_model=online),
+        before_publish=named(gpu_return=gpu.publishing(publish_nothing) if gpu else None),
+        publish=named(publish=publisher.publish if publisher else None),
+    )
+    return Training(algorithm, scorer, hooks, progress, [publisher.metrics] if publisher else ())
 
 
-def _only_sampling(config: RunConfig, algorithm: BuiltAlgorithm, source: Source) -> Training:
+def _only_sampling(config: RunConfig, algorithm: BuiltAlgorithm, source: Source, timer: Timer) -> Training:
     if algorithm.credits_by_scores:
         algorithm = replace(algorithm, samples_function=_no_samples)
     steps = stored_steps(config) if config.trainer.mode == "rollout_only" else ()
     progress = SampledSteps(steps, source, config.data.train_batch_size)
-    return Training(algorithm, Scorer({}), _learn_nothing, publish_nothing, progress)
+    return Training(algorithm, Scorer({}), StepHooks(timer), progress)
 
 
 def _warmup(config: RunConfig, total_steps: int) -> int:
@@ -104,19 +127,17 @@ def _warmup(config: RunConfig, total_steps: int) -> int:
     return warmup
 
 
-async def open_reward_training(
-    config: RunConfig, timer: Timer, stack: AsyncExitStack
-) -> tuple[Source, int, Training, Validate | None]:
-    """Build the training of a reward model; return (source, number of steps, training, validation or None)."""
+async def open_reward_training(config: RunConfig, timer: Timer, stack: AsyncExitStack) -> Built:
+    """Build the training of a reward model, and its validation."""
     algorithm, stored = build_algorithm(config), config.trainer.mode == "train_only"
     rows = await open_reward_rows(config, stack)
     source, total_steps = open_source(config, None, timer) if stored else rows.training()
     model = load_trained_model(config, config.trainer.total_training_steps or total_steps)
     stack.push_async_callback(model.close)
     check = open_check(config, rows, algorithm, model)
-    learn = timed(timer, "learn", _learner(config, model, algorithm))
+    hooks = StepHooks(timer, update=named(learn=_learner(config, model, algorithm)))
     progress = open_checkpoints(config.trainer, model, source, [check] if check else [])
-    return source, total_steps, Training(algorithm, Scorer({}), learn, publish_nothing, progress), check
+    return Built(source, total_steps, Training(algorithm, Scorer({}), hooks, progress), check)
 
 
 def _publisher(config: RunConfig, policy: Backend, engine: Engine) -> Publisher:
@@ -173,21 +194,7 @@ def _reference(config: RunConfig, algorithm: Algorithm, policy: Backend, stack: 
     return backend
 
 
-def _followed(
-    config: RunConfig, algorithm: BuiltAlgorithm, policy: Backend, reference: TorchBackend | None, learn: Learn
-) -> tuple[Learn, list[Checkpointable]]:
-    """Extend `learn` by the KL controller and the reference; also return them, to be saved in checkpoints."""
-    kept: list[Checkpointable] = []
-    if algorithm.kl_reward is not None:
-        feedback = KLFeedback(algorithm.kl_reward)
-        learn, kept = feedback.beside(learn), [*kept, feedback]
-    if reference is not None:
-        follower = Reference(reference, policy, config.ref.sync_steps)
-        learn, kept = follower.after(learn), [*kept, follower]
-    return learn, kept
-
-
-def _learner(config: RunConfig, policy: Backend, algorithm: Algorithm) -> Learner:
+def _learner(config: RunConfig, policy: Backend, algorithm: Algorithm, warmup: int = 0) -> Learner:
     return Learner(
         policy,
         algorithm.loss,
@@ -195,6 +202,7 @@ def _learner(config: RunConfig, policy: Backend, algorithm: Algorithm) -> Learne
         epochs=config.actor.ppo_epochs,
         seed=config.trainer.seed,
         correct=algorithm.correct,
+        warmup=warmup,
     )
 
 
@@ -208,5 +216,5 @@ async def publish_nothing(version: int) -> None:
 
 
 async def _learn_nothing(samples: Sequence[Sample], step: int) -> Metrics:
-    """Do nothing: the run only samples."""
+    """Do nothing: the GPU is handed over before this call."""
     return {}

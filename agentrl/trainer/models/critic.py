@@ -11,7 +11,7 @@ from agentrl.algos.losses.value import explained_share
 from agentrl.backends.base import Backend
 from agentrl.errors import ConfigError
 from agentrl.trainer.learner import epoch_batches, means
-from agentrl.trainer.protocols import Learn, Metrics
+from agentrl.trainer.protocols import Metrics
 from agentrl.types.sample import Sample
 
 FOLDER = "critic"
@@ -22,7 +22,6 @@ class Critic:
 
     Args:
         mini_batch_groups, epochs, seed: see `Learner`.
-        warmup: number of first steps that train only the critic.
     """
 
     def __init__(
@@ -33,12 +32,10 @@ class Critic:
         mini_batch_groups: int | None,
         epochs: int,
         seed: int,
-        warmup: int = 0,
     ) -> None:
         self.backend = backend
         self._loss = loss
         self._mini_batch_groups, self._epochs, self._seed = mini_batch_groups, epochs, seed
-        self._warmup = warmup
 
     async def __call__(self, samples: Sequence[Sample], step: int) -> Metrics:
         """Run all updates of one step; return their means as `critic/<name>`. `vf_loss` is the loss.
@@ -72,12 +69,3 @@ class Critic:
                 " trainer.default_local_dir, with that checkpoint as model.path"
             )
         await self.backend.load(folder)
-
-    def before(self, learn: Learn) -> Learn:
-        """Return a function that trains the critic and then, after the warm-up, runs `learn`."""
-
-        async def learn_both(samples: Sequence[Sample], step: int) -> Metrics:
-            metrics = await self(samples, step)
-            return metrics if step < self._warmup else metrics | await learn(samples, step)
-
-        return learn_both

@@ -12,7 +12,7 @@ from statistics import fmean
 from agentrl.algos.kl_reward import KLReward
 from agentrl.run_folder.checkpoints import load_state
 from agentrl.run_folder.files import write_atomically
-from agentrl.trainer.protocols import Learn, Metrics
+from agentrl.trainer.protocols import Metrics
 from agentrl.types.sample import Sample
 
 FILE = "kl_control.json"
@@ -24,13 +24,12 @@ class KLFeedback:
     def __init__(self, reward: KLReward) -> None:
         self._reward = reward
 
-    def beside(self, learn: Learn) -> Learn:
-        """Extend `learn` by the metrics `kl/reward_coef` (used for this step) and `kl/reward_mean` (see `mean_kl`)."""
+    async def __call__(self, samples: Sequence[Sample], step: int) -> Metrics:
+        """Update the coefficient.
 
-        async def learned(samples: Sequence[Sample], step: int) -> Metrics:
-            return {**await asyncio.to_thread(self._update, samples), **await learn(samples, step)}
-
-        return learned
+        Return `kl/reward_coef`, the coefficient of this step, and `kl/reward_mean` (see `mean_kl`).
+        """
+        return await asyncio.to_thread(self._update, samples)
 
     async def save(self, checkpoint: Path) -> None:
         """See `Checkpointable.save`."""

@@ -26,7 +26,7 @@ from agentrl.tools.base import InfraError
 from agentrl.trainer.builders.rollouts import UserObjects
 from agentrl.trainer.learner import epoch_batches, means
 from agentrl.trainer.models.reward_model_metrics import drift, judged
-from agentrl.trainer.protocols import Learn, Metrics, Source
+from agentrl.trainer.protocols import Metrics, Source
 from agentrl.types.rollout import Group, Rollout
 from agentrl.types.sample import Sample
 
@@ -90,16 +90,8 @@ class OnlineRewardModel:
         """Wrap `source` so that the reward model receives its groups."""
         return ObservedSource(source, self._watch)
 
-    def after(self, learn: Learn) -> Learn:
-        """Return a function that runs `learn`, then trains the reward model on the same step's rollouts."""
-
-        async def learn_both(samples: Sequence[Sample], step: int) -> Metrics:
-            return {**await learn(samples, step), **await self(step)}
-
-        return learn_both
-
-    async def __call__(self, step: int) -> Metrics:
-        """Evaluate the fresh rollouts, and train if it is due; return metrics `reward_model/<name>`.
+    async def __call__(self, samples: Sequence[Sample], step: int) -> Metrics:
+        """Evaluate the step's rollouts, and train if it is due; return metrics `reward_model/<name>`.
 
         `accuracy`, `auc`, `ece` and `brier` compare the model's scores of these rollouts with the rule's outcomes.
         """
@@ -257,9 +249,22 @@ class ObservedSource:
     def pending(self, pending: Sequence[Draw]) -> None:
         self._source.pending = pending
 
+    @property
+    def live(self) -> bool:
+        """See `Source.live`."""
+        return self._source.live
+
     def feeding(self) -> AbstractAsyncContextManager[None]:
         """See `Source.feeding`."""
         return self._source.feeding()
+
+    def metrics(self) -> Metrics:
+        """See `Source.metrics`."""
+        return self._source.metrics()
+
+    def published(self, version: int) -> None:
+        """See `Source.published`."""
+        self._source.published(version)
 
     async def take(self, policy_version: int) -> list[Group]:
         """See `Source.take`."""

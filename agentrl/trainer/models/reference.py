@@ -11,7 +11,7 @@ from torch import nn
 
 from agentrl.backends.base import Backend
 from agentrl.engines.weights_in_place import load_in_place
-from agentrl.trainer.protocols import Learn, Metrics
+from agentrl.trainer.protocols import Metrics
 from agentrl.types.sample import Sample
 
 FOLDER = "reference"
@@ -45,17 +45,12 @@ class Reference:
         self._sync_steps = sync_steps
         self._moved = False
 
-    def after(self, learn: Learn) -> Learn:
-        """Return a function that runs `learn`, then copies the policy's weights to the reference if it is due."""
-
-        async def learned(samples: Sequence[Sample], step: int) -> Metrics:
-            metrics = await learn(samples, step)
-            if self._sync_steps and (step + 1) % self._sync_steps == 0:
-                await self._backend.change(partial(load_in_place, weights=self._policy.weights()))
-                self._moved = True
-            return metrics
-
-        return learned
+    async def __call__(self, samples: Sequence[Sample], step: int) -> Metrics:
+        """Copy the policy's weights to the reference if it is due."""
+        if self._sync_steps and (step + 1) % self._sync_steps == 0:
+            await self._backend.change(partial(load_in_place, weights=self._policy.weights()))
+            self._moved = True
+        return {}
 
     async def save(self, checkpoint: Path) -> None:
         """See `Checkpointable.save`."""

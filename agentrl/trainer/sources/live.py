@@ -17,8 +17,30 @@ from agentrl.types.trajectory import Trajectory
 from agentrl.utils.seeds import derive_seed
 
 
-class LiveSource:
-    """On-policy source: rolls out tasks when a step takes them. Nothing is in flight between steps.
+class StepwiseSource:
+    """Base of sources with nothing in flight between steps."""
+
+    live = False
+
+    def __init__(self) -> None:
+        self.position = 0
+        self.pending: Sequence[Draw] = ()
+
+    @asynccontextmanager
+    async def feeding(self) -> AsyncIterator[None]:
+        """Do nothing: nothing runs between steps."""
+        yield
+
+    def metrics(self) -> Metrics:
+        """Return no metrics."""
+        return {}
+
+    def published(self, version: int) -> None:
+        """Do nothing: `take` uses the weights that the engine has."""
+
+
+class LiveSource(StepwiseSource):
+    """On-policy source: rolls out tasks when a step takes them.
 
     Args:
         tasks: the dataset.
@@ -30,6 +52,8 @@ class LiveSource:
         sieve: filter; groups that do not pass are replaced by further tasks. None: all groups pass.
     """
 
+    live = True
+
     def __init__(
         self,
         tasks: Sequence[Task],
@@ -40,8 +64,7 @@ class LiveSource:
         num_draws: int | None = None,
         sieve: GroupFilter | None = None,
     ) -> None:
-        self.position = 0
-        self.pending: Sequence[Draw] = ()
+        super().__init__()
         self._num_draws = num_draws
         self._tasks = tasks
         self._order = order
@@ -50,11 +73,6 @@ class LiveSource:
         self._seed = seed
         self._sieve = sieve
         self._metrics: Metrics = {}
-
-    @asynccontextmanager
-    async def feeding(self) -> AsyncIterator[None]:
-        """Do nothing: nothing runs between steps."""
-        yield
 
     async def take(self, policy_version: int) -> list[Group]:
         """Roll out the next tasks with the engine's current weights; pending tasks of a resumed run come first.
@@ -105,19 +123,13 @@ def task_of(draw: Draw, tasks: Sequence[Task], seed: int) -> Task:
     return replace(tasks[draw.row], uid=f"{derive_seed(seed, 'uid', *draw):016x}")
 
 
-class RowSource(ABC):
+class RowSource(StepwiseSource, ABC):
     """Base of sources that build groups from rows without sampling; nothing is ever stale."""
 
     def __init__(self, order: Order, groups_per_step: int) -> None:
-        self.position = 0
-        self.pending: Sequence[Draw] = ()
+        super().__init__()
         self._order = order
         self._groups_per_step = groups_per_step
-
-    @asynccontextmanager
-    async def feeding(self) -> AsyncIterator[None]:
-        """Do nothing: nothing runs between steps."""
-        yield
 
     async def take(self, policy_version: int) -> list[Group]:
         """Return the groups of the next rows."""
@@ -148,7 +160,7 @@ class SavedSource(RowSource):
         return Group(task, [Rollout([trajectory], Stop.FINISHED)])
 
 
-class StoredSource:
+class StoredSource(StepwiseSource):
     """Serves stored rollouts step by step, in the groups in which they were sampled. Nothing is sampled.
 
     Args:
@@ -157,15 +169,9 @@ class StoredSource:
     """
 
     def __init__(self, read: Callable[[int], list[Group]], steps: Sequence[int]) -> None:
-        self.position = 0
-        self.pending: Sequence[Draw] = ()
+        super().__init__()
         self._read = read
         self._steps = steps
-
-    @asynccontextmanager
-    async def feeding(self) -> AsyncIterator[None]:
-        """Do nothing: nothing runs between steps."""
-        yield
 
     async def take(self, policy_version: int) -> list[Group]:
         """Return the groups of the next step."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 
@@ -33,6 +33,8 @@ class StreamingSource:
         group_of: builds a group from the rollouts of a task.
         sieve: filter; a group that does not pass is replaced at once. None: all groups pass.
     """
+
+    live = True
 
     def __init__(
         self,
@@ -104,7 +106,7 @@ class StreamingSource:
             NothingToLearnError: no group passed the filter.
             Exception: an error raised by a rollout of any group in flight.
         """
-        self._published(policy_version)
+        self.published(policy_version)
         with self._timer.timed("wait_rollouts"):
             await self._until(lambda: self._feeder.done() or self._admissions.can_take)
         if failure := self._failure():
@@ -116,14 +118,10 @@ class StreamingSource:
         refuse_all_failed(groups)
         return groups
 
-    def following(self, publish: Callable[[int], Awaitable[None]]) -> Callable[[int], Awaitable[None]]:
-        """Wrap `publish`: afterwards, groups start under the new version."""
-
-        async def published(version: int) -> None:
-            await publish(version)
-            self._published(version)
-
-        return published
+    def published(self, version: int) -> None:
+        """Start groups under the new version from now on."""
+        self._admissions.published(version)
+        self._tell()
 
     def metrics(self) -> Metrics:
         """Return `staleness/...`: ages of the groups taken last, requeued and in-flight groups, engine idle time.
@@ -169,10 +167,6 @@ class StreamingSource:
             self._unfinished[ticket] -= 1
             self._tell()
         return rollout
-
-    def _published(self, version: int) -> None:
-        self._admissions.published(version)
-        self._tell()
 
     def _tell(self) -> None:
         """Handle a change: cancel groups that `admissions` no longer tracks, and wake all waiters."""

@@ -35,10 +35,7 @@ def adaptive(value=0.5, target=0.1, horizon=100) -> KLReward:
 
 
 def step(feedback: KLFeedback, samples) -> dict[str, float]:
-    async def learn(samples, step):
-        return {"actor/loss": float(len(samples))}
-
-    return asyncio.run(feedback.beside(learn)(samples, 0))
+    return asyncio.run(feedback(samples, 0))
 
 
 def test_the_mean_is_over_rollouts_of_the_mean_over_their_trained_tokens():
@@ -62,13 +59,13 @@ def test_it_does_not_depend_on_how_a_rollout_is_cut_into_trajectories(rollouts, 
 def test_a_step_is_logged_with_the_coefficient_it_was_credited_with():
     feedback = KLFeedback(adaptive())
     first, second = (step(feedback, [sample("a", 1.0), sample("b", 3.0)]) for _ in range(2))
-    assert first == {"kl/reward_coef": 0.5, "kl/reward_mean": 2.0, "actor/loss": 2.0}
+    assert first == {"kl/reward_coef": 0.5, "kl/reward_mean": 2.0}
     assert second["kl/reward_coef"] == 0.5 * (1 + 0.2 * 2 / 100)  # the error is cut to 0.2, two rollouts of a horizon
 
 
 def test_a_fixed_coefficient_stays_and_a_step_without_samples_says_nothing():
     feedback = KLFeedback(KLReward(FixedKL(0.25), "k1"))
-    assert step(feedback, []) == {"kl/reward_coef": 0.25, "actor/loss": 0.0}
+    assert step(feedback, []) == {"kl/reward_coef": 0.25}
     step(feedback, [sample("a", 1.0)])
     assert step(feedback, [])["kl/reward_coef"] == 0.25
 

@@ -153,16 +153,14 @@ class World:
 
 
 def take(source, steps, first=0, publish=None):
-    async def nothing(version):
-        pass
-
     async def all_steps():
-        publishing = publish or nothing
-        taken, published = [], source.following(publishing) if publish else publishing
+        taken = []
         async with source.feeding():
             for step in range(first, first + steps):
                 taken.append([group.task.uid for group in await source.take(policy_version=step)])
-                await published(step + 1)
+                if publish:
+                    await publish(step + 1)
+                    source.published(step + 1)
         return taken
 
     return asyncio.run(asyncio.wait_for(all_steps(), 20))

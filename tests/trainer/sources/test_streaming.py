@@ -77,12 +77,13 @@ def run(source, world, num_steps, between=lambda step: asyncio.sleep(0)):
     """The steps' groups, as the loop takes them."""
 
     async def steps():
-        publish, taken = source.following(world.publish), []
+        taken = []
         async with source.feeding():
             for step in range(num_steps):
                 taken.append(await source.take(policy_version=step))
                 await between(step)
-                await publish(step + 1)
+                await world.publish(step + 1)
+                source.published(step + 1)
         return taken
 
     return asyncio.run(asyncio.wait_for(steps(), 20))
@@ -305,7 +306,8 @@ def test_groups_begin_as_soon_as_weights_are_published():
         async with source.feeding():
             await source.take(policy_version=0)
             assert await num_begun() == 4
-            await source.following(world.publish)(1)
+            await world.publish(1)
+            source.published(1)
             assert await num_begun() == 6
 
     asyncio.run(asyncio.wait_for(steps(), 20))
