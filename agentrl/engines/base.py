@@ -7,10 +7,14 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Literal, Protocol
 
+from agentrl.capabilities import engine_spec
+from agentrl.config.run import RunConfig
 from agentrl.types.trajectory import VersionSpan
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from agentrl.chat.format import ChatFormat
 
 
 WeightStream = Iterable[tuple[str, "Tensor"]]
@@ -151,6 +155,16 @@ class Engine(Protocol):
         `decode_steps` and `prefill_steps`. An engine that may evict open conversations adds `evicted_sessions`.
         """
         ...
+
+
+async def load_engine(config: RunConfig, chat: ChatFormat) -> Engine:
+    """Create the engine `rollout.engine`.
+
+    Raises:
+        AgentRLError: the engine or the model cannot be used as configured.
+    """
+    engine: Engine = await engine_spec(config.rollout.engine).load(config, chat)
+    return engine
 
 
 def check_context(token_ids: Sequence[int], vocabulary: int, max_sequence_length: int) -> None:
