@@ -140,9 +140,9 @@ def known_backend(name: str) -> str:
 def _known(name: str, registry: Registry[Any], names: Callable[[], list[str]]) -> str:  # Any: either kind
     if registry.is_builtin(name) or registry.is_path(name) or name in (valid := names()):
         return name
-    listed = f"valid: {', '.join(sorted(valid))}, or path/to/file.py:NAME"
+    listed = f"expected {', '.join(sorted(valid))} or path/to/file.py:NAME"
     near = suggestion(name, valid)
-    raise ValueError(f"{near} {listed}" if near.startswith("did you mean") else listed)
+    raise ValueError(f"{near} {listed[0].upper()}{listed[1:]}" if near.startswith("did you mean") else listed)
 
 
 def engines_with(option: str) -> str:

@@ -107,7 +107,7 @@ class Completion:
 
 
 COUNTERS = ("prompt_tokens", "cached_tokens", "forwarded_tokens", "sampled_tokens", "decode_steps", "prefill_steps")
-"""Counters of an engine in this process, see `Engine.metrics`. A remote engine does not count steps."""
+"""Counters of an embedded engine, see `Engine.metrics`. A remote engine does not count steps."""
 
 
 class Engine(Protocol):
@@ -151,7 +151,7 @@ class Engine(Protocol):
     def metrics(self) -> dict[str, float]:
         """Counters since the start.
 
-        Always: `prompt_tokens`, `cached_tokens`, `forwarded_tokens`, `sampled_tokens`. An engine in this process adds
+        Always: `prompt_tokens`, `cached_tokens`, `forwarded_tokens`, `sampled_tokens`. An embedded engine adds
         `decode_steps` and `prefill_steps`. An engine that may evict open conversations adds `evicted_sessions`.
         """
         ...

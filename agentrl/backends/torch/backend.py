@@ -75,7 +75,8 @@ class TorchBackend:
     @property
     def vocabulary_size(self) -> int:
         """See `Backend.vocabulary_size`."""
-        return self.model.get_input_embeddings().weight.shape[0]
+        size: int = self.model.get_input_embeddings().weight.shape[0]
+        return size
 
     @property
     def max_positions(self) -> int | None:
