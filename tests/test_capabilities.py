@@ -44,7 +44,7 @@ def test_built_in_specs_read_options_that_exist():
 def test_specs_are_imported_without_heavy_libraries():
     code = (
         "from agentrl.capabilities import *; import sys\n"
-        "specs = [engine_spec(name) for name in ENGINES.builtins()] + [backend_spec(name) for name in BACKENDS.builtins()]\n"
+        "specs = [*map(engine_spec, ENGINES.builtins()), *map(backend_spec, BACKENDS.builtins())]\n"
         "print(len(specs), *sys.modules)"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
