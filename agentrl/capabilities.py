@@ -33,6 +33,7 @@ class EngineSpec:
         deterministic: sampled tokens are bitwise reproducible (if the engine reads `rollout.deterministic`: when set).
         checkpoint_weights: `Engine.load_weights` reads checkpoint names, with LoRA adapters merged. Else it reads the
             names of `Backend.weights`, adapters separate.
+        colocate: the engine can release GPU memory while the policy trains: it has the methods of `Colocated`.
         probed: after each weight update, a few sampled tokens are scored by the backend.
     """
 
@@ -42,6 +43,7 @@ class EngineSpec:
     deterministic: bool = False
     checkpoint_weights: bool = False
     probed: bool = False
+    colocate: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -157,6 +157,22 @@ class Engine(Protocol):
         ...
 
 
+class Colocated(Engine, Protocol):
+    """An engine that shares a GPU with the trainer, and can release its memory while it is paused."""
+
+    def check_memory_saver(self) -> None:
+        """Refuse an engine that cannot release its memory (AgentRLError)."""
+        ...
+
+    async def release_memory(self, *, weights: bool) -> None:
+        """Free the memory of the KV cache, and of the weights if `weights`. No request may run."""
+        ...
+
+    async def resume_memory(self, *, weights: bool) -> None:
+        """Allocate the memory again. Its content is lost: weights must be loaded before sampling."""
+        ...
+
+
 async def load_engine(config: RunConfig, chat: ChatFormat) -> Engine:
     """Create the engine `rollout.engine`.
 

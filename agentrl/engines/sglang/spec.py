@@ -29,4 +29,5 @@ SPEC = EngineSpec(
     deterministic=False,  # on the CPU it has no deterministic mode and ignores seeds
     checkpoint_weights=True,
     probed=True,
+    colocate=True,
 )
