@@ -29,7 +29,8 @@ class SglangEngine:
 
     A server that crashes or hangs is restarted. Its running requests are sent again with the same tokens.
 
-    The event loop that creates the engine must also use it. The engine owns replicas, transfer and router: `close` closes them.
+    The event loop that creates the engine must also use it. The engine owns replicas, transfer and router: `close`
+    closes them.
 
     Args:
         terms: limits and features of the servers.
