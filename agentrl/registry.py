@@ -66,6 +66,10 @@ class Registry(Generic[T]):
         """Return all names for `get`, without aliases and families."""
         return sorted({*self._objects, *self._lazy, *self._entry_points()})
 
+    def builtins(self) -> list[str]:
+        """Return the names of agentrl's own objects."""
+        return sorted(self._lazy)
+
     def is_builtin(self, name: str) -> bool:
         """Whether `name` is an object of agentrl, not one that is registered, installed or imported by path."""
         if name in self._objects or name in _GIVEN:

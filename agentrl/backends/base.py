@@ -8,7 +8,12 @@ from pathlib import Path
 from typing import Protocol, TypeAlias
 
 from agentrl.algos.base import LossFunction
+from agentrl.capabilities import backend_spec, backends_with
+from agentrl.config.actor import ActorConfig
+from agentrl.config.model import ModelConfig
+from agentrl.config.run import RunConfig
 from agentrl.engines.base import WeightStream
+from agentrl.errors import ConfigError
 from agentrl.types.sample import Sample
 
 
@@ -38,11 +43,43 @@ class StepStats:
     metrics: dict[str, float] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class ModelRequest:
+    """A model that a backend should load: the policy, a reference, a critic or a reward model.
+
+    Attributes:
+        actor: training options; those of a critic or a reward model are given as an `actor` section.
+        total_updates: length of the learning rate schedule, unless `actor.optim.total_updates` is set.
+        trainable: False for a model that only scores, such as a reference.
+        value_head: the model outputs one number per token, as a critic or a reward model does.
+        key: the configuration key that `model.path` came from, for error messages.
+        routed_experts: train with the experts recorded in samples.
+    """
+
+    model: ModelConfig
+    actor: ActorConfig
+    total_updates: int = 1
+    trainable: bool = True
+    value_head: bool = False
+    key: str = "model.path"
+    routed_experts: bool = False
+
+
 class Backend(Protocol):
     """Holds and trains a model. The policy, a reference policy and a critic each have a backend.
 
     Methods run outside the event loop, one call at a time.
     """
+
+    @property
+    def vocabulary_size(self) -> int:
+        """Number of token ids that the model can read."""
+        ...
+
+    @property
+    def max_positions(self) -> int | None:
+        """Maximum number of tokens in a sequence; None if the model has no limit."""
+        ...
 
     async def train_step(self, samples: Sequence[Sample], loss: LossFunction) -> StepStats:
         """Do one optimizer update on all of `samples` (one mini-batch), split into micro-batches by token budget.
@@ -71,6 +108,10 @@ class Backend(Protocol):
         """Yield the same weights with checkpoint names and shapes; an adapter is merged into its layers."""
         ...
 
+    async def copy_weights(self, weights: WeightStream) -> None:
+        """Replace the weights by those of another backend of the same model (`weights`)."""
+        ...
+
     async def save(self, path: Path) -> None:
         """Write weights (safetensors, Hugging Face layout), tokenizer, optimizer, schedule and random states."""
         ...
@@ -82,3 +123,18 @@ class Backend(Protocol):
     async def close(self) -> None:
         """Free all resources."""
         ...
+
+
+def load_backend(config: RunConfig, request: ModelRequest) -> Backend:
+    """Load a model with the backend `actor.backend`.
+
+    Raises:
+        ConfigError: the backend cannot hold this kind of model, or the model or device cannot be used.
+    """
+    name = config.actor.backend
+    spec = backend_spec(name)
+    if request.value_head and not spec.value_head:
+        instead = backends_with("value_head")
+        raise ConfigError(f"'actor.backend={name}' trains no critic and no reward model: use {instead}")
+    backend: Backend = spec.load(config, request)
+    return backend

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
+from agentrl.capabilities import engine_spec
 from agentrl.config import RunConfig
 from agentrl.config.resolve import Purpose
 from agentrl.config.reward import NO_REWARD
@@ -98,7 +99,7 @@ def _files(config: RunConfig) -> Iterator[str]:
         if path is not None and not _is_file(path):
             yield _no_file(key, Path(path))
     script = config.rollout.script_path
-    if config.rollout.engine == "scripted" and script is not None:
+    if script is not None and "script_path" in engine_spec(config.rollout.engine).options:
         file = Path(str(script).rpartition(":")[0] or script)
         if file.suffix == ".py" and not _is_file(file):
             yield _no_file("rollout.script_path", file)

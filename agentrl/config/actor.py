@@ -4,8 +4,17 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import (
+    AfterValidator,
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    model_validator,
+)
 
+from agentrl.capabilities import known_backend
 from agentrl.config.base import KLKind, Section
 from agentrl.config.model import Modules
 from agentrl.config.presets import Aggregation
@@ -71,8 +80,8 @@ class PolicyLossConfig(Section):
 class ActorConfig(Section):
     """The trained policy."""
 
-    backend: Literal["torch", "megatron"] = "torch"
-    """The training backend."""
+    backend: Annotated[str, AfterValidator(known_backend), code("backend")] = "torch"
+    """The training backend: torch, or `path/to/file.py:NAME`, a backend of your own (docs/extending.md)."""
     device: Text = "auto"
     """Device of the torch backend; auto: a CUDA GPU if available."""
     autocast: Literal["float32", "bfloat16", "float16"] | None = None

@@ -108,3 +108,8 @@ class DataConfig(Section):
     """Extra variables for the chat template, such as enable_thinking."""
     output_path: File | None = None
     """Generation: Parquet file for the rows with an added column `responses`, the texts of their rollouts."""
+
+    @property
+    def max_sequence_length(self) -> int:
+        """Longest context plus completion of the run, in tokens."""
+        return self.max_prompt_length + self.max_response_length

@@ -17,6 +17,7 @@ from pydantic import (
     PositiveInt,
 )
 
+from agentrl.capabilities import known_engine
 from agentrl.config.base import Section, one_or_many
 from agentrl.config.model import Dtype
 from agentrl.config.uses import ADDRESS, SECRET, Text, code
@@ -139,8 +140,9 @@ class SglangConfig(Section):
 class RolloutConfig(Section):
     """Engine, sampling, agent loop and limits."""
 
-    engine: Annotated[Literal["torch", "sglang", "scripted"], code()] = "torch"
-    """Engine that samples: the embedded torch engine, SGLang, or a script (tests and examples)."""
+    engine: Annotated[str, AfterValidator(known_engine), code()] = "torch"
+    """Engine that samples: torch (embedded), sglang, scripted (tests and examples), or `path/to/file.py:NAME`, an
+    engine of your own (docs/extending.md)."""
     n: PositiveInt | None = None
     """Rollouts per task: the group size. null: 8 if the algorithm compares rollouts of a task or selects the best,
     else 1."""

@@ -7,10 +7,14 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Literal, Protocol
 
+from agentrl.capabilities import engine_spec
+from agentrl.config.run import RunConfig
 from agentrl.types.trajectory import VersionSpan
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from agentrl.chat.format import ChatFormat
 
 
 WeightStream = Iterable[tuple[str, "Tensor"]]
@@ -103,7 +107,7 @@ class Completion:
 
 
 COUNTERS = ("prompt_tokens", "cached_tokens", "forwarded_tokens", "sampled_tokens", "decode_steps", "prefill_steps")
-"""Counters of an engine in this process, see `Engine.metrics`. A remote engine does not count steps."""
+"""Counters of an embedded engine, see `Engine.metrics`. A remote engine does not count steps."""
 
 
 class Engine(Protocol):
@@ -147,10 +151,36 @@ class Engine(Protocol):
     def metrics(self) -> dict[str, float]:
         """Counters since the start.
 
-        Always: `prompt_tokens`, `cached_tokens`, `forwarded_tokens`, `sampled_tokens`. An engine in this process adds
+        Always: `prompt_tokens`, `cached_tokens`, `forwarded_tokens`, `sampled_tokens`. An embedded engine adds
         `decode_steps` and `prefill_steps`. An engine that may evict open conversations adds `evicted_sessions`.
         """
         ...
+
+
+class Colocated(Engine, Protocol):
+    """An engine that shares a GPU with the trainer, and can release its memory while it is paused."""
+
+    def check_memory_saver(self) -> None:
+        """Refuse an engine that cannot release its memory (AgentRLError)."""
+        ...
+
+    async def release_memory(self, *, weights: bool) -> None:
+        """Free the memory of the KV cache, and of the weights if `weights`. No request may run."""
+        ...
+
+    async def resume_memory(self, *, weights: bool) -> None:
+        """Allocate the memory again. Its content is lost: weights must be loaded before sampling."""
+        ...
+
+
+async def load_engine(config: RunConfig, chat: ChatFormat) -> Engine:
+    """Create the engine `rollout.engine`.
+
+    Raises:
+        AgentRLError: the engine or the model cannot be used as configured.
+    """
+    engine: Engine = await engine_spec(config.rollout.engine).load(config, chat)
+    return engine
 
 
 def check_context(token_ids: Sequence[int], vocabulary: int, max_sequence_length: int) -> None:

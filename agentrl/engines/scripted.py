@@ -6,11 +6,17 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import count
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
+from agentrl.capabilities import EngineSpec
+from agentrl.config.run import RunConfig
 from agentrl.engines.base import COUNTERS, Completion, FinishReason, GenerateRequest, PauseMode, WeightStream
 from agentrl.engines.torch.stopping import matched_stop
+from agentrl.registry import load_object
 from agentrl.types.trajectory import VersionSpan
+
+if TYPE_CHECKING:
+    from agentrl.chat.format import ChatFormat
 
 Answer = str | Sequence[int]
 """A reply: token ids, or text that the engine encodes."""
@@ -192,3 +198,12 @@ def _function_of_request(
     if tokenizer is not None:
         return lambda request: reply(tokenizer.decode(request.token_ids, skip_special_tokens=False))  # type: ignore[arg-type]  # of_text says so
     return reply  # type: ignore[return-value]  # not of_text
+
+
+async def load(config: RunConfig, chat: ChatFormat) -> ScriptedEngine:
+    """Create the engine with the function `rollout.script_path`."""
+    reply = load_object(str(config.rollout.script_path))
+    return ScriptedEngine(reply, tokenizer=chat.tokenizer, of_text=True, stop_token_id=chat.stop_token_ids[0])
+
+
+SPEC = EngineSpec(load=load, options=frozenset({"script_path"}), deterministic=True)

@@ -20,10 +20,16 @@ from agentrl.models.folder import check_folder, is_folder, torn_json
 from agentrl.utils.hub import check_hub
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 
 TOKENIZER_FILES = ("*token*", "vocab*", "*.model")
+
+
+def max_positions(config: PretrainedConfig) -> int | None:
+    """Return the maximum number of tokens in a sequence; None if the model has no limit."""
+    positions: int | None = getattr(config.get_text_config(), "max_position_embeddings", None)
+    return positions
 
 
 def find_device(name: str, key: str) -> torch.device:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from agentrl.agent_loops.base import agent_loops
+from agentrl.capabilities import BACKENDS
 from agentrl.chat.parsers import tool_parsers
 from agentrl.config.base import Section
 from agentrl.config.presets import PRESETS
@@ -35,6 +36,7 @@ def _is_our_loss(name: str) -> bool:
 BROUGHT: Mapping[str, Callable[[str], bool]] = {
     "agent loop": agent_loops.is_builtin,
     "tool parser": tool_parsers.is_builtin,
+    "backend": BACKENDS.is_builtin,
     "attention": _ATTENTION.__contains__,
     "advantage estimator": _is_our_estimator,
     "policy loss": _is_our_loss,

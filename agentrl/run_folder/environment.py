@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 from pydantic import JsonValue
 
+from agentrl.capabilities import backend_spec, engine_spec
 from agentrl.config import RunConfig
 from agentrl.models.loading import find_device
 from agentrl.version import __version__
@@ -66,10 +67,11 @@ def why_not(config: RunConfig, live: bool) -> Iterator[str]:
     Args:
         live: whether the run has rollouts.
     """
-    if live and config.rollout.engine != "scripted" and not config.rollout.deterministic:
+    engine = engine_spec(config.rollout.engine)
+    if live and "deterministic" in engine.options and not config.rollout.deterministic:
         yield "rollout.deterministic=false"
-    elif live and config.rollout.engine == "sglang":  # on the CPU it has no deterministic mode and ignores seeds
-        yield "rollout.engine=sglang does not promise it"
+    elif live and not engine.deterministic:
+        yield f"rollout.engine={config.rollout.engine} does not promise it"
     for name in ("max_staleness", "over_sampling") if live else ():
         if value := getattr(config.trainer, name):  # timing decides which weights sample and which groups are requeued
             yield f"trainer.{name}={value}"
@@ -86,16 +88,17 @@ def provided(config: RunConfig, live: bool) -> Iterator[str]:
     """Yield the assumptions about user code that reproducibility depends on."""
     if live:
         yield "tools, rewards and simulated users answer alike when asked alike"
-    if live and config.rollout.engine == "scripted":
+    if live and "script_path" in engine_spec(config.rollout.engine).options:
         yield f"so does the script, {config.rollout.script_path}"
 
 
 def _devices(config: RunConfig, live: bool) -> dict[str, torch.device]:
     """Return the devices in use, by configuration section."""
     devices = {}
-    if live and config.rollout.engine == "torch":
+    if live and "device" in engine_spec(config.rollout.engine).options:
         devices["rollout"] = find_device(config.rollout.device, "rollout.device")
-    if config.trainer.mode in ("train", "train_only"):
+    trained = config.trainer.mode in ("train", "train_only")
+    if trained and "device" in backend_spec(config.actor.backend).options:
         devices["actor"] = find_device(config.actor.device, "actor.device")
     return devices
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar
+from typing import TypeVar, cast
 
+from agentrl.capabilities import engine_spec
 from agentrl.config import RunConfig
-from agentrl.engines.base import Engine
-from agentrl.engines.sglang.engine import SglangEngine
-from agentrl.engines.sglang.memory import BOTH, Tag, check_memory_saver, release_memory, resume_memory
+from agentrl.engines.base import Colocated, Engine
 from agentrl.models.adapter_folder import find_adapter
 from agentrl.types.sample import Sample
 
@@ -16,44 +15,40 @@ Learned = TypeVar("Learned")
 
 
 class SharedGpu:
-    """Switches one GPU between the servers of an engine and a learner.
+    """Switches one GPU between an engine and a learner.
 
     Args:
-        all_weights: whether every publication sends all weights. If not, the servers keep their weights in memory:
-            SGLang loses the weights that it releases, and unsent ones would be missing afterwards.
+        all_weights: whether every publication sends all weights. If not, the engine keeps its weights in memory:
+            it loses the weights that it releases, and unsent ones would be missing afterwards.
 
     Raises:
-        ServerError: a server cannot release its memory.
+        AgentRLError: the engine cannot release its memory.
     """
 
-    def __init__(self, engine: SglangEngine, *, all_weights: bool) -> None:
-        self._engine = engine
-        self._tags: Sequence[Tag] = BOTH if all_weights else ("kv_cache",)
+    def __init__(self, engine: Colocated, *, all_weights: bool) -> None:
+        self._engine, self._all_weights = engine, all_weights
         self._released = False
-        for replica in engine.replicas:
-            check_memory_saver(replica.client, replica.features)
+        engine.check_memory_saver()
 
     def learning(
         self, learner: Callable[[Sequence[Sample], int], Awaitable[Learned]]
     ) -> Callable[[Sequence[Sample], int], Awaitable[Learned]]:
-        """Wrap `learner`: the servers' memory is released while it runs. They stay paused until `publishing`."""
+        """Wrap `learner`: the engine's memory is released while it runs. It stays paused until `publishing`."""
 
         async def learn(samples: Sequence[Sample], step: int) -> Learned:
             await self._engine.pause("drain")  # a server crashes if memory is released during requests, even paused
-            for replica in self._engine.replicas:
-                await release_memory(replica.client, self._tags)
+            await self._engine.release_memory(weights=self._all_weights)
             self._released = True
             return await learner(samples, step)
 
         return learn
 
     def publishing(self, publish: Callable[[int], Awaitable[None]]) -> Callable[[int], Awaitable[None]]:
-        """Wrap `publish`: the servers get their memory back first. `publish` resumes the engine at the end."""
+        """Wrap `publish`: the engine gets its memory back first. `publish` resumes the engine at the end."""
 
         async def published(version: int) -> None:
             if self._released:
-                for replica in self._engine.replicas:
-                    await resume_memory(replica.client, self._tags)
+                await self._engine.resume_memory(weights=self._all_weights)
                 self._released = False
             await publish(version)
 
@@ -64,10 +59,10 @@ def shared_gpu(config: RunConfig, engine: Engine) -> SharedGpu | None:
     """Return the switch for `rollout.sglang.colocate`; None if it is off.
 
     Raises:
-        ServerError: a server cannot release its memory.
+        AgentRLError: the engine cannot release its memory.
     """
-    if not isinstance(engine, SglangEngine) or not config.rollout.sglang.colocate:
+    if not engine_spec(config.rollout.engine).colocate or not config.rollout.sglang.colocate:
         return None
     model = config.model
     adapter = model.lora_rank or model.lora_adapter_path or find_adapter(model.path)
-    return SharedGpu(engine, all_weights=not (adapter or config.actor.freeze_modules))
+    return SharedGpu(cast(Colocated, engine), all_weights=not (adapter or config.actor.freeze_modules))

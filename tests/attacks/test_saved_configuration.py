@@ -46,7 +46,7 @@ class Trap:
         if key.endswith("trust_remote_code"):
             return [True]
         if key == "rollout.engine":
-            return ["sglang", "scripted"]
+            return ["sglang", "scripted", f"{self.code}:f"]
         if key == "reward.reward_manager.source":
             return ["importlib"]
         if key == "reward.components":

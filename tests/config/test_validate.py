@@ -17,7 +17,7 @@ MODEL = {"path": "m"}
         ({"rollout": {"lr": 1}}, "unknown key 'rollout.lr': did you mean 'actor.optim.lr'?"),
         ({"rollot": {}}, "unknown key 'rollot': did you mean 'rollout'?"),
         ({"rollout": {"n": "many"}}, "'rollout.n': input should be a valid integer"),
-        ({"rollout": {"engine": "vllm"}}, "'rollout.engine': input should be 'torch', 'sglang' or 'scripted'"),
+        ({"rollout": {"engine": "vllm"}}, "'rollout.engine': expected scripted, sglang, torch or path/to/file.py:NAME"),
         ({"actor": {"clip_ratio_c": 1.1}}, "'actor': clip_ratio_c must be above 1 + clip_ratio_high, 1.2"),
         ({"rollout": {"engine": "sglang", "device": "cuda"}}, "'rollout.device' has no effect without"),
         ({"rollout": {"sglang": {"num_replicas": 2}}}, "'rollout.sglang.num_replicas' has no effect without"),

@@ -9,6 +9,7 @@ import pytest
 
 from agentrl.config import RunConfig
 from agentrl.engines.sglang.client import ServerError
+from agentrl.engines.sglang.engine import SglangEngine
 from agentrl.weights.colocation import SharedGpu, shared_gpu
 
 ON_GPU = SimpleNamespace(device="cuda", memory_saver=True)
@@ -16,6 +17,9 @@ ON_GPU = SimpleNamespace(device="cuda", memory_saver=True)
 
 class Engine:
     """One server; notes what it is asked."""
+
+    check_memory_saver = SglangEngine.check_memory_saver
+    release_memory, resume_memory = SglangEngine.release_memory, SglangEngine.resume_memory
 
     def __init__(self, features=ON_GPU):
         self.asked = []
@@ -56,5 +60,10 @@ def test_a_cpu_has_no_memory_to_release():
         SharedGpu(Engine(SimpleNamespace(device="cpu", memory_saver=True)), all_weights=True)
 
 
-def test_it_is_for_sglang_alone():
-    assert shared_gpu(RunConfig.model_construct(), Engine()) is None
+@pytest.mark.parametrize(("engine", "colocate"), [("torch", True), ("sglang", False), ("sglang", True)])
+def test_it_is_for_engines_that_can_and_are_asked(engine, colocate):
+    config = RunConfig.model_validate({"model": {"path": "m"}})
+    sglang = config.rollout.sglang.model_copy(update={"colocate": colocate})
+    rollout = config.rollout.model_copy(update={"engine": engine, "sglang": sglang})
+    shared = shared_gpu(config.model_copy(update={"rollout": rollout}), Engine())
+    assert (shared is not None) == (engine == "sglang" and colocate)

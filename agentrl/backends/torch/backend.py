@@ -31,8 +31,9 @@ from agentrl.engines.base import WeightStream
 from agentrl.errors import ConfigError
 from agentrl.models.adapters import adapter_off, has_adapter
 from agentrl.models.checkpoint_names import checkpoint_weights
-from agentrl.models.loading import find_device, load_tokenizer
+from agentrl.models.loading import find_device, load_tokenizer, max_positions
 from agentrl.models.merging import merged_weights
+from agentrl.models.weights_in_place import load_in_place
 from agentrl.types.sample import Sample
 
 if TYPE_CHECKING:
@@ -70,6 +71,17 @@ class TorchBackend:
         self._frozen = fingerprint(model) if optimizer else ""
         self._parking = CpuOffload(model.parameters, moves_of(model.device) if config.param_offload else None)
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="torch-backend")
+
+    @property
+    def vocabulary_size(self) -> int:
+        """See `Backend.vocabulary_size`."""
+        size: int = self.model.get_input_embeddings().weight.shape[0]
+        return size
+
+    @property
+    def max_positions(self) -> int | None:
+        """See `Backend.max_positions`."""
+        return max_positions(self.model.config)
 
     async def train_step(self, samples: Sequence[Sample], loss: LossFunction) -> StepStats:
         """See `Backend.train_step`. If no sample has a trained token, the update is skipped."""
@@ -111,9 +123,9 @@ class TorchBackend:
         """
         await self._run(lambda: self._load(path))
 
-    async def change(self, work: Callable[[PreTrainedModel], None]) -> None:
-        """Let `work` modify the model between two calls."""
-        await self._run(lambda: work(self.model))
+    async def copy_weights(self, weights: WeightStream) -> None:
+        """See `Backend.copy_weights`."""
+        await self._run(lambda: load_in_place(self.model, weights))
 
     async def close(self) -> None:
         """Wait for the running call and end the thread. A second call does nothing."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from agentrl.capabilities import ENGINE_OPTIONS, PLANNED_BACKENDS, engine_spec, engines_with
 from agentrl.config.actor import OptimConfig
 from agentrl.config.reward import NO_REWARD
 from agentrl.config.rollout import RolloutConfig
@@ -15,13 +16,13 @@ from agentrl.config.rules.algorithm import (
     wrong_in_critic,
     wrong_in_sampling,
 )
+from agentrl.config.rules.backend import ignored_by_backend
 from agentrl.config.rules.data import ignored_in_data
 from agentrl.config.rules.reward import idle_in_reward, ignored_by_reward
 from agentrl.config.rules.unused import beside, every, given, unused
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
 
-_TORCH_ENGINE = ("device", "dtype", "max_num_seqs", "max_kv_tokens", "deterministic")
 _OF_STARTED_SERVERS = ("dtype", "max_num_seqs", "max_kv_tokens")
 _TRUNCATIONS = ("top_p", "top_k", "min_p")
 
@@ -72,15 +73,15 @@ def idle_options(config: RunConfig) -> dict[str, str]:
 
 
 def _not_built(config: RunConfig) -> Iterator[str]:
-    if config.actor.backend == "megatron":
-        yield "'actor.backend=megatron' is not in this version: use 'actor.backend=torch'"
+    backend = config.actor.backend
+    if instead := PLANNED_BACKENDS.get(backend):
+        yield f"'actor.backend={backend}' is not in this version: use 'actor.backend={instead}'"
 
 
 def _ignored(config: RunConfig) -> Iterator[str]:
     rollout = config.rollout
     yield from _ignored_by_engine(rollout)
-    if rollout.engine != "scripted":
-        yield from unused("rollout", rollout, ("script_path",), "'rollout.engine=scripted'")
+    yield from ignored_by_backend(config)
     yield from ignored_by_algorithm(config)
     yield from ignored_by_reward(config.reward)
     yield from ignored_in_data(config)
@@ -101,14 +102,12 @@ def _ignored_by_optimizer(where: str, optim: OptimConfig) -> Iterator[str]:
 
 
 def _ignored_by_engine(rollout: RolloutConfig) -> Iterator[str]:
-    sglang = rollout.sglang
-    if rollout.engine == "scripted":
-        yield from unused("rollout", rollout, _TORCH_ENGINE, "'rollout.engine=torch'")
-    if rollout.engine != "sglang":
-        yield from unused("rollout", rollout, ("routed_experts",), "'rollout.engine=sglang'")
-        yield from unused("rollout.sglang", sglang, every(sglang), "'rollout.engine=sglang'")
+    sglang, read = rollout.sglang, engine_spec(rollout.engine).options
+    for option in (each for each in ENGINE_OPTIONS if each not in read and each != "sglang"):
+        yield from unused("rollout", rollout, (option,), engines_with(option))
+    if "sglang" not in read:
+        yield from unused("rollout.sglang", sglang, every(sglang), engines_with("sglang"))
         return
-    yield from unused("rollout", rollout, ("device",), "'rollout.engine=torch'; SGLang takes every GPU it sees")
     if sglang.urls:
         need = "servers that are started here ('rollout.sglang.urls' names running ones)"
         started = ("num_replicas", "server_args", "env", "max_restarts")
@@ -164,8 +163,9 @@ def _wrong(config: RunConfig) -> Iterator[str]:
     num_weights, num_files = len(config.data.dataset_weights), len(config.data.train_files)
     if num_weights and num_files and num_weights != num_files:
         yield f"'data.dataset_weights' must hold one a train file, {num_files}, not {num_weights}"
-    if config.rollout.engine == "scripted" and config.rollout.script_path is None:
-        yield "'rollout.engine=scripted' needs 'rollout.script_path'"
+    engine = config.rollout.engine
+    if "script_path" in engine_spec(engine).options and config.rollout.script_path is None:
+        yield f"'rollout.engine={engine}' needs 'rollout.script_path'"
     if (output := config.data.output_path) and output.suffix != ".parquet":
         yield f"'data.output_path' must name a Parquet file, not '{output}'"
     if config.rollout.val_kwargs.n > 1 and not config.rollout.val_kwargs.do_sample:

@@ -11,6 +11,7 @@ from agentrl.engines.sglang.client import Answer, ServerClient, ServerError, Unr
 from agentrl.engines.sglang.counters import Tally
 from agentrl.engines.sglang.health import Ward
 from agentrl.engines.sglang.in_flight import ABORT_GRACE_S, Flight, Flights
+from agentrl.engines.sglang.memory import BOTH, KV_CACHE, check_memory_saver, release_memory, resume_memory
 from agentrl.engines.sglang.replica import Health, Replica
 from agentrl.engines.sglang.requests import NOTHING, Terms, read_completion
 from agentrl.engines.sglang.routing import Placement
@@ -28,7 +29,8 @@ class SglangEngine:
 
     A server that crashes or hangs is restarted. Its running requests are sent again with the same tokens.
 
-    Create and use the engine inside one running event loop. It owns replicas, transfer and router: `close` closes them.
+    The event loop that creates the engine must also use it. The engine owns replicas, transfer and router: `close`
+    closes them.
 
     Args:
         terms: limits and features of the servers.
@@ -67,6 +69,25 @@ class SglangEngine:
         self._paused: PauseMode | None = None
         self._closed = False
         self._ward.begin()
+
+    def check_memory_saver(self) -> None:
+        """See `Colocated.check_memory_saver`.
+
+        Raises:
+            ServerError: a server cannot release its memory.
+        """
+        for replica in self.replicas:
+            check_memory_saver(replica.client, replica.features)
+
+    async def release_memory(self, *, weights: bool) -> None:
+        """See `Colocated.release_memory`."""
+        for replica in self.replicas:
+            await release_memory(replica.client, BOTH if weights else KV_CACHE)
+
+    async def resume_memory(self, *, weights: bool) -> None:
+        """See `Colocated.resume_memory`."""
+        for replica in self.replicas:
+            await resume_memory(replica.client, BOTH if weights else KV_CACHE)
 
     async def generate(self, request: GenerateRequest) -> Completion:
         """Sample one completion; see `Engine.generate`.

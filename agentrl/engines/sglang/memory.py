@@ -10,6 +10,7 @@ from agentrl.engines.sglang.features import Features
 
 Tag = Literal["weights", "kv_cache"]
 BOTH: tuple[Tag, ...] = ("weights", "kv_cache")
+KV_CACHE: tuple[Tag, ...] = ("kv_cache",)
 
 
 def check_memory_saver(client: ServerClient, features: Features) -> None:

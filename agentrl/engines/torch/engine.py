@@ -28,9 +28,9 @@ from agentrl.engines.torch.paged_kv import BLOCK_SIZE, num_blocks_for
 from agentrl.engines.torch.scheduler import Scheduler
 from agentrl.engines.torch.stopping import DecodingTokenizer
 from agentrl.engines.torch.worker import Worker
-from agentrl.engines.weights_in_place import load_in_place
 from agentrl.errors import ConfigError
 from agentrl.models.images import ImageInputs
+from agentrl.models.weights_in_place import load_in_place
 from agentrl.utils.seeds import derive_seed
 
 

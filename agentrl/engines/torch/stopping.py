@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from agentrl.engines.base import FinishReason
-from agentrl.engines.torch.jobs import Job
+
+if TYPE_CHECKING:
+    from agentrl.engines.torch.jobs import Job  # imports torch
 
 Decode = Callable[[Sequence[int]], str]
 """Function from token ids to text, special tokens included."""

@@ -11,7 +11,7 @@ from itertools import groupby
 import numpy as np
 
 from agentrl.algos.credit import samples_of
-from agentrl.backends.torch.backend import TorchBackend, load_torch_backend
+from agentrl.backends.base import Backend, ModelRequest, load_backend
 from agentrl.config import RunConfig
 from agentrl.config.model import ModelConfig
 from agentrl.errors import ConfigError, DataError
@@ -67,11 +67,11 @@ def score_rollouts(replay: Replay, config: RunConfig) -> tuple[list[ScoredRollou
         DataError: no rollout has sampled tokens.
     """
     _check_vocabulary(replay.run, config.model)
-    backend = load_torch_backend(config.model, config.actor, total_updates=1, seed=config.trainer.seed, trainable=False)
+    backend = load_backend(config, ModelRequest(config.model, config.actor, trainable=False))
     return asyncio.run(_score(replay, backend))
 
 
-async def _score(replay: Replay, backend: TorchBackend) -> tuple[list[ScoredRollout], Counter[str]]:
+async def _score(replay: Replay, backend: Backend) -> tuple[list[ScoredRollout], Counter[str]]:
     left_out: Counter[str] = Counter()
     scored: list[ScoredRollout] = []
     try:
@@ -156,8 +156,7 @@ def _check_vocabulary(run: SavedRun, model: ModelConfig) -> None:
         )
 
 
-def _check_ids(samples: Sequence[Sample], backend: TorchBackend, run: SavedRun) -> None:
+def _check_ids(samples: Sequence[Sample], backend: Backend, run: SavedRun) -> None:
     largest = max((max(sample.token_ids) for sample in samples), default=0)
-    size = backend.model.get_input_embeddings().weight.shape[0]
-    if largest >= size:
+    if largest >= (size := backend.vocabulary_size):
         raise ConfigError(f"'{run.name}' holds token {largest}, and the model has only {size}: it is another family's")

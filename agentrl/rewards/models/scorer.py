@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from agentrl.config.model import ModelConfig
 from agentrl.config.reward_model import RewardModelConfig
 from agentrl.errors import ConfigError, RewardError
-from agentrl.models.loading import find_device
+from agentrl.models.loading import find_device, max_positions
 from agentrl.models.scalar import last_scalars, load_scalar_model
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def load_scorer(config: RewardModelConfig) -> tuple[Scorer, int]:
             " checkpoints/step-N/reward_model of a run that trained one online"
         )
     model = load_scalar_model(model_config(config, config.path), find_device(config.device, DEVICE), key=PATH)
-    return Scorer(model), longest(config, model)
+    return Scorer(model), longest(config, max_positions(model.config))
 
 
 def model_config(config: RewardModelConfig, path: str) -> ModelConfig:
@@ -69,13 +69,12 @@ def model_config(config: RewardModelConfig, path: str) -> ModelConfig:
     return ModelConfig(path=path, dtype=config.dtype, trust_remote_code=config.trust_remote_code)
 
 
-def longest(config: RewardModelConfig, model: PreTrainedModel) -> int:
-    """Maximum number of tokens in a conversation.
+def longest(config: RewardModelConfig, positions: int | None) -> int:
+    """Maximum number of tokens in a conversation. `positions` is the limit of the model.
 
     Raises:
         ConfigError: `max_length` is more than the model has positions.
     """
-    positions: int | None = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     if config.max_length is None:
         return positions or 2**31
     if positions is not None and config.max_length > positions:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from agentrl.algos.losses.value import ValueLoss
-from agentrl.backends.torch.backend import TorchBackend, load_scalar_backend, load_torch_backend
+from agentrl.backends.base import Backend, ModelRequest, load_backend
 from agentrl.config import RunConfig
 from agentrl.config.actor import ActorConfig
 from agentrl.trainer.learner import updates_per_step
@@ -20,15 +20,15 @@ def load_critic(config: RunConfig, total_steps: int) -> Critic:
     """
     critic, actor = config.critic, config.actor
     mini_batch, epochs = critic.ppo_mini_batch_size or actor.ppo_mini_batch_size, critic.ppo_epochs or actor.ppo_epochs
-    backend = load_scalar_backend(
+    request = ModelRequest(
         config.model.model_copy(update={"path": critic.path or config.model.path}),
         _as_actor(config),
         total_updates=total_steps * updates_per_step(config.data.train_batch_size, mini_batch, epochs),
-        seed=config.trainer.seed,
+        value_head=True,
         key=KEY,
     )
     return Critic(
-        backend,
+        load_backend(config, request),
         ValueLoss(critic.cliprange_value, critic.loss_agg_mode, config.data.max_response_length),
         mini_batch_groups=mini_batch,
         epochs=epochs,
@@ -51,7 +51,7 @@ def _as_actor(config: RunConfig) -> ActorConfig:
     )
 
 
-def load_reference(config: RunConfig) -> TorchBackend:
+def load_reference(config: RunConfig) -> Backend:
     """Load the model of `ref.path`, or else the initial policy without its LoRA adapter.
 
     Raises:
@@ -60,4 +60,4 @@ def load_reference(config: RunConfig) -> TorchBackend:
     path, key = (config.ref.path, "ref.path") if config.ref.path else (config.model.path, "model.path")
     model = config.model.model_copy(update={"path": path, "lora_rank": 0, "lora_adapter_path": None})
     actor = config.actor.model_copy(update={"param_offload": config.ref.param_offload})
-    return load_torch_backend(model, actor, total_updates=1, seed=config.trainer.seed, trainable=False, key=key)
+    return load_backend(config, ModelRequest(model, actor, trainable=False, key=key))

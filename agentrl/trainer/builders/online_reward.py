@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from math import ceil
 
 from agentrl.algos.reward_model.samples import reading
-from agentrl.backends.base import Backend
-from agentrl.backends.torch.backend import load_scalar_backend
+from agentrl.backends.base import Backend, ModelRequest, load_backend
 from agentrl.config import RunConfig
 from agentrl.config.reward_model import OnlineRewardConfig
 from agentrl.config.rules.reward import REWARD_MODEL
@@ -29,7 +28,7 @@ def load_online_reward_model(config: RunConfig) -> OnlineRewardModel:
     model = reward.reward_model
     assert model.online is not None  # callers check this
     path = model.path or config.model.path
-    backend = load_scalar_backend(
+    request = ModelRequest(
         config.model.model_copy(
             update={
                 "path": path,
@@ -47,11 +46,12 @@ def load_online_reward_model(config: RunConfig) -> OnlineRewardModel:
             }
         ),
         total_updates=_total_updates(config, model.online),
-        seed=config.trainer.seed,
+        value_head=True,
         key="model.path" if model.path is None else PATH,
     )
+    backend = load_backend(config, request)
     reader = load_reader(model, path)
-    scored = ModelReward(model, reader, _Scores(backend), longest(model, backend.model))
+    scored = ModelReward(model, reader, _Scores(backend), longest(model, backend.max_positions))
     (component,) = (name for name, each in reward.components.items() if each.reward == REWARD_MODEL)
 
     def read(rollout: Rollout) -> Sequence[int]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from agentrl.algos.registries import ADVANTAGE_ESTIMATORS
+from agentrl.capabilities import engine_spec
 from agentrl.config import RunConfig
 from agentrl.config.reward import NO_REWARD
 from agentrl.models.adapter_folder import find_adapter
@@ -21,7 +22,7 @@ def overview(config: RunConfig) -> str:
 def step_hooks(config: RunConfig) -> list[str]:
     """Return the names of the run's step hooks, in the order in which they run; see `StepHooks`."""
     engine, trains_policy = _has_engine(config), _trains_policy(config)
-    shares_gpu = engine and config.rollout.engine == "sglang" and config.rollout.sglang.colocate
+    shares_gpu = engine and config.rollout.sglang.colocate and engine_spec(config.rollout.engine).colocate
     hooks = {
         "gpu_handover": trains_policy and shares_gpu,
         "kl_controller": trains_policy and config.algorithm.use_kl_in_reward,

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from agentrl.algos.base import Algorithm
-from agentrl.backends.base import Backend
-from agentrl.backends.torch.backend import TorchBackend, load_scalar_backend
+from agentrl.backends.base import Backend, ModelRequest, load_backend
 from agentrl.chat.format import ChatFormat
 from agentrl.config import RunConfig
 from agentrl.config.data import DataConfig
@@ -106,16 +105,15 @@ async def open_reward_rows(config: RunConfig, stack: AsyncExitStack) -> RewardRo
     return RewardRows(config, load_chat(config), toolbox.schemas)
 
 
-def load_trained_model(config: RunConfig, total_steps: int) -> TorchBackend:
+def load_trained_model(config: RunConfig, total_steps: int) -> Backend:
     """Load the reward model to train: `model.path` with its head, or a language model's body with a new head.
 
     Raises:
         ConfigError: the model cannot be used.
     """
     updates = updates_per_step(config.data.train_batch_size, config.actor.ppo_mini_batch_size, config.actor.ppo_epochs)
-    return load_scalar_backend(
-        config.model, config.actor, total_updates=max(1, total_steps) * updates, seed=config.trainer.seed
-    )
+    request = ModelRequest(config.model, config.actor, total_updates=max(1, total_steps) * updates, value_head=True)
+    return load_backend(config, request)
 
 
 def open_check(config: RunConfig, rows: RewardRows, algorithm: Algorithm, model: Backend) -> RewardModelCheck | None:

@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
+from agentrl.capabilities import engine_spec
 from agentrl.chat.encode import token_pieces
 from agentrl.chat.format import ChatFormat
 from agentrl.config import RunConfig
@@ -15,16 +16,12 @@ from agentrl.config.reward import NO_REWARD, RewardConfig
 from agentrl.config.rollout import RolloutConfig
 from agentrl.data.prompt_length import Measure, fit_prompt, fit_prompts
 from agentrl.data.tasks import TaskTable, load_tasks
-from agentrl.engines.base import Engine, SamplingParams
-from agentrl.engines.scripted import ScriptedEngine
-from agentrl.engines.sglang.loader import load_sglang_engine
-from agentrl.engines.torch.loader import load_torch_engine
+from agentrl.engines.base import Engine, SamplingParams, load_engine
 from agentrl.errors import ConfigError
 from agentrl.interactions.base import BaseInteraction
 from agentrl.interactions.loading import load_interactions
 from agentrl.models.images import ImageInputs, find_image_inputs
 from agentrl.models.loading import check_model, load_tokenizer
-from agentrl.registry import load_object
 from agentrl.rewards.base import Reward, close_reward
 from agentrl.rewards.loading import check_data_source, load_reward
 from agentrl.rollouts.collector import Attempt, attempts_at, collect, group_of, roll_out
@@ -160,7 +157,7 @@ async def open_rollout_parts(
         if train_tasks:
             measure, _ = _measure(config, brought, chat, toolbox, interactions)
             feed = open_feed(config, train_tasks, partial(fit_prompt, measure=measure, config=config.data))
-        engine = await _engine(config, chat)
+        engine = await load_engine(config, chat)
         stack.push_async_callback(engine.close)
         runner = RolloutRunner(engine, chat, toolbox, reward, config, interactions=interactions)
         slots = asyncio.Semaphore(config.trainer.max_concurrent_rollouts)
@@ -241,17 +238,6 @@ def tell_few_rows(num_rows: int, config: RunConfig) -> None:
         print(f"there are fewer rows, {num_rows}, than data.train_batch_size={size}: a step draws some more than once")
 
 
-async def _engine(config: RunConfig, chat: ChatFormat) -> Engine:
-    if config.rollout.engine == "scripted":
-        reply = load_object(str(config.rollout.script_path))
-        return ScriptedEngine(reply, tokenizer=chat.tokenizer, of_text=True, stop_token_id=chat.stop_token_ids[0])
-    longest = config.data.max_prompt_length + config.data.max_response_length
-    if config.rollout.engine == "sglang":
-        return await load_sglang_engine(config.model, config.rollout, longest, config.trainer.run_dir)
-    images = find_image_inputs(config.model) if chat.takes_images else None
-    return load_torch_engine(config.model, config.rollout, longest, images)
-
-
 _ROLLED_OUT = "`agentrl generate` and `agentrl eval` roll such rows out"
 
 
@@ -263,8 +249,7 @@ def find_images(config: RunConfig, *, trains: bool) -> tuple[ImageInputs | None,
     """
     if trains:
         return None, f"training on images is not in this version: {_ROLLED_OUT}"
-    if config.rollout.engine != "torch":
-        # SGLang decodes and re-tokenizes a context with images, so the tokens may differ from the sampled ones
+    if not engine_spec(config.rollout.engine).images:
         return None, f"'rollout.engine={config.rollout.engine}' takes no images: use 'rollout.engine=torch'"
     images = find_image_inputs(config.model)
     return images, "" if images else f"the model at '{config.model.path}' takes no images, or has no processor"

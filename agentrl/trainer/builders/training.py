@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 
 from agentrl.algos.base import Algorithm, Need
 from agentrl.algos.build import BuiltAlgorithm, build_algorithm
-from agentrl.backends.base import Backend, Score
-from agentrl.backends.torch.backend import TorchBackend, load_torch_backend
+from agentrl.backends.base import Backend, ModelRequest, Score, load_backend
+from agentrl.capabilities import engine_spec
 from agentrl.config import RunConfig
 from agentrl.engines.base import Engine
 from agentrl.errors import ConfigError
@@ -141,26 +141,22 @@ async def open_reward_training(config: RunConfig, timer: Timer, stack: AsyncExit
 
 
 def _publisher(config: RunConfig, policy: Backend, engine: Engine) -> Publisher:
-    """Build the publisher. Servers load checkpoint weights and are probed; a local engine uses the policy's weights."""
-    served = config.rollout.engine == "sglang"
+    """Build the publisher, with the weights that the engine reads, and with a probe if its spec asks for one."""
+    spec = engine_spec(config.rollout.engine)
     return Publisher(
         policy,
         engine,
-        weights=policy.checkpoint_weights if served else policy.weights,
+        weights=policy.checkpoint_weights if spec.checkpoint_weights else policy.weights,
         mode=config.rollout.weight_update_mode,
-        probe_tokens=config.rollout.sglang.probe_tokens if served else 0,
+        probe_tokens=config.rollout.sglang.probe_tokens if spec.probed else 0,
     )
 
 
-def _policy(config: RunConfig, total_steps: int) -> TorchBackend:
+def _policy(config: RunConfig, total_steps: int) -> Backend:
     updates = updates_per_step(config.data.train_batch_size, config.actor.ppo_mini_batch_size, config.actor.ppo_epochs)
-    return load_torch_backend(
-        config.model,
-        config.actor,
-        total_updates=max(1, total_steps) * updates,
-        seed=config.trainer.seed,
-        routed_experts=config.rollout.routed_experts,
-    )
+    total_updates, routed_experts = max(1, total_steps) * updates, config.rollout.routed_experts
+    request = ModelRequest(config.model, config.actor, total_updates=total_updates, routed_experts=routed_experts)
+    return load_backend(config, request)
 
 
 def _critic(config: RunConfig, total_steps: int, stack: AsyncExitStack) -> Critic:
@@ -185,7 +181,7 @@ def _scoring(
     return scoring
 
 
-def _reference(config: RunConfig, algorithm: Algorithm, policy: Backend, stack: AsyncExitStack) -> TorchBackend | None:
+def _reference(config: RunConfig, algorithm: Algorithm, policy: Backend, stack: AsyncExitStack) -> Backend | None:
     """Load the reference as a separate model; None if it is not needed or is the base model under a LoRA adapter."""
     if "ref_logprobs" not in algorithm.needs or (config.ref.path is None and policy.reference_score()):
         return None

@@ -8,6 +8,7 @@ from typing import Any, get_args
 
 from pydantic import TypeAdapter, ValidationError
 
+from agentrl.capabilities import backend_names, engine_names
 from agentrl.config.validate import config_fields
 from agentrl.errors import ConfigError, suggestion
 
@@ -93,8 +94,13 @@ class Fixed:
 Row = Mapped | Hint | Fixed
 
 
+_REGISTERED = {"rollout.engine": engine_names, "actor.backend": backend_names}
+
+
 def choices(target: str) -> list[str]:
-    """Valid names of an agentrl key, from its type."""
+    """Valid names of an agentrl key, from its registry or its type."""
+    if target in _REGISTERED:
+        return sorted(_REGISTERED[target]())
     return sorted(_literals(next(field.annotation for key, field in config_fields() if key == target)))
 
 

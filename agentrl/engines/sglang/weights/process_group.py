@@ -44,7 +44,7 @@ class ServerGroup:
     def __init__(self, client: ServerClient, num_ranks: int, backend: str) -> None:
         self._client = client
         self._size = 1 + num_ranks
-        self._backend = backend
+        self._transport = backend
         self.name = f"agentrl-{os.getpid()}-{next(_NUMBERS)}"
         self._group: ProcessGroup | None = None
         self._store: TCPStore | None = None
@@ -64,7 +64,7 @@ class ServerGroup:
             "rank_offset": 1,
             "world_size": self._size,
             "group_name": self.name,
-            "backend": self._backend,
+            "backend": self._transport,
         }
         asking = self._client.post("/init_weights_update_group", body, timeout_s=JOIN_WITHIN_S)
         await _together(asking, partial(self._join, PrefixStore(self.name, store)))
@@ -76,7 +76,7 @@ class ServerGroup:
             ServerError: the server did not receive it.
         """
         assert self._group  # `open` was called before
-        sent = data if self._backend == "gloo" else data.cuda()
+        sent = data if self._transport == "gloo" else data.cuda()
         await _together(asking, partial(_broadcast, self._group, sent))
 
     async def close(self) -> None:
@@ -91,7 +91,7 @@ class ServerGroup:
     def _join(self, store: PrefixStore) -> None:
         name, timeout = GroupName(self.name), timedelta(seconds=BROADCAST_WITHIN_S)
         self._group, _ = _new_process_group_helper(
-            self._size, 0, [], Backend(self._backend), store, group_name=name, timeout=timeout
+            self._size, 0, [], Backend(self._transport), store, group_name=name, timeout=timeout
         )
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor, nn
 
-from agentrl.engines.base import WeightStream
 from agentrl.errors import suggestion
 
 
-def load_in_place(model: nn.Module, weights: WeightStream) -> None:
+def load_in_place(model: nn.Module, weights: Iterable[tuple[str, Tensor]]) -> None:
     """Copy `weights` over the parameters and buffers of the same names; names left out keep their values.
 
     All weights are checked before any is written. Tensors may have other devices and dtypes than the model.
@@ -24,7 +25,7 @@ def load_in_place(model: nn.Module, weights: WeightStream) -> None:
             own[name].copy_(tensor)
 
 
-def _checked(own: dict[str, Tensor], weights: WeightStream) -> dict[str, Tensor]:
+def _checked(own: dict[str, Tensor], weights: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
     given: dict[str, Tensor] = {}
     first_name_of: dict[int, str] = {}
     for name, tensor in weights:

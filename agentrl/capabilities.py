@@ -1,0 +1,164 @@
+"""Capabilities of engines and backends, and the registries of their names.
+
+Rules and components ask for a capability, never for a name. A capability that a spec does not declare is missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from agentrl.errors import AgentRLError, ConfigError, suggestion
+from agentrl.registry import Registry
+
+ENGINE_OPTIONS = (
+    *("device", "dtype", "max_num_seqs", "max_kv_tokens", "deterministic"),
+    *("routed_experts", "script_path", "sglang"),
+)
+"""Options of `rollout.*` that only some engines read; `sglang` is the section `rollout.sglang`."""
+BACKEND_OPTIONS = ("device", "autocast", "share_prefixes", "freeze_modules", "param_offload", "optimizer_offload")
+"""Options of `actor.*` (and of `ref.*` and `critic.*`) that only some backends read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSpec:
+    """Capabilities of an engine, and the function that creates it.
+
+    Attributes:
+        load: `async load(config, chat) -> Engine`, called with the RunConfig and the ChatFormat of a run. It imports
+            heavy libraries itself, so that a spec can be imported without them.
+        options: the options among `ENGINE_OPTIONS` that the engine reads.
+        images: requests may have images.
+        deterministic: sampled tokens are bitwise reproducible (if the engine reads `rollout.deterministic`: when set).
+        checkpoint_weights: `Engine.load_weights` reads checkpoint names, with LoRA adapters merged. Else it reads the
+            names of `Backend.weights`, adapters separate.
+        colocate: the engine can release GPU memory while the policy trains: it has the methods of `Colocated`.
+        probed: after each weight update, a few sampled tokens are scored by the backend.
+    """
+
+    load: Callable[..., Any]  # Any: an engine, whose protocol is in a higher layer
+    options: frozenset[str] = frozenset()
+    images: bool = False
+    deterministic: bool = False
+    checkpoint_weights: bool = False
+    probed: bool = False
+    colocate: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackendSpec:
+    """Capabilities of a backend, and the function that creates it.
+
+    Attributes:
+        load: `load(config, request) -> Backend`, called with the RunConfig and a ModelRequest. It imports heavy
+            libraries itself, so that a spec can be imported without them.
+        options: the options among `BACKEND_OPTIONS` that the backend reads.
+        lora: trains LoRA adapters.
+        value_head: trains models with one number per token: critics and reward models.
+        routed_experts: trains with the experts that the engine recorded.
+        copy_weights: a reference can copy the policy's weights (`ref.sync_steps`).
+    """
+
+    load: Callable[..., Any]  # Any: a backend, whose protocol is in a higher layer
+    options: frozenset[str] = frozenset()
+    lora: bool = False
+    value_head: bool = False
+    routed_experts: bool = False
+    copy_weights: bool = False
+
+
+ENGINES: Registry[EngineSpec] = Registry(
+    "engine",
+    {
+        "torch": "agentrl.engines.torch.spec:SPEC",
+        "sglang": "agentrl.engines.sglang.spec:SPEC",
+        "scripted": "agentrl.engines.scripted:SPEC",
+    },
+)
+BACKENDS: Registry[BackendSpec] = Registry("backend", {"torch": "agentrl.backends.torch.spec:SPEC"})
+PLANNED_BACKENDS = {"megatron": "torch"}
+"""Backend that is not in this version -> the backend to use instead."""
+
+Spec = TypeVar("Spec", EngineSpec, BackendSpec)
+
+
+def engine_spec(name: str) -> EngineSpec:
+    """Return the spec of `rollout.engine`.
+
+    Raises:
+        ConfigError: the name cannot be imported, or is no EngineSpec.
+    """
+    return _spec("rollout.engine", ENGINES, name, EngineSpec)
+
+
+def backend_spec(name: str) -> BackendSpec:
+    """Return the spec of `actor.backend`; of a planned backend, that of the backend to use instead.
+
+    Raises:
+        ConfigError: the name cannot be imported, or is no BackendSpec.
+    """
+    return _spec("actor.backend", BACKENDS, PLANNED_BACKENDS.get(name, name), BackendSpec)
+
+
+def _spec(key: str, registry: Registry[Spec], name: str, kind: type[Spec]) -> Spec:
+    try:
+        found = registry.get(name)
+    except AgentRLError as error:
+        raise ConfigError(f"'{key}': {error}") from None
+    if not isinstance(found, kind):
+        raise ConfigError(f"'{key}': '{name}' is not an object of the class {kind.__name__} (docs/extending.md)")
+    return found
+
+
+def engine_names() -> list[str]:
+    """Names of the registered engines."""
+    return ENGINES.names()
+
+
+def backend_names() -> list[str]:
+    """Names of the registered and the planned backends."""
+    return [*BACKENDS.names(), *PLANNED_BACKENDS]
+
+
+def known_engine(name: str) -> str:
+    """Return `name` if it is registered or an import path. Nothing is imported.
+
+    Raises:
+        ValueError: the name is unknown; the text lists the valid names and the nearest one.
+    """
+    return _known(name, ENGINES, engine_names)
+
+
+def known_backend(name: str) -> str:
+    """Return `name` if it is registered, planned or an import path. Nothing is imported.
+
+    Raises:
+        ValueError: the name is unknown; the text lists the valid names and the nearest one.
+    """
+    return _known(name, BACKENDS, backend_names)
+
+
+def _known(name: str, registry: Registry[Any], names: Callable[[], list[str]]) -> str:  # Any: either kind
+    if registry.is_builtin(name) or registry.is_path(name) or name in (valid := names()):
+        return name
+    listed = f"expected {', '.join(sorted(valid))} or path/to/file.py:NAME"
+    near = suggestion(name, valid)
+    raise ValueError(f"{near} {listed[0].upper()}{listed[1:]}" if near.startswith("did you mean") else listed)
+
+
+def engines_with(option: str) -> str:
+    """Built-in engines that read an option of `ENGINE_OPTIONS`, as the end of an error message."""
+    names = [name for name in ENGINES.builtins() if option in engine_spec(name).options]
+    return " or ".join(f"'rollout.engine={name}'" for name in names)
+
+
+def backends_with(capability: str) -> str:
+    """Built-in backends that have a capability, or read an option, as the end of an error message."""
+    names = [name for name in BACKENDS.builtins() if can(backend_spec(name), capability)]
+    return " or ".join(f"'actor.backend={name}'" for name in names)
+
+
+def can(spec: BackendSpec, capability: str) -> bool:
+    """Whether a backend has a capability, or reads an option of `BACKEND_OPTIONS`."""
+    return capability in spec.options or bool(getattr(spec, capability, False))

@@ -1,0 +1,31 @@
+"""Rules for options that the training backend does not support."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from agentrl.capabilities import BACKEND_OPTIONS, backend_spec, backends_with, can
+from agentrl.config.base import Section
+from agentrl.config.rules.unused import every, unused
+from agentrl.config.run import RunConfig
+
+
+def ignored_by_backend(config: RunConfig) -> Iterator[str]:
+    """Yield one error per option that the backend ignores."""
+    spec = backend_spec(config.actor.backend)
+    for need, where, section, option in _needs(config):
+        if not can(spec, need):
+            yield from unused(where, section, (option,), backends_with(need))
+    if not spec.value_head and (config.algorithm.preset.family == "reward" or config.algorithm.estimator == "gae"):
+        yield f"'algorithm.name={config.algorithm.name}' trains a model of values: use {backends_with('value_head')}"
+
+
+def _needs(config: RunConfig) -> Iterator[tuple[str, str, Section, str]]:
+    """Yield (capability, section name, section, option that needs the capability)."""
+    for where, section in (("actor", config.actor), ("ref", config.ref), ("critic", config.critic)):
+        for option in (each for each in BACKEND_OPTIONS if each in every(section)):
+            yield option, where, section, option
+    yield "lora", "model", config.model, "lora_rank"
+    yield "lora", "model", config.model, "lora_adapter_path"
+    yield "routed_experts", "rollout", config.rollout, "routed_experts"
+    yield "copy_weights", "ref", config.ref, "sync_steps"
