@@ -38,8 +38,8 @@ EXCLUDED = Metric("rollout/excluded", "rollouts", "number of rollouts that are n
 EXCLUDED_FOR = Metric(
     "rollout/excluded/<reason>",
     "rollouts",
-    "number of rollouts that are not trained on for this reason: `failed`, `aborted`, `stale`, `over_sampled`, `equal_rewards`, "
-    "`overlong`, `rejected_by_correction`, …",
+    "number of rollouts that are not trained on for this reason: `failed`, `aborted`, `stale`, `over_sampled`, "
+    "`equal_rewards`, `overlong`, `rejected_by_correction`, …",
 )
 STOP = Metric("stop/<reason>", "share", "rollouts that ended for this reason (see Stop reasons in the reference)")
 TOOL_CALLS = Metric("tool_calls/mean", "calls", "mean number of tool calls per rollout", viewer=6)
