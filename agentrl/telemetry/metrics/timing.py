@@ -43,7 +43,7 @@ KL_CONTROLLER_S = Metric("timing_s/kl_controller", "s", "adapting the coefficien
 REFERENCE_SYNC_S = Metric("timing_s/reference_sync", "s", "copying the policy to the reference policy")
 GPU_HANDOVER_S = Metric("timing_s/gpu_handover", "s", "moving the GPU's memory between engine and trainer")
 STORE_S = Metric("timing_s/store", "s", "saving rollouts")
-VALIDATE_S = Metric("timing_s/validate", "s", "validation")
+VALIDATE_S = Metric("timing_s/validate", "s", "running the validation")
 TOKENS_PER_S = Metric(
     "perf/tokens_per_s",
     "tokens/s",
