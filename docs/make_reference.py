@@ -1,4 +1,4 @@
-"""Writes docs/reference.md from the code: `make reference`, or `python docs/make_reference.py`."""
+"""Writes docs/reference.md and docs/metrics.md from the code: `make reference`, or `python docs/make_reference.py`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ from agentrl.rewards.base import reward_models
 from agentrl.rewards.builtin.registry import rewards
 from agentrl.rewards.reward_view import RolloutInfo
 from agentrl.telemetry.base import trackers
-from agentrl.telemetry.metrics import METRICS
+from agentrl.telemetry.metrics import TOPICS
+from agentrl.telemetry.metrics.base import Metric
 from agentrl.tools.base import BaseTool, InfraError, ToolError, ToolResponse
 from agentrl.tools.binding import AgentData
 from agentrl.tools.function import FunctionTool, tool
@@ -45,6 +46,8 @@ from agentrl.types.trajectory import Author, Segment, Trajectory
 
 PAGE = Path(__file__).with_name("reference.md")
 FRAME = Path(__file__).with_name("reference.md.in")
+METRICS_PAGE = Path(__file__).with_name("metrics.md")
+METRICS_FRAME = Path(__file__).with_name("metrics.md.in")
 _FIELDS = ("Args", "Attributes", "Raises", "Returns")
 
 
@@ -84,12 +87,37 @@ def page() -> str:
         "algorithms": _table(("`algorithm.name`", "meaning"), ((_code(n), p.summary) for n, p in PRESETS.items())),
         "names": _table(("key", "names"), _names()),
         "batches": _classes(AdvantageBatch, TokenBatch),
-        "metrics": _table(("metric", "unit", "meaning"), ((_code(m.name), m.unit, m.meaning) for m in METRICS)),
     }
     text = FRAME.read_text(encoding="utf-8")
     asked = set(re.findall(r"^<!-- (.+) -->$", text, flags=re.MULTILINE))
     assert asked == parts.keys(), asked ^ parts.keys()
     return re.sub(r"^<!-- (.+) -->$", lambda found: parts[found[1]], text, flags=re.MULTILINE)
+
+
+def metrics_page() -> str:
+    """The page of metrics: the frame, with one table for each module of declarations."""
+    tables = (f"## {_title(topic)}\n\n{_metrics(_declared(topic))}" for topic in TOPICS)
+    return METRICS_FRAME.read_text(encoding="utf-8").replace("<!-- metrics -->", "\n\n".join(tables))
+
+
+def _title(topic: types.ModuleType) -> str:
+    """The docstring of a module of declarations without "Metrics of" and its last full stop."""
+    text = (topic.__doc__ or "").partition(". ")[0].removeprefix("Metrics of ").removesuffix(".")
+    return text[:1].upper() + text[1:]
+
+
+def _declared(topic: types.ModuleType) -> Iterator[Metric]:
+    return (each for each in vars(topic).values() if isinstance(each, Metric))
+
+
+def _metrics(declared: Iterable[Metric]) -> str:
+    rows = ((_code(m.name), m.unit, m.meaning, str(m.healthy or ""), _shown(m)) for m in declared)
+    return _table(("metric", "unit", "meaning", "healthy", "shown"), rows)
+
+
+def _shown(metric: Metric) -> str:
+    places = {"console": metric.console, "report": metric.report, "viewer": metric.viewer}
+    return ", ".join(name for name, place in places.items() if place is not None)
 
 
 def _configuration() -> str:
@@ -267,3 +295,4 @@ def _code(text: str) -> str:
 
 if __name__ == "__main__":
     PAGE.write_text(page(), encoding="utf-8")
+    METRICS_PAGE.write_text(metrics_page(), encoding="utf-8")

@@ -6,13 +6,16 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import settings
 from sglang_server import _session_server, sglang_model, sglang_server  # noqa: F401  (fixtures)
+
+from agentrl.telemetry.jsonl import JsonlTracker
+from agentrl.telemetry.metrics import find_metric
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background, and all it starts, would ignore it
 
@@ -37,6 +40,22 @@ def task_folder(make_task, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("calculator")
     make_task(folder, seed=0)
     return folder
+
+
+@pytest.fixture(autouse=True)
+def declared_metrics(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[set[str]]:
+    """Fails a test that logs an undeclared metric; `own_metrics` marks tests that log metrics of user code."""
+    undeclared: set[str] = set()
+    log = JsonlTracker.log
+
+    def watched(self: JsonlTracker, step: int, metrics: Mapping[str, float]) -> None:
+        undeclared.update(name for name in metrics if find_metric(name) is None)
+        log(self, step, metrics)
+
+    monkeypatch.setattr(JsonlTracker, "log", watched)
+    yield undeclared
+    if not request.node.get_closest_marker("own_metrics"):
+        assert sorted(undeclared) == [], "declare these metrics in agentrl/telemetry/metrics"
 
 
 @pytest.fixture

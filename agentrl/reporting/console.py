@@ -18,6 +18,9 @@ from rich.text import Text
 from agentrl.reporting.formatting import duration, left_out, num_tool_calls, number, percent, tool_outcomes
 from agentrl.reporting.transcript import print_comparison, print_samples
 from agentrl.security.visible_text import visible
+from agentrl.telemetry.metrics import METRICS
+from agentrl.telemetry.metrics.base import Metric
+from agentrl.telemetry.metrics.timing import STEP_S
 from agentrl.types.rollout import Outcome
 
 __all__ = ["ConsoleTracker", "print_comparison", "print_samples", "sparkline"]
@@ -30,52 +33,25 @@ def _seconds(value: float) -> str:
     return number(round(value, 3))  # below a millisecond is negligible
 
 
-_WITH_HISTORY = (
-    ("reward", "reward/mean", number),
-    ("success", "success", percent),
-    ("val success", "val/success", percent),
-    ("val reward", "val/reward/mean", number),
-    ("loss", "actor/loss", number),
-)
-_JOINED = (
-    ("response", (("response_length/mean", "{} tokens", number), ("num_turns/mean", "{} turns", number))),
-    ("update", (("actor/grad_norm", "grad norm {}", number), ("actor/lr", "lr {}", number))),
-    (
-        "critic",
-        (
-            ("critic/vf_explained_var", "{} explained", percent),
-            ("critic/vf_loss", "loss {}", number),
-            ("critic/lr", "lr {}", number),
-        ),
-    ),
-    (
-        "speed",
-        (
-            ("timing_s/step", "{} s/step", _seconds),
-            ("timing_s/collect", "collect {}", _seconds),
-            ("timing_s/wait_rollouts", "wait {}", _seconds),
-            ("timing_s/critic", "critic {}", _seconds),
-            ("timing_s/learn", "learn {}", _seconds),
-            ("timing_s/reward_model", "reward model {}", _seconds),
-            ("perf/tokens_per_s", "{} tokens/s", number),
-        ),
-    ),
-    (
-        "engine",
-        (
-            ("engine/cached_share", "{} of the context cached", percent),
-            ("mismatch/current/k3", "{} nats from the backend", number),
-        ),
-    ),
-    ("preference", (("actor/accuracy", "{} right", percent), ("actor/margin", "margin {}", number))),
-    ("kl", (("kl/reward_mean", "{} nats to the reference", number), ("kl/reward_coef", "times {}", number))),
-    ("kept", (("kept/samples", "{} of the samples", percent),)),
-    (
-        "sampling",
-        (("sampling/drawn", "{} groups sampled", number), ("sampling/filtered", "{} of them filtered", number)),
-    ),
-    ("staleness", (("staleness/mean", "{} versions", number), ("staleness/requeued", "{} groups requeued", number))),
-)
+_HISTORY_ROWS = ("reward", "success", "val success", "val reward", "loss")
+_ROWS = ("response", "update", "critic", "speed", "engine", "preference", "kl", "kept", "sampling", "staleness")
+"""Titles of the rows, from top to bottom; the metrics of each row are declared in `agentrl.telemetry.metrics`."""
+
+
+def _shown(metric: Metric) -> Callable[[float], str]:
+    """Return the number format of a metric."""
+    return {"share": percent, "s": _seconds}.get(metric.unit, number)
+
+
+def _in_row(title: str) -> tuple[tuple[str, str, Callable[[float], str]], ...]:
+    """Return (name, text, number format) of the metrics in a row of the console."""
+    placed = [(metric.console, metric) for metric in METRICS if metric.console and metric.console.title == title]
+    placed.sort(key=lambda each: each[0].place)
+    return tuple((metric.name, row.text, _shown(metric)) for row, metric in placed)
+
+
+_WITH_HISTORY = tuple((title, name, write) for title in _HISTORY_ROWS for name, _, write in _in_row(title))
+_JOINED = tuple((title, _in_row(title)) for title in _ROWS)
 
 
 class ConsoleTracker:
@@ -122,7 +98,7 @@ class ConsoleTracker:
         self._logged.append((step, self._clock()))
         if len(self._logged) == 1:
             self._first = self._logged[0]
-        elif (step_s := self._metrics.get("timing_s/step")) is not None:
+        elif (step_s := self._metrics.get(STEP_S.name)) is not None:
             self._step_s.append(step_s)
             self._in_steps_s += step_s
         for name, values in self._history.items():
@@ -160,7 +136,7 @@ class ConsoleTracker:
         if last_step > first_step:
             pace_s: float | None = (last_s - first_s) / (last_step - first_step)
         else:
-            pace_s = self._metrics.get("timing_s/step")
+            pace_s = self._metrics.get(STEP_S.name)
         if self._step_s and last_step > self._first[0]:
             pace_s = sum(self._step_s) / len(self._step_s) + self._between_s()
         return None if pace_s is None else pace_s * (self._total_steps - self._step)

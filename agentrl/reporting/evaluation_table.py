@@ -11,9 +11,10 @@ from rich.table import Table
 from rich.text import Text
 
 from agentrl.reporting.evaluation import LEVEL, Evaluation, Summary
-from agentrl.reporting.formatting import number, percent
+from agentrl.reporting.formatting import RESPONSE, TURNS, number, percent
 from agentrl.security.visible_text import visible
 from agentrl.stats.base import Estimate
+from agentrl.telemetry.metrics.rollouts import TOOL_CALLS
 from agentrl.types.rollout import Outcome
 
 _NAME_WIDTH = 22
@@ -85,7 +86,7 @@ def _tool(figures: Mapping[str, float]) -> Iterator[str]:
 
 
 def _lines(summary: Summary) -> Iterator[str]:
-    parts = {"turns": "num_turns/mean", "response tokens": "response_length/mean", "tool calls": "tool_calls/mean"}
+    parts = {"turns": TURNS.metric, "response tokens": RESPONSE.metric, "tool calls": TOOL_CALLS.name}
     said = [f"{label} {number(summary.metrics[name])}" for label, name in parts.items() if name in summary.metrics]
     if said and summary.num_rollouts > summary.num_failed:
         yield f"a rollout: {', '.join(said)}"

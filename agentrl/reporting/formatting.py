@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
+from agentrl.telemetry.metrics import rewards, rollouts
 from agentrl.types.rollout import GUARD, Outcome
 
 Metrics = Mapping[str, float]
@@ -70,13 +71,13 @@ def duration(seconds: float) -> str:
     return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"
 
 
-SUCCESS = Figure("success", "success", percent)
-REWARD = Figure("reward", "reward/mean", number)
-TURNS = Figure("turns", "num_turns/mean", number)
-RESPONSE = Figure("response tokens", "response_length/mean", number)
-_CALLS = Figure("tool calls per rollout", "tool_calls/mean", number)
+SUCCESS = Figure("success", rewards.SUCCESS.name, percent)
+REWARD = Figure("reward", rewards.REWARD.name, number)
+TURNS = Figure("turns", rollouts.NUM_TURNS.name, number)
+RESPONSE = Figure("response tokens", rollouts.RESPONSE_LENGTH.name, number)
+_CALLS = Figure("tool calls per rollout", rollouts.TOOL_CALLS.name, number)
 _CALLS_OK = Figure("tool calls ok", "tool_calls/ok", percent)
-DROPPED = Figure("dropped rollouts", "rollouts/dropped", percent)
+DROPPED = Figure("dropped rollouts", rollouts.DROPPED.name, percent)
 _MORE_IS_BETTER, _LESS_IS_BETTER = (SUCCESS, REWARD, _CALLS_OK), (DROPPED,)
 _NO_PARTS = ("mean", "std")
 MAX_PARTS = 8
@@ -106,11 +107,11 @@ def left_out(metrics: Metrics, prefix: str = "") -> str | None:
     Args:
         prefix: `val/` for validation.
     """
-    share, num = metrics.get(f"{prefix}{DROPPED.metric}"), metrics.get(f"{prefix}rollouts/num_dropped")
+    share, num = metrics.get(f"{prefix}{DROPPED.metric}"), metrics.get(f"{prefix}{rollouts.NUM_DROPPED.name}")
     if not share or not num:
         return None
     text = f"{num:,.0f} of {num / share:,.0f} rollouts"
-    of_all = metrics.get(f"{prefix}success_of_all")
+    of_all = metrics.get(f"{prefix}{rewards.SUCCESS_OF_ALL.name}")
     return text if of_all is None else f"{text}; success of all {percent(of_all)}"
 
 

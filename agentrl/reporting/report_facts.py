@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import JsonValue
 
 from agentrl.reporting.formatting import DROPPED, duration, left_out, number, percent
+from agentrl.telemetry.metrics.timing import STEP_S
 
 Facts = list[tuple[str, str]]
 Rows = Sequence[Mapping[str, float]]
@@ -64,7 +65,7 @@ def lookup(config: Mapping[str, JsonValue], key: str) -> JsonValue:
 def _progress(rows: Rows, config: Mapping[str, JsonValue]) -> Iterator[tuple[str, str]]:
     total = lookup(config, "trainer.total_training_steps")
     yield "steps", f"{rows[-1]['step']:,.0f}" + (f" of {total:,}" if isinstance(total, int) else "")
-    yield "time in steps", duration(sum(row.get("timing_s/step", 0.0) for row in rows))
+    yield "time in steps", duration(sum(row.get(STEP_S.name, 0.0) for row in rows))
 
 
 def _configured(config: Mapping[str, JsonValue]) -> Facts:

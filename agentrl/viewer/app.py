@@ -19,6 +19,7 @@ from starlette.staticfiles import StaticFiles
 from agentrl.errors import AgentRLError, DataError
 from agentrl.store.text import original
 from agentrl.viewer.access import Guard
+from agentrl.viewer.curves import overview
 from agentrl.viewer.excerpts import excerpts
 from agentrl.viewer.filters import read_filter
 from agentrl.viewer.index import Snapshot
@@ -56,6 +57,7 @@ def make_app(runs: Sequence[ViewedRun], token: str) -> Starlette:
             Route("/", lambda request: FileResponse(STATIC / "index.html")),
             Route("/api/state", lambda request: _state(runs, request)),
             Route("/api/curves", of_run(lambda run, request: run.curves.read())),
+            Route("/api/overview", lambda request: json_response(overview())),
             Route("/api/rows", of_run(_rows)),
             Route("/api/excerpts", of_run(_excerpts)),
             Route("/api/neighbours", of_run(_neighbours)),

@@ -9,6 +9,8 @@ from pathlib import Path
 from threading import Lock
 
 from agentrl.telemetry.jsonl import METRICS_FILE, WARNINGS_FILE, read_metrics
+from agentrl.telemetry.metrics import GROUPS, METRICS
+from agentrl.telemetry.metrics.timing import STEP_S, TOKENS_PER_S
 from agentrl.viewer.index import Stamp, stamp_of
 
 DIGITS = 7
@@ -52,10 +54,16 @@ def _curves(rows: Sequence[Mapping[str, object]], warnings: Sequence[Mapping[str
     }
 
 
+def overview() -> dict[str, list[str]]:
+    """Return the `metrics` of the overview and the prefixes of the first `groups`, both in order."""
+    placed = sorted((metric.viewer, metric.name) for metric in METRICS if metric.viewer is not None)
+    return {"metrics": [name for _, name in placed], "groups": list(GROUPS)}
+
+
 def _axes(rows: Sequence[Mapping[str, object]]) -> dict[str, list[float]]:
     """Total training seconds and tokens up to each step, if the run measured them."""
-    seconds = [_number(row.get("timing_s/step")) or 0.0 for row in rows]
-    tokens = [(_number(row.get("perf/tokens_per_s")) or 0.0) * each for row, each in zip(rows, seconds, strict=True)]
+    seconds = [_number(row.get(STEP_S.name)) or 0.0 for row in rows]
+    tokens = [(_number(row.get(TOKENS_PER_S.name)) or 0.0) * each for row, each in zip(rows, seconds, strict=True)]
     measured = {"time": seconds, "tokens": tokens}
     return {name: [_number(sum_) or 0.0 for sum_ in accumulate(each)] for name, each in measured.items() if any(each)}
 

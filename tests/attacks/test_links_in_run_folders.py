@@ -79,7 +79,7 @@ def test_metrics_are_never_written_through_a_link(run, victim):
     (run / "metrics.tmp").symlink_to(victim)
     (run / "warnings.jsonl").symlink_to(run / "nothing")
     tracker = JsonlTracker(run / "metrics.jsonl", 1)
-    tracker.log(2, {"a": 1.0})
+    tracker.log(2, {"success": 1.0})
     with pytest.raises(OSError, match="symbolic"):
         tracker.log_warning(2, "text")
     tracker.close()

@@ -16,6 +16,7 @@ def rows(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
+@pytest.mark.own_metrics
 def test_one_object_a_step_readable_while_the_run_goes_on(tmp_path):
     path = tmp_path / "run" / "metrics.jsonl"
     tracker = JsonlTracker(path)
@@ -26,6 +27,7 @@ def test_one_object_a_step_readable_while_the_run_goes_on(tmp_path):
     assert [row["step"] for row in rows(path)] == [1, 2]
 
 
+@pytest.mark.own_metrics
 @pytest.mark.parametrize(("resumed_at", "kept"), [(None, [0, 1, 2, 3]), (2, [0, 1, 2]), (-1, [])])
 def test_a_resumed_run_goes_on_after_the_step_it_resumed_at(tmp_path, resumed_at, kept):
     path = tmp_path / "metrics.jsonl"
@@ -59,6 +61,7 @@ def test_tensorboard_reads_back_what_was_logged_and_hides_what_was_redone(tmp_pa
     assert [(event.step, pytest.approx(event.value)) for event in events.Scalars("reward/mean")] == [(1, 0.1), (2, 1.2)]
 
 
+@pytest.mark.own_metrics
 def test_trackers_by_name(tmp_path):
     tracker = trackers.get("jsonl")(TrackedRun(tmp_path))
     tracker.log(1, {"x": 1.0})

@@ -18,36 +18,39 @@ from collections.abc import Callable, Mapping
 from statistics import fmean
 
 from agentrl.reporting.health.history import NUM_RECENT, History, values
+from agentrl.telemetry.metrics.collection import REQUEUED_SHARE
+from agentrl.telemetry.metrics.engine import LATER_CACHED_SHARE, LATER_PROMPT_TOKENS, NUM_RESTARTS, PROBE_MEAN
+from agentrl.telemetry.metrics.off_policy import CURRENT_K3
+from agentrl.telemetry.metrics.policy import REPLAYED
 
-MAX_MISMATCH, MAX_PROBE, MAX_REQUEUED = 0.01, 0.05, 0.1
-MIN_REPLAYED, MIN_CACHED, MIN_LATER_TOKENS = 0.9, 0.5, 10_000
+MIN_LATER_TOKENS = 10_000
 
 
 def mismatch(history: History) -> str | None:
     """The engine samples from a different distribution than the backend computes."""
-    found = values(history.recent, "mismatch/current/k3")[-NUM_RECENT:]  # stale steps may lack this metric
-    if len(found) < NUM_RECENT or (apart := fmean(found)) <= MAX_MISMATCH:
+    found = values(history.recent, CURRENT_K3.name)[-NUM_RECENT:]  # stale steps may lack this metric
+    if len(found) < NUM_RECENT or (apart := fmean(found)) <= CURRENT_K3.highest:
         return None
     return (
-        f"engine and backend are {apart:.2g} nats a token apart (k3), above {MAX_MISMATCH}: number types or "
+        f"engine and backend are {apart:.2g} nats a token apart (k3), above {CURRENT_K3.highest}: number types or "
         "kernels differ (rollout.dtype, rollout.sglang.server_args); algorithm.rollout_correction corrects for it"
     )
 
 
 def probe(history: History) -> str | None:
     """The published weights differ from the policy's."""
-    if not (apart := history.now.get("publish/probe_mean_diff", 0.0)) > MAX_PROBE:
+    if not (apart := history.now.get(PROBE_MEAN.name, 0.0)) > PROBE_MEAN.highest:
         return None
     return (
-        f"after publishing, engine and backend are {apart:.2g} nats a token apart, above {MAX_PROBE}: are all weights "
-        "published, is the server quantized, does rollout.dtype fit?"
+        f"after publishing, engine and backend are {apart:.2g} nats a token apart, above {PROBE_MEAN.highest}: are all "
+        "weights published, is the server quantized, does rollout.dtype fit?"
     )
 
 
 def requeued(history: History) -> str | None:
     """Too many groups are requeued for staleness."""
-    share = _mean(history, "staleness/requeued_share")
-    if share is None or share <= MAX_REQUEUED + history.over_sampling:
+    share = _mean(history, REQUEUED_SHARE.name)
+    if share is None or share <= REQUEUED_SHARE.highest + history.over_sampling:
         return None
     return (
         f"{share:.0%} as many groups are begun again for their age as are trained on: raise "
@@ -57,7 +60,7 @@ def requeued(history: History) -> str | None:
 
 def replay(history: History) -> str | None:
     """Routed experts of sampled tokens are missing."""
-    if (share := history.now.get("actor/replayed_share", 1.0)) > MIN_REPLAYED:
+    if (share := history.now.get(REPLAYED.name, 1.0)) > REPLAYED.lowest:
         return None
     return (
         f"only {share:.0%} of the tokens are trained with the experts that sampled them: agent loops must hand them on"
@@ -67,16 +70,16 @@ def replay(history: History) -> str | None:
 
 def restarts(history: History) -> str | None:
     """Servers died or hung."""
-    if not (count := history.now.get("engine/num_restarts", 0.0)):
+    if (count := history.now.get(NUM_RESTARTS.name, 0.0)) <= NUM_RESTARTS.highest:
         return None
     return f"{count:.0f} SGLang server(s) died or hung and were started again: their logs are in the run's folder"
 
 
 def cache(history: History) -> str | None:
     """The KV cache of conversations is evicted before their next turn."""
-    share = _mean(history, "engine/later_cached_share")
-    num_tokens = sum(values(history.latest(NUM_RECENT), "engine/later_prompt_tokens"))
-    if share is None or num_tokens < MIN_LATER_TOKENS or share >= MIN_CACHED:
+    share = _mean(history, LATER_CACHED_SHARE.name)
+    num_tokens = sum(values(history.latest(NUM_RECENT), LATER_PROMPT_TOKENS.name))
+    if share is None or num_tokens < MIN_LATER_TOKENS or share >= LATER_CACHED_SHARE.lowest:
         return None
     return (
         f"only {share:.0%} of what later turns begin with is in the engine's cache: give it more memory "

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 
+from agentrl.telemetry.metrics.rewards import REWARD, SUCCESS
+
 Metrics = Mapping[str, float]
 
 NUM_FIRST, NUM_RECENT, NUM_TREND = 5, 5, 20
@@ -59,7 +61,7 @@ class History:
 
     def learning_well(self) -> bool:
         """Return whether the reward rises, or is already close to its maximum."""
-        rewards, successes = values(self.recent, "reward/mean"), values(self.latest(NUM_RECENT), "success")
+        rewards, successes = values(self.recent, REWARD.name), values(self.latest(NUM_RECENT), SUCCESS.name)
         half = len(rewards) // 2
         rises = half > 0 and fmean(rewards[half:]) > fmean(rewards[:half])
         return rises or (bool(successes) and fmean(successes) >= GOOD_SUCCESS)

@@ -20,13 +20,14 @@ from collections.abc import Callable, Mapping
 from statistics import fmean
 
 from agentrl.reporting.health.history import NUM_FIRST, NUM_RECENT, History, values
+from agentrl.telemetry.metrics import rewards
+from agentrl.telemetry.metrics.base import Metric
+from agentrl.telemetry.metrics.reward_model import ACCURACY, DRIFT, ECE, WARMING
 
-GUARD_METRICS = "reward/guard/"
+GUARD_METRICS = rewards.GUARD.name.removesuffix("<name>")
 """Prefix of metrics: the share of rollouts that raised the guard of that name."""
 MAX_GUARD_RISE = 0.1
-MODEL_STEPS, MIN_ACCURACY, MAX_ECE, MAX_DRIFT = 3, 0.6, 0.2, 0.5
-WARMING = "reward_model/warming_up"
-"""Metric that is 1 while the rule's outcome is the reward."""
+MODEL_STEPS = 3
 
 
 def guards(history: History) -> str | None:
@@ -44,34 +45,35 @@ def guards(history: History) -> str | None:
 
 def reward_accuracy(history: History) -> str | None:
     """The reward model is often wrong about outcomes."""
-    if not history.all_latest(MODEL_STEPS, lambda step: _judging(step, "accuracy", 1.0) < MIN_ACCURACY):
+    if not history.all_latest(MODEL_STEPS, lambda step: _judging(step, ACCURACY, 1.0) < ACCURACY.lowest):
         return None
     return (
-        f"for {MODEL_STEPS} steps the reward model is right about less than {MIN_ACCURACY:.0%} of the fresh rollouts:"
-        " let it learn longer first (reward.reward_model.online.warmup_steps), or more (every, epochs, optim.lr)"
+        f"for {MODEL_STEPS} steps the reward model is right about less than {ACCURACY.lowest:.0%} of the fresh "
+        "rollouts: let it learn longer first (reward.reward_model.online.warmup_steps), or more "
+        "(every, epochs, optim.lr)"
     )
 
 
 def reward_ece(history: History) -> str | None:
     """The reward model's probabilities are badly calibrated."""
-    if not history.all_latest(MODEL_STEPS, lambda step: _judging(step, "ece", 0.0) > MAX_ECE):
+    if not history.all_latest(MODEL_STEPS, lambda step: _judging(step, ECE, 0.0) > ECE.highest):
         return None
     return (
-        f"for {MODEL_STEPS} steps the reward model's probabilities are off by more than {MAX_ECE} on fresh rollouts:"
-        " more learning (reward.reward_model.online.every, epochs), a lower optim.lr, or a longer buffer"
+        f"for {MODEL_STEPS} steps the reward model's probabilities are off by more than {ECE.highest} on fresh "
+        "rollouts: more learning (reward.reward_model.online.every, epochs), a lower optim.lr, or a longer buffer"
     )
 
 
 def reward_drift(history: History) -> str | None:
     """The reward model's ranking changed abruptly."""
-    if not (value := history.now.get("reward_model/drift", 0.0)) > MAX_DRIFT or history.now.get(WARMING):
+    if not (value := history.now.get(DRIFT.name, 0.0)) > DRIFT.highest or history.now.get(WARMING.name):
         return None
     return f"the reward model ranks held-out rows anew (rank correlation {1 - value:.2f}): lower its learning rate"
 
 
-def _judging(step: Mapping[str, float], name: str, otherwise: float) -> float:
+def _judging(step: Mapping[str, float], metric: Metric, otherwise: float) -> float:
     """Return a reward-model metric of a step; `otherwise` during warm-up or if it is missing."""
-    return otherwise if step.get(WARMING) else step.get(f"reward_model/{name}", otherwise)
+    return otherwise if step.get(WARMING.name) else step.get(metric.name, otherwise)
 
 
 def _rise(history: History, name: str) -> tuple[float, float]:

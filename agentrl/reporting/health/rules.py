@@ -35,23 +35,26 @@ from agentrl.reporting.formatting import num_tool_calls, tool_outcomes
 from agentrl.reporting.health.engine_rules import ENGINE_RULES
 from agentrl.reporting.health.history import NUM_RECENT, History, Metrics, values
 from agentrl.reporting.health.reward_rules import REWARD_RULES
+from agentrl.telemetry.metrics.critic import EXPLAINED_VAR
+from agentrl.telemetry.metrics.policy import CLIPPED, ENTROPY, GRAD_NORM, LOSS, NUM_TOKENS, PPO_KL, SKIPPED_UPDATES
+from agentrl.telemetry.metrics.rewards import REWARD, REWARD_STD, SUCCESS, ZERO_VARIANCE
+from agentrl.telemetry.metrics.rollouts import FAILED, INFRA_FAILED, RESPONSE_LENGTH, TOOL_CALLS
 from agentrl.types.rollout import Outcome, Stop
 
-MAX_KL, MAX_CLIPPED = 0.1, 0.3
 MIN_ENTROPY_RATIO, MIN_LENGTH_RATIO, MAX_LENGTH_RATIO = 0.1, 0.3, 3.0
 LIMIT_STEPS, LIMIT_SHARE = 3, 0.99
 UNUSED_STEPS = 10
 CRITIC_STEPS = 10
-MIN_CALLS, MAX_BROKEN, MAX_WRONG, MAX_INFRA, MAX_FAILED = 10, 0.2, 0.5, 0.2, 0.1
+MIN_CALLS, MAX_BROKEN, MAX_WRONG = 10, 0.2, 0.5
 
 
 def skipped_updates(history: History) -> str | None:
     """Updates are skipped or not finite."""
-    skipped = history.now.get("actor/skipped_updates", 0.0) > 0
-    broken = [name for name in ("actor/loss", "actor/grad_norm") if not math.isfinite(history.now.get(name, 0.0))]
+    skipped = history.now.get(SKIPPED_UPDATES.name, 0.0) > SKIPPED_UPDATES.highest
+    broken = [name for name in (LOSS.name, GRAD_NORM.name) if not math.isfinite(history.now.get(name, 0.0))]
     if not (skipped or broken):
         return None
-    if history.now.get("actor/num_tokens") == 0:
+    if history.now.get(NUM_TOKENS.name) == 0:
         return "an update was skipped: no token of this step is trained; do the rollouts sample any?"
     what = f"{' and '.join(broken)} not finite" if broken else "an update was skipped"
     return f"{what}: lower actor.optim.lr, or look for overflow in the model's number type"
@@ -59,14 +62,16 @@ def skipped_updates(history: History) -> str | None:
 
 def kl(history: History) -> str | None:
     """The policy is far from the sampling policy."""
-    if not (value := history.now.get("actor/ppo_kl", 0.0)) > MAX_KL:
+    if not (value := history.now.get(PPO_KL.name, 0.0)) > PPO_KL.highest:
         return None
-    return f"KL from the sampling policy is {value:.3g}, above {MAX_KL}: learning rate or updates a step too high"
+    return (
+        f"KL from the sampling policy is {value:.3g}, above {PPO_KL.highest}: learning rate or updates a step too high"
+    )
 
 
 def clipped(history: History) -> str | None:
     """Clipping removes much of the gradient."""
-    if not (share := history.now.get("actor/pg_clipfrac", 0.0)) > MAX_CLIPPED:
+    if not (share := history.now.get(CLIPPED.name, 0.0)) > CLIPPED.highest:
         return None
     return f"{share:.0%} of the ratios are clipped: learning rate or updates a step too high"
 
@@ -104,7 +109,7 @@ def length_limit(history: History) -> str | None:
 
 def unused_tools(history: History) -> str | None:
     """Some tools are never called."""
-    steps = [metrics for metrics in history.latest(UNUSED_STEPS) if "tool_calls/mean" in metrics]
+    steps = [metrics for metrics in history.latest(UNUSED_STEPS) if TOOL_CALLS.name in metrics]
     unused = [name for name in history.tools if not any(each.get(f"tool/{name}/calls") for each in steps)]
     if len(steps) < UNUSED_STEPS or not unused:
         return None
@@ -143,30 +148,30 @@ def tool_failures(history: History) -> str | None:
 
 def failed_rollouts(history: History) -> str | None:
     """Many rollouts end with an error."""
-    if not (share := history.now.get("rollouts/failed", 0.0)) > MAX_FAILED:
+    if not (share := history.now.get(FAILED.name, 0.0)) > FAILED.highest:
         return None
     return f"{share:.0%} of the rollouts end with an error and are left out: the log names the first of each kind"
 
 
 def infra_failures(history: History) -> str | None:
     """Many rollouts fail for reasons outside the policy."""
-    shares = values(history.latest(NUM_RECENT), "rollouts/infra_failed")
-    if not shares or fmean(shares) <= MAX_INFRA:
+    shares = values(history.latest(NUM_RECENT), INFRA_FAILED.name)
+    if not shares or fmean(shares) <= INFRA_FAILED.highest:
         return None
     return f"{fmean(shares):.0%} of the rollouts fail from outside the policy and are left out: tools, reward or engine"
 
 
 def entropy(history: History) -> str | None:
     """Entropy collapsed without a higher reward; not for supervised runs, whose entropy should fall."""
-    ratio = history.ratio_to_first("actor/entropy")
-    if "reward/mean" not in history.now or ratio is None or ratio >= MIN_ENTROPY_RATIO or history.learning_well():
+    ratio = history.ratio_to_first(ENTROPY.name)
+    if REWARD.name not in history.now or ratio is None or ratio >= MIN_ENTROPY_RATIO or history.learning_well():
         return None
     return f"entropy fell to {ratio:.1%} of the first steps' and the reward does not rise: lower actor.optim.lr"
 
 
 def length(history: History) -> str | None:
     """Responses became much shorter or longer without a higher reward."""
-    ratio = history.ratio_to_first("response_length/mean")
+    ratio = history.ratio_to_first(RESPONSE_LENGTH.name)
     if ratio is None or MIN_LENGTH_RATIO <= ratio <= MAX_LENGTH_RATIO or history.learning_well():
         return None
     cause = "answers give up early" if ratio < 1 else "answers ramble or repeat themselves"
@@ -175,7 +180,9 @@ def length(history: History) -> str | None:
 
 def critic(history: History) -> str | None:
     """The critic is worse than a constant."""
-    if not history.all_latest(CRITIC_STEPS, lambda metrics: metrics.get("critic/vf_explained_var", 0.0) < 0):
+    if not history.all_latest(
+        CRITIC_STEPS, lambda metrics: metrics.get(EXPLAINED_VAR.name, 0.0) < EXPLAINED_VAR.lowest
+    ):
         return None
     return (
         f"for {CRITIC_STEPS} steps the critic's values explain less of the returns than a constant would: lower"
@@ -206,15 +213,15 @@ RULES: Mapping[str, Callable[[History], str | None]] = {
 
 
 def _all_zero(metrics: Metrics) -> bool:
-    return metrics.get("reward/mean") == 0 == metrics.get("reward/std")
+    return metrics.get(REWARD.name) == 0 == metrics.get(REWARD_STD.name)
 
 
 def _all_one(metrics: Metrics) -> bool:
-    return metrics.get("success") == 1 and metrics.get("reward/std") == 0
+    return metrics.get(SUCCESS.name) == 1 and metrics.get(REWARD_STD.name) == 0
 
 
 def _no_contrast(metrics: Metrics) -> bool:
-    return metrics.get("groups/zero_variance") == 1 and not (_all_zero(metrics) or _all_one(metrics))
+    return metrics.get(ZERO_VARIANCE.name) == 1 and not (_all_zero(metrics) or _all_one(metrics))
 
 
 def _limited(metrics: Metrics) -> float:

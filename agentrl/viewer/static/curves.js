@@ -1,4 +1,5 @@
 // Every metric of the chosen runs, by the first word of its name; a chart is drawn when it comes into sight.
+// The server says which metrics and groups come first: agentrl/telemetry/metrics declares them.
 
 import {ask, link} from "./api.js";
 import {chart} from "./chart.js";
@@ -6,9 +7,6 @@ import {SLOTS, chosenRuns, controls, runChooser, viewOf} from "./curve_controls.
 import {el, fill, number} from "./dom.js";
 import {isFlat} from "./scale.js";
 
-const FIRST = ["reward/mean", "success", "val/success", "val/reward/mean", "response_length/mean", "tool_calls/mean",
-  "actor/entropy", "actor/grad_norm", "actor/loss", "timing_s/step"];
-const ORDER = ["reward", "success", "val", "actor", "groups", "response_length", "num_turns", "tool_calls", "tool", "stop"];
 const SHARED = ["metric", "runs"]; // words that change which charts there are; the others only how they are drawn
 
 export async function mount(root, words, context) {
@@ -54,6 +52,7 @@ class Curves {
 
   async load() {
     const all = this.context.runs, chosen = chosenRuns(this.words, all), asked = this.words;
+    this.overview ??= await ask("overview");
     await Promise.all(chosen.filter((run) => this.read.get(run)?.version !== all[run].curves).map(async (run) => {
       const version = all[run].curves;
       this.read.set(run, {version, ...await ask("curves", {run})});
@@ -79,7 +78,7 @@ class Curves {
     this.seen.disconnect();
     this.drawn.clear();
     this.look();
-    fill(this.groups, grouped(found, !wanted).map(([name, members]) => this.group(name, members)));
+    fill(this.groups, grouped(found, this.overview, !wanted).map(([name, members]) => this.group(name, members)));
   }
 
   /** The controls, and what the charts share. */
@@ -136,14 +135,14 @@ class Curves {
   }
 }
 
-function grouped(names, withFirst) {
+function grouped(names, overview, withFirst) {
   const groups = new Map();
   for (const name of names) {
     const group = name.split("/")[0];
     groups.set(group, [...(groups.get(group) ?? []), name]);
   }
-  const rank = (name) => (ORDER.indexOf(name) + 1) || ORDER.length + 1;
+  const rank = (name) => (overview.groups.indexOf(name) + 1) || overview.groups.length + 1;
   const sorted = [...groups].sort(([a], [b]) => rank(a) - rank(b) || a.localeCompare(b));
-  const first = FIRST.filter((name) => names.includes(name));
+  const first = overview.metrics.filter((name) => names.includes(name));
   return withFirst && first.length ? [["overview", first], ...sorted] : sorted;
 }

@@ -1,0 +1,83 @@
+"""Declaration of a metric."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+_WORDS = {"age": r"\d+", "reason": "[a-z_]+", "outcome": "[a-z_]+"}
+"""What a `<word>` of a name matches; any text if it is not listed."""
+
+
+class Range(NamedTuple):
+    """Healthy values of a metric, both limits included."""
+
+    lowest: float = -math.inf
+    highest: float = math.inf
+
+    def __str__(self) -> str:
+        if self.lowest == self.highest:
+            return f"{self.lowest:g}"
+        if math.isinf(self.lowest):
+            return f"at most {self.highest:g}"
+        return f"at least {self.lowest:g}" if math.isinf(self.highest) else f"{self.lowest:g} to {self.highest:g}"
+
+
+class Row(NamedTuple):
+    """Where the console shows a metric: the title of the row, and the text around the value.
+
+    Attributes:
+        place: metrics of one row are ordered by `place`, then as declared.
+    """
+
+    title: str
+    text: str = "{}"
+    place: int = 0
+
+
+class Line(NamedTuple):
+    """Where the report draws a metric: the title of the chart, and the label of the line."""
+
+    chart: str
+    label: str
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One metric, or a family of metrics.
+
+    Attributes:
+        name: a `<word>` in it matches any text, `<age>` digits, `<reason>` and `<outcome>` lower-case names.
+        unit: of the values; "" for plain numbers.
+        meaning: one sentence.
+        healthy: the values that cause no warning; None if no fixed range is healthy.
+        console: None if the console does not show the metric by name.
+        report: None if the metric is not in a named chart of the report; it then has a chart of its own.
+        viewer: the place in the overview of the viewer; None if the metric is only in the group of its prefix.
+    """
+
+    name: str
+    unit: str
+    meaning: str
+    healthy: Range | None = None
+    console: Row | None = None
+    report: Line | None = None
+    viewer: int | None = None
+
+    @property
+    def lowest(self) -> float:
+        """The lowest healthy value; minus infinity without a limit."""
+        return self.healthy.lowest if self.healthy else -math.inf
+
+    @property
+    def highest(self) -> float:
+        """The highest healthy value; infinity without a limit."""
+        return self.healthy.highest if self.healthy else math.inf
+
+    @cached_property
+    def pattern(self) -> re.Pattern[str]:
+        """The pattern of the names that this declaration covers."""
+        return re.compile(re.sub("<([a-z_]+)>", lambda found: _WORDS.get(found[1], ".+"), self.name))

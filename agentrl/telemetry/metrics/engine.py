@@ -1,0 +1,50 @@
+"""Metrics of the engine, and of publishing weights to it."""
+
+from __future__ import annotations
+
+from agentrl.telemetry.metrics.base import Line, Metric, Range, Row
+
+PROMPT_TOKENS = Metric("engine/prompt_tokens", "tokens", "tokens of all requests' contexts")
+CACHED_TOKENS = Metric("engine/cached_tokens", "tokens", "context tokens whose KV was cached")
+CACHED_SHARE = Metric(
+    "engine/cached_share",
+    "share",
+    "context tokens whose KV was cached, of all context tokens",
+    console=Row("engine", "{} of the context cached"),
+    report=Line("Cached context", "all turns"),
+)
+FORWARDED_TOKENS = Metric("engine/forwarded_tokens", "tokens", "tokens that the engine computed; varies with timing")
+SAMPLED_TOKENS = Metric("engine/sampled_tokens", "tokens", "tokens that were sampled")
+DECODE_STEPS = Metric("engine/decode_steps", "", "forward passes that sampled tokens")
+PREFILL_STEPS = Metric("engine/prefill_steps", "", "forward passes that read contexts")
+EVICTED_SESSIONS = Metric("engine/evicted_sessions", "", "conversations whose KV was dropped to make room")
+LATER_PROMPT_TOKENS = Metric(
+    "engine/later_prompt_tokens", "tokens", "SGLang: context tokens of a turn that are also in the turn before"
+)
+LATER_CACHED_TOKENS = Metric(
+    "engine/later_cached_tokens", "tokens", "SGLang: tokens of the turn before that were cached"
+)
+LATER_CACHED_SHARE = Metric(
+    "engine/later_cached_share",
+    "share",
+    "SGLang: tokens of the turn before that were cached, as a share",
+    healthy=Range(lowest=0.5),
+    report=Line("Cached context", "later turns"),
+)
+NUM_RETRIED = Metric("engine/num_retried", "", "SGLang: requests sent again")
+NUM_RESTARTS = Metric("engine/num_restarts", "", "SGLang: servers restarted", healthy=Range(0, 0))
+REPLICAS_READY = Metric("engine/replicas_ready", "", "SGLang: servers in service at the end of the step")
+PAUSE_S = Metric("publish/pause_s", "s", "time until the engine paused for new weights")
+TRANSFER_S = Metric("publish/transfer_s", "s", "time to send the weights")
+PROBE_S = Metric("publish/probe_s", "s", "time to compare engine and backend after an update")
+NUM_BYTES = Metric("publish/num_bytes", "bytes", "size of the weights sent")
+PROBE_MAX = Metric(
+    "publish/probe_max_diff", "nats", "largest log-prob difference between engine and backend after an update"
+)
+PROBE_MEAN = Metric(
+    "publish/probe_mean_diff",
+    "nats",
+    "mean log-prob difference between engine and backend after an update",
+    healthy=Range(highest=0.05),
+    report=Line("Mismatch of engine and trainer", "after syncing weights, mean"),
+)

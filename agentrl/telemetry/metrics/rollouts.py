@@ -1,0 +1,57 @@
+"""Metrics of rollouts: length, turns, tool calls, and how they ended."""
+
+from __future__ import annotations
+
+from agentrl.telemetry.metrics.base import Line, Metric, Range, Row
+
+RESPONSE_LENGTH = Metric(
+    "response_length/mean",
+    "tokens",
+    "mean number of tokens after the prompt, over all trajectories of a rollout",
+    console=Row("response", "{} tokens"),
+    report=Line("Response length", "training"),
+    viewer=5,
+)
+RESPONSE_LENGTH_MAX = Metric("response_length/max", "tokens", "largest number of tokens after the prompt of a rollout")
+NUM_TURNS = Metric(
+    "num_turns/mean",
+    "turns",
+    "mean number of model turns per rollout",
+    console=Row("response", "{} turns"),
+    report=Line("Turns", "training"),
+)
+NUM_TURNS_MAX = Metric("num_turns/max", "turns", "largest number of model turns of a rollout")
+ROLLOUT_S = Metric("rollout_s/mean", "s", "mean duration of a rollout, scoring included")
+ROLLOUT_S_MAX = Metric("rollout_s/max", "s", "longest duration of a rollout")
+FAILED = Metric("rollouts/failed", "share", "rollouts whose agent loop raised an error", healthy=Range(highest=0.1))
+INFRA_FAILED = Metric(
+    "rollouts/infra_failed", "share", "rollouts that failed for reasons outside the policy", healthy=Range(highest=0.2)
+)
+DROPPED = Metric(
+    "rollouts/dropped",
+    "share",
+    "rollouts that failed for either reason; they count in no other metric of rollouts",
+    report=Line("Dropped rollouts", "training"),
+)
+NUM_DROPPED = Metric("rollouts/num_dropped", "rollouts", "number of dropped rollouts")
+EXCLUDED = Metric("rollout/excluded", "rollouts", "number of rollouts that are not trained on, for any reason")
+EXCLUDED_FOR = Metric(
+    "rollout/excluded/<reason>",
+    "rollouts",
+    "number of rollouts that are not trained on for this reason: `failed`, `aborted`, `stale`, `over_sampled`, "
+    "`equal_rewards`, `overlong`, `rejected_by_correction`, …",
+)
+STOP = Metric("stop/<reason>", "share", "rollouts that ended for this reason (see Stop reasons in the reference)")
+TOOL_CALLS = Metric("tool_calls/mean", "calls", "mean number of tool calls per rollout", viewer=6)
+TOOL_CALLS_SHARE = Metric("tool_calls/share", "share", "rollouts with at least one call that ended `ok`")
+CALLS_OF_TOOL = Metric(
+    "tool/<tool>/calls", "calls", "calls of this tool; the tool `unknown` stands for names that reached no tool"
+)
+TOOL_OUTCOME = Metric(
+    "tool/<tool>/<outcome>",
+    "calls",
+    "calls of this tool with this outcome (see Outcomes of tool calls in the reference)",
+)
+TOOL_P50 = Metric("tool/<tool>/p50_s", "s", "median duration of a call of this tool")
+TOOL_P95 = Metric("tool/<tool>/p95_s", "s", "95th percentile of the duration of a call of this tool")
+TOOL_TOKENS = Metric("tool/<tool>/tokens_per_call", "tokens", "mean length of an answer of this tool")
