@@ -26,14 +26,14 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class ParsedTurn:
     """A parsed turn: its text, stripped, and its calls in order."""
 
     content: str
     calls: tuple[Call, ...] = ()
 
 
-def read_hermes(text: str) -> Said:
+def read_hermes(text: str) -> ParsedTurn:
     """Parse `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, except inside `<think>...</think>`.
 
     The first `</think>` may have no `<think>`, because that is in the prompt: then all text before it is thought. A
@@ -51,7 +51,7 @@ def read_hermes(text: str) -> Said:
         else:
             said.append(text[start:end])
         first_thought = False
-    return Said("".join([*said, text[at:]]).strip(), tuple(calls))
+    return ParsedTurn("".join([*said, text[at:]]).strip(), tuple(calls))
 
 
 def _hermes_parts(text: str) -> Iterator[tuple[int, int, Call | None]]:
@@ -89,7 +89,7 @@ _LABEL = re.compile(
 )
 
 
-def read_react(text: str) -> Said:
+def read_react(text: str) -> ParsedTurn:
     """Parse `Action: name` followed by `Action Input: {...}`, up to an observation or the final answer."""
     marks = [(found[1].lower(), found.start(), found.end()) for found in _LABEL.finditer(text)]
     marks.append(("", len(text), len(text)))
@@ -107,7 +107,7 @@ def read_react(text: str) -> Said:
             break
     if action is not None:
         calls.append(_react_call(action, ""))
-    return Said("".join(said).strip(), tuple(calls))
+    return ParsedTurn("".join(said).strip(), tuple(calls))
 
 
 def _react_call(action: str, given: str) -> Call:
@@ -117,7 +117,7 @@ def _react_call(action: str, given: str) -> Call:
     return Call(name, _object(text) if name and text else None, text)
 
 
-READERS: Mapping[str, Callable[[str], Said]] = {"hermes": read_hermes, "react": read_react}
+READERS: Mapping[str, Callable[[str], ParsedTurn]] = {"hermes": read_hermes, "react": read_react}
 
 
 def _first_json(text: str) -> tuple[Json, int]:

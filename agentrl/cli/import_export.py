@@ -83,7 +83,7 @@ def _tell_exported(num_rows: int, wanted: Wanted, run: SavedRun, file: Path) -> 
         print(visible(f"agentrl: left out: {count} {reason}{example}"), file=sys.stderr)
     if not num_rows:
         print("agentrl: nothing is left, so the file has no rows", file=sys.stderr)
-    print(visible(f"exported {num_rows} rows of {run.told} to {file}"))
+    print(visible(f"exported {num_rows} rows of {run.description} to {file}"))
 
 
 def _make(folder: Path) -> None:

@@ -93,7 +93,7 @@ def test_random_words_are_read_or_refused(words):
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (["RUN", "audti"], "there is no mode 'audti' of replay: did you mean 'audit'?"),
+        (["RUN", "audti"], "unknown replay mode 'audti': did you mean 'audit'?"),
         (["RUN"], "what to do with 'RUN' is missing: agentrl replay RUN MODE..., where MODE is audit, rescore,"),
         (["algorithm.name=grpo"], "RUN, the folder of a run, is missing"),
         (["RUN", "compare"], "'compare' needs a word after it, OTHER: "),

@@ -72,7 +72,7 @@ def test_imported_rollouts_are_not_trained_on(tmp_path: Path) -> None:
         (["export-rollouts", "nowhere", "a.jsonl", "--format", "messages"], "there is no 'nowhere'"),
         (["export-rollouts", "dump", "a.txt", "--format", "messages"], "writes a .jsonl file, not 'a.txt'"),
         (["export-rollouts", "dump", "a.jsonl", "--format", "messages", "--margin", "1"], "go with --format pairs"),
-        (["export-rollouts", "dump", "a.jsonl", "--format", "pairs"], "holds no trajectories"),
+        (["export-rollouts", "dump", "a.jsonl", "--format", "pairs"], "contains no trajectories"),
     ],
 )
 def test_a_mistake_is_one_line(

@@ -21,7 +21,7 @@ def test_a_run_is_its_training_rollouts_unless_asked_otherwise(saved_run):
     assert (val.split, list(val.steps), len(list(val.rollouts()))) == ("val", [0, 2], 8)
     assert [len(group) for group in train.groups()] == [4] * 8
     assert train.config["trainer"]["total_training_steps"] == 2
-    assert train.told.startswith("train, 2 steps, 1 to 2; made by agentrl ")
+    assert train.description.startswith("train, 2 steps, 1 to 2; made by agentrl ")
 
 
 @pytest.mark.parametrize(("step", "kept"), [("2", [2]), ("first", [1]), ("last", [2])])
@@ -56,9 +56,9 @@ def test_a_checkpoint_stands_for_its_validation(saved_run, name):
 def test_a_checkpoint_without_a_validation_says_which_have_one(saved_run, tmp_path):
     (tmp_path / "checkpoints/step-7").mkdir(parents=True)
     shutil.copytree(saved_run / "trajectories", tmp_path / "trajectories")
-    with pytest.raises(DataError, match=r"kept no validation at step 7; steps with one: 0, 2"):
+    with pytest.raises(DataError, match=r"has no validation at step 7; steps with validation: 0, 2"):
         open_saved(f"{tmp_path}/checkpoints/step-7")
-    with pytest.raises(DataError, match="a checkpoint stands for its validation"):
+    with pytest.raises(DataError, match="a checkpoint has only validation rollouts"):
         open_saved(f"{saved_run}/checkpoints/step-2", "train")
 
 
@@ -68,8 +68,8 @@ def test_a_checkpoint_without_a_validation_says_which_have_one(saved_run, tmp_pa
         ("{run}@3", "there is no step '3'; kept are 1 to 2"),
         ("{run}@lst", "there is no step 'lst'; did you mean 'last'?"),
         ("{run}/nowhere", "there is no '.*/nowhere'"),
-        ("{run}/checkpoints", "holds no trajectories: looked for trajectories/train"),
-        ("{run}/../model", "/model' is a model, not rollouts: roll it out first, `agentrl generate model.path="),
+        ("{run}/checkpoints", "contains no trajectories: expected trajectories/train"),
+        ("{run}/../model", "/model' is a model, not a run: sample rollouts with `agentrl generate model.path="),
         ("{run}/config.yaml", "not a readable file of trajectories"),
     ],
 )
@@ -124,7 +124,7 @@ def test_a_tokenizer_that_changed_is_refused_by_name_unless_it_is_asked_for(save
     with pytest.raises(ConfigError, match=f"the {words} of the tokenizer in '{other}' changed"):
         run.tokenizer()
     assert len(run.tokenizer(str(other))) > 10
-    assert "not the rollouts' own" in run.tokenizer_note(str(other))
+    assert "than the rollouts" in run.tokenizer_note(str(other))
 
 
 def test_without_a_checkpoint_the_model_s_tokenizer_is_taken(saved_run, tmp_path):
@@ -148,7 +148,7 @@ def test_what_a_saved_run_names_is_never_asked_of_the_hub(saved_run, tmp_path, m
     asked: list[str] = []
     monkeypatch.setattr(loading, "check_hub", lambda name, key: asked.append(name))
     run = open_saved(str(rewritten(saved_run, tmp_path, provenance=with_config(model={"path": "owner/name"}))))
-    with pytest.raises(ConfigError, match="is 'owner/name', no folder here: say --tokenizer FOLDER"):
+    with pytest.raises(ConfigError, match="used 'owner/name', which is not a local folder: give --tokenizer FOLDER"):
         run.tokenizer()
     assert not asked
     assert len(run.tokenizer(str(saved_run.parent / "model"))) > 10
@@ -162,7 +162,7 @@ def test_an_adapter_s_base_is_not_asked_of_the_hub_either(saved_run, tmp_path, m
     (tmp_path / "adapter/adapter_config.json").write_text(json.dumps(said))
     model = {"path": str(tmp_path / "adapter")}
     run = open_saved(str(rewritten(saved_run, tmp_path / "run", provenance=with_config(model=model))))
-    with pytest.raises(ConfigError, match="no folder here"):
+    with pytest.raises(ConfigError, match="not a local folder"):
         run.tokenizer()
     assert not asked
 
@@ -192,7 +192,7 @@ def test_rollouts_that_say_nothing_of_their_tokenizer_need_one(saved_run, tmp_pa
     store = TrajectoryStore(tmp_path / "trajectories/train")
     store.write(1, TrajectoryStore(saved_run / "trajectories/train").groups(1))
     run = open_saved(str(tmp_path))
-    with pytest.raises(ConfigError, match="does not say which it was made with: say --tokenizer FOLDER"):
+    with pytest.raises(ConfigError, match="saved no name of one: give --tokenizer FOLDER"):
         run.tokenizer()
     run.tokenizer(str(saved_run.parent / "model"))
     assert "is not known" in run.tokenizer_note(str(saved_run.parent / "model"))

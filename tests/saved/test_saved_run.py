@@ -73,7 +73,7 @@ def test_an_estimator_may_be_an_object(folder):
 
 
 def test_what_is_no_run_is_told(tmp_path):
-    for path, complaint in [(tmp_path / "none", "there is no"), (tmp_path, "holds no trajectories")]:
+    for path, complaint in [(tmp_path / "none", "there is no"), (tmp_path, "contains no trajectories")]:
         with pytest.raises(AgentRLError, match=complaint):
             agentrl.load(path)
     (tmp_path / "config.yaml").write_text("- !!python/object/apply:os.system [touch gone]")

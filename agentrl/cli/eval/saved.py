@@ -30,7 +30,7 @@ def evaluate_saved(options: argparse.Namespace) -> None:
         AgentRLError: there are no such rollouts, they have no score, or the reward cannot be used.
     """
     run = _open(options.saved, options.split)
-    print(visible(run.told))
+    print(visible(run.description))
     rewards = [options.reward] if options.reward else []
     replay = Replay(run, Options(rewards, nested_overrides(options.overrides), options.tokenizer))
     if rewards:
