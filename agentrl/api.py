@@ -127,7 +127,7 @@ class _Given:
 
     def __post_init__(self) -> None:
         if not isinstance(self.model, (str, Path)):
-            raise ConfigError(f"model must be a folder or a name on the hub, not a {type(self.model).__name__}")
+            raise ConfigError(f"model: expected a folder or a hub name, not a {type(self.model).__name__}")
         self.tools = given_tools(self.tools)
         _check_interactions(self.interactions)
 
@@ -149,8 +149,8 @@ class _Given:
     @cached_property
     def brought(self) -> UserObjects:
         """The Python objects: tools, rewards, interactions and rows."""
-        asked = None if isinstance(self.reward, str) else self.reward
-        reward = given_reward(asked, self.config.reward, self.config.data.max_response_length)
+        custom = None if isinstance(self.reward, str) else self.reward
+        reward = given_reward(custom, self.config.reward, self.config.data.max_response_length)
         return UserObjects(
             given_tools(self.tools), reward, self._rows[1], in_python=True, interactions=self.interactions
         )
@@ -171,7 +171,7 @@ class _Given:
 def _check_interactions(interactions: Sequence[BaseInteraction]) -> None:
     for position, each in enumerate(interactions):
         if not isinstance(each, BaseInteraction):
-            raise ConfigError(f"interactions[{position}] must be an object of a BaseInteraction, not {each!r:.100}")
+            raise ConfigError(f"interactions[{position}] must be a BaseInteraction instance, not {each!r:.100}")
 
 
 @contextmanager
@@ -187,16 +187,16 @@ def _rows_by_argument(arguments: Mapping[str, str]) -> Iterator[None]:
 def _files(data: Mapping[str, Data]) -> tuple[dict[str, list[str]], dict[str, str]]:
     """Return (key -> files, file -> rows as text). The first key is for `data`, which must not be empty."""
     files: dict[str, list[str]] = {}
-    kept: dict[str, str] = {}
+    contents: dict[str, str] = {}
     for key, rows in data.items():
         name = "val_data" if files else "data"
         given, lines = given_files(rows, name)
         if lines:
             place = f"data/{key.removesuffix('_files')}-{sha256(lines.encode()).hexdigest()[:12]}.jsonl"
-            kept[place] = lines
+            contents[place] = lines
             given = [place]
         if given:
             files[f"data.{key}"] = given
         elif not files:
             raise DataError("data is empty: expected files or rows")
-    return files, kept
+    return files, contents

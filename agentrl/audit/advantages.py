@@ -16,8 +16,8 @@ from agentrl.audit.trained_tokens import (
     Credited,
     credited,
     estimator_name,
-    saved_scores,
     sampled_tokens,
+    saved_scores,
 )
 
 _TOLERANCE = 16 * float(np.finfo(np.float32).eps)

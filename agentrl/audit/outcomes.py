@@ -19,13 +19,13 @@ def label(check: Checker, call: Call) -> str:
     return check.step.items["tool_calls"].label(call.index, "")
 
 
-class Limited:
+class CallLimits:
     """Check a conversation's calls against the limits, turn by turn."""
 
     def __init__(self, check: Checker, known: RunInfo, rollout: AuditedRollout) -> None:
         self._check = check
         self._known = known
-        self._talked = rollout
+        self._rollout = rollout
         self._names = rollout.options.names
         self._longest = (known.limit("max_tool_response_length") or 0) + len(_CUT_MARK)
         self._num_used = 0
@@ -34,7 +34,7 @@ class Limited:
 
     def check_turn(self, number: int, turn: Turn, made: Sequence[Call]) -> None:
         """Check which calls of a turn ran, and their results."""
-        limit = self._talked.options.max_tool_calls
+        limit = self._rollout.options.max_tool_calls
         num_left = len(made) if limit is None else limit - self._num_used
         self._none_runs = self._limit_reported or number + 1 == self._known.limit("max_assistant_turns")
         num_run = 0 if self._none_runs else min(self._known.limit("max_parallel_calls") or 1, num_left)
@@ -48,12 +48,12 @@ class Limited:
         self._num_used += sum(call.outcome != "limit_error" for call in made)
 
     def _problem(self, invariant: str, call: Call, leaf: str, expected: str, found: object) -> None:
-        self._check.problem(invariant, self._talked.row, f"{label(self._check, call)}.{leaf}", expected, found)
+        self._check.problem(invariant, self._rollout.row, f"{label(self._check, call)}.{leaf}", expected, found)
 
     def _expected(self, call: Call, runs: bool, turn: Turn) -> str:
         """Return the expected outcome; "" if the outcome is plausible."""
         if call.outcome == "aborted":
-            ended = self._talked.stop in ("deadline", "aborted", "error") and not turn.replies
+            ended = self._rollout.stop in ("deadline", "aborted", "error") and not turn.replies
             return "" if ended else "another outcome: the rollout continued"
         if (call.outcome == "limit_error") == runs:
             return (
@@ -65,7 +65,7 @@ class Limited:
             return f"format_error: there is no tool '{call.name}'"
         if call.outcome != "ok" and not self._is_error_text(call):
             return "ok: the result is not an error"
-        if call.outcome == "infra_error" and not self._talked.failed:
+        if call.outcome == "infra_error" and not self._rollout.failed:
             return "another outcome: the rollout continued"
         return ""
 

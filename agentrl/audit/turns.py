@@ -17,7 +17,7 @@ from agentrl.audit.conversation import (
     are_messages,
     text_content,
 )
-from agentrl.audit.outcomes import Limited, check_outcome_names, label
+from agentrl.audit.outcomes import CallLimits, check_outcome_names, label
 from agentrl.audit.reading.run_info import Json, RunInfo
 
 _UNKNOWN_FORMAT = "unknown call format '{}'"
@@ -80,12 +80,12 @@ def check_calls(check: Checker, rollout: AuditedRollout, known: RunInfo) -> None
         check.ledger.count(name, 1)
     _check_addresses(check, rollout)
     for trajectory in rollout.trajectories:
-        limited = Limited(check, known, rollout)
+        limits = CallLimits(check, known, rollout)
         for number, turn in enumerate(trajectory.turns):
             made = rollout.calls_of(trajectory.number, number)
             _check_turn(check, rollout, trajectory, number, made)
             _check_answer(check, rollout, turn, made)
-            limited.check_turn(number, turn, made)
+            limits.check_turn(number, turn, made)
 
 
 def _why_not(rollout: AuditedRollout, known: RunInfo) -> str:

@@ -32,8 +32,8 @@ def describe(words: list[str]) -> None:
     entries = list(describe_config())
     wanted = [part.lower() for word in words for part in word.split()]
     chosen = [entry for entry in entries if all(word in entry[0] for word in wanted)]
-    usual = key_for("_".join(wanted)) if wanted else None
-    chosen += [entry for entry in entries if entry[0] == usual and entry not in chosen]
+    same_key = key_for("_".join(wanted)) if wanted else None
+    chosen += [entry for entry in entries if entry[0] == same_key and entry not in chosen]
     chosen = chosen or [
         entry for entry in entries if all(part in _text(entry) for word in wanted for part in _parts(word))
     ]

@@ -17,7 +17,7 @@ def show_run(config: RunConfig) -> None:
     defaults = dict(leaves(redacted(RunConfig(model=ModelConfig(path="")))))
     for line in notices(config):
         print(f"notice: {line}")
-    print(f"would run {config.trainer.mode} with {config.algorithm.name}; keys that differ from their defaults:")
+    print(f"would run {config.trainer.mode} with {config.algorithm.name}; keys with non-default values:")
     for key, value in leaves(redacted(resolved)):
         if key not in defaults or value != defaults[key]:
             print(f"  {key}={value}{reasons.get(key, '')}")

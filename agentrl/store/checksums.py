@@ -50,14 +50,14 @@ def _leaves(array: pa.Array, ends: Integers, above: Integers) -> Iterator[Intege
             yield from _leaves(part, ends, above)
     elif pa.types.is_list(kind):
         offsets = np.asarray(array.offsets)
-        said = _summed(_lengths(array, offsets), ends, above)
-        yield from _leaves(array.values, offsets[ends], said)
+        sums = _summed(_lengths(array, offsets), ends, above)
+        yield from _leaves(array.values, offsets[ends], sums)
     elif pa.types.is_string(kind):
         filled = array.fill_null("") if array.null_count else array
         _, offset_bytes, content = filled.buffers()
         offsets = np.frombuffer(offset_bytes or bytes(4), "<i4")[filled.offset : filled.offset + len(filled) + 1]
-        said = _summed(_lengths(array, offsets), ends, above)
-        yield _summed(np.frombuffer(content or b"", np.uint8), offsets[ends], said)
+        sums = _summed(_lengths(array, offsets), ends, above)
+        yield _summed(np.frombuffer(content or b"", np.uint8), offsets[ends], sums)
     else:
         numbers = array.to_numpy(zero_copy_only=False)
         yield _summed(numbers.astype(numbers.dtype.newbyteorder("<"), copy=False), ends, above)
@@ -83,7 +83,7 @@ def _summed(values: Integers, ends: Integers, above: Integers) -> Integers:
             return np.full(len(above), crc32(content[:num_bytes], int(above[0])), np.uint32)
     stops = (places - places[0]).tolist()
     rows = zip(above.tolist(), stops, stops[1:], strict=False)  # one more stop than rows
-    return np.array([crc32(content[start:stop], said) for said, start, stop in rows], np.uint32)
+    return np.array([crc32(content[start:stop], sums) for sums, start, stop in rows], np.uint32)
 
 
 def _summed_alike(words: Integers, above: Integers) -> Integers:

@@ -49,7 +49,7 @@ def write_beside(path: Path, groups: Sequence[Group]) -> str | None:
     return sha256(header).hexdigest()
 
 
-def read_beside(path: Path, kept_hash: str, groups: Sequence[Group]) -> None:
+def read_beside(path: Path, saved_hash: str, groups: Sequence[Group]) -> None:
     """Load the experts of `groups`, read from `path`, as memory-mapped tensors into their trajectories.
 
     Raises:
@@ -59,8 +59,8 @@ def read_beside(path: Path, kept_hash: str, groups: Sequence[Group]) -> None:
 
     beside = path_beside(path)
     try:
-        if sha256(_read_header(beside)).hexdigest() != kept_hash:
-            raise DataError(f"{beside}: these are not the routed experts that were written with '{path.name}'")
+        if sha256(_read_header(beside)).hexdigest() != saved_hash:
+            raise DataError(f"{beside}: the routed experts do not belong to '{path.name}'")
         with safe_open(beside, "pt") as file:
             checksums, names = file.metadata(), set(file.keys())
             for name, trajectory in _named(groups):
@@ -69,7 +69,7 @@ def read_beside(path: Path, kept_hash: str, groups: Sequence[Group]) -> None:
     except FileNotFoundError as error:
         raise DataError(f"{beside}: the routed experts of '{path.name}' are missing") from error
     except (SafetensorError, OSError, ValueError) as error:
-        raise DataError(f"{beside}: not readable routed experts: {' '.join(str(error).split())}") from error
+        raise DataError(f"{beside}: cannot read routed experts: {' '.join(str(error).split())}") from error
 
 
 def remove_orphans(folder: Path) -> None:
@@ -109,5 +109,5 @@ def _read_header(path: Path) -> bytes:
 
 def _give(trajectory: Trajectory, experts: Tensor, checksum: str) -> None:
     if crc32(experts.numpy().data) != int(checksum):
-        raise ValueError("a value has changed since it was written")
+        raise ValueError("a value changed since it was written")
     trajectory.keep_routed_experts(experts)

@@ -188,13 +188,13 @@ class TrajectoryStore:
 
     def _check_writable(self) -> None:
         if self._file:
-            raise ValueError(f"{self._file}: a single file of trajectories is only read")
+            raise ValueError(f"{self._file}: a single file of trajectories is read-only")
 
     def _existing(self, step: int) -> Path:
         path = self._path(step)
         if not path.exists() or (self._file and step not in self._file_steps):
-            kept = f"{self.steps[0]} to {self.steps[-1]}" if self.steps else "none"
-            raise DataError(f"{self._file or self._folder}: no trajectories of step {step}; steps kept: {kept}")
+            steps = f"{self.steps[0]} to {self.steps[-1]}" if self.steps else "none"
+            raise DataError(f"{self._file or self._folder}: no trajectories of step {step}; saved steps: {steps}")
         return path
 
     def _files(self) -> Iterator[tuple[int, Path]]:
@@ -206,5 +206,5 @@ class TrajectoryStore:
                 yield int(name[1]), path
 
 
-def _equal(wanted: Mapping[str, str | int | None]) -> dict[str, Bounds]:
-    return {name: (value, value) for name, value in wanted.items() if value is not None}
+def _equal(values: Mapping[str, str | int | None]) -> dict[str, Bounds]:
+    return {name: (value, value) for name, value in values.items() if value is not None}

@@ -13,14 +13,14 @@ REFUSED = [
     (["export-rollouts", ".", "out.jsonl", "--format", "verl"], ["writes a .parquet file"]),
     (
         ["export-rollouts", "no@3", "out.txt", "--format", "messages", "--margin", "1"],
-        ["there is no 'no'", "writes a .jsonl file, not 'out.txt'", "--margin go with --format pairs"],
+        ["there is no 'no'", "writes a .jsonl file, not 'out.txt'", "--margin need --format pairs"],
     ),
     (["export-rollouts", ".", "out", "--format", "mesages"], ["invalid choice: 'mesages'"]),
     (["import-rollouts", "no", "new"], ["there is no 'no'"]),
     (["import-rollouts", "n" * 300, "new"], ["there is no 'nnn"]),
     (
         ["import-rollouts", "no", "new", "--format", "verl", "--reward-column", "a"],
-        ["there is no 'no'", "--reward-column goes with --format trl"],
+        ["there is no 'no'", "--reward-column needs --format trl"],
     ),
     (["import-rollouts", ".", "new", "--format", "xml"], ["invalid choice: 'xml'"]),
     (["data", "check", "no.jsonl"], ["no.jsonl: no such file"]),

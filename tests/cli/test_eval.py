@@ -110,7 +110,7 @@ def test_of_several_validations_the_last_is_read(task_folder, here, capsys):
         group.rollouts[0].rewards["score"] = 1.0
     store.write(20, first)
     assert main(["eval", "--from", "run", *TO]) == 0
-    assert "of 2 validations the last, step 20" in capsys.readouterr().out
+    assert "using the last of 2 validations, step 20" in capsys.readouterr().out
     last = figures("x.json")["val/reward/mean"]
     assert main(["eval", "--from", "run@0", *TO]) == 0
     assert figures("x.json")["val/reward/mean"] < last
@@ -211,7 +211,7 @@ def test_generated_rows_are_what_main_eval_reads(task_folder, here):
     [
         (["--from", "gone"], "there is no 'gone'"),
         (["--from", "x", "--responses", "y"], "give one of them"),
-        (["--reward", "reward.py:always"], "--reward goes with --from RUN or --responses FILE"),
+        (["--reward", "reward.py:always"], "--reward needs --from RUN or --responses FILE"),
         (["--responses", "gone.parquet"], "gone.parquet: no such file"),
         (["--responses", "out.parquet", "--response-key", "response"], "did you mean 'responses'?"),
         (["--responses", "out.parquet"], "out.parquet row 0: no built-in reward belongs to data_source 'a'"),

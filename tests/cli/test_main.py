@@ -32,7 +32,7 @@ def test_a_folder_of_ones_own_is_looked_in(tmp_path) -> None:
         (
             ["model.path=a[b"],
             "cannot read 'model.path=a[b': mismatched input '[' expecting <EOF>: "
-            "if it is meant as text, quote it twice, 'model.path=\"a[b\"'",
+            "to pass it as text, quote it twice: 'model.path=\"a[b\"'",
         ),
         (
             ["model.path=a,b"],

@@ -210,7 +210,7 @@ def test_rollouts_without_sampled_tokens_are_refused_or_counted(sampled_run, tmp
     result = under(keep(tmp_path / "b", *useless, Rollout([Trajectory([PROMPT, said(3)])], Stop.FINISHED)), model)
     assert sum(result.values["left_out"].values()) == 4
     assert "Left out: 1 rollouts failed." in result.tables[0].note
-    assert "was not kept" in result.values["no_ratios"]
+    assert "did not save" in result.values["no_ratios"]
 
 
 def test_tokens_beyond_the_model_are_refused(sampled_run, tmp_path):

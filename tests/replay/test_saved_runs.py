@@ -65,7 +65,7 @@ def test_a_checkpoint_without_a_validation_says_which_have_one(saved_run, tmp_pa
 @pytest.mark.parametrize(
     ("where", "line"),
     [
-        ("{run}@3", "there is no step '3'; kept are 1 to 2"),
+        ("{run}@3", "there is no step '3'; saved steps: 1 to 2"),
         ("{run}@lst", "there is no step 'lst'; did you mean 'last'?"),
         ("{run}/nowhere", "there is no '.*/nowhere'"),
         ("{run}/checkpoints", "contains no trajectories: expected trajectories/train"),
@@ -86,7 +86,7 @@ def test_a_folder_whose_name_has_an_at_sign_is_a_folder(saved_run, tmp_path):
 
 def test_a_configuration_that_is_no_json_is_named(saved_run, tmp_path):
     torn = rewritten(saved_run, tmp_path, provenance=lambda kept: {**kept, "config": "{"})
-    with pytest.raises(DataError, match="the configuration that was kept is no JSON"):
+    with pytest.raises(DataError, match="the saved configuration is not JSON"):
         _ = open_saved(str(torn)).config
 
 
@@ -195,4 +195,4 @@ def test_rollouts_that_say_nothing_of_their_tokenizer_need_one(saved_run, tmp_pa
     with pytest.raises(ConfigError, match="saved no name of one: give --tokenizer FOLDER"):
         run.tokenizer()
     run.tokenizer(str(saved_run.parent / "model"))
-    assert "is not known" in run.tokenizer_note(str(saved_run.parent / "model"))
+    assert "unknown whether" in run.tokenizer_note(str(saved_run.parent / "model"))

@@ -189,7 +189,7 @@ def test_reward_columns_may_be_named(tmp_path: Path) -> None:
         ("verl", verl_line(output=3), "field 'output': expected text, got a number"),
         ("verl", verl_line(score=float("nan")), "field 'score': expected a finite number"),
         ("verl", verl_line(score=10**400), "field 'score': expected a finite number"),
-        ("verl", verl_line(step=-1), "field 'step': expected a whole number from 0 on"),
+        ("verl", verl_line(step=-1), "field 'step': expected an integer of at least 0"),
         ("messages", {"message": []}, "no field 'messages', .*; did you mean 'message'"),
         ("messages", {"messages": [{"role": "bot", "content": ""}]}, r"field 'messages\[0\].role': unknown role 'bot'"),
         ("messages", DIALOGUE[:1], "no assistant message"),
@@ -214,11 +214,11 @@ def test_nothing_to_import_and_steps_that_meet_are_refused(tmp_path: Path) -> No
     with pytest.raises(DataError, match="expected a file or a folder of files that end in"):
         imported(tmp_path, "verl")
     path = lines(tmp_path / "a/1.jsonl", ["[]\n"])
-    with pytest.raises(DataError, match=r"no rows to import: all 1 are bad, the first is .* row 0"):
+    with pytest.raises(DataError, match=r"no rows to import: all 1 rows are bad; first: .* row 0"):
         imported(path, "verl", skip_bad_rows=True)
     for name in ("1.jsonl", "2.jsonl"):
         lines(tmp_path / "b" / name, [verl_line()])
-    with pytest.raises(DataError, match=r"2.jsonl: rows of step 7, which an earlier file"):
+    with pytest.raises(DataError, match=r"2.jsonl: it has rows of step 7, and so does an earlier file"):
         imported(tmp_path / "b", "verl")
 
 

@@ -55,7 +55,11 @@ def test_files_that_hold_no_rollouts_are_refused_by_name(tmp_path: Path) -> None
     pq.write_table(pq.read_table(whole, partitioning=None).slice(0, 0), empty)
     cut.write_bytes(whole.read_bytes()[:-9])
     pq.write_table(pa.table({"uid": ["u"]}), foreign)
-    complaints = {empty: "holds no rollouts", cut: "not a readable file", foreign: "has no 'agentrl.schema_version'"}
+    complaints = {
+        empty: "no rollouts in the file",
+        cut: "not a readable file",
+        foreign: "has no 'agentrl.schema_version'",
+    }
     for path, complaint in complaints.items():
         with pytest.raises(DataError, match=complaint) as raised:
             TrajectoryStore.of_file(path)

@@ -94,10 +94,10 @@ def longer(content: bytearray) -> bytes:
 @pytest.mark.parametrize(
     ("damage", "complaint"),
     [
-        (lambda content: flip(content, -1), "a value has changed since it was written"),
-        (lambda content: flip(content, 40), "not the routed experts that were written with 'step-000001.parquet'"),
-        (longer, "not the routed experts that were written with"),
-        (lambda content: content[:-1], "not readable routed experts"),
+        (lambda content: flip(content, -1), "a value changed since it was written"),
+        (lambda content: flip(content, 40), "the routed experts do not belong to 'step-000001.parquet'"),
+        (longer, "the routed experts do not belong to"),
+        (lambda content: content[:-1], "cannot read routed experts"),
         (lambda content: content[:9], "its header is cut off"),
         (None, "the routed experts of 'step-000001.parquet' are missing"),
     ],
