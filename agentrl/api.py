@@ -67,10 +67,10 @@ def train(
         AgentRLError: an argument is invalid.
     """
     rows = {"train_files": data, "val_files": val_data}
-    given = _Given(model, rows, tools, reward, agent_loop, interactions, settings)
-    check_training(given.config)
+    inputs = _Inputs(model, rows, tools, reward, agent_loop, interactions, settings)
+    check_training(inputs.config)
     with _rows_by_argument({"train": "data", "val": "val_data"}):
-        return outside_loop(run_training, given.config, given.brought)
+        return outside_loop(run_training, inputs.config, inputs.user_objects)
 
 
 def evaluate(
@@ -89,10 +89,10 @@ def evaluate(
     Args:
         quiet: print nothing. Other arguments as in `train`.
     """
-    given = _Given(model, {"val_files": data}, tools, reward, agent_loop, interactions, settings)
-    check_evaluation(given.config)
+    inputs = _Inputs(model, {"val_files": data}, tools, reward, agent_loop, interactions, settings)
+    check_evaluation(inputs.config)
     with _rows_by_argument({"val": "data"}), redirect_stdout(StringIO()) if quiet else nullcontext():
-        return outside_loop(run_evaluation, given.config, given.brought, "summary")
+        return outside_loop(run_evaluation, inputs.config, inputs.user_objects, "summary")
 
 
 def rollout(
@@ -108,13 +108,13 @@ def rollout(
 ) -> list[Group]:
     """Return `n` rollouts per task, sampled as in training, as groups in the order of the rows. Writes no files."""
     settings = {"data.shuffle": False, **plain_settings(settings), "rollout.n": n}
-    given = _Given(model, {"train_files": data}, tools, reward, agent_loop, interactions, settings)
+    inputs = _Inputs(model, {"train_files": data}, tools, reward, agent_loop, interactions, settings)
     with _rows_by_argument({"train": "data"}):
-        return outside_loop(run_rollouts, given.config, given.brought)
+        return outside_loop(run_rollouts, inputs.config, inputs.user_objects)
 
 
 @dataclass
-class _Given:
+class _Inputs:
     """The arguments of a call, split into a configuration and Python objects."""
 
     model: str | Path
@@ -147,7 +147,7 @@ class _Given:
         return validate_config(nested(self._rows[0], nested(values)))
 
     @cached_property
-    def brought(self) -> UserObjects:
+    def user_objects(self) -> UserObjects:
         """The Python objects: tools, rewards, interactions and rows."""
         custom = None if isinstance(self.reward, str) else self.reward
         reward = given_reward(custom, self.config.reward, self.config.data.max_response_length)

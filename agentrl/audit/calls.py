@@ -110,10 +110,10 @@ def read_react(text: str) -> ParsedTurn:
     return ParsedTurn("".join(pieces).strip(), tuple(calls))
 
 
-def _react_call(action: str, given: str) -> Call:
+def _react_call(action: str, input_text: str) -> Call:
     name = action.strip().split("\n")[0].strip(" \t\r*`'\"")
     name = name if _storable(name) else ""
-    text = given.strip().strip("`").removeprefix("json").strip()
+    text = input_text.strip().strip("`").removeprefix("json").strip()
     return Call(name, _object(text) if name and text else None, text)
 
 
@@ -142,8 +142,8 @@ def _is_too_deep(value: Json) -> bool:
 def _object(value: Json) -> Mapping[str, Json] | None:
     """Return the object, also from text that contains it; None if it is no object or has non-finite numbers."""
     if isinstance(value, str):
-        value, end = _first_json(given := value)
-        value = None if given[end:].strip() else value
+        value, end = _first_json(input_text := value)
+        value = None if input_text[end:].strip() else value
     try:
         return value if isinstance(value, dict) and json.dumps(value, allow_nan=False) else None
     except (ValueError, RecursionError):

@@ -54,9 +54,9 @@ def check_versions(check: Checker, known: RunInfo, split: str) -> None:
     # rollout_only never updates the weights: version 0
     newest = 0 if known.mode == "rollout_only" else step.number - int(split == "train")
     staleness = int(known.number("trainer.max_staleness") or 0) if split == "train" else 0
-    wanted_versions = f"{newest - staleness} to {newest}" if staleness else str(newest)
+    expected_versions = f"{newest - staleness} to {newest}" if staleness else str(newest)
     good = (versions <= newest) & (versions >= newest - staleness)
-    check.require("policy versions", f"{path}.version", good, wanted_versions)
+    check.require("policy versions", f"{path}.version", good, expected_versions)
 
 
 def check_temperature(check: Checker, known: RunInfo, split: str) -> None:
@@ -68,6 +68,6 @@ def check_temperature(check: Checker, known: RunInfo, split: str) -> None:
         check.ledger.skip("temperature", NO_CONFIG, int(sampled.sum()))
         return
     greedy = split == "val" and not known.get("rollout.val_kwargs.do_sample")
-    asked = known.number("rollout.temperature" if split == "train" else "rollout.val_kwargs.temperature")
-    expected = 1.0 if greedy else (asked or 1.0)
+    temperature = known.number("rollout.temperature" if split == "train" else "rollout.val_kwargs.temperature")
+    expected = 1.0 if greedy else (temperature or 1.0)
     check.require("temperature", path, ~sampled | (values == expected), str(expected))

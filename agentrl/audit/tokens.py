@@ -19,18 +19,18 @@ _SEGMENTS = "trajectories.segments"
 _HASH = re.compile("[0-9a-f]{64}")
 
 
-def check_segments(check: Checker, oracle: TemplateOracle | None, given: bool) -> None:
+def check_segments(check: Checker, oracle: TemplateOracle | None, continued: bool) -> None:
     """Check that the order of authors is possible, that ids are in the vocabulary, and that no segment is empty.
 
     Args:
-        given: model turns may be part of the prompt (continued rollouts).
+        continued: model turns may be part of the prompt (continued rollouts).
     """
     step = check.step
     authors, items = step[f"{_SEGMENTS}.author"], step.items[_SEGMENTS]
     first = np.zeros(len(items), np.bool_)
     first[items.ends[:-1][items.lengths > 0]] = True
     effective = [
-        "model" if given and author == "prompt" and not first[i] else author for i, author in enumerate(authors)
+        "model" if continued and author == "prompt" and not first[i] else author for i, author in enumerate(authors)
     ]
     order = [_may_follow(author, effective[i - 1], bool(first[i])) for i, author in enumerate(effective)]
     check.require(

@@ -118,12 +118,12 @@ def check_scores(check: Checker, known: RunInfo, split: str) -> None:
     found = credited(step, known, split)
     for name in _SCORES:
         path = f"{TRAJECTORIES}.{name}"
-        wanted = _is_scored(known, name)
-        if wanted is None:  # custom estimator: all or no trajectories must have it
-            wanted = bool((~step.items[path].null).any())
-        if not check.require_lengths("scores", path, np.where(found.has & wanted, found.lengths, -1)).all():
+        is_scored = _is_scored(known, name)
+        if is_scored is None:  # custom estimator: all or no trajectories must have it
+            is_scored = bool((~step.items[path].null).any())
+        if not check.require_lengths("scores", path, np.where(found.has & is_scored, found.lengths, -1)).all():
             continue
-        if wanted:
+        if is_scored:
             values, top = step[path], np.inf if name == "values" else 1e-6
             good = np.isfinite(values) & np.where(found.mask_of_has, values <= top, values == 0.0)
             check.require("scores", path, good, "finite for trained tokens, 0 for others")
@@ -151,13 +151,13 @@ def _is_scored(known: RunInfo, name: str) -> bool | None:
 def _check_coefficient(check: Checker, known: RunInfo, has: Truths) -> None:
     """Check the KL coefficient: 0 without a KL in the reward; else the configured one. Adaptive: equal in a step."""
     path = f"{TRAJECTORIES}.kl_coef"
-    kept = check.step[path]
+    saved = check.step[path]
     if known.config is None:
-        check.ledger.skip("scores", f"KL in the reward: {NO_CONFIG}", len(kept))
+        check.ledger.skip("scores", f"KL in the reward: {NO_CONFIG}", len(saved))
         return
     coefficient = 0.0
     if known.get("algorithm.use_kl_in_reward") and known.mode != "rollout_only":
         follows = known.get("algorithm.kl_ctrl.type") == "adaptive" and has.any()
-        coefficient = float(kept[has][0]) if follows else known.number("algorithm.kl_ctrl.kl_coef") or 0.0
+        coefficient = float(saved[has][0]) if follows else known.number("algorithm.kl_ctrl.kl_coef") or 0.0
     expected = np.where(has, coefficient, 0.0)
-    check.require("scores", path, (kept == expected) & np.isfinite(kept) & (kept >= 0), expected)
+    check.require("scores", path, (saved == expected) & np.isfinite(saved) & (saved >= 0), expected)

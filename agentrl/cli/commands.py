@@ -57,7 +57,9 @@ def _eval_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--split", choices=("train", "val"), help="with --from: split to evaluate (default: val if it exists)"
     )
-    parser.add_argument("--tokenizer", help="with --from and --reward: tokenizer to use instead of the run's own")
+    parser.add_argument(
+        "--tokenizer", metavar="FOLDER", help="with --from and --reward: tokenizer to use instead of the run's own"
+    )
     parser.add_argument(
         "--response-key", metavar="COLUMN", help="with --responses: column of the texts (default: responses)"
     )
@@ -78,24 +80,24 @@ def _export_arguments(parser: ArgumentParser) -> None:
 
 
 def _replay_arguments(parser: ArgumentParser) -> None:
-    words = "RUN is PATH or PATH@STEP; then modes, and key=value to override the saved configuration; none: list modes"
+    words = "RUN is PATH or PATH@STEP; `agentrl replay` lists the modes; key=value overrides the saved configuration"
     parser.add_argument("overrides", nargs="*", metavar="RUN MODE...", help=words)
     parser.add_argument("--split", choices=("train", "val"), help="split to read (default: train if it exists)")
     parser.add_argument(
         "--reward", action="append", default=[], help="file.py:function or a built-in reward; repeatable"
     )
-    parser.add_argument("--tokenizer", help="tokenizer folder or name, instead of the run's own")
+    parser.add_argument("--tokenizer", metavar="FOLDER", help="tokenizer folder or name, instead of the run's own")
     parser.add_argument(
         "--unrecorded", choices=("error", "stub", "live"), help="how to handle calls without a recorded result"
     )
-    parser.add_argument("--out", type=Path, help="folder for new rollouts")
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="folder for new rollouts")
     parser.add_argument(
         "--allow-unchecked", action="store_true", help="audit passes even if it could not check an invariant"
     )
     parser.add_argument("--k", default="1,2,4,8", help="values of k for pass@k and pass^k (default: 1,2,4,8)")
     parser.add_argument("--level", default="0.95", help="confidence level of intervals (default: 0.95)")
-    parser.add_argument("--json", type=Path, help="write all results to this JSON file; - is stdout")
-    parser.add_argument("--html", type=Path, help="write all results to this HTML file")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all results to this JSON file; - is stdout")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write all results to this HTML file")
 
 
 def _view_arguments(parser: ArgumentParser) -> None:
@@ -137,7 +139,7 @@ def _export_rollouts_arguments(parser: ArgumentParser) -> None:
 
 
 def _data_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("action", choices=("check",), help="what to do with the data")
+    parser.add_argument("action", choices=("check",), help="the only action: check the data")
     words = "files or datasets; also +experiment=NAME and key=value (Hydra syntax)"
     parser.add_argument("overrides", nargs="*", metavar="FILE", help=words)
     parser.add_argument("--val", action="append", metavar="FILE", help="validation file; repeatable")
@@ -161,7 +163,11 @@ def _quickstart_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("overrides", nargs="*", help="key=value for both trainings and both evaluations")
     parser.add_argument("--seed", type=int, default=0, help="random seed (default: 0)")
     parser.add_argument(
-        "--out", type=Path, default=Path("outputs/quickstart"), help="output folder (default: outputs/quickstart)"
+        "--out",
+        type=Path,
+        default=Path("outputs/quickstart"),
+        metavar="FOLDER",
+        help="output folder (default: outputs/quickstart)",
     )
 
 

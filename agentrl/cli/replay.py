@@ -165,7 +165,9 @@ def _level(text: str) -> float:
 
 
 def _list_modes() -> None:
-    print("agentrl replay RUN MODE... [flags] [key=value ...]; RUN is PATH or PATH@STEP. Modes:\n")
+    print(
+        "usage: agentrl replay RUN MODE... [flags] [key=value ...]\n\nRUN is PATH or PATH@STEP. MODE is one or more of\n"
+    )
     for name, entry in MODES.items():
         print(f"  {' '.join(filter(None, (name, entry.word))):<18}{entry.summary}")
     print("\nflags: agentrl replay --help")

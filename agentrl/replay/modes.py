@@ -39,7 +39,9 @@ MODES = {
     "readvantage": Entry(
         "recompute the advantages with another algorithm or reward", "agentrl.replay.readvantage.mode:readvantage"
     ),
-    "logprobs": Entry("score under another checkpoint: model.path=...", "agentrl.replay.logprobs.mode:logprobs"),
+    "logprobs": Entry(
+        "compute log-probabilities under another checkpoint: model.path=...", "agentrl.replay.logprobs.mode:logprobs"
+    ),
     "tools": Entry("re-run the rollouts with recorded tool results", "agentrl.replay.rerun.tools_mode:tools"),
     "from-turn": Entry(
         "keep everything before model turn TURN, sample the rest again",

@@ -19,7 +19,7 @@ from agentrl.store.files import (
 )
 from agentrl.store.filters import Bounds, Query, leaves
 from agentrl.store.media import media_folder, read_media, write_media
-from agentrl.store.routed_experts import path_beside, read_beside, remove_orphans, write_beside
+from agentrl.store.routed_experts import experts_path, read_experts, remove_orphans, write_experts
 from agentrl.store.stored import StoredRollout
 from agentrl.store.text import writable
 from agentrl.types.rollout import Group, Outcome, Stop
@@ -74,11 +74,11 @@ class TrajectoryStore:
         self._folder.mkdir(parents=True, exist_ok=True)
         # images and experts first, so that no rollout is saved without them
         write_media(media_folder(self._folder), groups)
-        experts_hash = write_beside(path, groups)
+        experts_hash = write_experts(path, groups)
         with whole_file(path) as file:
             write_batches(file, batches(step, self._split, groups, samples), self._provenance, experts_hash)
         if experts_hash is None:
-            path_beside(path).unlink(missing_ok=True)
+            experts_path(path).unlink(missing_ok=True)
         return path
 
     @property
@@ -102,7 +102,7 @@ class TrajectoryStore:
                 groups.append(Group(stored.task, []))
             groups[-1].rollouts.append(stored.rollout)
         if experts_hash := read_experts_hash(self._existing(step)):
-            read_beside(self._existing(step), experts_hash, groups)
+            read_experts(self._existing(step), experts_hash, groups)
         return groups
 
     def provenance(self, step: int) -> dict[str, str]:

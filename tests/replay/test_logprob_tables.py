@@ -25,7 +25,7 @@ def test_estimates_that_can_be_trusted_are_only_told():
     assert "not near 1" not in table.note
     assert table.note.endswith("in some rollouts the turn rewards do not sum to the score.")
     by_turn = off_policy([Episode(task, 0.1 * math.sin(task), 1.0, [(0.0, 1.0)]) for task in range(40)])
-    assert reward_table(by_turn).note.endswith("the mean ratio should be 1.")
+    assert reward_table(by_turn).note.endswith("The mean ratio should be 1.")
 
 
 def test_estimates_that_mean_nothing_are_said_to():

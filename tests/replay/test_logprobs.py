@@ -209,13 +209,13 @@ def test_rollouts_without_sampled_tokens_are_refused_or_counted(sampled_run, tmp
         under(keep(tmp_path / "a", *useless), model)
     result = under(keep(tmp_path / "b", *useless, Rollout([Trajectory([PROMPT, said(3)])], Stop.FINISHED)), model)
     assert sum(result.values["left_out"].values()) == 4
-    assert "Left out: 1 rollouts failed." in result.tables[0].note
+    assert "Skipped: 1 rollouts failed." in result.tables[0].note
     assert "did not save" in result.values["no_ratios"]
 
 
 def test_tokens_beyond_the_model_are_refused(sampled_run, tmp_path):
     run = keep(tmp_path, Rollout([Trajectory([PROMPT, said(10**6)])], Stop.FINISHED))
-    with pytest.raises(ConfigError, match="holds token 1000000, and the model has only"):
+    with pytest.raises(ConfigError, match="contains token id 1000000, but the model has only"):
         under(run, sampled_run.parent / "model")
 
 

@@ -119,7 +119,7 @@ def test_the_tally_counts_what_changes():
     tally.add([credit(5, [3.0], None), credit(6, [1.0], [0.0])])
     assert not tally.identical
     assert (tally.num_groups, tally.num_rollouts, tally.num_tokens) == (3, 5, 6)
-    assert (tally.num_turned_rollouts, tally.num_turned_tokens) == (4, 4)
+    assert (tally.num_sign_changed_rollouts, tally.num_sign_changed_tokens) == (4, 4)
     assert (tally.num_gained_signal, tally.num_lost_signal) == (1, 1)
     assert (tally.before.num_rollouts, tally.after.num_rollouts) == (6, 6)
     assert tally.before.mean_size == pytest.approx(8 / 7)

@@ -27,7 +27,7 @@ class Reader:
     def read(self) -> list[AuditedRollout]:
         """Read all rollouts of the step."""
         step = self.check.step
-        texts = _model_texts(step, self.oracle, given=self.known.continued_from is not None)
+        texts = _model_texts(step, self.oracle, continued=self.known.continued_from is not None)
         calls = _calls(step)
         return [self._rollout(row, texts, calls[row]) for row in range(len(step))]
 
@@ -39,8 +39,8 @@ class Reader:
         task, extra_info = (self._json(row, name, step[name][row]) for name in ("messages", "extra_info"))
         for name in ("ground_truth", "tools_kwargs", "interaction_kwargs"):
             self._json(row, name, step[name][row])
-        around = step.items["trajectories"].ends
-        indices = range(int(around[row]), int(around[row + 1]))
+        ends_of_rows = step.items["trajectories"].ends
+        indices = range(int(ends_of_rows[row]), int(ends_of_rows[row + 1]))
         read = [self._trajectory(row, number, index, texts, kind, task) for number, index in enumerate(indices)]
         trajectories = [each for each in read if each is not None]
         stop = step["stop"][row]
@@ -84,17 +84,19 @@ class Reader:
         return bool(ids) and self.oracle is not None and ids[-1] == self.oracle.end_id
 
 
-def _model_texts(step: Step, oracle: TemplateOracle | None, *, given: bool) -> dict[int, tuple[list[int], str | None]]:
+def _model_texts(
+    step: Step, oracle: TemplateOracle | None, *, continued: bool
+) -> dict[int, tuple[list[int], str | None]]:
     """Segment -> (tokens, text), for segments of the model or a demonstration.
 
     Args:
-        given: include prompt segments other than the first of a trajectory: they contain model turns of a saved
+        continued: include prompt segments other than the first of a trajectory: they contain model turns of a saved
             rollout.
     """
     path = "trajectories.segments"
     ends, ids = step.items[f"{path}.token_ids"].ends.tolist(), step[f"{path}.token_ids"]
-    firsts = set(step.items[path].ends.tolist()) if given else set()
-    turns = ("model", "demonstration", *(["prompt"] if given else []))
+    firsts = set(step.items[path].ends.tolist()) if continued else set()
+    turns = ("model", "demonstration", *(["prompt"] if continued else []))
     written = [i for i, author in enumerate(step[f"{path}.author"]) if author in turns and i not in firsts]
     tokens = [ids[ends[i] : ends[i + 1]].tolist() for i in written]
     known = [oracle.can_read(sequence) for sequence in tokens] if oracle else []

@@ -58,11 +58,11 @@ class RunInfo:
         """
         names = ("config", "tools", "loops")
         try:
-            kept, tools, loops = (json.loads(metadata.get(f"provenance.{name}", "null")) for name in names)
+            saved, tools, loops = (json.loads(metadata.get(f"provenance.{name}", "null")) for name in names)
         except RecursionError:
             raise ValueError("saved metadata is nested too deeply") from None
         if (
-            not isinstance(kept, dict | None)
+            not isinstance(saved, dict | None)
             or not isinstance(tools, list | None)
             or not isinstance(loops, list | None)
         ):
@@ -71,7 +71,7 @@ class RunInfo:
             )
         if not all(isinstance(tool, dict) and isinstance(_name(tool), str) for tool in tools or []):
             raise ValueError("a saved tool has no name")
-        config = _merged(kept or {}, overrides) if kept or overrides else None
+        config = _merged(saved or {}, overrides) if saved or overrides else None
         imported = "provenance.imported_from" in metadata
         return cls(config, tools, loops, metadata.get("provenance.replayed_from"), imported)
 

@@ -68,9 +68,9 @@ async def probe_reward(config: RunConfig, reward: Reward | None, found: Inspecti
 
 
 async def _probe(reward: Reward, found: Inspection, shown: Sequence[Sequence[int]], refused: Finding) -> None:
-    for some in (shown[start : start + _MAX_CONCURRENT] for start in range(0, len(shown), _MAX_CONCURRENT)):
-        refusals = await asyncio.gather(*(_refusal(reward, _task(found, rows[0])) for rows in some))
-        for rows, why in ((rows, why) for rows, why in zip(some, refusals, strict=True) if why):
+    for batch in (shown[start : start + _MAX_CONCURRENT] for start in range(0, len(shown), _MAX_CONCURRENT)):
+        refusals = await asyncio.gather(*(_refusal(reward, _task(found, rows[0])) for rows in batch))
+        for rows, why in ((rows, why) for rows, why in zip(batch, refusals, strict=True) if why):
             for row in rows:  # the message names the checked row: replace its index
                 own = why.replace(f"row {_task(found, rows[0]).index}", f"row {_task(found, row).index}", 1)
                 refused.add(found.table.where(row), own)

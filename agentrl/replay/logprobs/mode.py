@@ -92,7 +92,7 @@ def distance_table(found: Mapping[str, Figures], notes: Sequence[str]) -> Table:
         [name, _span(each.versions), each.sampled_perplexity, each.perplexity, each.k3] for name, each in found.items()
     ]
     *_, overall = found.values()
-    columns = ("step", "version", "sampled perplexity", "checkpoint perplexity", "KL")
+    columns = ("step", "version", "sampled perplexity", "new perplexity", "KL")
     estimators = "KL(sampling policy || checkpoint) in nats per token. Estimator k3, clipped at 10 as in training."
     estimators += f" Estimator k1: {overall.k1}."
     return Table("Distance per token", columns, rows, "\n".join([estimators, *notes]))

@@ -57,11 +57,11 @@ def load_rewards(replay: Replay, config: RunConfig) -> dict[str, Reward]:
         raise ConfigError(f"--reward {twice[0]} is given twice")
     if given:
         return {name: _load(name, replay, config) for name in given}
-    _refuse_own(replay)
+    _refuse_custom_reward(replay)
     custom = config.reward.custom_reward_function
-    if custom.path is None and not _own_is_builtin(replay, config):
+    if custom.path is None and not _is_builtin(replay, config):
         names = " or ".join(["auto", *known_rewards.names()])
-        raise ConfigError(f"no reward: give --reward file.py:function, or one of {names}{_own(replay)}")
+        raise ConfigError(f"no reward: give --reward file.py:function, or one of {names}{_reward_hint(replay)}")
     _refuse_from_run(replay, config.reward)
     return {_label(config.reward): load_reward(config.reward, config.data.max_response_length)}
 
@@ -74,7 +74,7 @@ def _label(reward: RewardConfig) -> str:
     return reward.name if custom.path is None else f"{custom.path}:{custom.name}"
 
 
-def _refuse_own(replay: Replay) -> None:
+def _refuse_custom_reward(replay: Replay) -> None:
     """Refuse a silent change of reward: if the run's reward is custom code, the command line must name a reward."""
     names = ("reward.name", "reward.components", "reward.custom_reward_function.path")
     if any(lookup(replay.options.overrides, name) for name in names):
@@ -112,7 +112,7 @@ def _load(name: str, replay: Replay, config: RunConfig) -> Reward:
     return load_reward(own, config.data.max_response_length)
 
 
-def _own_is_builtin(replay: Replay, config: RunConfig) -> bool:
+def _is_builtin(replay: Replay, config: RunConfig) -> bool:
     """Whether the reward in `config` is safe to run: the command line names it, or it is built in."""
     if config.reward.name == NO_REWARD:
         return False
@@ -122,7 +122,7 @@ def _own_is_builtin(replay: Replay, config: RunConfig) -> bool:
     return bool(replay.run.config) and not _saved_custom(replay) and builtin
 
 
-def _own(replay: Replay) -> str:
+def _reward_hint(replay: Replay) -> str:
     if custom := _saved_custom(replay):
         return visible(f" (the run had {custom.get('path')}:{custom.get('name')})")
     return " (the run had none, reward.name=none)" if lookup(replay.run.config, "reward.name") == NO_REWARD else ""
