@@ -165,9 +165,8 @@ def _level(text: str) -> float:
 
 
 def _list_modes() -> None:
-    print(
-        "usage: agentrl replay RUN MODE... [flags] [key=value ...]\n\nRUN is PATH or PATH@STEP. MODE is one or more of\n"
-    )
+    print("usage: agentrl replay RUN MODE... [flags] [key=value ...]\n")
+    print("RUN is PATH or PATH@STEP. MODE is one or more of\n")
     for name, entry in MODES.items():
         print(f"  {' '.join(filter(None, (name, entry.word))):<18}{entry.summary}")
     print("\nflags: agentrl replay --help")

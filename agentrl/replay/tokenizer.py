@@ -66,7 +66,8 @@ def load_saved_tokenizer(
             tokenizer, f"the tokenizer in '{used}' has another {' and another '.join(parts)} than the rollouts"
         )
     known = any(VOCABULARY in hashed for hashed in provenances.values())
-    return SavedTokenizer(tokenizer, "" if known else f"unknown whether the rollouts were made with '{used}'")
+    note = f"unknown whether the rollouts were made with the tokenizer in '{used}'"
+    return SavedTokenizer(tokenizer, "" if known else note)
 
 
 def changed(tokenizer: PreTrainedTokenizerBase, provenances: Mapping[int, Mapping[str, str]]) -> dict[str, int]:
