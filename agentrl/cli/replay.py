@@ -27,11 +27,11 @@ _OVERRIDE = re.compile(r"[+~]{0,2}[A-Za-z_][\w.]*=")
 
 @dataclass(slots=True)
 class Words:
-    """Words of the command line that are not flags. `given` maps a mode to its argument."""
+    """Words of the command line that are not flags. `arguments` maps a mode to its argument."""
 
     run: str
     modes: list[str] = field(default_factory=list)
-    given: dict[str, str] = field(default_factory=dict)
+    arguments: dict[str, str] = field(default_factory=dict)
     overrides: list[str] = field(default_factory=list)
 
 
@@ -46,7 +46,7 @@ def replay(options: argparse.Namespace) -> int:
         return 0
     words = read_words(options.overrides)
     settings = _options(options, words)
-    check_replay(words.run, words.given.get("compare"), options.reward)
+    check_replay(words.run, words.arguments.get("compare"), options.reward)
     from agentrl.replay.command import replay_modes  # imports pyarrow
 
     silent = str(options.json) == "-"
@@ -92,10 +92,10 @@ def read_words(words: Sequence[str]) -> Words:
         if name in read.modes:
             raise ConfigError(f"'{name}' is given twice")
         read.modes.append(name)
-        if entry.word:
-            read.given[name] = next(rest, "")
-            if not read.given[name]:
-                raise ConfigError(f"'{name}' needs {entry.word} after it ({entry.summary})")
+        if entry.argument:
+            read.arguments[name] = next(rest, "")
+            if not read.arguments[name]:
+                raise ConfigError(f"'{name}' needs {entry.argument} after it ({entry.summary})")
     if not read.run or not read.modes:
         missing = f"mode for '{read.run}'" if read.run else "RUN, the folder of a run"
         raise ConfigError(f"missing {missing}: agentrl replay RUN MODE..., where MODE is {', '.join(MODES)}")
@@ -131,8 +131,8 @@ def _options(options: argparse.Namespace, words: Words) -> Options:
         rewards=options.reward,
         overrides=nested_overrides(words.overrides),
         tokenizer=options.tokenizer,
-        other=words.given.get("compare"),
-        from_turn=_turn(words.given.get("from-turn")),
+        other=words.arguments.get("compare"),
+        from_turn=_turn(words.arguments.get("from-turn")),
         unrecorded=options.unrecorded,
         out=options.out,
         allow_unchecked=options.allow_unchecked,
@@ -168,5 +168,5 @@ def _list_modes() -> None:
     print("usage: agentrl replay RUN MODE... [flags] [key=value ...]\n")
     print("RUN is PATH or PATH@STEP. MODE is one or more of\n")
     for name, entry in MODES.items():
-        print(f"  {' '.join(filter(None, (name, entry.word))):<18}{entry.summary}")
+        print(f"  {' '.join(filter(None, (name, entry.argument))):<18}{entry.summary}")
     print("\nflags: agentrl replay --help")

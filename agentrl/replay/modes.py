@@ -17,12 +17,12 @@ class Entry:
     Attributes:
         summary: one line.
         target: `pkg.module:function`, a `replay.base.Mode`; imported only when the mode is used.
-        word: the argument after the mode's name; None if it has no argument.
+        argument: the argument after the mode's name; None if it has no argument.
     """
 
     summary: str
     target: str
-    word: Literal["OTHER", "TURN"] | None = None
+    argument: Literal["OTHER", "TURN"] | None = None
 
     def load(self) -> Mode:
         """Import the mode's function."""

@@ -70,7 +70,7 @@ def test_words_come_in_any_order_beside_flags():
     )
     words = read_words(options.overrides)
     assert (words.run, words.modes) == ("RUN", ["rescore", "compare", "from-turn"])
-    assert words.given == {"compare": "B@last", "from-turn": "3"}
+    assert words.arguments == {"compare": "B@last", "from-turn": "3"}
     assert words.overrides == ["a.b=1", "x=2"]
 
 

@@ -35,8 +35,8 @@ def evaluate_responses(options: argparse.Namespace) -> None:
     evaluate_texts(options.responses, options.response_key or COLUMN, config, options.json)
 
 
-def evaluate_texts(file: Path, column: str, config: RunConfig, figures: Path | None = None) -> None:
-    """Score the texts, print the results, and write them to `figures`, by default next to the input file.
+def evaluate_texts(file: Path, column: str, config: RunConfig, results_file: Path | None = None) -> None:
+    """Score the texts, print the results, and write them to `results_file`, by default next to the input file.
 
     Raises:
         AgentRLError: file, column or reward cannot be used.
@@ -44,7 +44,7 @@ def evaluate_texts(file: Path, column: str, config: RunConfig, figures: Path | N
     groups = run_loop(score_responses(file, column, config))
     scores = test_scores(groups)
     found = evaluation(groups, config.reward.success_threshold, texts_only=True)
-    report(found, figures or file.with_suffix(".eval.json"), scores)
+    report(found, results_file or file.with_suffix(".eval.json"), scores)
     for name, score in scores.items():
         print(f"{name}: {score:.6g}")
 
