@@ -28,9 +28,8 @@ def check_messages(check: Checker, rollout: AuditedRollout) -> None:
     check.ledger.count("messages", 1)
     for trajectory in rollout.trajectories:
         column = f"trajectories[{trajectory.number}].messages"
-        if (
-            rollout.kind is None and trajectory.prompt < 0
-        ):  # imported from another framework; agentrl always saves tokens
+        if rollout.kind is None and trajectory.prompt < 0:
+            # imported from another framework; agentrl always saves tokens
             check.ledger.skip("messages", "comparison with segments: the rollout has no tokens")
         elif not trajectory.fits:
             turns = sum(message["role"] == "assistant" for message in trajectory.messages[trajectory.num_opening :])

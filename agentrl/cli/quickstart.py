@@ -34,8 +34,8 @@ SAMPLES_PER_TASK = 2
 _MARKER = ".quickstart"
 _MADE = ("task", "sft", "test_before", "rl", "test_after", "summary.json")
 _OVERVIEW = (
-    "Creates a task and a tiny model, fine-tunes the model on demonstrations (SFT), trains it with GRPO, and tests it\n"
-    "after both. Takes two to three minutes on two CPU cores."
+    "Creates a task and a tiny model. Trains the model with SFT on demonstrations, then with GRPO, and tests both.\n"
+    "Takes two to three minutes on two CPU cores."
 )
 _PLAIN = re.compile(r"[\w./-]+")
 

@@ -15,7 +15,7 @@ from agentrl.replay.base import Cell, Replay, Result, Table, key_of
 from agentrl.replay.saved_run import SavedRun
 from agentrl.run_folder.checkpoints import CHECKPOINTS
 
-_NOT_PRESENT = "the rollouts contain none"
+_NOTHING = "nothing to check"
 _RESCORED = "rescored"
 """Checked only if `rescore` ran earlier in the same command; otherwise not part of the audit."""
 
@@ -94,7 +94,7 @@ def _tables(findings: dict[str, Finding]) -> Iterator[Table]:
 
 def _row(name: str, found: Finding) -> Sequence[Cell]:
     why = "; ".join(f"{count:,} × {shown(why)}" for why, count in found.unchecked.items())
-    nothing = _NOT_PRESENT if found.status == "not checkable" else ""
+    nothing = _NOTHING if found.status == "not checkable" else ""
     return name, found.status, found.num_checked, found.num_problems, why or nothing
 
 

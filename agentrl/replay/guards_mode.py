@@ -69,16 +69,15 @@ def _summary(found: Disagreements) -> str:
     if not found.num_rollouts:
         return "no rollout has a score"
     share = len(found.suspects) / found.num_rollouts
-    return (
-        f"{len(found.suspects):,} of {found.num_rollouts:,} rollouts ({share:.1%}) are rewarded although a guard is 1"
-    )
+    rollouts = f"{len(found.suspects):,} of {found.num_rollouts:,} rollouts ({share:.1%})"
+    return f"{rollouts} are rewarded although a guard flagged them"
 
 
 def _tables(found: Disagreements) -> Iterator[Table]:
     note = "Rewarded: the score reaches reward.success_threshold, or exceeds the mean of the rest of the group."
     yield Table("guards", TALLY_COLUMNS, tally_rows(found), note)
     if rows := [suspect.cells() for suspect in worst(found, NUM_SUSPECTS)]:
-        yield Table(f"rewarded despite a guard (at most {NUM_SUSPECTS})", SUSPECT_COLUMNS, rows)
+        yield Table(f"rewarded although a guard flagged them (at most {NUM_SUSPECTS})", SUSPECT_COLUMNS, rows)
 
 
 def _values(found: Disagreements) -> dict[str, JsonValue]:

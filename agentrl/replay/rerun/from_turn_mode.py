@@ -147,7 +147,8 @@ def _result(found: Sequence[Continued], turn: int, left_out: Counter[str], out: 
     tables = [Table(f"From turn {turn}", _COLUMNS, rows, f"Skipped: {_reasons(left_out)}." if left_out else "")]
     gains = sorted((each for each in scored if each.gain), key=lambda each: -abs(each.gain))[:MAX_SHOWN]
     one_by_one = [[*each.key, each.saved_score, fmean(each.scores), len(each.scores)] for each in gains]
-    tables.append(Table("Largest changes", _EACH_COLUMNS, one_by_one))
+    if one_by_one:
+        tables.append(Table("Largest changes", _EACH_COLUMNS, one_by_one))
     values = {
         "turn": turn,
         "out": str(out),
