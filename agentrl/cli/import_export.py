@@ -83,7 +83,7 @@ def _report_export(num_rows: int, selection: Selection, run: SavedRun, file: Pat
         print(visible(f"agentrl: skipped: {count} {reason}{example}"), file=sys.stderr)
     if not num_rows:
         print("agentrl: nothing to export, the file has no rows", file=sys.stderr)
-    print(visible(f"exported {num_rows} rows of {run.description} to {file}"))
+    print(visible(f"exported {num_rows} rows to {file} from {run.name}: {run.description}"))
 
 
 def _make(folder: Path) -> None:

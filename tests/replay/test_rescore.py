@@ -177,7 +177,7 @@ def test_a_built_in_reward_goes_by_its_name(saved_run, capsys):
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        ([], "no reward: give --reward file.py:function, or one of auto or classification or code or "),
+        ([], "no reward: give --reward file.py:function, or one of auto, classification, code, "),
         (["--reward", "exact_match", "--reward", "exact_match"], "--reward exact_match is given twice"),
         (["--reward", "exact_mach"], "unknown reward 'exact_mach': did you mean 'exact_match'?"),
         (["--reward", "reward.py"], "there is no file 'reward.py'"),
@@ -205,7 +205,7 @@ def test_code_that_the_run_names_is_never_run(saved_run, capsys, tmp_path, monke
 def test_a_run_without_a_reward_says_what_to_give(saved_run, capsys, tmp_path, mode):
     own = rewritten(saved_run, tmp_path, provenance=with_config(reward={"name": "none"}))
     line = refused(capsys, own, mode, f"model.path={saved_run.parent}/model")
-    assert line.startswith("no reward: give --reward file.py:function, or one of auto or classification or code or")
+    assert line.startswith("no reward: give --reward file.py:function, or one of auto, classification, code,")
     assert line.endswith("none, reward.name=none)")
     refused(capsys, own, mode, f"model.path={saved_run.parent}/model", "reward.name=none")
 

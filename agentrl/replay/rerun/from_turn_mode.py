@@ -92,9 +92,7 @@ def _attempts(
         _check_loop(saved, rerunner, turn)
         resume_point = ResumePoint.of(saved.rollout, turn)
         if resume_point is None:
-            left_out[
-                "with a rewritten history" if len(saved.rollout.trajectories) > 1 else "that ended before that turn"
-            ] += 1
+            left_out["rewrote their history" if len(saved.rollout.trajectories) > 1 else "ended before that turn"] += 1
             continue
         for number in range(num):
             seed = derive_seed(saved.rollout.seed, "from-turn", turn, number)

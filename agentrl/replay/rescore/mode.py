@@ -60,7 +60,7 @@ def load_rewards(replay: Replay, config: RunConfig) -> dict[str, Reward]:
     _refuse_custom_reward(replay)
     custom = config.reward.custom_reward_function
     if custom.path is None and not _is_builtin(replay, config):
-        names = " or ".join(["auto", *known_rewards.names()])
+        names = ", ".join(["auto", *known_rewards.names()])
         raise ConfigError(f"no reward: give --reward file.py:function, or one of {names}{_reward_hint(replay)}")
     _refuse_from_run(replay, config.reward)
     return {_label(config.reward): load_reward(config.reward, config.data.max_response_length)}
