@@ -258,7 +258,7 @@ def test_all_mistakes_of_a_command_are_reported_together(good, capsys):
         (["completion", "tcsh"], "invalid choice: 'tcsh'"),
         (["export", "no", "new"], "there is no folder 'no'"),
         (["data", "check"], "no files to check"),
-        (["replay", "no"], "what to do with 'no' is missing"),
+        (["replay", "no"], "missing mode for 'no'"),
         (["replay", "no", "adit"], "did you mean 'audit'?"),
         (["view"], "the following arguments are required: RUN"),
     ],

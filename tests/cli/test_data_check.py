@@ -302,7 +302,7 @@ def test_tests_of_code_are_read_without_a_sandbox(tmp_path, check):
 
 def test_a_refusal_names_its_own_row(tmp_path, check):
     _, document = check(write(tmp_path / "a.jsonl", row("a", "x"), row("b", "x")))
-    refused = next(each for each in document["train"]["problems"] if "refuses" in each["kind"])
+    refused = next(each for each in document["train"]["problems"] if "cannot use" in each["kind"])
     assert ["row 0)" in refused["examples"][0][1], "row 1)" in refused["examples"][1][1]] == [True, True]
 
 

@@ -44,7 +44,7 @@ REFUSED = [
     (["view", ".", "--port", "x"], ["invalid int value: 'x'"]),
     (["export", "no", "new"], ["there is no folder 'no'"]),
     (["export", ".", "new"], ["there is no config.json"]),
-    (["export", ".", "new", "--dtype", "float32"], ["leave out --dtype"]),
+    (["export", ".", "new", "--dtype", "float32"], ["remove --dtype"]),
     (["export", ".", "new", "--dtype", "int8"], ["invalid choice: 'int8'"]),
     (["push", "no", "owner/model"], ["there is no 'no'"]),
     (["push", "no", "owner/model", "--step", "x"], ["invalid int value: 'x'"]),

@@ -31,7 +31,7 @@ def test_a_folder_of_ones_own_is_looked_in(tmp_path) -> None:
         (["experiment=3"], "there is no experiment '3'"),
         (
             ["model.path=a[b"],
-            "cannot read 'model.path=a[b': mismatched input '[' expecting <EOF>: "
+            "cannot read 'model.path=a[b': mismatched input '[' expecting <EOF>; "
             "to pass it as text, quote it twice: 'model.path=\"a[b\"'",
         ),
         (

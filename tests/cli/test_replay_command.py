@@ -95,7 +95,7 @@ def test_random_words_are_read_or_refused(words):
     [
         (["RUN", "audti"], "unknown replay mode 'audti': did you mean 'audit'?"),
         (["RUN"], "missing mode for 'RUN': agentrl replay RUN MODE..., where MODE is audit, rescore,"),
-        (["algorithm.name=grpo"], "RUN, the folder of a run, is missing"),
+        (["algorithm.name=grpo"], "missing RUN, the folder of a run: agentrl replay RUN MODE..."),
         (["RUN", "compare"], "'compare' needs OTHER after it ("),
         (["RUN", "from-turn", "x"], "'from-turn' needs the number of a model turn, counted from 0, not 'x'"),
         (["RUN", "audit", "audit"], "'audit' is given twice"),

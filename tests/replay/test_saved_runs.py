@@ -43,7 +43,7 @@ def test_files_that_are_anywhere_say_themselves_of_which_split_they_are(saved_ru
     for path in (tmp_path / "any name.parquet", tmp_path):
         run = open_saved(str(path))
         assert (run.split, list(run.steps), run.folder) == ("val", [2], None)
-        with pytest.raises(DataError, match="has no rollouts of split 'train', only of val"):
+        with pytest.raises(DataError, match="has no rollouts of split 'train': use --split val"):
             open_saved(str(path), "train")
 
 
@@ -69,7 +69,7 @@ def test_a_checkpoint_without_a_validation_says_which_have_one(saved_run, tmp_pa
         ("{run}@lst", "there is no step 'lst'; did you mean 'last'?"),
         ("{run}/nowhere", "there is no '.*/nowhere'"),
         ("{run}/checkpoints", "contains no trajectories: expected trajectories/train"),
-        ("{run}/../model", "/model' is a model, not a run: sample rollouts with `agentrl generate model.path="),
+        ("{run}/../model", "/model' is a model, not rollouts: sample rollouts first with `agentrl generate model.path="),
         ("{run}/config.yaml", "not a readable file of trajectories"),
     ],
 )
@@ -121,7 +121,7 @@ def test_a_tokenizer_that_changed_is_refused_by_name_unless_it_is_asked_for(save
     other = changed_tokenizer(saved_run, tmp_path / "model", part)
     model = {"model": {"path": str(other)}}
     run = open_saved(str(rewritten(saved_run, tmp_path / "run", provenance=with_config(**model))))
-    with pytest.raises(ConfigError, match=f"the {words} of the tokenizer in '{other}' changed"):
+    with pytest.raises(ConfigError, match=f"the tokenizer in '{other}' has another {words} than the rollouts"):
         run.tokenizer()
     assert len(run.tokenizer(str(other))) > 10
     assert "than the rollouts" in run.tokenizer_note(str(other))
@@ -182,7 +182,7 @@ def test_runs_near_are_named(saved_run, tmp_path):
     for name in ("a", "b"):
         (tmp_path / name / "trajectories").mkdir(parents=True)
     hint = f"; runs near it: {tmp_path}/a, {tmp_path}/b$"
-    with pytest.raises(DataError, match=f"holds no trajectories.*{hint}"):
+    with pytest.raises(DataError, match=f"contains no trajectories.*{hint}"):
         open_saved(str(tmp_path))
     with pytest.raises(DataError, match=f"there is no '{tmp_path}/c'{hint}"):
         open_saved(str(tmp_path / "c"))

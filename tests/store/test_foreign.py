@@ -176,7 +176,7 @@ def test_reward_columns_may_be_named(tmp_path: Path) -> None:
     path = trl_file(tmp_path, 1, {"prompt": ["q"], "completion": ["a"], "right": [1.0], "length": [9]})
     (one,) = stored(path, "trl", "right")
     assert one.rollout.rewards == {"right": 1.0, "score": 1.0}
-    with pytest.raises(DataError, match="no field 'wrong', which --reward-column names"):
+    with pytest.raises(DataError, match="no field 'wrong', the column of --reward-column"):
         imported(path, "trl", "wrong")
 
 
@@ -231,7 +231,7 @@ def test_the_format_is_that_of_the_first_row_that_has_one(row: object, found: st
 
 @pytest.mark.parametrize("row", [{"messages": [], "prompt": "", "completion": ""}, {"text": ""}])
 def test_a_format_that_cannot_be_told_is_asked_for(row: object, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="say --format verl or messages or trl"):
+    with pytest.raises(DataError, match="give --format verl or messages or trl"):
         guess_format(lines(tmp_path / "log.jsonl", [row]))
 
 
