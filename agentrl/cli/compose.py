@@ -44,7 +44,7 @@ def compose_config(
     if config_dir and not config_dir.is_dir():
         raise ConfigError(f"--config-dir: there is no folder '{config_dir}'")
     if file and not (file.is_file() and file.suffix == ".yaml"):
-        raise ConfigError(f"--config: '{file}' is not a .yaml file")
+        raise ConfigError(f"--config: expected an existing .yaml file, got '{file}'")
     problems = {override: line for override in overrides if (line := _problem(override, config_dir))}
     try:
         values = _composed([override for override in overrides if override not in problems], config_dir, file)

@@ -243,7 +243,7 @@ def test_all_mistakes_of_a_command_are_reported_together(good, capsys):
         (["train", "--rollout.n=3"], "'rollout.n=3'"),
         (["train", "--lr", "1"], "'actor.optim.lr=VALUE'"),
         (["train", "--verll"], "did you mean '--verl'?"),
-        (["train", "--config", "no.yaml"], "--config: "),
+        (["train", "--config", "no.yaml"], "--config: expected an existing .yaml file"),
         (["train", "--config-dir", "no"], "--config-dir: there is no folder"),
         (["train", "--resume", "no"], "--resume: 'no' contains no run"),
         (["train", "--verl", "--config", "a/b.yaml"], "with --verl use --config-dir a --config-name b"),

@@ -95,7 +95,7 @@ def test_saved_rollouts_are_scored_by_another_reward(task_folder, here, capsys):
     assert evaluate(task_folder) == 0
     before = figures()
     assert main(["eval", "--from", "run@0", "--reward", "reward.py:always", "reward.success_threshold=2", *TO]) == 0
-    assert "rescored: 12 rollouts under reward.py:always" in capsys.readouterr().out
+    assert "rescored: 12 rollouts scored with reward.py:always" in capsys.readouterr().out
     after = figures("x.json")
     assert (after["val/reward/mean"], after["val/success"]) == (2.0, 1.0)
     assert main(["eval", "--from", "run", "--reward", "reward.py:compute_score", *TO]) == 0
@@ -259,7 +259,7 @@ def test_an_empty_text_is_a_text(here):
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        ([], "'data.path' must be given"),
+        ([], "'data.path' is missing"),
         (["data.paht=x"], "did you mean 'data.path'?"),
         (["data.path=out.parquet", "data.data_source_key=source"], "name the column data_source"),
         (["data.path=out.parquet", "custom_reward_function.path=gone.py"], "gone.py"),

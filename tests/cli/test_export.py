@@ -125,8 +125,8 @@ def test_what_cannot_be_exported(base: Path, tmp_path: Path, capsys: pytest.Capt
     checkpoint(base, tmp_path / "step", 4)
     capsys.readouterr()
     new = tmp_path / "new"
-    assert refusal(capsys, tmp_path / "step", base) == f"'{base}' is not an empty folder: name a new one"
-    assert refusal(capsys, tmp_path / "step", base / "config.json").endswith("is not an empty folder: name a new one")
+    assert refusal(capsys, tmp_path / "step", base) == f"'{base}' is not empty: give a new folder"
+    assert refusal(capsys, tmp_path / "step", base / "config.json").endswith("is not empty: give a new folder")
     assert refusal(capsys, tmp_path / "gone", new) == f"there is no folder '{tmp_path / 'gone'}'"
     assert refusal(capsys, tmp_path / "step", base / "config.json/a/new").startswith("cannot create the folder '")
     weights = tmp_path / "step/adapter_model.safetensors"

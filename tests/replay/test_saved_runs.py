@@ -69,7 +69,10 @@ def test_a_checkpoint_without_a_validation_says_which_have_one(saved_run, tmp_pa
         ("{run}@lst", "there is no step 'lst'; did you mean 'last'?"),
         ("{run}/nowhere", "there is no '.*/nowhere'"),
         ("{run}/checkpoints", "contains no trajectories: expected trajectories/train"),
-        ("{run}/../model", "/model' is a model, not rollouts: sample rollouts first with `agentrl generate model.path="),
+        (
+            "{run}/../model",
+            "/model' is a model, not rollouts: sample rollouts first with `agentrl generate model.path=",
+        ),
         ("{run}/config.yaml", "not a readable file of trajectories"),
     ],
 )
