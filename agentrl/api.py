@@ -67,10 +67,10 @@ def train(
         AgentRLError: an argument is invalid.
     """
     rows = {"train_files": data, "val_files": val_data}
-    given = _Given(model, rows, tools, reward, agent_loop, interactions, settings)
-    check_training(given.config)
+    inputs = _Inputs(model, rows, tools, reward, agent_loop, interactions, settings)
+    check_training(inputs.config)
     with _rows_by_argument({"train": "data", "val": "val_data"}):
-        return outside_loop(run_training, given.config, given.brought)
+        return outside_loop(run_training, inputs.config, inputs.user_objects)
 
 
 def evaluate(
@@ -89,10 +89,10 @@ def evaluate(
     Args:
         quiet: print nothing. Other arguments as in `train`.
     """
-    given = _Given(model, {"val_files": data}, tools, reward, agent_loop, interactions, settings)
-    check_evaluation(given.config)
+    inputs = _Inputs(model, {"val_files": data}, tools, reward, agent_loop, interactions, settings)
+    check_evaluation(inputs.config)
     with _rows_by_argument({"val": "data"}), redirect_stdout(StringIO()) if quiet else nullcontext():
-        return outside_loop(run_evaluation, given.config, given.brought, "summary")
+        return outside_loop(run_evaluation, inputs.config, inputs.user_objects, "summary")
 
 
 def rollout(
@@ -108,13 +108,13 @@ def rollout(
 ) -> list[Group]:
     """Return `n` rollouts per task, sampled as in training, as groups in the order of the rows. Writes no files."""
     settings = {"data.shuffle": False, **plain_settings(settings), "rollout.n": n}
-    given = _Given(model, {"train_files": data}, tools, reward, agent_loop, interactions, settings)
+    inputs = _Inputs(model, {"train_files": data}, tools, reward, agent_loop, interactions, settings)
     with _rows_by_argument({"train": "data"}):
-        return outside_loop(run_rollouts, given.config, given.brought)
+        return outside_loop(run_rollouts, inputs.config, inputs.user_objects)
 
 
 @dataclass
-class _Given:
+class _Inputs:
     """The arguments of a call, split into a configuration and Python objects."""
 
     model: str | Path
@@ -127,7 +127,7 @@ class _Given:
 
     def __post_init__(self) -> None:
         if not isinstance(self.model, (str, Path)):
-            raise ConfigError(f"model must be a folder or a name on the hub, not a {type(self.model).__name__}")
+            raise ConfigError(f"model: expected a folder or a hub name, not a {type(self.model).__name__}")
         self.tools = given_tools(self.tools)
         _check_interactions(self.interactions)
 
@@ -147,10 +147,10 @@ class _Given:
         return validate_config(nested(self._rows[0], nested(values)))
 
     @cached_property
-    def brought(self) -> UserObjects:
+    def user_objects(self) -> UserObjects:
         """The Python objects: tools, rewards, interactions and rows."""
-        asked = None if isinstance(self.reward, str) else self.reward
-        reward = given_reward(asked, self.config.reward, self.config.data.max_response_length)
+        custom = None if isinstance(self.reward, str) else self.reward
+        reward = given_reward(custom, self.config.reward, self.config.data.max_response_length)
         return UserObjects(
             given_tools(self.tools), reward, self._rows[1], in_python=True, interactions=self.interactions
         )
@@ -171,7 +171,7 @@ class _Given:
 def _check_interactions(interactions: Sequence[BaseInteraction]) -> None:
     for position, each in enumerate(interactions):
         if not isinstance(each, BaseInteraction):
-            raise ConfigError(f"interactions[{position}] must be an object of a BaseInteraction, not {each!r:.100}")
+            raise ConfigError(f"interactions[{position}] must be a BaseInteraction instance, not {each!r:.100}")
 
 
 @contextmanager
@@ -187,16 +187,16 @@ def _rows_by_argument(arguments: Mapping[str, str]) -> Iterator[None]:
 def _files(data: Mapping[str, Data]) -> tuple[dict[str, list[str]], dict[str, str]]:
     """Return (key -> files, file -> rows as text). The first key is for `data`, which must not be empty."""
     files: dict[str, list[str]] = {}
-    kept: dict[str, str] = {}
+    contents: dict[str, str] = {}
     for key, rows in data.items():
         name = "val_data" if files else "data"
         given, lines = given_files(rows, name)
         if lines:
             place = f"data/{key.removesuffix('_files')}-{sha256(lines.encode()).hexdigest()[:12]}.jsonl"
-            kept[place] = lines
+            contents[place] = lines
             given = [place]
         if given:
             files[f"data.{key}"] = given
         elif not files:
             raise DataError("data is empty: expected files or rows")
-    return files, kept
+    return files, contents

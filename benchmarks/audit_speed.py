@@ -78,7 +78,7 @@ def measure(run: Path) -> None:
     started, clock = time.process_time(), time.perf_counter()
     ledger = auditor.audit(files)
     seconds, waited = time.process_time() - started, time.perf_counter() - clock
-    num_rollouts, num_tokens = (ledger.findings[name].looked_at for name in ("groups", "segments"))
+    num_rollouts, num_tokens = (ledger.findings[name].num_checked for name in ("groups", "segments"))
     problems = sum(found.num_problems for found in ledger.findings.values())
     print(f"{num_rollouts:,} rollouts, {num_tokens:,} tokens and segments, {problems} problems")
     print(f"{num_rollouts / seconds:,.0f} rollouts/s of processor time ({num_rollouts / waited:,.0f} on the wall)")

@@ -22,7 +22,7 @@ from pathlib import Path
 from agentrl.chat.format import ChatFormat
 from agentrl.config.model import ModelConfig
 from agentrl.models.loading import load_tokenizer
-from agentrl.replay.rescore.scoring import COLUMNS, decoded_once, score_all, view_of
+from agentrl.replay.rescore.scoring import COLUMNS, cached_text, score_all, view_of
 from agentrl.replay.saved_run import SavedRun, open_saved
 from agentrl.rewards.base import Reward
 from agentrl.rewards.functions.function import FunctionReward
@@ -103,7 +103,7 @@ def rollouts_a_second(num: int, work: Callable[[], object]) -> float:
 
 
 def measure(run: SavedRun) -> None:
-    text = decoded_once(ChatFormat(run.tokenizer()).text)
+    text = cached_text(ChatFormat(run.tokenizer()).text)
     num = sum(1 for _ in run.rollouts(COLUMNS))
 
     def read() -> None:
@@ -119,7 +119,7 @@ def measure(run: SavedRun) -> None:
         return [row.same_text is not False for row in scored]
 
     function = FunctionReward(one, {}, 60.0, "one")
-    print(f"{num:,} rollouts of {run.told}; text as scored in training: {all(score(Nothing()))}")
+    print(f"{num:,} rollouts of {run.description}; text as scored in training: {all(score(Nothing()))}")
     for label, work in (
         ("reading what rescore reads", read),
         ("and building what a reward is shown", view),

@@ -201,7 +201,7 @@ def test_errors_name_the_rows_that_were_given(task_folder):
 
 
 def test_objects_that_cannot_be_used_are_told(task_folder):
-    with pytest.raises(AgentRLError, match=r"interactions\[0\] must be an object of a BaseInteraction"):
+    with pytest.raises(AgentRLError, match=r"interactions\[0\] must be a BaseInteraction instance"):
         agentrl.train("m", ROWS, interactions=[Once])
     settings = {"a": lambda batch: 1, "b": lambda batch: 2}
     with pytest.raises(AgentRLError, match="two different objects are called"):

@@ -16,8 +16,8 @@ from agentrl.audit.trained_tokens import (
     Credited,
     credited,
     estimator_name,
-    kept_scores,
     sampled_tokens,
+    saved_scores,
 )
 
 _TOLERANCE = 16 * float(np.finfo(np.float32).eps)
@@ -34,10 +34,10 @@ def check_advantages(check: Checker, known: RunInfo, split: str, groups: Sequenc
         check.ledger.skip("advantages", NO_CONFIG, len(step.items[TRAJECTORIES]))
         return
     found = credited(step, known, split)
-    if not check.hold_lengths("advantages", path, np.where(found.has, found.lengths, -1)).all():
+    if not check.require_lengths("advantages", path, np.where(found.has, found.lengths, -1)).all():
         return
     mask, values = found.mask_of_has, step[path]
-    check.hold("advantages", path, mask | (values == 0.0), "0, nothing is trained here")
+    check.require("advantages", path, mask | (values == 0.0), "0 (not trained)")
     if not mask.any():
         return
     name = estimator_name(known)
@@ -49,7 +49,7 @@ def check_advantages(check: Checker, known: RunInfo, split: str, groups: Sequenc
     expected = np.zeros(len(values))
     expected[mask] = estimate(_trained(step, known, found, groups))
     close = np.abs(values - expected) <= _TOLERANCE * np.maximum(1.0, np.abs(expected))
-    check.hold("advantages", path, ~mask | close, expected)
+    check.require("advantages", path, ~mask | close, expected)
 
 
 def _options(known: RunInfo) -> dict[str, Json]:
@@ -62,17 +62,17 @@ def _options(known: RunInfo) -> dict[str, Json]:
 def _why_not(step: Step, known: RunInfo, estimator: str) -> str:
     """Why the advantages cannot be recomputed; "" if they can."""
     if estimator in _BY_TURNS and len(step.items["turn_rewards"]):
-        return f"estimator '{estimator}' of rewards of turns"
-    if estimator == "gae" and kept_scores(step, "values") is None:
-        return "the values of the critic were not kept"
-    if known.get("algorithm.use_kl_in_reward") and kept_scores(step, "ref_logprobs") is None:
-        return "the log-probabilities of the reference were not kept"
+        return f"estimator '{estimator}' with turn rewards"
+    if estimator == "gae" and saved_scores(step, "values") is None:
+        return "no saved values of the critic"
+    if known.get("algorithm.use_kl_in_reward") and saved_scores(step, "ref_logprobs") is None:
+        return "no saved log-probabilities of the reference policy"
     fits = len(step[f"{SEGMENTS}.logprobs"]) == int(sampled_tokens(step).sum())
-    return "" if fits else "log-probabilities that do not fit the tokens"
+    return "" if fits else "number of log-probabilities differs from number of tokens"
 
 
 def _trained(step: Step, known: RunInfo, found: Credited, groups: Sequence[range]) -> Trained:
-    mask, values = found.mask_of_has, kept_scores(step, "values")
+    mask, values = found.mask_of_has, saved_scores(step, "values")
     return Trained(
         row=np.repeat(step.items[TRAJECTORIES].row, found.lengths)[found.mask],
         rewards=step["reward"],
@@ -95,13 +95,13 @@ def _baselines(step: Step) -> Floats:
 
 def _penalty(step: Step, known: RunInfo, found: Credited) -> Floats:
     """[trained tokens]: KL coefficient times divergence from the reference."""
-    reference = kept_scores(step, "ref_logprobs")
+    reference = saved_scores(step, "ref_logprobs")
     if reference is None or not known.get("algorithm.use_kl_in_reward"):
         return np.zeros(int(found.mask.sum()))
-    kept = kept_scores(step, "old_logprobs")
+    saved = saved_scores(step, "old_logprobs")
     behaviour = np.zeros(len(found.mask))
     behaviour[sampled_tokens(step)] = step[f"{SEGMENTS}.logprobs"]
-    policy = behaviour[found.mask] if kept is None else kept[found.mask_of_has]
+    policy = behaviour[found.mask] if saved is None else saved[found.mask_of_has]
     coefficients = np.repeat(step[f"{TRAJECTORIES}.kl_coef"], found.lengths)[found.mask]
     kind = str(known.get("algorithm.kl_penalty"))
     penalty: Floats = coefficients * divergence(kind, policy - reference[found.mask_of_has])

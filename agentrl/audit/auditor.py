@@ -12,11 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from agentrl.audit import advantages, endings, tokens, turns
-from agentrl.audit import identity as places
-from agentrl.audit import rewards as scores
-from agentrl.audit import sampled_tokens as numbers
-from agentrl.audit import trained_tokens as scored
+from agentrl.audit import advantages, endings, identity, rewards, sampled_tokens, tokens, trained_tokens, turns
 from agentrl.audit.base import Ledger, Problem
 from agentrl.audit.checks import Checker
 from agentrl.audit.files import check_gaps, named_step, open_steps
@@ -24,7 +20,7 @@ from agentrl.audit.reading.checksums import check_seals
 from agentrl.audit.reading.reader import Reader
 from agentrl.audit.reading.run_info import RunInfo
 from agentrl.audit.reading.table import Step
-from agentrl.audit.template import TemplateOracle, load_speech
+from agentrl.audit.template import TemplateOracle, load_oracle
 
 
 @dataclass
@@ -42,14 +38,14 @@ class Auditor:
     tokenizer: str | None = None
     folder: Path | None = None
     overrides: Mapping[str, object] = field(default_factory=dict)
-    _speeches: dict[str, tuple[TemplateOracle | None, str]] = field(default_factory=dict)
+    _oracles: dict[str, tuple[TemplateOracle | None, str]] = field(default_factory=dict)
 
-    def audit(self, files: Iterable[Path], steps: Collection[int] | None = None, *, whole: bool = False) -> Ledger:
+    def audit(self, files: Iterable[Path], steps: Collection[int] | None = None, *, complete: bool = False) -> Ledger:
         """Check every invariant of every row. Only one file is in memory at a time.
 
         Args:
             steps: steps to check in a file that is not named by its step; None: all.
-            whole: the files are all files of a run's split, each named by its step: a missing file is a problem.
+            complete: the files are all files of a run's split, each named by its step: a missing file is a problem.
         """
         ledger, seen = Ledger(), dict[int, RunInfo | None]()
         for path in files:
@@ -57,7 +53,7 @@ class Auditor:
             for step in open_steps(path, ledger, steps):
                 seen[step.number] = known = self._known(step, ledger)
                 self._step(step, known, ledger)
-        if whole:
+        if complete:
             check_gaps(ledger, seen, self.split or "train", self.folder)
         return ledger
 
@@ -65,7 +61,7 @@ class Auditor:
         try:
             return RunInfo.of(step.metadata, self.overrides)
         except ValueError as error:
-            ledger.report(Problem("file", step.number, "", -1, "metadata", "a configuration as JSON", f"{error}"))
+            ledger.report(Problem("file", step.number, "", -1, "metadata", "a JSON object", f"{error}"))
             return None
 
     def _step(self, step: Step, known: RunInfo | None, ledger: Ledger) -> None:
@@ -75,51 +71,51 @@ class Auditor:
             ledger.report(Problem("file", step.number, "", -1, "uid", "rollouts", "none"))
         if known is None or not len(step):
             return
-        speech, why = self._speech(known, step.metadata)
-        same = tokens.check_hashes(check, speech, why)
-        speech = speech if same["tokenizer"] else None
-        why = why or "the vocabulary is not the one the rollouts were made with"
+        oracle, why = self._oracle(known, step.metadata)
+        same = tokens.check_hashes(check, oracle, why)
+        oracle = oracle if same["tokenizer"] else None
+        why = why or "the vocabulary differs from the one that made the rollouts"
         split = self.split or (step["split"][0] if len(step) else "train")
-        self._columns(check, known, speech, split)
-        self._conversations(check, known, speech, why, same["template"])
+        self._columns(check, known, oracle, split)
+        self._conversations(check, known, oracle, why, same["template"])
 
-    def _columns(self, check: Checker, known: RunInfo, speech: TemplateOracle | None, split: str) -> None:
-        places.check_step(check, self.split)
-        groups = places.check_groups(check, known, split)
-        places.check_siblings(check, groups)
-        places.check_identity(check, known, split, groups)
-        tokens.check_segments(check, speech, known.begun_at is not None)
-        numbers.check_logprobs(check)
-        numbers.check_versions(check, known, split)
-        numbers.check_temperature(check, known, split)
-        scored.check_scores(check, known, split)
+    def _columns(self, check: Checker, known: RunInfo, oracle: TemplateOracle | None, split: str) -> None:
+        identity.check_step(check, self.split)
+        groups = identity.check_groups(check, known, split)
+        identity.check_siblings(check, groups)
+        identity.check_identity(check, known, split, groups)
+        tokens.check_segments(check, oracle, known.continued_from is not None)
+        sampled_tokens.check_logprobs(check)
+        sampled_tokens.check_versions(check, known, split)
+        sampled_tokens.check_temperature(check, known, split)
+        trained_tokens.check_scores(check, known, split)
         advantages.check_advantages(check, known, split, groups)
-        scores.check_rewards(check)
-        scores.check_times(check, known.begun_at or 0)
+        rewards.check_rewards(check)
+        rewards.check_times(check, known.continued_from or 0)
 
     def _conversations(
-        self, check: Checker, known: RunInfo, speech: TemplateOracle | None, why: str, templated: bool
+        self, check: Checker, known: RunInfo, oracle: TemplateOracle | None, why: str, templated: bool
     ) -> None:
-        rendering = tokens.TokenCheck(check, speech, templated) if speech else None
-        for talked in Reader(check, known, speech, why).read():
-            turns.check_messages(check, talked)
-            turns.check_calls(check, talked, known)
-            endings.check_ending(check, talked, known)
-            scores.check_named_rewards(check, talked, known)
-            scores.check_scored_text(check, talked, known, speech)
+        rendering = tokens.TokenCheck(check, oracle, templated) if oracle else None
+        for rollout in Reader(check, known, oracle, why).read():
+            turns.check_messages(check, rollout)
+            turns.check_calls(check, rollout, known)
+            endings.check_ending(check, rollout, known)
+            rewards.check_named_rewards(check, rollout, known)
+            rewards.check_scored_text(check, rollout, known, oracle)
             if rendering:
-                rendering.talked(talked)
+                rendering.check_rollout(rollout)
             else:
                 check.ledger.skip("prompt tokens", why)
                 check.ledger.skip("answer tokens", why)
 
-    def _speech(self, known: RunInfo, metadata: Mapping[str, str]) -> tuple[TemplateOracle | None, str]:
+    def _oracle(self, known: RunInfo, metadata: Mapping[str, str]) -> tuple[TemplateOracle | None, str]:
         folders, template = self._folders(known), known.get("model.chat_template")
-        variables, wanted = tokens.known_variables(known), tokens.wanted_hashes(metadata)
-        key = repr((folders, template, variables, wanted))
-        if key not in self._speeches:
-            self._speeches[key] = load_speech(folders, template, variables, wanted)
-        return self._speeches[key]
+        variables, hashes = tokens.template_variables(known), tokens.saved_hashes(metadata)
+        key = repr((folders, template, variables, hashes))
+        if key not in self._oracles:
+            self._oracles[key] = load_oracle(folders, template, variables, hashes)
+        return self._oracles[key]
 
     def _folders(self, known: RunInfo) -> Sequence[str]:
         """Folders in which to look for the tokenizer."""

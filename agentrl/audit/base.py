@@ -12,32 +12,32 @@ MAX_PROBLEMS = 20
 """Number of problems to keep per invariant; further ones are only counted."""
 
 INVARIANTS: Mapping[str, str] = {
-    "file": "every step has its file, which can be read, has every column of its schema and says how it was made",
+    "file": "every step has a readable file with all columns of its schema and its provenance",
     "tokenizer": "the vocabulary is the one the rollouts were made with",
     "template": "the chat template is the one the rollouts were made with",
-    "seals": "every value is the one that was written",
-    "step": "rows stand in the file of their step and split",
-    "groups": "siblings stand together, numbered without gaps, as many as configured",
-    "siblings": "siblings say the same of their task",
+    "seals": "no value changed since it was written",
+    "step": "each row is in the file of its step and split",
+    "groups": "rollouts of a group are adjacent, numbered without gaps, and as many as configured",
+    "siblings": "all rollouts of a group have the same task",
     "identity": "uid and seed derive from the run's seed",
     "segments": "authors are known and in order, ids are in the vocabulary, no turn is empty",
-    "messages": "the messages begin with the task's, and each turn of the model is one of them",
-    "prompt tokens": "the prompt's tokens are the template's text, tokenised afresh",
-    "answer tokens": "tokens of tools and users are the template's text, tokenised afresh",
-    "calls": "the model's text, parsed again, says what messages and calls say",
-    "answers": "tool messages are the calls' results, and their tokens add up",
-    "outcomes": "outcomes agree with the calls, their answers and the limits",
-    "advantages": "advantages stand on the model's tokens alone and follow from the rewards",
-    "scores": "what was scored for training stands on the model's tokens alone, and is finite",
-    "logprobs": "log-probabilities stand on the model's tokens alone, finite and at most 0",
-    "policy versions": "each sampled token names the policy of its step",
+    "messages": "messages start with those of the task; each model turn is one of them",
+    "prompt tokens": "prompt tokens equal the text of the template, tokenized again",
+    "answer tokens": "tool and user tokens equal the text of the template, tokenized again",
+    "calls": "messages and calls equal the text of the model, parsed again",
+    "answers": "tool messages equal the results of the calls, and their token counts add up",
+    "outcomes": "outcomes match the calls, their results and the limits",
+    "advantages": "advantages are on model tokens only, and equal those computed from the rewards",
+    "scores": "log-probabilities and values for training are finite, and on model tokens only",
+    "logprobs": "log-probabilities are finite and at most 0, and on model tokens only",
+    "policy versions": "each sampled token has a policy version that is possible at its step",
     "temperature": "tokens were sampled at the configured temperature",
-    "rewards": "rewards are finite, and the reward is the score",
-    "scored text": "the reward was shown what the model wrote, and nothing else",
-    "stop": "the reason to end agrees with how the rollout ended",
+    "rewards": "rewards are finite, and the reward equals the score",
+    "scored text": "the scored text equals the text of the rollout",
+    "stop": "the stop reason matches how the rollout ended",
     "limits": "no configured limit is exceeded",
-    "times": "durations are finite, and calls lie within their rollout, turn after turn",
-    "rescored": "a reward that is given now scores as the saved one did",
+    "times": "durations are finite; calls are within their rollout, in the order of turns",
+    "rescored": "the scores of `rescore` equal the saved scores",
 }
 """Every invariant, and its meaning."""
 
@@ -61,7 +61,7 @@ class Problem:
     found: str
 
     @property
-    def whole(self) -> tuple[str, int, str, int, str]:
+    def merge_key(self) -> tuple[str, int, str, int, str]:
         """The place without the last position. Used to merge problems: an error often repeats in every token."""
         return self.invariant, self.step, self.uid, self.rollout, re.sub(r"\[\d+\]$", "", self.column)
 
@@ -71,12 +71,12 @@ class Finding:
     """Result for one invariant.
 
     Attributes:
-        looked_at: number of checked rows, tokens or calls, depending on the invariant.
+        num_checked: number of checked rows, tokens or calls, depending on the invariant.
         problems: the first problems, one per row and column.
         unchecked: reason why it could not be checked -> count.
     """
 
-    looked_at: int = 0
+    num_checked: int = 0
     num_problems: int = 0
     problems: list[Problem] = field(default_factory=list)
     unchecked: Counter[str] = field(default_factory=Counter)
@@ -86,10 +86,10 @@ class Finding:
         """Status of the invariant; never "passed" if nothing was checked."""
         if self.num_problems:
             return "failed"
-        return "passed" if self.looked_at else "not checkable"
+        return "passed" if self.num_checked else "not checkable"
 
     @property
-    def wanting(self) -> bool:
+    def uncheckable(self) -> bool:
         """Whether nothing could be checked although there was something to check."""
         return self.status == "not checkable" and bool(self.unchecked)
 
@@ -100,9 +100,9 @@ class Ledger:
     def __init__(self) -> None:
         self.findings = {name: Finding() for name in INVARIANTS}
 
-    def look(self, invariant: str, count: int) -> None:
+    def count(self, invariant: str, count: int) -> None:
         """Count checked items."""
-        self.findings[invariant].looked_at += count
+        self.findings[invariant].num_checked += count
 
     def skip(self, invariant: str, why: str, count: int = 1) -> None:
         """Count items that could not be checked."""
@@ -113,8 +113,8 @@ class Ledger:
         """Add a problem."""
         finding = self.findings[problem.invariant]
         finding.num_problems += 1
-        again = bool(finding.problems) and finding.problems[-1].whole == problem.whole
-        if len(finding.problems) < MAX_PROBLEMS and not again:
+        repeated = bool(finding.problems) and finding.problems[-1].merge_key == problem.merge_key
+        if len(finding.problems) < MAX_PROBLEMS and not repeated:
             finding.problems.append(problem)
 
 

@@ -26,32 +26,32 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class ParsedTurn:
     """A parsed turn: its text, stripped, and its calls in order."""
 
     content: str
     calls: tuple[Call, ...] = ()
 
 
-def read_hermes(text: str) -> Said:
+def read_hermes(text: str) -> ParsedTurn:
     """Parse `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, except inside `<think>...</think>`.
 
     The first `</think>` may have no `<think>`, because that is in the prompt: then all text before it is thought. A
     call ends at the first `</tool_call>` after its JSON. If `<tool_call>` or `</think>` comes first, it is unclosed.
     """
-    said, calls, at, first_thought = list[str](), list[Call](), 0, True
+    pieces, calls, at, first_thought = list[str](), list[Call](), 0, True
     for start, end, call in _hermes_parts(text):
-        said.append(text[at:start])
+        pieces.append(text[at:start])
         at = end
         if call is not None:
             calls.append(call)
             continue
         if first_thought and text.startswith("</think>", start):
-            said, calls = [text[:end]], []
+            pieces, calls = [text[:end]], []
         else:
-            said.append(text[start:end])
+            pieces.append(text[start:end])
         first_thought = False
-    return Said("".join([*said, text[at:]]).strip(), tuple(calls))
+    return ParsedTurn("".join([*pieces, text[at:]]).strip(), tuple(calls))
 
 
 def _hermes_parts(text: str) -> Iterator[tuple[int, int, Call | None]]:
@@ -75,11 +75,11 @@ def _hermes_call(text: str, start: int) -> tuple[Call, int]:
     body = inside[: close.start()] if close else inside
     closed = close is not None and close[0] == "</tool_call>"
     end = start + (close.end() if close and closed else len(body))
-    said = value if isinstance(value, dict) else {}
-    name = said.get("name")
+    fields = value if isinstance(value, dict) else {}
+    name = fields.get("name")
     name = name if isinstance(name, str) and _storable(name) else ""
-    whole = closed and bool(name) and not body[length:].strip()
-    arguments = _object(said.get("arguments")) if whole else None
+    complete = closed and bool(name) and not body[length:].strip()
+    arguments = _object(fields.get("arguments")) if complete else None
     return Call(name, arguments, body.strip()), end
 
 
@@ -89,35 +89,35 @@ _LABEL = re.compile(
 )
 
 
-def read_react(text: str) -> Said:
+def read_react(text: str) -> ParsedTurn:
     """Parse `Action: name` followed by `Action Input: {...}`, up to an observation or the final answer."""
     marks = [(found[1].lower(), found.start(), found.end()) for found in _LABEL.finditer(text)]
     marks.append(("", len(text), len(text)))
-    said, calls, action = [text[: marks[0][1]]], list[Call](), None
+    pieces, calls, action = [text[: marks[0][1]]], list[Call](), None
     for (label, start, end), (_, following, _) in pairwise(marks):
         if action is not None:
             calls.append(_react_call(action, text[end:following] if label == "action input" else ""))
         elif label == "action input":
-            said.append(text[start:following])
+            pieces.append(text[start:following])
         action = text[end:following] if label == "action" else None
         if label == "thought":
-            said.append(text[start:following])
+            pieces.append(text[start:following])
         elif label in ("final answer", "observation"):
-            said.append(text[start:] if label == "final answer" else "")
+            pieces.append(text[start:] if label == "final answer" else "")
             break
     if action is not None:
         calls.append(_react_call(action, ""))
-    return Said("".join(said).strip(), tuple(calls))
+    return ParsedTurn("".join(pieces).strip(), tuple(calls))
 
 
-def _react_call(action: str, given: str) -> Call:
+def _react_call(action: str, input_text: str) -> Call:
     name = action.strip().split("\n")[0].strip(" \t\r*`'\"")
     name = name if _storable(name) else ""
-    text = given.strip().strip("`").removeprefix("json").strip()
+    text = input_text.strip().strip("`").removeprefix("json").strip()
     return Call(name, _object(text) if name and text else None, text)
 
 
-READERS: Mapping[str, Callable[[str], Said]] = {"hermes": read_hermes, "react": read_react}
+READERS: Mapping[str, Callable[[str], ParsedTurn]] = {"hermes": read_hermes, "react": read_react}
 
 
 def _first_json(text: str) -> tuple[Json, int]:
@@ -142,8 +142,8 @@ def _is_too_deep(value: Json) -> bool:
 def _object(value: Json) -> Mapping[str, Json] | None:
     """Return the object, also from text that contains it; None if it is no object or has non-finite numbers."""
     if isinstance(value, str):
-        value, end = _first_json(given := value)
-        value = None if given[end:].strip() else value
+        value, end = _first_json(input_text := value)
+        value = None if input_text[end:].strip() else value
     try:
         return value if isinstance(value, dict) and json.dumps(value, allow_nan=False) else None
     except (ValueError, RecursionError):

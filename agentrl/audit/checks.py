@@ -19,25 +19,25 @@ class Checker:
         """Report a problem at one place."""
         self.ledger.report(Problem(invariant, *self.step.key(row), column, shown(expected), shown(found)))
 
-    def hold(self, invariant: str, path: str, good: Truths, expected: object) -> None:
+    def require(self, invariant: str, path: str, good: Truths, expected: object) -> None:
         """Count all values of a leaf as checked, and report each value that is not `good`.
 
         Args:
             expected: a description, or an array of the expected values.
         """
-        self.ledger.look(invariant, len(good))
+        self.ledger.count(invariant, len(good))
         for index in np.flatnonzero(~good).tolist():
             row, column = self.step.place(path, index)
-            wanted = expected[index].item() if isinstance(expected, np.ndarray) else expected
+            right = expected[index].item() if isinstance(expected, np.ndarray) else expected
             found = self.step[path][index]
-            self.problem(invariant, row, column, wanted, found.item() if isinstance(found, np.generic) else found)
+            self.problem(invariant, row, column, right, found.item() if isinstance(found, np.generic) else found)
 
-    def hold_lengths(self, invariant: str, path: str, expected: Integers) -> Truths:
+    def require_lengths(self, invariant: str, path: str, expected: Integers) -> Truths:
         """Check the length of every list against `expected` (-1 for null); return which lists match."""
         items = self.step.items[path]
         lengths = np.where(items.null, -1, items.lengths)
         good: Truths = lengths == expected
-        self.ledger.look(invariant, len(good))
+        self.ledger.count(invariant, len(good))
         for index in np.flatnonzero(~good).tolist():
             row, column = self.step.list_place(path, index)
             self.problem(invariant, row, column, _length(expected[index]), _length(lengths[index]))

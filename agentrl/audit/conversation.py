@@ -10,7 +10,7 @@ from agentrl.audit.reading.run_info import Json, LoopKind, RowOptions
 UNPARSED = ("max_turn_tokens", "max_response_tokens", "deadline", "aborted")
 """Stop reasons that may cut off the last turn; its calls were then not parsed."""
 
-NO_SPEECH = "there is no tokenizer of the run"
+NO_TOKENIZER = "no tokenizer of the run"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class AuditedRollout:
     stop: str
     options: RowOptions
     task: Json
-    talks: Sequence[AuditedTrajectory]
+    trajectories: Sequence[AuditedTrajectory]
     calls: Sequence[Call]
 
     @property
@@ -98,7 +98,7 @@ def shows_images(messages: Sequence[Mapping[str, Json]]) -> bool:
     return any(isinstance(part, dict) and part.get("type") == "image" for part in parts)
 
 
-def spoken(content: Json) -> Json:
+def text_content(content: Json) -> Json:
     """Content without images: the text parts, joined."""
     parts = _parts(content)
     if not all(isinstance(part, dict) and part.get("type") in ("text", "image") for part in parts) or not parts:

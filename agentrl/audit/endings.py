@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from agentrl.audit.checks import Checker
-from agentrl.audit.conversation import NO_SPEECH, AuditedRollout, AuditedTrajectory, Call, Turn
+from agentrl.audit.conversation import NO_TOKENIZER, AuditedRollout, AuditedTrajectory, Call, Turn
 from agentrl.audit.outcomes import ENDED
 from agentrl.audit.reading.run_info import NO_CONFIG, RunInfo
 from agentrl.audit.turns import can_read, read_turn
@@ -15,58 +15,66 @@ from agentrl.audit.turns import can_read, read_turn
 
 def _finished(end: Ending) -> str:
     if end.last is None or end.answered:
-        return "a last turn without an answer"
-    if end.calls or (end.last.text and can_read(end.talked) and read_turn(end.talked, end.last.text).calls):
-        return "a last turn without a call"
-    if end.talked.kind == "tool" and end.known.has_user:
-        return "another reason: a simulated user was there to answer"
-    return "" if end.last.closed or end.talked.kind == "react" else "a last turn that ended itself"
+        return "last turn not answered"
+    if end.calls or (end.last.text and can_read(end.rollout) and read_turn(end.rollout, end.last.text).calls):
+        return "last turn without calls"
+    if end.rollout.kind == "tool" and end.known.has_user:
+        return "another reason: a simulated user is configured"
+    return "" if end.last.closed or end.rollout.kind == "react" else "last turn with an end token"
 
 
 def _max_turns(end: Ending) -> str:
     limit = end.known.limit("max_assistant_turns")
-    if limit is None or len(end.talk.turns) != limit:
-        return f"{limit or 'a configured number of'} turns of the model, not {len(end.talk.turns)}"
-    return "" if end.asks and end.refused and not end.answered else "a last turn that asks for another"
+    if limit is None or len(end.trajectory.turns) != limit:
+        return f"{limit or 'a configured number of'} model turns, not {len(end.trajectory.turns)}"
+    return (
+        ""
+        if end.expects_answer and end.refused and not end.answered
+        else "last turn with calls or a simulated user, not answered"
+    )
 
 
 def _max_calls(end: Ending) -> str:
-    if end.talked.options.max_tool_calls is None:
-        return "another reason: tool calls were not limited"
-    if not end.told or len(end.talk.turns) == end.known.limit("max_assistant_turns"):
-        return "a turn before that was told no calls are left, and turns left"
-    return "" if end.calls and end.refused and not end.answered else "calls that were not run"
+    if end.rollout.options.max_tool_calls is None:
+        return "another reason: tool calls have no limit"
+    if not end.limit_reported or len(end.trajectory.turns) == end.known.limit("max_assistant_turns"):
+        return "earlier error that no calls are left, and turns left"
+    return "" if end.calls and end.refused and not end.answered else "last turn with calls that were not run"
 
 
 def _max_turn_tokens(end: Ending) -> str:
-    return "" if end.at_turn_limit and not end.answered and not end.calls else "a last turn as long as a turn may be"
+    return (
+        ""
+        if end.at_turn_limit and not end.answered and not end.calls
+        else "last turn with the maximum number of tokens"
+    )
 
 
 def _max_response(end: Ending) -> str:
     if end.at_response_limit and not end.answered:
         return ""
-    unanswered = end.asks and not end.answered and not (end.calls and end.refused)
-    return "" if unanswered else "a response as long as it may be, or answers that had no room"
+    unanswered = end.expects_answer and not end.answered and not (end.calls and end.refused)
+    return "" if unanswered else "response with the maximum number of tokens, or tool results that did not fit"
 
 
 def _cut(end: Ending) -> str:
-    if end.talked.stop == "deadline" and not end.known.get("rollout.multi_turn.rollout_timeout_s"):
-        return "another reason: rollouts had no deadline"
-    if end.last is None or end.answered or (end.calls and end.talked.stop == "deadline"):
+    if end.rollout.stop == "deadline" and not end.known.get("rollout.multi_turn.rollout_timeout_s"):
+        return "another reason: rollouts have no deadline"
+    if end.last is None or end.answered or (end.calls and end.rollout.stop == "deadline"):
         return ""
     if end.calls:  # an engine aborts model turns, not tool calls
-        return "a last turn that was cut off, without calls"
-    whole = end.last.closed or end.at_turn_limit or end.at_response_limit
-    return "a last turn that was cut off, or calls" if whole and not end.known.has_user else ""
+        return "unfinished last turn without calls"
+    complete = end.last.closed or end.at_turn_limit or end.at_response_limit
+    return "unfinished last turn, or calls" if complete and not end.known.has_user else ""
 
 
 def _by_user(end: Ending) -> str:
-    return "" if end.known.has_user else "another reason: there was no simulated user"
+    return "" if end.known.has_user else "another reason: no simulated user is configured"
 
 
 def _max_users(end: Ending) -> str:
     limit = end.known.limit("max_user_turns")
-    return "" if limit is not None and end.num_users == limit else f"{limit} answers of the user, not {end.num_users}"
+    return "" if limit is not None and end.num_users == limit else f"{limit} user messages, not {end.num_users}"
 
 
 CONDITIONS: Mapping[str, Callable[[Ending], str]] = {
@@ -84,37 +92,43 @@ CONDITIONS: Mapping[str, Callable[[Ending], str]] = {
 """Stop reason -> check of the ending; returns the expected ending, or "" if the actual ending agrees."""
 
 
-def check_ending(check: Checker, talked: AuditedRollout, known: RunInfo) -> None:
+def check_ending(check: Checker, rollout: AuditedRollout, known: RunInfo) -> None:
     """Check the stop reason, the error text and the limits."""
-    _check_error(check, talked)
-    ends = [Ending(check, known, talked, talk) for talk in talked.talks]
+    _check_error(check, rollout)
+    ends = [Ending(check, known, rollout, trajectory) for trajectory in rollout.trajectories]
     for end in ends:
         check_response_limit(end)
-    if talked.stop not in CONDITIONS:
-        check.problem("stop", talked.row, "stop", "a known reason", talked.stop)
-    elif talked.kind is None:
-        check.ledger.skip("stop", f"what it asks for: {talked.why}")
-    elif any(turn.text is None for talk in talked.talks for turn in talk.turns):
-        check.ledger.skip("stop", f"what it asks for: {NO_SPEECH}")
+    if rollout.stop not in CONDITIONS:
+        check.problem("stop", rollout.row, "stop", "a known stop reason", rollout.stop)
+    elif rollout.kind is None:
+        check.ledger.skip("stop", f"conditions of the stop reason: {rollout.why}")
+    elif any(turn.text is None for trajectory in rollout.trajectories for turn in trajectory.turns):
+        check.ledger.skip("stop", f"conditions of the stop reason: {NO_TOKENIZER}")
     else:
         for end in ends:
-            if wrong := CONDITIONS[talked.stop](end):
-                check.problem("stop", talked.row, "stop", wrong, talked.stop)
+            if wrong := CONDITIONS[rollout.stop](end):
+                check.problem("stop", rollout.row, "stop", wrong, rollout.stop)
             check_limits(end)
 
 
-def _check_error(check: Checker, talked: AuditedRollout) -> None:
-    step, row = check.step, talked.row
-    check.ledger.look("stop", 1)
+def _check_error(check: Checker, rollout: AuditedRollout) -> None:
+    step, row = check.step, rollout.row
+    check.ledger.count("stop", 1)
     error, infra_failed = step["error"][row], bool(step["infra_failed"][row])
-    if (error is not None) != (talked.failed or infra_failed):
-        expected = "the error" if error is None else "none, the rollout did not fail"
+    if (error is not None) != (rollout.failed or infra_failed):
+        expected = "an error message" if error is None else "none: the rollout did not fail"
         check.problem("stop", row, "error", expected, error)
-    if infra_failed and not talked.failed and not str(error).startswith("reward: "):
-        check.problem("stop", row, "infra_failed", "false, nothing failed", infra_failed)
-    infra_call = any(call.outcome == "infra_error" for call in talked.calls)
-    if talked.failed and infra_failed != (infra_call or str(error).startswith("InfraError")) and talked.kind == "tool":
-        check.problem("stop", row, "infra_failed", "whether the infrastructure failed, as the error says", infra_failed)
+    if infra_failed and not rollout.failed and not str(error).startswith("reward: "):
+        check.problem("stop", row, "infra_failed", "false: nothing failed", infra_failed)
+    infra_call = any(call.outcome == "infra_error" for call in rollout.calls)
+    if (
+        rollout.failed
+        and infra_failed != (infra_call or str(error).startswith("InfraError"))
+        and rollout.kind == "tool"
+    ):
+        check.problem(
+            "stop", row, "infra_failed", "true exactly if the error is an infrastructure failure", infra_failed
+        )
 
 
 @dataclass(frozen=True)
@@ -123,24 +137,24 @@ class Ending:
 
     check: Checker
     known: RunInfo
-    talked: AuditedRollout
-    talk: AuditedTrajectory
+    rollout: AuditedRollout
+    trajectory: AuditedTrajectory
 
     @cached_property
     def last(self) -> Turn | None:
         """The model's last turn; None if there is none."""
-        return self.talk.turns[-1] if self.talk.turns else None
+        return self.trajectory.turns[-1] if self.trajectory.turns else None
 
     @cached_property
     def calls(self) -> list[Call]:
         """Calls of the last turn."""
-        return self.talked.calls_of(self.talk.number, len(self.talk.turns) - 1)
+        return self.rollout.calls_of(self.trajectory.number, len(self.trajectory.turns) - 1)
 
     @cached_property
     def num_tokens(self) -> list[int]:
         """Number of tokens of each segment."""
         step, path = self.check.step, "trajectories.segments"
-        start, end = step.items[path].ends[self.talk.index : self.talk.index + 2]
+        start, end = step.items[path].ends[self.trajectory.index : self.trajectory.index + 2]
         lengths: list[int] = step.items[f"{path}.token_ids"].lengths[start:end].tolist()
         return lengths
 
@@ -152,7 +166,7 @@ class Ending:
     @cached_property
     def num_users(self) -> int:
         """Number of user messages after model turns."""
-        return sum(message["role"] == "user" for turn in self.talk.turns for message in turn.replies)
+        return sum(message["role"] == "user" for turn in self.trajectory.turns for message in turn.replies)
 
     @property
     def answered(self) -> bool:
@@ -177,16 +191,16 @@ class Ending:
         return int(self.known.number("data.max_response_length") or 0)
 
     @property
-    def asks(self) -> bool:
+    def expects_answer(self) -> bool:
         """Whether the last turn expects an answer: it has calls, or there is a simulated user."""
         return bool(self.calls) or self.known.has_user
 
     @property
-    def told(self) -> bool:
+    def limit_reported(self) -> bool:
         """Whether the model got the error that no calls are left before its last turn."""
-        limit, number = self.talked.options.max_tool_calls, len(self.talk.turns) - 2
-        made = self.talked.calls_of(self.talk.number, number)
-        earlier = [call for call in self.talked.calls if call.turn < number and call.outcome != "limit_error"]
+        limit, number = self.rollout.options.max_tool_calls, len(self.trajectory.turns) - 2
+        made = self.rollout.calls_of(self.trajectory.number, number)
+        earlier = [call for call in self.rollout.calls if call.turn < number and call.outcome != "limit_error"]
         return limit is not None and len(made) > limit - len(earlier)
 
     @property
@@ -201,23 +215,23 @@ def check_response_limit(end: Ending) -> None:
     if limit is None:
         end.check.ledger.skip("limits", NO_CONFIG)
         return
-    end.check.ledger.look("limits", 1)
-    _hold(end, "tokens after the prompt", end.num_response, limit)
+    end.check.ledger.count("limits", 1)
+    _check_limit(end, "tokens after the prompt", end.num_response, limit)
 
 
 def check_limits(end: Ending) -> None:
     """Check the limits of a built-in agent loop."""
-    known, turns = end.known, end.talk.turns
-    num_calls = sum(call.outcome != "limit_error" for call in end.talked.calls)
+    known, turns = end.known, end.trajectory.turns
+    num_calls = sum(call.outcome != "limit_error" for call in end.rollout.calls)
     longest = max((len(turn.ids) for turn in turns), default=0)
-    _hold(end, "turns of the model", len(turns), known.limit("max_assistant_turns"))
-    _hold(end, "tokens in a turn", longest, known.limit("max_turn_tokens"))
-    _hold(end, "answers of a user", end.num_users if known.has_user else 0, known.limit("max_user_turns"))
-    _hold(end, "tokens in the prompt", sum(end.num_tokens[:1]), known.number("data.max_prompt_length"))
-    _hold(end, "tool calls", num_calls, end.talked.options.max_tool_calls)
+    _check_limit(end, "model turns", len(turns), known.limit("max_assistant_turns"))
+    _check_limit(end, "tokens in a turn", longest, known.limit("max_turn_tokens"))
+    _check_limit(end, "user messages", end.num_users if known.has_user else 0, known.limit("max_user_turns"))
+    _check_limit(end, "tokens in the prompt", sum(end.num_tokens[:1]), known.number("data.max_prompt_length"))
+    _check_limit(end, "tool calls", num_calls, end.rollout.options.max_tool_calls)
 
 
-def _hold(end: Ending, what: str, number: int, limit: float | None) -> None:
+def _check_limit(end: Ending, what: str, number: int, limit: float | None) -> None:
     if limit is not None and number > limit:
-        column = f"trajectories[{end.talk.number}].segments"
-        end.check.problem("limits", end.talked.row, column, f"at most {limit} {what}", number)
+        column = f"trajectories[{end.trajectory.number}].segments"
+        end.check.problem("limits", end.rollout.row, column, f"at most {limit} {what}", number)

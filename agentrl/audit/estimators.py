@@ -70,7 +70,7 @@ class Trained:
         """The valid rows of each group whose scores differ; groups with equal scores are skipped."""
         for rows in self.groups:
             valid = np.arange(rows.start, rows.stop)[self.valid[rows.start : rows.stop]]
-            if len(valid) and not alike(self.scores[valid]):
+            if len(valid) and not all_equal(self.scores[valid]):
                 yield valid
 
     def compared(self, formula: Callable[[Floats, Integers], Floats]) -> Floats:
@@ -93,14 +93,14 @@ Estimator = Callable[[Trained], Floats]
 """[N] advantages."""
 
 
-def alike(scores: Floats) -> bool:
+def all_equal(scores: Floats) -> bool:
     """Whether the scores are equal up to rounding."""
     return bool(np.ptp(scores) <= 8 * _FLOAT32 * np.abs(scores).max())
 
 
 def whitened(values: Floats) -> Floats:
     """(v - mean) / sqrt(var + 1e-8), unbiased variance; 0 if all values are equal."""
-    if len(values) < 2 or alike(values):
+    if len(values) < 2 or all_equal(values):
         return np.zeros(len(values))
     whitened: Floats = (values - values.mean()) / np.sqrt(values.var(ddof=1) + 1e-8)
     return whitened
@@ -168,9 +168,9 @@ def gae(trained: Trained, gamma: float = 1.0, lam: float = 1.0, whiten: bool = T
     return whitened(advantages) if whiten else advantages
 
 
-def threshold(trained: Trained, least: float) -> Floats:
-    """Advantage 1 for a score of `least` or more, else 0."""
-    return np.where(trained.rewards >= least, 1.0, 0.0)[trained.row]
+def threshold(trained: Trained, minimum: float) -> Floats:
+    """Advantage 1 for a score of `minimum` or more, else 0."""
+    return np.where(trained.rewards >= minimum, 1.0, 0.0)[trained.row]
 
 
 def centred(trained: Trained) -> Floats:
@@ -187,15 +187,15 @@ def pair(trained: Trained, any_lower: bool) -> Floats:
 
     Scores 1, 0, 1, 0: (1, -1, 0, 0) and (0, 0, 1, -1) are both correct, (1, 0, -1, 0) is wrong.
     """
-    kept, result = np.zeros(len(trained.rewards)), np.zeros(len(trained.rewards))
-    kept[trained.row] = trained.found
+    saved, result = np.zeros(len(trained.rewards)), np.zeros(len(trained.rewards))
+    saved[trained.row] = trained.found
     for group in trained.groups:
         rows = np.arange(group.start, group.stop)[trained.valid[group.start : group.stop]]
         scores = trained.rewards[rows]
         if len(rows) and scores.max() > scores.min():
             lower = scores < scores.max() if any_lower else scores == scores.min()
-            result[_one(rows, scores == scores.max(), kept[rows] == 1)] = 1.0
-            result[_one(rows, lower, kept[rows] == -1)] = -1.0
+            result[_one(rows, scores == scores.max(), saved[rows] == 1)] = 1.0
+            result[_one(rows, lower, saved[rows] == -1)] = -1.0
     return result[trained.row]
 
 
@@ -225,7 +225,7 @@ def estimator_of(name: str, options: Mapping[str, Json]) -> Estimator | None:
         "reinforce_plus_plus_baseline": reinforce_plus_plus_baseline,
         "remax": remax,
         "gae": partial(gae, **chosen("gamma", "lam", "whiten")),
-        "threshold": partial(threshold, least=given.get("rft_threshold", 1.0)),
+        "threshold": partial(threshold, minimum=given.get("rft_threshold", 1.0)),
         "scores": centred,
         "best_worst": partial(pair, any_lower=given.get("pairing") == "best_random"),
     }

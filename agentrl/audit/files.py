@@ -32,17 +32,17 @@ def open_steps(path: Path, ledger: Ledger, steps: Collection[int] | None) -> Ite
         steps: the steps to yield from a file that is not named by its step; None: all.
     """
     number = named_step(path)
-    ledger.look("file", 1)
+    ledger.count("file", 1)
     try:
         table = pq.read_table(path, page_checksum_verification=True, partitioning=None)
     except (pa.ArrowException, OSError) as error:
         wrong = " ".join(str(error).split())
     else:
-        whole = Step(path, table, number)
-        if not (wrong := _unlike_schema(whole)):
-            _check_provenance(whole, ledger)
+        full = Step(path, table, number)
+        if not (wrong := _schema_problem(full)):
+            _check_provenance(full, ledger)
             if number >= 0:
-                yield whole
+                yield full
             else:
                 yield from _by_step(path, table, steps)
             return
@@ -60,7 +60,7 @@ def _check_provenance(step: Step, ledger: Ledger) -> None:
     for name in ("config", "tools", "tokenizer_sha256", "chat_template_sha256"):
         if f"provenance.{name}" not in step.metadata:
             column = f"metadata provenance.{name}"
-            ledger.report(Problem("file", step.number, "", -1, column, "how the rollouts were made", "nothing"))
+            ledger.report(Problem("file", step.number, "", -1, column, "provenance of the rollouts", "missing"))
 
 
 def _by_step(path: Path, table: pa.Table, steps: Collection[int] | None) -> Iterator[Step]:
@@ -70,7 +70,7 @@ def _by_step(path: Path, table: pa.Table, steps: Collection[int] | None) -> Iter
             yield Step(path, table.filter(rows), number)
 
 
-def _unlike_schema(step: Step) -> str:
+def _schema_problem(step: Step) -> str:
     version = step.metadata.get("schema_version", "unknown")
     if version not in LEAVES_OF:
         return f"schema version {version}"
@@ -82,7 +82,7 @@ def _unlike_schema(step: Step) -> str:
     return f"unknown column '{next(iter(more))}'" if (more := kinds.keys() - leaves.keys()) else ""
 
 
-_NO_METRICS = "whether steps are missing: there is no metrics.jsonl"
+_NO_METRICS = "missing steps: there is no metrics.jsonl"
 
 
 def check_gaps(ledger: Ledger, seen: Mapping[int, RunInfo | None], split: str, folder: Path | None) -> None:

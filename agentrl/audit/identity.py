@@ -30,29 +30,29 @@ _BATCH_SHRINKS_BY = 64
 def check_step(check: Checker, split: str | None) -> None:
     """Check step and split of every row."""
     step = check.step
-    check.hold("step", "step", step["step"] == step.number, f"{step.number}, as in the file's name")
+    check.require("step", "step", step["step"] == step.number, f"{step.number} (file name)")
     expected = split or Counter(step["split"]).most_common(1)[0][0] if len(step) else ""
     good = np.array([found == expected for found in step["split"]], np.bool_)
-    check.hold("step", "split", good, split or f"{expected}, as the others")
+    check.require("step", "split", good, split or f"{expected} (as in other rows)")
 
 
 def check_groups(check: Checker, known: RunInfo, split: str) -> list[range]:
     """Check groups and return their rows: contiguous rows with the same uid; each uid occurs in one group only."""
     groups = groups_of(check.step["uid"])
-    check.ledger.look("groups", len(check.step))
+    check.ledger.count("groups", len(check.step))
     seen = set[str]()
     for rows in groups:
         _check_group(check, rows, seen)
     size = known.number("rollout.n" if split == "train" else "rollout.val_kwargs.n")
     if size is None or known.why_not_run:
-        check.ledger.skip("groups", f"the size of groups: {known.why_not_run or NO_CONFIG}", len(groups))
+        check.ledger.skip("groups", f"group size: {known.why_not_run or NO_CONFIG}", len(groups))
         return groups
     for rows in groups:
         if len(rows) != size:
-            check.problem("groups", rows[0], "uid", f"{size} rollouts of this uid", f"{len(rows)}")
+            check.problem("groups", rows[0], "uid", f"{size} rollouts with this uid", f"{len(rows)}")
     count = int(known.number("data.train_batch_size") or 0)
-    least = 1 if _may_be_less(check, known) else count
-    if split == "train" and not least <= len(groups) <= count:
+    minimum = 1 if _may_be_less(check, known) else count
+    if split == "train" and not minimum <= len(groups) <= count:
         check.problem("groups", 0, "uid", f"{count} groups", f"{len(groups)}")
     return groups
 
@@ -75,31 +75,31 @@ def groups_of(uids: Sequence[str]) -> list[range]:
 def _check_group(check: Checker, rows: range, seen: set[str]) -> None:
     uid = check.step["uid"][rows[0]]
     if uid in seen:
-        check.problem("groups", rows[0], "uid", "one group a uid, its rows side by side", uid)
+        check.problem("groups", rows[0], "uid", "adjacent rows for each uid", uid)
     seen.add(uid)
     for number, row in enumerate(rows):
         if (found := int(check.step["rollout"][row])) != number:
-            check.problem("groups", row, "rollout", f"{number}, its place in the group", found)
+            check.problem("groups", row, "rollout", f"{number} (position in the group)", found)
 
 
 def check_siblings(check: Checker, groups: Sequence[range]) -> None:
     """Report rows whose task differs from the majority of their group; all rows if there is no majority."""
     step = check.step
-    check.ledger.look("siblings", sum(len(rows) for rows in groups if len(rows) > 1))
+    check.ledger.count("siblings", sum(len(rows) for rows in groups if len(rows) > 1))
     for column in SHARED:
         values = step[column]
         for rows in groups:
-            said = [values[row] for row in rows]
-            if len(set(said)) > 1:
-                _report_odd(check, column, rows, said)
+            in_group = [values[row] for row in rows]
+            if len(set(in_group)) > 1:
+                _report_odd(check, column, rows, in_group)
 
 
-def _report_odd(check: Checker, column: str, rows: range, said: Sequence[object]) -> None:
-    (most, count), *_ = Counter(said).most_common()
-    tie = list(Counter(said).values()).count(count) > 1
-    for row, value in zip(rows, said, strict=True):
+def _report_odd(check: Checker, column: str, rows: range, values: Sequence[object]) -> None:
+    (most, count), *_ = Counter(values).most_common()
+    tie = list(Counter(values).values()).count(count) > 1
+    for row, value in zip(rows, values, strict=True):
         if tie or value != most:
-            check.problem("siblings", row, column, "what its siblings say" if tie else most, value)
+            check.problem("siblings", row, column, "the same value in the whole group" if tie else most, value)
 
 
 def check_identity(check: Checker, known: RunInfo, split: str, groups: Sequence[range]) -> None:
@@ -110,29 +110,29 @@ def check_identity(check: Checker, known: RunInfo, split: str, groups: Sequence[
         return
     step = check.step
     base, sampled = derived_seed(run_seed, split), step["seed"].tolist()
-    check.ledger.look("identity", len(step))
+    check.ledger.count("identity", len(step))
     for row, (uid, number) in enumerate(zip(step["uid"], step["rollout"].tolist(), strict=True)):
         if (expected := _seed(known, base, uid, number)) != sampled[row]:
             check.problem("identity", row, "seed", expected, sampled[row])
-    if known.begun_at is not None:
+    if known.continued_from is not None:
         check.ledger.skip("identity", f"uid: {known.why_not_run}", len(groups))
     elif split == "val":
         for rows in groups:
             _check_uid(check, rows, [f"val-{step['index'][rows[0]]}"])
     elif known.get("data.filter_overlong_prompts"):
-        check.ledger.skip("identity", "data.filter_overlong_prompts counts rows anew: uid", len(step))
+        check.ledger.skip("identity", "uid: data.filter_overlong_prompts changes row numbers", len(step))
     else:
         _check_train_uids(check, run_seed, known, groups)
 
 
 def _seed(known: RunInfo, base: int, uid: str, number: int) -> int:
     """Expected seed of a rollout; the seed of a continued rollout derives from the saved rollout's seed."""
-    if known.begun_at is None:
+    if known.continued_from is None:
         return derived_seed(base, uid, number)
     saved_uid, _, saved_number = uid.rpartition("/")
     if not saved_number.isdecimal():
         return -1
-    return derived_seed(derived_seed(base, saved_uid, int(saved_number)), "from-turn", known.begun_at, number)
+    return derived_seed(derived_seed(base, saved_uid, int(saved_number)), "from-turn", known.continued_from, number)
 
 
 def _check_train_uids(check: Checker, run_seed: int, known: RunInfo, groups: Sequence[range]) -> None:
@@ -155,7 +155,7 @@ def _check_train_uids(check: Checker, run_seed: int, known: RunInfo, groups: Seq
                 likely = epoch
                 break
         else:
-            _check_uid(check, rows, [f"the seed's of row {index}, epoch 0 to {last_epoch}"])
+            _check_uid(check, rows, [f"a uid of row {index}, epoch 0 to {last_epoch}"])
 
 
 def _check_uid(check: Checker, rows: range, expected: Sequence[str]) -> None:

@@ -8,7 +8,7 @@ from hashlib import sha256
 import numpy as np
 
 from agentrl.audit.checks import Checker
-from agentrl.audit.conversation import NO_SPEECH, AuditedRollout, AuditedTrajectory
+from agentrl.audit.conversation import NO_TOKENIZER, AuditedRollout, AuditedTrajectory
 from agentrl.audit.reading.run_info import NO_CONFIG, RunInfo
 from agentrl.audit.template import TemplateOracle
 
@@ -20,33 +20,33 @@ def check_rewards(check: Checker) -> None:
     """Check that rewards are finite, and that `reward` equals the score; 0 if there is no score."""
     step = check.step
     for path in ("rewards.value", "tool_rewards.value", "turn_rewards.value", "tool_calls.reward", "reward"):
-        check.hold("rewards", path, np.isfinite(step[path]), "a finite number")
+        check.require("rewards", path, np.isfinite(step[path]), "a finite number")
     is_score = np.array([key == "score" for key in step["rewards.name"]], np.bool_)
     items, expected = step.items["rewards"], np.zeros(len(step))
     expected[items.row[is_score]] = step["rewards.value"][is_score]
-    check.hold("rewards", "reward", step["reward"] == expected, expected)
+    check.require("rewards", "reward", step["reward"] == expected, expected)
 
 
-def check_named_rewards(check: Checker, talked: AuditedRollout, known: RunInfo) -> None:
+def check_named_rewards(check: Checker, rollout: AuditedRollout, known: RunInfo) -> None:
     """Check which rewards exist: a score unless the rollout failed, rewards of called tools, rewards of turns."""
-    row, step = talked.row, check.step
+    row, step = rollout.row, check.step
     names = _of_row(check, "rewards", row)
     if len(set(names)) != len(names):
         check.problem("rewards", row, "rewards", "each name once", ", ".join(names))
-    if talked.kind is None or known.tools is None:
-        check.ledger.skip("rewards", f"which there may be: {talked.why or 'the tools were not kept'}")
+    if rollout.kind is None or known.tools is None:
+        check.ledger.skip("rewards", f"names: {rollout.why or 'no saved tool schemas'}")
         return
-    scored = not (talked.failed or known.unscored or step["infra_failed"][row])
+    scored = not (rollout.failed or known.unscored or step["infra_failed"][row])
     if scored != ("score" in names):
-        why = "none was configured" if known.unscored else "the rollout failed"
-        expected = "a score" if scored else f"no score, {why}"
+        why = "no reward is configured" if known.unscored else "the rollout failed"
+        expected = "a score" if scored else f"no score: {why}"
         check.problem("rewards", row, "rewards.name", expected, ", ".join(names) or "none")
-    offered = talked.options.names & {call.name for call in talked.calls}
+    offered = rollout.options.names & {call.name for call in rollout.calls}
     allowed = offered | ({"interaction"} if known.has_user else set())
     for name in _of_row(check, "tool_rewards", row):
         if name not in allowed:
             check.problem("rewards", row, "tool_rewards.name", "a tool that was called", name)
-    _check_turn_rewards(check, talked, known)
+    _check_turn_rewards(check, rollout, known)
 
 
 def _of_row(check: Checker, path: str, row: int) -> Sequence[str]:
@@ -55,80 +55,80 @@ def _of_row(check: Checker, path: str, row: int) -> Sequence[str]:
     return keys
 
 
-def _check_turn_rewards(check: Checker, talked: AuditedRollout, known: RunInfo) -> None:
+def _check_turn_rewards(check: Checker, rollout: AuditedRollout, known: RunInfo) -> None:
     step = check.step
-    start, end = step.items["turn_rewards"].ends[talked.row : talked.row + 2].tolist()
+    start, end = step.items["turn_rewards"].ends[rollout.row : rollout.row + 2].tolist()
     first = step.items["trajectories.segments"].ends
-    turns = {(t.number, turn.segment - int(first[t.index])) for t in talked.talks for turn in t.turns}
+    turns = {(t.number, turn.segment - int(first[t.index])) for t in rollout.trajectories for turn in t.turns}
     for index in range(start, end):
         place = (int(step["turn_rewards.trajectory"][index]), int(step["turn_rewards.segment"][index]))
         if not known.has_user or place not in turns or step["turn_rewards.name"][index] != "interaction":
-            expected = "a turn of the model" if known.has_user else "none, there was no simulated user"
-            check.problem("rewards", talked.row, f"turn_rewards[{index - start}]", expected, place)
+            expected = "a model turn" if known.has_user else "none: no simulated user is configured"
+            check.problem("rewards", rollout.row, f"turn_rewards[{index - start}]", expected, place)
 
 
-def check_scored_text(check: Checker, talked: AuditedRollout, known: RunInfo, speech: TemplateOracle | None) -> None:
+def check_scored_text(check: Checker, rollout: AuditedRollout, known: RunInfo, oracle: TemplateOracle | None) -> None:
     """Check the SHA-256 of the scored text: the model's turns joined by newlines, plus tool text if configured."""
-    kept = check.step["scored_text_sha256"][talked.row]
-    asked = not talked.failed and not known.unscored
-    if kept is None and not asked:
+    saved = check.step["scored_text_sha256"][rollout.row]
+    scored = not rollout.failed and not known.unscored
+    if saved is None and not scored:
         return
-    if kept is None and talked.kind is None:
-        check.ledger.skip("scored text", f"whether a reward was asked: {talked.why}")
-    elif kept is None or not asked:
-        check.ledger.look("scored text", 1)
-        expected = "the hash of what was scored" if asked else "none, it was not to be scored"
-        check.problem("scored text", talked.row, "scored_text_sha256", expected, kept)
-    elif known.config is None or speech is None:
-        check.ledger.skip("scored text", NO_CONFIG if known.config is None else NO_SPEECH)
-    elif (text := _scored_text(check, talked, known, speech)) is None:
-        check.ledger.skip("scored text", "ids that the vocabulary has not, or messages that cannot be read")
+    if saved is None and rollout.kind is None:
+        check.ledger.skip("scored text", f"whether the rollout was scored: {rollout.why}")
+    elif saved is None or not scored:
+        check.ledger.count("scored text", 1)
+        expected = "the hash of the scored text" if scored else "none: the rollout was not scored"
+        check.problem("scored text", rollout.row, "scored_text_sha256", expected, saved)
+    elif known.config is None or oracle is None:
+        check.ledger.skip("scored text", NO_CONFIG if known.config is None else NO_TOKENIZER)
+    elif (text := _scored_text(check, rollout, known, oracle)) is None:
+        check.ledger.skip("scored text", "token ids outside the vocabulary, or unreadable messages")
     else:
-        check.ledger.look("scored text", 1)
-        if (found := sha256(text.encode("utf-8", "surrogatepass")).hexdigest()) != kept:
+        check.ledger.count("scored text", 1)
+        if (found := sha256(text.encode("utf-8", "surrogatepass")).hexdigest()) != saved:
             what = "everything after the prompt" if known.get("reward.include_tool_text") else "the model's turns"
-            check.problem("scored text", talked.row, "scored_text_sha256", f"{found}, of {what}", kept)
+            check.problem("scored text", rollout.row, "scored_text_sha256", f"{found} ({what})", saved)
 
 
-def _scored_text(check: Checker, talked: AuditedRollout, known: RunInfo, speech: TemplateOracle) -> str | None:
-    if len(talked.talks) != check.step.items["trajectories"].lengths[talked.row]:
+def _scored_text(check: Checker, rollout: AuditedRollout, known: RunInfo, oracle: TemplateOracle) -> str | None:
+    if len(rollout.trajectories) != check.step.items["trajectories"].lengths[rollout.row]:
         return None
     if known.get("reward.include_tool_text"):
-        responses = [_response(check, talk) for talk in talked.talks]
-        within = all(map(speech.can_read, responses))
-        return "\n".join(speech.texts(responses)) if within and responses else "" if within else None
+        responses = [_response(check, trajectory) for trajectory in rollout.trajectories]
+        within = all(map(oracle.can_read, responses))
+        return "\n".join(oracle.texts(responses)) if within and responses else "" if within else None
     authors = check.step["trajectories.segments.author"]  # turns before a continuation point are prompt and not scored
-    turns = [turn for talk in talked.talks for turn in talk.turns]
+    turns = [turn for trajectory in rollout.trajectories for turn in trajectory.turns]
     texts = [turn.text for turn in turns if turn.segment >= 0 and authors[turn.segment] != "prompt"]
     return None if None in texts else "\n".join(text or "" for text in texts)
 
 
-def _response(check: Checker, talk: AuditedTrajectory) -> list[int]:
+def _response(check: Checker, trajectory: AuditedTrajectory) -> list[int]:
     """Token ids after the prompt."""
     step, path = check.step, "trajectories.segments"
-    start, end = step.items[path].ends[talk.index : talk.index + 2].tolist()
+    start, end = step.items[path].ends[trajectory.index : trajectory.index + 2].tolist()
     ends = step.items[f"{path}.token_ids"].ends
     first = start + int(start < end and step[f"{path}.author"][start] == "prompt")
     ids: list[int] = step[f"{path}.token_ids"][ends[first] : ends[end]].tolist()
     return ids
 
 
-def check_times(check: Checker, begun_at: int) -> None:
+def check_times(check: Checker, first_turn: int) -> None:
     """Check times: finite and not negative; calls end before their rollout ends and start after earlier turns.
 
     Args:
-        begun_at: the turn from which a replay continued; earlier calls have the times of the saved rollout.
+        first_turn: the turn from which a replay continued; earlier calls have the times of the saved rollout.
     """
     step = check.step
     paths = ("duration_s", "tool_calls.duration_s", "tool_calls.started_s")
     for path in paths:
         values = step[path]
-        check.hold("times", path, np.isfinite(values) & (values >= 0), "seconds, 0 or more")
+        check.require("times", path, np.isfinite(values) & (values >= 0), "seconds, 0 or more")
     rows, turns = step.items["tool_calls"].row, step["tool_calls.turn"]
     started, ended = step["tool_calls.started_s"], step["tool_calls.started_s"] + step["tool_calls.duration_s"]
-    here = turns >= begun_at
+    here = turns >= first_turn
     within = ended <= step["duration_s"][rows] + _SLACK_S
-    check.hold("times", "tool_calls.duration_s", within | ~here, "within the rollout")
+    check.require("times", "tool_calls.duration_s", within | ~here, "a call within its rollout")
     ran = here & (started > 0)  # a call that was not run has no time
     late = np.zeros(len(rows), np.bool_)
     latest: dict[int, tuple[int, float, float]] = {}  # row -> (turn, end of its calls, end of all calls before)
@@ -139,4 +139,4 @@ def check_times(check: Checker, begun_at: int) -> None:
         floor = before[2] if before[0] == turn else max(before[1], before[2])
         late[index] = started[index] < floor - _SLACK_S
         latest[row] = (turn, max(end, before[1]) if before[0] == turn else end, floor)
-    check.hold("times", "tool_calls.started_s", ~late, "after the turn before it")
+    check.require("times", "tool_calls.started_s", ~late, "a call after the turn before")

@@ -26,9 +26,9 @@ def check_logprobs(check: Checker) -> None:
     """Check log-probabilities: one per sampled token, finite and at most 0; null for other segments."""
     step, path = check.step, f"{_SEGMENTS}.logprobs"
     num_tokens = step.items[f"{_SEGMENTS}.token_ids"].lengths
-    check.hold_lengths("logprobs", path, np.where(_authors(step, "model"), num_tokens, -1))
+    check.require_lengths("logprobs", path, np.where(_authors(step, "model"), num_tokens, -1))
     values = step[path]
-    check.hold("logprobs", path, np.isfinite(values) & (values <= 1e-6), "a finite number, at most 0")
+    check.require("logprobs", path, np.isfinite(values) & (values <= 1e-6), "finite and at most 0")
 
 
 def check_versions(check: Checker, known: RunInfo, split: str) -> None:
@@ -37,37 +37,37 @@ def check_versions(check: Checker, known: RunInfo, split: str) -> None:
     spans, versions, counts = step.items[path], step[f"{path}.version"], step[f"{path}.num_tokens"]
     sampled = _authors(step, "model")
     covered = _reduced(counts, spans)
-    wanted = np.where(sampled, step.items[f"{_SEGMENTS}.token_ids"].lengths, 0)
-    check.hold("policy versions", f"{path}.num_tokens", counts > 0, "a number of tokens, 1 or more")
-    check.ledger.look("policy versions", len(covered))
-    for index in np.flatnonzero(covered != wanted).tolist():
+    expected = np.where(sampled, step.items[f"{_SEGMENTS}.token_ids"].lengths, 0)
+    check.require("policy versions", f"{path}.num_tokens", counts > 0, "1 or more tokens")
+    check.ledger.count("policy versions", len(covered))
+    for index in np.flatnonzero(covered != expected).tolist():
         row, column = step.list_place(path, index)
-        check.problem("policy versions", row, column, f"{wanted[index]} tokens covered", f"{covered[index]}")
+        check.problem("policy versions", row, column, f"{expected[index]} tokens in spans", f"{covered[index]}")
     above = spans.above
     assert above is not None
-    same_talk = above.owner[spans.owner][1:] == above.owner[spans.owner][:-1]
-    falls = np.concatenate([[False], same_talk & (versions[1:] < versions[:-1])])[: len(versions)]
-    check.hold("policy versions", f"{path}.version", ~falls & (versions >= 0), "never less than the one before it")
+    same_trajectory = above.owner[spans.owner][1:] == above.owner[spans.owner][:-1]
+    falls = np.concatenate([[False], same_trajectory & (versions[1:] < versions[:-1])])[: len(versions)]
+    check.require("policy versions", f"{path}.version", ~falls & (versions >= 0), "not lower than the version before")
     if known.why_not_run:
-        check.ledger.skip("policy versions", f"which policy: {known.why_not_run}", len(versions))
+        check.ledger.skip("policy versions", f"policy: {known.why_not_run}", len(versions))
         return
     # rollout_only never updates the weights: version 0
     newest = 0 if known.mode == "rollout_only" else step.number - int(split == "train")
     staleness = int(known.number("trainer.max_staleness") or 0) if split == "train" else 0
-    wanted_versions = f"{newest - staleness} to {newest}" if staleness else str(newest)
+    expected_versions = f"{newest - staleness} to {newest}" if staleness else str(newest)
     good = (versions <= newest) & (versions >= newest - staleness)
-    check.hold("policy versions", f"{path}.version", good, wanted_versions)
+    check.require("policy versions", f"{path}.version", good, expected_versions)
 
 
 def check_temperature(check: Checker, known: RunInfo, split: str) -> None:
     """Check temperatures: as configured for sampled segments, else 1; greedy sampling counts as 1."""
     step, path = check.step, f"{_SEGMENTS}.temperature"
     sampled, values = _authors(step, "model"), step[path]
-    check.hold("temperature", path, sampled | (values == 1.0), "1, nobody sampled here")
+    check.require("temperature", path, sampled | (values == 1.0), "1 (not sampled)")
     if known.config is None:
         check.ledger.skip("temperature", NO_CONFIG, int(sampled.sum()))
         return
     greedy = split == "val" and not known.get("rollout.val_kwargs.do_sample")
-    asked = known.number("rollout.temperature" if split == "train" else "rollout.val_kwargs.temperature")
-    expected = 1.0 if greedy else (asked or 1.0)
-    check.hold("temperature", path, ~sampled | (values == expected), str(expected))
+    temperature = known.number("rollout.temperature" if split == "train" else "rollout.val_kwargs.temperature")
+    expected = 1.0 if greedy else (temperature or 1.0)
+    check.require("temperature", path, ~sampled | (values == expected), str(expected))

@@ -22,7 +22,7 @@ Conversation = Sequence[Mapping[str, Json]]
 
 _MARK = "zqw{:05d}wqz"  # placeholder for a model turn: templates keep letters and digits
 _MARKED = re.compile(r"zqw(\d{5})wqz")
-_MAX_KEPT = 100_000
+_MAX_CACHED = 100_000
 
 
 class TemplateRefusesError(Exception):
@@ -94,15 +94,15 @@ class TemplateOracle:
 
     def tokens(self, text: str) -> list[int]:
         """Tokenize text; the text of an added token becomes that token."""
-        if text not in self._kept:
-            if len(self._kept) >= _MAX_KEPT:
-                self._kept.clear()
+        if text not in self._cached_tokens:
+            if len(self._cached_tokens) >= _MAX_CACHED:
+                self._cached_tokens.clear()
             valid = text if text.isascii() else text.encode("utf-8", "replace").decode()
-            self._kept[text] = self.tokenizer.encode(valid, add_special_tokens=False)
-        return self._kept[text]
+            self._cached_tokens[text] = self.tokenizer.encode(valid, add_special_tokens=False)
+        return self._cached_tokens[text]
 
     @cached_property
-    def _kept(self) -> dict[str, list[int]]:
+    def _cached_tokens(self) -> dict[str, list[int]]:
         return {}
 
     def render(self, messages: Conversation, tools: Sequence[Json], *, prompt: bool) -> str:
@@ -178,7 +178,7 @@ class TemplateOracle:
         written = self.tokens(neutral)
         control = self._special_ids | (set(written) & set(self.added.values()))
         if Counter(i for i in ids if i in control) != Counter(i for i in written if i in control):
-            return "control tokens that the template did not write"
+            return "control tokens that the template does not write"
         (found,) = self.tokenizer.batch_decode(
             [list(ids)], skip_special_tokens=False, clean_up_tokenization_spaces=False
         )
@@ -225,17 +225,17 @@ def _cut(text: str, num_marks: int) -> list[str]:
     """
     parts = _MARKED.split(text)
     if parts[1::2] != [f"{number:05d}" for number in range(num_marks)]:
-        raise TemplateRefusesError("it repeats, loses or reorders what the model wrote")
+        raise TemplateRefusesError("it repeats, drops or reorders model turns")
     return parts[::2]
 
 
 MAX_TEMPLATE_BYTES = 1 << 20
 
 
-def load_speech(
-    folders: Sequence[str], template: str | None, variables: Mapping[str, Json], wanted: Mapping[str, str]
+def load_oracle(
+    folders: Sequence[str], template: str | None, variables: Mapping[str, Json], hashes: Mapping[str, str]
 ) -> tuple[TemplateOracle | None, str]:
-    """Load the first tokenizer in `folders` with the `wanted` hashes, else the first one; or None and the reason.
+    """Load the first tokenizer in `folders` with these `hashes`, else the first one; or None and the reason.
 
     Nothing is downloaded, and code that ships with a tokenizer is never run.
 
@@ -244,26 +244,26 @@ def load_speech(
     """
     from transformers import AutoTokenizer
 
-    found, why = list[TemplateOracle](), "it is not known which tokenizer was used"
+    found, why = list[TemplateOracle](), "the tokenizer of the run is unknown"
     for folder in folders:
         try:
             tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
             if template:
                 tokenizer.chat_template = _template_text(Path(template))
         except Exception:  # a missing, damaged or unrelated folder raises many kinds of errors
-            why = f"no tokenizer can be loaded from '{folder}'"
+            why = f"cannot load a tokenizer from '{folder}'"
             continue
-        speech = TemplateOracle(tokenizer, variables, num_model_ids(folders))
-        if wanted.items() <= speech.hashes().items():
-            return speech, ""
-        found.append(speech)
+        oracle = TemplateOracle(tokenizer, variables, num_model_ids(folders))
+        if hashes.items() <= oracle.hashes().items():
+            return oracle, ""
+        found.append(oracle)
     return (found[0], "") if found else (None, why)
 
 
 def _template_text(path: Path) -> str:
     """Read a template file. Only regular files of limited size: a run may name any path of this machine."""
     if not path.is_file() or path.stat().st_size > MAX_TEMPLATE_BYTES:
-        raise ValueError(f"'{path}' is no chat template")
+        raise ValueError(f"'{path}' is not a chat template")
     return path.read_text(encoding="utf-8")
 
 
@@ -273,8 +273,8 @@ def num_model_ids(folders: Sequence[str]) -> int:
         path = Path(folder) / "config.json"
         if path.is_file():
             try:
-                said = json.loads(path.read_text(encoding="utf-8"))
-                return int(said.get("vocab_size") or said.get("text_config", {}).get("vocab_size") or 0)
+                config = json.loads(path.read_text(encoding="utf-8"))
+                return int(config.get("vocab_size") or config.get("text_config", {}).get("vocab_size") or 0)
             except (OSError, ValueError, TypeError, AttributeError):  # damaged or unexpected content
                 continue
     return 0

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from agentrl.audit.checks import Checker
-from agentrl.audit.conversation import NO_SPEECH, AuditedRollout, AuditedTrajectory, Turn, shows_images
+from agentrl.audit.conversation import NO_TOKENIZER, AuditedRollout, AuditedTrajectory, Turn, shows_images
 from agentrl.audit.reading.run_info import Json, RunInfo
 from agentrl.audit.template import TemplateOracle, TemplateRefusesError
 
@@ -19,32 +19,36 @@ _SEGMENTS = "trajectories.segments"
 _HASH = re.compile("[0-9a-f]{64}")
 
 
-def check_segments(check: Checker, speech: TemplateOracle | None, given: bool) -> None:
+def check_segments(check: Checker, oracle: TemplateOracle | None, continued: bool) -> None:
     """Check that the order of authors is possible, that ids are in the vocabulary, and that no segment is empty.
 
     Args:
-        given: model turns may be part of the prompt (continued rollouts).
+        continued: model turns may be part of the prompt (continued rollouts).
     """
     step = check.step
     authors, items = step[f"{_SEGMENTS}.author"], step.items[_SEGMENTS]
     first = np.zeros(len(items), np.bool_)
     first[items.ends[:-1][items.lengths > 0]] = True
-    said = ["model" if given and author == "prompt" and not first[i] else author for i, author in enumerate(authors)]
-    order = [_may_follow(author, said[i - 1], bool(first[i])) for i, author in enumerate(said)]
-    check.hold("segments", f"{_SEGMENTS}.author", np.array(order, np.bool_), "prompt first, then turns and answers")
+    effective = [
+        "model" if continued and author == "prompt" and not first[i] else author for i, author in enumerate(authors)
+    ]
+    order = [_may_follow(author, effective[i - 1], bool(first[i])) for i, author in enumerate(effective)]
+    check.require(
+        "segments", f"{_SEGMENTS}.author", np.array(order, np.bool_), "the prompt first, then turns and their answers"
+    )
     lengths = step.items[f"{_SEGMENTS}.token_ids"].lengths
     for index in np.flatnonzero(lengths == 0).tolist():
         check.problem("segments", *step.place(f"{_SEGMENTS}.author", index), "a segment with tokens", "none")
     media = step[f"{_SEGMENTS}.media"]
     named = [bool(_HASH.fullmatch(str(name))) for name in media]
-    check.hold("segments", f"{_SEGMENTS}.media", np.array(named, np.bool_), "a SHA-256")
+    check.require("segments", f"{_SEGMENTS}.media", np.array(named, np.bool_), "a SHA-256")
     ids = step[f"{_SEGMENTS}.token_ids"]
-    if speech is None:
-        check.ledger.skip("segments", f"the vocabulary: {NO_SPEECH}", len(ids))
+    if oracle is None:
+        check.ledger.skip("segments", f"vocabulary: {NO_TOKENIZER}", len(ids))
         return
     sampled = np.isin(np.array(authors, object), ["model"])[step.items[f"{_SEGMENTS}.token_ids"].owner]
-    known = np.where(sampled, max(speech.num_ids, speech.num_model_ids), speech.num_ids)
-    check.hold("segments", f"{_SEGMENTS}.token_ids", (ids >= 0) & (ids < known), "an id of the vocabulary")
+    known = np.where(sampled, max(oracle.num_ids, oracle.num_model_ids), oracle.num_ids)
+    check.require("segments", f"{_SEGMENTS}.token_ids", (ids >= 0) & (ids < known), "an id of the vocabulary")
 
 
 def _may_follow(author: str, before: str, first: bool) -> bool:
@@ -59,80 +63,87 @@ class TokenCheck:
     """Render conversations and compare the segments with the rendering. Equal conversations are rendered once."""
 
     check: Checker
-    speech: TemplateOracle
+    oracle: TemplateOracle
     templated: bool
     _pieces: dict[str, list[str] | str] = field(default_factory=dict)
 
-    def talked(self, talked: AuditedRollout) -> None:
+    def check_rollout(self, rollout: AuditedRollout) -> None:
         """Check all trajectories of a rollout."""
-        for talk in talked.talks:
-            why = self._why_not(talked, talk)
+        for trajectory in rollout.trajectories:
+            why = self._why_not(rollout, trajectory)
             if why:
                 self.check.ledger.skip("prompt tokens", why)
-                self.check.ledger.skip("answer tokens", why, len(talk.turns))
+                self.check.ledger.skip("answer tokens", why, len(trajectory.turns))
             else:
-                self._talk(talked, talk)
+                self._trajectory(rollout, trajectory)
 
-    def _why_not(self, talked: AuditedRollout, talk: AuditedTrajectory) -> str:
-        if talked.kind is None:
-            return talked.why
+    def _why_not(self, rollout: AuditedRollout, trajectory: AuditedTrajectory) -> str:
+        if rollout.kind is None:
+            return rollout.why
         if not self.templated:
-            return "the chat template is not the one the rollouts were made with"
-        if shows_images(talk.messages):
-            return "the tokens of images are the processor's, not the tokenizer's"
-        return "" if talk.fits else "messages and segments do not fit together"
+            return "the chat template differs from the one that made the rollouts"
+        if shows_images(trajectory.messages):
+            return "image tokens: the processor makes them, not the tokenizer"
+        return "" if trajectory.fits else "messages and segments do not match"
 
-    def _talk(self, talked: AuditedRollout, talk: AuditedTrajectory) -> None:
-        tools = talked.options.tools if talked.kind == "tool" else []
-        pieces = self._rendered(talk, tools)
+    def _trajectory(self, rollout: AuditedRollout, trajectory: AuditedTrajectory) -> None:
+        tools = rollout.options.tools if rollout.kind == "tool" else []
+        pieces = self._rendered(trajectory, tools)
         if isinstance(pieces, str):
-            why = f"the chat template refuses: {pieces[:80]}"
+            why = f"chat template error: {pieces[:80]}"
             self.check.ledger.skip("prompt tokens", why)
-            self.check.ledger.skip("answer tokens", why, len(talk.turns))
+            self.check.ledger.skip("answer tokens", why, len(trajectory.turns))
             return
-        self.check.ledger.look("prompt tokens", 1)
-        self._compare("prompt tokens", talked, talk, talk.prompt, self.speech.tokens(pieces[0]))
-        for number, turn in enumerate(talk.turns):
+        self.check.ledger.count("prompt tokens", 1)
+        self._compare("prompt tokens", rollout, trajectory, trajectory.prompt, self.oracle.tokens(pieces[0]))
+        for number, turn in enumerate(trajectory.turns):
             if turn.reply >= 0:
-                self.check.ledger.look("answer tokens", 1)
-                self._answer(talked, talk, tools, turn, number, pieces[number + 1])
+                self.check.ledger.count("answer tokens", 1)
+                self._answer(rollout, trajectory, tools, turn, number, pieces[number + 1])
 
     def _answer(
         self,
-        talked: AuditedRollout,
-        talk: AuditedTrajectory,
+        rollout: AuditedRollout,
+        trajectory: AuditedTrajectory,
         tools: Sequence[Json],
         turn: Turn,
         number: int,
         piece: str,
     ) -> None:
         contents = [message.get("content") for message in turn.replies]
-        if not any(self.speech.spells_added.search(str(content)) for content in contents):
-            self._compare("answer tokens", talked, talk, turn.reply, self._after(turn, piece))
+        if not any(self.oracle.spells_added.search(str(content)) for content in contents):
+            self._compare("answer tokens", rollout, trajectory, turn.reply, self._after(turn, piece))
             return
-        neutral = self._rendered(_neutral(talk), tools)
+        neutral = self._rendered(_neutral(trajectory), tools)
         if isinstance(neutral, str):
-            self.check.ledger.skip("answer tokens", "contents spell control tokens, and the template refuses others")
+            self.check.ledger.skip(
+                "answer tokens", "contents look like control tokens, and the template cannot render other contents"
+            )
             return
         found = [int(i) for i in self._ids(turn.reply)]
-        ended = [self.speech.end_id] if turn.closed and self.speech.end_id is not None else []
+        ended = [self.oracle.end_id] if turn.closed and self.oracle.end_id is not None else []
         start = piece.find(self._end) if ended else 0  # the model does not write spaces before the end token
-        if wrong := self.speech.differs([*ended, *found], piece[start:], neutral[number + 1]):
+        if wrong := self.oracle.differs([*ended, *found], piece[start:], neutral[number + 1]):
             row, column = self._place(turn.reply)
             self.check.problem("answer tokens", row, column, repr(piece[start:]), wrong)
 
     @property
     def _end(self) -> str:
-        end_id = self.speech.end_id
-        return str(self.speech.tokenizer.decode([end_id])) if end_id is not None else ""
+        end_id = self.oracle.end_id
+        return str(self.oracle.tokenizer.decode([end_id])) if end_id is not None else ""
 
     def _after(self, turn: Turn, piece: str) -> list[int]:
         """Tokens after a turn, without the end token if the turn already contains it."""
-        ids = self.speech.tokens(piece)
+        ids = self.oracle.tokens(piece)
         return ids[ids.index(turn.ids[-1]) + 1 :] if turn.closed and turn.ids[-1] in ids else ids
 
     def _compare(
-        self, invariant: str, talked: AuditedRollout, talk: AuditedTrajectory, segment: int, expected: Sequence[int]
+        self,
+        invariant: str,
+        rollout: AuditedRollout,
+        trajectory: AuditedTrajectory,
+        segment: int,
+        expected: Sequence[int],
     ) -> None:
         found = self._ids(segment)
         if np.array_equal(found, expected):
@@ -148,8 +159,8 @@ class TokenCheck:
         near = [int(i) for i in ids[at : at + 1]]
         if not near:
             return f"{len(ids)} tokens"
-        text = self.speech.tokenizer.decode(near) if 0 <= near[0] < self.speech.num_ids else "no token"
-        return f"{near[0]} {text!r} of {len(ids)} tokens"
+        text = self.oracle.tokenizer.decode(near) if 0 <= near[0] < self.oracle.num_ids else "not a token"
+        return f"{near[0]} {text!r}, of {len(ids)} tokens"
 
     def _ids(self, segment: int) -> Sequence[int]:
         step = self.check.step
@@ -160,53 +171,64 @@ class TokenCheck:
     def _place(self, segment: int) -> tuple[int, str]:
         return self.check.step.list_place(f"{_SEGMENTS}.token_ids", segment)
 
-    def _rendered(self, talk: AuditedTrajectory, tools: Sequence[Json]) -> list[str] | str:
+    def _rendered(self, trajectory: AuditedTrajectory, tools: Sequence[Json]) -> list[str] | str:
         """The text pieces around the turns, or the error message if the template cannot render them."""
-        others = [m if i < talk.num_opening or m["role"] != "assistant" else 0 for i, m in enumerate(talk.messages)]
-        key = json.dumps([talk.num_opening, others, tools])
+        others = [
+            m if i < trajectory.num_opening or m["role"] != "assistant" else 0
+            for i, m in enumerate(trajectory.messages)
+        ]
+        key = json.dumps([trajectory.num_opening, others, tools])
         if key not in self._pieces:
             try:
-                self._pieces[key] = self.speech.pieces(talk.messages, talk.num_opening, tools)
+                self._pieces[key] = self.oracle.pieces(trajectory.messages, trajectory.num_opening, tools)
             except TemplateRefusesError as error:
                 self._pieces[key] = str(error)
         return self._pieces[key]
 
 
-def _neutral(talk: AuditedTrajectory) -> AuditedTrajectory:
+def _neutral(trajectory: AuditedTrajectory) -> AuditedTrajectory:
     """The same conversation, with each answer replaced by one word."""
     messages = [
-        message if i < talk.num_opening or message["role"] == "assistant" else {**message, "content": "x"}
-        for i, message in enumerate(talk.messages)
+        message if i < trajectory.num_opening or message["role"] == "assistant" else {**message, "content": "x"}
+        for i, message in enumerate(trajectory.messages)
     ]
-    return AuditedTrajectory(talk.index, talk.number, messages, talk.num_opening, talk.prompt, talk.turns, talk.fits)
+    return AuditedTrajectory(
+        trajectory.index,
+        trajectory.number,
+        messages,
+        trajectory.num_opening,
+        trajectory.prompt,
+        trajectory.turns,
+        trajectory.fits,
+    )
 
 
-def check_hashes(check: Checker, speech: TemplateOracle | None, why: str) -> dict[str, bool]:
+def check_hashes(check: Checker, oracle: TemplateOracle | None, why: str) -> dict[str, bool]:
     """Whether vocabulary and template match the saved hashes; true if that cannot be checked."""
     names = {"tokenizer": "provenance.tokenizer_sha256", "template": "provenance.chat_template_sha256"}
-    found, same = speech.hashes() if speech else {}, dict[str, bool]()
+    found, same = oracle.hashes() if oracle else {}, dict[str, bool]()
     for invariant, key in names.items():
-        kept = check.step.metadata.get(key)
-        same[invariant] = kept is None or not found or found[invariant] == kept
-        if kept is None or speech is None:
-            check.ledger.skip(invariant, "its hash was not kept" if kept is None else why)
+        saved = check.step.metadata.get(key)
+        same[invariant] = saved is None or not found or found[invariant] == saved
+        if saved is None or oracle is None:
+            check.ledger.skip(invariant, "no saved hash" if saved is None else why)
             continue
-        check.ledger.look(invariant, 1)
+        check.ledger.count(invariant, 1)
         if not same[invariant] and len(check.step):
-            check.problem(invariant, 0, f"metadata {key}", kept, f"{found[invariant]} of '{_name(speech)}'")
+            check.problem(invariant, 0, f"metadata {key}", saved, f"{found[invariant]} of '{_name(oracle)}'")
     return same
 
 
-def _name(speech: TemplateOracle) -> str:
-    return str(speech.tokenizer.name_or_path)
+def _name(oracle: TemplateOracle) -> str:
+    return str(oracle.tokenizer.name_or_path)
 
 
-def wanted_hashes(metadata: Mapping[str, str]) -> dict[str, str]:
+def saved_hashes(metadata: Mapping[str, str]) -> dict[str, str]:
     """Invariant -> the hash saved in the file's metadata."""
     names = {"tokenizer": "provenance.tokenizer_sha256", "template": "provenance.chat_template_sha256"}
     return {name: metadata[key] for name, key in names.items() if key in metadata}
 
 
-def known_variables(known: RunInfo) -> Mapping[str, Json]:
+def template_variables(known: RunInfo) -> Mapping[str, Json]:
     """Additional variables of the chat template."""
     return known.get("data.apply_chat_template_kwargs") or {}

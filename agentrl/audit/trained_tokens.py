@@ -91,7 +91,7 @@ def estimator_name(known: RunInfo) -> str:
     return own if own in _NOT_CHOSEN or not chosen else _ESTIMATORS.get(str(chosen), str(chosen))
 
 
-def kept_scores(step: Step, name: str) -> Floats | None:
+def saved_scores(step: Step, name: str) -> Floats | None:
     """[tokens of trajectories that were trained on]; None if not saved, or not one value per token."""
     items = step.items.get(f"{TRAJECTORIES}.{name}")
     own = step.items[f"{TRAJECTORIES}.advantages"]
@@ -113,20 +113,20 @@ def check_scores(check: Checker, known: RunInfo, split: str) -> None:
     """Check scores: null if the run computed none; else one per token, finite, and 0 for tokens not trained on."""
     step = check.step
     if "trajectories.values" not in step.items:
-        check.ledger.skip("scores", "files of schema 2 keep none", len(step))
+        check.ledger.skip("scores", "files of schema 2 have none", len(step))
         return
     found = credited(step, known, split)
     for name in _SCORES:
         path = f"{TRAJECTORIES}.{name}"
-        wanted = _is_scored(known, name)
-        if wanted is None:  # custom estimator: all or no trajectories must have it
-            wanted = bool((~step.items[path].null).any())
-        if not check.hold_lengths("scores", path, np.where(found.has & wanted, found.lengths, -1)).all():
+        is_scored = _is_scored(known, name)
+        if is_scored is None:  # custom estimator: all or no trajectories must have it
+            is_scored = bool((~step.items[path].null).any())
+        if not check.require_lengths("scores", path, np.where(found.has & is_scored, found.lengths, -1)).all():
             continue
-        if wanted:
+        if is_scored:
             values, top = step[path], np.inf if name == "values" else 1e-6
             good = np.isfinite(values) & np.where(found.mask_of_has, values <= top, values == 0.0)
-            check.hold("scores", path, good, "a finite number where a token is trained, 0 elsewhere")
+            check.require("scores", path, good, "finite for trained tokens, 0 for others")
     _check_coefficient(check, known, found.has)
 
 
@@ -151,13 +151,13 @@ def _is_scored(known: RunInfo, name: str) -> bool | None:
 def _check_coefficient(check: Checker, known: RunInfo, has: Truths) -> None:
     """Check the KL coefficient: 0 without a KL in the reward; else the configured one. Adaptive: equal in a step."""
     path = f"{TRAJECTORIES}.kl_coef"
-    kept = check.step[path]
+    saved = check.step[path]
     if known.config is None:
-        check.ledger.skip("scores", f"the KL in the reward: {NO_CONFIG}", len(kept))
+        check.ledger.skip("scores", f"KL in the reward: {NO_CONFIG}", len(saved))
         return
     coefficient = 0.0
     if known.get("algorithm.use_kl_in_reward") and known.mode != "rollout_only":
         follows = known.get("algorithm.kl_ctrl.type") == "adaptive" and has.any()
-        coefficient = float(kept[has][0]) if follows else known.number("algorithm.kl_ctrl.kl_coef") or 0.0
+        coefficient = float(saved[has][0]) if follows else known.number("algorithm.kl_ctrl.kl_coef") or 0.0
     expected = np.where(has, coefficient, 0.0)
-    check.hold("scores", path, (kept == expected) & np.isfinite(kept) & (kept >= 0), expected)
+    check.require("scores", path, (saved == expected) & np.isfinite(saved) & (saved >= 0), expected)

@@ -27,117 +27,155 @@ class Command:
 
 
 def _run_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("overrides", nargs="*", help="+experiment=NAME and key=value, in Hydra's grammar")
-    parser.add_argument("--config-dir", "--config-path", type=Path, help="folder of your own YAML files")
+    parser.add_argument("overrides", nargs="*", help="+experiment=NAME and key=value (Hydra syntax)")
+    parser.add_argument("--config-dir", "--config-path", type=Path, help="folder with your own YAML files")
 
 
 def _verl_arguments(parser: ArgumentParser) -> None:
     _run_arguments(parser)
-    parser.add_argument("--config", type=Path, metavar="FILE", help="YAML file of nested or dotted keys")
-    parser.add_argument("--verl", action="store_true", help="keys, defaults and YAML files are verl's")
-    parser.add_argument("--config-name", help="with --verl: YAML file in that folder, without its ending")
+    parser.add_argument("--config", type=Path, metavar="FILE", help="YAML file with nested or dotted keys")
+    parser.add_argument("--verl", action="store_true", help="use verl's keys, defaults and YAML files")
+    parser.add_argument("--config-name", help="with --verl: name of a YAML file in --config-dir, without .yaml")
 
 
 def _train_arguments(parser: ArgumentParser) -> None:
     _verl_arguments(parser)
-    words = "resume the run in that folder, with its own configuration; key=value changes it"
-    parser.add_argument("--dry-run", action="store_true", help="check everything, show what would run, write nothing")
-    parser.add_argument("--explain", action="store_true", help="show the run's components and hooks, write nothing")
+    words = "resume the run in this folder with its saved configuration; key=value overrides it"
+    parser.add_argument(
+        "--dry-run", action="store_true", help="check and show the configuration; run and write nothing"
+    )
+    parser.add_argument(
+        "--explain", action="store_true", help="show the run's components and hooks; run and write nothing"
+    )
     parser.add_argument("--resume", type=Path, metavar="RUN", help=words)
 
 
 def _eval_arguments(parser: ArgumentParser) -> None:
     _verl_arguments(parser)
-    parser.add_argument("--from", dest="saved", metavar="RUN[@STEP]", help="saved rollouts in place of a model")
-    parser.add_argument("--responses", type=Path, metavar="FILE", help="rows with texts to score, in place of a model")
-    parser.add_argument("--reward", metavar="FILE.py:FUNCTION", help="with either: scores anew")
-    parser.add_argument("--split", choices=("train", "val"), help="with --from: val, where there is one")
-    parser.add_argument("--tokenizer", help="with --from and --reward: in place of the run's own")
-    parser.add_argument("--response-key", metavar="COLUMN", help="with --responses: its texts; responses by default")
+    parser.add_argument("--from", dest="saved", metavar="RUN[@STEP]", help="evaluate saved rollouts instead of a model")
+    parser.add_argument("--responses", type=Path, metavar="FILE", help="score responses from a file instead of a model")
     parser.add_argument(
-        "--json", type=Path, metavar="FILE", help="with either: where figures go; --from writes them nowhere else"
+        "--reward", metavar="FILE.py:FUNCTION", help="with --from or --responses: score with this reward"
+    )
+    parser.add_argument(
+        "--split", choices=("train", "val"), help="with --from: split to evaluate (default: val if it exists)"
+    )
+    parser.add_argument(
+        "--tokenizer", metavar="FOLDER", help="with --from and --reward: tokenizer to use instead of the run's own"
+    )
+    parser.add_argument(
+        "--response-key", metavar="COLUMN", help="with --responses: column of the texts (default: responses)"
+    )
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="with --from or --responses: write the results to this file"
     )
 
 
 def _export_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("checkpoint", type=Path, help="a checkpoint's folder, or a run's: then its newest")
-    parser.add_argument("folder", type=Path, help="a new folder")
-    parser.add_argument("--trust-remote-code", action="store_true", help="run code that the base ships with")
-    parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), help="of an adapter merged in")
+    parser.add_argument("checkpoint", type=Path, help="checkpoint folder, or run folder (its newest checkpoint)")
+    parser.add_argument("folder", type=Path, help="new folder for the model")
+    parser.add_argument("--trust-remote-code", action="store_true", help="run Python code from the base model's folder")
+    parser.add_argument(
+        "--dtype",
+        choices=("float32", "bfloat16", "float16"),
+        help="dtype of the merged model, for LoRA checkpoints only",
+    )
 
 
 def _replay_arguments(parser: ArgumentParser) -> None:
-    words = "RUN (PATH or PATH@STEP), modes, key=value over the kept configuration; none lists the modes"
+    words = "RUN is PATH or PATH@STEP; `agentrl replay` lists the modes; key=value overrides the saved configuration"
     parser.add_argument("overrides", nargs="*", metavar="RUN MODE...", help=words)
-    parser.add_argument("--split", choices=("train", "val"), help="whose rollouts; train where there are some")
-    parser.add_argument("--reward", action="append", default=[], help="file.py:function or a built-in; repeatable")
-    parser.add_argument("--tokenizer", help="folder or name in place of the run's own")
-    parser.add_argument("--unrecorded", choices=("error", "stub", "live"), help="calls not recorded")
-    parser.add_argument("--out", type=Path, help="folder for new rollouts")
-    parser.add_argument("--allow-unchecked", action="store_true", help="let an audit pass that cannot check everything")
-    parser.add_argument("--k", default="1,2,4,8", help="of pass@k and pass^k")
-    parser.add_argument("--level", default="0.95", help="of all intervals")
-    parser.add_argument("--json", type=Path, help="write everything there; - is the standard output")
-    parser.add_argument("--html", type=Path, help="write one page there")
+    parser.add_argument("--split", choices=("train", "val"), help="split to read (default: train if it exists)")
+    parser.add_argument(
+        "--reward", action="append", default=[], help="file.py:function or a built-in reward; repeatable"
+    )
+    parser.add_argument("--tokenizer", metavar="FOLDER", help="tokenizer folder or name, instead of the run's own")
+    parser.add_argument(
+        "--unrecorded", choices=("error", "stub", "live"), help="how to handle calls without a recorded result"
+    )
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="folder for new rollouts")
+    parser.add_argument(
+        "--allow-unchecked", action="store_true", help="audit passes even if it could not check an invariant"
+    )
+    parser.add_argument("--k", default="1,2,4,8", help="values of k for pass@k and pass^k (default: 1,2,4,8)")
+    parser.add_argument("--level", default="0.95", help="confidence level of intervals (default: 0.95)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all results to this JSON file; - is stdout")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write all results to this HTML file")
 
 
 def _view_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("run", metavar="RUN", help="a run's folder, finished or under way")
-    parser.add_argument("other", metavar="OTHER", nargs="?", help="another, to see both side by side")
-    parser.add_argument("--port", type=int, help="of 127.0.0.1; by default a free one")
+    parser.add_argument("run", metavar="RUN", help="run folder; the run may still be running")
+    parser.add_argument("other", metavar="OTHER", nargs="?", help="second run, shown side by side")
+    parser.add_argument("--port", type=int, help="port on 127.0.0.1 (default: a free port)")
     parser.add_argument("--open", action="store_true", help="open the page in the browser")
-    parser.add_argument("--tokenizer", metavar="FOLDER", help="one with a tokenizer.json, in place of the run's own")
+    parser.add_argument("--tokenizer", metavar="FOLDER", help="folder with a tokenizer.json, instead of the run's own")
 
 
 def _import_rollouts_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("source", type=Path, help="a file, or a folder of them: .jsonl, .json, .parquet")
-    parser.add_argument("folder", type=Path, help="a new folder, laid out like a run's")
-    parser.add_argument("--format", choices=("verl", "messages", "trl"), help="by default what the first rows say")
-    parser.add_argument("--split", choices=("train", "val"), default="train", help="what they were rolled out for")
-    parser.add_argument("--skip-bad-rows", action="store_true", help="leave out what cannot be read, and list it")
-    words = "with trl: a column of a reward function; repeatable; by default every column of numbers"
+    parser.add_argument("source", type=Path, help="file, or folder of files: .jsonl, .json, .parquet")
+    parser.add_argument("folder", type=Path, help="new folder with the layout of a run folder")
+    parser.add_argument(
+        "--format",
+        choices=("verl", "messages", "trl"),
+        help="format of the source (default: guessed from the first rows)",
+    )
+    parser.add_argument(
+        "--split", choices=("train", "val"), default="train", help="split to save the rollouts as (default: train)"
+    )
+    parser.add_argument("--skip-bad-rows", action="store_true", help="skip and list rows that cannot be read")
+    words = "with --format trl: column of a reward function; repeatable (default: all numeric columns)"
     parser.add_argument("--reward-column", action="append", default=[], metavar="NAME", help=words)
 
 
 def _export_rollouts_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", help="PATH or PATH@STEP, as for replay")
-    parser.add_argument("file", type=Path, help="messages and pairs are .jsonl, verl is .parquet")
-    words = "dialogues to imitate, preferred and rejected answers, or the tasks in verl's columns"
+    parser.add_argument("file", type=Path, help="output file: .jsonl for messages and pairs, .parquet for verl")
+    words = "messages: dialogues for SFT; pairs: chosen and rejected answers; verl: tasks with verl's columns"
     parser.add_argument("--format", choices=("messages", "pairs", "verl"), required=True, help=words)
-    parser.add_argument("--split", choices=("train", "val"), help="whose rollouts; train where there are some")
-    parser.add_argument("--min-reward", type=float, metavar="R", help="take rollouts of at least this reward")
-    words = "with pairs: a group's best against its worst (default), or every two that differ"
+    parser.add_argument("--split", choices=("train", "val"), help="split to read (default: train if it exists)")
+    parser.add_argument("--min-reward", type=float, metavar="R", help="skip rollouts with a lower reward")
+    words = "with --format pairs: best and worst of each group (default), or all pairs with different rewards"
     parser.add_argument("--pairs", choices=("best", "all"), help=words)
-    parser.add_argument("--margin", type=float, metavar="M", help="with pairs: by how much rewards differ at least")
+    parser.add_argument(
+        "--margin", type=float, metavar="M", help="with --format pairs: minimum difference of the rewards"
+    )
 
 
 def _data_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("action", choices=("check",), help="what to do with the data")
-    words = "files or datasets; also +experiment=NAME and key=value, in Hydra's grammar"
+    parser.add_argument("action", choices=("check",), help="the only action: check the data")
+    words = "files or datasets; also +experiment=NAME and key=value (Hydra syntax)"
     parser.add_argument("overrides", nargs="*", metavar="FILE", help=words)
-    parser.add_argument("--val", action="append", metavar="FILE", help="rows to validate on; repeatable")
-    parser.add_argument("--model", metavar="PATH", help="whose tokenizer and template measure prompts (model.path)")
-    parser.add_argument("--reward", metavar="NAME", help="a built-in one, or FILE.py:FUNCTION")
-    parser.add_argument("--config-dir", "--config-path", type=Path, help="folder of your own YAML files")
-    parser.add_argument("--json", action="store_true", help="print everything as JSON")
+    parser.add_argument("--val", action="append", metavar="FILE", help="validation file; repeatable")
+    parser.add_argument(
+        "--model", metavar="PATH", help="model whose tokenizer and chat template measure prompts (model.path)"
+    )
+    parser.add_argument("--reward", metavar="NAME", help="built-in reward or FILE.py:FUNCTION")
+    parser.add_argument("--config-dir", "--config-path", type=Path, help="folder with your own YAML files")
+    parser.add_argument("--json", action="store_true", help="print the results as JSON")
 
 
 def _push_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("run", type=Path, help="a run's folder")
-    parser.add_argument("name", help="owner/model on the hub; made where it does not exist")
-    parser.add_argument("--step", type=int, help="of the checkpoint; the newest by default")
-    parser.add_argument("--private", action="store_true", help="make a new model private")
-    parser.add_argument("--dry-run", action="store_true", help="show what would be uploaded, and upload nothing")
+    parser.add_argument("run", type=Path, help="run folder")
+    parser.add_argument("name", help="owner/model on the hub; created if it does not exist")
+    parser.add_argument("--step", type=int, help="step of the checkpoint (default: the newest)")
+    parser.add_argument("--private", action="store_true", help="create the model as private")
+    parser.add_argument("--dry-run", action="store_true", help="show the files without uploading them")
 
 
 def _quickstart_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("overrides", nargs="*", help="key=value, added to each training and evaluation")
-    parser.add_argument("--seed", type=int, default=0, help="0 by default")
-    parser.add_argument("--out", type=Path, default=Path("outputs/quickstart"), help="outputs/quickstart by default")
+    parser.add_argument("overrides", nargs="*", help="key=value for both trainings and both evaluations")
+    parser.add_argument("--seed", type=int, default=0, help="random seed (default: 0)")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path("outputs/quickstart"),
+        metavar="FOLDER",
+        help="output folder (default: outputs/quickstart)",
+    )
 
 
 def _completion_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("shell", choices=("bash", "zsh", "fish"), help="the shell that sources the script")
+    parser.add_argument("shell", choices=("bash", "zsh", "fish"), help="shell to print the script for")
 
 
 COMMANDS = {
@@ -148,23 +186,23 @@ COMMANDS = {
     ),
     "train": Command("train a policy", "agentrl.cli.train:train", _train_arguments, "agentrl.cli.help:of_train"),
     "eval": Command(
-        "report what a model achieves on the validation files, or what saved rollouts did",
+        "evaluate a model on the validation files, or evaluate saved rollouts",
         "agentrl.cli.train:evaluate",
         _eval_arguments,
     ),
     "generate": Command(
-        "roll out every row of the training files once and keep the rollouts, without training",
+        "sample and save rollouts for every row of the training files, without training",
         "agentrl.cli.generate:generate",
         _verl_arguments,
     ),
-    "config": Command("print every key with its default and what it means", "agentrl.cli.config:show", _run_arguments),
+    "config": Command("print every key with its default and description", "agentrl.cli.config:show", _run_arguments),
     "completion": Command(
-        "print a script that completes commands, flags and keys",
+        "print a shell completion script for commands, flags and keys",
         "agentrl.cli.completion:completion",
         _completion_arguments,
     ),
     "export": Command(
-        "write a checkpoint as a model's folder, a LoRA adapter merged in",
+        "write a checkpoint as a Hugging Face model folder; a LoRA adapter is merged",
         "agentrl.cli.export:export",
         _export_arguments,
     ),
@@ -175,10 +213,10 @@ COMMANDS = {
         check="agentrl.cli.places:check_push",
     ),
     "data": Command(
-        "look for problems in a dataset: `agentrl data check FILE...`", "agentrl.cli.data.check:data", _data_arguments
+        "check a dataset for problems: `agentrl data check FILE...`", "agentrl.cli.data.check:data", _data_arguments
     ),
     "replay": Command(
-        "look at saved rollouts again: audit, rescore, compare and more", "agentrl.cli.replay:replay", _replay_arguments
+        "analyse saved rollouts: audit, rescore, compare and more", "agentrl.cli.replay:replay", _replay_arguments
     ),
     "view": Command(
         "show a run in the browser: curves, rollouts and conversations",
@@ -187,13 +225,13 @@ COMMANDS = {
         check="agentrl.cli.places:check_view",
     ),
     "import-rollouts": Command(
-        "read rollouts that verl, TRL or a log of messages kept",
+        "import rollouts logged by verl, by TRL, or as chat messages",
         "agentrl.cli.import_export:import_",
         _import_rollouts_arguments,
         check="agentrl.cli.places:check_import",
     ),
     "export-rollouts": Command(
-        "write saved rollouts as dialogues, preference pairs or tasks",
+        "export saved rollouts as dialogues, preference pairs or tasks",
         "agentrl.cli.import_export:export",
         _export_rollouts_arguments,
         check="agentrl.cli.places:check_export_rollouts",

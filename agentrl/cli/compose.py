@@ -44,7 +44,7 @@ def compose_config(
     if config_dir and not config_dir.is_dir():
         raise ConfigError(f"--config-dir: there is no folder '{config_dir}'")
     if file and not (file.is_file() and file.suffix == ".yaml"):
-        raise ConfigError(f"--config: expected a .yaml file, '{file}' is none")
+        raise ConfigError(f"--config: expected an existing .yaml file, got '{file}'")
     problems = {override: line for override in overrides if (line := _problem(override, config_dir))}
     try:
         values = _composed([override for override in overrides if override not in problems], config_dir, file)
@@ -67,7 +67,7 @@ def _composed(overrides: Sequence[str], config_dir: Path | None, file: Path | No
     GlobalHydra.instance().clear()
     try:
         with initialize_config_dir(version_base="1.3", config_dir=str(root)):
-            composed = compose(name, [*map(_ours, overrides), *search])
+            composed = compose(name, [*map(_with_plus, overrides), *search])
         values = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)
     except (HydraException, OmegaConfBaseException, YAMLError, ValueError) as error:
         raise ConfigError(f"{f'{file}: ' if file else ''}{_one_line(error, config_dir)}") from None
@@ -98,7 +98,7 @@ def parse_overrides(overrides: Sequence[str]) -> list[Override]:
     Raises:
         ConfigError: overrides that cannot be parsed, one line each, with a hint how to quote them.
     """
-    if problems := [line for override in overrides if (line := _unreadable(override))]:
+    if problems := [line for override in overrides if (line := _syntax_error(override))]:
         raise ConfigError("\n".join(problems))
     return [OverridesParser.create().parse_override(override) for override in overrides]
 
@@ -106,10 +106,10 @@ def parse_overrides(overrides: Sequence[str]) -> list[Override]:
 def _problem(override: str, config_dir: Path | None) -> str | None:
     """Return why an override cannot be composed; None if it can."""
     if override.startswith("~"):
-        return _unreadable(override)
+        return _syntax_error(override)
     if "=" not in override or override.startswith("="):
         return of_word(override)
-    if line := _unreadable(override):
+    if line := _syntax_error(override):
         return line
     group, _, name = override.lstrip("+").partition("=")
     if group != "experiment":
@@ -121,7 +121,7 @@ def _problem(override: str, config_dir: Path | None) -> str | None:
     return (
         f"there is no experiment '{name}': {suggestion(name, names)}"
         if name
-        else (f"'{override}' names no experiment: valid: {', '.join(sorted(names))}")
+        else (f"'{override}' names no experiment; valid names: {', '.join(sorted(names))}")
     )
 
 
@@ -130,7 +130,7 @@ def configs_dir() -> Path:
     return shipped("configs")
 
 
-def _unreadable(override: str) -> str | None:
+def _syntax_error(override: str) -> str | None:
     """Return why an override is not in Hydra's grammar and how to quote it; None if it is valid."""
     parser = OverridesParser.create()
     key, _, value = override.partition("=")
@@ -142,17 +142,17 @@ def _unreadable(override: str) -> str | None:
         reason = str(error).partition("\n")[0]
     else:
         if parsed.is_sweep_override():
-            return f"'{override}' is several values: a list is '{key}=[{value}]', a text '{quoted}'"
+            return f"'{override}' has several values: write '{key}=[{value}]' for a list, '{quoted}' for text"
         return None
     try:
         parser.parse_override(quoted)
-        hint = f": if it is meant as text, quote it twice, '{quoted}'"
+        hint = f"; to pass it as text, quote it twice: '{quoted}'"
     except HydraException:  # quoting the value is not enough
         hint = ""
     return f"cannot read '{override}': {reason}{hint}"
 
 
-def _ours(override: str) -> str:
+def _with_plus(override: str) -> str:
     """Add `++` to `a.b=c`, so that Hydra accepts keys that no YAML file contains."""
     if not (key := re.match(r"[\w.]+(?==)", override)):
         return override

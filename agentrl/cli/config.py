@@ -30,12 +30,12 @@ def describe(words: list[str]) -> None:
         ConfigError: no key matches.
     """
     entries = list(describe_config())
-    wanted = [part.lower() for word in words for part in word.split()]
-    chosen = [entry for entry in entries if all(word in entry[0] for word in wanted)]
-    usual = key_for("_".join(wanted)) if wanted else None
-    chosen += [entry for entry in entries if entry[0] == usual and entry not in chosen]
+    words_lower = [part.lower() for word in words for part in word.split()]
+    chosen = [entry for entry in entries if all(word in entry[0] for word in words_lower)]
+    same_key = key_for("_".join(words_lower)) if words_lower else None
+    chosen += [entry for entry in entries if entry[0] == same_key and entry not in chosen]
     chosen = chosen or [
-        entry for entry in entries if all(part in _text(entry) for word in wanted for part in _parts(word))
+        entry for entry in entries if all(part in _text(entry) for word in words_lower for part in _parts(word))
     ]
     if not chosen:
         raise ConfigError(

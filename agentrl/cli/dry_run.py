@@ -33,7 +33,7 @@ def show_run(config: RunConfig, *, keys: bool, explain: bool) -> None:
 def _show_keys(config: RunConfig, choices: Sequence[Choice]) -> None:
     reasons = {choice.key: f"  (chosen: {choice.reason})" for choice in choices}
     defaults = dict(leaves(redacted(RunConfig(model=ModelConfig(path="")))))
-    print(f"would run {config.trainer.mode} with {config.algorithm.name}; keys that differ from their defaults:")
+    print(f"would run {config.trainer.mode} with {config.algorithm.name}; keys with non-default values:")
     for key, value in leaves(redacted(config)):
         if key not in defaults or value != defaults[key]:
             print(f"  {key}={value}{reasons.get(key, '')}")

@@ -20,32 +20,32 @@ def export(options: argparse.Namespace) -> None:
     """
     folder: Path = options.folder
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
-        raise ConfigError(f"'{folder}' is not an empty folder: name a new one")
+        raise ConfigError(f"'{folder}' is not empty: give a new folder")
     checkpoint = _checkpoint(options.checkpoint)
     merged = find_adapter(checkpoint) is not None
     if not merged:
         _check(checkpoint, options.dtype)
     from agentrl.backends.torch.checkpoint import cleared_on_failure  # imports torch and transformers
 
-    aside = folder.absolute().with_name(f".{folder.absolute().name}.partial")
-    shutil.rmtree(aside, ignore_errors=True)
-    _make(aside.parent)
-    with cleared_on_failure(aside, folder):
+    partial = folder.absolute().with_name(f".{folder.absolute().name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    _make(partial.parent)
+    with cleared_on_failure(partial, folder):
         if merged:
-            told = _merge(checkpoint, aside, options.dtype or "float32", options.trust_remote_code)
+            note = _merge(checkpoint, partial, options.dtype or "float32", options.trust_remote_code)
         else:
-            told = _copy(checkpoint, aside)
+            note = _copy(checkpoint, partial)
     if folder.exists():
         folder.rmdir()
-    aside.rename(folder)
-    print(f"exported {checkpoint} to {folder}{told}")
+    partial.rename(folder)
+    print(f"exported {checkpoint} to {folder}{note}")
 
 
 def _make(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigError(f"cannot make the folder '{folder}': {error.strerror}") from error
+        raise ConfigError(f"cannot create the folder '{folder}': {error.strerror}") from error
 
 
 def _checkpoint(path: Path) -> Path:
@@ -58,10 +58,10 @@ def _checkpoint(path: Path) -> Path:
 def _check(checkpoint: Path, dtype: str | None) -> None:
     """Refuse a checkpoint that cannot be copied unchanged."""
     if dtype:
-        raise ConfigError(f"'{checkpoint}' holds whole weights, which are copied as they are: leave out --dtype")
+        raise ConfigError(f"'{checkpoint}' has full weights, which are copied unchanged: remove --dtype")
     check_folder(checkpoint, "checkpoint")
     if links := [path for path in checkpoint.rglob("*") if path.is_symlink()]:
-        raise ConfigError(f"'{links[0]}' is a link: export copies only the checkpoint's own files")
+        raise ConfigError(f"'{links[0]}' is a link, and export copies no links: replace it with the file")
 
 
 def _copy(checkpoint: Path, folder: Path) -> str:
@@ -69,8 +69,8 @@ def _copy(checkpoint: Path, folder: Path) -> str:
     from agentrl.run_folder.checkpoints import STATE_FILE as RUN_STATE
     from agentrl.run_folder.manifest import MANIFEST_FILE
 
-    left_out = shutil.ignore_patterns(BACKEND_STATE.parts[0], RUN_STATE, MANIFEST_FILE)
-    shutil.copytree(checkpoint, folder, ignore=left_out)
+    ignored = shutil.ignore_patterns(BACKEND_STATE.parts[0], RUN_STATE, MANIFEST_FILE)
+    shutil.copytree(checkpoint, folder, ignore=ignored)
     return ""
 
 
@@ -87,5 +87,5 @@ def _merge(checkpoint: Path, folder: Path, dtype: str, trust_remote_code: bool) 
         model.save_pretrained(folder)
     if tokenizer is not None:
         tokenizer.save_pretrained(folder)
-    hint = "--dtype bfloat16 halves it, but rounds" if dtype == "float32" else "which rounds the adapter's update"
+    hint = "--dtype bfloat16 halves the size but rounds" if dtype == "float32" else "the adapter's update is rounded"
     return f" in {dtype} ({hint})"

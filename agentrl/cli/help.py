@@ -11,7 +11,7 @@ examples:
   agentrl train --config run.yaml actor.optim.lr=1e-5 --dry-run --explain
   agentrl train --resume outputs/default/latest
 
-keys that matter (agentrl config WORD finds the others; null: chosen and shown at the start):
+main keys (`agentrl config WORD` finds others; null: chosen automatically and shown at the start):
 """
 _KEYS = (
     *("model.path", "model.lora_rank", "data.train_files", "data.val_files", "data.train_batch_size"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Collection
 
-_USUAL = {
+_OTHER_NAMES = {
     "model": "model.path",
     "model_name_or_path": "model.path",
     "data": "data.train_files",
@@ -40,8 +40,8 @@ def key_for(name: str) -> str | None:
     name = name.replace("-", "_")
     if name in keys:
         return name
-    if name in _USUAL:
-        return _USUAL[name]
+    if name in _OTHER_NAMES:
+        return _OTHER_NAMES[name]
     ends = [key for key in keys if key.rpartition(".")[2] == name]
     near = difflib.get_close_matches(name, keys, n=1, cutoff=0.75)
     return next(iter(ends or near), None)

@@ -14,7 +14,7 @@ from agentrl.run_folder.provenance import TOOLS
 from agentrl.security.visible_text import visible
 from agentrl.store.exporters.dialogues import dialogue_rows
 from agentrl.store.exporters.pairs import pair_rows
-from agentrl.store.exporters.selection import COLUMNS, Rows, Wanted, kept_tools
+from agentrl.store.exporters.selection import COLUMNS, Rows, Selection, saved_tools
 from agentrl.store.exporters.tasks import task_rows
 from agentrl.store.exporters.writing import write_lines, write_table
 from agentrl.store.importers.formats import guess_format, reader_of
@@ -36,22 +36,22 @@ def import_(options: argparse.Namespace) -> None:
     """
     form = options.format or guess_format(options.source)
     if options.reward_column and form != "trl":
-        raise ConfigError(f"--reward-column goes with --format trl, not {form}")
+        raise ConfigError(f"--reward-column needs --format trl, not {form}")
     read = reader_of(form, options.reward_column)
     with whole_folder(options.folder) as folder:
         to = folder / TRAJECTORIES / options.split
         done = import_rollouts(options.source, to, form, read, split=options.split, skip_bad_rows=options.skip_bad_rows)
-    _tell_imported(done, form, options.folder)
+    _report_import(done, form, options.folder)
 
 
-def _tell_imported(done: Imported, form: str, folder: Path) -> None:
+def _report_import(done: Imported, form: str, folder: Path) -> None:
     for line in done.bad_rows:
-        print(visible(f"agentrl: left out: {line}"), file=sys.stderr)
+        print(visible(f"agentrl: skipped: {line}"), file=sys.stderr)
     if done.bad_rows:
-        print(f"agentrl: {len(done.bad_rows)} bad rows left out", file=sys.stderr)
+        print(f"agentrl: skipped {len(done.bad_rows)} bad rows", file=sys.stderr)
     print(
         f"imported {done.num_rollouts} rollouts in {done.num_groups} groups and {len(done.steps)} steps ({form}) into"
-        f" {folder}; they have messages and rewards, and no tokens"
+        f" {folder}; they have messages and rewards, but no tokens"
     )
 
 
@@ -63,10 +63,10 @@ def export(options: argparse.Namespace) -> None:
     """
     chosen = _format(options)
     run = open_saved(options.run, options.split)
-    wanted = Wanted(options.min_reward, kept_tools(run.provenance.get(TOOLS)))
+    selection = Selection(options.min_reward, saved_tools(run.provenance.get(TOOLS)))
     _make(options.file.absolute().parent)
-    num_rows = chosen.write(options.file, chosen.rows(run.groups(COLUMNS), wanted))
-    _tell_exported(num_rows, wanted, run, options.file)
+    num_rows = chosen.write(options.file, chosen.rows(run.groups(COLUMNS), selection))
+    _report_export(num_rows, selection, run, options.file)
 
 
 def _format(options: argparse.Namespace) -> _Format:
@@ -77,17 +77,17 @@ def _format(options: argparse.Namespace) -> _Format:
     }[options.format]
 
 
-def _tell_exported(num_rows: int, wanted: Wanted, run: SavedRun, file: Path) -> None:
-    for reason, count in wanted.left_out.items():
-        example = f", as in: {wanted.examples[reason]}" if reason in wanted.examples else ""
-        print(visible(f"agentrl: left out: {count} {reason}{example}"), file=sys.stderr)
+def _report_export(num_rows: int, selection: Selection, run: SavedRun, file: Path) -> None:
+    for reason, count in selection.skipped.items():
+        example = f", for example: {selection.examples[reason]}" if reason in selection.examples else ""
+        print(visible(f"agentrl: skipped: {count} {reason}{example}"), file=sys.stderr)
     if not num_rows:
-        print("agentrl: nothing is left, so the file has no rows", file=sys.stderr)
-    print(visible(f"exported {num_rows} rows of {run.told} to {file}"))
+        print("agentrl: nothing to export, the file has no rows", file=sys.stderr)
+    print(visible(f"exported {num_rows} rows to {file} from {run.name}: {run.description}"))
 
 
 def _make(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigError(f"cannot make the folder '{folder}': {error.strerror}") from error
+        raise ConfigError(f"cannot create the folder '{folder}': {error.strerror}") from error

@@ -95,7 +95,7 @@ def parser(with_keys: bool = False) -> argparse.ArgumentParser:
         if with_keys and command.epilog:
             words.formatter_class = argparse.RawDescriptionHelpFormatter
             words.epilog = load_object(command.epilog)()
-        words.add_argument("--traceback", action="store_true", help="show where a mistake was found")
+        words.add_argument("--traceback", action="store_true", help="show the Python traceback of an error")
         command.arguments(words)
     return top
 

@@ -33,9 +33,9 @@ OUT = Path("outputs/quickstart")
 SAMPLES_PER_TASK = 2
 _MARKER = ".quickstart"
 _MADE = ("task", "sft", "test_before", "rl", "test_after", "summary.json")
-_WHAT_FOLLOWS = (
-    "Makes a task and a tiny model, fine-tunes it on demonstrations (SFT), trains it with GRPO and tests both models:\n"
-    "two to three minutes on two CPU cores."
+_OVERVIEW = (
+    "Creates a task and a tiny model. Trains the model with SFT on demonstrations, then with GRPO, and tests both.\n"
+    "Takes two to three minutes on two CPU cores."
 )
 _PLAIN = re.compile(r"[\w./-]+")
 
@@ -45,7 +45,7 @@ def quickstart(options: argparse.Namespace) -> None:
     demo = Demo(options.out, options.seed, tuple(options.overrides))
     demo.check()
     with fresh_folder(options.out):
-        print(_WHAT_FOLLOWS)
+        print(_OVERVIEW)
         summary = demo.run()
         (options.out / "summary.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
     print_end(summary, demo.out, demo.files("calculator"))
@@ -145,7 +145,7 @@ def fresh_folder(out: Path) -> Iterator[None]:
             reason = f"another quickstart is running in '{out}': wait for it, or give another folder with --out"
             raise ConfigError(reason) from None
         if earlier := [out / name for name in _MADE if os.path.lexists(out / name)]:
-            print(f"Replacing what an earlier quickstart wrote to '{out}'.")
+            print(f"Replacing the files of an earlier quickstart in '{out}'.")
         for path in earlier:
             _remove(path)
         yield
@@ -205,14 +205,14 @@ def print_end(summary: Mapping[str, float], out: Path, files: Sequence[str]) -> 
     """
     title = f"Success on {summary['num_test_tasks']} test tasks, {summary['samples_per_task']} samples each"
     table = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE)
-    for column in ("trained with", "success", "steps", "seconds"):
-        table.add_column(column, justify="left" if column == "trained with" else "right")
+    for column in ("training", "success", "steps", "seconds"):
+        table.add_column(column, justify="left" if column == "training" else "right")
     for label, when, part in (("SFT on demonstrations", "before", "sft"), ("then GRPO", "after", "rl")):
         steps, seconds = summary[f"{part}_steps"], summary[f"{part}_seconds"]
         table.add_row(label, f"{summary[f'success_{when}']:.1%}", f"{steps}", f"{seconds:.0f}")
     print(flush=True)
     Console(soft_wrap=True).print(table)
-    print(f"These numbers are in {out / 'summary.json'}. Look at the run, check it, train with another algorithm:\n")
+    print(f"Results: {out / 'summary.json'}. Next: view the run, audit it, or train with another algorithm:\n")
     program, rl = program_in_shell(), str(out / "rl")
     for words in (["view", rl], ["replay", rl, "audit"]):
         print(" ", program, shlex.join(words))

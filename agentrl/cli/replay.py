@@ -27,11 +27,11 @@ _OVERRIDE = re.compile(r"[+~]{0,2}[A-Za-z_][\w.]*=")
 
 @dataclass(slots=True)
 class Words:
-    """Words of the command line that are not flags. `given` maps a mode to its argument."""
+    """Words of the command line that are not flags. `arguments` maps a mode to its argument."""
 
     run: str
     modes: list[str] = field(default_factory=list)
-    given: dict[str, str] = field(default_factory=dict)
+    arguments: dict[str, str] = field(default_factory=dict)
     overrides: list[str] = field(default_factory=list)
 
 
@@ -45,13 +45,13 @@ def replay(options: argparse.Namespace) -> int:
         _list_modes()
         return 0
     words = read_words(options.overrides)
-    asked = _asked(options, words)
-    check_replay(words.run, words.given.get("compare"), options.reward)
+    settings = _options(options, words)
+    check_replay(words.run, words.arguments.get("compare"), options.reward)
     from agentrl.replay.command import replay_modes  # imports pyarrow
 
     silent = str(options.json) == "-"
     with only_our_output() if silent else nullcontext():
-        findings = replay_modes(words.run, options.split, words.modes, asked, silent=silent)
+        findings = replay_modes(words.run, options.split, words.modes, settings, silent=silent)
     if silent:
         print(findings.json())
     elif options.json:
@@ -67,14 +67,14 @@ def replay(options: argparse.Namespace) -> int:
 def only_our_output() -> Iterator[None]:
     """Redirect prints of rewards and their child processes to stderr, because stdout is for JSON."""
     sys.stdout.flush()
-    kept = os.dup(1)
+    stdout = os.dup(1)
     os.dup2(2, 1)
     try:
         with redirect_stdout(sys.stderr):
             yield
     finally:
-        os.dup2(kept, 1)
-        os.close(kept)
+        os.dup2(stdout, 1)
+        os.close(stdout)
 
 
 def read_words(words: Sequence[str]) -> Words:
@@ -90,15 +90,15 @@ def read_words(words: Sequence[str]) -> Words:
     for name in rest:
         entry = find_mode(name)
         if name in read.modes:
-            raise ConfigError(f"'{name}' is asked for twice")
+            raise ConfigError(f"'{name}' is given twice")
         read.modes.append(name)
-        if entry.word:
-            read.given[name] = next(rest, "")
-            if not read.given[name]:
-                raise ConfigError(f"'{name}' needs a word after it, {entry.word}: {entry.summary}")
+        if entry.argument:
+            read.arguments[name] = next(rest, "")
+            if not read.arguments[name]:
+                raise ConfigError(f"'{name}' needs {entry.argument} after it ({entry.summary})")
     if not read.run or not read.modes:
-        missing = f"what to do with '{read.run}'" if read.run else "RUN, the folder of a run,"
-        raise ConfigError(f"{missing} is missing: agentrl replay RUN MODE..., where MODE is {', '.join(MODES)}")
+        missing = f"mode for '{read.run}'" if read.run else "RUN, the folder of a run"
+        raise ConfigError(f"missing {missing}: agentrl replay RUN MODE..., where MODE is {', '.join(MODES)}")
     return read
 
 
@@ -120,19 +120,19 @@ def nested_overrides(overrides: Sequence[str]) -> dict[str, object]:
 def _key(override: Override) -> str:
     key, known = override.key_or_group, [name for name, _ in config_fields()]
     if override.is_delete():
-        raise ConfigError(f"'{override.input_line}': give '{key}' one value")
+        raise ConfigError(f"'{override.input_line}': give '{key}' exactly one value")
     if not any(f"{key}.".startswith(f"{name}.") or name.startswith(f"{key}.") for name in known):
         raise ConfigError(f"unknown key '{key}': {suggestion(key, known)}")
     return str(key)
 
 
-def _asked(options: argparse.Namespace, words: Words) -> Options:
+def _options(options: argparse.Namespace, words: Words) -> Options:
     return Options(
         rewards=options.reward,
         overrides=nested_overrides(words.overrides),
         tokenizer=options.tokenizer,
-        other=words.given.get("compare"),
-        from_turn=_turn(words.given.get("from-turn")),
+        other=words.arguments.get("compare"),
+        from_turn=_turn(words.arguments.get("from-turn")),
         unrecorded=options.unrecorded,
         out=options.out,
         allow_unchecked=options.allow_unchecked,
@@ -150,7 +150,7 @@ def _turn(word: str | None) -> int | None:
 def _ks(text: str) -> list[int]:
     numbers = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() and int(part) > 0 for part in numbers):
-        raise ConfigError(f"--k: expected numbers from 1 on, as in 1,2,4, got '{text}'")
+        raise ConfigError(f"--k: expected positive integers, for example 1,2,4, got '{text}'")
     return sorted({int(part) for part in numbers})
 
 
@@ -160,12 +160,13 @@ def _level(text: str) -> float:
     except ValueError:
         level = 0.0
     if not 0 < level < 1:
-        raise ConfigError(f"--level: expected a number between 0 and 1, as in 0.95, got '{text}'")
+        raise ConfigError(f"--level: expected a number between 0 and 1, for example 0.95, got '{text}'")
     return level
 
 
 def _list_modes() -> None:
-    print("agentrl replay RUN MODE... [flags] [key=value ...]; RUN is PATH or PATH@STEP; MODE is one or several of\n")
+    print("usage: agentrl replay RUN MODE... [flags] [key=value ...]\n")
+    print("RUN is PATH or PATH@STEP. MODE is one or more of\n")
     for name, entry in MODES.items():
-        print(f"  {' '.join(filter(None, (name, entry.word))):<18}{entry.summary}")
+        print(f"  {' '.join(filter(None, (name, entry.argument))):<18}{entry.summary}")
     print("\nflags: agentrl replay --help")

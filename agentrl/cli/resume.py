@@ -28,11 +28,11 @@ def resumed_config(options: argparse.Namespace) -> RunConfig:
         ConfigError: there is no run, a secret is missing because it was not saved, or the keys do not fit together.
     """
     if options.verl or options.config_name or options.config_dir or options.config:
-        raise ConfigError("--resume takes key=value in agentrl's words, also for runs that --verl started")
+        raise ConfigError("--resume reads only agentrl keys (key=value), also for runs started with --verl")
     folder = _folder(options.resume)
     place: dict[str, object] = {"trainer": {"default_local_dir": str(folder), **_start(folder)}}
     values = _merged(_merged(config_in(folder), place), nested_overrides(options.overrides))
-    _ask_for_secrets(folder, values)
+    _require_secrets(folder, values)
     config = validate_config(values)
     check_training(config, groups_of_one=True)  # the original run may have been started with groups of one
     return config
@@ -41,7 +41,7 @@ def resumed_config(options: argparse.Namespace) -> RunConfig:
 def _folder(path: Path) -> Path:
     folder = run_at(path).absolute()
     if not (folder / CONFIG_FILE).is_file():
-        raise ConfigError(f"--resume: '{path}' holds no run: there is no {CONFIG_FILE}")
+        raise ConfigError(f"--resume: '{path}' contains no run: {CONFIG_FILE} is missing")
     return folder
 
 
@@ -63,9 +63,11 @@ def _merged(before: Mapping[str, object], changes: Mapping[str, object]) -> dict
     return merged
 
 
-def _ask_for_secrets(folder: Path, values: Mapping[str, JsonValue | object]) -> None:
+def _require_secrets(folder: Path, values: Mapping[str, JsonValue | object]) -> None:
     hidden = [key for key, value in leaves(values) if REDACTED in str(value)]  # type: ignore[arg-type]  # YAML values
     if hidden:
         raise ConfigError(
-            "\n".join(f"'{folder / CONFIG_FILE}' keeps no secrets: give {key}=… on the command line" for key in hidden)
+            "\n".join(
+                f"'{folder / CONFIG_FILE}' contains no secrets: give {key}=… on the command line" for key in hidden
+            )
         )

@@ -37,7 +37,7 @@ def train(options: argparse.Namespace) -> None:
 def evaluate(options: argparse.Namespace) -> None:
     """Roll out on `data.val_files` and write `eval.json`; or evaluate saved rollouts or existing responses."""
     if options.saved and options.responses:
-        raise ConfigError("--from and --responses are two things to evaluate: give one of them")
+        raise ConfigError("--from and --responses exclude each other: give one of them")
     check_saved(options)
     if options.saved:
         from agentrl.cli.eval.saved import evaluate_saved  # imports pyarrow
@@ -53,7 +53,7 @@ def evaluate(options: argparse.Namespace) -> None:
 
 def _evaluate_model(options: argparse.Namespace) -> None:
     if flags := [f"--{name.replace('_', '-')}" for name in _OF_SAVED if getattr(options, name)]:
-        raise ConfigError(f"{flags[0]} goes with --from RUN or --responses FILE: a model is evaluated by key=value")
+        raise ConfigError(f"{flags[0]} needs --from RUN or --responses FILE: to evaluate a model, use key=value")
     config = read_config(options, check_evaluation, partial(check_early, purpose="eval"))
     from agentrl.trainer.run import run_evaluation  # imports torch and transformers
 
@@ -68,7 +68,7 @@ def refuse_own_file(options: argparse.Namespace) -> None:
     """
     if options.config:
         folder, name = options.config.parent, options.config.stem
-        instead = f"with --verl give --config-dir {folder} --config-name {name}"
+        instead = f"with --verl use --config-dir {folder} --config-name {name}"
         raise ConfigError(f"--config reads agentrl's keys, not verl's: {instead}")
 
 
@@ -87,7 +87,9 @@ def read_config(options: argparse.Namespace, *checks: Check) -> RunConfig:
 
         return verl_config(read_verl(options.overrides, options.config_dir, options.config_name), *checks)
     if options.config_name:
-        raise ConfigError("--config-name goes with --verl; a file of agentrl's is +experiment=NAME")
+        raise ConfigError("--config-name needs --verl; without --verl use --config FILE or +experiment=NAME")
     if verls := [override for override in options.overrides if override.lstrip("+").startswith("actor_rollout_ref.")]:
-        raise ConfigError(f"'{verls[0]}' is in verl's words: say --verl too, or actor, rollout, ref and model keys")
+        raise ConfigError(
+            f"'{verls[0]}' is a verl key: add --verl, or use agentrl's actor, rollout, ref and model keys"
+        )
     return compose_config(options.overrides, options.config_dir, *checks, file=options.config)

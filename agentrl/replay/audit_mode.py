@@ -10,13 +10,13 @@ from pathlib import Path
 from pydantic import JsonValue
 
 from agentrl.audit.auditor import Auditor
-from agentrl.audit.base import INVARIANTS, Finding, Ledger, Problem, shown
+from agentrl.audit.base import INVARIANTS, MAX_PROBLEMS, Finding, Ledger, Problem, shown
 from agentrl.replay.base import Cell, Replay, Result, Table, key_of
 from agentrl.replay.saved_run import SavedRun
 from agentrl.run_folder.checkpoints import CHECKPOINTS
 
-_NOTHING = "there is nothing of the kind"
-_WITHOUT = "rescored"
+_NOTHING = "nothing to check"
+_RESCORED = "rescored"
 """Checked only if `rescore` ran earlier in the same command; otherwise not part of the audit."""
 
 
@@ -30,21 +30,21 @@ def audit(replay: Replay) -> Result:
     unknown = {} if run.config else options.overrides  # a saved configuration wins: overrides are for the other modes
     auditor = Auditor(run.split, options.tokenizer, run.folder, unknown)
     files = dict.fromkeys(run.store.file(step) for step in run.steps)
-    ledger = auditor.audit(files, run.steps, whole=_is_whole(run))
+    ledger = auditor.audit(files, run.steps, complete=_is_complete(run))
     _compare_scores(replay, ledger)
-    findings = {name: found for name, found in ledger.findings.items() if name != _WITHOUT or found.looked_at}
-    wanting = [] if options.allow_unchecked else [name for name, found in findings.items() if found.wanting]
-    failed = any(found.num_problems for found in findings.values()) or not _rows(ledger) or bool(wanting)
-    told = _told(findings, _rows(ledger))
-    if wanting:
-        told += f"; failed for want of what {', '.join(wanting)} need: --allow-unchecked lets that pass"
-    return Result("audit", told, list(_tables(findings)), _values(findings), failed)
+    findings = {name: found for name, found in ledger.findings.items() if name != _RESCORED or found.num_checked}
+    unchecked = [] if options.allow_unchecked else [name for name, found in findings.items() if found.uncheckable]
+    failed = any(found.num_problems for found in findings.values()) or not _rows(ledger) or bool(unchecked)
+    summary = _summary(findings, _rows(ledger))
+    if unchecked:
+        summary += f"; failed because {', '.join(unchecked)} could not be checked: --allow-unchecked accepts that"
+    return Result("audit", summary, list(_tables(findings)), _values(findings), failed)
 
 
-def _is_whole(run: SavedRun) -> bool:
+def _is_complete(run: SavedRun) -> bool:
     """Whether the command names a folder with all its steps, not one step, a checkpoint or a file."""
-    asked = Path(run.name)
-    return asked.is_dir() and run.steps == run.store.steps and asked.resolve().parent.name != CHECKPOINTS
+    path = Path(run.name)
+    return path.is_dir() and run.steps == run.store.steps and path.resolve().parent.name != CHECKPOINTS
 
 
 def _compare_scores(replay: Replay, ledger: Ledger) -> None:
@@ -53,45 +53,49 @@ def _compare_scores(replay: Replay, ledger: Ledger) -> None:
             key, saved = key_of(stored), stored.rollout.rewards.get("score")
             now = scores.get(key)
             if now is None or saved is None:
-                ledger.skip(_WITHOUT, f"no score saved, or none by '{name}'")
+                ledger.skip(_RESCORED, f"no saved score, or no score from '{name}'")
                 continue
-            ledger.look(_WITHOUT, 1)
+            ledger.count(_RESCORED, 1)
             if not isclose(now, saved, rel_tol=1e-9, abs_tol=1e-9):
-                ledger.report(Problem(_WITHOUT, *key, "rewards.value", f"{now:g} by '{name}'", f"{saved:g}"))
+                ledger.report(Problem(_RESCORED, *key, "rewards.value", f"{now:g} ('{name}')", f"{saved:g}"))
 
 
 def _rows(ledger: Ledger) -> int:
     """Number of checked rollouts."""
-    return ledger.findings["groups"].looked_at
+    return ledger.findings["groups"].num_checked
 
 
-def _told(findings: dict[str, Finding], num_rows: int) -> str:
+def _summary(findings: dict[str, Finding], num_rows: int) -> str:
     by_status: dict[str, list[str]] = {"passed": [], "failed": [], "not checkable": []}
     for name, found in findings.items():
         by_status[found.status].append(name)
     partly = sum(found.status != "not checkable" and bool(found.unchecked) for found in findings.values())
-    said = [f"{num_rows:,} rollouts: {len(by_status['passed'])} of {len(findings)} invariants passed"]
+    parts = [f"{num_rows:,} rollouts: {len(by_status['passed'])} of {len(findings)} invariants passed"]
     for status in ("failed", "not checkable"):
         if names := by_status[status]:
-            said.append(f"{len(names)} {status} ({', '.join(names)})")
-    return "; ".join([*said, *([f"{partly} checkable only in part"] if partly else [])])
+            parts.append(f"{len(names)} {status} ({', '.join(names)})")
+    return "; ".join([*parts, *([f"{partly} checked only in part"] if partly else [])])
 
 
 def _tables(findings: dict[str, Finding]) -> Iterator[Table]:
     rows = [_row(name, found) for name, found in findings.items()]
-    yield Table("invariants", ("invariant", "status", "looked at", "problems", "not checkable"), rows)
+    yield Table("invariants", ("invariant", "status", "checked", "problems", "not checkable"), rows)
     problems = [problem for found in findings.values() for problem in found.problems]
     if problems:
         total = sum(found.num_problems for found in findings.values())
         columns = ("invariant", "step", "uid", "rollout", "column", "expected", "found")
-        note = f"The first places of {total:,} in all, one a rollout and column." if total > len(problems) else ""
+        note = (
+            f"The first of {total:,} problems: at most one per rollout and column, and {MAX_PROBLEMS} per invariant."
+            if total > len(problems)
+            else ""
+        )
         yield Table("problems", columns, [_problem(problem) for problem in problems], note)
 
 
 def _row(name: str, found: Finding) -> Sequence[Cell]:
     why = "; ".join(f"{count:,} × {shown(why)}" for why, count in found.unchecked.items())
     nothing = _NOTHING if found.status == "not checkable" else ""
-    return name, found.status, found.looked_at, found.num_problems, why or nothing
+    return name, found.status, found.num_checked, found.num_problems, why or nothing
 
 
 def _problem(problem: Problem) -> Sequence[Cell]:
@@ -105,7 +109,7 @@ def _values(findings: dict[str, Finding]) -> dict[str, JsonValue]:
         name: {
             "says": INVARIANTS[name],
             "status": found.status,
-            "looked_at": found.looked_at,
+            "looked_at": found.num_checked,
             "num_problems": found.num_problems,
             "problems": [asdict(problem) for problem in found.problems],
             "not_checkable": dict(found.unchecked),

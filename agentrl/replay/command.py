@@ -68,11 +68,11 @@ def replay_modes(
         AgentRLError: the rollouts or one of the modes do not exist.
     """
     run = open_saved(where, split)  # before loading the modes, which import torch
-    asked = {name: find_mode(name).load() for name in modes}
+    functions = {name: find_mode(name).load() for name in modes}
     console = Console(quiet=silent, highlight=False)
     print_heading(run, console)
     replay, results = Replay(run, options), list[Result]()
-    for name, mode in asked.items():
+    for name, mode in functions.items():
         try:
             results.append(mode(replay))
         except AgentRLError as error:

@@ -38,21 +38,21 @@ def hacking(replay: Replay) -> Result:
         DataError: the rollouts cannot be read.
     """
     reward = replay_config(replay).reward
-    anew = bool(lookup(replay.options.overrides, "reward.guards"))
-    groups = (_watched(group, reward.guards, anew) for group in replay.run.groups(_OF_TEXT))
+    recompute = bool(lookup(replay.options.overrides, "reward.guards"))
+    groups = (_with_guards(group, reward.guards, recompute) for group in replay.run.groups(_OF_TEXT))
     found = disagreements(groups, reward.success_threshold)
-    return Result("hacking", _told(found), list(_tables(found)), _values(found))
+    return Result("hacking", _summary(found), list(_tables(found)), _values(found))
 
 
-def _watched(group: Sequence[StoredRollout], config: GuardsConfig, anew: bool) -> list[StoredRollout]:
-    """Return the group with guard results. If `anew` is set, results from training are recomputed, else kept."""
+def _with_guards(group: Sequence[StoredRollout], config: GuardsConfig, recompute: bool) -> list[StoredRollout]:
+    """Return the group with guard results. If `recompute` is set, results from training are recomputed, else kept."""
     guards = Guards(config.model_copy(update={"penalty": 0.0}))
     lengths = [sum(len(text) for text in _turns(stored)) for stored in group]
     unlike = unlike_siblings(lengths, config.length_ratio) if "length" in config.names else None
     members = []
     for place, stored in enumerate(group):
-        kept = stored.rollout.rewards.items()
-        rewards = {name: value for name, value in kept if not (anew and name.startswith(GUARD))}
+        saved = stored.rollout.rewards.items()
+        rewards = {name: value for name, value in saved if not (recompute and name.startswith(GUARD))}
         if "score" in rewards and not any(name.startswith(GUARD) for name in rewards):
             rewards = guards(rewards, _turns(stored))
             rewards |= {} if unlike is None else {f"{GUARD}length": float(unlike[place])}
@@ -65,18 +65,19 @@ def _turns(stored: StoredRollout) -> list[str]:
     return [str(text) for text in extra["turn_texts"]]  # type: ignore[attr-defined]  # a list of texts
 
 
-def _told(found: Disagreements) -> str:
+def _summary(found: Disagreements) -> str:
     if not found.num_rollouts:
         return "no rollout has a score"
     share = len(found.suspects) / found.num_rollouts
-    return f"{len(found.suspects):,} of {found.num_rollouts:,} rollouts ({share:.1%}) are rewarded with a guard raised"
+    rollouts = f"{len(found.suspects):,} of {found.num_rollouts:,} rollouts ({share:.1%})"
+    return f"{rollouts} are rewarded although a guard flagged them"
 
 
 def _tables(found: Disagreements) -> Iterator[Table]:
-    note = "Rewarded: the score reaches reward.success_threshold, or is above the mean of the others of its group."
+    note = "Rewarded: the score reaches reward.success_threshold, or exceeds the mean of the rest of the group."
     yield Table("guards", TALLY_COLUMNS, tally_rows(found), note)
     if rows := [suspect.cells() for suspect in worst(found, NUM_SUSPECTS)]:
-        yield Table(f"rewarded with a guard raised, {NUM_SUSPECTS} at most", SUSPECT_COLUMNS, rows)
+        yield Table(f"rewarded although a guard flagged them (at most {NUM_SUSPECTS})", SUSPECT_COLUMNS, rows)
 
 
 def _values(found: Disagreements) -> dict[str, JsonValue]:

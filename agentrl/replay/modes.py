@@ -17,12 +17,12 @@ class Entry:
     Attributes:
         summary: one line.
         target: `pkg.module:function`, a `replay.base.Mode`; imported only when the mode is used.
-        word: the argument after the mode's name; None if it has no argument.
+        argument: the argument after the mode's name; None if it has no argument.
     """
 
     summary: str
     target: str
-    word: Literal["OTHER", "TURN"] | None = None
+    argument: Literal["OTHER", "TURN"] | None = None
 
     def load(self) -> Mode:
         """Import the mode's function."""
@@ -31,18 +31,24 @@ class Entry:
 
 
 MODES = {
-    "audit": Entry("check every number of the rollouts by code of its own", "agentrl.replay.audit_mode:audit"),
-    "rescore": Entry("score them again: --reward file.py:function", "agentrl.replay.rescore.mode:rescore"),
-    "hacking": Entry("rollouts that guards suspect and the reward pays", "agentrl.replay.guards_mode:hacking"),
+    "audit": Entry("recompute all saved values with independent code", "agentrl.replay.audit_mode:audit"),
+    "rescore": Entry(
+        "score the rollouts with another reward: --reward file.py:function", "agentrl.replay.rescore.mode:rescore"
+    ),
+    "hacking": Entry("list rewarded rollouts that triggered a guard", "agentrl.replay.guards_mode:hacking"),
     "readvantage": Entry(
-        "credit them under another algorithm or reward", "agentrl.replay.readvantage.mode:readvantage"
+        "recompute the advantages with another algorithm or reward", "agentrl.replay.readvantage.mode:readvantage"
     ),
-    "logprobs": Entry("their tokens under another checkpoint: model.path=...", "agentrl.replay.logprobs.mode:logprobs"),
-    "tools": Entry("roll out again, tools answering from the recording", "agentrl.replay.rerun.tools_mode:tools"),
+    "logprobs": Entry(
+        "compute log-probabilities under another checkpoint: model.path=...", "agentrl.replay.logprobs.mode:logprobs"
+    ),
+    "tools": Entry("re-run the rollouts with recorded tool results", "agentrl.replay.rerun.tools_mode:tools"),
     "from-turn": Entry(
-        "go on from model turn TURN with a live policy", "agentrl.replay.rerun.from_turn_mode:from_turn", "TURN"
+        "keep everything before model turn TURN, sample the rest again",
+        "agentrl.replay.rerun.from_turn_mode:from_turn",
+        "TURN",
     ),
-    "compare": Entry("hold against OTHER, a run or a checkpoint", "agentrl.replay.compare.mode:compare", "OTHER"),
+    "compare": Entry("compare with OTHER, a run or a checkpoint", "agentrl.replay.compare.mode:compare", "OTHER"),
 }
 
 
@@ -53,5 +59,5 @@ def find_mode(name: str) -> Entry:
         UnknownNameError: no mode has this name; suggests the nearest one.
     """
     if name not in MODES:
-        raise UnknownNameError(f"there is no mode '{name}' of replay: {suggestion(name, MODES)}")
+        raise UnknownNameError(f"unknown replay mode '{name}': {suggestion(name, MODES)}")
     return MODES[name]

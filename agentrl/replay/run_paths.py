@@ -8,7 +8,7 @@ from pathlib import Path
 from agentrl.errors import DataError
 from agentrl.store.layout import TRAJECTORIES
 
-MOST = 5
+MAX_SHOWN = 5
 
 
 def split_place(where: str) -> tuple[str, str]:
@@ -29,7 +29,7 @@ def runs_near(folder: Path) -> str:
         runs = sorted(str(path.parent) for path in folder.glob(f"*/{TRAJECTORIES}"))
     except OSError:  # for example, the file name is too long
         runs = []
-    return f"; runs near it: {', '.join(runs[:MOST])}" if runs else ""
+    return f"; runs near it: {', '.join(runs[:MAX_SHOWN])}" if runs else ""
 
 
 def _exists(name: str) -> bool:

@@ -23,7 +23,7 @@ from agentrl.store.text import read_json
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from agentrl.replay.tokenizer import KeptTokenizer
+    from agentrl.replay.tokenizer import SavedTokenizer
 
 SPLITS = ("train", "val")
 _CHECKPOINT = re.compile(r"step-(\d+)")
@@ -44,7 +44,7 @@ class SavedRun:
     store: TrajectoryStore
     split: str
     steps: Sequence[int]
-    _tokenizers: dict[str | None, KeptTokenizer] = field(default_factory=dict, repr=False, compare=False)
+    _tokenizers: dict[str | None, SavedTokenizer] = field(default_factory=dict, repr=False, compare=False)
 
     def rollouts(self, columns: Collection[str] | None = None) -> Iterator[StoredRollout]:
         """All rollouts, step by step; `columns` as in `TrajectoryStore.scan`."""
@@ -73,15 +73,15 @@ class SavedRun:
             DataError: the saved configuration is not a JSON object.
         """
         try:
-            kept = read_json(self.provenance.get(CONFIG, "{}"))
+            config = read_json(self.provenance.get(CONFIG, "{}"))
         except ValueError as error:
-            raise DataError(f"'{self.name}': the configuration that was kept is no JSON: {error}") from None
-        if not isinstance(kept, dict):
-            raise DataError(f"'{self.name}': the configuration that was kept is no JSON object")
-        return kept
+            raise DataError(f"'{self.name}': the saved configuration is not JSON: {error}") from None
+        if not isinstance(config, dict):
+            raise DataError(f"'{self.name}': the saved configuration is not a JSON object")
+        return config
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         """Short description of these rollouts."""
         first, last = self.steps[0], self.steps[-1]
         steps = f"step {first}" if first == last else f"{len(self.steps)} steps, {first} to {last}"
@@ -98,18 +98,18 @@ class SavedRun:
         Raises:
             ConfigError: no tokenizer is found, or it differs from the rollouts' tokenizer and is not an `override`.
         """
-        return self._kept_tokenizer(override).tokenizer
+        return self._saved_tokenizer(override).tokenizer
 
     def tokenizer_note(self, override: str | None = None) -> str:
         """Note about `tokenizer(override)`; empty if it is the rollouts' own tokenizer."""
-        return self._kept_tokenizer(override).note
+        return self._saved_tokenizer(override).note
 
-    def _kept_tokenizer(self, override: str | None) -> KeptTokenizer:
+    def _saved_tokenizer(self, override: str | None) -> SavedTokenizer:
         if override not in self._tokenizers:
-            from agentrl.replay.tokenizer import load_kept_tokenizer  # imports torch and transformers
+            from agentrl.replay.tokenizer import load_saved_tokenizer  # imports torch and transformers
 
-            kept = load_kept_tokenizer(self.name, self.folder, self.config, self.provenances, override)
-            self._tokenizers[override] = kept
+            loaded = load_saved_tokenizer(self.name, self.folder, self.config, self.provenances, override)
+            self._tokenizers[override] = loaded
         return self._tokenizers[override]
 
 
@@ -129,15 +129,17 @@ def open_saved(where: str, split: str | None = None) -> SavedRun:
         return _of_checkpoint(where, path.resolve(), checkpoint, split, step)
     stores = _stores(path)
     if not stores and (path / "config.json").is_file():
-        raise DataError(f"'{name}' is a model, not rollouts: roll it out first, `agentrl generate model.path={name}`")
+        raise DataError(
+            f"'{name}' is a model, not rollouts: sample rollouts first with `agentrl generate model.path={name}`"
+        )
     if not stores:
         raise DataError(
-            f"'{name}' holds no trajectories: looked for {TRAJECTORIES}/train, {TRAJECTORIES}/val and step-*.parquet"
+            f"'{name}' contains no trajectories: expected {TRAJECTORIES}/train, {TRAJECTORIES}/val or step-*.parquet"
             f"{runs_near(path)}"
         )
     chosen = split or next(iter(stores))
     if chosen not in stores:
-        raise DataError(f"'{name}' has no rollouts of split '{chosen}', only of {', '.join(stores)}")
+        raise DataError(f"'{name}' has no rollouts of split '{chosen}': use --split {' or '.join(stores)}")
     store = stores[chosen]
     return SavedRun(where, _run_folder(path.resolve()), store, chosen, _chosen(store.steps, step, where))
 
@@ -177,19 +179,19 @@ def _checkpoint_step(path: Path) -> int | None:
 def _of_checkpoint(where: str, path: Path, checkpoint: int, split: str | None, step: str) -> SavedRun:
     run = path.parent.parent
     if step or split == "train":
-        raise DataError(f"'{where}': a checkpoint stands for its validation; for other rollouts name the run, '{run}'")
+        raise DataError(f"'{where}': a checkpoint has only validation rollouts: for others give the run, '{run}'")
     store = TrajectoryStore(run / TRAJECTORIES / "val")
     if checkpoint not in store.steps:
-        kept = ", ".join(map(str, store.steps)) or "none"
-        raise DataError(f"'{where}': the run kept no validation at step {checkpoint}; steps with one: {kept}")
+        steps = ", ".join(map(str, store.steps)) or "none"
+        raise DataError(f"'{where}': the run has no validation at step {checkpoint}; steps with validation: {steps}")
     return SavedRun(where, run, store, "val", [checkpoint])
 
 
-def _chosen(steps: Sequence[int], asked: str, where: str) -> Sequence[int]:
-    if not asked:
+def _chosen(steps: Sequence[int], step: str, where: str) -> Sequence[int]:
+    if not step:
         return steps
-    named = {"first": steps[0], "last": steps[-1], **{str(step): step for step in steps}}
-    if asked not in named:
-        kept = f"kept are {steps[0]} to {steps[-1]}" if asked.isdecimal() else suggestion(asked, ("first", "last"))
-        raise DataError(f"'{where}': there is no step '{asked}'; {kept}")
-    return [named[asked]]
+    named = {"first": steps[0], "last": steps[-1], **{str(number): number for number in steps}}
+    if step not in named:
+        hint = f"saved steps: {steps[0]} to {steps[-1]}" if step.isdecimal() else suggestion(step, ("first", "last"))
+        raise DataError(f"'{where}': there is no step '{step}'; {hint}")
+    return [named[step]]

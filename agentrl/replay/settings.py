@@ -10,7 +10,7 @@ from agentrl.chat.parsers import tool_parsers
 from agentrl.config import RunConfig, validate_config
 from agentrl.errors import ConfigError
 from agentrl.replay.base import Replay
-from agentrl.replay.trusted_config import left_out, lookup, taken
+from agentrl.replay.trusted_config import dropped_values, lookup, trusted_values
 from agentrl.types.task import Task
 
 LOOP_CODE = (
@@ -34,35 +34,35 @@ def replay_config(replay: Replay) -> RunConfig:
     Raises:
         ConfigError: the configuration is not valid.
     """
-    kept = _laid_over({"model": {"path": NO_MODEL}}, taken(replay.run.config))
+    saved = _merged({"model": {"path": NO_MODEL}}, trusted_values(replay.run.config))
     try:
-        return validate_config(_laid_over(kept, replay.options.overrides))
+        return validate_config(_merged(saved, replay.options.overrides))
     except ConfigError as error:
-        _refuse_kept(replay.run.name, kept)
+        _check_saved(replay.run.name, saved)
         raise error from None
 
 
-def _refuse_kept(name: str, kept: Mapping[str, object]) -> None:
+def _check_saved(name: str, saved: Mapping[str, object]) -> None:
     try:
-        validate_config(kept)
+        validate_config(saved)
     except ConfigError as error:
         lines = str(error).splitlines()
-        raise ConfigError("\n".join(f"'{name}': the configuration that it kept: {line}" for line in lines)) from None
+        raise ConfigError("\n".join(f"'{name}': saved configuration: {line}" for line in lines)) from None
 
 
-def with_model(config: RunConfig, overrides: Mapping[str, object], **instead: str) -> RunConfig:
+def with_model(config: RunConfig, overrides: Mapping[str, object], **defaults: str) -> RunConfig:
     """Return the configuration with the model of the command line.
 
     A checkpoint contains its own adapter, tokenizer and chat template. So the run's saved values for these are
     dropped, unless the command line sets them.
 
     Args:
-        instead: values for fields of `model` that the command line does not set.
+        defaults: values for fields of `model` that the command line does not set.
     """
-    asked = overrides.get("model")
-    said = asked if isinstance(asked, Mapping) else {}
-    own = {"lora_rank": 0, "lora_adapter_path": None, "tokenizer_path": None, "chat_template": None, **instead}
-    changes = {name: value for name, value in own.items() if name not in said}
+    model = overrides.get("model")
+    given = model if isinstance(model, Mapping) else {}
+    own = {"lora_rank": 0, "lora_adapter_path": None, "tokenizer_path": None, "chat_template": None, **defaults}
+    changes = {name: value for name, value in own.items() if name not in given}
     return config.model_copy(update={"model": config.model.model_copy(update=changes)})
 
 
@@ -72,14 +72,13 @@ def refuse_missing_code(replay: Replay, keys: Iterable[str]) -> None:
     Raises:
         ConfigError: for each missing key, what to add to the command line.
     """
-    kept, given = replay.run.config, replay.options.overrides
-    untaken = left_out(kept)
-    missing = [key for key in keys if key in untaken and lookup(given, key) is None]
+    given, dropped = replay.options.overrides, dropped_values(replay.run.config)
+    missing = [key for key in keys if key in dropped and lookup(given, key) is None]
     if missing:
         raise ConfigError(
             "\n".join(
-                f"'{replay.run.name}' was made with {key}={untaken[key]}, and what a run names is not run unasked:"
-                f" if you trust it, add {key}={untaken[key]}"
+                f"'{replay.run.name}' uses custom code, {key}={dropped[key]}. Replay runs only code that the command"
+                f" line names: if you trust it, add {key}={dropped[key]}"
                 for key in missing
             )
         )
@@ -98,18 +97,20 @@ def refuse_code_of_rows(tasks: Iterable[Task], config: RunConfig) -> None:
     for task in tasks:
         if (name := task.agent_name) is not None and name not in known and not agent_loops.is_builtin(name):
             raise ConfigError(
-                f"row {task.index} ('{task.uid}') names the agent loop '{name}', and what a row names is not run"
-                " unasked: add rollout.agent.agent_loop_config_path=FILE with an entry of that name"
+                f"row {task.index} ('{task.uid}') names the agent loop '{name}', which is not built in: if you trust"
+                " it, add rollout.agent.agent_loop_config_path=FILE with an entry of that name"
             )
-        written = task.tool_options.tool_format
-        if written is not None and not tool_parsers.is_builtin(written):
-            raise ConfigError(f"row {task.index} ('{task.uid}') names a tool format that is not built in, '{written}'")
+        tool_format = task.tool_options.tool_format
+        if tool_format is not None and not tool_parsers.is_builtin(tool_format):
+            raise ConfigError(
+                f"row {task.index} ('{task.uid}') names the tool format '{tool_format}', which is not built in"
+            )
 
 
-def _laid_over(under: Mapping[str, object], over: Mapping[str, object]) -> dict[str, object]:
-    result = dict(under)
-    for name, value in over.items():
-        below = result.get(name)
-        both = isinstance(value, Mapping) and isinstance(below, Mapping)
-        result[name] = _laid_over(below, value) if both else value  # type: ignore[arg-type]  # both are mappings
+def _merged(base: Mapping[str, object], changes: Mapping[str, object]) -> dict[str, object]:
+    result = dict(base)
+    for name, value in changes.items():
+        inner = result.get(name)
+        both = isinstance(value, Mapping) and isinstance(inner, Mapping)
+        result[name] = _merged(inner, value) if both else value  # type: ignore[arg-type]  # both are mappings
     return result

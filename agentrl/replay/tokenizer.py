@@ -19,25 +19,25 @@ from agentrl.store.schema import TEMPLATE, VOCABULARY
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-WORDS = {VOCABULARY: "vocabulary", TEMPLATE: "chat template"}
+PARTS = {VOCABULARY: "vocabulary", TEMPLATE: "chat template"}
 """The parts of a tokenizer whose hashes are saved with the rollouts."""
 
 
 @dataclass(frozen=True, slots=True)
-class KeptTokenizer:
+class SavedTokenizer:
     """A tokenizer, and a note to report. The note is empty if it is the rollouts' own tokenizer."""
 
     tokenizer: PreTrainedTokenizerBase
     note: str
 
 
-def load_kept_tokenizer(
+def load_saved_tokenizer(
     name: str,
     folder: Path | None,
     config: Mapping[str, JsonValue],
     provenances: Mapping[int, Mapping[str, str]],
     override: str | None,
-) -> KeptTokenizer:
+) -> SavedTokenizer:
     """Load the tokenizer: `override`, else the newest checkpoint's, else that of the run's initial model.
 
     Code that ships with a tokenizer is never run. The hub is used only for an `override`.
@@ -49,61 +49,65 @@ def load_kept_tokenizer(
     Raises:
         ConfigError: no tokenizer is found, or it differs from the rollouts' tokenizer and is not an `override`.
     """
-    models = [ModelConfig(path=override)] if override else list(_own(name, folder, config))
+    models = [ModelConfig(path=override)] if override else list(_candidates(name, folder, config))
     found = ((model, tokenizer) for model in models if (tokenizer := load_tokenizer(model)) is not None)
     model, tokenizer = next(found, (None, None))
     if model is None or tokenizer is None:
-        raise ConfigError(f"no tokenizer: {_why_none(name, models, config)}: say --tokenizer FOLDER")
+        raise ConfigError(f"no tokenizer: {_why_none(name, models, config)}: give --tokenizer FOLDER")
     used = model.tokenizer_path or model.path
-    parts = [f"{WORDS[part]} ({part})" for part in changed(tokenizer, provenances)]
+    parts = [f"{PARTS[part]} ({part})" for part in changed(tokenizer, provenances)]
     if parts and not override:
         raise ConfigError(
-            f"'{name}': the {' and the '.join(parts)} of the tokenizer in '{used}' changed since the rollouts were"
-            " made: say --tokenizer FOLDER"
+            f"'{name}': the tokenizer in '{used}' has another {' and another '.join(parts)} than the rollouts:"
+            " give --tokenizer FOLDER"
         )
     if parts:
-        return KeptTokenizer(tokenizer, f"the {' and the '.join(parts)} of '{used}' are not the rollouts' own")
-    known = any(VOCABULARY in kept for kept in provenances.values())
-    return KeptTokenizer(tokenizer, "" if known else f"whether '{used}' made these rollouts is not known")
+        return SavedTokenizer(
+            tokenizer, f"the tokenizer in '{used}' has another {' and another '.join(parts)} than the rollouts"
+        )
+    known = any(VOCABULARY in hashed for hashed in provenances.values())
+    note = f"unknown whether the rollouts were made with the tokenizer in '{used}'"
+    return SavedTokenizer(tokenizer, "" if known else note)
 
 
 def changed(tokenizer: PreTrainedTokenizerBase, provenances: Mapping[int, Mapping[str, str]]) -> dict[str, int]:
-    """Return the parts (keys of `WORDS`) that differ from the rollouts' tokenizer -> the first step that differs.
+    """Return the parts (keys of `PARTS`) that differ from the rollouts' tokenizer -> the first step that differs.
 
     Args:
         provenances: step -> provenance of its file; a part without a saved hash counts as unchanged.
     """
     found = hashes(tokenizer)
     others = {
-        part: [step for step, kept in provenances.items() if kept.get(part, found[part]) != found[part]]
-        for part in WORDS
+        part: [step for step, saved in provenances.items() if saved.get(part, found[part]) != found[part]]
+        for part in PARTS
     }
     return {part: steps[0] for part, steps in others.items() if steps}
 
 
-def _own(name: str, folder: Path | None, config: Mapping[str, JsonValue]) -> Iterator[ModelConfig]:
+def _candidates(name: str, folder: Path | None, config: Mapping[str, JsonValue]) -> Iterator[ModelConfig]:
     """Candidate models that exist on this machine. A saved file never causes a download."""
     checkpoint = newest(folder) if folder else None
-    said = _said(config)
-    for model in [*([{"path": str(checkpoint)}] if checkpoint else []), *([said] if said else [])]:
+    saved = _tokenizer_keys(config)
+    for model in [*([{"path": str(checkpoint)}] if checkpoint else []), *([saved] if saved else [])]:
         try:
             read = ModelConfig.model_validate(model)
         except ValidationError as error:
             reason = error.errors()[0]["msg"]
-            raise ConfigError(f"'{name}': what was kept of its model cannot be read: {reason}") from None
+            raise ConfigError(f"'{name}': the saved model configuration is invalid: {reason}") from None
         if Path(tokenizer_source(read)).is_dir():
             yield read
 
 
-def _said(config: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+def _tokenizer_keys(config: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
     """The saved `model` keys that concern the tokenizer. All other keys are dropped, also those that name code."""
-    kept = config.get("model")
-    said = kept if isinstance(kept, dict) else {}
-    return {key: said[key] for key in ("path", "tokenizer_path", "chat_template") if key in said}
+    model = config.get("model")
+    saved = model if isinstance(model, dict) else {}
+    return {key: saved[key] for key in ("path", "tokenizer_path", "chat_template") if key in saved}
 
 
 def _why_none(name: str, models: Sequence[ModelConfig], config: Mapping[str, JsonValue]) -> str:
     if models:
-        return f"there is none in '{models[-1].path}'"
-    said = _said(config).get("tokenizer_path") or _said(config).get("path")
-    return f"that of '{name}' is '{said}', no folder here" if said else f"'{name}' does not say which it was made with"
+        return f"'{models[-1].path}' contains none"
+    keys = _tokenizer_keys(config)
+    path = keys.get("tokenizer_path") or keys.get("path")
+    return f"'{name}' used '{path}', which is not a local folder" if path else f"'{name}' saved no name of one"

@@ -33,7 +33,7 @@ def _is_our_loss(name: str) -> bool:
     return name in _LOSSES or POLICY_LOSSES.is_builtin(name)
 
 
-BROUGHT: Mapping[str, Callable[[str], bool]] = {
+BUILT_IN: Mapping[str, Callable[[str], bool]] = {
     "agent loop": agent_loops.is_builtin,
     "tool parser": tool_parsers.is_builtin,
     "backend": BACKENDS.is_builtin,
@@ -46,37 +46,37 @@ BROUGHT: Mapping[str, Callable[[str], bool]] = {
 """Kind of component (`Mark.brought`) -> whether a name is built into agentrl, torch or transformers."""
 
 
-def taken(kept: Mapping[str, object], section: type[Section] = RunConfig) -> dict[str, object]:
-    """Return the nested values of `kept` that are safe to use even if the author of the run is unknown.
+def trusted_values(saved: Mapping[str, object], section: type[Section] = RunConfig) -> dict[str, object]:
+    """Return the nested values of `saved` that are safe to use even if the author of the run is unknown.
 
     Unknown and unsafe keys are dropped. An optional section is dropped if it then lacks a required key.
     """
     result: dict[str, object] = {}
     for name, field in section.model_fields.items():
-        if name not in kept:
+        if name not in saved:
             continue
-        inner, value = section_of(field), kept[name]
+        inner, value = section_of(field), saved[name]
         if inner is None:
-            if is_taken(mark_of(field), value):
+            if is_trusted(mark_of(field), value):
                 result[name] = value
         elif isinstance(value, Mapping):
-            values = taken(value, inner)
+            values = trusted_values(value, inner)
             if field.is_required() or _required(inner) <= values.keys():
                 result[name] = values
     return result
 
 
-def is_taken(mark: Mark, value: object) -> bool:
+def is_trusted(mark: Mark, value: object) -> bool:
     """Whether a value is safe to use, given the mark of its key."""
     if mark.use is Use.PLAIN or value is None:
         return True
-    return bool(mark.brought) and isinstance(value, str) and BROUGHT[mark.brought](value)
+    return bool(mark.brought) and isinstance(value, str) and BUILT_IN[mark.brought](value)
 
 
-def left_out(kept: Mapping[str, object]) -> dict[str, object]:
+def dropped_values(saved: Mapping[str, object]) -> dict[str, object]:
     """Dotted keys whose values are dropped as unsafe. Empty and false values are not listed."""
-    said = ((mark_of(field), key, lookup(kept, key)) for key, field in config_fields())
-    return {key: value for mark, key, value in said if value and not is_taken(mark, value)}
+    values = ((mark_of(field), key, lookup(saved, key)) for key, field in config_fields())
+    return {key: value for mark, key, value in values if value and not is_trusted(mark, value)}
 
 
 def lookup(values: object, key: str) -> object:

@@ -50,7 +50,7 @@ def _metrics(run: Run, step: int) -> Iterator[str]:
     found = {name: value for row in rows for name, value in row.items() if _is_figure(name, value)}
     if found:
         lines = [f"| `{name}` | {value:.4g} |" for name, value in [*found.items()][:_SHOWN]]
-        yield "## Validation\n\n| metric | newest value |\n| --- | --- |\n" + "\n".join(lines)
+        yield "## Validation\n\n| metric | last value |\n| --- | --- |\n" + "\n".join(lines)
 
 
 def _is_figure(name: str, value: object) -> bool:

@@ -39,16 +39,18 @@ def prepare_upload(run: Run, name: str, step: int | None = None) -> Upload:
     """
     checkpoints = run.checkpoints
     if not checkpoints:
-        raise ConfigError(f"'{run.path}' has no checkpoint: nothing to upload")
+        raise ConfigError(f"'{run.path}' has no checkpoint to upload")
     if (chosen := max(checkpoints) if step is None else step) not in checkpoints:
-        raise ConfigError(f"'{run.path}' has no checkpoint of step {step}, only of {', '.join(map(str, checkpoints))}")
+        raise ConfigError(
+            f"'{run.path}' has no checkpoint of step {step}; steps with one: {', '.join(map(str, checkpoints))}"
+        )
     folder = checkpoints[chosen]
     found = {file for pattern in _MODEL_FILES for file in folder.glob(pattern) if file.name not in _STATE_FILES}
     files = tuple(sorted(found))
     if links := [file for file in (folder, *files) if file.is_symlink()]:
-        raise ConfigError(f"'{links[0]}' is a link: only files of the checkpoint itself are uploaded")
+        raise ConfigError(f"'{links[0]}' is a link, and push uploads no links: replace it with the file")
     if not any(file.suffix == ".safetensors" for file in files):
-        raise ConfigError(f"'{folder}' holds no weights (*.safetensors)")
+        raise ConfigError(f"'{folder}' contains no weights (*.safetensors)")
     return Upload(name, files, model_card(run, chosen))
 
 

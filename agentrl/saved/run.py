@@ -65,12 +65,12 @@ class Run:
         if not file.is_file():
             return self._saved(None).config
         try:
-            kept = yaml.safe_load(file.read_text(encoding="utf-8"))
+            config = yaml.safe_load(file.read_text(encoding="utf-8"))
         except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
             raise DataError(f"'{file}' cannot be read: {' '.join(str(error).split())[:200]}") from error
-        if not isinstance(kept, dict):
-            raise DataError(f"'{file}' is not a configuration: expected keys and values")
-        return kept
+        if not isinstance(config, dict):
+            raise DataError(f"'{file}' is not a configuration: expected a mapping of keys and values")
+        return config
 
     @property
     def metrics(self) -> Metrics:
@@ -176,4 +176,4 @@ def _library(name: str) -> Any:  # Any: a module
         return __import__(name)
     except ImportError as error:
         hint = install_command("datasets") if name == "datasets" else f"pip install {name}"
-        raise DataError(f"this needs {name}: {hint}") from error
+        raise DataError(f"{name} is not installed: {hint}") from error

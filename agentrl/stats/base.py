@@ -44,4 +44,4 @@ def plain(value: object) -> JsonValue:
         return value if math.isfinite(value) else None
     if value is None or isinstance(value, str | int):
         return value
-    raise TypeError(f"a {type(value).__name__} among figures: {value!r:.80}")
+    raise TypeError(f"cannot convert a {type(value).__name__} to JSON: {value!r:.80}")

@@ -21,11 +21,11 @@ def expected_calibration_error(
         ValueError: there are no probabilities.
     """
     if not len(probabilities):
-        raise ValueError("there are no probabilities to look at")
-    said, came = np.asarray(probabilities, dtype=np.float64), np.asarray(outcomes, dtype=np.float64)
-    bins = np.minimum((said * num_bins).astype(int), num_bins - 1)
-    gaps = np.bincount(bins, weights=came - said, minlength=num_bins)
-    return float(np.abs(gaps).sum() / len(said))
+        raise ValueError("expected at least one probability")
+    predicted, actual = np.asarray(probabilities, dtype=np.float64), np.asarray(outcomes, dtype=np.float64)
+    bins = np.minimum((predicted * num_bins).astype(int), num_bins - 1)
+    gaps = np.bincount(bins, weights=actual - predicted, minlength=num_bins)
+    return float(np.abs(gaps).sum() / len(predicted))
 
 
 def brier_score(probabilities: Sequence[float], outcomes: Sequence[float]) -> float:
@@ -35,6 +35,6 @@ def brier_score(probabilities: Sequence[float], outcomes: Sequence[float]) -> fl
         ValueError: there are no probabilities.
     """
     if not len(probabilities):
-        raise ValueError("there are no probabilities to look at")
-    said, came = np.asarray(probabilities, dtype=np.float64), np.asarray(outcomes, dtype=np.float64)
-    return float(((said - came) ** 2).mean())
+        raise ValueError("expected at least one probability")
+    predicted, actual = np.asarray(probabilities, dtype=np.float64), np.asarray(outcomes, dtype=np.float64)
+    return float(((predicted - actual) ** 2).mean())

@@ -116,11 +116,15 @@ def bootstrap(
 
 def _summed(clusters: Sequence[Sequence[float] | Floats]) -> tuple[Floats, Floats, bool]:
     """Sum and size of each cluster that has values, [clusters], and whether every value is 0 or 1."""
-    kept = [np.asarray(cluster, np.float64) for cluster in clusters if len(cluster)]
-    if not kept:
-        raise ValueError("an estimate needs at least one value")
-    share = all(bool(((values == 0) | (values == 1)).all()) for values in kept)
-    return np.array([values.sum() for values in kept]), np.array([len(values) for values in kept], np.float64), share
+    arrays = [np.asarray(cluster, np.float64) for cluster in clusters if len(cluster)]
+    if not arrays:
+        raise ValueError("expected at least one value")
+    share = all(bool(((values == 0) | (values == 1)).all()) for values in arrays)
+    return (
+        np.array([values.sum() for values in arrays]),
+        np.array([len(values) for values in arrays], np.float64),
+        share,
+    )
 
 
 def _estimate(mean: float, influences: Floats, num_rollouts: int, level: float, share: bool) -> Estimate:

@@ -15,7 +15,7 @@ def check_row(stored: StoredRollout) -> None:
     """
     for column in _wrong(stored):
         place = f"step {stored.step}, rollout {stored.number} of '{stored.task.uid:.80}'"
-        raise ValueError(f"{place}: column '{column}' holds what no run writes")
+        raise ValueError(f"{place}: column '{column}' has an invalid value")
 
 
 def _wrong(stored: StoredRollout) -> Iterator[str]:

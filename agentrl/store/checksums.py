@@ -35,29 +35,29 @@ def seals(columns: Sequence[pa.Array]) -> pa.ListArray:
     return pa.ListArray.from_arrays(pa.array(row_ends), pa.array(np.array(leaves, np.uint32).T.ravel()))
 
 
-def _leaves(array: pa.Array, ends: Integers, above: Integers) -> Iterator[Integers]:
+def _leaves(array: pa.Array, ends: Integers, start_sums: Integers) -> Iterator[Integers]:
     """Yield the seals of each leaf of `array`; row i holds the values from `ends[i]` to `ends[i + 1]`.
 
     Args:
-        above: the checksum so far, for each row.
+        start_sums: the checksum so far, for each row.
     """
     kind = array.type
     if pa.types.is_struct(kind):
         for part in array.flatten():
-            yield from _leaves(part, ends, above)
+            yield from _leaves(part, ends, start_sums)
     elif pa.types.is_list(kind):
         offsets = np.asarray(array.offsets)
-        said = _summed(_lengths(array, offsets), ends, above)
-        yield from _leaves(array.values, offsets[ends], said)
+        sums = _updated(_lengths(array, offsets), ends, start_sums)
+        yield from _leaves(array.values, offsets[ends], sums)
     elif pa.types.is_string(kind):
         filled = array.fill_null("") if array.null_count else array
         _, offset_bytes, content = filled.buffers()
         offsets = np.frombuffer(offset_bytes or bytes(4), "<i4")[filled.offset : filled.offset + len(filled) + 1]
-        said = _summed(_lengths(array, offsets), ends, above)
-        yield _summed(np.frombuffer(content or b"", np.uint8), offsets[ends], said)
+        sums = _updated(_lengths(array, offsets), ends, start_sums)
+        yield _updated(np.frombuffer(content or b"", np.uint8), offsets[ends], sums)
     else:
         numbers = array.to_numpy(zero_copy_only=False)
-        yield _summed(numbers.astype(numbers.dtype.newbyteorder("<"), copy=False), ends, above)
+        yield _updated(numbers.astype(numbers.dtype.newbyteorder("<"), copy=False), ends, start_sums)
 
 
 def _lengths(array: pa.Array, offsets: Integers) -> Integers:
@@ -66,18 +66,18 @@ def _lengths(array: pa.Array, offsets: Integers) -> Integers:
     return np.where(np.asarray(array.is_null()), np.int32(-1), lengths) if array.null_count else lengths
 
 
-def _summed(values: Integers, ends: Integers, above: Integers) -> Integers:
-    """Update each checksum in `above` with the bytes of that row's values."""
+def _updated(values: Integers, ends: Integers, start_sums: Integers) -> Integers:
+    """Update each checksum in `start_sums` with the bytes of that row's values."""
     if ends[0] == ends[-1]:
-        return above
+        return start_sums
     places = ends * values.itemsize
     num_bytes = int(places[1] - places[0])
     content = values[ends[0] : ends[-1]].tobytes()
     if (places[1:] - places[:-1] == num_bytes).all():
-        if content[num_bytes:] == content[:-num_bytes] and (above == above[0]).all():  # all rows are equal
-            return np.full(len(above), crc32(content[:num_bytes], int(above[0])), np.uint32)
+        if content[num_bytes:] == content[:-num_bytes] and (start_sums == start_sums[0]).all():  # all rows are equal
+            return np.full(len(start_sums), crc32(content[:num_bytes], int(start_sums[0])), np.uint32)
         rows = np.frombuffer(content, f"V{num_bytes}").tolist()  # bytes of each row, faster than slices
     else:
         stops = (places - places[0]).tolist()
         rows = [content[start:stop] for start, stop in pairwise(stops)]
-    return np.fromiter(map(crc32, rows, above.tolist()), np.uint32, len(above))
+    return np.fromiter(map(crc32, rows, start_sums.tolist()), np.uint32, len(start_sums))

@@ -32,16 +32,16 @@ def samples_by_rollout(groups: Sequence[Group], samples: Sequence[Sample]) -> It
     for group in groups:
         for number, rollout in enumerate(group.rollouts):
             rollout_id = f"{group.uid}/{number}"
-            alone = len(rollout.trajectories) == 1
+            is_only = len(rollout.trajectories) == 1
             yield [
-                waiting.popleft() if waiting and _is_of(waiting[0], rollout_id, trajectory, alone) else None
+                waiting.popleft() if waiting and _belongs_to(waiting[0], rollout_id, trajectory, is_only) else None
                 for trajectory in rollout.trajectories
             ]
     if waiting:
         raise ValueError(f"a sample of rollout '{waiting[0].rollout_id}' belongs to no trajectory of the groups")
 
 
-def _is_of(sample: Sample, rollout_id: str, trajectory: Trajectory, alone: bool) -> bool:
+def _belongs_to(sample: Sample, rollout_id: str, trajectory: Trajectory, is_only: bool) -> bool:
     """Whether `sample` was made from `trajectory`.
 
     If a rollout has several trajectories, the loss masks are compared too: a trajectory with equal tokens may have no
@@ -50,5 +50,5 @@ def _is_of(sample: Sample, rollout_id: str, trajectory: Trajectory, alone: bool)
     return (
         sample.rollout_id == rollout_id
         and list(sample.token_ids) == trajectory.token_ids
-        and (alone or list(sample.loss_mask[1:]) == trajectory.loss_mask[1:])  # the first token is never trained
+        and (is_only or list(sample.loss_mask[1:]) == trajectory.loss_mask[1:])  # the first token is never trained
     )

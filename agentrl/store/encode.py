@@ -119,4 +119,4 @@ def _json(uid: str, name: str, value: object) -> str:
     try:
         return write_json(value)
     except (TypeError, ValueError) as error:
-        raise DataError(f"task '{uid}': its {name} cannot be kept as JSON: {error}") from error
+        raise DataError(f"task '{uid}': its {name} cannot be saved as JSON: {error}") from error

@@ -32,10 +32,10 @@ def write_batches(
     Args:
         experts_hash: hash of the file with the routed experts of these rollouts.
     """
-    kept = {f"{PROVENANCE_KEY}{name}": value for name, value in provenance.items()}
+    entries = {f"{PROVENANCE_KEY}{name}": value for name, value in provenance.items()}
     if experts_hash:
-        kept[ROUTED_EXPERTS_KEY] = experts_hash
-    metadata = {writable(name): writable(value) for name, value in {VERSION_KEY: VERSION, **kept}.items()}
+        entries[ROUTED_EXPERTS_KEY] = experts_hash
+    metadata = {writable(name): writable(value) for name, value in {VERSION_KEY: VERSION, **entries}.items()}
     with pq.ParquetWriter(
         file,
         SCHEMA.with_metadata(metadata),
@@ -93,8 +93,8 @@ def read_experts_hash(path: Path) -> str | None:
         DataError: the file cannot be read.
     """
     with open_file(path) as file:
-        kept: bytes | None = file.schema_arrow.metadata.get(ROUTED_EXPERTS_KEY.encode())
-    return kept.decode() if kept else None
+        saved: bytes | None = file.schema_arrow.metadata.get(ROUTED_EXPERTS_KEY.encode())
+    return saved.decode() if saved else None
 
 
 def steps_of(path: Path) -> list[int]:
@@ -106,7 +106,7 @@ def steps_of(path: Path) -> list[int]:
     with open_file(path) as file, _reading(path):
         steps = sorted(pc.unique(file.read(["step"])["step"]).to_pylist())
     if not steps:
-        raise DataError(f"{path}: it holds no rollouts")
+        raise DataError(f"{path}: no rollouts in the file")
     return steps
 
 
@@ -159,10 +159,10 @@ def _check(path: Path, schema: pa.Schema) -> None:
         raise DataError(f"{path}: not a file of trajectories: its metadata has no '{VERSION_KEY}'")
     if (readable := READABLE.get(version.decode())) is None:
         known = ", ".join(READABLE)
-        raise DataError(f"{path}: its schema is of version {version.decode()}, this agentrl reads versions {known}")
+        raise DataError(f"{path}: schema version {version.decode()} is not supported; supported versions: {known}")
     for field in readable:
         index = schema.get_field_index(field.name)
         if index < 0:
-            raise DataError(f"{path}: it has no column '{field.name}'")
+            raise DataError(f"{path}: no column '{field.name}'")
         if schema.field(index).type != field.type:
             raise DataError(f"{path}: column '{field.name}' is {schema.field(index).type}, expected {field.type}")

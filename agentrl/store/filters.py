@@ -42,9 +42,9 @@ class Query:
 
     def may_match(self, group: pq.RowGroupMetaData) -> bool:
         """Whether rows of this row group may match, judging by its statistics."""
-        wanted = {**self.rollout, **{f"{_CALL}{name}": bounds for name, bounds in self.call.items()}}
+        filters = {**self.rollout, **{f"{_CALL}{name}": bounds for name, bounds in self.call.items()}}
         parts = {part.path_in_schema: part for part in map(group.column, range(group.num_columns))}
-        return all(_overlap(parts[name].statistics, bounds) for name, bounds in wanted.items())
+        return all(_overlap(parts[name].statistics, bounds) for name, bounds in filters.items())
 
     def rows(self, table: pa.Table) -> pa.Array:
         """Return the positions of the matching rows of `table`."""

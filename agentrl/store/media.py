@@ -45,7 +45,7 @@ def read_media(folder: Path, name: str) -> bytes:
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror}") from error
     if content_hash(data) != name:
-        raise DataError(f"{path}: damaged, its bytes are not those it is named by")
+        raise DataError(f"{path}: damaged: its content does not match the hash in its name")
     return data
 
 

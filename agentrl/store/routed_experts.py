@@ -26,12 +26,12 @@ SUFFIX = ".experts.safetensors"
 _KINDS = {"torch.uint8": "U8", "torch.int16": "I16"}
 
 
-def path_beside(path: Path) -> Path:
+def experts_path(path: Path) -> Path:
     """Return the path of the experts file for the rollouts in `path`."""
     return path.with_name(path.stem + SUFFIX)
 
 
-def write_beside(path: Path, groups: Sequence[Group]) -> str | None:
+def write_experts(path: Path, groups: Sequence[Group]) -> str | None:
     """Write the experts of the rollouts that will be saved in `path`; return the hash to save there.
 
     Return None and write nothing if no trajectory has routed experts.
@@ -42,14 +42,14 @@ def write_beside(path: Path, groups: Sequence[Group]) -> str | None:
     if not tensors:
         return None
     header = _header(tensors)
-    with whole_file(path_beside(path)) as file:
+    with whole_file(experts_path(path)) as file:
         file.write(len(header).to_bytes(8, "little") + header)
         for tensor in tensors.values():
             file.write(tensor.numpy().data)
     return sha256(header).hexdigest()
 
 
-def read_beside(path: Path, kept_hash: str, groups: Sequence[Group]) -> None:
+def read_experts(path: Path, saved_hash: str, groups: Sequence[Group]) -> None:
     """Load the experts of `groups`, read from `path`, as memory-mapped tensors into their trajectories.
 
     Raises:
@@ -57,19 +57,19 @@ def read_beside(path: Path, kept_hash: str, groups: Sequence[Group]) -> None:
     """
     from safetensors import SafetensorError, safe_open
 
-    beside = path_beside(path)
+    file_path = experts_path(path)
     try:
-        if sha256(_read_header(beside)).hexdigest() != kept_hash:
-            raise DataError(f"{beside}: these are not the routed experts that were written with '{path.name}'")
-        with safe_open(beside, "pt") as file:
+        if sha256(_read_header(file_path)).hexdigest() != saved_hash:
+            raise DataError(f"{file_path}: the routed experts do not belong to '{path.name}'")
+        with safe_open(file_path, "pt") as file:
             checksums, names = file.metadata(), set(file.keys())
             for name, trajectory in _named(groups):
                 if name in names:
                     _give(trajectory, file.get_tensor(name), checksums[name])
     except FileNotFoundError as error:
-        raise DataError(f"{beside}: the routed experts of '{path.name}' are missing") from error
+        raise DataError(f"{file_path}: the routed experts of '{path.name}' are missing") from error
     except (SafetensorError, OSError, ValueError) as error:
-        raise DataError(f"{beside}: not readable routed experts: {' '.join(str(error).split())}") from error
+        raise DataError(f"{file_path}: cannot read routed experts: {' '.join(str(error).split())}") from error
 
 
 def remove_orphans(folder: Path) -> None:
@@ -109,5 +109,5 @@ def _read_header(path: Path) -> bytes:
 
 def _give(trajectory: Trajectory, experts: Tensor, checksum: str) -> None:
     if crc32(experts.numpy().data) != int(checksum):
-        raise ValueError("a value has changed since it was written")
+        raise ValueError("a value changed since it was written")
     trajectory.keep_routed_experts(experts)

@@ -81,5 +81,5 @@ def _deeply(function: Callable[[A], B], argument: A) -> B:
     try:
         return function(argument)
     except RecursionError:
-        with ThreadPoolExecutor(1) as fresh:
-            return fresh.submit(function, argument).result()
+        with ThreadPoolExecutor(1) as pool:
+            return pool.submit(function, argument).result()

@@ -19,7 +19,7 @@ from agentrl.store.files import (
 )
 from agentrl.store.filters import Bounds, Query, leaves
 from agentrl.store.media import media_folder, read_media, write_media
-from agentrl.store.routed_experts import path_beside, read_beside, remove_orphans, write_beside
+from agentrl.store.routed_experts import experts_path, read_experts, remove_orphans, write_experts
 from agentrl.store.stored import StoredRollout
 from agentrl.store.text import writable
 from agentrl.types.rollout import Group, Outcome, Stop
@@ -74,11 +74,11 @@ class TrajectoryStore:
         self._folder.mkdir(parents=True, exist_ok=True)
         # images and experts first, so that no rollout is saved without them
         write_media(media_folder(self._folder), groups)
-        experts_hash = write_beside(path, groups)
+        experts_hash = write_experts(path, groups)
         with whole_file(path) as file:
             write_batches(file, batches(step, self._split, groups, samples), self._provenance, experts_hash)
         if experts_hash is None:
-            path_beside(path).unlink(missing_ok=True)
+            experts_path(path).unlink(missing_ok=True)
         return path
 
     @property
@@ -102,7 +102,7 @@ class TrajectoryStore:
                 groups.append(Group(stored.task, []))
             groups[-1].rollouts.append(stored.rollout)
         if experts_hash := read_experts_hash(self._existing(step)):
-            read_beside(self._existing(step), experts_hash, groups)
+            read_experts(self._existing(step), experts_hash, groups)
         return groups
 
     def provenance(self, step: int) -> dict[str, str]:
@@ -188,13 +188,13 @@ class TrajectoryStore:
 
     def _check_writable(self) -> None:
         if self._file:
-            raise ValueError(f"{self._file}: a single file of trajectories is only read")
+            raise ValueError(f"{self._file}: a single file of trajectories is read-only")
 
     def _existing(self, step: int) -> Path:
         path = self._path(step)
         if not path.exists() or (self._file and step not in self._file_steps):
-            kept = f"{self.steps[0]} to {self.steps[-1]}" if self.steps else "none"
-            raise DataError(f"{self._file or self._folder}: no trajectories of step {step}; steps kept: {kept}")
+            steps = f"{self.steps[0]} to {self.steps[-1]}" if self.steps else "none"
+            raise DataError(f"{self._file or self._folder}: no trajectories of step {step}; saved steps: {steps}")
         return path
 
     def _files(self) -> Iterator[tuple[int, Path]]:
@@ -206,5 +206,5 @@ class TrajectoryStore:
                 yield int(name[1]), path
 
 
-def _equal(wanted: Mapping[str, str | int | None]) -> dict[str, Bounds]:
-    return {name: (value, value) for name, value in wanted.items() if value is not None}
+def _equal(values: Mapping[str, str | int | None]) -> dict[str, Bounds]:
+    return {name: (value, value) for name, value in values.items() if value is not None}

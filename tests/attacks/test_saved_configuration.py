@@ -14,7 +14,7 @@ from watched import suspicious, watched
 from agentrl.cli.main import main
 from agentrl.config.uses import Use, mark_of
 from agentrl.config.validate import config_fields
-from agentrl.replay.trusted_config import taken
+from agentrl.replay.trusted_config import trusted_values
 
 MARKS = {key: mark_of(field) for key, field in config_fields()}
 HOSTILE = sorted(key for key, mark in MARKS.items() if mark.use is not Use.PLAIN)
@@ -114,7 +114,7 @@ def test_nothing_but_plain_values_and_names_that_agentrl_brings_is_taken(trap: T
             if (key, value) not in (("reward.name", "judge"), ("reward.name", "reward_model")):
                 kept: dict[str, object] = {}
                 put(kept, key, value)
-                assert not [v for v in flat(taken(kept)) if v == value], key
+                assert not [v for v in flat(trusted_values(kept)) if v == value], key
 
 
 def flat(values: object) -> Iterator[object]:

@@ -87,7 +87,7 @@ def test_what_is_not_derived_is_said_by_name(name: str, tmp_path: Path) -> None:
 
 def test_rewards_of_turns_are_not_derived(tmp_path: Path) -> None:
     (why,) = audited(saved(tmp_path, configured("gae")))["advantages"].unchecked
-    assert why == "estimator 'gae' of rewards of turns"
+    assert why == "estimator 'gae' with turn rewards"
 
 
 def test_a_preference_is_of_a_better_one_over_a_worse(tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_a_file_of_version_2_passes_and_its_scores_are_said_to_lack(tmp_path: Pa
     as_version_2(run / "trajectories/train/step-000001.parquet")
     found = audited(run)
     assert [found[name].status for name in ("seals", "advantages", "scores")] == ["passed", "passed", "not checkable"]
-    assert list(found["scores"].unchecked) == ["files of schema 2 keep none"]
+    assert list(found["scores"].unchecked) == ["files of schema 2 have none"]
 
 
 def step_of(rewards: list[float], **more: object) -> Trained:
@@ -180,5 +180,5 @@ def test_without_a_kept_configuration_nothing_is_derived(tmp_path: Path) -> None
     table = pq.read_table(path, partitioning=None)
     pq.write_table(table.replace_schema_metadata({"agentrl.schema_version": "4"}), path)
     found = audited(run)
-    assert "no configuration was kept" in found["advantages"].unchecked
+    assert "no saved configuration" in found["advantages"].unchecked
     assert found["scores"].problems == []

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentrl.audit.calls import Call, Said, read_hermes, read_react
+from agentrl.audit.calls import Call, ParsedTurn, read_hermes, read_react
 from agentrl.chat.parsers.hermes import HermesParser
 from agentrl.chat.parsers.react import ReactParser
 
@@ -30,7 +30,7 @@ F = Call("f", {"a": 1}, '{"name": "f", "arguments": {"a": 1}}')
     ],
 )
 def test_hermes_calls_by_hand(text, content, calls):
-    assert read_hermes(text) == Said(content, calls)
+    assert read_hermes(text) == ParsedTurn(content, calls)
 
 
 def test_a_closing_tag_may_stand_in_an_argument():
@@ -48,7 +48,7 @@ def test_a_closing_tag_may_stand_in_an_argument():
     ],
 )
 def test_react_calls_by_hand(text, content, calls):
-    assert read_react(text) == Said(content, calls)
+    assert read_react(text) == ParsedTurn(content, calls)
 
 
 HERMES_PARTS = [OPEN, CLOSE, "<think>", "</think>", '{"name": "f", "arguments": ', '{"a": 1}', '"{}"', "}", "{", "NaN"]

@@ -40,9 +40,9 @@ class Twice(AgentLoop):
 """
 
 
-def audited(run: Path, *, whole: bool = False, **options) -> Ledger:
+def audited(run: Path, *, complete: bool = False, **options) -> Ledger:
     files = sorted((run / "trajectories").rglob("*.parquet"))
-    return Auditor(folder=run, **options).audit(files, whole=whole)
+    return Auditor(folder=run, **options).audit(files, complete=complete)
 
 
 def broken(ledger: Ledger) -> set[str]:
@@ -101,8 +101,8 @@ def test_a_healthy_run_passes(keys, tmp_path, task_folder):
     (tmp_path / "loops.yaml").write_text(LOOPS)
     rows = [json.loads(line) for line in (task_folder / "train.jsonl").read_text().splitlines()[:8]]
     (tmp_path / "none.jsonl").write_text("".join(json.dumps({**row, "tool_selection": []}) + "\n" for row in rows))
-    ledger = audited(short(tmp_path, task_folder, *(key.format(folder=tmp_path) for key in keys)), whole=True)
-    assert broken(ledger) == {name for name, finding in ledger.findings.items() if finding.wanting} == set()
+    ledger = audited(short(tmp_path, task_folder, *(key.format(folder=tmp_path) for key in keys)), complete=True)
+    assert broken(ledger) == {name for name, finding in ledger.findings.items() if finding.uncheckable} == set()
     assert ledger.findings["calls"].status == "passed"
 
 
@@ -111,13 +111,13 @@ def test_a_run_may_go_on_with_a_smaller_batch(tmp_path, task_folder):
     run = short(
         tmp_path, task_folder, "trainer.total_training_steps=4", "data.train_batch_size=2", "trainer.resume_mode=auto"
     )
-    ledger = audited(run, whole=True)
-    assert (broken(ledger), ledger.findings["groups"].looked_at) == (set(), 80)
+    ledger = audited(run, complete=True)
+    assert (broken(ledger), ledger.findings["groups"].num_checked) == (set(), 80)
 
 
 def test_the_loops_that_a_run_brought_are_its_own(audited_run, tmp_path):
     table = pq.read_table(audited_run / "trajectories/train/step-000001.parquet")
-    for loops, why in (('["tool_agent"]', "agent loop 'tool_agent' is not built in"), (None, "was not kept")):
+    for loops, why in (('["tool_agent"]', "agent loop 'tool_agent' is not built in"), (None, "were not saved")):
         config = {"rollout": {"agent": {"agent_loop_config_path": "loops.yaml"}}}
         kept = {**table.schema.metadata, b"agentrl.provenance.loops": (loops or "null").encode()}
         pq.write_table(table.replace_schema_metadata(kept), tmp_path / "step-000001.parquet")
@@ -200,7 +200,7 @@ def test_a_file_of_version_3_passes_as_it_did(audited_run, tmp_path):
         as_version_3(path)
     before, after = audited(audited_run), audited(run)
     assert broken(after) == set()
-    assert after.findings["seals"].looked_at == before.findings["seals"].looked_at > 0
+    assert after.findings["seals"].num_checked == before.findings["seals"].num_checked > 0
 
 
 def test_a_file_that_cannot_be_read_is_a_problem(tmp_path):
@@ -237,7 +237,7 @@ def test_steps_without_a_file_are_named(split, gone, metrics, missing, audited_r
     if not metrics:
         (run / "metrics.jsonl").unlink()
     files = sorted((run / "trajectories" / split).glob("*"))
-    found = Auditor(split, folder=run).audit(files, whole=True).findings["file"]
+    found = Auditor(split, folder=run).audit(files, complete=True).findings["file"]
     assert [problem.step for problem in found.problems] == missing
     assert bool(found.unchecked) != metrics
     assert not Auditor(split, folder=run).audit(files).findings["file"].problems
@@ -247,7 +247,7 @@ def test_a_run_that_starts_from_another_leaves_its_steps_there(audited_run):
     (file,) = (audited_run / "trajectories/train").glob("step-000002.parquet")
     elsewhere = {"trainer": {"resume_mode": "path", "resume_from_path": "other/checkpoints/step-1"}}
     for overrides, missing in (({}, [1]), (elsewhere, [])):
-        found = Auditor("train", overrides=overrides).audit([file], whole=True).findings["file"]
+        found = Auditor("train", overrides=overrides).audit([file], complete=True).findings["file"]
         assert [problem.step for problem in found.problems] == missing
 
 
@@ -276,4 +276,4 @@ def test_a_file_of_several_steps_is_taken_apart(audited_run, tmp_path):
     auditor = Auditor(folder=audited_run)
     both, one = auditor.audit([tmp_path / "all.parquet"]), auditor.audit([tmp_path / "all.parquet"], [2])
     assert (broken(both), broken(one)) == (set(), set())
-    assert (both.findings["groups"].looked_at, one.findings["groups"].looked_at) == (48, 24)
+    assert (both.findings["groups"].num_checked, one.findings["groups"].num_checked) == (48, 24)

@@ -118,7 +118,7 @@ def test_an_object_that_can_be_called_is_a_reward(model):
 
 
 def test_models_and_settings(said):
-    assert "model must be a folder or a name on the hub, not a SimpleNamespace" in said(model=SimpleNamespace())
+    assert "model: expected a folder or a hub name, not a SimpleNamespace" in said(model=SimpleNamespace())
     assert "settings must be a dict such as {'rollout.n': 8}, not ['rollout.n=2']" in said(settings=["rollout.n=2"])
     assert "settings must be a dict" in said(settings={3: 4}, function=agentrl.rollout)
     assert "unknown key 'rollout.nn': did you mean 'rollout.n'?" in said(settings={"rollout.nn": 1})

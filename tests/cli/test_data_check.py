@@ -110,8 +110,8 @@ def test_rows_whose_tools_or_simulated_user_differ_are_not_repeated(tmp_path, ch
     status, document = check(write(tmp_path / "a.jsonl", *rows, in_world("a", "1", 1, "y"), in_world("A", "1", 1, "z")))
     assert (status, document["problems"]) == (0, 0)
     assert list(found(document, kind="notes")) == [
-        "rows with tools_kwargs, and no tools are configured",
-        "rows with interaction_kwargs, and no simulated user is configured",
+        "rows with tools_kwargs, but no tools are configured",
+        "rows with interaction_kwargs, but no simulated user is configured",
     ]
 
 
@@ -130,9 +130,9 @@ def test_rows_that_no_reward_can_score(tmp_path, check):
     status, document = check(write(tmp_path / "a.jsonl", *rows))
     problems = found(document)
     assert status == 1
-    assert problems["rows that no reward scores"][0] == 1
-    assert "data_source 'gsm9k' (did you mean 'gsm8k'?)" in problems["rows that no reward scores"][1]
-    assert problems["rows whose ground truth the reward refuses"][0] == 3
+    assert problems["rows without a reward for their data_source"][0] == 1
+    assert "data_source 'gsm9k' (did you mean 'gsm8k'?)" in problems["rows without a reward for their data_source"][1]
+    assert problems["rows whose ground truth the reward cannot use"][0] == 3
     assert document["train"]["without_ground_truth"] == 2
 
 
@@ -144,7 +144,7 @@ def test_a_reward_of_ones_own_is_shown_an_empty_answer(tmp_path, check):
     )
     file = write(tmp_path / "a.jsonl", row("a", data_source="mine"), row("b", 3, data_source="mine"))
     status, document = check(file, "--reward", f"{tmp_path}/mine.py:score")
-    count, why = found(document)["rows whose ground truth the reward refuses"]
+    count, why = found(document)["rows whose ground truth the reward cannot use"]
     assert (status, count) == (1, 1)
     assert "TypeError: object of type 'int' has no len()" in why
     assert check(file, "--reward", "exact_match")[0] == 0
@@ -163,7 +163,7 @@ def test_lengths_are_those_of_the_models_template(tmp_path, check, model):
     assert found(document, kind="notes")["rows longer than 34 tokens"] == (10, "35 tokens")
 
 
-REFUSED = "rows that the template, the tools or the agent loop refuse"
+REFUSED = "rows that fail with the chat template, the tools or the agent loop"
 SHELVES = """
 from agentrl.tools.base import BaseTool, ToolResponse
 
@@ -227,7 +227,7 @@ def test_prompts_are_measured_with_the_tools_they_are_offered(tmp_path, check, m
 def test_tools_that_no_agent_loop_calls_are_a_problem(tmp_path, check, shelves):
     file = write(tmp_path / "a.jsonl", shelf({"create_kwargs": {"shelf": "A"}}))
     status, document = check(file, *shelves, "rollout.agent.default_agent_loop=single_turn_agent")
-    count, why = found(document)["settings that a run refuses with these rows"]
+    count, why = found(document)["settings that fail with these rows"]
     assert (status, count) == (1, 1)
     assert "tools are configured, but agent loop 'single_turn_agent' calls none" in why
 
@@ -260,7 +260,7 @@ def test_conversations_and_pairs(tmp_path, check, model, rows, kind, longest):
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ([], "give the files to check: agentrl data check FILE..."),
+        ([], "no files to check: give FILE..."),
         (["nowhere.jsonl"], "nowhere.jsonl: no such file"),
         (["data.max_promt_length=3"], "unknown key 'data.max_promt_length': did you mean 'data.max_prompt_length'?"),
     ],
@@ -283,7 +283,7 @@ def test_reading_goes_on_after_lines_that_are_no_rows(tmp_path, check):
         f"{i} (line {i + 1})" for i in (0, 2, 3)
     ]
     assert unreadable["examples"][0][1].startswith("not JSON: ")
-    assert found(document)["rows whose ground truth the reward refuses"][0] == 1
+    assert found(document)["rows whose ground truth the reward cannot use"][0] == 1
 
 
 def test_files_without_a_row_are_named(tmp_path, check):
@@ -297,12 +297,12 @@ def test_files_without_a_row_are_named(tmp_path, check):
 def test_tests_of_code_are_read_without_a_sandbox(tmp_path, check):
     rows = [row(str(i), truth, data_source="code") for i, truth in enumerate(("assert 1", '{"inputs": [', None))]
     _, document = check(write(tmp_path / "a.jsonl", *rows), "reward.sandbox_fusion.url=http://there")
-    assert found(document)["rows whose ground truth the reward refuses"][0] == 2
+    assert found(document)["rows whose ground truth the reward cannot use"][0] == 2
 
 
 def test_a_refusal_names_its_own_row(tmp_path, check):
     _, document = check(write(tmp_path / "a.jsonl", row("a", "x"), row("b", "x")))
-    refused = next(each for each in document["train"]["problems"] if "refuses" in each["kind"])
+    refused = next(each for each in document["train"]["problems"] if "cannot use" in each["kind"])
     assert ["row 0)" in refused["examples"][0][1], "row 1)" in refused["examples"][1][1]] == [True, True]
 
 
@@ -332,11 +332,11 @@ def test_the_terminal_shows_tables_a_histogram_and_what_is_wrong(tmp_path):
 
 
 def test_of_many_ground_truths_those_of_most_rows_are_shown_to_the_reward(tmp_path, check, monkeypatch):
-    monkeypatch.setattr(data_reward, "MOST_PROBED", 1)
+    monkeypatch.setattr(data_reward, "MAX_PROBED", 1)
     file = write(tmp_path / "a.jsonl", row("a"), row("b", None), row("c", None))
     _, document = check(file)
     assert document["train"]["probed_by_reward"] == 2
-    assert found(document)["rows whose ground truth the reward refuses"][0] == 2
+    assert found(document)["rows whose ground truth the reward cannot use"][0] == 2
 
 
 def test_signs_are_no_matter_of_style():
@@ -348,4 +348,4 @@ def test_a_class_that_asks_for_a_tokenizer_is_told_of_the_model(tmp_path, check)
     (tmp_path / "mine.py").write_text("class Mine:\n    def __init__(self, tokenizer): ...\n")
     status, said = check("x", f"data.custom_cls.path={tmp_path / 'mine.py'}", "data.custom_cls.name=Mine")
     assert status == 2
-    assert "the class asks for a tokenizer: give --model" in said
+    assert "the class needs a tokenizer: give --model" in said

@@ -95,7 +95,7 @@ def test_saved_rollouts_are_scored_by_another_reward(task_folder, here, capsys):
     assert evaluate(task_folder) == 0
     before = figures()
     assert main(["eval", "--from", "run@0", "--reward", "reward.py:always", "reward.success_threshold=2", *TO]) == 0
-    assert "rescored: 12 rollouts under reward.py:always" in capsys.readouterr().out
+    assert "rescored: 12 rollouts scored with reward.py:always" in capsys.readouterr().out
     after = figures("x.json")
     assert (after["val/reward/mean"], after["val/success"]) == (2.0, 1.0)
     assert main(["eval", "--from", "run", "--reward", "reward.py:compute_score", *TO]) == 0
@@ -110,7 +110,7 @@ def test_of_several_validations_the_last_is_read(task_folder, here, capsys):
         group.rollouts[0].rewards["score"] = 1.0
     store.write(20, first)
     assert main(["eval", "--from", "run", *TO]) == 0
-    assert "of 2 validations the last, step 20" in capsys.readouterr().out
+    assert "using the last of 2 validations, step 20" in capsys.readouterr().out
     last = figures("x.json")["val/reward/mean"]
     assert main(["eval", "--from", "run@0", *TO]) == 0
     assert figures("x.json")["val/reward/mean"] < last
@@ -211,7 +211,7 @@ def test_generated_rows_are_what_main_eval_reads(task_folder, here):
     [
         (["--from", "gone"], "there is no 'gone'"),
         (["--from", "x", "--responses", "y"], "give one of them"),
-        (["--reward", "reward.py:always"], "--reward goes with --from RUN or --responses FILE"),
+        (["--reward", "reward.py:always"], "--reward needs --from RUN or --responses FILE"),
         (["--responses", "gone.parquet"], "gone.parquet: no such file"),
         (["--responses", "out.parquet", "--response-key", "response"], "did you mean 'responses'?"),
         (["--responses", "out.parquet"], "out.parquet row 0: no built-in reward belongs to data_source 'a'"),
@@ -259,7 +259,7 @@ def test_an_empty_text_is_a_text(here):
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        ([], "'data.path' must be given"),
+        ([], "'data.path' is missing"),
         (["data.paht=x"], "did you mean 'data.path'?"),
         (["data.path=out.parquet", "data.data_source_key=source"], "name the column data_source"),
         (["data.path=out.parquet", "custom_reward_function.path=gone.py"], "gone.py"),

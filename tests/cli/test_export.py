@@ -81,7 +81,7 @@ def test_a_small_update_of_a_bfloat16_base_is_kept(base: Path, tmp_path: Path, c
     with safe_open(tmp_path / "step/adapter_model.safetensors", "pt") as file:
         adapter = {name: file.get_tensor(name).float() for name in file.keys()}  # noqa: SIM118  # it is no mapping
     assert main(["export", str(tmp_path / "step"), str(tmp_path / "new")]) == 0
-    assert "in float32 (--dtype bfloat16 halves it" in capsys.readouterr().out
+    assert "in float32 (--dtype bfloat16 halves the size" in capsys.readouterr().out
     assert main(["export", "--dtype", "bfloat16", str(tmp_path / "step"), str(tmp_path / "half")]) == 0
     exported, half = (AutoModelForCausalLM.from_pretrained(tmp_path / name) for name in ("new", "half"))
     assert (exported.dtype, half.dtype) == (torch.float32, torch.bfloat16)
@@ -125,10 +125,10 @@ def test_what_cannot_be_exported(base: Path, tmp_path: Path, capsys: pytest.Capt
     checkpoint(base, tmp_path / "step", 4)
     capsys.readouterr()
     new = tmp_path / "new"
-    assert refusal(capsys, tmp_path / "step", base) == f"'{base}' is not an empty folder: name a new one"
-    assert refusal(capsys, tmp_path / "step", base / "config.json").endswith("is not an empty folder: name a new one")
+    assert refusal(capsys, tmp_path / "step", base) == f"'{base}' is not empty: give a new folder"
+    assert refusal(capsys, tmp_path / "step", base / "config.json").endswith("is not empty: give a new folder")
     assert refusal(capsys, tmp_path / "gone", new) == f"there is no folder '{tmp_path / 'gone'}'"
-    assert refusal(capsys, tmp_path / "step", base / "config.json/a/new").startswith("cannot make the folder '")
+    assert refusal(capsys, tmp_path / "step", base / "config.json/a/new").startswith("cannot create the folder '")
     weights = tmp_path / "step/adapter_model.safetensors"
     whole = weights.read_bytes()
     weights.write_bytes(whole[:500])
@@ -136,7 +136,7 @@ def test_what_cannot_be_exported(base: Path, tmp_path: Path, capsys: pytest.Capt
     weights.write_bytes(whole)
     (base / "model.safetensors").unlink()
     assert refusal(capsys, tmp_path / "step", new).startswith(f"base of '{tmp_path / 'step'}': cannot load '{base}'")
-    assert "holds whole weights, which are copied as they are" in refusal(capsys, base, new, "--dtype", "bfloat16")
+    assert "has full weights, which are copied unchanged" in refusal(capsys, base, new, "--dtype", "bfloat16")
     assert refusal(capsys, base, new).startswith(f"checkpoint: cannot load '{base}': there are no weights")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["base", "step"]
 

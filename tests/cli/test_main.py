@@ -31,12 +31,12 @@ def test_a_folder_of_ones_own_is_looked_in(tmp_path) -> None:
         (["experiment=3"], "there is no experiment '3'"),
         (
             ["model.path=a[b"],
-            "cannot read 'model.path=a[b': mismatched input '[' expecting <EOF>: "
-            "if it is meant as text, quote it twice, 'model.path=\"a[b\"'",
+            "cannot read 'model.path=a[b': mismatched input '[' expecting <EOF>; "
+            "to pass it as text, quote it twice: 'model.path=\"a[b\"'",
         ),
         (
             ["model.path=a,b"],
-            "'model.path=a,b' is several values: a list is 'model.path=[a,b]', a text 'model.path=\"a,b\"'",
+            "'model.path=a,b' has several values: write 'model.path=[a,b]' for a list, 'model.path=\"a,b\"' for text",
         ),
         (["model.path=m", "a b"], "cannot read 'a b': "),
         ([], "'model.path' must be given"),

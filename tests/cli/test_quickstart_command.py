@@ -59,7 +59,7 @@ def test_a_second_quickstart_replaces_what_the_first_made_and_nothing_else(tmp_p
     with fresh_folder(out):
         assert sorted(path.name for path in out.iterdir()) == [".quickstart", "mine"]
     assert (elsewhere / "kept").exists()
-    assert capsys.readouterr().out == f"Replacing what an earlier quickstart wrote to '{out}'.\n"
+    assert capsys.readouterr().out == f"Replacing the files of an earlier quickstart in '{out}'.\n"
 
 
 def test_a_folder_that_cannot_be_written_is_one_line(tmp_path):

@@ -70,7 +70,7 @@ def test_words_come_in_any_order_beside_flags():
     )
     words = read_words(options.overrides)
     assert (words.run, words.modes) == ("RUN", ["rescore", "compare", "from-turn"])
-    assert words.given == {"compare": "B@last", "from-turn": "3"}
+    assert words.arguments == {"compare": "B@last", "from-turn": "3"}
     assert words.overrides == ["a.b=1", "x=2"]
 
 
@@ -93,17 +93,17 @@ def test_random_words_are_read_or_refused(words):
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (["RUN", "audti"], "there is no mode 'audti' of replay: did you mean 'audit'?"),
-        (["RUN"], "what to do with 'RUN' is missing: agentrl replay RUN MODE..., where MODE is audit, rescore,"),
-        (["algorithm.name=grpo"], "RUN, the folder of a run, is missing"),
-        (["RUN", "compare"], "'compare' needs a word after it, OTHER: "),
+        (["RUN", "audti"], "unknown replay mode 'audti': did you mean 'audit'?"),
+        (["RUN"], "missing mode for 'RUN': agentrl replay RUN MODE..., where MODE is audit, rescore,"),
+        (["algorithm.name=grpo"], "missing RUN, the folder of a run: agentrl replay RUN MODE..."),
+        (["RUN", "compare"], "'compare' needs OTHER after it ("),
         (["RUN", "from-turn", "x"], "'from-turn' needs the number of a model turn, counted from 0, not 'x'"),
-        (["RUN", "audit", "audit"], "'audit' is asked for twice"),
+        (["RUN", "audit", "audit"], "'audit' is given twice"),
         (["RUN", "audit", "algorithm.nam=x"], "unknown key 'algorithm.nam': did you mean 'algorithm.name'?"),
-        (["RUN", "audit", "rollout.n=1,2"], "'rollout.n=1,2' is several values"),
+        (["RUN", "audit", "rollout.n=1,2"], "'rollout.n=1,2' has several values"),
         (["RUN", "audit", "rollout.n=[1"], "cannot read 'rollout.n=[1'"),
-        (["RUN", "audit", "--k", "0,1"], "--k: expected numbers from 1 on, as in 1,2,4, got '0,1'"),
-        (["RUN", "audit", "--level", "95"], "--level: expected a number between 0 and 1, as in 0.95, got '95'"),
+        (["RUN", "audit", "--k", "0,1"], "--k: expected positive integers, for example 1,2,4, got '0,1'"),
+        (["RUN", "audit", "--level", "95"], "--level: expected a number between 0 and 1, for example 0.95, got '95'"),
         (["no/such/run", "noisy"], "there is no 'no/such/run'"),
         (["x" * 5000, "noisy"], "there is no 'xxxxx"),
         (["RUN", "audit", f"trainer.sed={'a' * 5000}"], "unknown key 'trainer.sed': did you mean 'trainer.seed'?"),

@@ -50,8 +50,8 @@ def test_a_bad_row_leaves_no_folder_unless_it_is_skipped(tmp_path: Path, capsys:
     assert [path.name for path in tmp_path.iterdir()] == ["dump"]
     assert main([*command, "--skip-bad-rows", "--split", "val"]) == 0
     error = capsys.readouterr().err
-    assert "agentrl: left out: " in error
-    assert "1 bad rows left out" in error
+    assert "agentrl: skipped: " in error
+    assert "skipped 1 bad rows" in error
     assert {stored.split for stored in TrajectoryStore(folder / "trajectories/val").scan()} == {"val"}
     assert main(command) == 2
     assert "is not an empty folder" in capsys.readouterr().err
@@ -68,11 +68,11 @@ def test_imported_rollouts_are_not_trained_on(tmp_path: Path) -> None:
     ("words", "complaint"),
     [
         (["import-rollouts", "nowhere", "run"], "there is no 'nowhere'"),
-        (["import-rollouts", "dump", "run", "--reward-column", "x"], "--reward-column goes with --format trl"),
+        (["import-rollouts", "dump", "run", "--reward-column", "x"], "--reward-column needs --format trl"),
         (["export-rollouts", "nowhere", "a.jsonl", "--format", "messages"], "there is no 'nowhere'"),
         (["export-rollouts", "dump", "a.txt", "--format", "messages"], "writes a .jsonl file, not 'a.txt'"),
-        (["export-rollouts", "dump", "a.jsonl", "--format", "messages", "--margin", "1"], "go with --format pairs"),
-        (["export-rollouts", "dump", "a.jsonl", "--format", "pairs"], "holds no trajectories"),
+        (["export-rollouts", "dump", "a.jsonl", "--format", "messages", "--margin", "1"], "need --format pairs"),
+        (["export-rollouts", "dump", "a.jsonl", "--format", "pairs"], "contains no trajectories"),
     ],
 )
 def test_a_mistake_is_one_line(

@@ -74,10 +74,10 @@ def test_what_cannot_be_checked_fails_unless_that_is_allowed(saved_run, tmp_path
     (result,) = values_of(capsys, store, "audit", "--allow-unchecked")
     assert not result["failed"]
     assert "not checkable (tokenizer, template, identity, " in result["summary"]
-    assert list(result["values"]["identity"]["not_checkable"]) == ["no configuration was kept"]
+    assert list(result["values"]["identity"]["not_checkable"]) == ["no saved configuration"]
     assert main(["replay", str(store), "audit"]) == 1
     said = " ".join(capsys.readouterr().out.split())
-    assert "failed for want of what tokenizer, template, identity, " in said
+    assert "failed because tokenizer, template, identity, " in said
     assert "--allow-unchecked" in said
 
 

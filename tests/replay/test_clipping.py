@@ -10,7 +10,7 @@ from credited_steps import configured
 
 from agentrl.config import RunConfig
 from agentrl.replay.logprobs.checkpoint_scores import ScoredRollout
-from agentrl.replay.logprobs.clipping import Clip, clip_of, told_clip
+from agentrl.replay.logprobs.clipping import Clip, clip_of, describe_clip
 from agentrl.replay.logprobs.ratios import figures
 
 
@@ -34,7 +34,7 @@ def test_the_clip_is_that_of_the_loss(config: RunConfig, bounds: tuple[float, fl
     assert clip is not None
     assert (math.exp(clip.low), math.exp(clip.high)) == pytest.approx(bounds)
     assert clip.of_rollouts is of_rollouts
-    assert ("of the mean over a rollout's tokens" in told_clip(config, clip)) is of_rollouts
+    assert ("geometric mean over a rollout's tokens" in describe_clip(config, clip)) is of_rollouts
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_the_clip_is_that_of_the_loss(config: RunConfig, bounds: tuple[float, fl
 def test_a_loss_without_a_clip_is_said_to_have_none(name: str, more: dict[str, object], said: str) -> None:
     config = configured(name, **more)
     assert clip_of(config) is None
-    assert told_clip(config, None) == f"Clipped: nothing, {said} clips no ratio."
+    assert describe_clip(config, None) == f"Clipped: none, because {said} does not clip ratios."
 
 
 def test_shares_are_of_what_the_clip_bounds() -> None:

@@ -12,7 +12,7 @@ from replayed_runs import rewritten, with_config
 
 from agentrl.errors import ConfigError, DataError
 from agentrl.replay.base import Options, Replay, Result
-from agentrl.replay.compare.first_difference import Parting, parting
+from agentrl.replay.compare.first_difference import FirstDifference, first_difference
 from agentrl.replay.compare.mode import compare
 from agentrl.replay.rescore.mode import rescore
 from agentrl.replay.saved_run import open_saved
@@ -85,8 +85,8 @@ def test_tasks_with_fewer_rollouts_and_rollouts_without_scores_are_told(tmp_path
     a = keep(tmp_path / "a", [scores(0, 1, 1), scores(1, 1, None)])
     b = keep(tmp_path / "b", [scores(0, 1, 1), scores(1, 1, 1)])
     result = compared(a, b, ks=(2,))
-    assert "Only over the tasks with so many rollouts: pass@2, pass^2." in result.tables[1].note
-    assert "1 rollouts that did not fail have no score" in result.tables[0].note
+    assert "Only over tasks with enough rollouts: pass@2, pass^2." in result.tables[1].note
+    assert "1 rollouts that did not fail but have no score" in result.tables[0].note
 
 
 def test_failed_rollouts_count_nowhere_but_among_the_failed(tmp_path):
@@ -95,7 +95,7 @@ def test_failed_rollouts_count_nowhere_but_among_the_failed(tmp_path):
     b = keep(tmp_path / "b", [scores(0, 1), scores(1, 1), scores(2, 0.5)])
     result = compared(a, b)
     assert result.values["tasks"] == {"matched": 3, "scored": 2, "only_a": 0, "only_b": 0}
-    assert "1 tasks of both have no score on one side" in result.tables[0].note
+    assert "Skipped 1 common tasks: no score on one side" in result.tables[0].note
     assert side(result)["score"]["a"]["value"] == 0.5
     assert side(result)["response tokens"]["a"]["value"] == 1.0
     ended = side(result, "all: how rollouts ended")
@@ -126,15 +126,15 @@ def test_tools_turns_and_tokens_are_told(tmp_path):
 
 def test_the_prompt_is_part_of_what_a_task_is(tmp_path):
     a, b = keep(tmp_path / "a", [group(0, rollout(1, 3))]), keep(tmp_path / "b", [group(0, rollout(1, 3), prompt="!")])
-    with pytest.raises(DataError, match=r"\(1 tasks\).*\(1\) have no task in common: .* data_source, index and prompt"):
+    with pytest.raises(DataError, match=r"\(1 tasks\).*\(1\) have no common task: .* data_source, index and prompt"):
         compared(a, b)
 
 
 def test_what_cannot_be_compared_is_refused(tmp_path):
     a, unscored = keep(tmp_path / "a", [scores(0, 1)]), keep(tmp_path / "b", [scores(0, None)])
-    with pytest.raises(DataError, match=r"none of the 1 tasks of both .* has a score on both sides"):
+    with pytest.raises(DataError, match=r"have 1 common tasks, but none has a score on both sides"):
         compared(a, unscored)
-    with pytest.raises(ConfigError, match="name what the run is held against"):
+    with pytest.raises(ConfigError, match="give a second run"):
         compared(a, None)
     (tmp_path / "model").mkdir()
     (tmp_path / "model/config.json").write_text("{}")
@@ -153,17 +153,21 @@ MODEL, TOOL = Author.MODEL, Author.TOOL
     ("ours", "theirs", "expected"),
     [
         ([(MODEL, [3, 4])], [(MODEL, [3, 4])], None),
-        ([(MODEL, [3, 4])], [(MODEL, [3, 5])], Parting(0, "model", 1)),
-        ([(MODEL, [3, 4])], [(MODEL, [3, 4, 5])], Parting(0, "model", 2)),
-        ([(MODEL, [3]), (TOOL, [5]), (MODEL, [6])], [(MODEL, [3]), (TOOL, [5]), (MODEL, [7])], Parting(1, "model", 0)),
-        ([(MODEL, [3]), (TOOL, [5, 5])], [(MODEL, [3]), (TOOL, [5, 6])], Parting(1, "tool", 1)),
-        ([(MODEL, [3])], [(MODEL, [3]), (TOOL, [5])], Parting(1, "tool", 0)),
-        ([], [(MODEL, [3])], Parting(0, "model", 0)),
+        ([(MODEL, [3, 4])], [(MODEL, [3, 5])], FirstDifference(0, "model", 1)),
+        ([(MODEL, [3, 4])], [(MODEL, [3, 4, 5])], FirstDifference(0, "model", 2)),
+        (
+            [(MODEL, [3]), (TOOL, [5]), (MODEL, [6])],
+            [(MODEL, [3]), (TOOL, [5]), (MODEL, [7])],
+            FirstDifference(1, "model", 0),
+        ),
+        ([(MODEL, [3]), (TOOL, [5, 5])], [(MODEL, [3]), (TOOL, [5, 6])], FirstDifference(1, "tool", 1)),
+        ([(MODEL, [3])], [(MODEL, [3]), (TOOL, [5])], FirstDifference(1, "tool", 0)),
+        ([], [(MODEL, [3])], FirstDifference(0, "model", 0)),
     ],
 )
 def test_rollouts_part_at_the_first_token_that_differs(ours, theirs, expected):
-    assert parting(segments(*ours), segments(*theirs)) == expected
-    assert parting(segments(*theirs), segments(*ours)) == expected
+    assert first_difference(segments(*ours), segments(*theirs)) == expected
+    assert first_difference(segments(*theirs), segments(*ours)) == expected
 
 
 def test_only_rollouts_under_one_seed_are_held_side_by_side(tmp_path):
@@ -171,13 +175,13 @@ def test_only_rollouts_under_one_seed_are_held_side_by_side(tmp_path):
     b = keep(tmp_path / "b", [group(0, rollout(1, 3, 9, seed=5), rollout(1, 3, seed=6), rollout(1, 8, seed=8))])
     table = compared(a, b).tables[-1]
     assert table.rows == [[0, "model", 1, 1, 1, "0/u0/0"]]
-    assert table.note.startswith("1 of 2 are the same to the end")
+    assert table.note.startswith("1 of 2 pairs of rollouts have exactly the same tokens")
 
 
 def test_tokens_of_two_vocabularies_are_not_held_side_by_side(tmp_path):
     a = keep(tmp_path / "a", [scores(0, 1)], tokenizer_sha256="one")
     b = keep(tmp_path / "b", [scores(0, 1)], tokenizer_sha256="two")
-    assert "Two tokenizers" in compared(a, b).tables[-1].note
+    assert "different tokenizers" in compared(a, b).tables[-1].note
 
 
 def test_a_kept_threshold_is_gone_by(tmp_path):
@@ -193,7 +197,7 @@ def test_each_side_has_the_threshold_it_was_made_with(tmp_path):
     success = side(result)["success (pass@1)"]
     assert (success["a"]["value"], success["b"]["value"]) == (1.0, 0.0)
     assert result.values["success_thresholds"] == {"a": 0.25, "b": 0.5}
-    assert result.tables[1].note.startswith("Success: a score of 0.25 or more in A, of 0.5 or more in B.")
+    assert result.tables[1].note.startswith("Success: a score of 0.25 or more in A, 0.5 or more in B.")
 
 
 @pytest.mark.parametrize("before", [False, True])
@@ -207,7 +211,7 @@ def test_both_sides_are_scored_anew(saved_run, tmp_path, before):
     (line,) = result.values["scores"]
     assert (line["a"], line["b"], line["same"]) == (0.1375, 0.1375, line["tasks"])
     assert result.values["rewards"] == [name]
-    assert f"Both are scored anew, by {name}." in result.tables[0].note
+    assert f"Both sides are rescored with {name}." in result.tables[0].note
     assert list(replay.scores) == [name] * before  # the modes after it go by what they did
 
 

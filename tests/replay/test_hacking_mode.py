@@ -53,7 +53,7 @@ def test_guards_that_did_not_watch_look_now(saved_run, tmp_path, capsys, words):
     assert main(["replay", str(run), "hacking", *words]) == 0
     shown = capsys.readouterr().out
     assert "32 of 32 rollouts (100.0%)" in shown
-    assert "rewarded with a guard raised, 20 at most" in shown
+    assert "rewarded although a guard flagged them (at most 20)" in shown
 
 
 def test_settings_of_the_command_line_look_again(saved_run, tmp_path, capsys):

@@ -174,12 +174,12 @@ def test_another_vocabulary_is_refused(sampled_run, tmp_path):
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model")
     tokenizer.add_tokens(["<another>"])
     tokenizer.save_pretrained(tmp_path / "model")
-    with pytest.raises(ConfigError, match="its vocabulary is not the one that the rollouts of"):
+    with pytest.raises(ConfigError, match="its vocabulary differs from the one that made the rollouts of"):
         under(first_step(sampled_run), tmp_path / "model")
 
 
 def test_no_checkpoint_is_named(sampled_run):
-    with pytest.raises(ConfigError, match="name the checkpoint that scores the tokens"):
+    with pytest.raises(ConfigError, match="give the checkpoint to score with"):
         logprobs(Replay(first_step(sampled_run), Options()))
 
 
@@ -205,17 +205,17 @@ def test_rollouts_without_sampled_tokens_are_refused_or_counted(sampled_run, tmp
         Rollout([Trajectory([PROMPT])], Stop.FINISHED),
     ]
     reasons = "1 without tokens, 1 with demonstrations, 1 failed, 1 without sampled tokens"
-    with pytest.raises(DataError, match=f"no rollout has tokens that a model sampled \\({reasons}\\)"):
+    with pytest.raises(DataError, match=f"no rollout can be scored \\({reasons}\\)"):
         under(keep(tmp_path / "a", *useless), model)
     result = under(keep(tmp_path / "b", *useless, Rollout([Trajectory([PROMPT, said(3)])], Stop.FINISHED)), model)
     assert sum(result.values["left_out"].values()) == 4
-    assert "Left out: 1 rollouts failed." in result.tables[0].note
-    assert "was not kept" in result.values["no_ratios"]
+    assert "Skipped: 1 rollouts failed." in result.tables[0].note
+    assert "did not save" in result.values["no_ratios"]
 
 
 def test_tokens_beyond_the_model_are_refused(sampled_run, tmp_path):
     run = keep(tmp_path, Rollout([Trajectory([PROMPT, said(10**6)])], Stop.FINISHED))
-    with pytest.raises(ConfigError, match="holds token 1000000, and the model has only"):
+    with pytest.raises(ConfigError, match="contains token id 1000000, but the model has only"):
         under(run, sampled_run.parent / "model")
 
 
@@ -227,4 +227,4 @@ def test_a_reward_with_an_address_counts_the_tokens_up_to_its_turn(sampled_run, 
     replay = Replay(run, Options(overrides={"model": {"path": str(sampled_run.parent / "model")}}))
     ((scored,), _) = score_rollouts(replay, replay_config(replay))
     assert len(scored.sampled) == 3 + 4  # nothing predicts the first token of the second trajectory
-    assert scored.addressed == [(2, 0.1), (2, 0.2), (4, 0.3), (7, 0.4)]
+    assert scored.turn_rewards == [(2, 0.1), (2, 0.2), (4, 0.3), (7, 0.4)]

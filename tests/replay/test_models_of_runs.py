@@ -29,7 +29,9 @@ def refused(capsys, *words):
 def test_components_of_a_run_are_not_run(saved_run, tmp_path, capsys):
     (tmp_path / "own.py").write_text(FILE)
     run = run_of(saved_run, tmp_path / "run", components={"own": {"reward": f"{tmp_path}/own.py:one"}})
-    assert "the run mixed its reward of components: give reward.components=..." in refused(capsys, run, "rescore")
+    assert "the reward of the run has several components, which may name code: give reward.components=..." in refused(
+        capsys, run, "rescore"
+    )
     (result,) = replayed(capsys, run, "rescore", "reward.components={own: {reward: exact_match}}")["results"]
     assert result["values"]["rewards"]["components"]["num_scored"] == 32
     (result,) = replayed(capsys, run, "rescore", "--reward", "exact_match")["results"]
@@ -40,7 +42,7 @@ def test_components_of_a_run_are_not_run(saved_run, tmp_path, capsys):
 def test_a_run_s_judge_is_not_asked(saved_run, tmp_path, capsys, judge, words):
     run = run_of(saved_run, tmp_path, name="judge", judge={"url": judge.url, "model": "theirs"})
     said = refused(capsys, run, "rescore", *words, *(["reward.name=auto"] if "components" in str(words) else []))
-    assert "a judge is asked only where the command line says which: give reward.judge.url=..." in said
+    assert "replay uses a judge only from the command line: give reward.judge.url=..." in said
     assert judge.bodies == []
 
 

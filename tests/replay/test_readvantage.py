@@ -13,7 +13,7 @@ from agentrl.algos.build import build_algorithm
 from agentrl.replay.base import Options, Replay, key_of
 from agentrl.replay.readvantage.credit_tally import Tally
 from agentrl.replay.readvantage.mode import readvantage
-from agentrl.replay.readvantage.recredit import Credit, credited_anew, with_new_score
+from agentrl.replay.readvantage.recredit import Credit, recompute_credit, with_new_score
 from agentrl.replay.rescore.mode import rescore
 from agentrl.replay.saved_run import open_saved
 from agentrl.replay.settings import replay_config
@@ -26,7 +26,7 @@ def replay_of(run: Path, **options: object) -> Replay:
 
 
 def credits_of(replay: Replay) -> list[Credit]:
-    groups = credited_anew(replay, build_algorithm(replay_config(replay)))
+    groups = recompute_credit(replay, build_algorithm(replay_config(replay)))
     return [credit for group in groups for credit in group]
 
 
@@ -44,7 +44,7 @@ def groups_of(run: Path) -> list[list[StoredRollout]]:
 def test_with_nothing_changed_the_saved_advantages_come_out_bit_for_bit(saved_run, capsys):
     (result,) = replayed(capsys, saved_run, "readvantage")["results"]
     assert result["values"]["identical"]
-    assert "32 rollouts are the saved ones, bit for bit" in result["summary"]
+    assert "32 rollouts are bitwise equal to the saved ones" in result["summary"]
     for credit in credits_of(replay_of(saved_run)):
         assert credit.before is not None
         assert credit.before.tobytes() == credit.after.tobytes()
@@ -119,8 +119,8 @@ def test_the_tally_counts_what_changes():
     tally.add([credit(5, [3.0], None), credit(6, [1.0], [0.0])])
     assert not tally.identical
     assert (tally.num_groups, tally.num_rollouts, tally.num_tokens) == (3, 5, 6)
-    assert (tally.num_turned_rollouts, tally.num_turned_tokens) == (4, 4)
-    assert (tally.num_woke, tally.num_fell_silent) == (1, 1)
+    assert (tally.num_sign_changed_rollouts, tally.num_sign_changed_tokens) == (4, 4)
+    assert (tally.num_gained_signal, tally.num_lost_signal) == (1, 1)
     assert (tally.before.num_rollouts, tally.after.num_rollouts) == (6, 6)
     assert tally.before.mean_size == pytest.approx(8 / 7)
     x, y = [1.0, 1.0, -2.0, 0.0, 0.0, 1.0], [-1.0, 1.0, 0.5, 0.0, 0.5, 0.0]
@@ -129,7 +129,7 @@ def test_the_tally_counts_what_changes():
 
 
 def test_what_was_not_trained_on_is_refused(saved_run, capsys, tmp_path):
-    assert "no advantages were kept of step 0 of split 'val'" in refused(
+    assert "step 0 of split 'val' has no saved advantages" in refused(
         capsys, saved_run, "--split", "val", "readvantage"
     )
 
@@ -139,7 +139,7 @@ def test_what_was_not_trained_on_is_refused(saved_run, capsys, tmp_path):
     imported = rewritten(saved_run, tmp_path / "imported", without_tokens)
     assert "the rollouts of step 1 have no tokens" in refused(capsys, imported, "readvantage")
     line = refused(capsys, saved_run, "readvantage", "--reward", "exact_match")
-    assert line == "--reward is read by 'rescore': say it before 'readvantage'"
+    assert line == "--reward needs 'rescore' before 'readvantage': agentrl replay RUN rescore readvantage"
 
 
 def test_an_unknown_algorithm_is_named(saved_run, capsys):
@@ -157,4 +157,6 @@ def test_without_a_kept_configuration_it_says_what_it_goes_by(saved_run, tmp_pat
     other.write(1, groups, algorithm.credit(groups, algorithm.samples(groups)))
     (result,) = replayed(capsys, tmp_path, "readvantage")["results"]
     assert result["values"]["identical"]
-    assert result["summary"].endswith("no configuration was kept: what overrides do not say is agentrl's default")
+    assert result["summary"].endswith(
+        "the run has no saved configuration: keys without an override have agentrl's defaults"
+    )

@@ -14,7 +14,7 @@ from agentrl.config.document import redacted
 from agentrl.errors import DataError
 from agentrl.replay.base import Options, Replay
 from agentrl.replay.readvantage.mode import readvantage
-from agentrl.replay.readvantage.recredit import Credit, credited_anew
+from agentrl.replay.readvantage.recredit import Credit, recompute_credit
 from agentrl.replay.saved_run import open_saved
 from agentrl.store import TrajectoryStore
 from agentrl.store.schema import CONFIG
@@ -25,7 +25,7 @@ def replay_of(run: Path, **overrides: object) -> Replay:
 
 
 def credits_of(run: Path, config: RunConfig, **overrides: object) -> list[Credit]:
-    found = credited_anew(replay_of(run, **overrides), build_algorithm(config))
+    found = recompute_credit(replay_of(run, **overrides), build_algorithm(config))
     return [credit for group in found for credit in group]
 
 
@@ -73,7 +73,7 @@ def any_in(credit: Credit) -> bool:
 )
 def test_scores_that_were_not_kept_are_asked_for(name: str, more: dict, need: str, by: str, tmp_path: Path) -> None:
     run = saved(tmp_path, configured(name, **more), keep_scores=False)
-    with pytest.raises(DataError, match=f"{need} of step 1 are not kept, and {by} reads them"):
+    with pytest.raises(DataError, match=f"{need} of step 1 are not saved, but {by} needs them"):
         readvantage(replay_of(run))
 
 
@@ -94,7 +94,7 @@ def test_a_rollout_that_was_not_scored_at_the_time_takes_no_part(tmp_path: Path)
             one.error = "reward: it hung" if one.infra_failed else None
     store.write(1, groups, samples)
     again = Replay(open_saved(str(revived)), Options(), replay.scores)
-    credits = [credit for group in credited_anew(again, build_algorithm(config)) for credit in group]
+    credits = [credit for group in recompute_credit(again, build_algorithm(config)) for credit in group]
     assert any(credit.before is None for credit in credits)
     assert all((credit.before is None) == (credit.after is None) for credit in credits)
 
@@ -104,5 +104,5 @@ def test_a_new_reward_leaves_the_baseline_of_remax(tmp_path: Path) -> None:
     run = saved(tmp_path, config)
     replay = replay_of(run)
     replay.scores["other"] = {(s.step, s.task.uid, s.number): 1.0 for s in replay.run.rollouts()}
-    after = [credit.after for group in credited_anew(replay, build_algorithm(config)) for credit in group]
+    after = [credit.after for group in recompute_credit(replay, build_algorithm(config)) for credit in group]
     assert {value for values in after if values is not None for value in values} == {0.75}

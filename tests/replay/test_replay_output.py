@@ -115,7 +115,7 @@ def test_json_is_whole_finite_and_keeps_its_keys():
 
 
 def test_a_value_that_json_cannot_say_is_our_own_bug():
-    with pytest.raises(TypeError, match="a set among figures"):
+    with pytest.raises(TypeError, match="cannot convert a set to JSON"):
         findings_json(RUN, [result(odd=cast(Any, {1}))])
 
 

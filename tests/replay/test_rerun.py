@@ -96,7 +96,7 @@ def test_new_rollouts_say_what_they_were_replayed_from(babbled, saved_run, tmp_p
 
 def test_a_loop_that_may_keep_a_state_is_not_gone_on_with(babbled, tmp_path, capsys):
     said = refused(capsys, f"{babbled}/run@1", "from-turn", 1, *code(babbled), "--out", tmp_path)
-    assert f"'{LOOP}' may keep a state" in said
+    assert f"'{LOOP}' may have state" in said
 
 
 def test_each_rollout_is_gone_on_with_n_times(saved_run, tmp_path, capsys):
@@ -174,10 +174,10 @@ def test_a_row_that_names_a_loop_by_its_path_is_refused(babbled, tmp_path, capsy
 def test_the_recording_of_another_vocabulary_is_refused(saved_run, tmp_path, capsys):
     rewritten(saved_run, tmp_path, provenance=lambda kept: {**kept, "tokenizer_sha256": "another"})
     words = [tmp_path, "tools", f"model.path={saved_run.parent}/model", "--reward", "exact_match"]
-    assert "the rollouts of step 1 were recorded with another vocabulary" in refused(capsys, *words)
+    assert "the rollouts of step 1 have another vocabulary" in refused(capsys, *words)
 
 
 def test_the_policy_must_be_named_where_there_is_none_or_it_was_a_script(saved_run, tmp_path, capsys):
     rewritten(saved_run, tmp_path, provenance=with_config(rollout={}))
-    assert "name the policy, model.path=" in refused(capsys, tmp_path, "tools", "--reward", "exact_match")
+    assert "give the policy, model.path=" in refused(capsys, tmp_path, "tools", "--reward", "exact_match")
     assert "add rollout.script_path=" in refused(capsys, saved_run, "tools", "--reward", "exact_match")

@@ -112,7 +112,7 @@ def test_rewards_stand_side_by_side_with_the_saved_score(saved_run, capsys, rewa
     largest = [row for row in tables["largest disagreements"]["rows"] if row[0] == "rewards.py:length"]
     by_size = sorted((abs(new[names[1]][key] - saved[key]) for key in saved), reverse=True)
     assert [abs(row[5] - row[4]) for row in largest] == by_size[:10]
-    assert [row[:2] for row in tables["parts of the rewards"]["rows"]] == [
+    assert [row[:2] for row in tables["reward parts"]["rows"]] == [
         ["rewards.py:turns", "calls"],
         ["rewards.py:for_trl", "for_trl"],
     ]
@@ -166,7 +166,7 @@ def test_text_of_tools_is_shown_as_the_kept_configuration_says(saved_run, capsys
     )
     assert shorter["values"]["num_text_differs"] == 0
     assert longer["values"]["num_text_differs"] > 0
-    assert "is not what training scored" in longer["summary"]
+    assert "differs from the text scored in training" in longer["summary"]
 
 
 def test_a_built_in_reward_goes_by_its_name(saved_run, capsys):
@@ -177,7 +177,7 @@ def test_a_built_in_reward_goes_by_its_name(saved_run, capsys):
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        ([], "a reward is needed: --reward file.py:function, or auto or classification or code or "),
+        ([], "no reward: give --reward file.py:function, or one of auto, classification, code, "),
         (["--reward", "exact_match", "--reward", "exact_match"], "--reward exact_match is given twice"),
         (["--reward", "exact_mach"], "unknown reward 'exact_mach': did you mean 'exact_match'?"),
         (["--reward", "reward.py"], "there is no file 'reward.py'"),
@@ -205,7 +205,7 @@ def test_code_that_the_run_names_is_never_run(saved_run, capsys, tmp_path, monke
 def test_a_run_without_a_reward_says_what_to_give(saved_run, capsys, tmp_path, mode):
     own = rewritten(saved_run, tmp_path, provenance=with_config(reward={"name": "none"}))
     line = refused(capsys, own, mode, f"model.path={saved_run.parent}/model")
-    assert line.startswith("a reward is needed: --reward file.py:function, or auto or classification or code or")
+    assert line.startswith("no reward: give --reward file.py:function, or one of auto, classification, code,")
     assert line.endswith("none, reward.name=none)")
     refused(capsys, own, mode, f"model.path={saved_run.parent}/model", "reward.name=none")
 

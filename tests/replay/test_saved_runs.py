@@ -21,7 +21,7 @@ def test_a_run_is_its_training_rollouts_unless_asked_otherwise(saved_run):
     assert (val.split, list(val.steps), len(list(val.rollouts()))) == ("val", [0, 2], 8)
     assert [len(group) for group in train.groups()] == [4] * 8
     assert train.config["trainer"]["total_training_steps"] == 2
-    assert train.told.startswith("train, 2 steps, 1 to 2; made by agentrl ")
+    assert train.description.startswith("train, 2 steps, 1 to 2; made by agentrl ")
 
 
 @pytest.mark.parametrize(("step", "kept"), [("2", [2]), ("first", [1]), ("last", [2])])
@@ -43,7 +43,7 @@ def test_files_that_are_anywhere_say_themselves_of_which_split_they_are(saved_ru
     for path in (tmp_path / "any name.parquet", tmp_path):
         run = open_saved(str(path))
         assert (run.split, list(run.steps), run.folder) == ("val", [2], None)
-        with pytest.raises(DataError, match="has no rollouts of split 'train', only of val"):
+        with pytest.raises(DataError, match="has no rollouts of split 'train': use --split val"):
             open_saved(str(path), "train")
 
 
@@ -56,20 +56,23 @@ def test_a_checkpoint_stands_for_its_validation(saved_run, name):
 def test_a_checkpoint_without_a_validation_says_which_have_one(saved_run, tmp_path):
     (tmp_path / "checkpoints/step-7").mkdir(parents=True)
     shutil.copytree(saved_run / "trajectories", tmp_path / "trajectories")
-    with pytest.raises(DataError, match=r"kept no validation at step 7; steps with one: 0, 2"):
+    with pytest.raises(DataError, match=r"has no validation at step 7; steps with validation: 0, 2"):
         open_saved(f"{tmp_path}/checkpoints/step-7")
-    with pytest.raises(DataError, match="a checkpoint stands for its validation"):
+    with pytest.raises(DataError, match="a checkpoint has only validation rollouts"):
         open_saved(f"{saved_run}/checkpoints/step-2", "train")
 
 
 @pytest.mark.parametrize(
     ("where", "line"),
     [
-        ("{run}@3", "there is no step '3'; kept are 1 to 2"),
+        ("{run}@3", "there is no step '3'; saved steps: 1 to 2"),
         ("{run}@lst", "there is no step 'lst'; did you mean 'last'?"),
         ("{run}/nowhere", "there is no '.*/nowhere'"),
-        ("{run}/checkpoints", "holds no trajectories: looked for trajectories/train"),
-        ("{run}/../model", "/model' is a model, not rollouts: roll it out first, `agentrl generate model.path="),
+        ("{run}/checkpoints", "contains no trajectories: expected trajectories/train"),
+        (
+            "{run}/../model",
+            "/model' is a model, not rollouts: sample rollouts first with `agentrl generate model.path=",
+        ),
         ("{run}/config.yaml", "not a readable file of trajectories"),
     ],
 )
@@ -86,7 +89,7 @@ def test_a_folder_whose_name_has_an_at_sign_is_a_folder(saved_run, tmp_path):
 
 def test_a_configuration_that_is_no_json_is_named(saved_run, tmp_path):
     torn = rewritten(saved_run, tmp_path, provenance=lambda kept: {**kept, "config": "{"})
-    with pytest.raises(DataError, match="the configuration that was kept is no JSON"):
+    with pytest.raises(DataError, match="the saved configuration is not JSON"):
         _ = open_saved(str(torn)).config
 
 
@@ -121,10 +124,10 @@ def test_a_tokenizer_that_changed_is_refused_by_name_unless_it_is_asked_for(save
     other = changed_tokenizer(saved_run, tmp_path / "model", part)
     model = {"model": {"path": str(other)}}
     run = open_saved(str(rewritten(saved_run, tmp_path / "run", provenance=with_config(**model))))
-    with pytest.raises(ConfigError, match=f"the {words} of the tokenizer in '{other}' changed"):
+    with pytest.raises(ConfigError, match=f"the tokenizer in '{other}' has another {words} than the rollouts"):
         run.tokenizer()
     assert len(run.tokenizer(str(other))) > 10
-    assert "not the rollouts' own" in run.tokenizer_note(str(other))
+    assert "than the rollouts" in run.tokenizer_note(str(other))
 
 
 def test_without_a_checkpoint_the_model_s_tokenizer_is_taken(saved_run, tmp_path):
@@ -148,7 +151,7 @@ def test_what_a_saved_run_names_is_never_asked_of_the_hub(saved_run, tmp_path, m
     asked: list[str] = []
     monkeypatch.setattr(loading, "check_hub", lambda name, key: asked.append(name))
     run = open_saved(str(rewritten(saved_run, tmp_path, provenance=with_config(model={"path": "owner/name"}))))
-    with pytest.raises(ConfigError, match="is 'owner/name', no folder here: say --tokenizer FOLDER"):
+    with pytest.raises(ConfigError, match="used 'owner/name', which is not a local folder: give --tokenizer FOLDER"):
         run.tokenizer()
     assert not asked
     assert len(run.tokenizer(str(saved_run.parent / "model"))) > 10
@@ -162,7 +165,7 @@ def test_an_adapter_s_base_is_not_asked_of_the_hub_either(saved_run, tmp_path, m
     (tmp_path / "adapter/adapter_config.json").write_text(json.dumps(said))
     model = {"path": str(tmp_path / "adapter")}
     run = open_saved(str(rewritten(saved_run, tmp_path / "run", provenance=with_config(model=model))))
-    with pytest.raises(ConfigError, match="no folder here"):
+    with pytest.raises(ConfigError, match="not a local folder"):
         run.tokenizer()
     assert not asked
 
@@ -182,7 +185,7 @@ def test_runs_near_are_named(saved_run, tmp_path):
     for name in ("a", "b"):
         (tmp_path / name / "trajectories").mkdir(parents=True)
     hint = f"; runs near it: {tmp_path}/a, {tmp_path}/b$"
-    with pytest.raises(DataError, match=f"holds no trajectories.*{hint}"):
+    with pytest.raises(DataError, match=f"contains no trajectories.*{hint}"):
         open_saved(str(tmp_path))
     with pytest.raises(DataError, match=f"there is no '{tmp_path}/c'{hint}"):
         open_saved(str(tmp_path / "c"))
@@ -192,7 +195,7 @@ def test_rollouts_that_say_nothing_of_their_tokenizer_need_one(saved_run, tmp_pa
     store = TrajectoryStore(tmp_path / "trajectories/train")
     store.write(1, TrajectoryStore(saved_run / "trajectories/train").groups(1))
     run = open_saved(str(tmp_path))
-    with pytest.raises(ConfigError, match="does not say which it was made with: say --tokenizer FOLDER"):
+    with pytest.raises(ConfigError, match="saved no name of one: give --tokenizer FOLDER"):
         run.tokenizer()
     run.tokenizer(str(saved_run.parent / "model"))
-    assert "is not known" in run.tokenizer_note(str(saved_run.parent / "model"))
+    assert "unknown whether" in run.tokenizer_note(str(saved_run.parent / "model"))

@@ -146,7 +146,7 @@ def refused(capsys, *words):
 
 
 def test_resume_needs_a_run_and_the_secrets_it_does_not_keep(tmp_path, capsys):
-    assert "holds no run" in refused(capsys, "--resume", str(tmp_path))
+    assert "contains no run" in refused(capsys, "--resume", str(tmp_path))
     kept = redacted(config(tmp_path))
     kept["reward"]["custom_reward_function"]["reward_kwargs"] = {"api_key": "(redacted)"}
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(kept))

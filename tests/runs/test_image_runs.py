@@ -129,7 +129,7 @@ def test_replay_reads_rollouts_with_images(here, model, capsys):
         assert main(["replay", "run", mode, "--allow-unchecked", reward]) == 0
     again = ["tools", reward, "rollout.multi_turn.format=parser.py:Calling", f"model.path={model}"]
     assert main(["replay", "run", *again]) == 2
-    assert "holds images: it cannot be rolled out again in this version" in capsys.readouterr().err
+    assert "contains images, and replay cannot re-run images yet" in capsys.readouterr().err
 
 
 def test_training_on_images_is_refused_by_the_row(here, model, capsys):

@@ -74,7 +74,7 @@ def broken(run) -> list[str]:
     hermes = {"rollout": {"multi_turn": {"format": "hermes"}}}
     ledger = Auditor(folder=run, overrides=hermes).audit(sorted((run / "trajectories").rglob("*.parquet")))
     findings = [ledger.findings[name] for name in ("policy versions", "groups", "identity", "siblings")]
-    assert all(finding.looked_at for finding in findings)
+    assert all(finding.num_checked for finding in findings)
     return [str(problem) for finding in findings for problem in finding.problems]
 
 

@@ -124,9 +124,9 @@ def test_a_dry_run_shows_it_and_asks_nobody(run, hub, capsys):
 
 
 def test_what_cannot_be_uploaded_is_told(run, tmp_path):
-    with pytest.raises(ConfigError, match=r"step-3' holds no weights"):
+    with pytest.raises(ConfigError, match=r"step-3' contains no weights"):
         prepare_upload(run, "o/m", 3)
-    with pytest.raises(ConfigError, match="no checkpoint of step 4, only of 3, 20"):
+    with pytest.raises(ConfigError, match="no checkpoint of step 4; steps with one: 3, 20"):
         prepare_upload(run, "o/m", 4)
     (tmp_path / "private").write_text("secret")
     weights = run.path / "checkpoints/step-20/model.safetensors"

@@ -56,9 +56,9 @@ def test_modes_of_replay_are_functions_that_print_nothing(folder, capsys):
     scored = agentrl.rescore(run, always, split="train")
     assert not scored.failed
     assert "test_saved_run:always" in scored.summary
-    assert "bit for bit" in agentrl.readvantage(folder, split="train").summary
+    assert "bitwise equal" in agentrl.readvantage(folder, split="train").summary
     credited = agentrl.readvantage(run, reward=always, split="train")
-    assert "groups lose their signal" in credited.summary or "bit for bit" in credited.summary
+    assert "groups lose their signal" in credited.summary or "bitwise equal" in credited.summary
     assert "compare" in repr(agentrl.compare(run, folder, split="train"))
     assert agentrl.audit_run(run, split="train", allow_unchecked=True).failed is False
     assert capsys.readouterr().out == ""
@@ -73,7 +73,7 @@ def test_an_estimator_may_be_an_object(folder):
 
 
 def test_what_is_no_run_is_told(tmp_path):
-    for path, complaint in [(tmp_path / "none", "there is no"), (tmp_path, "holds no trajectories")]:
+    for path, complaint in [(tmp_path / "none", "there is no"), (tmp_path, "contains no trajectories")]:
         with pytest.raises(AgentRLError, match=complaint):
             agentrl.load(path)
     (tmp_path / "config.yaml").write_text("- !!python/object/apply:os.system [touch gone]")

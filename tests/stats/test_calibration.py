@@ -31,5 +31,5 @@ def test_both_lie_between_0_and_1(rows):
 
 @pytest.mark.parametrize("measure", [expected_calibration_error, brier_score])
 def test_of_nothing_there_is_none(measure):
-    with pytest.raises(ValueError, match="no probabilities"):
+    with pytest.raises(ValueError, match="at least one probability"):
         measure([], [])

@@ -20,5 +20,5 @@ def test_figures_are_json_whatever_they_are_made_of():
 
 
 def test_what_json_cannot_say_is_refused():
-    with pytest.raises(TypeError, match="a set among figures"):
+    with pytest.raises(TypeError, match="cannot convert a set to JSON"):
         plain({"x": {1, 2}})

@@ -176,7 +176,7 @@ def test_reward_columns_may_be_named(tmp_path: Path) -> None:
     path = trl_file(tmp_path, 1, {"prompt": ["q"], "completion": ["a"], "right": [1.0], "length": [9]})
     (one,) = stored(path, "trl", "right")
     assert one.rollout.rewards == {"right": 1.0, "score": 1.0}
-    with pytest.raises(DataError, match="no field 'wrong', which --reward-column names"):
+    with pytest.raises(DataError, match="no field 'wrong', the column of --reward-column"):
         imported(path, "trl", "wrong")
 
 
@@ -189,7 +189,7 @@ def test_reward_columns_may_be_named(tmp_path: Path) -> None:
         ("verl", verl_line(output=3), "field 'output': expected text, got a number"),
         ("verl", verl_line(score=float("nan")), "field 'score': expected a finite number"),
         ("verl", verl_line(score=10**400), "field 'score': expected a finite number"),
-        ("verl", verl_line(step=-1), "field 'step': expected a whole number from 0 on"),
+        ("verl", verl_line(step=-1), "field 'step': expected an integer of at least 0"),
         ("messages", {"message": []}, "no field 'messages', .*; did you mean 'message'"),
         ("messages", {"messages": [{"role": "bot", "content": ""}]}, r"field 'messages\[0\].role': unknown role 'bot'"),
         ("messages", DIALOGUE[:1], "no assistant message"),
@@ -214,11 +214,11 @@ def test_nothing_to_import_and_steps_that_meet_are_refused(tmp_path: Path) -> No
     with pytest.raises(DataError, match="expected a file or a folder of files that end in"):
         imported(tmp_path, "verl")
     path = lines(tmp_path / "a/1.jsonl", ["[]\n"])
-    with pytest.raises(DataError, match=r"no rows to import: all 1 are bad, the first is .* row 0"):
+    with pytest.raises(DataError, match=r"no rows to import: all 1 rows are bad; first: .* row 0"):
         imported(path, "verl", skip_bad_rows=True)
     for name in ("1.jsonl", "2.jsonl"):
         lines(tmp_path / "b" / name, [verl_line()])
-    with pytest.raises(DataError, match=r"2.jsonl: rows of step 7, which an earlier file"):
+    with pytest.raises(DataError, match=r"2.jsonl: it has rows of step 7, and so does an earlier file"):
         imported(tmp_path / "b", "verl")
 
 
@@ -231,7 +231,7 @@ def test_the_format_is_that_of_the_first_row_that_has_one(row: object, found: st
 
 @pytest.mark.parametrize("row", [{"messages": [], "prompt": "", "completion": ""}, {"text": ""}])
 def test_a_format_that_cannot_be_told_is_asked_for(row: object, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="say --format verl or messages or trl"):
+    with pytest.raises(DataError, match="give --format verl or messages or trl"):
         guess_format(lines(tmp_path / "log.jsonl", [row]))
 
 

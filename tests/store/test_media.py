@@ -72,7 +72,7 @@ def test_missing_damaged_and_foreign_names(tmp_path):
     store.write(0, [group_of("a", [[0]])])
     file = tmp_path / "media" / f"{NAMES[0]}.png"
     file.write_bytes(b"other")
-    with pytest.raises(DataError, match=r"\.png: damaged, its bytes are not those it is named by"):
+    with pytest.raises(DataError, match=r"\.png: damaged: its content does not match the hash in its name"):
         store.media(NAMES[0])
     for name in (NAMES[1], "../step-000000", "*"):
         with pytest.raises(DataError, match="there is no image"):

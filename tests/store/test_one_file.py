@@ -34,7 +34,7 @@ def test_steps_are_read_from_the_rows(tmp_path: Path) -> None:
     assert [stored.step for stored in store.scan(uid="7", min_reward=0.0)] == [7, 7]
     assert store.rollout(7, "7", 0).rollout.trajectories[0].token_ids == [1, 2, 3, 11]
     assert store.provenance(3) == {"made": "here"}
-    with pytest.raises(DataError, match=r"picked.parquet: no trajectories of step 4; steps kept: 3 to 7"):
+    with pytest.raises(DataError, match=r"picked.parquet: no trajectories of step 4; saved steps: 3 to 7"):
         store.groups(4)
     with pytest.raises(DataError, match="no rollout 0 of group '7'"):
         store.rollout(3, "7", 0)
@@ -44,7 +44,7 @@ def test_it_is_only_read(tmp_path: Path) -> None:
     path = a_file(tmp_path, 1)
     store = TrajectoryStore.of_file(path)
     for change in (lambda: store.write(1, []), lambda: store.truncate(0)):
-        with pytest.raises(ValueError, match="only read"):
+        with pytest.raises(ValueError, match="read-only"):
             change()
     assert path.exists()
 
@@ -55,7 +55,11 @@ def test_files_that_hold_no_rollouts_are_refused_by_name(tmp_path: Path) -> None
     pq.write_table(pq.read_table(whole, partitioning=None).slice(0, 0), empty)
     cut.write_bytes(whole.read_bytes()[:-9])
     pq.write_table(pa.table({"uid": ["u"]}), foreign)
-    complaints = {empty: "holds no rollouts", cut: "not a readable file", foreign: "has no 'agentrl.schema_version'"}
+    complaints = {
+        empty: "no rollouts in the file",
+        cut: "not a readable file",
+        foreign: "has no 'agentrl.schema_version'",
+    }
     for path, complaint in complaints.items():
         with pytest.raises(DataError, match=complaint) as raised:
             TrajectoryStore.of_file(path)

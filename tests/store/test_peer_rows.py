@@ -10,7 +10,7 @@ import pytest
 
 from agentrl.store import TrajectoryStore
 from agentrl.store.exporters.pairs import pair_rows
-from agentrl.store.exporters.selection import COLUMNS, Wanted
+from agentrl.store.exporters.selection import COLUMNS, Selection
 from agentrl.store.exporters.tasks import task_rows
 from agentrl.store.exporters.writing import write_lines, write_table
 from agentrl.store.importers.formats import guess_format, reader_of
@@ -49,7 +49,7 @@ def test_trl_reads_our_pairs_and_we_its_completions(
 ) -> None:
     TrajectoryStore(tmp_path / "store").write(1, [rollouts()])
     siblings = list(TrajectoryStore(tmp_path / "store").scan(columns=COLUMNS))
-    write_lines(tmp_path / "pairs.jsonl", pair_rows("best", 0.0)([siblings], Wanted(tools=[TOOL])))
+    write_lines(tmp_path / "pairs.jsonl", pair_rows("best", 0.0)([siblings], Selection(tools=[TOOL])))
     said = peer("trl", task_folder / "model", tmp_path / "out", tmp_path / "pairs.jsonl")
 
     (row,) = said["pairs"]
@@ -76,7 +76,7 @@ def test_trl_reads_our_pairs_and_we_its_completions(
 def test_verl_reads_our_tasks_and_we_its_dump(peer: Callable[..., Any], task_folder: Path, tmp_path: Path) -> None:
     TrajectoryStore(tmp_path / "store").write(1, [rollouts()])
     siblings = list(TrajectoryStore(tmp_path / "store").scan(columns=COLUMNS))
-    write_table(tmp_path / "tasks.parquet", task_rows([siblings], Wanted()))
+    write_table(tmp_path / "tasks.parquet", task_rows([siblings], Selection()))
     (row,) = peer("verl", task_folder / "model", tmp_path / "out", tmp_path / "tasks.parquet")
     assert row["raw_prompt"] == PROMPT
     assert row["reward_model"] == {"style": "rule", "ground_truth": "2"}

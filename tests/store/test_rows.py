@@ -20,7 +20,7 @@ from agentrl.errors import DataError
 from agentrl.store import StoredRollout, TrajectoryStore
 from agentrl.store.exporters.dialogues import dialogue_rows
 from agentrl.store.exporters.pairs import pair_rows
-from agentrl.store.exporters.selection import COLUMNS, Wanted, kept_tools
+from agentrl.store.exporters.selection import COLUMNS, Selection, saved_tools
 from agentrl.store.exporters.tasks import task_rows
 from agentrl.store.exporters.writing import write_lines, write_table
 from agentrl.store.importers.formats import messages_row
@@ -59,9 +59,9 @@ def test_dialogues_are_what_supervised_fine_tuning_reads(tmp_path: Path) -> None
     tool: Message = {"role": "tool", "tool_call_id": "c", "content": "2"}
     taken = rollout(1.0, call({"a": 1}), tool, "2 \ud83d")
     groups = groups_of(tmp_path, group(taken, rollout(0.0, "3")), group(rollout(1.0, "2"), index=1))
-    wanted = Wanted(min_reward=0.5, tools=TOOLS)
-    assert write_lines(tmp_path / "sft.jsonl", dialogue_rows(groups, wanted)) == 2
-    assert wanted.left_out == {"rollouts with a reward below 0.5": 1}
+    selection = Selection(min_reward=0.5, tools=TOOLS)
+    assert write_lines(tmp_path / "sft.jsonl", dialogue_rows(groups, selection)) == 2
+    assert selection.skipped == {"rollouts with a reward below 0.5": 1}
     first, second = load_dialogues([str(tmp_path / "sft.jsonl")], DataConfig())
     assert first.messages == taken.trajectories[0].messages
     assert [schema.name for schema in first.tools or ()] == ["add", "see"]
@@ -71,11 +71,11 @@ def test_dialogues_are_what_supervised_fine_tuning_reads(tmp_path: Path) -> None
 def test_what_cannot_be_imitated_is_left_out_and_told(tmp_path: Path) -> None:
     failed, malformed = rollout(9.0, "2", stop=Stop.ERROR), rollout(1.0, call('{"a": '))
     several = Rollout([rollout(1.0, "a").trajectories[0], rollout(1.0, "b").trajectories[0]], Stop.FINISHED)
-    wanted = Wanted()
-    rows = list(dialogue_rows(groups_of(tmp_path, group(failed, malformed, several)), wanted))
+    selection = Selection()
+    rows = list(dialogue_rows(groups_of(tmp_path, group(failed, malformed, several)), selection))
     assert [row["messages"][-1]["content"] for row in rows] == ["a", "b"]  # a row a trajectory
-    assert wanted.left_out == {"rollouts that failed": 1, "conversations that cannot be imitated": 1}
-    (example,) = wanted.examples.values()
+    assert selection.skipped == {"failed rollouts": 1, "conversations that cannot be trained on": 1}
+    (example,) = selection.examples.values()
     assert example.startswith("rollout 1 of 'u0', field 'messages[1].tool_calls[0].arguments': not JSON")
 
 
@@ -83,11 +83,11 @@ def test_a_task_offers_the_tools_it_selects_or_was_imported_with(tmp_path: Path)
     selected = group(rollout(1.0, "2"), extra_info={"tool_selection": ["see"]})
     own = group(rollout(1.0, "2"), index=1, extra_info={"tools": TOOLS[:1]})
     neither = group(rollout(1.0, "2"), index=2)
-    rows = dialogue_rows(groups_of(tmp_path, selected, own, neither), Wanted(tools=kept_tools(json.dumps(TOOLS))))
+    rows = dialogue_rows(groups_of(tmp_path, selected, own, neither), Selection(tools=saved_tools(json.dumps(TOOLS))))
     assert [row["tools"] for row in rows] == [TOOLS[1:], TOOLS[:1], TOOLS]
     for text in ("{", "{}"):
-        with pytest.raises(DataError, match="the tools that the run kept are not"):
-            kept_tools(text)
+        with pytest.raises(DataError, match="the saved tools of the run are not"):
+            saved_tools(text)
 
 
 def pairs(rows: Sequence[object]) -> list[tuple[str, str, float, float]]:
@@ -102,24 +102,24 @@ def test_the_best_of_a_group_is_preferred_to_its_worst(tmp_path: Path) -> None:
     mixed = group(rollout(0.5, "b"), rollout(1.0, "a"), rollout(0.0, "c"), rollout(1.0, "A"), several)
     equal = group(rollout(1.0, "a"), rollout(1.0, "b"), index=1)
     other = group(rollout(1.0, "a", prompt="?"), rollout(0.0, "b"), index=2)
-    groups, wanted = groups_of(tmp_path, mixed, equal, other), Wanted(tools=TOOLS)
-    rows = list(pair_rows("best", 0.0)(groups, wanted))
+    groups, selection = groups_of(tmp_path, mixed, equal, other), Selection(tools=TOOLS)
+    rows = list(pair_rows("best", 0.0)(groups, selection))
     assert pairs(rows) == [("a", "c", 1.0, 0.0)]
     assert rows[0]["prompt"] == [{"role": "user", "content": "1+1?"}]
     assert rows[0]["tools"] == TOOLS
-    assert wanted.left_out == {
-        "rollouts of several trajectories": 1,
-        "groups without two rollouts whose rewards differ enough": 1,
-        "pairs whose prompts differ": 1,
+    assert selection.skipped == {
+        "rollouts with several trajectories": 1,
+        "groups without two rollouts with sufficiently different rewards": 1,
+        "pairs with different prompts": 1,
     }
 
 
 def test_every_two_that_differ_by_the_margin(tmp_path: Path) -> None:
     groups = groups_of(tmp_path, group(rollout(0.5, "b"), rollout(1.0, "a"), rollout(0.0, "c"), rollout(1.0, "A")))
     every = [("a", "b", 1.0, 0.5), ("b", "c", 0.5, 0.0), ("A", "b", 1.0, 0.5), ("a", "c", 1.0, 0.0)]
-    assert pairs(list(pair_rows("all", 0.0)(groups, Wanted()))) == [*every, ("A", "c", 1.0, 0.0)]
-    assert pairs(list(pair_rows("all", 1.0)(groups, Wanted()))) == [("a", "c", 1.0, 0.0), ("A", "c", 1.0, 0.0)]
-    assert not list(pair_rows("all", 1.0)(groups, Wanted(min_reward=1.5)))  # none is good enough to be chosen
+    assert pairs(list(pair_rows("all", 0.0)(groups, Selection()))) == [*every, ("A", "c", 1.0, 0.0)]
+    assert pairs(list(pair_rows("all", 1.0)(groups, Selection()))) == [("a", "c", 1.0, 0.0), ("A", "c", 1.0, 0.0)]
+    assert not list(pair_rows("all", 1.0)(groups, Selection(min_reward=1.5)))  # none is good enough to be chosen
 
 
 def test_tasks_in_verls_columns_once_each(tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_tasks_in_verls_columns_once_each(tmp_path: Path) -> None:
     kwargs = {"add": {"create_kwargs": {"limit": 3}, "execute_kwargs": {}}}
     rich = Task([{"role": "user", "content": "?"}], {"a": [1]}, "s", 5, "v", "tool_agent", kwargs, {}, {"level": 2})
     groups = groups_of(tmp_path, plain, Group(rich, [rollout(1.0, "2")]), again)
-    assert write_table(tmp_path / "tasks.parquet", task_rows(groups, Wanted())) == 2
+    assert write_table(tmp_path / "tasks.parquet", task_rows(groups, Selection())) == 2
     first, second = pq.read_table(tmp_path / "tasks.parquet").to_pylist()
     assert first["reward_model"] == {"style": "rule", "ground_truth": "2"}
     assert (first["ability"], first["extra_info"]["index"], first["extra_info"]["split"]) == ("sums", 0, "train")
@@ -160,9 +160,9 @@ rollouts = st.builds(lambda reward, answer: rollout(reward, *answer), scores, an
 def test_dialogues_that_are_imported_again_are_the_same_rollouts(siblings: list[list[Rollout]]) -> None:
     groups = [group(*rollouts, index=index) for index, rollouts in enumerate(siblings)]
     with tempfile.TemporaryDirectory() as name:
-        folder, wanted = Path(name), Wanted()
-        write_lines(folder / "rows.jsonl", dialogue_rows(groups_of(folder, *groups), wanted))
-        assert not wanted.left_out
+        folder, selection = Path(name), Selection()
+        write_lines(folder / "rows.jsonl", dialogue_rows(groups_of(folder, *groups), selection))
+        assert not selection.skipped
         import_rollouts(folder / "rows.jsonl", folder / "again", "messages", messages_row)
         again = TrajectoryStore(folder / "again").groups(1)
     assert [group.uid for group in again] == [group.uid for group in groups]

@@ -158,7 +158,7 @@ def flipped(path: Path) -> None:
         (lambda path: path.write_bytes(b""), "not a readable file of trajectories"),
         (flipped, "not a readable file of trajectories"),
         (lambda path: pq.write_table(pa.table({"uid": ["u"]}), path), "has no 'agentrl.schema_version'"),
-        (rewritten(version_5), "schema is of version 5, this agentrl reads versions 2, 3, 4"),
+        (rewritten(version_5), "schema version 5 is not supported; supported versions: 2, 3, 4"),
         (rewritten(lambda table: table.drop_columns(["seed"])), "no column 'seed'"),
         (rewritten(lambda table: table.set_column(0, "step", table["step"].cast("int32"))), "column 'step' is int32"),
         (

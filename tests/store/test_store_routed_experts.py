@@ -16,7 +16,7 @@ from torch import Tensor
 from agentrl.errors import DataError
 from agentrl.store import TrajectoryStore
 from agentrl.store import trajectories as store_module
-from agentrl.store.routed_experts import path_beside
+from agentrl.store.routed_experts import experts_path
 from agentrl.types.rollout import Group
 
 
@@ -51,7 +51,7 @@ def test_what_was_written_comes_back_in_as_few_bytes_as_hold_it(tmp_path_factory
     store, groups = TrajectoryStore(folder), with_experts(most)
     store.write(1, [Group(groups[0].task, []), *groups])  # a group without rollouts leaves no row
     assert_alike(store.groups(1), groups)
-    assert {tensor.dtype for tensor in load_file(path_beside(store.file(1))).values()} == {
+    assert {tensor.dtype for tensor in load_file(experts_path(store.file(1))).values()} == {
         torch.int16 if number > 255 else torch.uint8 for number in (most, most - 5)
     }
 
@@ -72,7 +72,7 @@ def test_later_steps_and_what_a_killed_writer_left_are_forgotten(tmp_path: Path,
         patch.setattr(store_module, "write_batches", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             store.write(3, with_experts())
-    assert path_beside(tmp_path / "step-000003.parquet").exists()
+    assert experts_path(tmp_path / "step-000003.parquet").exists()
     store.truncate(1)
     assert {path.name for path in tmp_path.iterdir()} == {"step-000001.parquet", "step-000001.experts.safetensors"}
     assert_alike(store.groups(1), with_experts())
@@ -94,17 +94,17 @@ def longer(content: bytearray) -> bytes:
 @pytest.mark.parametrize(
     ("damage", "complaint"),
     [
-        (lambda content: flip(content, -1), "a value has changed since it was written"),
-        (lambda content: flip(content, 40), "not the routed experts that were written with 'step-000001.parquet'"),
-        (longer, "not the routed experts that were written with"),
-        (lambda content: content[:-1], "not readable routed experts"),
+        (lambda content: flip(content, -1), "a value changed since it was written"),
+        (lambda content: flip(content, 40), "the routed experts do not belong to 'step-000001.parquet'"),
+        (longer, "the routed experts do not belong to"),
+        (lambda content: content[:-1], "cannot read routed experts"),
         (lambda content: content[:9], "its header is cut off"),
         (None, "the routed experts of 'step-000001.parquet' are missing"),
     ],
 )
 def test_damage_is_noticed(tmp_path: Path, damage, complaint):
     store = TrajectoryStore(tmp_path)
-    beside = path_beside(store.write(1, with_experts()))
+    beside = experts_path(store.write(1, with_experts()))
     if damage:
         beside.write_bytes(damage(bytearray(beside.read_bytes())))
     else:
@@ -116,6 +116,6 @@ def test_damage_is_noticed(tmp_path: Path, damage, complaint):
 
 def test_readers_of_conversations_alone_need_no_experts(tmp_path: Path):
     store = TrajectoryStore(tmp_path)
-    path_beside(store.write(1, with_experts())).unlink()
+    experts_path(store.write(1, with_experts())).unlink()
     assert len(list(store.scan())) == 3
     assert store.rollout(1, "a", 1).rollout.trajectories[0].routed_experts is None

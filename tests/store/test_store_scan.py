@@ -125,5 +125,5 @@ def test_one_rollout_is_found_by_its_address(store: TrajectoryStore) -> None:
     assert (place(stored), stored.rollout.seed) == ((7, "7-4\ud800", 2), 2**64 - 3)
     with pytest.raises(DataError, match=r"step-000007\.parquet: no rollout 4 of group '7-4"):
         store.rollout(7, "7-4\ud800", 4)
-    with pytest.raises(DataError, match="no trajectories of step 3; steps kept: 1 to 7"):
+    with pytest.raises(DataError, match="no trajectories of step 3; saved steps: 1 to 7"):
         store.rollout(3, "7-4", 0)

@@ -196,7 +196,7 @@ def test_rows_of_an_unknown_source_are_generated_without_a_score_where_that_is_s
     assert "num_turns/mean" in metrics
     assert not [name for name in metrics if name.startswith(("reward/", "success", "groups/"))]
     assert main(["eval", "--from", "run"]) == 2
-    assert "none of its rollouts has a score: give --reward" in capsys.readouterr().err
+    assert "no rollout has a score: give --reward" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

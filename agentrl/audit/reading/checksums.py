@@ -26,13 +26,13 @@ def seals_of(step: Step) -> NDArray[np.uint32]:
 def check_seals(check: Checker) -> None:
     """Check every leaf of every row against its saved seal."""
     step, leaves = check.step, sealed_leaves(check.step)
-    if not check.hold_lengths("seals", "seals", np.full(len(step), len(leaves))).all():
+    if not check.require_lengths("seals", "seals", np.full(len(step), len(leaves))).all():
         return
-    check.ledger.look("seals", len(step) * (len(leaves) - 1))
-    found, kept = seals_of(step), step["seals"].reshape(len(step), len(leaves))
-    for row, leaf in np.argwhere(found != kept).tolist():
-        said = f"a value with the seal {kept[row, leaf]}"
-        check.problem("seals", row, leaves[leaf], said, f"one with {found[row, leaf]}")
+    check.ledger.count("seals", len(step) * (len(leaves) - 1))
+    found, saved = seals_of(step), step["seals"].reshape(len(step), len(leaves))
+    for row, leaf in np.argwhere(found != saved).tolist():
+        expected = f"a value with the seal {saved[row, leaf]}"
+        check.problem("seals", row, leaves[leaf], expected, f"a value with the seal {found[row, leaf]}")
 
 
 def _leaf_seals(step: Step, path: str) -> NDArray[np.uint32]:
@@ -69,4 +69,4 @@ def _row_ends(items: Items, num_rows: int) -> NDArray[np.int64]:
 
 def _continued(sums: list[int], values: NDArray[np.generic], row_ends: NDArray[np.int64]) -> list[int]:
     content, places = values.tobytes(), (row_ends * values.itemsize).tolist()
-    return [crc32(content[places[row] : places[row + 1]], said) for row, said in enumerate(sums)]
+    return [crc32(content[places[row] : places[row + 1]], start) for row, start in enumerate(sums)]

@@ -20,14 +20,14 @@ class Reader:
 
     check: Checker
     known: RunInfo
-    speech: TemplateOracle | None
-    why_no_speech: str
+    oracle: TemplateOracle | None
+    why_no_oracle: str
     _parsed: dict[str, Json] = field(default_factory=dict)
 
     def read(self) -> list[AuditedRollout]:
         """Read all rollouts of the step."""
         step = self.check.step
-        texts = _model_texts(step, self.speech, given=self.known.begun_at is not None)
+        texts = _model_texts(step, self.oracle, continued=self.known.continued_from is not None)
         calls = _calls(step)
         return [self._rollout(row, texts, calls[row]) for row in range(len(step))]
 
@@ -39,12 +39,12 @@ class Reader:
         task, extra_info = (self._json(row, name, step[name][row]) for name in ("messages", "extra_info"))
         for name in ("ground_truth", "tools_kwargs", "interaction_kwargs"):
             self._json(row, name, step[name][row])
-        around = step.items["trajectories"].ends
-        indices = range(int(around[row]), int(around[row + 1]))
-        talked = [self._talk(row, number, index, texts, kind, task) for number, index in enumerate(indices)]
-        talks = [talk for talk in talked if talk is not None]
+        ends_of_rows = step.items["trajectories"].ends
+        indices = range(int(ends_of_rows[row]), int(ends_of_rows[row + 1]))
+        read = [self._trajectory(row, number, index, texts, kind, task) for number, index in enumerate(indices)]
+        trajectories = [each for each in read if each is not None]
         stop = step["stop"][row]
-        return AuditedRollout(row, kind, why, stop, self.known.options(extra_info), task, talks, calls)
+        return AuditedRollout(row, kind, why, stop, self.known.options(extra_info), task, trajectories, calls)
 
     def _json(self, row: int, column: str, text: str) -> Json:
         if text not in self._parsed:
@@ -53,12 +53,12 @@ class Reader:
             try:
                 self._parsed[text] = json.loads(text)
             except (TypeError, ValueError, RecursionError) as error:  # null, invalid JSON, or nested too deeply
-                self.check.ledger.look("messages", 1)
+                self.check.ledger.count("messages", 1)
                 self.check.problem("messages", row, column, "JSON", f"{error}")
                 return None
         return self._parsed[text]
 
-    def _talk(
+    def _trajectory(
         self,
         row: int,
         number: int,
@@ -81,25 +81,27 @@ class Reader:
         return AuditedTrajectory(index, number, messages, num_opening, prompt, turns, fits)
 
     def _closed(self, ids: Sequence[int]) -> bool:
-        return bool(ids) and self.speech is not None and ids[-1] == self.speech.end_id
+        return bool(ids) and self.oracle is not None and ids[-1] == self.oracle.end_id
 
 
-def _model_texts(step: Step, speech: TemplateOracle | None, *, given: bool) -> dict[int, tuple[list[int], str | None]]:
+def _model_texts(
+    step: Step, oracle: TemplateOracle | None, *, continued: bool
+) -> dict[int, tuple[list[int], str | None]]:
     """Segment -> (tokens, text), for segments of the model or a demonstration.
 
     Args:
-        given: include prompt segments other than the first of a trajectory: they contain model turns of a saved
+        continued: include prompt segments other than the first of a trajectory: they contain model turns of a saved
             rollout.
     """
     path = "trajectories.segments"
     ends, ids = step.items[f"{path}.token_ids"].ends.tolist(), step[f"{path}.token_ids"]
-    firsts = set(step.items[path].ends.tolist()) if given else set()
-    turns = ("model", "demonstration", *(["prompt"] if given else []))
+    firsts = set(step.items[path].ends.tolist()) if continued else set()
+    turns = ("model", "demonstration", *(["prompt"] if continued else []))
     written = [i for i, author in enumerate(step[f"{path}.author"]) if author in turns and i not in firsts]
     tokens = [ids[ends[i] : ends[i + 1]].tolist() for i in written]
-    known = [speech.can_read(sequence) for sequence in tokens] if speech else []
-    said = speech.texts([t if ok else [] for t, ok in zip(tokens, known, strict=True)]) if speech else []
-    texts = [text if ok else None for text, ok in zip(said, known, strict=True)] or [None] * len(tokens)
+    known = [oracle.can_read(sequence) for sequence in tokens] if oracle else []
+    decoded = oracle.texts([t if ok else [] for t, ok in zip(tokens, known, strict=True)]) if oracle else []
+    texts = [text if ok else None for text, ok in zip(decoded, known, strict=True)] or [None] * len(tokens)
     return {i: (sequence, text) for i, sequence, text in zip(written, tokens, texts, strict=True)}
 
 

@@ -15,8 +15,8 @@ Json: TypeAlias = Any
 
 LoopKind: TypeAlias = Literal["tool", "react", "single"]
 
-NO_CONFIG = "no configuration was kept"
-_BEGUN = re.compile(r"from-turn (\d+) of ")
+NO_CONFIG = "no saved configuration"
+_CONTINUED = re.compile(r"from-turn (\d+) of ")
 _LOOPS: Mapping[str, LoopKind] = {
     **dict.fromkeys(("tool_agent", "tool", "tool_agent_loop"), "tool"),
     **dict.fromkeys(("react_agent", "react", "react_agent_loop"), "react"),
@@ -58,18 +58,20 @@ class RunInfo:
         """
         names = ("config", "tools", "loops")
         try:
-            kept, tools, loops = (json.loads(metadata.get(f"provenance.{name}", "null")) for name in names)
+            saved, tools, loops = (json.loads(metadata.get(f"provenance.{name}", "null")) for name in names)
         except RecursionError:
-            raise ValueError("what was kept is nested too deeply") from None
+            raise ValueError("saved metadata is nested too deeply") from None
         if (
-            not isinstance(kept, dict | None)
+            not isinstance(saved, dict | None)
             or not isinstance(tools, list | None)
             or not isinstance(loops, list | None)
         ):
-            raise ValueError("the configuration that was kept is no object, or tools or loops are no list")
+            raise ValueError(
+                "the saved configuration is not an object, or the saved tools or agent loops are not a list"
+            )
         if not all(isinstance(tool, dict) and isinstance(_name(tool), str) for tool in tools or []):
-            raise ValueError("a tool that was kept has no name")
-        config = _laid_over(kept or {}, overrides) if kept or overrides else None
+            raise ValueError("a saved tool has no name")
+        config = _merged(saved or {}, overrides) if saved or overrides else None
         imported = "provenance.imported_from" in metadata
         return cls(config, tools, loops, metadata.get("provenance.replayed_from"), imported)
 
@@ -105,14 +107,14 @@ class RunInfo:
     def why_not_run(self) -> str:
         """Why the configuration does not describe these rollouts (replay, or not saved); "" if it does."""
         if self.replayed_from:
-            return f"replayed, {self.replayed_from}"
+            return f"made by replay, {self.replayed_from}"
         return NO_CONFIG if self.config is None else ""
 
     @cached_property
-    def begun_at(self) -> int | None:
+    def continued_from(self) -> int | None:
         """The model turn from which a replay continued the rollouts; None if they were sampled from the start."""
-        begun = _BEGUN.match(self.replayed_from or "")
-        return int(begun[1]) if begun else None
+        found = _CONTINUED.match(self.replayed_from or "")
+        return int(found[1]) if found else None
 
     @cached_property
     def unscored(self) -> bool:
@@ -130,17 +132,17 @@ class RunInfo:
             return None, NO_CONFIG
         name = agent_name or self.get("rollout.agent.default_agent_loop")
         if self.loops is None and self.get("rollout.agent.agent_loop_config_path"):
-            return None, "which agent loops agent_loop_config_path names was not kept"
+            return None, "the agent loops of agent_loop_config_path were not saved"
         if name in (self.loops or ()) or name not in _LOOPS:
             return None, f"agent loop '{name}' is not built in"
         return _LOOPS[name], ""
 
     def options(self, extra_info: Json) -> RowOptions:
         """Read a row's tool options."""
-        said = extra_info if isinstance(extra_info, dict) else {}
-        own = said.get("tool_config")
+        info = extra_info if isinstance(extra_info, dict) else {}
+        own = info.get("tool_config")
         own = own if isinstance(own, dict) else {}
-        chosen = said.get("tool_selection")  # an empty list selects no tool
+        chosen = info.get("tool_selection")  # an empty list selects no tool
         chosen = own.get("available_tools") if chosen is None else chosen
         names = [chosen] if isinstance(chosen, str) else chosen
         tools = self.tools or []
@@ -174,10 +176,10 @@ def _name(tool: Json) -> Json:
     return function.get("name") if isinstance(function, dict) else None
 
 
-def _laid_over(under: Mapping[str, Json], over: Mapping[str, object]) -> dict[str, Json]:
-    result = dict(under)
-    for name, value in over.items():
-        below = result.get(name)
-        nested = isinstance(value, Mapping) and isinstance(below, Mapping)
-        result[name] = _laid_over(below or {}, value) if nested and isinstance(value, Mapping) else value
+def _merged(base: Mapping[str, Json], changes: Mapping[str, object]) -> dict[str, Json]:
+    result = dict(base)
+    for name, value in changes.items():
+        inner = result.get(name)
+        nested = isinstance(value, Mapping) and isinstance(inner, Mapping)
+        result[name] = _merged(inner or {}, value) if nested and isinstance(value, Mapping) else value
     return result

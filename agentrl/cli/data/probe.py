@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from agentrl.chat.format import ChatFormat
-from agentrl.cli.data.reward import ask, askable_reward
+from agentrl.cli.data.reward import callable_reward, probe_reward
 from agentrl.config import RunConfig
 from agentrl.data.dialogues import Dialogue
 from agentrl.data.inspection import Finding, Inspection, Item, duplicates, inspect
@@ -65,7 +65,7 @@ async def open_probe(config: RunConfig, *, with_model: bool) -> AsyncIterator[Pr
         toolbox = load_toolbox(config.rollout.multi_turn)
         stack.push_async_callback(toolbox.close)
         chat = load_chat(config) if with_model else None
-        if (reward := askable_reward(config)) is not None:
+        if (reward := callable_reward(config)) is not None:
             stack.callback(close_reward, reward)
         yield partial(_probe, config, partial(_Rows, config, toolbox, interactions, chat), reward)
 
@@ -81,7 +81,7 @@ async def _probe(
     if found.kind == "tasks":
         checked.problems.append(rows.refused())
         checked.notes += _without_effect(found, config)
-        problems, checked.num_probed = await ask(config, reward, found)
+        problems, checked.num_probed = await probe_reward(config, reward, found)
         checked.problems += problems
     checked.problems = [each for each in checked.problems if each.count]
     checked.notes = [each for each in checked.notes if each.count]
@@ -91,7 +91,7 @@ async def _probe(
 def _parts(config: RunConfig, files: Sequence[str], max_samples: int, with_model: bool) -> list[Rows]:
     def tokenizer() -> object:
         if not with_model:
-            raise ConfigError("data.custom_cls: the class asks for a tokenizer: give --model")
+            raise ConfigError("data.custom_cls: the class needs a tokenizer: give --model")
         return load_tokenizer(config.model)
 
     if config.data.custom_cls.path is None:
@@ -134,20 +134,20 @@ class _Rows:
             self._named.check(item)
             return None
         if isinstance(item, Pair):
-            lengths = [self._of_dialogue(each) for each in (item.chosen, item.rejected)]
+            lengths = [self._dialogue_length(each) for each in (item.chosen, item.rejected)]
             return max((each for each in lengths if each is not None), default=None)
-        return self._of_dialogue(item)
+        return self._dialogue_length(item)
 
     def refused(self) -> Finding:
         """Finding of configuration errors that concern all rows together."""
-        finding = Finding("settings that a run refuses with these rows")
+        finding = Finding("settings that fail with these rows")
         try:
             self._named.finish()
         except ConfigError as error:
             finding.add("configuration", str(error))
         return finding
 
-    def _of_dialogue(self, dialogue: Dialogue) -> int | None:
+    def _dialogue_length(self, dialogue: Dialogue) -> int | None:
         if self._chat is None:
             return None
         schemas = self._toolbox.schemas if dialogue.tools is None else dialogue.tools
@@ -157,8 +157,8 @@ class _Rows:
 def _without_effect(found: Inspection, config: RunConfig) -> Iterator[Finding]:
     """Find rows with options for tools or a simulated user that are not configured."""
     turns = config.rollout.multi_turn
-    tools = Finding("rows with tools_kwargs, and no tools are configured")
-    users = Finding("rows with interaction_kwargs, and no simulated user is configured")
+    tools = Finding("rows with tools_kwargs, but no tools are configured")
+    users = Finding("rows with interaction_kwargs, but no simulated user is configured")
     for row, task in enumerate(found.table):
         assert isinstance(task, Task)  # the dataset holds tasks
         if task.tools_kwargs and not (turns.tool_config_path or turns.function_tool_path):
@@ -178,9 +178,9 @@ def _measure(rows: _Rows, checked: Checked, config: RunConfig) -> None:
         except (DataError, TemplateError) as error:
             return str(error)
 
-    whole = checked.found.kind != "tasks"
-    checked.limit = data.max_prompt_length + (data.max_response_length if whole else 0)
-    unfit = Finding("rows that the template, the tools or the agent loop refuse")
+    with_response = checked.found.kind != "tasks"
+    checked.limit = data.max_prompt_length + (data.max_response_length if with_response else 0)
+    unfit = Finding("rows that fail with the chat template, the tools or the agent loop")
     long = Finding(f"rows longer than {checked.limit:,} tokens")
     checked.lengths = [] if rows.measures else None
     for row, length in enumerate(on_threads(length_of, len(table), data.filter_overlong_prompts_workers)):
@@ -192,6 +192,6 @@ def _measure(rows: _Rows, checked: Checked, config: RunConfig) -> None:
         checked.lengths.append(length)
         if length > checked.limit:
             long.add(table.where(row), f"{length} tokens")
-    handled = not whole and (data.filter_overlong_prompts or data.truncation != "error")
+    handled = not with_response and (data.filter_overlong_prompts or data.truncation != "error")
     checked.problems.append(unfit)
     (checked.notes if handled else checked.problems).append(long)

@@ -20,31 +20,34 @@ from agentrl.tools.base import InfraError
 from agentrl.types.rollout import Rollout, Stop
 from agentrl.types.task import Task
 
-MOST_PROBED = 5_000
+MAX_PROBED = 5_000
 """Maximum number of different ground truths to check; the most frequent come first."""
-_AT_ONCE = 32
+_MAX_CONCURRENT = 32
 
 
-def askable_reward(config: RunConfig) -> Reward | None:
+def callable_reward(config: RunConfig) -> Reward | None:
     """Load the configured reward; None if there is none, or if it calls a model or a server that runs code.
 
     Raises:
         AgentRLError: the reward cannot be used as configured.
     """
-    asked = {each.reward for each in config.reward.components.values()} or {config.reward.name}
-    remote = config.reward.custom_reward_function.path is None and asked & {*reward_models.names(), NEEDS_SANDBOX}
+    names = {each.reward for each in config.reward.components.values()} or {config.reward.name}
+    remote = config.reward.custom_reward_function.path is None and names & {*reward_models.names(), NEEDS_SANDBOX}
     if config.reward.name == NO_REWARD or remote:
         return None
     return load_reward(config.reward, config.data.max_response_length)
 
 
-async def ask(config: RunConfig, reward: Reward | None, found: Inspection) -> tuple[list[Finding], int | None]:
+async def probe_reward(config: RunConfig, reward: Reward | None, found: Inspection) -> tuple[list[Finding], int | None]:
     """Find problems of tasks by calling the reward with an empty answer and each ground truth.
 
     Returns:
         The findings, and the number of rows whose ground truth was checked (None if the reward was not called).
     """
-    unrouted, refused = Finding("rows that no reward scores"), Finding("rows whose ground truth the reward refuses")
+    unrouted, refused = (
+        Finding("rows without a reward for their data_source"),
+        Finding("rows whose ground truth the reward cannot use"),
+    )
     by_truth = defaultdict[bytes, list[int]](list)
     for row in range(len(found.table)):
         task = _task(found, row)
@@ -59,15 +62,15 @@ async def ask(config: RunConfig, reward: Reward | None, found: Inspection) -> tu
             refused.add(found.table.where(row), why)
     if reward is None:
         return [unrouted, refused], None
-    shown = sorted(by_truth.values(), key=len, reverse=True)[:MOST_PROBED]  # a missing truth is often most frequent
-    await _show(reward, found, shown, refused)
+    shown = sorted(by_truth.values(), key=len, reverse=True)[:MAX_PROBED]  # a missing truth is often most frequent
+    await _probe(reward, found, shown, refused)
     return [unrouted, refused], sum(map(len, shown))
 
 
-async def _show(reward: Reward, found: Inspection, shown: Sequence[Sequence[int]], refused: Finding) -> None:
-    for some in (shown[start : start + _AT_ONCE] for start in range(0, len(shown), _AT_ONCE)):
-        refusals = await asyncio.gather(*(_refusal(reward, _task(found, rows[0])) for rows in some))
-        for rows, why in ((rows, why) for rows, why in zip(some, refusals, strict=True) if why):
+async def _probe(reward: Reward, found: Inspection, shown: Sequence[Sequence[int]], refused: Finding) -> None:
+    for batch in (shown[start : start + _MAX_CONCURRENT] for start in range(0, len(shown), _MAX_CONCURRENT)):
+        refusals = await asyncio.gather(*(_refusal(reward, _task(found, rows[0])) for rows in batch))
+        for rows, why in ((rows, why) for rows, why in zip(batch, refusals, strict=True) if why):
             for row in rows:  # the message names the checked row: replace its index
                 own = why.replace(f"row {_task(found, rows[0]).index}", f"row {_task(found, row).index}", 1)
                 refused.add(found.table.where(row), own)
@@ -75,8 +78,8 @@ async def _show(reward: Reward, found: Inspection, shown: Sequence[Sequence[int]
 
 async def _refusal(reward: Reward, task: Task) -> str:
     """Return why the reward cannot score an empty answer to the task; empty if it can."""
-    said = solution_view(Rollout([], Stop.FINISHED), lambda ids: "")[1]
-    extra = {"index": task.index, "prompt": list(task.messages), **task.extra_info, **said}
+    view = solution_view(Rollout([], Stop.FINISHED), lambda ids: "")[1]
+    extra = {"index": task.index, "prompt": list(task.messages), **task.extra_info, **view}
     try:
         await reward(task.data_source, "", task.ground_truth, extra)
     except InfraError:

@@ -41,7 +41,7 @@ def print_checked(checked: Mapping[str, Checked], leaks: Sequence[Finding], cons
         for line in _facts(each):
             console.print(line, soft_wrap=True, highlight=False)
         if each.lengths:
-            console.print(_said_of(each.lengths, each.limit), soft_wrap=True)
+            console.print(_length_summary(each.lengths, each.limit), soft_wrap=True)
             console.print(_histogram(each.lengths, each.limit))
     console.print()
     for split, each in checked.items():
@@ -76,7 +76,7 @@ def _document(checked: Checked) -> dict[str, object]:
 
 
 def _columns(checked: Checked) -> Table:
-    table = Table("column", "holds", Column("rows", justify="right"), box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    table = Table("column", "types", Column("rows", justify="right"), box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
     columns = checked.found.columns
     for name, types in list(columns.items())[:SHOWN]:
         count = sum(types.values())
@@ -96,7 +96,7 @@ def _facts(checked: Checked) -> Iterator[Text]:
     if found.num_without_truth:
         yield Text(f"rows without a ground truth: {found.num_without_truth:,}")
     if checked.num_probed:
-        yield Text(f"the reward was shown the ground truth of {checked.num_probed:,} rows beside an empty answer")
+        yield Text(f"reward called with an empty answer for the ground truth of {checked.num_probed:,} rows")
 
 
 def _counted(name: str, counts: Mapping[str, int]) -> Text:
@@ -111,10 +111,10 @@ def _percentiles(lengths: Sequence[int]) -> dict[str, int]:
     return {"min": ranked[0], **at, "max": ranked[-1]}
 
 
-def _said_of(lengths: Sequence[int], limit: int) -> Text:
-    said = ", ".join(f"{name} {value:,}" for name, value in _percentiles(lengths).items())
+def _length_summary(lengths: Sequence[int], limit: int) -> Text:
+    percentiles = ", ".join(f"{name} {value:,}" for name, value in _percentiles(lengths).items())
     num_long = sum(length > limit for length in lengths)
-    return Text.assemble(("tokens: ", "bold"), f"{said}; {num_long:,} longer than {limit:,}")
+    return Text.assemble(("tokens: ", "bold"), f"{percentiles}; {num_long:,} longer than {limit:,}")
 
 
 def _histogram(lengths: Sequence[int], limit: int) -> Table:

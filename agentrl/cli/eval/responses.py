@@ -35,8 +35,8 @@ def evaluate_responses(options: argparse.Namespace) -> None:
     evaluate_texts(options.responses, options.response_key or COLUMN, config, options.json)
 
 
-def evaluate_texts(file: Path, column: str, config: RunConfig, figures: Path | None = None) -> None:
-    """Score the texts, print the results, and write them to `figures`, by default next to the input file.
+def evaluate_texts(file: Path, column: str, config: RunConfig, results_file: Path | None = None) -> None:
+    """Score the texts, print the results, and write them to `results_file`, by default next to the input file.
 
     Raises:
         AgentRLError: file, column or reward cannot be used.
@@ -44,7 +44,7 @@ def evaluate_texts(file: Path, column: str, config: RunConfig, figures: Path | N
     groups = run_loop(score_responses(file, column, config))
     scores = test_scores(groups)
     found = evaluation(groups, config.reward.success_threshold, texts_only=True)
-    report(found, figures or file.with_suffix(".eval.json"), scores)
+    report(found, results_file or file.with_suffix(".eval.json"), scores)
     for name, score in scores.items():
         print(f"{name}: {score:.6g}")
 
@@ -64,15 +64,15 @@ def main(overrides: Sequence[str]) -> int:
 
 
 def _evaluate_verl(overrides: Sequence[str]) -> None:
-    parser = argparse.ArgumentParser(prog="main_eval", description="Score responses that are there already.")
+    parser = argparse.ArgumentParser(prog="main_eval", description="Score existing responses.")
     parser.add_argument("overrides", nargs="*", help="verl's keys, key=value")
-    parser.add_argument("--config-dir", "--config-path", type=Path, help="folder of your own YAML files")
-    parser.add_argument("--config-name", help="YAML file in that folder, without its ending")
+    parser.add_argument("--config-dir", "--config-path", type=Path, help="folder with your own YAML files")
+    parser.add_argument("--config-name", help="name of a YAML file in that folder, without .yaml")
     options = parser.parse_args(overrides)
     draft = translate(read_verl(options.overrides, options.config_dir, options.config_name, EVALUATION), EVALUATION)
     file, column = draft.values.pop(RESPONSES, None), draft.values.pop(RESPONSE_KEY)
     if file is None:
-        raise ConfigError("'data.path' must be given: a file with a column of responses")
+        raise ConfigError("'data.path' is missing: give a file with a column of responses")
     if "reward.custom_reward_function.path" not in draft.values:
         draft.values.pop("reward.custom_reward_function.name", None)
     try:
@@ -89,12 +89,12 @@ def _config(values: Mapping[str, object]) -> RunConfig:
     return validate_config({"model": {"path": "none"}, **values})
 
 
-def _reward(said: str | None) -> dict[str, Any]:  # a section of the configuration
+def _reward(reward: str | None) -> dict[str, Any]:  # a section of the configuration
     """Convert `--reward` to configuration values."""
-    if said is None:
+    if reward is None:
         return {}
-    path, _, name = said.rpartition(":")
-    if not path and not said.endswith(".py"):
-        return {"reward": {"name": said}}
-    function = {"path": path, "name": name} if path else {"path": said}
+    path, _, name = reward.rpartition(":")
+    if not path and not reward.endswith(".py"):
+        return {"reward": {"name": reward}}
+    function = {"path": path, "name": name} if path else {"path": reward}
     return {"reward": {"custom_reward_function": function}}

@@ -30,14 +30,14 @@ def evaluate_saved(options: argparse.Namespace) -> None:
         AgentRLError: there are no such rollouts, they have no score, or the reward cannot be used.
     """
     run = _open(options.saved, options.split)
-    print(visible(run.told))
+    print(visible(run.description))
     rewards = [options.reward] if options.reward else []
     replay = Replay(run, Options(rewards, nested_overrides(options.overrides), options.tokenizer))
     if rewards:
         print(f"rescored: {rescore(replay).summary}")
     found = evaluation(_groups(replay), replay_config(replay).reward.success_threshold)
     if found.overall.reward is None:
-        raise DataError(f"'{options.saved}': none of its rollouts has a score: give --reward FILE.py:FUNCTION")
+        raise DataError(f"'{options.saved}': no rollout has a score: give --reward FILE.py:FUNCTION")
     report(found, options.json, sampling=sampling_of(run.config) if run.split == "val" else None)
 
 
@@ -56,7 +56,7 @@ def report(
         file.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(file, json.dumps({**found.values(), **(further or {})}, indent=2) + "\n")
     except OSError as error:
-        raise ConfigError(f"cannot write '{file}': {error.strerror}; --json names another file") from error
+        raise ConfigError(f"cannot write '{file}': {error.strerror}; give another file with --json") from error
     print_evaluation(found, file, sampling=sampling)
 
 
@@ -72,7 +72,7 @@ def _open(where: str, split: str | None) -> SavedRun:
             raise
         run = open_saved(where, "train")
     if run.split == "val" and len(run.steps) > 1:
-        print(f"of {len(run.steps)} validations the last, step {run.steps[-1]}; RUN@STEP names another")
+        print(f"using the last of {len(run.steps)} validations, step {run.steps[-1]}; RUN@STEP selects another")
         return replace(run, steps=run.steps[-1:])
     return run
 

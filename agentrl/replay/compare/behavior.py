@@ -13,7 +13,7 @@ from agentrl.stats.intervals import mean_estimate, task_mean_estimate
 from agentrl.stats.pass_at_k import pass_at_k_estimate, pass_hat_k_estimate
 from agentrl.types.rollout import Outcome, Stop
 
-UNREAL = (Outcome.FORMAT_ERROR, Outcome.LIMIT_ERROR)
+NOT_EXECUTED = (Outcome.FORMAT_ERROR, Outcome.LIMIT_ERROR)
 """Outcomes of calls that reach no tool: the tool's name may be invented by the model."""
 
 Measure: TypeAlias = Callable[[Attempt], Iterable[float]]
@@ -40,7 +40,7 @@ def passing_rows(
     return rows
 
 
-def conduct_rows(pairs: Sequence[Pair], level: float) -> list[list[Cell]]:
+def behavior_rows(pairs: Sequence[Pair], level: float) -> list[list[Cell]]:
     """Turns, tokens and tool calls: means over the rollouts that did not fail."""
     rows = [
         _row("turns", pairs, lambda attempt: [attempt.num_turns], level),
@@ -65,7 +65,7 @@ def ending_rows(pairs: Sequence[Pair]) -> list[list[Cell]]:
 
 def _tools(pairs: Sequence[Pair]) -> list[str]:
     calls = [call for pair in pairs for side in pair.sides for attempt in side for call in attempt.calls]
-    return sorted({name for name, outcome in calls if outcome not in UNREAL})
+    return sorted({name for name, outcome in calls if outcome not in NOT_EXECUTED})
 
 
 def _num_calls(tool: str, attempt: Attempt) -> list[float]:

@@ -15,7 +15,7 @@ from agentrl.types.trajectory import Author
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Parting:
+class FirstDifference:
     """Position of the first token that differs.
 
     Attributes:
@@ -29,7 +29,7 @@ class Parting:
     token: int
 
 
-def parting(ours: Segments, theirs: Segments) -> Parting | None:
+def first_difference(ours: Segments, theirs: Segments) -> FirstDifference | None:
     """Find the first difference; None if all tokens are the same.
 
     model [3 4] tool [5] model [6]  and  model [3 4] tool [5] model [7]  differ at turn 1, model, token 0.
@@ -37,19 +37,19 @@ def parting(ours: Segments, theirs: Segments) -> Parting | None:
     turn = 0
     for mine, other in zip_longest(ours, theirs):
         if mine != other:
-            return Parting(turn, (mine or other)[0].value, _first_difference(mine, other))
+            return FirstDifference(turn, (mine or other)[0].value, _first_token(mine, other))
         turn += mine[0].trained
     return None
 
 
-def _first_difference(mine: tuple[Author, array[int]] | None, other: tuple[Author, array[int]] | None) -> int:
+def _first_token(mine: tuple[Author, array[int]] | None, other: tuple[Author, array[int]] | None) -> int:
     if mine is None or other is None or mine[0] is not other[0]:
         return 0
     both = enumerate(zip_longest(mine[1], other[1]))
     return next(at for at, (a, b) in both if a != b)
 
 
-def twins(pairs: Sequence[Pair]) -> list[tuple[Attempt, Attempt]]:
+def same_seed_pairs(pairs: Sequence[Pair]) -> list[tuple[Attempt, Attempt]]:
     """Pairs of rollouts from both sides with the same task, number in the group and seed, if both have tokens."""
     found: list[tuple[Attempt, Attempt]] = []
     for pair in pairs:
@@ -59,21 +59,21 @@ def twins(pairs: Sequence[Pair]) -> list[tuple[Attempt, Attempt]]:
     return found
 
 
-def parting_table(pairs: Sequence[tuple[Attempt, Attempt]]) -> Table:
+def difference_table(pairs: Sequence[tuple[Attempt, Attempt]]) -> Table:
     """Table of the number of rollouts that differ, by turn and author."""
     places: dict[tuple[int, str], list[tuple[int, str]]] = defaultdict(list)
     for mine, other in pairs:
-        if place := parting(mine.segments, other.segments):
+        if place := first_difference(mine.segments, other.segments):
             step, uid, number = mine.key
             places[place.turn, place.author].append((place.token, f"{step}/{uid}/{number}"))
     rows: list[list[Cell]] = [
         [turn, author, len(found), median(token for token, _ in found), *min(found)]
         for (turn, author), found in sorted(places.items())
     ]
-    alike = len(pairs) - sum(map(len, places.values()))
+    num_same = len(pairs) - sum(map(len, places.values()))
     return Table(
-        "Rollouts under one seed: where they part",
-        ("turn", "by", "rollouts", "median token", "first token", "rollout (step/uid/number)"),
+        "Rollouts with the same seed: first difference",
+        ("turn", "author", "rollouts", "median token", "first token", "rollout (step/uid/number)"),
         rows,
-        f"{alike:,} of {len(pairs):,} are the same to the end, token for token.",
+        f"{num_same:,} of {len(pairs):,} pairs of rollouts have exactly the same tokens.",
     )

@@ -45,7 +45,7 @@ class ScoreLine:
         """All fields, machine-readable."""
         return asdict(self)
 
-    def told(self) -> str:
+    def summary(self) -> str:
         """Return a one-line summary."""
         tasks = f"over {self.tasks:,} tasks (A {self.a:.4g}, B {self.b:.4g})"
         return f"B - A = {self.difference} {tasks}; B better on {self.better}, worse on {self.worse}, p {self.p:.2g}"

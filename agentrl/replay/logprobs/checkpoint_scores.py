@@ -42,7 +42,7 @@ class ScoredRollout:
         score: None if the rollout has no score.
         sampled: [N], under the policy that sampled; saved with the tokens.
         checkpoint: [N], under the checkpoint, at the same temperature.
-        addressed: turn rewards: (number of tokens sampled up to the end of the turn, value).
+        turn_rewards: (number of tokens sampled up to the end of the turn, value).
     """
 
     step: int
@@ -51,7 +51,7 @@ class ScoredRollout:
     score: float | None
     sampled: Floats
     checkpoint: Floats
-    addressed: Sequence[tuple[int, float]]
+    turn_rewards: Sequence[tuple[int, float]]
 
     @property
     def log_ratios(self) -> Floats:
@@ -85,7 +85,7 @@ async def _score(replay: Replay, backend: Backend) -> tuple[list[ScoredRollout],
         await backend.close()
     if not scored:
         reasons = ", ".join(f"{count} {reason}" for reason, count in left_out.items())
-        raise DataError(f"'{replay.run.name}': no rollout has tokens that a model sampled ({reasons})")
+        raise DataError(f"'{replay.run.name}': no rollout can be scored ({reasons})")
     return scored, left_out
 
 
@@ -126,7 +126,7 @@ def _scored(
         replay.score(stored),
         np.concatenate(sampled),
         np.concatenate(checkpoint),
-        _addressed(stored.rollout),
+        _turn_rewards(stored.rollout),
     )
 
 
@@ -135,14 +135,14 @@ def _trained(sample: Sample, values: Sequence[float]) -> Floats:
     return trained
 
 
-def _addressed(rollout: Rollout) -> list[tuple[int, float]]:
+def _turn_rewards(rollout: Rollout) -> list[tuple[int, float]]:
     masks = [[0, *trajectory.loss_mask[1:]] for trajectory in rollout.trajectories]  # as in a sample
-    addressed = []
+    rewards = []
     for reward in rollout.turn_rewards:
         before = sum(map(sum, masks[: reward.trajectory]))
         segments = rollout.trajectories[reward.trajectory].segments[: reward.segment + 1]
-        addressed.append((before + sum(masks[reward.trajectory][: sum(map(len, segments))]), reward.value))
-    return addressed
+        rewards.append((before + sum(masks[reward.trajectory][: sum(map(len, segments))]), reward.value))
+    return rewards
 
 
 def _check_vocabulary(run: SavedRun, model: ModelConfig) -> None:
@@ -151,12 +151,15 @@ def _check_vocabulary(run: SavedRun, model: ModelConfig) -> None:
     step = changed(tokenizer, run.provenances).get(VOCABULARY) if tokenizer else None
     if step is not None:
         raise ConfigError(
-            f"model.path '{model.path}': its vocabulary is not the one that the rollouts of '{run.name}' were made"
-            f" with (step {step}), so the same token ids mean other text"
+            f"model.path '{model.path}': its vocabulary differs from the one that made the rollouts of"
+            f" '{run.name}' (step {step}), so the same token ids mean different text"
         )
 
 
 def _check_ids(samples: Sequence[Sample], backend: Backend, run: SavedRun) -> None:
     largest = max((max(sample.token_ids) for sample in samples), default=0)
-    if largest >= (size := backend.vocabulary_size):
-        raise ConfigError(f"'{run.name}' holds token {largest}, and the model has only {size}: it is another family's")
+    size = backend.vocabulary_size
+    if largest >= size:
+        raise ConfigError(
+            f"'{run.name}' contains token id {largest}, but the model has only {size}: use a model of the same family"
+        )

@@ -43,14 +43,14 @@ def clip_of(config: RunConfig) -> Clip | None:
     return Clip(math.log1p(-low) if low < 1 else -math.inf, math.log1p(high), name in _OF_ROLLOUTS)
 
 
-def told_clip(config: RunConfig, clip: Clip | None) -> str:
+def describe_clip(config: RunConfig, clip: Clip | None) -> str:
     """Describe the clip in one sentence."""
     if clip is None:
         policy, algorithm = config.algorithm.preset.family == "policy", f"algorithm.name={config.algorithm.name}"
-        return f"Clipped: nothing, {f'loss {_loss(config)}' if policy else algorithm} clips no ratio."
+        return f"Clipped: none, because {f'loss {_loss(config)}' if policy else algorithm} does not clip ratios."
     bounds = f"{math.exp(clip.low):.4g} to {math.exp(clip.high):.4g}"
-    whose = f", of the mean over a rollout's tokens, as {_loss(config)} has it" if clip.of_rollouts else ""
-    return f"Clipped: outside {bounds}, the kept clip{whose}."
+    whose = f"; {_loss(config)} clips the geometric mean over a rollout's tokens" if clip.of_rollouts else ""
+    return f"Clipped: share outside {bounds}, the clip range of the run{whose}."
 
 
 def _loss(config: RunConfig) -> str:

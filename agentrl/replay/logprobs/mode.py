@@ -11,7 +11,7 @@ from agentrl.config import RunConfig
 from agentrl.errors import ConfigError
 from agentrl.replay.base import ALL, Cell, Replay, Result, Table
 from agentrl.replay.logprobs.checkpoint_scores import ScoredRollout, score_rollouts
-from agentrl.replay.logprobs.clipping import clip_of, told_clip
+from agentrl.replay.logprobs.clipping import clip_of, describe_clip
 from agentrl.replay.logprobs.off_policy import MAX_LOG, Episode, OffPolicy, off_policy
 from agentrl.replay.logprobs.ratios import Figures, Ratios, figures
 from agentrl.replay.settings import replay_config, with_model
@@ -36,9 +36,9 @@ def logprobs(replay: Replay) -> Result:
     *_, overall = found.values()
     no_ratios = _why_no_ratios(config, replay)
     rewards = {} if no_ratios else _rewards(parts, replay.options.level)
-    left_out_notes = [f"Left out: {count:,} rollouts {reason}." for reason, count in left_out.items()]
+    left_out_notes = [f"Skipped: {count:,} rollouts {reason}." for reason, count in left_out.items()]
     tables = [distance_table(found, [*left_out_notes, *([no_ratios] if no_ratios else ())])]
-    tables += [] if no_ratios else [ratio_table(overall, told_clip(config, clip))]
+    tables += [] if no_ratios else [ratio_table(overall, describe_clip(config, clip))]
     tables += [reward_table([*rewards.values()][-1]), *rewards_by_step(rewards)] if rewards else []
     values = {
         "model": config.model.path,
@@ -47,28 +47,28 @@ def logprobs(replay: Replay) -> Result:
         "figures": {name: asdict(each) for name, each in found.items()},
         "rewards": {name: asdict(each) for name, each in rewards.items()},
     }
-    told = f"{overall.tokens.num:,} tokens of {len(scored):,} rollouts under {config.model.path}: perplexity"
-    summary = f"{told} {overall.perplexity:.4g}, when sampled {overall.sampled_perplexity:.4g}; KL {overall.k3} a token"
+    summary = f"{overall.tokens.num:,} tokens of {len(scored):,} rollouts under {config.model.path}: perplexity"
+    summary += f" {overall.perplexity:.4g}, when sampled {overall.sampled_perplexity:.4g}; KL {overall.k3} per token"
     return Result("logprobs", summary, tables, {name: plain(value) for name, value in values.items()})
 
 
 def _config(replay: Replay) -> RunConfig:
     """The saved configuration, with the model of the command line in place of the run's model."""
-    asked = replay.options.overrides.get("model")
-    if not isinstance(asked, Mapping) or "path" not in asked:
-        raise ConfigError("logprobs: name the checkpoint that scores the tokens, model.path=RUN/checkpoints/step-60")
+    model = replay.options.overrides.get("model")
+    if not isinstance(model, Mapping) or "path" not in model:
+        raise ConfigError("logprobs: give the checkpoint to score with, for example model.path=RUN/checkpoints/step-60")
     return with_model(replay_config(replay), replay.options.overrides)
 
 
 def _why_no_ratios(config: RunConfig, replay: Replay) -> str | None:
     """Why the saved log-probabilities are not those of the sampling distribution; None if they are."""
     if not replay.run.config:
-        return "No importance ratios: how the rollouts were sampled was not kept."
+        return "No importance ratios: the run did not save how the rollouts were sampled."
     sampling = sampling_of(config.rollout, replay.run.split)
     if sampling.temperature == 0:
-        return "No importance ratios, and what stands under KL is none: the rollouts are greedy, nothing was sampled."
+        return "No importance ratios, and KL is not a divergence here: the rollouts are greedy (temperature 0)."
     if sampling.top_p < 1 or sampling.top_k != -1 or sampling.min_p > 0:
-        return "No importance ratios: top-p, top-k or min-p cut the distribution that was sampled from."
+        return "No importance ratios: the rollouts were sampled with top-p, top-k or min-p."
     return None
 
 
@@ -82,8 +82,8 @@ def _rewards(parts: Mapping[str, Sequence[ScoredRollout]], level: float) -> dict
 
 def _episode(rollout: ScoredRollout, score: float) -> Episode:
     ratios = rollout.log_ratios
-    addressed = [(float(ratios[:count].sum()), value) for count, value in rollout.addressed]
-    return Episode(rollout.task, float(ratios.sum()), score, addressed)
+    turn_rewards = [(float(ratios[:count].sum()), value) for count, value in rollout.turn_rewards]
+    return Episode(rollout.task, float(ratios.sum()), score, turn_rewards)
 
 
 def distance_table(found: Mapping[str, Figures], notes: Sequence[str]) -> Table:
@@ -92,19 +92,19 @@ def distance_table(found: Mapping[str, Figures], notes: Sequence[str]) -> Table:
         [name, _span(each.versions), each.sampled_perplexity, each.perplexity, each.k3] for name, each in found.items()
     ]
     *_, overall = found.values()
-    columns = ("step", "version", "sampled perplexity", "perplexity now", "KL")
-    told = "KL(sampling policy || checkpoint) in nats a token, by k3, cut at 10 a token as in training."
-    told += f" By k1: {overall.k1}."
-    return Table("Distance, token by token", columns, rows, "\n".join([told, *notes]))
+    columns = ("step", "version", "sampled perplexity", "new perplexity", "KL")
+    estimators = "KL(sampling policy || checkpoint) in nats per token. Estimator k3, clipped at 10 as in training."
+    estimators += f" Estimator k1: {overall.k1}."
+    return Table("Distance per token", columns, rows, "\n".join([estimators, *notes]))
 
 
 def ratio_table(found: Figures, clip: str) -> Table:
     """Importance ratios, checkpoint over sampling policy, over all steps; `clip` is the sentence on clipping."""
     return Table(
         "Importance ratios",
-        ("of a", "number", "1%", "median", "99%", "largest", "effective share", "clipped"),
+        ("per", "number", "1%", "median", "99%", "maximum", "effective share", "clipped"),
         [_ratio_row("token", found.tokens), _ratio_row("rollout", found.rollouts)],
-        f"Effective share: Kish's. {clip}",
+        f"Effective share: effective sample size (Kish) divided by the number. {clip}",
     )
 
 
@@ -117,16 +117,16 @@ def reward_table(found: OffPolicy) -> Table:
         ["checkpoint, per decision", found.per_decision],
         ["mean ratio", found.mean_ratio],
     ]
-    notes = [f"{found.num_effective:.4g} of {found.num:,} rollouts are effective; the mean ratio should be 1."]
+    notes = [f"{found.num_effective:.4g} of {found.num:,} rollouts are effective (Kish). The mean ratio should be 1."]
     if found.uncovered:
-        notes.append("It is far from it: what the checkpoint does was hardly sampled, and no interval tells of that.")
+        notes.append("It is not near 1: the rollouts rarely show what the checkpoint does. The intervals ignore this.")
     if not found.by_turn:
-        notes.append("Per decision is the ordinary one: not in every rollout do turn rewards sum to the score.")
+        notes.append("Per decision equals ordinary: in some rollouts the turn rewards do not sum to the score.")
     if found.ordinary is None or found.per_decision is None:
-        notes.append("An estimate without a value has ratios beyond what a float holds.")
+        notes.append("No value for an estimate: a ratio overflows a float.")
     if found.too_few:
-        notes.append("Too few are effective: the estimates mean nothing, the checkpoint is too far from what sampled.")
-    return Table("Reward of the checkpoint, by importance sampling", ("", "reward"), rows, "\n".join(notes))
+        notes.append("Too few effective rollouts: the checkpoint differs too much, and the estimates are unreliable.")
+    return Table("Reward of the checkpoint, estimated by importance sampling", ("", "reward"), rows, "\n".join(notes))
 
 
 def rewards_by_step(found: Mapping[str, OffPolicy]) -> list[Table]:
@@ -136,7 +136,7 @@ def rewards_by_step(found: Mapping[str, OffPolicy]) -> list[Table]:
         for name, each in found.items()
     ]
     columns = ("step", "rollouts", "as sampled", "checkpoint, weighted", "effective")
-    return [Table("Reward of the checkpoint, step by step", columns, rows)] if len(rows) > 1 else []
+    return [Table("Reward of the checkpoint per step", columns, rows)] if len(rows) > 1 else []
 
 
 def _span(versions: Sequence[int]) -> str:

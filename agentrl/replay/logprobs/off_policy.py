@@ -29,7 +29,7 @@ from agentrl.stats.intervals import Floats, bootstrap, mean_estimate
 MAX_LOG = 700.0
 """Largest log ratio: exp of a larger one may overflow float64."""
 
-FEW = 10.0
+MIN_EFFECTIVE = 10.0
 """Minimum number of effective rollouts. With fewer, and less than half effective, an estimate is unreliable."""
 
 
@@ -40,18 +40,18 @@ class Episode:
     Attributes:
         task: the task; rollouts of one task are not independent.
         log_ratio: log w_i.
-        addressed: (log w_ij, r_j) of each turn reward.
+        turn_rewards: (log w_ij, r_j) of each turn reward.
     """
 
     task: Hashable
     log_ratio: float
     score: float
-    addressed: Sequence[tuple[float, float]] = ()
+    turn_rewards: Sequence[tuple[float, float]] = ()
 
     @property
     def adds_up(self) -> bool:
         """Whether the turn rewards sum to the score."""
-        return math.isclose(sum(value for _, value in self.addressed), self.score, rel_tol=1e-6, abs_tol=1e-9)
+        return math.isclose(sum(value for _, value in self.turn_rewards), self.score, rel_tol=1e-6, abs_tol=1e-9)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class OffPolicy:
     @property
     def too_few(self) -> bool:
         """Whether too few rollouts are effective, so that the estimates are unreliable."""
-        return self.num_effective < min(FEW, self.num / 2)
+        return self.num_effective < min(MIN_EFFECTIVE, self.num / 2)
 
     @property
     def uncovered(self) -> bool:
@@ -97,14 +97,14 @@ def off_policy(episodes: Sequence[Episode], level: float = 0.95, seed: int = 0) 
         ValueError: there are no episodes.
     """
     tasks = by_task((episode.task, episode) for episode in episodes)
-    whole = [[[(episode.log_ratio, episode.score)] for episode in task] for task in tasks]
+    full = [[[(episode.log_ratio, episode.score)] for episode in task] for task in tasks]
     by_turn = all(episode.adds_up for episode in episodes)
-    stepwise = [[episode.addressed for episode in task] for task in tasks] if by_turn else whole
+    stepwise = [[episode.turn_rewards for episode in task] for task in tasks] if by_turn else full
     found = OffPolicy(
         len(episodes),
         mean_estimate([[episode.score for episode in task] for task in tasks], level),
-        _mean(whole, level, seed),
-        _weighted(whole, level, seed),
+        _mean(full, level, seed),
+        _weighted(full, level, seed),
         _mean(stepwise, level, seed),
         _mean([[[(episode.log_ratio, 1.0)] for episode in task] for task in tasks], level, seed),
         effective_number(np.array([episode.log_ratio for episode in episodes])),

@@ -23,8 +23,8 @@ def cell_text(cell: Cell, max_characters: int = MAX_CHARACTERS) -> str:
         return number(cell, 4)
     if isinstance(cell, int):
         return f"{cell:,}"
-    left_out = len(cell) - max_characters
-    return visible(cell) if left_out <= 0 else f"{visible(cell[:max_characters])}… ({left_out:,} more characters)"
+    num_cut = len(cell) - max_characters
+    return visible(cell) if num_cut <= 0 else f"{visible(cell[:max_characters])}… ({num_cut:,} more characters)"
 
 
 def is_numeric(cell: Cell) -> bool:

@@ -19,13 +19,13 @@ from agentrl.security.visible_text import visible
 MAX_CHARACTERS = 400
 """Maximum length of a cell on the terminal."""
 
-LEAST_SENTENCE = 24
+MIN_SENTENCE_WIDTH = 24
 """Minimum width of a column of sentences: narrower ones are unreadable."""
 
 
 def print_heading(run: SavedRun, console: Console) -> None:
     """Print which rollouts are replayed."""
-    console.print(Text(visible(f"{run.name}: {run.told}"), "dim"), soft_wrap=True)
+    console.print(Text(visible(f"{run.name}: {run.description}"), "dim"), soft_wrap=True)
 
 
 def print_result(result: Result, console: Console) -> None:
@@ -70,33 +70,33 @@ def _blocks(table: Table) -> Grid:
     return grid
 
 
-def _widths(table: Table, room: int) -> list[int]:
+def _widths(table: Table, available: int) -> list[int]:
     """Width of each column; empty if they do not fit. Spare width goes first to the columns that need least."""
     columns = list(zip(table.columns, _columns(table), strict=True))
-    widths = [_least_width(name, cells) for name, cells in columns]
-    spare = room - sum(widths) - 2 * len(widths)
+    widths = [_min_width(name, cells) for name, cells in columns]
+    spare = available - sum(widths) - 2 * len(widths)
     if spare < 0:
         return []
-    lacks = [max(_whole_width(name, cells) - width, 0) for width, (name, cells) in zip(widths, columns, strict=True)]
-    for served, (lack, index) in enumerate(sorted(zip(lacks, range(len(lacks)), strict=True))):
-        given = min(lack, spare // (len(lacks) - served))
-        widths[index] += given
-        spare -= given
+    lacks = [max(_full_width(name, cells) - width, 0) for width, (name, cells) in zip(widths, columns, strict=True)]
+    for num_done, (lack, index) in enumerate(sorted(zip(lacks, range(len(lacks)), strict=True))):
+        added = min(lack, spare // (len(lacks) - num_done))
+        widths[index] += added
+        spare -= added
     return widths
 
 
-def _whole_width(name: str, cells: Sequence[Cell]) -> int:
+def _full_width(name: str, cells: Sequence[Cell]) -> int:
     """Column width at which no line is broken."""
     texts = [Text(visible(name)), *map(_text, cells)]
     return max(line.cell_len for text in texts for line in text.split(allow_blank=True))
 
 
-def _least_width(name: str, cells: Sequence[Cell]) -> int:
+def _min_width(name: str, cells: Sequence[Cell]) -> int:
     """Smallest width of a column. Numbers and names are never broken; sentences are broken between words."""
     texts = [(_text(cell).cell_len, is_numeric(cell) or is_name(cell)) for cell in cells]
-    whole = [length for length, unbroken in texts if unbroken]
-    broken = [min(length, LEAST_SENTENCE) for length, unbroken in texts if not unbroken]
-    return max(*(len(word) for word in ["", *name.split()]), *whole, *broken, 1)
+    fixed = [length for length, unbroken in texts if unbroken]
+    breakable = [min(length, MIN_SENTENCE_WIDTH) for length, unbroken in texts if not unbroken]
+    return max(*(len(word) for word in ["", *name.split()]), *fixed, *breakable, 1)
 
 
 def _columns(table: Table) -> list[list[Cell]]:

@@ -20,13 +20,13 @@ class Side:
     """Statistics of one set of advantages, saved or recomputed.
 
     Attributes:
-        num_silent: groups without a training signal: all advantages are 0, for example when all rewards are equal.
+        num_without_signal: groups without a training signal: all advantages are 0, for example at equal rewards.
     """
 
     num_rollouts: int = 0
     num_tokens: int = 0
     sum_size: float = 0.0
-    num_silent: int = 0
+    num_without_signal: int = 0
 
     @property
     def mean_size(self) -> float | None:
@@ -35,11 +35,11 @@ class Side:
 
     def add(self, group: Sequence[Values | None]) -> None:
         """Add the rollouts of one group."""
-        kept = [values for values in group if values is not None]
-        self.num_rollouts += len(kept)
-        self.num_tokens += sum(map(len, kept))
-        self.sum_size += sum(float(np.abs(values).sum()) for values in kept)
-        self.num_silent += is_silent(group)
+        trained = [values for values in group if values is not None]
+        self.num_rollouts += len(trained)
+        self.num_tokens += sum(map(len, trained))
+        self.sum_size += sum(float(np.abs(values).sum()) for values in trained)
+        self.num_without_signal += has_no_signal(group)
 
 
 @dataclass(slots=True)
@@ -47,9 +47,9 @@ class Tally:
     """Comparison of saved and recomputed advantages.
 
     Attributes:
-        num_fell_silent, num_woke: groups that lose, or gain, their training signal.
+        num_lost_signal, num_gained_signal: groups that lose, or gain, their training signal.
         identical: all advantages are the same, bit for bit.
-        num_rollouts, num_tokens: those trained both times; in `num_turned_*` of them the advantage changed its sign.
+        num_rollouts, num_tokens: those trained both times; `num_sign_changed_*`: those with a changed sign.
         largest: rollouts whose mean advantage changed most, the largest change first.
     """
 
@@ -57,13 +57,13 @@ class Tally:
     before: Side = field(default_factory=Side)
     after: Side = field(default_factory=Side)
     num_groups: int = 0
-    num_fell_silent: int = 0
-    num_woke: int = 0
+    num_lost_signal: int = 0
+    num_gained_signal: int = 0
     identical: bool = True
     num_rollouts: int = 0
     num_tokens: int = 0
-    num_turned_rollouts: int = 0
-    num_turned_tokens: int = 0
+    num_sign_changed_rollouts: int = 0
+    num_sign_changed_tokens: int = 0
     _sums: Values = field(default_factory=lambda: np.zeros(5))
     _heap: list[tuple[float, int, Credit]] = field(default_factory=list)
 
@@ -73,8 +73,8 @@ class Tally:
         self.before.add(before)
         self.after.add(after)
         self.num_groups += 1
-        self.num_fell_silent += is_silent(after) and not is_silent(before)
-        self.num_woke += is_silent(before) and not is_silent(after)
+        self.num_lost_signal += has_no_signal(after) and not has_no_signal(before)
+        self.num_gained_signal += has_no_signal(before) and not has_no_signal(after)
         for credit in group:
             self._add(credit)
 
@@ -86,8 +86,8 @@ class Tally:
         self.identical &= x.tobytes() == y.tobytes()
         self.num_rollouts += 1
         self.num_tokens += len(x)
-        self.num_turned_rollouts += bool(np.sign(x.mean()) != np.sign(y.mean()))
-        self.num_turned_tokens += int((np.sign(x) != np.sign(y)).sum())
+        self.num_sign_changed_rollouts += bool(np.sign(x.mean()) != np.sign(y.mean()))
+        self.num_sign_changed_tokens += int((np.sign(x) != np.sign(y)).sum())
         self._sums += [x.sum(), y.sum(), x @ x, y @ y, x @ y]
         if change := abs(credit.change):
             keep = heapq.heappush if len(self._heap) < self.num_largest else heapq.heappushpop
@@ -108,6 +108,6 @@ class Tally:
         return [credit for _, _, credit in sorted(self._heap, key=lambda entry: (-entry[0], -entry[1]))]
 
 
-def is_silent(group: Sequence[Values | None]) -> bool:
+def has_no_signal(group: Sequence[Values | None]) -> bool:
     """Whether all advantages of a group are 0."""
     return not any(values.any() for values in group if values is not None)

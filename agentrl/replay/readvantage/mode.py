@@ -11,7 +11,7 @@ from agentrl.errors import ConfigError
 from agentrl.replay.base import Cell, Replay, Result, Table
 from agentrl.replay.output.cells import cell_text
 from agentrl.replay.readvantage.credit_tally import Side, Tally
-from agentrl.replay.readvantage.recredit import Credit, credited_anew
+from agentrl.replay.readvantage.recredit import Credit, recompute_credit
 from agentrl.replay.settings import CREDIT_CODE, refuse_missing_code, replay_config
 from agentrl.stats.base import plain
 
@@ -30,25 +30,25 @@ def readvantage(replay: Replay) -> Result:
         DataError: the rollouts have no tokens or no advantages.
     """
     if replay.options.rewards and not replay.scores:
-        raise ConfigError("--reward is read by 'rescore': say it before 'readvantage'")
+        raise ConfigError("--reward needs 'rescore' before 'readvantage': agentrl replay RUN rescore readvantage")
     refuse_missing_code(replay, CREDIT_CODE)
     tally = Tally(NUM_LARGEST)
-    for group in credited_anew(replay, build_algorithm(replay_config(replay))):
+    for group in recompute_credit(replay, build_algorithm(replay_config(replay))):
         tally.add(group)
-    told = [_told(tally), *([f"by the scores of {next(iter(replay.scores))}"] if replay.scores else [])]
+    summary = [_summary(tally), *([f"with the scores of {next(iter(replay.scores))}"] if replay.scores else [])]
     if not replay.run.config:
-        told.append("no configuration was kept: what overrides do not say is agentrl's default")
-    return Result("readvantage", "; ".join(told), list(_tables(tally)), _values(tally))
+        summary.append("the run has no saved configuration: keys without an override have agentrl's defaults")
+    return Result("readvantage", "; ".join(summary), list(_tables(tally)), _values(tally))
 
 
-def _told(tally: Tally) -> str:
+def _summary(tally: Tally) -> str:
     if tally.identical:
-        return f"the advantages of {tally.num_rollouts:,} rollouts are the saved ones, bit for bit"
+        return f"the advantages of {tally.num_rollouts:,} rollouts are bitwise equal to the saved ones"
     sizes = " to ".join(cell_text(side.mean_size) for side in (tally.before, tally.after))
-    rollouts = f"{tally.num_turned_rollouts:,} of {tally.num_rollouts:,} rollouts"
-    tokens = f"{tally.num_turned_tokens:,} of {tally.num_tokens:,} tokens"
-    silent = f"{tally.num_fell_silent:,} groups lose their signal, {tally.num_woke:,} gain one"
-    return f"mean |advantage| {sizes}; its sign changes for {rollouts} and {tokens}; {silent}"
+    rollouts = f"{tally.num_sign_changed_rollouts:,} of {tally.num_rollouts:,} rollouts"
+    tokens = f"{tally.num_sign_changed_tokens:,} of {tally.num_tokens:,} tokens"
+    silent = f"{tally.num_lost_signal:,} groups lose their signal, {tally.num_gained_signal:,} gain one"
+    return f"mean |advantage| {sizes}; the sign changes for {rollouts} and {tokens}; {silent}"
 
 
 def _tables(tally: Tally) -> Iterator[Table]:
@@ -56,8 +56,12 @@ def _tables(tally: Tally) -> Iterator[Table]:
         (label, before, after)
         for (label, before), (_, after) in zip(_figures(tally.before), _figures(tally.after), strict=True)
     ]
-    note = f"Correlation of the two, token by token: {tally.correlation:.4f}." if tally.correlation is not None else ""
-    yield Table(f"advantages of {tally.num_groups:,} groups", ("", "saved", "anew"), rows, note)
+    note = (
+        f"Correlation of saved and recomputed advantages over tokens: {tally.correlation:.4f}."
+        if tally.correlation is not None
+        else ""
+    )
+    yield Table(f"advantages of {tally.num_groups:,} groups", ("", "saved", "recomputed"), rows, note)
     if tally.largest:
         columns = ("step", "uid", "rollout", "score", "new score", "advantage", "new advantage")
         yield Table(
@@ -70,7 +74,7 @@ def _figures(side: Side) -> list[tuple[str, Cell]]:
         ("rollouts trained", side.num_rollouts),
         ("tokens trained", side.num_tokens),
         ("mean |advantage| of a token", side.mean_size),
-        ("groups without a signal", side.num_silent),
+        ("groups without a signal", side.num_without_signal),
     ]
 
 
@@ -83,12 +87,12 @@ def _values(tally: Tally) -> dict[str, JsonValue]:
     return {
         "identical": tally.identical,
         "num_groups": tally.num_groups,
-        "num_groups_fell_silent": tally.num_fell_silent,
-        "num_groups_woke": tally.num_woke,
+        "num_groups_fell_silent": tally.num_lost_signal,
+        "num_groups_woke": tally.num_gained_signal,
         "num_rollouts": tally.num_rollouts,
-        "num_rollouts_changed_sign": tally.num_turned_rollouts,
+        "num_rollouts_changed_sign": tally.num_sign_changed_rollouts,
         "num_tokens": tally.num_tokens,
-        "num_tokens_changed_sign": tally.num_turned_tokens,
+        "num_tokens_changed_sign": tally.num_sign_changed_tokens,
         "correlation": plain(tally.correlation),
         "saved": {label: plain(value) for label, value in _figures(tally.before)},
         "anew": {label: plain(value) for label, value in _figures(tally.after)},

@@ -48,7 +48,7 @@ class Credit:
         return 0.0 if before is None or after is None else after - before
 
 
-def credited_anew(replay: Replay, algorithm: BuiltAlgorithm) -> Iterator[list[Credit]]:
+def recompute_credit(replay: Replay, algorithm: BuiltAlgorithm) -> Iterator[list[Credit]]:
     """Yield the rollouts of each group. Whole steps are computed at once: an estimator may need all groups of a step.
 
     Log-probabilities and values come from the store. So does the coefficient of a KL in the reward, unless an
@@ -73,13 +73,13 @@ def _check(replay: Replay, step: int, groups: Sequence[Sequence[StoredRollout]])
     rollouts = list(chain.from_iterable(groups))
     for key, count in Counter(map(key_of, rollouts)).items():
         if count > 1:
-            raise DataError(f"'{replay.run.name}': step {key[0]}, rollout {key[2]} of '{key[1]:.80}' is there twice")
+            raise DataError(f"'{replay.run.name}': step {key[0]}, rollout {key[2]} of '{key[1]:.80}' occurs twice")
     if not any(trajectory.segments for stored in rollouts for trajectory in stored.rollout.trajectories):
-        raise DataError(f"'{replay.run.name}': the rollouts of step {step} have no tokens that could be credited")
+        raise DataError(f"'{replay.run.name}': the rollouts of step {step} have no tokens to compute advantages for")
     if all(advantages is None for stored in rollouts for advantages in stored.advantages):
         raise DataError(
-            f"'{replay.run.name}': no advantages were kept of step {step} of split '{replay.run.split}':"
-            " only rollouts that were trained on have some"
+            f"'{replay.run.name}': step {step} of split '{replay.run.split}' has no saved advantages:"
+            " only rollouts that were trained on have advantages"
         )
 
 
@@ -100,12 +100,12 @@ def _credit(replay: Replay, stored: StoredRollout, after: Sequence[Advantages]) 
 
 
 def _trained(stored: StoredRollout, advantages: Sequence[Advantages]) -> NDArray[np.float64] | None:
-    kept = [
+    trained = [
         np.asarray(values)[np.asarray([0, *trajectory.loss_mask[1:]], bool)]
         for trajectory, values in zip(stored.rollout.trajectories, advantages, strict=True)
         if values is not None
     ]
-    return np.concatenate(kept) if kept else None
+    return np.concatenate(trained) if trained else None
 
 
 def _mean(values: NDArray[np.float64] | None) -> float | None:

@@ -43,8 +43,8 @@ def scored_samples(
     for need, by in needs:
         if samples and all(getattr(sample, need) is None for sample in samples):
             raise DataError(
-                f"'{replay.run.name}': {need} of step {stored[0][0].step} are not kept, and {by} reads them: a run that"
-                " trains with them keeps them, since files of schema 3"
+                f"'{replay.run.name}': {need} of step {stored[0][0].step} are not saved, but {by} needs them;"
+                " only runs that train with them save them (schema 3 or later)"
             )
     if algorithm.kl_reward is not None and lookup(replay.options.overrides, "algorithm.kl_ctrl") is None:
         _set_coefficient(algorithm.kl_reward, samples)
@@ -73,5 +73,5 @@ def _read_by_credit(algorithm: BuiltAlgorithm) -> Iterator[tuple[Need, str]]:
 
 
 def _set_coefficient(reward: KLReward, samples: Sequence[Sample]) -> None:
-    if kept := next((sample.kl_coef for sample in samples if sample.kl_coef), 0.0):
-        reward.control.value = kept
+    if saved := next((sample.kl_coef for sample in samples if sample.kl_coef), 0.0):
+        reward.control.value = saved

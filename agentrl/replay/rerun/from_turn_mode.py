@@ -14,7 +14,7 @@ from agentrl.agent_loops.resume import ResumePoint
 from agentrl.concurrency.notebook import run_loop
 from agentrl.errors import ConfigError, DataError
 from agentrl.replay.base import ALL, Cell, Key, Replay, Result, Table, by_task, key_of
-from agentrl.replay.rerun.runner import Rerun, Rolling, names_tools, new_folder, open_rolling, rerun_of
+from agentrl.replay.rerun.runner import Rerun, Rerunner, names_tools, new_folder, open_rerunner, rerun_of
 from agentrl.replay.trusted_config import lookup
 from agentrl.stats.base import plain
 from agentrl.stats.intervals import mean_estimate, paired_difference
@@ -23,7 +23,7 @@ from agentrl.tools.replayed import Unrecorded
 from agentrl.types.rollout import Group, Rollout
 from agentrl.utils.seeds import derive_seed
 
-MOST_SHOWN = 20
+MAX_SHOWN = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ def from_turn(replay: Replay) -> Result:
 
     Raises:
         DataError: no rollout has a turn K.
-        AgentRLError: see `rerun.runner.open_rolling`.
+        AgentRLError: see `rerun.runner.open_rerunner`.
     """
     return run_loop(_from_turn(replay))
 
@@ -71,46 +71,46 @@ def from_turn(replay: Replay) -> Result:
 async def _from_turn(replay: Replay) -> Result:
     turn = replay.options.from_turn or 0
     num = lookup(replay.options.overrides, "rollout.n")
-    usual: Unrecorded = "live" if names_tools(replay) else "error"
+    default: Unrecorded = "live" if names_tools(replay) else "error"
     out, left_out, found = new_folder(replay, f"from-turn-{turn}"), Counter[str](), list[Continued]()
-    async with open_rolling(replay, f"from-turn {turn}", usual) as rolling:
+    async with open_rerunner(replay, f"from-turn {turn}", default) as rerunner:
         for _, rows in groupby(replay.run.rollouts(), key=lambda stored: stored.step):
-            attempts = list(_attempts(rows, turn, num if isinstance(num, int) else 1, rolling, left_out))
+            attempts = list(_attempts(rows, turn, num if isinstance(num, int) else 1, rerunner, left_out))
             if attempts:
-                found += await _continue(attempts, rolling, out)
-        failing = rolling.ends_unrecorded
+                found += await _continue(attempts, rerunner, out)
+        failing = rerunner.ends_unrecorded
     if not found:
-        raise DataError(f"'{replay.run.name}': nothing to go on with from turn {turn}: {_told(left_out)}")
+        raise DataError(f"'{replay.run.name}': no rollout can be continued from turn {turn}: {_reasons(left_out)}")
     result = _result(found, turn, left_out, out, replay.options.level)
     return replace(result, failed=failing and any(each.unrecorded for each in found))
 
 
 def _attempts(
-    rows: Iterable[StoredRollout], turn: int, num: int, rolling: Rolling, left_out: Counter[str]
+    rows: Iterable[StoredRollout], turn: int, num: int, rerunner: Rerunner, left_out: Counter[str]
 ) -> Iterator[Rerun]:
     for saved in rows:
-        _check_loop(saved, rolling, turn)
-        beginning = ResumePoint.of(saved.rollout, turn)
-        if beginning is None:
+        _check_loop(saved, rerunner, turn)
+        resume_point = ResumePoint.of(saved.rollout, turn)
+        if resume_point is None:
             left_out["rewrote their history" if len(saved.rollout.trajectories) > 1 else "ended before that turn"] += 1
             continue
         for number in range(num):
             seed = derive_seed(saved.rollout.seed, "from-turn", turn, number)
-            yield rerun_of(saved, seed, turn, beginning)
+            yield rerun_of(saved, seed, turn, resume_point)
 
 
-def _check_loop(saved: StoredRollout, rolling: Rolling, turn: int) -> None:
-    name = saved.task.agent_name or rolling.parts.config.rollout.agent_loop
+def _check_loop(saved: StoredRollout, rerunner: Rerunner, turn: int) -> None:
+    name = saved.task.agent_name or rerunner.parts.config.rollout.agent_loop
     if turn and not agent_loops.is_builtin(name):
         raise ConfigError(
-            f"row {saved.task.index} ('{saved.task.uid}'): the agent loop '{name}' may keep a state that was not"
-            f" recorded: only {', '.join(agent_loops.names())} can go on from a turn above 0"
+            f"row {saved.task.index} ('{saved.task.uid}'): the agent loop '{name}' may have state that was not"
+            f" saved: only {', '.join(agent_loops.names())} can continue from a turn above 0"
         )
 
 
-async def _continue(attempts: Sequence[Rerun], rolling: Rolling, out: Path) -> list[Continued]:
+async def _continue(attempts: Sequence[Rerun], rerunner: Rerunner, out: Path) -> list[Continued]:
     """Run and save the continuations of one step."""
-    rollouts = await rolling.roll_out(attempts)
+    rollouts = await rerunner.roll_out(attempts)
     by_saved: dict[Key, list[tuple[Rerun, Rollout]]] = {}
     for attempt, rollout in zip(attempts, rollouts, strict=True):
         by_saved.setdefault(key_of(attempt.saved), []).append((attempt, rollout))
@@ -118,7 +118,7 @@ async def _continue(attempts: Sequence[Rerun], rolling: Rolling, out: Path) -> l
         Group(replace(pairs[0][0].saved.task, uid=f"{uid}/{number}"), [rollout for _, rollout in pairs])
         for (_, uid, number), pairs in by_saved.items()
     ]
-    rolling.store(out).write(attempts[0].saved.step, groups)
+    rerunner.store(out).write(attempts[0].saved.step, groups)
     return [_continued(key, pairs) for key, pairs in by_saved.items()]
 
 
@@ -139,13 +139,14 @@ def _result(found: Sequence[Continued], turn: int, left_out: Counter[str], out: 
         rows.append(_row(ALL, scored, level))
     num_unrecorded = sum(len(each.unrecorded) for each in found)
     summary = (
-        f"{len(found):,} rollouts gone on with from turn {turn}; calls not recorded: {num_unrecorded:,};"
+        f"{len(found):,} rollouts continued from turn {turn}; calls not recorded: {num_unrecorded:,};"
         f" new rollouts: {out}"
     )
-    tables = [Table(f"From turn {turn}", _COLUMNS, rows, f"Left out: {_told(left_out)}." if left_out else "")]
-    gains = sorted((each for each in scored if each.gain), key=lambda each: -abs(each.gain))[:MOST_SHOWN]
+    tables = [Table(f"From turn {turn}", _COLUMNS, rows, f"Skipped: {_reasons(left_out)}." if left_out else "")]
+    gains = sorted((each for each in scored if each.gain), key=lambda each: -abs(each.gain))[:MAX_SHOWN]
     one_by_one = [[*each.key, each.saved_score, fmean(each.scores), len(each.scores)] for each in gains]
-    tables.append(Table("Where it matters most", _EACH_COLUMNS, one_by_one))
+    if one_by_one:
+        tables.append(Table("Largest changes", _EACH_COLUMNS, one_by_one))
     values = {
         "turn": turn,
         "out": str(out),
@@ -158,8 +159,8 @@ def _result(found: Sequence[Continued], turn: int, left_out: Counter[str], out: 
     return Result("from-turn", summary, tables, {name: plain(value) for name, value in values.items()})
 
 
-_COLUMNS = ("step", "saved rollouts", "saved reward", "reward gone on with", "difference")
-_EACH_COLUMNS = ("step", "uid", "rollout", "saved reward", "mean gone on with", "continuations")
+_COLUMNS = ("step", "saved rollouts", "saved reward", "new reward", "difference")
+_EACH_COLUMNS = ("step", "uid", "rollout", "saved reward", "mean new reward", "continuations")
 
 
 def _row(name: str | int, rows: Sequence[Continued], level: float) -> list[Cell]:
@@ -170,5 +171,5 @@ def _row(name: str | int, rows: Sequence[Continued], level: float) -> list[Cell]
     return [name, len(rows), *sides, paired_difference(pairs, level)]
 
 
-def _told(left_out: Counter[str]) -> str:
-    return ", ".join(f"{count:,} that {why}" for why, count in left_out.items()) or "none is there"
+def _reasons(left_out: Counter[str]) -> str:
+    return ", ".join(f"{count:,} {why}" for why, count in left_out.items()) or "the run has no rollouts"

@@ -28,7 +28,7 @@ from agentrl.replay.settings import (
     replay_config,
     with_model,
 )
-from agentrl.replay.tokenizer import WORDS, changed
+from agentrl.replay.tokenizer import PARTS, changed
 from agentrl.replay.trusted_config import lookup
 from agentrl.rollouts.collector import Siblings, side_by_side
 from agentrl.run_folder.checkpoints import newest
@@ -48,10 +48,10 @@ class Rerun:
     saved: StoredRollout
     seed: int
     recording: Recording
-    beginning: ResumePoint | None = None
+    resume_point: ResumePoint | None = None
 
 
-def rerun_of(saved: StoredRollout, seed: int, from_turn: int = 0, beginning: ResumePoint | None = None) -> Rerun:
+def rerun_of(saved: StoredRollout, seed: int, from_turn: int = 0, resume_point: ResumePoint | None = None) -> Rerun:
     """Prepare a re-run whose recording holds the calls from model turn `from_turn` on.
 
     Raises:
@@ -59,13 +59,13 @@ def rerun_of(saved: StoredRollout, seed: int, from_turn: int = 0, beginning: Res
     """
     if image_names(saved.task.messages) or any(trajectory.media for trajectory in saved.rollout.trajectories):
         place = f"rollout {saved.number} of group '{saved.task.uid}'"
-        raise DataError(f"step {saved.step}: {place} holds images: it cannot be rolled out again in this version")
+        raise DataError(f"step {saved.step}: {place} contains images, and replay cannot re-run images yet")
     calls = [call for call in saved.rollout.tool_calls if call.turn >= from_turn]
-    return Rerun(saved, seed, Recording(saved.task.uid, calls, saved.rollout.tool_rewards), beginning)
+    return Rerun(saved, seed, Recording(saved.task.uid, calls, saved.rollout.tool_rewards), resume_point)
 
 
 @dataclass(frozen=True, slots=True)
-class Rolling:
+class Rerunner:
     """Rollout components with the run's settings and limits for this split.
 
     Attributes:
@@ -94,7 +94,7 @@ class Rolling:
                 attempt.saved.task,
                 sampling,
                 seed=attempt.seed,
-                beginning=attempt.beginning,
+                beginning=attempt.resume_point,
                 toolbox=self.toolbox.playing(attempt.recording),
             )
             for attempt in attempts
@@ -113,19 +113,19 @@ class Rolling:
 
 
 @asynccontextmanager
-async def open_rolling(replay: Replay, mode: str, usual: Unrecorded) -> AsyncIterator[Rolling]:
+async def open_rerunner(replay: Replay, mode: str, default: Unrecorded) -> AsyncIterator[Rerunner]:
     """Build the rollout components with the weights of `model.path`, else of the run's newest checkpoint.
 
     Args:
         mode: name of the mode, with the turn if it has one.
-        usual: default for calls that were not recorded; the command line may override it.
+        default: default for calls that were not recorded; the command line may override it.
 
     Raises:
         ConfigError: there are no weights, the rollouts were made with another tokenizer, or they need code that the
             command line does not name.
         AgentRLError: a component cannot be used as configured.
     """
-    unrecorded = replay.options.unrecorded or usual
+    unrecorded = replay.options.unrecorded or default
     rewards = replay.options.rewards[:1]
     refuse_missing_code(replay, _needed_code(replay, unrecorded))
     config = _with_policy(replay).without("train_files").without("val_files")
@@ -135,7 +135,7 @@ async def open_rolling(replay: Replay, mode: str, usual: Unrecorded) -> AsyncIte
     async with open_rollout_parts(config, UserObjects(reward=reward)) as parts:
         multi_turn = config.rollout.multi_turn
         toolbox = RecordedToolbox(_schemas(replay.run), multi_turn, unrecorded, parts.toolbox)
-        yield Rolling(parts, toolbox, replay.run.split, f"{mode} of {replay.run.name}")
+        yield Rerunner(parts, toolbox, replay.run.split, f"{mode} of {replay.run.name}")
 
 
 def new_folder(replay: Replay, mode: str) -> Path:
@@ -146,19 +146,19 @@ def new_folder(replay: Replay, mode: str) -> Path:
     """
     if out := replay.options.out:
         if (out / mode).exists():
-            raise ConfigError(f"--out: '{out}' holds rollouts of '{mode}' already")
+            raise ConfigError(f"--out: '{out}' already contains rollouts of '{mode}': give a new folder")
         return out / mode
     if replay.run.folder is None:
-        raise ConfigError(f"{mode}: say where the new rollouts go, --out FOLDER")
+        raise ConfigError(f"{mode}: no folder for the new rollouts: give --out FOLDER")
     folders = (replay.run.folder / "replays" / f"{mode}-{number}" for number in count(1))
     return next(folder for folder in folders if not folder.exists())
 
 
 def _with_policy(replay: Replay) -> RunConfig:
-    instead = {"tokenizer_path": replay.options.tokenizer} if replay.options.tokenizer else {}
+    defaults = {"tokenizer_path": replay.options.tokenizer} if replay.options.tokenizer else {}
     if lookup(replay.options.overrides, "model.path") is None:
-        instead["path"] = str(_newest(replay.run))
-    return with_model(replay_config(replay), replay.options.overrides, **instead)
+        defaults["path"] = str(_newest(replay.run))
+    return with_model(replay_config(replay), replay.options.overrides, **defaults)
 
 
 def _check_base(checkpoint: Path) -> None:
@@ -166,7 +166,7 @@ def _check_base(checkpoint: Path) -> None:
     adapter = find_adapter(checkpoint)
     if adapter and not Path(adapter.base).is_dir():
         raise ConfigError(
-            f"'{checkpoint}' is an adapter of '{adapter.base}', which is no folder here: if you trust it, add"
+            f"'{checkpoint}' is an adapter of '{adapter.base}', which is not a local folder: if you trust it, add"
             f" model.path={adapter.base} model.lora_adapter_path={checkpoint}"
         )
 
@@ -174,7 +174,7 @@ def _check_base(checkpoint: Path) -> None:
 def _newest(run: SavedRun) -> Path:
     checkpoint = newest(run.folder) if run.folder else None
     if checkpoint is None:
-        raise ConfigError(f"'{run.name}' has no whole checkpoint: name the policy, model.path=FOLDER")
+        raise ConfigError(f"'{run.name}' has no complete checkpoint: give the policy, model.path=FOLDER")
     _check_base(checkpoint)
     return checkpoint
 
@@ -191,26 +191,26 @@ def _needed_code(replay: Replay, unrecorded: Unrecorded) -> Iterator[str]:
 
 def _check_tokenizer(run: SavedRun, config: RunConfig) -> None:
     if parts := changed(load_chat(config).tokenizer, run.provenances):
-        words = " and ".join(WORDS[part] for part in parts)
+        words = " and ".join(PARTS[part] for part in parts)
         raise ConfigError(
-            f"'{run.name}': the rollouts of step {min(parts.values())} were recorded with another {words} than that"
-            f" of model.path '{config.model.path}'"
+            f"'{run.name}': the rollouts of step {min(parts.values())} have another {words} than"
+            f" model.path '{config.model.path}': give a model with the same tokenizer"
         )
 
 
 def _schemas(run: SavedRun) -> list[ToolSchema]:
     """Schemas of the tools that the run offered to the model."""
-    kept = {step: made_with.get(TOOLS) for step, made_with in run.provenances.items()}
-    first = kept[run.steps[0]]
+    saved = {step: made_with.get(TOOLS) for step, made_with in run.provenances.items()}
+    first = saved[run.steps[0]]
     if first is None:
-        raise DataError(f"'{run.name}' does not keep which tools there were")
-    if others := [step for step in run.steps if kept[step] != first]:
-        raise DataError(f"'{run.name}': from step {others[0]} on there were other tools: name one step, PATH@STEP")
+        raise DataError(f"'{run.name}' has no saved tool schemas")
+    if others := [step for step in run.steps if saved[step] != first]:
+        raise DataError(f"'{run.name}': the tools change at step {others[0]}: select one step, PATH@STEP")
     try:
         return _SCHEMAS.validate_json(first)
     except ValidationError as error:
         problem = error.errors()[0]["msg"]
-        raise DataError(f"'{run.name}': the tools that it kept cannot be read: {problem}") from None
+        raise DataError(f"'{run.name}': the saved tool schemas are invalid: {problem}") from None
 
 
 _SCHEMAS = TypeAdapter(list[ToolSchema])

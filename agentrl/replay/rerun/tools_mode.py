@@ -9,14 +9,14 @@ from pathlib import Path
 
 from agentrl.concurrency.notebook import run_loop
 from agentrl.replay.base import Cell, Key, Replay, Result, Table, by_task, key_of
-from agentrl.replay.rerun.runner import Rerun, new_folder, open_rolling, rerun_of
+from agentrl.replay.rerun.runner import Rerun, new_folder, open_rerunner, rerun_of
 from agentrl.stats.base import Estimate, plain
 from agentrl.stats.intervals import mean_estimate
 from agentrl.store import StoredRollout
 from agentrl.types.rollout import Group, Rollout
 from agentrl.types.trajectory import Author, Trajectory
 
-MOST_SHOWN = 20
+MAX_SHOWN = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,18 +35,18 @@ class Divergence:
 
 
 @dataclass(frozen=True, slots=True)
-class Again:
+class RerunResult:
     """A saved rollout and the result of its re-run.
 
     Attributes:
-        parted: the first difference; None if every token is the same.
+        difference: the first difference; None if every token is the same.
         saved_score, score: None if there is no score.
         num_recorded: number of calls answered from the recording.
         unrecorded: the calls that were not in the recording.
     """
 
     key: Key
-    parted: Divergence | None
+    difference: Divergence | None
     saved_score: float | None
     score: float | None
     num_recorded: int
@@ -62,21 +62,21 @@ def tools(replay: Replay) -> Result:
     New rollouts are saved in the folder of `--out`, or else under `replays/` in the run's folder.
 
     Raises:
-        AgentRLError: see `rerun.runner.open_rolling`.
+        AgentRLError: see `rerun.runner.open_rerunner`.
     """
     return run_loop(_tools(replay))
 
 
 async def _tools(replay: Replay) -> Result:
     out = new_folder(replay, "tools")
-    found: list[Again] = []
-    async with open_rolling(replay, "tools", "error") as rolling:
+    found: list[RerunResult] = []
+    async with open_rerunner(replay, "tools", "error") as rerunner:
         for step, rows in groupby(replay.run.rollouts(), key=lambda stored: stored.step):
             attempts = [rerun_of(saved, saved.rollout.seed) for saved in rows]
-            rollouts = await rolling.roll_out(attempts)
-            rolling.store(out).write(step, _groups(attempts, rollouts))
-            found += map(_again, attempts, rollouts)
-        deterministic, failing = rolling.parts.config.rollout.deterministic, rolling.ends_unrecorded
+            rollouts = await rerunner.roll_out(attempts)
+            rerunner.store(out).write(step, _groups(attempts, rollouts))
+            found += map(_rerun_result, attempts, rollouts)
+        deterministic, failing = rerunner.parts.config.rollout.deterministic, rerunner.ends_unrecorded
     result = _result(found, out, replay.options.level, deterministic)
     return replace(result, failed=failing and any(each.unrecorded for each in found))
 
@@ -91,9 +91,9 @@ def _groups(attempts: Sequence[Rerun], rollouts: Sequence[Rollout]) -> list[Grou
     return groups
 
 
-def _again(attempt: Rerun, rollout: Rollout) -> Again:
+def _rerun_result(attempt: Rerun, rollout: Rollout) -> RerunResult:
     saved: StoredRollout = attempt.saved
-    return Again(
+    return RerunResult(
         key_of(saved),
         divergence(saved.rollout.trajectories, rollout.trajectories),
         saved.rollout.rewards.get("score"),
@@ -103,21 +103,22 @@ def _again(attempt: Rerun, rollout: Rollout) -> Again:
     )
 
 
-def _result(found: Sequence[Again], out: Path, level: float, deterministic: bool) -> Result:
-    parted = [each for each in found if each.parted]
-    num_same = len(found) - len(parted)
+def _result(found: Sequence[RerunResult], out: Path, level: float, deterministic: bool) -> Result:
+    different = [each for each in found if each.difference]
+    num_same = len(found) - len(different)
     num_recorded, num_unrecorded = sum(each.num_recorded for each in found), sum(len(each.unrecorded) for each in found)
     summary = (
-        f"{num_same:,} of {len(found):,} rollouts have the same tokens bit for bit; calls: {num_recorded:,} answered"
+        f"{num_same:,} of {len(found):,} rollouts have exactly the same tokens; calls: {num_recorded:,} answered"
         f" from the recording, {num_unrecorded:,} not recorded; new rollouts: {out}"
     )
-    note = "" if deterministic else "rollout.deterministic=false: even the same policy may part from itself."
+    note = "" if deterministic else "rollout.deterministic=false: tokens may differ even with the same policy."
     steps = [list(rows) for _, rows in groupby(found, key=lambda each: each.key[0])]
-    tables = [Table("Rolled out again", _COLUMNS, [_row(rows, level) for rows in steps], note)]
-    if parted:
-        hidden = f"{len(parted) - MOST_SHOWN:,} more are in the values." if len(parted) > MOST_SHOWN else ""
-        shown = [_parted_row(each) for each in parted[:MOST_SHOWN]]
-        tables.append(Table("Where they part", _PARTED_COLUMNS, shown, hidden))
+    tables = [Table("Re-run", _COLUMNS, [_row(rows, level) for rows in steps], note)]
+    if different:
+        more = len(different) - MAX_SHOWN
+        hidden = f"{more:,} more rollouts differ; --json lists them." if more > 0 else ""
+        shown = [_difference_row(each) for each in different[:MAX_SHOWN]]
+        tables.append(Table("First difference", _CHANGED_COLUMNS, shown, hidden))
     values = {
         "out": str(out),
         "deterministic": deterministic,
@@ -125,20 +126,30 @@ def _result(found: Sequence[Again], out: Path, level: float, deterministic: bool
         "num_same": num_same,
         "num_recorded_calls": num_recorded,
         "num_unrecorded_calls": num_unrecorded,
-        "rollouts": [asdict(each) for each in found],
+        "rollouts": [_values(each) for each in found],
     }
     return Result("tools", summary, tables, {name: plain(value) for name, value in values.items()})
 
 
-_COLUMNS = ("step", "rollouts", "same tokens", "saved reward", "reward now", "calls recorded", "not recorded")
-_PARTED_COLUMNS = ("step", "uid", "rollout", "turn", "author", "token", "saved reward", "reward now", "not recorded")
+_COLUMNS = ("step", "rollouts", "same tokens", "saved reward", "new reward", "calls recorded", "not recorded")
+_CHANGED_COLUMNS = (
+    "step",
+    "uid",
+    "rollout",
+    "turn",
+    "author",
+    "token",
+    "saved reward",
+    "new reward",
+    "not recorded",
+)
 
 
-def _row(rows: Sequence[Again], level: float) -> list[Cell]:
+def _row(rows: Sequence[RerunResult], level: float) -> list[Cell]:
     return [
         rows[0].key[0],
         len(rows),
-        sum(each.parted is None for each in rows),
+        sum(each.difference is None for each in rows),
         _mean([(each.key, each.saved_score) for each in rows], level),
         _mean([(each.key, each.score) for each in rows], level),
         sum(each.num_recorded for each in rows),
@@ -146,10 +157,15 @@ def _row(rows: Sequence[Again], level: float) -> list[Cell]:
     ]
 
 
-def _parted_row(each: Again) -> list[Cell]:
-    assert each.parted is not None  # the caller passes only rollouts that differ
-    place = [each.parted.turn, each.parted.author.value, each.parted.token]
+def _difference_row(each: RerunResult) -> list[Cell]:
+    assert each.difference is not None  # the caller passes only rollouts that differ
+    place = [each.difference.turn, each.difference.author.value, each.difference.token]
     return [*each.key, *place, each.saved_score, each.score, next(iter(each.unrecorded), None)]
+
+
+def _values(each: RerunResult) -> dict[str, object]:
+    values = asdict(each)
+    return {"key": values.pop("key"), "parted": values.pop("difference"), **values}
 
 
 def _mean(scores: Sequence[tuple[Key, float | None]], level: float) -> Estimate | None:
@@ -158,16 +174,16 @@ def _mean(scores: Sequence[tuple[Key, float | None]], level: float) -> Estimate 
     return mean_estimate(tasks, level) if tasks else None
 
 
-def divergence(saved: Sequence[Trajectory], again: Sequence[Trajectory]) -> Divergence | None:
+def divergence(saved: Sequence[Trajectory], rerun: Sequence[Trajectory]) -> Divergence | None:
     """Find the first difference; None if all tokens of all trajectories are the same."""
     for number, trajectory in enumerate(saved):
-        ours, theirs = trajectory.token_ids, again[number].token_ids if number < len(again) else ()
+        ours, theirs = trajectory.token_ids, rerun[number].token_ids if number < len(rerun) else ()
         if ours == theirs:
             continue
         shorter = min(len(ours), len(theirs))
         first = next((place for place in range(shorter) if ours[place] != theirs[place]), shorter)
         return _place(number, trajectory, first)
-    return _place(len(saved) - 1, saved[-1], len(saved[-1].token_ids)) if saved and len(again) > len(saved) else None
+    return _place(len(saved) - 1, saved[-1], len(saved[-1].token_ids)) if saved and len(rerun) > len(saved) else None
 
 
 def _place(number: int, trajectory: Trajectory, position: int) -> Divergence:

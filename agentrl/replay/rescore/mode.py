@@ -13,10 +13,10 @@ from agentrl.config.rules.reward import JUDGE, REWARD_MODEL, rewards_asked
 from agentrl.errors import ConfigError
 from agentrl.registry import load_object
 from agentrl.replay.base import Replay, Result
-from agentrl.replay.rescore.scoring import COLUMNS, ChatText, Scored, decoded_once, score_all
+from agentrl.replay.rescore.scoring import COLUMNS, ChatText, Scored, cached_text, score_all
 from agentrl.replay.rescore.tables import tables_of, values_of
 from agentrl.replay.settings import refuse_missing_code, replay_config
-from agentrl.replay.trusted_config import left_out, lookup
+from agentrl.replay.trusted_config import dropped_values, lookup
 from agentrl.rewards.base import Reward, close_reward
 from agentrl.rewards.builtin.registry import rewards as known_rewards
 from agentrl.rewards.loading import given_reward, load_reward
@@ -42,7 +42,7 @@ def rescore(replay: Replay) -> Result:
         replay.scores[name] = {row.key: row.new[name]["score"] for row in scored if name in row.new}
     names, level = list(rewards), replay.options.level
     failed = any(all(name in row.failures for row in scored) for name in names) and bool(scored)
-    summary = "; ".join(_told(replay, config, scored, names))
+    summary = "; ".join(_summary(replay, config, scored, names))
     return Result("rescore", summary, tables_of(scored, names, level), values_of(scored, names, level), failed)
 
 
@@ -52,16 +52,16 @@ def load_rewards(replay: Replay, config: RunConfig) -> dict[str, Reward]:
     Raises:
         ConfigError: no reward is given, or one cannot be used.
     """
-    asked = replay.options.rewards
-    if twice := [name for number, name in enumerate(asked) if name in asked[:number]]:
+    given = replay.options.rewards
+    if twice := [name for number, name in enumerate(given) if name in given[:number]]:
         raise ConfigError(f"--reward {twice[0]} is given twice")
-    if asked:
-        return {name: _load(name, replay, config) for name in asked}
-    _refuse_own(replay)
+    if given:
+        return {name: _load(name, replay, config) for name in given}
+    _refuse_custom_reward(replay)
     custom = config.reward.custom_reward_function
-    if custom.path is None and not _own_is_builtin(replay, config):
-        names = " or ".join(["auto", *known_rewards.names()])
-        raise ConfigError(f"a reward is needed: --reward file.py:function, or {names}{_own(replay)}")
+    if custom.path is None and not _is_builtin(replay, config):
+        names = ", ".join(["auto", *known_rewards.names()])
+        raise ConfigError(f"no reward: give --reward file.py:function, or one of {names}{_reward_hint(replay)}")
     _refuse_from_run(replay, config.reward)
     return {_label(config.reward): load_reward(config.reward, config.data.max_response_length)}
 
@@ -74,14 +74,14 @@ def _label(reward: RewardConfig) -> str:
     return reward.name if custom.path is None else f"{custom.path}:{custom.name}"
 
 
-def _refuse_own(replay: Replay) -> None:
+def _refuse_custom_reward(replay: Replay) -> None:
     """Refuse a silent change of reward: if the run's reward is custom code, the command line must name a reward."""
     names = ("reward.name", "reward.components", "reward.custom_reward_function.path")
     if any(lookup(replay.options.overrides, name) for name in names):
         return
     if lookup(replay.run.config, "reward.components"):
         raise ConfigError(
-            "the run mixed its reward of components: give reward.components=... or --reward, as it names code"
+            "the reward of the run has several components, which may name code: give reward.components=... or --reward"
         )
     refuse_missing_code(replay, ("reward.name",))
 
@@ -91,15 +91,13 @@ def _refuse_from_run(replay: Replay, reward: RewardConfig) -> None:
     overrides = replay.options.overrides
     if lookup(overrides, "reward.reward_manager") is None:
         refuse_missing_code(replay, ("reward.reward_manager.module.path", "reward.reward_manager.name"))
-    asked = rewards_asked(reward)
-    if JUDGE in asked and not lookup(overrides, "reward.judge.url"):
-        raise ConfigError("a judge is asked only where the command line says which: give reward.judge.url=...")
-    if JUDGE in asked:
+    used = rewards_asked(reward)
+    if JUDGE in used and not lookup(overrides, "reward.judge.url"):
+        raise ConfigError("replay uses a judge only from the command line: give reward.judge.url=...")
+    if JUDGE in used:
         refuse_missing_code(replay, ("reward.judge.prompt", "reward.judge.answer_schema"))
-    if REWARD_MODEL in asked and not lookup(overrides, "reward.reward_model.path"):
-        raise ConfigError(
-            "a reward model is loaded only where the command line says which: give reward.reward_model.path=..."
-        )
+    if REWARD_MODEL in used and not lookup(overrides, "reward.reward_model.path"):
+        raise ConfigError("replay loads a reward model only from the command line: give reward.reward_model.path=...")
 
 
 def _load(name: str, replay: Replay, config: RunConfig) -> Reward:
@@ -114,23 +112,23 @@ def _load(name: str, replay: Replay, config: RunConfig) -> Reward:
     return load_reward(own, config.data.max_response_length)
 
 
-def _own_is_builtin(replay: Replay, config: RunConfig) -> bool:
+def _is_builtin(replay: Replay, config: RunConfig) -> bool:
     """Whether the reward in `config` is safe to run: the command line names it, or it is built in."""
     if config.reward.name == NO_REWARD:
         return False
     if config.reward.components or config.reward.name == JUDGE or lookup(replay.options.overrides, "reward.name"):
         return True  # the keys they require are checked when they are loaded
     builtin = config.reward.name == "auto" or known_rewards.is_builtin(config.reward.name)
-    return bool(replay.run.config) and not _kept_custom(replay) and builtin
+    return bool(replay.run.config) and not _saved_custom(replay) and builtin
 
 
-def _own(replay: Replay) -> str:
-    if custom := _kept_custom(replay):
+def _reward_hint(replay: Replay) -> str:
+    if custom := _saved_custom(replay):
         return visible(f" (the run had {custom.get('path')}:{custom.get('name')})")
     return " (the run had none, reward.name=none)" if lookup(replay.run.config, "reward.name") == NO_REWARD else ""
 
 
-def _kept_custom(replay: Replay) -> Mapping[str, object]:
+def _saved_custom(replay: Replay) -> Mapping[str, object]:
     """The saved configuration of the run's custom reward function; empty if there was none."""
     custom = lookup(replay.run.config, "reward.custom_reward_function")
     return custom if isinstance(custom, dict) and custom.get("path") else {}
@@ -145,30 +143,30 @@ def _score(replay: Replay, config: RunConfig, rewards: Mapping[str, Reward]) -> 
         return run_loop(score_all(replay.run.rollouts(COLUMNS), rewards, text, config.reward.include_tool_text))
 
 
-def _knows_tokens(replay: Replay) -> bool:
+def _has_tokens(replay: Replay) -> bool:
     return IMPORTED_FROM not in replay.run.provenance
 
 
 def _chat_text(replay: Replay, config: RunConfig) -> ChatText:
-    if not _knows_tokens(replay):
+    if not _has_tokens(replay):
         return lambda token_ids: ""  # imported rollouts have no tokens
     tokenizer = replay.run.tokenizer(replay.options.tokenizer)
-    return decoded_once(ChatFormat(tokenizer, template_kwargs=config.data.apply_chat_template_kwargs).text)
+    return cached_text(ChatFormat(tokenizer, template_kwargs=config.data.apply_chat_template_kwargs).text)
 
 
-def _told(replay: Replay, config: RunConfig, scored: Sequence[Scored], names: Sequence[str]) -> Iterator[str]:
-    yield f"{len(scored):,} rollouts under {', '.join(names)}"
+def _summary(replay: Replay, config: RunConfig, scored: Sequence[Scored], names: Sequence[str]) -> Iterator[str]:
+    yield f"{len(scored):,} rollouts scored with {', '.join(names)}"
     for name in names:
         if num_failed := sum(name in row.failures for row in scored):
             yield f"{name} failed on {num_failed:,} of them"
     if other := sum(row.same_text is False for row in scored):
-        yield f"the text of {other:,} is not what training scored"
+        yield f"the text of {other:,} differs from the text scored in training"
     if unknown := sum(row.from_messages for row in scored):
-        yield f"{unknown:,} have no tokens: scored by the text of their messages, without the markup of calls"
-    if _knows_tokens(replay) and (note := replay.run.tokenizer_note(replay.options.tokenizer)):
+        yield f"{unknown:,} have no tokens: the text of their messages is scored, without tool-call markup"
+    if _has_tokens(replay) and (note := replay.run.tokenizer_note(replay.options.tokenizer)):
         yield note
-    if "reward.guards.injections" in left_out(replay.run.config) and not config.reward.guards.injections:
-        yield "reward.guards.injections of the run are not used: give them on the command line"
-    kept = _kept_custom(replay).get("reward_kwargs")
-    if kept and not config.reward.custom_reward_function.reward_kwargs:
-        yield f"reward.custom_reward_function.reward_kwargs, in the run {kept}, are not given"
+    if "reward.guards.injections" in dropped_values(replay.run.config) and not config.reward.guards.injections:
+        yield "reward.guards.injections of the run is not used: give it on the command line if you need it"
+    kwargs = _saved_custom(replay).get("reward_kwargs")
+    if kwargs and not config.reward.custom_reward_function.reward_kwargs:
+        yield f"reward.custom_reward_function.reward_kwargs of the run is not used: {kwargs}"

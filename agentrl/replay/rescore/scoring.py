@@ -27,7 +27,7 @@ COLUMNS = (
 
 MAX_CONCURRENT = 32
 
-NUM_KNOWN_TURNS = 1024
+NUM_CACHED_TURNS = 1024
 """Size of the cache of decoded turns: a few groups. A Parquet row group in memory already has as many."""
 
 ChatText = Callable[[Sequence[int]], str]
@@ -66,9 +66,9 @@ async def score_all(
             found[place] = await _scored(stored, rewards, chat_text, include_tool_text)
 
     try:
-        async with asyncio.TaskGroup() as together:
+        async with asyncio.TaskGroup() as tasks:
             for _ in range(MAX_CONCURRENT):
-                together.create_task(work())
+                tasks.create_task(work())
     except BaseExceptionGroup as failures:
         raise failures.exceptions[0] from None  # for example, a file that cannot be read
     return [found[place] for place in sorted(found)]
@@ -77,9 +77,9 @@ async def score_all(
 async def _scored(
     stored: StoredRollout, rewards: Mapping[str, Reward], chat_text: ChatText, include_tool_text: bool
 ) -> Scored:
-    task, seen = stored.task, stored.rollout.scored_text_sha256
+    task, saved = stored.task, stored.rollout.scored_text_sha256
     solution, extra = view_of(stored, chat_text, include_tool_text)
-    same_text = None if seen is None else sha256(solution.encode("utf-8", "surrogatepass")).hexdigest() == seen
+    same_text = None if saved is None else sha256(solution.encode("utf-8", "surrogatepass")).hexdigest() == saved
     scored = Scored(
         key_of(stored),
         (task.data_source, task.index),
@@ -98,10 +98,10 @@ async def _scored(
     return scored
 
 
-def decoded_once(chat_text: ChatText) -> ChatText:
+def cached_text(chat_text: ChatText) -> ChatText:
     """Cache `chat_text`: late in training, most turns occur in several rollouts of a group."""
-    known = lru_cache(NUM_KNOWN_TURNS)(chat_text)
-    return lambda token_ids: known(tuple(token_ids))
+    cached = lru_cache(NUM_CACHED_TURNS)(chat_text)
+    return lambda token_ids: cached(tuple(token_ids))
 
 
 def has_tokens(stored: StoredRollout) -> bool:
@@ -120,10 +120,10 @@ def view_of(
     if has_tokens(stored):
         return solution, extra
     histories = [_new_messages(stored, trajectory.messages) for trajectory in stored.rollout.trajectories]
-    said = list(chain.from_iterable(histories))
-    turns = [message_text(message) for message in said if message["role"] == "assistant"]
+    new = list(chain.from_iterable(histories))
+    turns = [message_text(message) for message in new if message["role"] == "assistant"]
     extra |= {"turn_texts": turns, "last_turn": turns[-1] if turns else "", "num_turns": len(turns)}
-    return "\n".join(map(message_text, said) if include_tool_text else turns), extra
+    return "\n".join(map(message_text, new) if include_tool_text else turns), extra
 
 
 def _new_messages(stored: StoredRollout, messages: Sequence[Message]) -> Sequence[Message]:

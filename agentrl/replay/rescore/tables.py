@@ -19,7 +19,7 @@ SAVED = "saved"
 NUM_DISAGREEMENTS, NUM_FAILURES = 10, 20
 """Maximum number of rows in the tables that list single rollouts."""
 
-R = TypeVar("R", "Score", "Held")
+R = TypeVar("R", "Score", "ScorePair")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Score:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class ScorePair:
     """A rollout's saved score and its new one."""
 
     key: Key
@@ -53,12 +53,12 @@ def tables_of(scored: Sequence[Scored], names: Sequence[str], level: float) -> l
     tables = [
         _by_source_table("mean score", ("score", "tasks", "rollouts", "mean"), list(_means(scores, level))),
         _by_source_table(
-            "held against the saved score",
+            "agreement with the saved score",
             ("score", "same", "higher", "lower", "new - saved"),
-            [row for name, own in pairs.items() for row in _held(name, own, level)],
+            [row for name, own in pairs.items() for row in _agreement(name, own, level)],
         ),
         Table(
-            "parts of the rewards",
+            "reward parts",
             ("score", "part", "rollouts", "mean"),
             [row for name in names for row in _parts(label[name], name, scored, level)],
         ),
@@ -69,9 +69,9 @@ def tables_of(scored: Sequence[Scored], names: Sequence[str], level: float) -> l
         ),
         Table(
             "failed",
-            ("score", "rollouts", "first at", "why"),
+            ("score", "rollouts", "first", "error"),
             [row for name in names for row in _failures(label[name], name, scored)],
-            "At step/uid/rollout.",
+            "first: step/uid/rollout",
         ),
     ]
     return [table for table in tables if table.rows]
@@ -79,11 +79,11 @@ def tables_of(scored: Sequence[Scored], names: Sequence[str], level: float) -> l
 
 def values_of(scored: Sequence[Scored], names: Sequence[str], level: float) -> dict[str, JsonValue]:
     """The same results, machine-readable, and the scores of every rollout."""
-    kept = [row.same_text for row in scored if row.same_text is not None]
+    known = [row.same_text for row in scored if row.same_text is not None]
     return {
         "num_rollouts": len(scored),
-        "num_text_known": len(kept),
-        "num_text_differs": kept.count(False),
+        "num_text_known": len(known),
+        "num_text_differs": known.count(False),
         "num_from_messages": sum(row.from_messages for row in scored),
         "saved": {"mean": _by_source_mean(saved_scores(scored), level)},
         "rewards": {name: _reward_values(scored, name, level) for name in names},
@@ -107,10 +107,10 @@ def new_scores(scored: Iterable[Scored], name: str, part: str = "score") -> list
     return [Score(row.task, row.new[name][part]) for row in scored if part in row.new.get(name, ())]
 
 
-def pairs_of(scored: Iterable[Scored], name: str) -> list[Held]:
+def pairs_of(scored: Iterable[Scored], name: str) -> list[ScorePair]:
     """The rollouts that have both a saved and a new score."""
     return [
-        Held(row.key, row.task, row.saved["score"], row.new[name]["score"])
+        ScorePair(row.key, row.task, row.saved["score"], row.new[name]["score"])
         for row in scored
         if name in row.new and "score" in row.saved
     ]
@@ -141,7 +141,7 @@ def _mean(scores: Iterable[Score], level: float) -> Estimate:
     return mean_estimate([[score.value for score in task] for task in clusters(scores)], level)
 
 
-def _difference(pairs: Iterable[Held], level: float) -> Estimate:
+def _difference(pairs: Iterable[ScorePair], level: float) -> Estimate:
     tasks = clusters(pairs)
     return paired_difference([([p.saved for p in task], [p.new for p in task]) for task in tasks], level)
 
@@ -154,14 +154,14 @@ def _means(scores: Mapping[str, Sequence[Score]], level: float) -> Iterator[list
                 yield [source, name, len(clusters(own)), len(own), _mean(own, level)]
 
 
-def _held(name: str, pairs: Sequence[Held], level: float) -> Iterator[list[Cell]]:
+def _agreement(name: str, pairs: Sequence[ScorePair], level: float) -> Iterator[list[Cell]]:
     for source, own in by_source(pairs).items():
         higher = sum(pair.new > pair.saved and not pair.same for pair in own)
         lower = sum(pair.new < pair.saved and not pair.same for pair in own)
         yield [source, name, f"{_share_same(own):.1%}", higher, lower, _difference(own, level)]
 
 
-def _share_same(pairs: Sequence[Held]) -> float:
+def _share_same(pairs: Sequence[ScorePair]) -> float:
     return sum(pair.same for pair in pairs) / len(pairs)
 
 
@@ -171,9 +171,9 @@ def _parts(label: str, name: str, scored: Sequence[Scored], level: float) -> Ite
         yield [label, part, len(scores), _mean(scores, level)]
 
 
-def _disagreements(name: str, pairs: Sequence[Held]) -> Iterator[list[Cell]]:
-    apart = [pair for pair in pairs if not pair.same]
-    for pair in sorted(apart, key=lambda pair: -abs(pair.new - pair.saved))[:NUM_DISAGREEMENTS]:
+def _disagreements(name: str, pairs: Sequence[ScorePair]) -> Iterator[list[Cell]]:
+    different = [pair for pair in pairs if not pair.same]
+    for pair in sorted(different, key=lambda pair: -abs(pair.new - pair.saved))[:NUM_DISAGREEMENTS]:
         step, uid, number = pair.key
         yield [name, step, uid, number, pair.saved, pair.new]
 
@@ -186,7 +186,7 @@ def _failures(label: str, name: str, scored: Sequence[Scored]) -> Iterator[list[
     for why, keys in list(places.items())[:NUM_FAILURES]:
         yield [label, len(keys), "/".join(map(str, keys[0])), why]
     if rest := list(places.values())[NUM_FAILURES:]:
-        yield [label, sum(map(len, rest)), "/".join(map(str, rest[0][0])), f"{len(rest):,} further reasons"]
+        yield [label, sum(map(len, rest)), "/".join(map(str, rest[0][0])), f"{len(rest):,} more errors"]
 
 
 def _by_source_mean(scores: Sequence[Score], level: float) -> JsonValue:

@@ -6,20 +6,20 @@ from collections.abc import Iterator
 from typing import cast
 
 from agentrl.data.rows.base import Row
-from agentrl.store.exporters.selection import Groups, Wanted, place
+from agentrl.store.exporters.selection import Groups, Selection, place
 
 
-def dialogue_rows(groups: Groups, wanted: Wanted) -> Iterator[Row]:
+def dialogue_rows(groups: Groups, selection: Selection) -> Iterator[Row]:
     """Yield one row per trajectory: `messages`, `tools` if any, `rewards` by name, and the columns of `place`.
 
     A conversation that cannot be trained on is skipped, for example one with a tool call whose arguments are not an
     object.
     """
     for group in groups:
-        for stored in wanted.rollouts(group):
-            tools = wanted.offered(stored.task)
+        for stored in selection.rollouts(group):
+            tools = selection.offered(stored.task)
             given = {"tools": tools} if tools else {}
             for trajectory in stored.rollout.trajectories:
                 row = {"messages": trajectory.messages, **given, "rewards": stored.rollout.rewards, **place(stored)}
-                if wanted.can_be_imitated(stored, cast(Row, row)):
+                if selection.is_trainable(stored, cast(Row, row)):
                     yield cast(Row, row)

@@ -8,19 +8,19 @@ from itertools import combinations, takewhile
 from typing import Literal, TypeAlias, cast
 
 from agentrl.data.rows.base import Row
-from agentrl.store.exporters.selection import Groups, Wanted, place
+from agentrl.store.exporters.selection import Groups, Selection, place
 from agentrl.store.stored import StoredRollout
 from agentrl.types.messages import Message
 
 Pair: TypeAlias = tuple[StoredRollout, StoredRollout]
 
 
-def pair_rows(which: Literal["best", "all"], margin: float) -> Callable[[Groups, Wanted], Iterator[Row]]:
+def pair_rows(which: Literal["best", "all"], margin: float) -> Callable[[Groups, Selection], Iterator[Row]]:
     """Return the function that makes rows of pairs.
 
     A row has `prompt`, `chosen`, `rejected` (chat messages), `tools` if any, both rewards, and the columns of `place`.
     `min_reward` applies to the chosen rollout only. Skipped are rollouts of several trajectories, which have no single
-    answer to compare, and pairs whose prompts differ.
+    answer to compare, and pairs with different prompts.
 
     Args:
         which: `best`: a group's best rollout and its worst (the first of equals); `all`: every pair of the group.
@@ -29,25 +29,25 @@ def pair_rows(which: Literal["best", "all"], margin: float) -> Callable[[Groups,
     return partial(_pair_rows, which == "all", margin)
 
 
-def _pair_rows(every: bool, margin: float, groups: Groups, wanted: Wanted) -> Iterator[Row]:
+def _pair_rows(every: bool, margin: float, groups: Groups, selection: Selection) -> Iterator[Row]:
     for group in groups:
-        usable = [stored for stored in group if _usable(stored, wanted)]
+        usable = [stored for stored in group if _usable(stored, selection)]
         pairs = list(_pairs(usable, every, margin))
         if not pairs:
-            wanted.left_out["groups without two rollouts whose rewards differ enough"] += 1
+            selection.skipped["groups without two rollouts with sufficiently different rewards"] += 1
         for chosen, rejected in pairs:
-            if list(wanted.rollouts([chosen])) and (row := _row(chosen, rejected, wanted)):
+            if list(selection.rollouts([chosen])) and (row := _row(chosen, rejected, selection)):
                 yield row
 
 
-def _usable(stored: StoredRollout, wanted: Wanted) -> bool:
+def _usable(stored: StoredRollout, selection: Selection) -> bool:
     if stored.rollout.failed:
-        wanted.left_out["rollouts that failed"] += 1
+        selection.skipped["failed rollouts"] += 1
     elif len(stored.rollout.trajectories) != 1:
-        wanted.left_out["rollouts of several trajectories"] += 1
+        selection.skipped["rollouts with several trajectories"] += 1
     else:
         row = {"messages": stored.rollout.trajectories[0].messages}
-        return wanted.can_be_imitated(stored, cast(Row, row))
+        return selection.is_trainable(stored, cast(Row, row))
     return False
 
 
@@ -67,12 +67,12 @@ def _reward(stored: StoredRollout) -> float:
     return stored.rollout.reward
 
 
-def _row(chosen: StoredRollout, rejected: StoredRollout, wanted: Wanted) -> Row | None:
+def _row(chosen: StoredRollout, rejected: StoredRollout, selection: Selection) -> Row | None:
     (prompt, answer), (others, worse) = _split(chosen), _split(rejected)
     if prompt != others:
-        wanted.left_out["pairs whose prompts differ"] += 1
+        selection.skipped["pairs with different prompts"] += 1
         return None
-    tools = wanted.offered(chosen.task)
+    tools = selection.offered(chosen.task)
     rewards = {"chosen_reward": _reward(chosen), "rejected_reward": _reward(rejected)}
     row = {"prompt": prompt, "chosen": answer, "rejected": worse, **({"tools": tools} if tools else {}), **rewards}
     return cast(Row, {**row, **place(chosen)})

@@ -27,38 +27,38 @@ COLUMNS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class Selection:
     """Filter of the rollouts to export.
 
     Attributes:
         min_reward: the minimum reward.
         tools: schemas of the run's tools, from its provenance.
-        left_out: reason for skipping -> count. Filled while rows are made, as is `examples`.
+        skipped: reason for skipping -> count. Filled while rows are made, as is `examples`.
         examples: reason -> one example, for reasons that need one.
     """
 
     min_reward: float | None = None
     tools: Sequence[JsonValue] = ()
-    left_out: Counter[str] = field(default_factory=Counter)
+    skipped: Counter[str] = field(default_factory=Counter)
     examples: dict[str, str] = field(default_factory=dict)
 
     def rollouts(self, group: Sequence[StoredRollout]) -> Iterator[StoredRollout]:
         """Yield the rollouts of `group` that pass the filter; failed rollouts never pass."""
         for stored in group:
             if stored.rollout.failed:
-                self.left_out["rollouts that failed"] += 1
+                self.skipped["failed rollouts"] += 1
             elif self.min_reward is not None and not stored.rollout.reward >= self.min_reward:
-                self.left_out[f"rollouts with a reward below {self.min_reward:g}"] += 1
+                self.skipped[f"rollouts with a reward below {self.min_reward:g}"] += 1
             else:
                 yield stored
 
-    def can_be_imitated(self, stored: StoredRollout, row: Row) -> bool:
+    def is_trainable(self, stored: StoredRollout, row: Row) -> bool:
         """Whether `messages` and `tools` of `row` are a dialogue that can be trained on; counts it if not."""
         try:
             read_dialogue(row)
         except FieldError as error:
-            reason = "conversations that cannot be imitated"
-            self.left_out[reason] += 1
+            reason = "conversations that cannot be trained on"
+            self.skipped[reason] += 1
             self.examples.setdefault(reason, f"rollout {stored.number} of '{stored.task.uid}', {error}")
             return False
         return True
@@ -72,11 +72,11 @@ class Wanted:
         return [tool for tool in self.tools if selected is None or _name(tool) in selected]
 
 
-Rows: TypeAlias = Callable[[Groups, Wanted], Iterator[Mapping[str, object]]]
+Rows: TypeAlias = Callable[[Groups, Selection], Iterator[Mapping[str, object]]]
 """An export format: a function that yields the rows of a file."""
 
 
-def kept_tools(text: str | None) -> list[JsonValue]:
+def saved_tools(text: str | None) -> list[JsonValue]:
     """Return the tool schemas that a provenance holds as JSON.
 
     Raises:
@@ -85,9 +85,9 @@ def kept_tools(text: str | None) -> list[JsonValue]:
     try:
         tools = read_json(text or "[]")
     except ValueError as error:
-        raise DataError(f"the tools that the run kept are not JSON: {error}") from error
+        raise DataError(f"the saved tools of the run are not JSON: {error}") from error
     if not isinstance(tools, list):
-        raise DataError("the tools that the run kept are not a list")
+        raise DataError("the saved tools of the run are not a list")
     return tools
 
 

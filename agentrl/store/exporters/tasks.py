@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping
 
 from pydantic import JsonValue
 
-from agentrl.store.exporters.selection import Groups, Wanted
+from agentrl.store.exporters.selection import Groups, Selection
 from agentrl.store.text import write_json
 from agentrl.types.task import Task
 
 
-def task_rows(groups: Groups, wanted: Wanted) -> Iterator[Mapping[str, JsonValue]]:
+def task_rows(groups: Groups, selection: Selection) -> Iterator[Mapping[str, JsonValue]]:
     """Yield each task that has a selected rollout, once per `data_source` and `index`.
 
     A ground truth that is not text is written as JSON, because a column has one type. Empty objects are removed from
@@ -19,7 +19,7 @@ def task_rows(groups: Groups, wanted: Wanted) -> Iterator[Mapping[str, JsonValue
     """
     seen: set[tuple[str, int]] = set()
     for group in groups:
-        for stored in wanted.rollouts(group):
+        for stored in selection.rollouts(group):
             key = (stored.task.data_source, stored.task.index)
             if key not in seen:
                 seen.add(key)

@@ -86,7 +86,7 @@ def trl_reader(reward_columns: Sequence[str]) -> ReadRow:
         rest = without(row, ("step", "prompt", "completion"))
         numbers = numbers_of(without(rest, ("advantage",)))
         if missing := [name for name in reward_columns if name not in row]:
-            raise FieldError(f"no field '{missing[0]}', which --reward-column names")
+            raise FieldError(f"no field '{missing[0]}', the column of --reward-column")
         rewards = {name: numbers[name] for name in reward_columns or numbers if name in numbers}
         return Logged(
             _side(row, "prompt", "user"),
@@ -115,14 +115,14 @@ def guess_format(source: Path) -> str:
     Raises:
         DataError: the row matches several formats, or no row matches any.
     """
-    ways_out = f"say --format {' or '.join(FORMATS)}"
+    hint = f"give --format {' or '.join(FORMATS)}"
     for where, row in chain.from_iterable(map(log_rows, log_files(source))):
         found = _formats_of(row)
         if len(found) > 1:
-            raise DataError(f"{where}: its keys are those of {' and of '.join(found)}: {ways_out}")
+            raise DataError(f"{where}: its keys match the formats {' and '.join(found)}: {hint}")
         if found:
             return found[0]
-    raise DataError(f"{source}: no row is of a format that is known: {ways_out}")
+    raise DataError(f"{source}: no row has a known format: {hint}")
 
 
 def _formats_of(row: Callable[[], JsonValue]) -> list[str]:

@@ -58,14 +58,14 @@ def import_rollouts(
         store = TrajectoryStore(folder, split=split, provenance=_provenance(path, form))
         for step, rows in sorted(steps.items()):
             if step in done.steps:
-                raise DataError(f"{path}: rows of step {step}, which an earlier file of '{source}' holds already")
+                raise DataError(f"{path}: it has rows of step {step}, and so does an earlier file of '{source}'")
             groups = list(_groups(step, rows, indices))
             store.write(step, groups)
             done.steps.append(step)
             done.num_groups += len(groups)
             done.num_rollouts += sum(len(group.rollouts) for group in groups)
     if not done.steps:
-        bad = f": all {len(done.bad_rows)} are bad, the first is {done.bad_rows[0]}" if done.bad_rows else ""
+        bad = f": all {len(done.bad_rows)} rows are bad; first: {done.bad_rows[0]}" if done.bad_rows else ""
         raise DataError(f"{source}: no rows to import{bad}")
     return done
 
@@ -77,10 +77,10 @@ def _read_rows(rows: Iterator[Row], read: ReadRow, bad: list[str] | None) -> Ite
             logged = read(row())
             write_json([logged.prompt, logged.answer, logged.ground_truth, logged.extra_info, logged.rest])
         except (FieldError, RecursionError) as error:  # RecursionError: nested too deeply to be written
-            said = str(error) if isinstance(error, FieldError) else "nested too deeply to be kept"
+            reason = str(error) if isinstance(error, FieldError) else "nested too deeply to be saved"
             if bad is None:
-                raise DataError(f"{where}: {said} (--skip-bad-rows leaves such rows out)") from None
-            bad.append(f"{where}: {said}")
+                raise DataError(f"{where}: {reason} (--skip-bad-rows skips such rows)") from None
+            bad.append(f"{where}: {reason}")
             continue
         yield logged
 

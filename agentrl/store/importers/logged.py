@@ -66,7 +66,7 @@ def step_of(row: Row) -> int | None:
     if step is None:
         return None
     if isinstance(step, bool) or not isinstance(step, int) or not 0 <= step <= _LARGEST_STEP:
-        raise wrong("step", "a whole number from 0 on", step)
+        raise wrong("step", "an integer of at least 0", step)
     return step
 
 
