@@ -108,7 +108,7 @@ class AgentLoop:
 
 
 async def _no_samples(token_ids: Sequence[int], sampling: SamplingParams, **options: object) -> Completion:
-    raise RuntimeError("a prompt was opened to be looked at, not to be continued")
+    raise RuntimeError("this prompt was opened for inspection only; the model cannot continue it")
 
 
 agent_loops: Registry[Callable[..., AgentLoop]] = Registry(

@@ -88,10 +88,10 @@ def _taken(
     for option in given.keys() - set(takes):
         key = named[option][0]
         if not any(named[each][0] == key for each in given.keys() & set(takes)):  # one key may set two options
-            raise ConfigError(f"'{key}' has no effect: {what} takes {', '.join(takes) or 'no options'}")
+            raise ConfigError(f"'{key}' has no effect: {what} accepts {', '.join(takes) or 'no options'}")
     for option, value in others.items():
         if option not in takes:
-            raise ConfigError(f"'{where}': {what} takes no option '{option}': {suggestion(option, takes)}")
+            raise ConfigError(f"'{where}': {what} has no option '{option}': {suggestion(option, takes)}")
         if option in named:
             raise ConfigError(f"'{where}.{option}': write it as '{named[option][0]}'")
         _check_kind(f"{where}.{option}", function, option, value)

@@ -94,7 +94,7 @@ class KLReward:
         """
         policy = sample.behaviour_logprobs if sample.old_logprobs is None else sample.old_logprobs
         if policy is None or sample.ref_logprobs is None:
-            raise ConfigError("algorithm.use_kl_in_reward needs ref_logprobs on every sample, and there are none")
+            raise ConfigError("algorithm.use_kl_in_reward needs ref_logprobs on every sample, but there are none")
         values = kl(self.kind, torch.tensor(policy), torch.tensor(sample.ref_logprobs))
         return torch.where(torch.tensor(sample.loss_mask, dtype=torch.bool), values, 0.0).tolist()
 

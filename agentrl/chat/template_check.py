@@ -50,7 +50,7 @@ def _check_generation_prompt(template: Template, schemas: Sequence[ToolSchema]) 
     header = answered[len(bare) :].partition(TURN)[0] if answered.startswith(bare) else ""
     if header.strip():
         raise TemplateError(
-            f"the chat template has no generation prompt: {header!r} stands before the assistant's content, "
+            f"the chat template has no generation prompt: {header!r} precedes the assistant's content, "
             "but add_generation_prompt does not add it"
         )
 

@@ -53,9 +53,7 @@ def add_task(row: Mapping[str, JsonValue]) -> bool:
     """
     adding = _ADDING.get()
     if adding is None:
-        tell_once(
-            "add_task: nothing takes tasks here: data.online.max_tasks is 0, or this is validation or another process"
-        )
+        tell_once("add_task has no effect here: data.online.max_tasks is 0, or this is validation or another process")
         return False
     return adding(row)
 

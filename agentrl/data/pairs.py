@@ -86,8 +86,7 @@ def _conversation(row: Row, key: str, prompt: list[Message] | None, prompt_key: 
         return answer
     if prompt is None:
         raise FieldError(
-            f"field '{key}' answers a prompt, and there is none: expected it in '{prompt_key}' (data.prompt_key), or"
-            " a whole conversation here"
+            f"field '{key}' has no prompt: add '{prompt_key}' (data.prompt_key) or a whole conversation here"
         )
     check_order([*prompt, *answer], f"{prompt_key} + {key}")
     return [*prompt, *answer]
@@ -109,7 +108,7 @@ def _check_beginning(
     if begins[0][0] in SYSTEM_ROLES and asked and asked[0][0] not in SYSTEM_ROLES:
         begins = begins[1:]  # a text prompt cannot contain a system message
     if begins[: len(asked)] != asked:
-        raise FieldError(f"field '{key}' is a whole conversation that does not begin with '{prompt_key}'")
+        raise FieldError(f"field '{key}' is a complete conversation that does not start with '{prompt_key}'")
 
 
 def _said(message: Mapping[str, object]) -> tuple[object, object]:

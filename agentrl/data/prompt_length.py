@@ -55,7 +55,7 @@ def fit_prompts(tasks: TaskTable, measure: Measure, config: DataConfig) -> tuple
         raise DataError(
             f"{tasks.where(long[0])}: its prompt has {lengths[long[0]]} tokens, data.max_prompt_length is {limit} "
             f"({len(long)} of {len(lengths)} rows are longer, up to {max(lengths)} tokens): "
-            + ("nothing is left" if config.filter_overlong_prompts else _WAYS_OUT)
+            + ("no row is left" if config.filter_overlong_prompts else _WAYS_OUT)
         )
     cut = {index: _cut(tasks, index, measure, limit, config.truncation) for index in long}
     return tasks.replace(cut), f"{told}the last user text is cut ({config.truncation})"

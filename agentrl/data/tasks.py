@@ -85,7 +85,7 @@ def read_task(config: DataConfig, row: Row, position: int, source: str | None = 
     """
     for key in _MEDIA[1:]:
         if row.get(key):
-            raise FieldError(f"field '{key}': videos and audio are not in this version")
+            raise FieldError(f"field '{key}': videos and audio are not supported")
     prompt_key = _prompt_key(row, config)
     extra_info = _extra_info(row, prompt_key)
     try:
@@ -128,7 +128,7 @@ def _prompt(row: Row, key: str, system_prompt: str | None) -> list[Message]:
     prompt = required(row, key, "text or a list of messages (data.prompt_key)")
     if key == "prompts" and isinstance(prompt, list) and _is_text(prompt):
         if len(prompt) != 1:
-            raise FieldError(f"field 'prompts': expected one prompt a row, got {len(prompt)}: write a row for each")
+            raise FieldError(f"field 'prompts': expected one prompt per row, got {len(prompt)}: write one row for each")
         prompt = prompt[0]
     if isinstance(prompt, str):
         messages = [Message(role="user", content=prompt)]

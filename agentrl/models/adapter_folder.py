@@ -11,7 +11,7 @@ from agentrl.errors import ConfigError
 from agentrl.models.folder import check_safetensors
 
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
-MOVED = "give the base as model.path, and the adapter as model.lora_adapter_path"
+MOVED = "set model.path to the base, and model.lora_adapter_path to the adapter"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ def find_adapter(path: str | Path) -> Adapter | None:
         said = json.loads(file.read_text())
         method = said["peft_type"]
     except (ValueError, KeyError, TypeError):
-        raise ConfigError(f"'{file}' is no configuration of an adapter") from None
+        raise ConfigError(f"'{file}' is not the configuration of an adapter") from None
     if method != "LORA":
-        raise ConfigError(f"'{path}' is an adapter of type {method}: LORA is the only one in this version")
+        raise ConfigError(f"'{path}' is an adapter of type {method}: only LORA is supported")
     return Adapter(Path(path), said)

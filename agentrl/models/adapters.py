@@ -71,7 +71,9 @@ def add_saved_adapter(model: PreTrainedModel, adapter: Adapter, config: ModelCon
 
     for field, neutral in NOT_TAKEN.items():
         if adapter.said.get(field) not in (neutral, None, []):
-            raise ConfigError(f"'{adapter.folder}' has '{field}', which goes beyond LoRA: merge it (agentrl export)")
+            raise ConfigError(
+                f"'{adapter.folder}' has '{field}', which is not supported: merge the adapter (agentrl export)"
+            )
     _check_options(adapter, config)
     try:
         _inject(model, LoraConfig.from_pretrained(str(adapter.folder)), base)
@@ -93,14 +95,14 @@ def read_adapter(model: PreTrainedModel, adapter: Adapter) -> None:
     own = model.peft_config["default"]
     for field, value in (("r", own.r), ("lora_alpha", own.lora_alpha), ("use_rslora", own.use_rslora)):
         if adapter.said.get(field, value) != value:
-            raise ConfigError(f"'{adapter.folder}' has {field}={adapter.said[field]}, and this run {value}")
+            raise ConfigError(f"'{adapter.folder}' has {field}={adapter.said[field]}, but this run has {value}")
     try:
         found = set_peft_model_state_dict(model, load_file(file))
     except (RuntimeError, KeyError) as error:
         raise ConfigError(f"'{file}' does not fit the model: {' '.join(str(error).split())[:200]}") from error
     lacking = {name for name, _ in adapter_parameters(model)} & set(found.missing_keys)
     for name in sorted([*found.unexpected_keys, *lacking])[:1]:
-        raise ConfigError(f"'{file}' does not fit the model's adapter: '{name}' is in one of them only")
+        raise ConfigError(f"'{file}' does not fit the model's adapter: '{name}' is in only one of them")
 
 
 def write_adapter(model: PreTrainedModel, folder: Path) -> None:

@@ -77,7 +77,7 @@ def _adapter_of(config: ModelConfig, key: str) -> Adapter | None:
     if config.lora_adapter_path is None:
         return own
     if own:
-        raise ConfigError(f"{key} '{config.path}' is an adapter itself: leave out model.lora_adapter_path")
+        raise ConfigError(f"{key} '{config.path}' is an adapter itself: remove model.lora_adapter_path")
     if found := find_adapter(config.lora_adapter_path):
         return found
     raise ConfigError(f"model.lora_adapter_path: there is no {ADAPTER_CONFIG} in '{config.lora_adapter_path}'")
@@ -86,7 +86,7 @@ def _adapter_of(config: ModelConfig, key: str) -> Adapter | None:
 def _load_base(path: str, config: ModelConfig, dtype: Dtype, key: str) -> PreTrainedModel:
     model, missing = read_model(AutoModelForCausalLM, path, config, dtype, key)
     if has_adapter(model):  # transformers loads hub adapters by itself; the base would then be trained too
-        raise ConfigError(f"{key}: '{path}' is an adapter on the hub: download it and give its folder")
+        raise ConfigError(f"{key}: '{path}' is an adapter on the hub: download it and name its folder")
     check_whole(path, missing, key)
     return model
 

@@ -61,7 +61,7 @@ class Mixture:
         found = {name: answers[name] for name in self._components if name in answers}
         if not found:
             row = extra_info.get("index", "unknown")
-            raise InfraError(f"row {row} of '{data_source}': no component of the reward has a verdict")
+            raise InfraError(f"row {row} of '{data_source}': no component of the reward returned a verdict")
         passed_over = {*self._ranked} - {self._chosen(found)}
         counted = [name for name in found if name not in passed_over]
         score = sum(self._components[name].weight * found[name]["score"] for name in counted)

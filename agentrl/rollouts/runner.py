@@ -154,7 +154,7 @@ class RolloutRunner:
             self._logged.add(str(rollout.error))
             # an InfraError is raised on purpose, and its text says what failed
             exc_info = None if isinstance(error, InfraError) else error
-            _LOGGER.warning("a rollout failed (told once): %s", rollout.error, exc_info=exc_info)
+            _LOGGER.warning("a rollout failed (reported once): %s", rollout.error, exc_info=exc_info)
         return rollout
 
     async def _score(self, task: Task, rollout: Rollout) -> None:

@@ -69,7 +69,7 @@ def why_not(config: RunConfig, live: bool) -> Iterator[str]:
     if live and config.rollout.engine != "scripted" and not config.rollout.deterministic:
         yield "rollout.deterministic=false"
     elif live and config.rollout.engine == "sglang":  # on the CPU it has no deterministic mode and ignores seeds
-        yield "rollout.engine=sglang does not promise it"
+        yield "rollout.engine=sglang is not deterministic"
     for name in ("max_staleness", "over_sampling") if live else ():
         if value := getattr(config.trainer, name):  # timing decides which weights sample and which groups are requeued
             yield f"trainer.{name}={value}"
@@ -85,9 +85,9 @@ def why_not(config: RunConfig, live: bool) -> Iterator[str]:
 def provided(config: RunConfig, live: bool) -> Iterator[str]:
     """Yield the assumptions about user code that reproducibility depends on."""
     if live:
-        yield "tools, rewards and simulated users answer alike when asked alike"
+        yield "tools, rewards and simulated users are deterministic"
     if live and config.rollout.engine == "scripted":
-        yield f"so does the script, {config.rollout.script_path}"
+        yield f"the script is deterministic: {config.rollout.script_path}"
 
 
 def _devices(config: RunConfig, live: bool) -> dict[str, torch.device]:

@@ -142,7 +142,7 @@ def _keep(path: Path, lines: str) -> None:
         if not path.exists():
             write_atomically(path, lines)
         elif path.read_text(encoding="utf-8") != lines:
-            raise ConfigError(f"'{path}' is not as it was written: delete it, or choose another folder")
+            raise ConfigError(f"'{path}' was changed after it was written: delete it, or choose another folder")
     except OSError as error:
         raise ConfigError(f"'trainer.default_local_dir': cannot write to '{path}': {error.strerror}") from error
 

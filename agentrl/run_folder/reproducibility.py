@@ -67,7 +67,7 @@ class ReproducibilityReport:
         else:
             self._compare(step, read_environment(self._before))
         reasons = self.why_not
-        print(f"not promised to repeat bit for bit: {'; '.join(reasons)}" if reasons else "repeats bit for bit")
+        print(f"not reproducible: {'; '.join(reasons)}" if reasons else "reproducible bit for bit")
 
     def watch(self, step: int, split: str, groups: Sequence[Group]) -> None:
         """Record events in these rollouts that make the run not reproducible; print the first one."""
@@ -76,7 +76,7 @@ class ReproducibilityReport:
             self._num_ended += 1
             self._ended_by += [ended] if self._num_ended <= MOST_ENDED else []
         if promised and self._num_ended:
-            print(f"no longer promised to repeat bit for bit: {self.why_not[-1]}")
+            print(f"no longer reproducible: {self.why_not[-1]}")
         if self._num_ended > num_before or not self._written:
             self._write()
 
@@ -84,7 +84,7 @@ class ReproducibilityReport:
     def why_not(self) -> list[str]:
         """Reasons why the run may not be reproducible, one line each."""
         changed = [f"after step {each['step']} {_change(each)}" for each in self._changed]
-        more = f", and {self._num_ended - 1} more such" if self._num_ended > 1 else ""
+        more = f", and {self._num_ended - 1} more events" if self._num_ended > 1 else ""
         ended = [f"{each['what']} ({_place(each)}){more}" for each in self._ended_by[:1]]
         return [*self._settings, *changed, *ended]
 
@@ -92,11 +92,11 @@ class ReproducibilityReport:
         """Yield an entry per conversation evicted since the last call: recomputed KV may differ in the last bits."""
         before, self._evicted = self._evicted, self._num_evicted()
         for _ in range(round(self._evicted - before)):
-            yield {"step": step, "split": split, "what": "rollout.max_num_seqs made the engine forget a conversation"}
+            yield {"step": step, "split": split, "what": "the engine evicted a conversation (rollout.max_num_seqs)"}
 
     def _compare(self, step: int, kept: Mapping[str, JsonValue]) -> None:
         """Restore the saved state after `step`; later entries are dropped, because those steps are repeated."""
-        old, new = dict(_leaves(kept or {ENVIRONMENT_FILE: "not there"})), dict(_leaves(self._now))
+        old, new = dict(_leaves(kept or {ENVIRONMENT_FILE: "missing"})), dict(_leaves(self._now))
         undone: dict[str, JsonValue] = {}
         for each in _entries(kept, "changed"):
             if _step(each) < step:
@@ -140,12 +140,12 @@ def _endings(step: int, split: str, groups: Sequence[Group]) -> Iterator[Entry]:
 
 def _ended_by(rollout: Rollout) -> Iterator[str]:
     if rollout.stop is Stop.DEADLINE:
-        yield "rollout.multi_turn.rollout_timeout_s ended a rollout"
+        yield "a rollout reached rollout.multi_turn.rollout_timeout_s"
     for call in rollout.tool_calls:
         if call.outcome is Outcome.TIMEOUT:
             yield f"tool '{call.name}' ran out of time"
     if rollout.infra_failed:
-        yield f"the world around a rollout failed: {rollout.error}"
+        yield f"a rollout had an infrastructure error: {rollout.error}"
 
 
 def _leaves(values: Mapping[str, JsonValue]) -> Iterator[tuple[str, JsonValue]]:

@@ -40,7 +40,7 @@ class ArgumentsReader:
         except SchemaError as error:
             place = ".".join(map(str, error.absolute_path)) or "parameters"
             is_type = error.validator == "anyOf" and place.endswith("type")
-            told = f"{error.instance!r} is none of {_TYPES}" if is_type else error.message
+            told = f"{error.instance!r} is not one of {_TYPES}" if is_type else error.message
             raise ConfigError(f"schema of tool '{schema.name}', at {place}: {shorten(told)}") from error
         self._validator = Draft202012Validator(parameters)
         self._plain = _Plain.of(parameters)

@@ -72,7 +72,7 @@ class FunctionTool:
 def check_retries(name: str, retries: object) -> int:
     """Return `retries`; raise `ConfigError` unless it is a whole number of 0 or more."""
     if not isinstance(retries, int) or isinstance(retries, bool) or retries < 0:
-        raise ConfigError(f"tool '{name}': retries must be a whole number, 0 or more, not {retries!r}")
+        raise ConfigError(f"tool '{name}': retries must be an integer of 0 or more, not {retries!r}")
     return retries
 
 

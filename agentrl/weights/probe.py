@@ -33,7 +33,7 @@ class Probe:
         completion = await self._sampled(version)
         versions = {span.version for span in completion.policy_versions}
         if versions != {version}:
-            raise ProbeError(f"version {version} was published, and the engine samples from {sorted(versions)}")
+            raise ProbeError(f"version {version} was published, but the engine samples from {sorted(versions)}")
         scores = await self._backend.score([_sample(completion)])
         scored = scores.logprobs[0][len(CONTEXT) :]
         diffs = [abs(mine - theirs) for mine, theirs in zip(scored, completion.logprobs, strict=True)]

@@ -106,7 +106,7 @@ class ServerClient:
         try:
             answer = orjson.loads(content)  # refuses JSON with more than 1,024 nesting levels
         except ValueError as error:
-            raise UnreachableError(f"{self.url}{path}: an answer that is no JSON: {error}") from error
+            raise UnreachableError(f"{self.url}{path}: the answer is not JSON: {error}") from error
         return answer if isinstance(answer, dict) else {}
 
 

@@ -166,7 +166,7 @@ class SglangEngine:
             except UnreachableError as error:
                 num_tries += replica.health is not Health.OUT
                 if num_tries >= MOST_TRIES:
-                    raise UnreachableError(f"given up after {num_tries} tries: {error}") from error
+                    raise UnreachableError(f"failed after {num_tries} tries: {error}") from error
                 answer = None
                 self._ward.suspect(replica, str(error))
                 if num_tries > 1:

@@ -84,7 +84,7 @@ async def read_features(client: ServerClient) -> Features:
     if _numbers(features.version) < OLDEST:  # no path reveals whether weight version spans are supported
         raise ServerError(f"{client.url}: this is SGLang {features.version}; {_needed()}")
     if not model["is_generation"]:
-        raise ServerError(f"{client.url}: '{features.model_path}' is served for embeddings, and samples nothing")
+        raise ServerError(f"{client.url}: '{features.model_path}' is served for embeddings and cannot generate text")
     return features
 
 
@@ -115,9 +115,9 @@ async def _check_paths(client: ServerClient) -> None:
     try:
         paths = (await client.get("/openapi.json")).get("paths")
     except RefusedError as error:
-        raise ServerError(f"{client.url}: no SGLang server: {error}") from None
+        raise ServerError(f"{client.url}: not an SGLang server: {error}") from None
     if not isinstance(paths, dict) or "/generate" not in paths:
-        raise ServerError(f"{client.url}: no SGLang server: it has no /generate")
+        raise ServerError(f"{client.url}: not an SGLang server: it has no /generate")
     if missing := [path for path in NEEDED_PATHS if path not in paths]:
         version = await _old_version(client, paths)
         raise ServerError(f"{client.url}: SGLang {version} lacks {', '.join(missing)}; {_needed()}")

@@ -125,7 +125,7 @@ class Ward:
             except UnreachableError as error:
                 failed, reason = failed + 1, error
             except RefusedError as error:
-                raise ServerError(f"rollout.sglang.router_url: this is no sglang-router: {error}") from None
+                raise ServerError(f"rollout.sglang.router_url: this is not an sglang-router: {error}") from None
         for replica in self._replicas:
             self._lost(replica)
         raise ServerError(f"the router does not answer (rollout.sglang.router_url): {reason}")
@@ -197,8 +197,8 @@ class Ward:
         while not restarted:
             if replica.num_restarts >= self._max_restarts:
                 raise ServerError(
-                    f"the SGLang server {replica.name} was started again {replica.num_restarts} times"
-                    f" (rollout.sglang.max_restarts) and is gone again: {self._reasons[replica]}"
+                    f"the SGLang server {replica.name} was restarted {replica.num_restarts} times"
+                    f" (rollout.sglang.max_restarts) and failed again: {self._reasons[replica]}"
                 )
             replica.health = Health.STARTING
             replica.num_restarts += 1

@@ -64,9 +64,9 @@ class Terms:
         check_sampling(request.sampling)
         check_context(request.token_ids, self.vocabulary, self.max_sequence_length)
         if request.images and not self.images:
-            raise ValueError("this model takes no images")
+            raise ValueError("this model does not accept images")
         if request.sampling.stop and not self.stop_strings:
-            raise ValueError("stop strings need a tokenizer, and a server was started without one")
+            raise ValueError("stop strings need a tokenizer, but a server was started without one")
 
     def room(self, request: GenerateRequest) -> int:
         """Number of tokens that may be sampled; 0 if the context is so long that a server would refuse it."""
@@ -114,7 +114,7 @@ def read_completion(
     said = _read(answer)
     meta = said.meta_info
     if meta.finish_reason.type == "abort" and meta.finish_reason.status_code is not None:
-        raise ServerError(f"the server gave a request up: {meta.finish_reason.message}")
+        raise ServerError(f"the server aborted a request: {meta.finish_reason.message}")
     logprobs, token_ids = [entry[0] for entry in meta.output_token_logprobs], said.output_ids
     spans = _version_spans(meta.weight_versions)
     _check_counts(said, request, sum(span.num_tokens for span in spans))
@@ -198,7 +198,7 @@ def _check_counts(said: _Said, request: GenerateRequest, num_versioned: int) -> 
             f" and weight versions of {counts[2]}"
         )
     if [entry[1] for entry in meta.output_token_logprobs] != said.output_ids:
-        raise ServerError("the server's log-probabilities are of other tokens than its answer")
+        raise ServerError("the server's log-probabilities do not belong to the tokens of its answer")
     if meta.prompt_tokens is not None and not request.images and meta.prompt_tokens != len(request.token_ids):
         raise ServerError(f"the server read {meta.prompt_tokens} of {len(request.token_ids)} tokens of context")
 
@@ -226,7 +226,7 @@ def decode_routed_experts(value: object, num_tokens: int, num_layers: int, top_k
     try:
         content = base64.b64decode(value, validate=True)
     except binascii.Error as error:
-        raise ServerError(f"the server's routed experts are no base64: {error}") from error
+        raise ServerError(f"the server's routed experts are not base64: {error}") from error
     if len(content) != 4 * (num_tokens - 1) * num_layers * top_k:
         raise ServerError(
             f"the server's routed experts have {len(content)} bytes, not 4 for each of {num_tokens - 1} tokens,"

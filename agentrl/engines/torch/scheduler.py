@@ -95,7 +95,7 @@ class Scheduler:
         """
         if self.conversations.evict_idle():
             _LOGGER.warning(
-                "open conversations hold all %d slots: one is forgotten, so this run is not bitwise reproducible; raise"
+                "open conversations hold all %d slots: one is evicted, so this run is not bitwise reproducible; raise"
                 " rollout.max_num_seqs",
                 self._limits.max_num_seqs,
             )

@@ -123,7 +123,7 @@ class Peer:
             subject = self._objects[said["of"]] if said["of"] >= 0 else None
             arguments, keywords = [self._value(a) for a in said["with"]], self._value(said["and"])
             if not self._is_served(said["ask"], subject, arguments[0] if arguments else None):
-                raise TypeError("the tests do not offer this")
+                raise TypeError("the tests do not provide this")
             answer = self._do(said["ask"], subject, arguments, keywords)
             return {"answer": self._data(answer), "with": [self._data(a) for a in arguments]}
         except BaseException as error:  # the tests decide what it means, SystemExit too

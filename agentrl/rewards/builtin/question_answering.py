@@ -100,7 +100,7 @@ def gold_answers(ground_truth: JsonValue) -> list[str]:
     """
     if golds := [text for text in _texts(ground_truth) if text.strip()]:
         return golds
-    raise RewardError(f"the ground truth {ground_truth!r:.100} holds no answer")
+    raise RewardError(f"the ground truth {ground_truth!r:.100} contains no answer")
 
 
 def _texts(value: JsonValue) -> Iterator[str]:
@@ -125,7 +125,7 @@ def _label(ground_truth: JsonValue) -> str:
     if isinstance(ground_truth, Mapping):
         ground_truth = ground_truth.get("label")
     if ground_truth is None or isinstance(ground_truth, (list, dict)):
-        raise RewardError(f"the ground truth {ground_truth!r:.100} is no label")
+        raise RewardError(f"the ground truth {ground_truth!r:.100} is not a label")
     return str(ground_truth)
 
 

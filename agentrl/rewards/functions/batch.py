@@ -119,5 +119,5 @@ class BatchReward:
             answers = []
         if len(answers) != len(batch):
             got = f"{len(answers)}: {returned!r:.100}" if answers else f"{returned!r:.100}"
-            raise RewardError(f"expected a list of {len(batch)} scores, one a rollout, got {got}")
+            raise RewardError(f"expected a list of {len(batch)} scores, one per rollout, got {got}")
         return answers

@@ -65,7 +65,7 @@ class ScoreFunction:
         """Warn about dropped entries, once per name."""
         for name in set(names) - self._dropped:
             self._dropped.add(name)
-            _LOGGER.warning("reward '%s': entry '%s' is not a finite number and is left out", self.name, name)
+            _LOGGER.warning("reward '%s': entry '%s' is not a finite number and is ignored", self.name, name)
 
 
 @contextmanager
@@ -100,7 +100,7 @@ def numbers_of(returned: object) -> tuple[dict[str, float], list[str]]:
     """
     entries = returned if isinstance(returned, Mapping) else {"score": returned}
     if "score" not in entries:
-        raise RewardError(f"the dict it returned has no 'score', only {', '.join(map(str, entries)) or 'nothing'}")
+        raise RewardError(f"the returned dict has no 'score', only {', '.join(map(str, entries)) or 'nothing'}")
     numbers = {str(name): number(value) for name, value in entries.items()}
     if numbers["score"] is None:
         kind = NoVerdictError if entries["score"] is None else RewardError
@@ -127,7 +127,7 @@ def _check_signature(score: ScoreFunction) -> None:
     for key in score.kwargs:
         if not takes({key: None}) or key in score.given:
             known = suggestion(key, parameters)
-            raise ConfigError(f"reward '{name}' takes no reward_kwargs.{key}: {known}{score.place}")
+            raise ConfigError(f"reward '{name}' does not accept reward_kwargs.{key}: {known}{score.place}")
     for key, parameter in parameters.items():
         optional = parameter.default is not parameter.empty or parameter.kind in (
             parameter.VAR_KEYWORD,

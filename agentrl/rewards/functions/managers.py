@@ -57,7 +57,7 @@ def managed(reward: Reward, config: RewardConfig, max_response_length: int | Non
         reward = BoundedReward(reward, config.range)
     if overlong.enable:
         if max_response_length is None:
-            raise ConfigError("reward.overlong_buffer is for runs, which have a data.max_response_length: leave it out")
+            raise ConfigError("reward.overlong_buffer needs data.max_response_length, which only a run has: remove it")
         reward = OverlongReward(reward, overlong, max_response_length)
     return reward
 
@@ -81,5 +81,7 @@ def _own_manager(reward: Reward, config: RewardConfig) -> Reward:
         )
     made = kind(reward, config)
     if not any(map(inspect.iscoroutinefunction, (made, type(made).__call__))):
-        raise ConfigError(f"{where}.name: what '{name}' makes must have an async __call__ (docs/rewards.md)")
+        raise ConfigError(
+            f"{where}.name: the object that '{name}' returns must have an async __call__ (docs/rewards.md)"
+        )
     return made  # type: ignore[no-any-return]  # the user's object, checked above

@@ -59,5 +59,5 @@ class OverlongReward:
 def _length(extra_info: Mapping[str, object]) -> int:
     lengths = cast("list[int]", extra_info.get("response_lengths"))
     if not lengths:
-        raise ConfigError("reward.overlong_buffer needs responses in tokens, and these are texts: leave it out")
+        raise ConfigError("reward.overlong_buffer needs responses as tokens, but these are text: remove it")
     return max(lengths)

@@ -86,7 +86,7 @@ class JudgeClient:
                 if number < self._config.max_retries:
                     await self._wait(last, number, body)
         tries = self._config.max_retries + 1
-        raise InfraError(f"{self.url}: no verdict in {tries} tries, the last time: {self._without_key(str(last))}")
+        raise InfraError(f"{self.url}: no verdict in {tries} tries, last error: {self._without_key(str(last))}")
 
     async def _try(self, client: httpx.AsyncClient, body: Mapping[str, JsonValue], read: Callable[[str], T]) -> T:
         async with self._slots:

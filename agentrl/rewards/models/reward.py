@@ -65,7 +65,7 @@ class ModelReward:
         token_ids = self._read(*conversation(solution_str, extra_info))
         score = await self._score(fitting(token_ids, self._max_length, self._config.too_long))
         if not math.isfinite(score):
-            raise RewardError(f"its number is {score}, no finite one")
+            raise RewardError(f"its score is {score}, not a finite number")
         match self._config.activated:
             case "sigmoid":
                 return {"score": probability(score), "logit": score}
@@ -98,5 +98,5 @@ def load_reader(config: RewardModelConfig, path: str) -> Reader:
         return TokenReader()
     tokenizer = load_tokenizer(model_config(config, path))
     if tokenizer is None:
-        raise ConfigError(f"reward.reward_model.path: '{path}' has no tokenizer, and input={how} needs one")
+        raise ConfigError(f"reward.reward_model.path: '{path}' has no tokenizer, but input={how} needs one")
     return ChatReader(tokenizer) if how == "chat" else TurnReader(tokenizer)

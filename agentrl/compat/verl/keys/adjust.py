@@ -70,7 +70,8 @@ def _rollouts_folder(draft: Draft) -> None:
 def _groups_of_one(draft: Draft) -> None:
     if draft.number("rollout.n") == 1 and estimator_of(draft) in _COMPARING:
         draft.notices.append(
-            f"'{_ROLLOUT}.n=1' leaves nothing to compare: a group of one has advantage 0 (verl would train on its raw "
+            f"'{_ROLLOUT}.n=1' has no other rollouts to compare with: a group of one has advantage 0 (verl"
+            " would train on its raw "
             f"score), so only a KL or entropy term can move the policy. Set '{_ROLLOUT}.n' to 2 or more"
         )
 
@@ -87,7 +88,7 @@ def _validation(draft: Draft) -> None:
     if draft.number(f"{prefix}.n") > 1:
         draft.values[f"{prefix}.n"] = 1
         draft.notices.append(
-            f"'{_ROLLOUT}.val_kwargs.n' is taken as 1: greedy rollouts of one task are all the same, "
+            f"'{_ROLLOUT}.val_kwargs.n' is set to 1: greedy rollouts of one task are identical, "
             f"and '{_ROLLOUT}.val_kwargs.temperature' is 0"
         )
 
@@ -105,8 +106,8 @@ def _agent_loop(draft: Draft) -> None:
     if multi_turn and any(map(draft.values.get, _TOOLS)) and not _said(draft, "rollout.agent.default_agent_loop"):
         draft.values["rollout.agent.default_agent_loop"] = "tool_agent"
         draft.notices.append(
-            f"rows that name no agent loop take tool_agent, as '{_ROLLOUT}.multi_turn.enable' and tools are set; "
-            f"'{_ROLLOUT}.agent.default_agent_loop' says otherwise"
+            f"rows without an agent loop use tool_agent, because '{_ROLLOUT}.multi_turn.enable' and tools are set; "
+            f"to change this, set '{_ROLLOUT}.agent.default_agent_loop'"
         )
 
 
@@ -118,7 +119,7 @@ def _batches(draft: Draft) -> None:
     elif truth(draft.values[dynamic]) and draft.values.pop(samples, None) is not None:
         draft.notices.append(
             f"'{draft.said_as[samples]}' has no effect with '{_ACTOR}.use_dynamic_bsz=True', as in verl: "
-            f"'{_ACTOR}.ppo_max_token_len_per_gpu' bounds a micro-batch"
+            f"'{_ACTOR}.ppo_max_token_len_per_gpu' limits a micro-batch"
         )
 
 
@@ -143,7 +144,7 @@ def _clip(draft: Draft) -> None:
     if draft.given.get(f"{_ACTOR}.clip_ratio", 0.2) != 0.2 and not any(side in draft.given for side in sides):
         draft.values.pop("actor.clip_ratio", None)
         draft.notices.append(
-            f"'{_ACTOR}.clip_ratio' has no effect beside the defaults of '{sides[0]}' and '{sides[1]}', 0.2, "
+            f"'{_ACTOR}.clip_ratio' has no effect with the defaults of '{sides[0]}' and '{sides[1]}', 0.2, "
             "as in verl: set those"
         )
 
@@ -171,7 +172,7 @@ def _saving(draft: Draft) -> None:
 def _loggers(draft: Draft) -> None:
     if missing := missing_loggers(draft.given.get("trainer.logger") or []):
         draft.notices.append(
-            f"'trainer.logger': {', '.join(missing)} is not in this version; "
+            f"'trainer.logger': {', '.join(missing)} not supported; "
             f"metrics go to {', '.join(_names(draft.values['trainer.logger']))}"
         )
 

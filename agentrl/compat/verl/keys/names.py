@@ -69,7 +69,7 @@ def read_loss(value: object) -> str:
 def _known(value: object, names: set[str], aliases: dict[str, str]) -> str:
     name = aliases.get(str(value), str(value))
     if name not in names and ":" not in name:
-        raise ConfigError(f"'{value}' is not in this version: {suggestion(name, names | aliases.keys())}")
+        raise ConfigError(f"'{value}' is not supported: {suggestion(name, names | aliases.keys())}")
     return name
 
 
@@ -104,12 +104,12 @@ def _leave_out_unread(draft: Draft) -> None:
     estimator, loss = str(values[_ESTIMATOR]), values.get(_LOSS)
     read = READ_BY_ESTIMATOR.get(estimator, _OF_ESTIMATORS)
     unread = [target for target in _OF_ESTIMATORS if target not in read]
-    draft.leave_out(unread, f"{_ESTIMATOR}={estimator} does not read it, in verl as here")
+    draft.leave_out(unread, f"{_ESTIMATOR}={estimator} does not read it, as in verl")
     if loss is not None:  # only verl's keys: the loss itself reports unused agentrl keys
         read = READ_BY_LOSS.get(str(loss), OF_LOSSES)
         said = {target for target in OF_LOSSES if draft.said_as.get(target, "").startswith("actor_rollout_ref.")}
         unread = [target for target in OF_LOSSES if target in said and target not in read]
-        draft.leave_out(unread, f"policy_loss.loss_mode={loss} does not read it, in verl as here")
+        draft.leave_out(unread, f"policy_loss.loss_mode={loss} does not read it, as in verl")
 
 
 def _name(draft: Draft) -> None:

@@ -81,7 +81,7 @@ def _take(draft: Draft, table: KeyTable, key: str, value: object) -> list[str]:
     if isinstance(row, Mapped):
         return _map(draft, row, value)
     if isinstance(row, Fixed) and not row.allows(value):
-        return [f"'{key}={value}' cannot be honoured here: {row.instead}"]
+        return [f"'{key}={value}' is not supported: {row.instead}"]
     if why := row.why if isinstance(row, Hint) else row.notice:
         draft.idle.setdefault(why, []).append(key)
     return []
@@ -101,7 +101,7 @@ def _map(draft: Draft, row: Mapped, value: object) -> list[str]:
     for target, item in translated.items():
         other = draft.said_as.get(target)
         if other in draft.given and other != row.key and row.key in draft.given and draft.values.get(target) != item:
-            return [f"'{other}' and '{row.key}' say different things of the same"]
+            return [f"'{other}' and '{row.key}' set the same option to different values"]
         draft.values[target], draft.said_as[target] = item, row.key
     return []
 
