@@ -58,8 +58,8 @@ class AdaptiveKL:
         """
         if MAX_ERROR * n_steps >= self.horizon:
             raise ConfigError(
-                f"horizon {self.horizon:g} of the adaptive KL is too short for {n_steps} rollouts a step, the"
-                f" coefficient could change its sign: take more than {MAX_ERROR * n_steps:g}"
+                f"horizon {self.horizon:g} of the adaptive KL is too short for {n_steps} rollouts per step, because"
+                f" the coefficient could change its sign: set more than {MAX_ERROR * n_steps:g}"
             )
         error = min(max(current_kl / self.target - 1, -MAX_ERROR), MAX_ERROR)
         self.value *= 1 + error * n_steps / self.horizon

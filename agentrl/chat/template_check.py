@@ -73,6 +73,6 @@ def _check_histories(
     first = template.follow(messages, schemas)
     if any(template.follow(messages, schemas, earlier) != first for earlier in histories):
         raise TemplateError(
-            f"what the chat template writes for {messages[0]['role']} messages depends on the turns before: "
-            "it differs between one and two model turns"
+            f"the chat template must render {messages[0]['role']} messages independently of earlier turns: "
+            "the text differs after one and after two model turns"
         )

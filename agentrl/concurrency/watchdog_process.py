@@ -73,7 +73,8 @@ class Watch:
         names = ", ".join(dict.fromkeys(name for name, _ in late[:3]))
         past_s = now - min(due for _, due in late)
         return (
-            f"{names}: {past_s:.0f} seconds past its deadline, and it holds Python's interpreter lock, so nothing else"
+            f"{names}: {past_s:.0f} seconds past the deadline. The call holds Python's interpreter lock (GIL),"
+            " so nothing else"
             " can run. The run was ended. Run such code in a process, which can be killed: isolation: process for a"
             " tool, reward.reward_manager.name=prime for a reward"
         )

@@ -86,7 +86,8 @@ def _conversation(row: Row, key: str, prompt: list[Message] | None, prompt_key: 
         return answer
     if prompt is None:
         raise FieldError(
-            f"field '{key}' has no prompt: add '{prompt_key}' (data.prompt_key) or a whole conversation here"
+            f"field '{key}' has no prompt: add '{prompt_key}' (data.prompt_key), or write the complete"
+            " conversation here"
         )
     check_order([*prompt, *answer], f"{prompt_key} + {key}")
     return [*prompt, *answer]

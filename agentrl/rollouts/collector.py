@@ -103,8 +103,8 @@ def group_of(task: Task, rollouts: Sequence[Rollout], n: int) -> Group:
     for baseline, sibling in product(baselines, [each for each in siblings if not each.failed]):
         if BASELINE in sibling.rewards:
             raise RewardError(
-                f"row {task.index} of '{task.data_source}': the reward function gives a reward named '{BASELINE}',"
-                " which is the greedy rollout's here: give it another name"
+                f"row {task.index} of '{task.data_source}': the reward function returns '{BASELINE}',"
+                " a name reserved for the greedy rollout: rename it"
             )
         sibling.rewards[BASELINE] = baseline
     return Group(task, siblings)

@@ -171,8 +171,8 @@ def find_checkpoint(path: Path) -> Path:
         else ""
     )
     raise ConfigError(
-        f"'trainer.resume_from_path': '{path}' is not a complete checkpoint of a run{theirs}:"
-        f" {_nearest(str(beside / wanted), names)}"
+        f"'trainer.resume_from_path': '{path}' is not a complete checkpoint of a run:"
+        f" {_nearest(str(beside / wanted), names)}{theirs}"
     )
 
 

@@ -84,7 +84,7 @@ class ReproducibilityReport:
     def why_not(self) -> list[str]:
         """Reasons why the run may not be reproducible, one line each."""
         changed = [f"after step {each['step']} {_change(each)}" for each in self._changed]
-        more = f", and {self._num_ended - 1} more events" if self._num_ended > 1 else ""
+        more = f", and {self._num_ended - 1} more" if self._num_ended > 1 else ""
         ended = [f"{each['what']} ({_place(each)}){more}" for each in self._ended_by[:1]]
         return [*self._settings, *changed, *ended]
 

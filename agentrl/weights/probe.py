@@ -40,8 +40,9 @@ class Probe:
         mean = sum(diffs) / len(diffs)
         if not mean <= FAR_OFF:  # also true for NaN
             raise ProbeError(
-                f"the engine's log-probabilities are {mean:.3g} nats a token from the backend's after version {version}"
-                f" was published, expected less than {FAR_OFF:g}: they do not hold the same model"
+                f"after version {version} was published, log-probabilities of engine and backend differ by"
+                f" {mean:.3g} nats"
+                f" per token, expected less than {FAR_OFF:g}: they do not have the same weights"
             )
         return {"publish/probe_max_diff": max(diffs), "publish/probe_mean_diff": mean}
 

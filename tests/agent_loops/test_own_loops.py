@@ -147,7 +147,7 @@ def invented(token_ids) -> Segment:
         (lambda p, c, s: None, "run must return a Rollout, not NoneType"),
         (lambda p, c, s: Rollout([p], Stop.FINISHED), "must be a Trajectory, not list"),
         (lambda p, c, s: Rollout([], "done"), "must be a Stop, not 'done'"),
-        (lambda p, c, s: of(prompt_of(p), invented([1, 2])), "nobody sampled"),
+        (lambda p, c, s: of(prompt_of(p), invented([1, 2])), "the engine did not sample"),
         (lambda p, c, s: of(prompt_of(p), invented(c.token_ids)), "log-probabilities"),
         (lambda p, c, s: of(prompt_of(p), model_segment(c, SamplingParams(temperature=0.5))), "temperature"),
         (lambda p, c, s: of(prompt_of(p[1:]), model_segment(c, s)), "another context"),
@@ -156,7 +156,7 @@ def invented(token_ids) -> Segment:
         (lambda p, c, s: of(prompt_of(p), model_segment(c, s), Segment(Author.TOOL, [1] * 500)), "502 response tokens"),
         (
             lambda p, c, s: Rollout([Trajectory([prompt_of(p), model_segment(c, s)])] * 2, Stop.FINISHED),
-            "already stand in another place",
+            "are already in another place",
         ),
     ],
 )

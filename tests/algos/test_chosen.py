@@ -37,7 +37,7 @@ def test_further_options_go_by_their_own_names() -> None:
         (
             {"adv_options": {"gama": 1}},
             {},
-            "advantage estimator 'grpo' takes no option 'gama'",
+            "advantage estimator 'grpo' has no option 'gama'",
         ),
         (
             {"name": "gae", "adv_options": {"gamma": 1}},
@@ -51,7 +51,7 @@ def test_further_options_go_by_their_own_names() -> None:
         (
             {"name": "ipo"},
             {"policy_loss": {"options": {"label_smoothing": 0.1}}},
-            "'ipo' takes no option",
+            "'ipo' has no option",
         ),
     ],
 )

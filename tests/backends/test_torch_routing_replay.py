@@ -294,5 +294,5 @@ def test_a_model_without_experts_or_with_a_router_of_its_own_is_refused():
 @pytest.mark.parametrize(("shape", "value"), [((3, 1, 2), 0), ((3, 2, 3), 0), ((3, 2, 2), 4)])
 def test_experts_of_another_model_are_refused(shape, value):
     replay = RoutingReplay(moe("qwen3_moe"))
-    with pytest.raises(ValueError, match="are not of this model: layers up to 1, 2 a token, 4 experts"):
+    with pytest.raises(ValueError, match="do not fit this model: layers up to 1, 2 per token, 4 experts"):
         replay.give(torch.full(shape, value, dtype=torch.int16))

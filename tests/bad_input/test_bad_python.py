@@ -51,7 +51,7 @@ def frame() -> object:
         (iter(()), "data is empty: expected files or rows"),
         (ROWS[0], "data must be files or a list of rows (dicts), not a dict"),
         (None, "data must be files or a list of rows (dicts), not a NoneType"),
-        (frame(), "not a DataFrame: give its .to_dict('records')"),
+        (frame(), "not a DataFrame: pass its .to_dict('records')"),
         ([ROWS[0], 3], "data[1] must be a file's name or a row (a dict), not 3"),
         ([*ROWS, "file.jsonl"], "data must be files or rows, not both"),
         ([ROWS[0], {"prompt": {1}}], "data[1]: not JSON: Object of type set is not JSON serializable"),
@@ -78,7 +78,7 @@ def test_rows_may_come_from_a_generator(model, tmp_path):
         ([search, BaseTool], "tools[1] must be a typed function or a tool, not <class"),
         ([lambda query: query], "tools[0]: tool function '<lambda>': parameter 'query' needs a type"),
         ([max], "tools[0]: tool function 'max'"),
-        ([search, search], "two tools are called 'search'"),
+        ([search, search], "two tools have the name 'search'"),
     ],
 )
 def test_tools(said, tools, complaint):
@@ -92,13 +92,13 @@ def test_tools(said, tools, complaint):
         ([], "reward must be a function or a list of functions, not []"),
         (3, "reward must be a function or a list of functions, not 3"),
         ([score, 3], "reward must be a function or a list of functions"),
-        ([score, score], "several rewards must each take (prompts, completions, **columns)"),
+        ([score, score], "each of several rewards must accept (prompts, completions, **columns)"),
         (
             [lambda completions: [1], lambda completions: [2]],
             "rewards need names of their own, given <lambda>, <lambda>",
         ),
         (lambda text, answer: 1.0, "reward '<lambda>' needs 'text', but is called with data_source, solution_str"),
-        (max, "reward 'max' has no signature to call it by"),
+        (max, "reward 'max' has no readable signature"),
         (lambda completions: 1.0, "expected a list of one number, as there was one completion, got 1.0"),
         (SimpleNamespace(), "reward must be a function"),
         (lambda **given: math.nan, "reward '<lambda>' (data source 'doubles', row "),

@@ -80,7 +80,7 @@ def test_a_tool_that_ends_its_process_ends_no_other(bad):
         ),
         (
             "from agentrl.tools import tool\n@tool('a')\ndef f(): pass\n@tool('a')\ndef g(): pass\n",
-            "two tools are called 'a'",
+            "two tools have the name 'a'",
         ),
     ],
 )
@@ -93,7 +93,7 @@ def test_a_file_of_functions_that_cannot_be_used(bad, text, complaint):
 def test_a_file_that_is_not_there(bad):
     for key, name in (("function_tool_path", "tols.py"), ("tool_config_path", "tols.yaml")):
         assert f"there is no file '{bad.folder}/{name}'" in bad.refused(*file_of(bad, key, name))
-    assert "is no Python file" in bad.refused(*file_of(bad, "function_tool_path", "train.jsonl"))
+    assert "is not a Python file" in bad.refused(*file_of(bad, "function_tool_path", "train.jsonl"))
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_a_file_that_is_not_there(bad):
         ("tools: [{name: calculater}]", "tools[0]: unknown tool 'calculater': did you mean 'calculator'?"),
         ("tools: [{nmae: calculator}]", "tools[0]: unknown key 'nmae': did you mean 'name'?"),
         ("tools: [{name: 3}]", "tools[0]: 'name': Input should be a valid string"),
-        ("tools: [{name: calculator}, {name: calculator}]", "tools[1]: another tool is called 'calculator'"),
+        ("tools: [{name: calculator}, {name: calculator}]", "tools[1]: the name 'calculator' is used by another tool"),
         ("tools: [{name: '${oc.env:NOT_SET_ANYWHERE}'}]", "NOT_SET_ANYWHERE"),
         ("tools: [{class_name: own.py:Missing}]", "'own.py' has no 'Missing'"),
     ],

@@ -41,7 +41,7 @@ def test_a_call_past_its_deadline_that_holds_the_interpreter():
     write(memory, 3, 1002.0, 0.0, b"tool 'search'")
     when, why = verdicts(memory, every_half_second(1000.0, 1030.0))
     assert when == 1002 + GRACE_S
-    assert why.startswith("tool 'search': 10 seconds past its deadline")
+    assert why.startswith("tool 'search': 10 seconds past the deadline")
     assert "isolation: process" in why
 
 

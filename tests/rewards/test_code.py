@@ -158,9 +158,11 @@ def test_programs_at_a_time():
 
 
 def test_rows_of_code_are_refused_without_a_sandbox():
-    with pytest.raises(ConfigError, match=r"'code' runs what the model wrote: set reward\.sandbox_fusion\.url"):
+    with pytest.raises(
+        ConfigError, match=r"'code' runs programs that the model wrote: set reward\.sandbox_fusion\.url"
+    ):
         load_reward(RewardConfig(name="code"))
-    with pytest.raises(DataError, match=r"data_source 'apps' is code to be run: set reward\.sandbox_fusion\.url"):
+    with pytest.raises(DataError, match=r"data_source 'apps' needs to run code: set reward\.sandbox_fusion\.url"):
         check_data_source(RewardConfig(), Task([], data_source="apps"))
     check_data_source(RewardConfig(sandbox_fusion={"url": "http://there"}), Task([], data_source="apps"))
     with pytest.raises(DataError, match="row 3: data_source 'apps' is code"):
@@ -168,7 +170,7 @@ def test_rows_of_code_are_refused_without_a_sandbox():
 
 
 def test_tests_that_cannot_be_used_name_the_row():
-    with pytest.raises(RewardError, match=r"row 3\): the tests in the ground truth cannot be used: it holds no test"):
+    with pytest.raises(RewardError, match=r"row 3\): the tests in the ground truth cannot be used: there is no test"):
         score("http://there", DOUBLE, {"inputs": [], "outputs": []})
     with pytest.raises(RewardError, match=r"cannot be used: a text that is neither JSON nor Python \('\[' was never"):
         score("http://there", DOUBLE, '{"inputs": ["1"')

@@ -137,7 +137,7 @@ def test_functions_written_for_trl_get_lists_under_batch():
         {"score": 7.0, "length": 7.0},
     ]
     assert sizes == [3]
-    with pytest.raises(ConfigError, match="take naive or batch"):
+    with pytest.raises(ConfigError, match="set naive or batch"):
         given_reward([right, length], RewardConfig(reward_manager={"name": "prime"}))
 
 

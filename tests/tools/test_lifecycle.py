@@ -184,9 +184,9 @@ class Whole(Recorder):
         (
             Shelf,
             {"create_kwargs": {"shelf": 1}, "execute_kwargs": {"limits": 1}},
-            "takes no 'limits': did you mean",
+            "does not accept 'limits': did you mean",
         ),
-        (Exact, {"create_kwargs": {"shelve": "B"}}, "takes no 'shelve': did you mean 'shelf'?"),
+        (Exact, {"create_kwargs": {"shelve": "B"}}, "does not accept 'shelve': did you mean 'shelf'?"),
         (Shelf, {"create_kwargs": {"shelf": "B", "more": 1}}, None),
         (Whole, {"create_kwargs": {"anything": 1}, "execute_kwargs": None}, None),
         (Exact, {}, None),

@@ -52,14 +52,14 @@ def test_other_formats_and_pictures_in_memory_become_png():
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
-        (b"", "its 0 bytes are no image of a known format"),
-        (b"PNG", "its 3 bytes are no image of a known format"),
-        (picture()[:70], "it cannot be decoded|no image of a known format"),
+        (b"", "its 0 bytes are not an image of a known format"),
+        (b"PNG", "its 3 bytes are not an image of a known format"),
+        (picture()[:70], "it cannot be decoded|not an image of a known format"),
         ("nowhere.png", "cannot read 'nowhere.png': No such file"),
         ("file:///nowhere/x.png", "cannot read '/nowhere/x.png': No such file"),
         (".", "'.' is no file"),
         ("/dev/zero", "'/dev/zero' is no file"),
-        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\n", "are no image of a known format"),
+        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\n", "are not an image of a known format"),
         ("a\0b", "cannot read"),
         ("https://x.org/y.png", "'https://x.org/y.png' is an address: download the file"),
         ("data:image/png;base64,%%%", "its data URL is damaged"),

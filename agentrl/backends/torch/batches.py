@@ -79,7 +79,7 @@ def token_batch(
         if not present:
             return None
         if len(present) < len(values):
-            raise ValueError("some samples of a micro-batch have numbers that others lack")
+            raise ValueError("some samples of a micro-batch have values that other samples do not have")
         return padded(present, dtype).to(like.device)
 
     samples = batch.samples

@@ -79,10 +79,10 @@ async def read_features(client: ServerClient) -> Features:
         features = features_of(server, model)
     except KeyError as error:
         raise ServerError(
-            f"{client.url}: SGLang {server.get('version')} does not say its {error}; {_needed()}"
+            f"{client.url}: SGLang {server.get('version')} does not report {error}; {_needed()}"
         ) from None
     if _numbers(features.version) < OLDEST:  # no path reveals whether weight version spans are supported
-        raise ServerError(f"{client.url}: this is SGLang {features.version}; {_needed()}")
+        raise ServerError(f"{client.url}: this server runs SGLang {features.version}; {_needed()}")
     if not model["is_generation"]:
         raise ServerError(f"{client.url}: '{features.model_path}' is served for embeddings and cannot generate text")
     return features

@@ -194,8 +194,9 @@ def _check_counts(said: _Said, request: GenerateRequest, num_versioned: int) -> 
     counts = (meta.completion_tokens, len(meta.output_token_logprobs), num_versioned)
     if counts != (num_tokens,) * 3:
         raise ServerError(
-            f"the server's answer has {num_tokens} tokens, and says {counts[0]} of them, {counts[1]} log-probabilities"
-            f" and weight versions of {counts[2]}"
+            f"the server's answer has {num_tokens} tokens, but reports {counts[0]} tokens, {counts[1]}"
+            " log-probabilities"
+            f" and {counts[2]} weight versions"
         )
     if [entry[1] for entry in meta.output_token_logprobs] != said.output_ids:
         raise ServerError("the server's log-probabilities do not belong to the tokens of its answer")
@@ -214,14 +215,14 @@ def decode_routed_experts(value: object, num_tokens: int, num_layers: int, top_k
         top_k: `num_experts_per_tok` of its configuration.
 
     Raises:
-        ServerError: the value is no base64 text or has the wrong length.
+        ServerError: the value is not base64 text or has the wrong length.
     """
     import numpy as np
     import torch
 
     if not isinstance(value, str):
         raise ServerError(
-            f"the server says no routed experts, but {value!r}: start it with '--enable-return-routed-experts'"
+            f"expected routed experts, got {value!r}: start the server with '--enable-return-routed-experts'"
         )
     try:
         content = base64.b64decode(value, validate=True)

@@ -184,7 +184,7 @@ class TorchEngine:
         wanted = min(self.max_sequence_length, length + asked if asked else self.max_sequence_length)
         room = self._capacity * BLOCK_SIZE
         if (wanted if asked else length + 1) > room:
-            raise ValueError(f"{wanted} tokens of context and completion never fit max_kv_tokens, {room}")
+            raise ValueError(f"context and completion need {wanted} tokens, more than max_kv_tokens, {room}")
         return min(wanted, room)
 
 

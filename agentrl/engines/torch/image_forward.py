@@ -180,6 +180,6 @@ def _check(runner: ImageRunner) -> None:
     worst = (ours - plain).abs().max() / plain.std()
     if not worst <= TOLERANCE.get(model.dtype, 0.2):
         raise ConfigError(
-            f"model.path: {type(model).__name__} is not run with images here: over a cache its logits differ by "
-            f"{worst:.1e} deviations from a plain forward"
+            f"model.path: {type(model).__name__} does not support images: with cached KV its logits differ by "
+            f"{worst:.1e} standard deviations from a plain forward pass"
         )

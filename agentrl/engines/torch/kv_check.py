@@ -107,7 +107,9 @@ def _check_against_plain(model: PreTrainedModel, windows: Mapping[int, int | Non
     worst = (ours - plain).abs().max() / plain.std()
     if not worst <= TOLERANCE.get(model.dtype, 0.2):
         plainly = model.config._attn_implementation
-        raise UnfaithfulError(f"with cached KV its logits differ from '{plainly}' attention by {worst:.1e} deviations")
+        raise UnfaithfulError(
+            f"with cached KV its logits differ from '{plainly}' attention by {worst:.1e} standard deviations"
+        )
 
 
 def _rows_are_independent(

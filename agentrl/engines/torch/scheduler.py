@@ -30,8 +30,8 @@ class NonFiniteLogitsError(RuntimeError):
 def non_finite(job: Job, version: int) -> NonFiniteLogitsError:
     """Error for a job whose logits were NaN under policy version `version`."""
     return NonFiniteLogitsError(
-        f"the model answered NaN in session '{job.request.session}' after {len(job.token_ids)} tokens, with the"
-        f" weights of step {version}: they diverged (actor.optim.lr), or overflow (rollout.dtype)"
+        f"the model's logits are NaN in session '{job.request.session}' after {len(job.token_ids)} tokens, with the"
+        f" weights of step {version}: weights diverged (see actor.optim.lr) or overflow (see rollout.dtype)"
     )
 
 

@@ -136,6 +136,6 @@ def _check_signature(score: ScoreFunction) -> None:
         if not optional and not (takes({key: None}) and key in {*score.given, *score.kwargs}):
             given = ", ".join(score.given)
             raise ConfigError(
-                f"reward '{name}' needs '{key}', but is called with {given}, by name: rename it,"
-                f" or put it into reward_kwargs{score.place}"
+                f"reward '{name}' needs '{key}', but gets only {given}: rename the parameter,"
+                f" or set it in reward_kwargs{score.place}"
             )

@@ -76,7 +76,7 @@ def _own_manager(reward: Reward, config: RewardConfig) -> Reward:
         raise ConfigError(f"{where}.name: '{path}' has no '{name}': {suggestion(name, public)}")
     if hasattr(kind, "run_single") or not callable(kind) or len(parameters_of(kind, where)) < 2:
         raise ConfigError(
-            f"{where}.name: '{name}' must be called as {name}(reward, config) and return what is awaited as"
+            f"{where}.name: '{name}' must accept (reward, config) and return an async function"
             " reward(data_source, solution_str, ground_truth, extra_info) (docs/rewards.md)"
         )
     made = kind(reward, config)

@@ -89,12 +89,12 @@ def test_a_server_from_before_the_calls_had_their_names_is_refused_likewise():
 @pytest.mark.parametrize(
     ("server", "message"),
     [
-        ({**SERVER, "version": "0.5.20"}, r"this is SGLang 0\.5\.20; agentrl needs 0\.5\.21"),
+        ({**SERVER, "version": "0.5.20"}, r"this server runs SGLang 0\.5\.20; agentrl needs 0\.5\.21"),
         (
             {key: SERVER[key] for key in SERVER if key != "tp_size"},
-            r"SGLang 0\.5\.21\.post1 does not say its 'tp_size'",
+            r"SGLang 0\.5\.21\.post1 does not report 'tp_size'",
         ),
-        ({**SERVER, "tp_size": "two"}, "does not say its 'tp_size'"),
+        ({**SERVER, "tp_size": "two"}, "does not report 'tp_size'"),
     ],
 )
 def test_an_older_or_foreign_answer_is_refused(server, message):

@@ -33,5 +33,5 @@ def test_another_program_at_the_routers_address_is_told_with_its_key():
         await ward.close()
         return ward.failure
 
-    expected = "rollout.sglang.router_url: this is no sglang-router: http://r/health: 404 Not Found"
+    expected = "rollout.sglang.router_url: this is not an sglang-router: http://r/health: 404 Not Found"
     assert str(asyncio.run(run())) == expected

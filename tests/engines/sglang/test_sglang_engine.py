@@ -196,7 +196,7 @@ def test_a_server_that_cannot_be_started_ends_the_run():
 
     for error in asyncio.run(run()):
         assert isinstance(error, ServerError)
-        for part in ("http://127.0.0.1:", "replica-0.log", "started again 2 times", "ended while it started"):
+        for part in ("http://127.0.0.1:", "replica-0.log", "restarted 2 times", "ended while it started"):
             assert part in str(error)
 
 

@@ -151,7 +151,7 @@ def test_after_the_last_restart_it_is_told_why():
             return str(raised.value)
 
     told = asyncio.run(run())
-    for part in ("http://127.0.0.1", "replica-0.log", "started again 1 times", "its process ended"):
+    for part in ("http://127.0.0.1", "replica-0.log", "restarted 1 times", "its process ended"):
         assert part in told
 
 

@@ -86,12 +86,12 @@ def test_the_policys_tokens_are_read_as_they_are(folder):
 
 
 def test_texts_have_no_tokens(folder):
-    with pytest.raises(RewardError, match=r"row 3\): .*these are texts: use input=chat"):
+    with pytest.raises(RewardError, match=r"row 3\): .*these are texts: set input=chat"):
         score(config(folder, input="tokens"), ["x"])
 
 
 def test_tokens_of_another_vocabulary(folder):
-    with pytest.raises(RewardError, match=r"row 3\): the reward model knows \d+ tokens, and there is token 10000000"):
+    with pytest.raises(RewardError, match=r"row 3\): token 10000000 is outside the reward model's vocabulary of \d+"):
         score(config(folder, input="tokens"), ["x"], conversation=PROMPT, token_ids=[10**7])
 
 
