@@ -95,7 +95,7 @@ def test_a_gpu_promises_nothing(tmp_path, monkeypatch):
 def test_what_a_script_answers_is_the_user_s(tmp_path):
     scripted = {"engine": "scripted", "script_path": "a.py:reply", "deterministic": False, "device": "auto"}
     ReproducibilityReport(config(tmp_path, **scripted), live=True).begin(-1)
-    assert kept(tmp_path)["reproducible"]["provided"][-1] == "so does the script, a.py:reply"
+    assert kept(tmp_path)["reproducible"]["provided"][-1] == "the script is deterministic: a.py:reply"
 
 
 def test_what_a_clock_cut_off_ends_the_promise_once_told(tmp_path, capsys):
