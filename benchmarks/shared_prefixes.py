@@ -46,7 +46,7 @@ TINY = {
 class Shape:
     """A mini-batch: groups of 8 samples, the lengths of their prompts and of what follows, and how much of it is alike.
 
-    Siblings of a real model agree on more than the prompt; how much more depends on the task and the policy.
+    Rollouts of a real model agree on more than the prompt; how much more depends on the task and the policy.
     """
 
     name: str

@@ -104,7 +104,7 @@ _KINDS: dict[str, tuple[type, ...]] = {"bool": (bool,), "int": (int,), "float": 
 def _check_kind(key: str, function: Callable[..., object], option: str, value: object) -> None:
     """Check the value's type, if the function annotates the option with a simple type."""
     annotation = inspect.signature(function).parameters[option].annotation
-    said = getattr(annotation, "__name__", str(annotation))  # a string if annotations are postponed
-    kinds = _KINDS.get(said)
+    type_name = getattr(annotation, "__name__", str(annotation))  # a string if annotations are postponed
+    kinds = _KINDS.get(type_name)
     if kinds and (not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds)):
-        raise ConfigError(f"'{key}': input should be a {said}, got {value!r}")
+        raise ConfigError(f"'{key}': input should be a {type_name}, got {value!r}")

@@ -30,7 +30,7 @@ BEAT_S = 0.5
 
 GRACE_S = 10.0
 """Seconds past a call's deadline and without heartbeat until the run ends; also the limit of unhandled signals."""
-GRACE_LEFT_BEHIND_S = 120.0
+GRACE_ABANDONED_S = 120.0
 """The same for an abandoned call: it released the lock at its deadline, so the run may only be asleep."""
 _SECOND_SIGNAL_S = 1.0
 _POLL_S = 0.5
@@ -83,7 +83,7 @@ class Watch:
         for number in range(NUM_SLOTS):
             due, left, name = SLOT.unpack_from(self._memory, HEAD.size + number * SLOT.size)
             if due:
-                yield name.rstrip(b"\0").decode("utf-8", "replace"), due, GRACE_LEFT_BEHIND_S if left else GRACE_S
+                yield name.rstrip(b"\0").decode("utf-8", "replace"), due, GRACE_ABANDONED_S if left else GRACE_S
 
 
 def unread(pipe: int) -> int:

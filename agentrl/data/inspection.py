@@ -161,8 +161,8 @@ def _look(item: Item, found: Inspection) -> None:
     messages, answer = _asked(item)
     texts = [_text(message) for message in messages]
     world = _world(item)
-    said = [(each["role"], text) for each, text in zip(messages, texts, strict=True)]
-    found.exact.append(digest(repr((said, world))))
+    spoken_turns = [(each["role"], text) for each, text in zip(messages, texts, strict=True)]
+    found.exact.append(digest(repr((spoken_turns, world))))
     spoken = [text for each, text in zip(messages, texts, strict=True) if each["role"] not in ("system", "developer")]
     found.normalised.append(digest(repr((normalised("\n".join(spoken)), world))))
     found.answers.append(digest(repr(answer)))

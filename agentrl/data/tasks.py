@@ -117,8 +117,8 @@ def _extra_info(row: Row, prompt_key: str) -> dict[str, JsonValue]:
     columns = {key: value for key, value in row.items() if key not in own and value is not None}
     test_cases = optional_object(row, "reward_model").get("test_cases")
     given = {} if test_cases is None else {"test_cases": test_cases}
-    said: dict[str, JsonValue] = {"text_prompt": True} if _is_text(row.get(prompt_key)) else {}
-    info = {**said, **columns, **given, **optional_object(row, "extra_info")}
+    marks: dict[str, JsonValue] = {"text_prompt": True} if _is_text(row.get(prompt_key)) else {}
+    info = {**marks, **columns, **given, **optional_object(row, "extra_info")}
     if info.get("tool_config"):
         info["tool_config"] = parse_json(info["tool_config"], "tool_config")
     return info

@@ -89,7 +89,7 @@ def checkpoint_shapes(path: Path, key: str) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def torn_json(path: Path) -> str | None:
+def invalid_json(path: Path) -> str | None:
     """Return an error message for the first unreadable JSON file of a folder; None if all are valid."""
     for file in sorted(path.glob("*.json")):
         try:

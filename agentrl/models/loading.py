@@ -16,7 +16,7 @@ from agentrl.errors import ConfigError
 from agentrl.models.adapter_folder import ADAPTER_CONFIG, MOVED, Adapter, find_adapter
 from agentrl.models.adapters import add_new_adapter, add_saved_adapter, check_peft, has_adapter
 from agentrl.models.finite import check_finite
-from agentrl.models.folder import check_folder, is_folder, torn_json
+from agentrl.models.folder import check_folder, invalid_json, is_folder
 from agentrl.utils.hub import check_hub
 
 if TYPE_CHECKING:
@@ -181,7 +181,7 @@ def _read_tokenizer(source: str, config: ModelConfig, key: str) -> PreTrainedTok
         with quiet_transformers():
             return AutoTokenizer.from_pretrained(source, trust_remote_code=config.trust_remote_code)
     except Exception as error:  # truncated or foreign files raise many kinds of errors, some a plain Exception
-        reason = torn_json(Path(source)) or f"the tokenizer of '{source}' cannot be read: {_first_line(error)}"
+        reason = invalid_json(Path(source)) or f"the tokenizer of '{source}' cannot be read: {_first_line(error)}"
         raise ConfigError(f"{key}: {reason}") from error
 
 

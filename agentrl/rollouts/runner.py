@@ -83,19 +83,19 @@ class RolloutRunner:
         *,
         seed: int,
         priority: int = 0,
-        beginning: ResumePoint | None = None,
+        resume_point: ResumePoint | None = None,
         toolbox: Toolbox | None = None,
     ) -> Rollout:
         """Run one rollout of `task`; turn t of trajectory k samples with derive_seed(seed, k, t).
 
         Args:
             priority: rollouts with higher priority are sampled first.
-            beginning: saved state to continue from, with t counted from 0 again.
+            resume_point: saved state to continue from, with t counted from 0 again.
             toolbox: used in place of the run's toolbox.
         """
         start = time.perf_counter()
         loop = self._loops.build(task.agent_name, task.tool_options.tool_format)
-        loop.beginning = beginning
+        loop.resume_point = resume_point
         generate = RolloutGenerate(self._engine, seed=seed, deadline=self._deadline(), priority=priority)
         try:
             tools = (toolbox or self._toolbox).session(task)

@@ -49,12 +49,12 @@ def read_environment(path: Path) -> dict[str, JsonValue]:
 
 def repeats_told(kept: Mapping[str, JsonValue]) -> str | None:
     """Return as text whether a run is reproducible, from its saved environment; None if unknown."""
-    said = kept.get("reproducible")
-    if not isinstance(said, dict) or "promised" not in said:
+    saved = kept.get("reproducible")
+    if not isinstance(saved, dict) or "promised" not in saved:
         return None
-    reasons = said.get("why_not")
+    reasons = saved.get("why_not")
     why = "; ".join(map(str, reasons if isinstance(reasons, list) else []))
-    return "yes" if said["promised"] else f"no: {why}"
+    return "yes" if saved["promised"] else f"no: {why}"
 
 
 def why_not(config: RunConfig, live: bool) -> Iterator[str]:

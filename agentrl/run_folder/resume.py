@@ -68,8 +68,8 @@ def check_folder(config: RunConfig) -> None:
     folder = config.trainer.run_dir
     _check_mode(config, folder)
     if config.trainer.mode in SAVING and (start := start_of(config.trainer)):
-        _tell_start(start, folder)
-        _tell_missing(config, read_state(start).step)
+        _print_start(start, folder)
+        _print_missing(config, read_state(start).step)
         _check_changes(config, run_before(config))
     elif _resumes_from(config):
         _check_changes(config, folder)
@@ -109,7 +109,7 @@ def _resumes_from(config: RunConfig) -> str | None:
     return start.name if start else None
 
 
-def _tell_missing(config: RunConfig, last: int) -> None:
+def _print_missing(config: RunConfig, last: int) -> None:
     """Print the missing stored steps: replay and view skip them."""
     stored = stored_steps(config)
     if missing := [str(step) for step in range(min(stored, default=last), last) if step not in stored]:
@@ -118,10 +118,10 @@ def _tell_missing(config: RunConfig, last: int) -> None:
         )
 
 
-def _tell_start(start: Path, folder: Path) -> None:
+def _print_start(start: Path, folder: Path) -> None:
     """Print where the run starts. Another run's checkpoint is allowed only if this run has none."""
     if start.parent == checkpoints_of(folder):
-        _tell_passed_over(start, folder)
+        _print_skipped(start, folder)
     elif own := newest(folder):
         raise ConfigError(
             f"'trainer.resume_from_path': '{start}' belongs to another run, but '{own.parent}' holds {own.name} of"
@@ -131,7 +131,7 @@ def _tell_start(start: Path, folder: Path) -> None:
         print(f"starting from '{start}' of another run; that run's records are not copied")
 
 
-def _tell_passed_over(start: Path, folder: Path) -> None:
+def _print_skipped(start: Path, folder: Path) -> None:
     """Print a wrong link `latest` and the incomplete checkpoints that are skipped."""
     if start != newest(folder):
         return  # the user chose an earlier checkpoint
@@ -142,8 +142,8 @@ def _tell_passed_over(start: Path, folder: Path) -> None:
             " resuming from it (to resume from another, set trainer.resume_mode=path)"
         )
     there = [step_folder(start.parent, step) for step in saved_steps(start.parent)]
-    for passed in there[there.index(start) + 1 :]:
-        print(f"skipping the incomplete checkpoint '{passed}'")
+    for skipped in there[there.index(start) + 1 :]:
+        print(f"skipping the incomplete checkpoint '{skipped}'")
 
 
 def _check_mode(config: RunConfig, folder: Path) -> None:

@@ -115,10 +115,10 @@ def tool(
 
     def mark(function: F) -> F:
         if schema is None:
-            told, arguments = function_schema(function, None if callable(name) else name, description)
+            tool_schema, arguments = function_schema(function, None if callable(name) else name, description)
         else:
-            told, arguments = ToolSchema.model_validate(schema), arguments_model(function, {}, untyped=True)
-        marked = FunctionTool(function, told, arguments, timeout_s, isolation, retries, deterministic)
+            tool_schema, arguments = ToolSchema.model_validate(schema), arguments_model(function, {}, untyped=True)
+        marked = FunctionTool(function, tool_schema, arguments, timeout_s, isolation, retries, deterministic)
         function.__agentrl_tool__ = marked  # type: ignore[attr-defined]  # functions accept attributes
         TOOLS.register(marked.name)(function)
         return function

@@ -113,7 +113,7 @@ def _function_tool(entry: dict[str, object], folder: Path) -> FunctionTool:
     tool = as_tool(function)
     return replace(
         tool,
-        schema=_told(tool, short),
+        schema=_schema_of(tool, short),
         timeout_s=short.timeout_s or tool.timeout_s,
         isolation=short.isolation or tool.isolation,
     )
@@ -125,7 +125,7 @@ def _beside(folder: Path, target: str) -> str:
     return f"{folder / target}" if path.suffix == ".py" and path.is_file() else target
 
 
-def _told(tool: FunctionTool, short: _ShortForm) -> ToolSchema:
+def _schema_of(tool: FunctionTool, short: _ShortForm) -> ToolSchema:
     own = tool.schema.function
     function = FunctionSchema(
         name=short.name or own.name,

@@ -78,8 +78,8 @@ def function_schema(
     parameters.pop("additionalProperties", None)
     parameters.setdefault("properties", {})
     called = name or str(getattr(function, "__name__", "tool"))
-    told = summary if description is None else description
-    return ToolSchema(function=FunctionSchema(name=called, description=told, parameters=parameters)), model
+    text = summary if description is None else description
+    return ToolSchema(function=FunctionSchema(name=called, description=text, parameters=parameters)), model
 
 
 def _plain(schema: dict[str, JsonValue]) -> dict[str, JsonValue]:

@@ -15,7 +15,7 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from agentrl.algos.losses.policy import PolicyLoss
-from agentrl.backends.packing import computed_alike, num_common, used_tokens
+from agentrl.backends.packing import num_common, token_keys, used_tokens
 from agentrl.backends.torch.backend import load_torch_backend
 from agentrl.backends.torch.batches import micro_batch
 from agentrl.backends.torch.forward import PositionwiseModel
@@ -203,7 +203,7 @@ def test_samples_are_computed_together_as_long_as_tokens_and_experts_agree(one, 
         if token != other_token or set(experts) != set(other_experts):
             break
         alike += 1
-    first, second = computed_alike(sample(one)), computed_alike(sample(other))
+    first, second = token_keys(sample(one)), token_keys(sample(other))
     assert num_common(first, second) == alike
     assert len(first) == len(one)
 

@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, GPT2Config, PreTrainedModel, Qwen
 from agentrl.config.model import ModelConfig
 from agentrl.errors import ConfigError
 from agentrl.models.adapter_folder import MOVED
-from agentrl.models.adapters import adapter_off, adapter_parameters, adapter_shaken, write_adapter
+from agentrl.models.adapters import adapter_off, adapter_parameters, adapter_randomized, write_adapter
 from agentrl.models.loading import load_model
 
 CPU = torch.device("cpu")
@@ -125,7 +125,7 @@ def test_switched_off_it_is_the_base_bit_for_bit(base: Path):
 def test_a_new_adapter_is_seen_by_a_check_only_while_shaken(qwen: Path):
     model = load(qwen, lora_rank=4)
     plain = logits(model)
-    with adapter_shaken(model):
+    with adapter_randomized(model):
         assert not torch.equal(logits(model), plain)
     assert torch.equal(logits(model), plain)
 

@@ -11,7 +11,7 @@ import torch
 
 from agentrl.config import validate_config
 from agentrl.run_folder.environment import repeats_told, why_not
-from agentrl.run_folder.reproducibility import MOST_ENDED, ReproducibilityReport
+from agentrl.run_folder.reproducibility import MAX_EVENTS, ReproducibilityReport
 from agentrl.tools import tool
 from agentrl.tools.calculator import calculator
 from agentrl.tools.toolbox import Toolbox
@@ -123,9 +123,9 @@ def test_what_a_clock_cut_off_ends_the_promise_once_told(tmp_path, capsys):
 def test_endings_beyond_many_are_counted(tmp_path):
     promise = ReproducibilityReport(config(tmp_path), live=True)
     promise.begin(-1)
-    promise.watch(1, "train", [group("a", *[Rollout([], Stop.DEADLINE)] * (MOST_ENDED + 5))])
+    promise.watch(1, "train", [group("a", *[Rollout([], Stop.DEADLINE)] * (MAX_EVENTS + 5))])
     found = kept(tmp_path)["reproducible"]
-    assert (len(found["ended_by"]), found["num_ended_by"]) == (MOST_ENDED, MOST_ENDED + 5)
+    assert (len(found["ended_by"]), found["num_ended_by"]) == (MAX_EVENTS, MAX_EVENTS + 5)
 
 
 def test_going_on_elsewhere_is_told_and_kept_with_the_first_step(tmp_path, capsys):

@@ -107,12 +107,12 @@ class OutcomeLoss:
             weights=batch.weights,
             denominator=batch.denominator,
         )
-        said = batch.scalars.detach()
+        scores = batch.scalars.detach()
         metrics = {
-            "score_mean": token_mean(said, batch.loss_mask),
+            "score_mean": token_mean(scores, batch.loss_mask),
             "label_mean": token_mean(batch.returns, batch.loss_mask),
         }
         if self.name == "bce":
-            right = (said > 0) == (batch.returns >= 0.5)
-            metrics["accuracy"] = token_mean(right.to(said.dtype), batch.loss_mask)
+            right = (scores > 0) == (batch.returns >= 0.5)
+            metrics["accuracy"] = token_mean(right.to(scores.dtype), batch.loss_mask)
         return loss, metrics

@@ -111,13 +111,13 @@ def read_completion(
     Raises:
         ServerError: the answer is inconsistent, has invalid fields, or reports a failure of the server.
     """
-    said = _read(answer)
-    meta = said.meta_info
+    parsed = _read(answer)
+    meta = parsed.meta_info
     if meta.finish_reason.type == "abort" and meta.finish_reason.status_code is not None:
         raise ServerError(f"the server aborted a request: {meta.finish_reason.message}")
-    logprobs, token_ids = [entry[0] for entry in meta.output_token_logprobs], said.output_ids
+    logprobs, token_ids = [entry[0] for entry in meta.output_token_logprobs], parsed.output_ids
     spans = _version_spans(meta.weight_versions)
-    _check_counts(said, request, sum(span.num_tokens for span in spans))
+    _check_counts(parsed, request, sum(span.num_tokens for span in spans))
     reason, matched = FinishReason(meta.finish_reason.type), meta.finish_reason.matched
     stop = matched if isinstance(matched, str) else None
     experts = None
@@ -149,14 +149,14 @@ class _Meta(BaseModel):
     routed_experts: str | None = None
 
 
-class _Said(BaseModel):
+class _Answer(BaseModel):
     output_ids: list[int]
     meta_info: _Meta
 
 
-def _read(answer: Answer) -> _Said:
+def _read(answer: Answer) -> _Answer:
     try:
-        return _Said.model_validate(answer)
+        return _Answer.model_validate(answer)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(map(str, first["loc"]))
@@ -189,8 +189,8 @@ def _version_spans(spans: Sequence[_Span]) -> list[VersionSpan]:
         raise ServerError(f"the server's weights are of version {versions}: expected a policy version") from None
 
 
-def _check_counts(said: _Said, request: GenerateRequest, num_versioned: int) -> None:
-    meta, num_tokens = said.meta_info, len(said.output_ids)
+def _check_counts(parsed: _Answer, request: GenerateRequest, num_versioned: int) -> None:
+    meta, num_tokens = parsed.meta_info, len(parsed.output_ids)
     counts = (meta.completion_tokens, len(meta.output_token_logprobs), num_versioned)
     if counts != (num_tokens,) * 3:
         raise ServerError(
@@ -198,7 +198,7 @@ def _check_counts(said: _Said, request: GenerateRequest, num_versioned: int) -> 
             " log-probabilities"
             f" and {counts[2]} weight versions"
         )
-    if [entry[1] for entry in meta.output_token_logprobs] != said.output_ids:
+    if [entry[1] for entry in meta.output_token_logprobs] != parsed.output_ids:
         raise ServerError("the server's log-probabilities do not belong to the tokens of its answer")
     if meta.prompt_tokens is not None and not request.images and meta.prompt_tokens != len(request.token_ids):
         raise ServerError(f"the server read {meta.prompt_tokens} of {len(request.token_ids)} tokens of context")

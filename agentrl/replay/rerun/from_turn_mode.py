@@ -90,13 +90,13 @@ def _attempts(
 ) -> Iterator[Rerun]:
     for saved in rows:
         _check_loop(saved, rolling, turn)
-        beginning = ResumePoint.of(saved.rollout, turn)
-        if beginning is None:
+        resume_point = ResumePoint.of(saved.rollout, turn)
+        if resume_point is None:
             left_out["rewrote their history" if len(saved.rollout.trajectories) > 1 else "ended before that turn"] += 1
             continue
         for number in range(num):
             seed = derive_seed(saved.rollout.seed, "from-turn", turn, number)
-            yield rerun_of(saved, seed, turn, beginning)
+            yield rerun_of(saved, seed, turn, resume_point)
 
 
 def _check_loop(saved: StoredRollout, rolling: Rolling, turn: int) -> None:

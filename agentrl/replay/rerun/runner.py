@@ -30,7 +30,7 @@ from agentrl.replay.settings import (
 )
 from agentrl.replay.tokenizer import WORDS, changed
 from agentrl.replay.trusted_config import lookup
-from agentrl.rollouts.collector import Siblings, side_by_side
+from agentrl.rollouts.collector import LengthGuard, side_by_side
 from agentrl.run_folder.checkpoints import newest
 from agentrl.run_folder.provenance import REPLAYED_FROM, provenance
 from agentrl.store import StoredRollout, TrajectoryStore
@@ -48,10 +48,10 @@ class Rerun:
     saved: StoredRollout
     seed: int
     recording: Recording
-    beginning: ResumePoint | None = None
+    resume_point: ResumePoint | None = None
 
 
-def rerun_of(saved: StoredRollout, seed: int, from_turn: int = 0, beginning: ResumePoint | None = None) -> Rerun:
+def rerun_of(saved: StoredRollout, seed: int, from_turn: int = 0, resume_point: ResumePoint | None = None) -> Rerun:
     """Prepare a re-run whose recording holds the calls from model turn `from_turn` on.
 
     Raises:
@@ -61,7 +61,7 @@ def rerun_of(saved: StoredRollout, seed: int, from_turn: int = 0, beginning: Res
         place = f"rollout {saved.number} of group '{saved.task.uid}'"
         raise DataError(f"step {saved.step}: {place} holds images: it cannot be rolled out again in this version")
     calls = [call for call in saved.rollout.tool_calls if call.turn >= from_turn]
-    return Rerun(saved, seed, Recording(saved.task.uid, calls, saved.rollout.tool_rewards), beginning)
+    return Rerun(saved, seed, Recording(saved.task.uid, calls, saved.rollout.tool_rewards), resume_point)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,14 +87,14 @@ class Rolling:
         config = self.parts.config
         sampling, guards = sampling_of(config.rollout, self.split), config.reward.guards
         counts = Counter(attempt.saved.task.uid for attempt in attempts)
-        siblings = {uid: Siblings(count, guards) for uid, count in counts.items()}
+        siblings = {uid: LengthGuard(count, guards) for uid, count in counts.items()}
         starts = [
             partial(
                 self.parts.runner.run,
                 attempt.saved.task,
                 sampling,
                 seed=attempt.seed,
-                beginning=attempt.beginning,
+                resume_point=attempt.resume_point,
                 toolbox=self.toolbox.playing(attempt.recording),
             )
             for attempt in attempts

@@ -58,10 +58,10 @@ class ScoreFunction:
             RewardError: there is no score among them.
         """
         numbers, dropped = numbers_of(returned)
-        self.tell_dropped(dropped)
+        self.warn_dropped(dropped)
         return numbers
 
-    def tell_dropped(self, names: Sequence[str]) -> None:
+    def warn_dropped(self, names: Sequence[str]) -> None:
         """Warn about dropped entries, once per name."""
         for name in set(names) - self._dropped:
             self._dropped.add(name)
@@ -69,7 +69,7 @@ class ScoreFunction:
 
 
 @contextmanager
-def blamed(where: str, timeout_s: float, place: str) -> Iterator[None]:
+def errors_with_place(where: str, timeout_s: float, place: str) -> Iterator[None]:
     """Turn exceptions of a call into `InfraError` or `RewardError` that name the reward and the row.
 
     Raises:

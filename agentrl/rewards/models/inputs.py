@@ -91,7 +91,7 @@ def conversation(solution_str: str, extra_info: Mapping[str, object]) -> tuple[l
 
     Tokens are None if the answer was given as text.
     """
-    if said := extra_info.get("conversation"):
-        return cast("list[Message]", said), cast("Sequence[int] | None", extra_info.get("token_ids"))
+    if messages := extra_info.get("conversation"):
+        return cast("list[Message]", messages), cast("Sequence[int] | None", extra_info.get("token_ids"))
     prompt = cast("list[Message]", extra_info.get("prompt", []))
     return [*prompt, Message(role="assistant", content=solution_str)], None

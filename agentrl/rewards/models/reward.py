@@ -13,7 +13,7 @@ from agentrl.config.reward_model import RewardModelConfig
 from agentrl.errors import AgentRLError, ConfigError, RewardError
 from agentrl.models.loading import load_tokenizer
 from agentrl.rewards.base import probability
-from agentrl.rewards.models.batcher import ScoreAll, Together
+from agentrl.rewards.models.batcher import Batcher, ScoreAll
 from agentrl.rewards.models.inputs import ChatReader, Reader, TokenReader, TurnReader, conversation, fitting
 from agentrl.rewards.models.scorer import load_scorer, model_config
 from agentrl.tools.base import InfraError
@@ -42,7 +42,7 @@ class ModelReward:
         close: Callable[[], None] = lambda: None,
     ) -> None:
         self._config, self._read, self._max_length = config, reader, max_length
-        self._score = Together(score_all, config.batch_tokens, config.batch_size)
+        self._score = Batcher(score_all, config.batch_tokens, config.batch_size)
         self.close = close
 
     async def __call__(

@@ -40,8 +40,8 @@ def adjust_generation(draft: Draft) -> None:
 
 def _greedy(draft: Draft) -> None:
     """Set greedy decoding for temperature 0 or do_sample=False, and drop top_p and top_k."""
-    said = (draft.given.get(key) for key in (f"{_ROLLOUT}.do_sample", "rollout.do_sample"))
-    if any(truth(value) is False for value in said):
+    do_sample = (draft.given.get(key) for key in (f"{_ROLLOUT}.do_sample", "rollout.do_sample"))
+    if any(truth(value) is False for value in do_sample):
         draft.values["rollout.temperature"] = 0.0
     if _as_float(draft.values.get("rollout.temperature", 1.0)) == 0.0:
         for option in ("top_p", "top_k"):
@@ -60,7 +60,7 @@ def _unscored(draft: Draft) -> None:
 def _rollouts_folder(draft: Draft) -> None:
     """Choose the run folder: next to the output file, with the same name."""
     output = draft.values.get("data.output_path")
-    if output is not None and not _said(draft, "trainer.default_local_dir"):
+    if output is not None and not _is_given(draft, "trainer.default_local_dir"):
         draft.values["trainer.default_local_dir"] = str(Path(str(output)).with_suffix(""))
         draft.values.setdefault("trainer.resume_mode", "auto")
     elif not draft.values.get("trainer.default_local_dir"):
@@ -103,7 +103,7 @@ def _turns(draft: Draft) -> None:
 
 def _agent_loop(draft: Draft) -> None:
     multi_turn = truth(draft.given.get(f"{_ROLLOUT}.multi_turn.enable"))
-    if multi_turn and any(map(draft.values.get, _TOOLS)) and not _said(draft, "rollout.agent.default_agent_loop"):
+    if multi_turn and any(map(draft.values.get, _TOOLS)) and not _is_given(draft, "rollout.agent.default_agent_loop"):
         draft.values["rollout.agent.default_agent_loop"] = "tool_agent"
         draft.notices.append(
             f"rows without an agent loop use tool_agent, because '{_ROLLOUT}.multi_turn.enable' and tools are set; "
@@ -118,7 +118,7 @@ def _batches(draft: Draft) -> None:
         draft.values[dynamic] = samples not in draft.values
     elif truth(draft.values[dynamic]) and draft.values.pop(samples, None) is not None:
         draft.notices.append(
-            f"'{draft.said_as[samples]}' has no effect with '{_ACTOR}.use_dynamic_bsz=True', as in verl: "
+            f"'{draft.source_keys[samples]}' has no effect with '{_ACTOR}.use_dynamic_bsz=True', as in verl: "
             f"'{_ACTOR}.ppo_max_token_len_per_gpu' limits a micro-batch"
         )
 
@@ -127,7 +127,7 @@ def _schedule(draft: Draft) -> None:
     """Warm-up: convert verl's steps to updates. A number of steps takes precedence over a ratio."""
     for part, section in (("actor", f"{_ACTOR}.optim"), ("critic", "critic.optim")):
         key = f"{part}.optim.lr_warmup_steps"
-        if draft.said_as.get(key) == f"{section}.lr_warmup_steps" and (steps := draft.number(key, 0)):
+        if draft.source_keys.get(key) == f"{section}.lr_warmup_steps" and (steps := draft.number(key, 0)):
             draft.values.pop(f"{key}_ratio", None)
             draft.values[key] = steps * _updates_a_step(draft, part)
 
@@ -151,14 +151,14 @@ def _clip(draft: Draft) -> None:
 
 def _engine(draft: Draft) -> None:
     """Drop verl's default rollout precision for the scripted engine, which computes nothing."""
-    if draft.values.get("rollout.engine") == "scripted" and not _said(draft, "rollout.dtype"):
+    if draft.values.get("rollout.engine") == "scripted" and not _is_given(draft, "rollout.dtype"):
         draft.values.pop("rollout.dtype", None)
 
 
 def _folder(draft: Draft) -> None:
     for name in ("trainer.project_name", "trainer.experiment_name"):
         draft.values.setdefault(name, _DEFAULTS[name])  # for null, which is no folder name
-    if not draft.values.get("trainer.default_local_dir") and not _said(draft, "trainer.resume_mode"):
+    if not draft.values.get("trainer.default_local_dir") and not _is_given(draft, "trainer.resume_mode"):
         draft.values["trainer.resume_mode"] = "disable"  # a new run in a new folder
 
 
@@ -181,8 +181,8 @@ def _names(value: object) -> list[str]:
     return [str(item) for item in value] if isinstance(value, list | tuple) else []
 
 
-def _said(draft: Draft, target: str) -> bool:
-    return draft.said_as.get(target) in draft.given
+def _is_given(draft: Draft, target: str) -> bool:
+    return draft.source_keys.get(target) in draft.given
 
 
 def _as_float(value: object) -> float:

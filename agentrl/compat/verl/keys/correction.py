@@ -48,7 +48,7 @@ def adjust_correction(draft: Draft) -> None:
     if truth(values.get(_BYPASS, True)) is False:
         draft.leave_out((_LOSS,), f"no effect without {_BYPASS}=True, as in verl")
         return
-    if draft.said_as.get(_BYPASS) == _BYPASS and values.get(_LOSS_MODE) != "vanilla":
+    if draft.source_keys.get(_BYPASS) == _BYPASS and values.get(_LOSS_MODE) != "vanilla":
         draft.leave_out((_LOSS_MODE,), f"with {_BYPASS}=True {_LOSS} selects the loss, as in verl")
         values[_LOSS_MODE] = "vanilla"
     if values.get(_LOSS, "ppo_clip") == "ppo_clip":

@@ -84,12 +84,12 @@ def _leave_out(draft: Draft, why: str) -> None:
             f"'{_WARMUP}={draft.given[_WARMUP]}' is not supported: {why}, and the policy would not be updated then; "
             "set it to 0"
         )
-    said = [key for key in draft.given if key.startswith("critic.")]
+    given = [key for key in draft.given if key.startswith("critic.")]
     for reason, keys in list(draft.idle.items()):
-        draft.idle[reason] = [key for key in keys if key not in said]
+        draft.idle[reason] = [key for key in keys if key not in given]
         if not draft.idle[reason]:
             del draft.idle[reason]
     for target in [key for key in draft.values if key.startswith("critic.")]:
         del draft.values[target]
-    if said:
-        draft.idle[why] = said
+    if given:
+        draft.idle[why] = given

@@ -111,8 +111,8 @@ def adjust_reward(draft: Draft) -> None:
     name = str(values.get(f"{_MANAGER}.name", "naive"))
     own = values.get(f"{_MANAGER}.source") == "importlib"
     if not own and name not in MANAGERS:
-        said = draft.said_as[f"{_MANAGER}.name"]
-        raise ConfigError(f"'{said}': '{name}' is not supported: {suggestion(name, [*MANAGERS, *_NAMES])}")
+        source = draft.source_keys[f"{_MANAGER}.name"]
+        raise ConfigError(f"'{source}': '{name}' is not supported: {suggestion(name, [*MANAGERS, *_NAMES])}")
     if own or name != "rate_limited":
         draft.leave_out([f"reward.{key}" for key in _LIMITS], f"no effect without {_MANAGER}.name=rate_limited")
     else:
@@ -126,7 +126,7 @@ def _adjust_overlong(draft: Draft, manager: object) -> None:
     if truth(draft.values.get(f"{_OVERLONG}.enable")) is not True:
         draft.leave_out(options, "no effect if enable is false")
         return
-    if manager != "dapo" and draft.said_as[f"{_OVERLONG}.enable"] != f"{_OVERLONG}.enable":
+    if manager != "dapo" and draft.source_keys[f"{_OVERLONG}.enable"] != f"{_OVERLONG}.enable":
         draft.leave_out(options, f"no effect without {_MANAGER}.name=dapo, as in verl")
         return
     longest = draft.values.get("data.max_response_length")
@@ -141,13 +141,13 @@ def _adjust_overlong(draft: Draft, manager: object) -> None:
 
 def _adjust_model(draft: Draft) -> None:
     """Check reward model keys. A reward function together with a reward model, which verl serves, is refused."""
-    said = draft.said_as.get(_NAME, _NAME)
+    source = draft.source_keys.get(_NAME, _NAME)
     if draft.values.get(_NAME) != "reward_model" and not draft.values.get("reward.components"):
         draft.leave_out((f"{_MODEL}.path", f"{_MODEL}.trust_remote_code"), _NO_MODEL)
-    elif said != _NAME and draft.values.get("reward.custom_reward_function.path") is not None:
+    elif source != _NAME and draft.values.get("reward.custom_reward_function.path") is not None:
         raise ConfigError(
-            f"'{said}' is not supported with a reward function: agentrl starts no reward server; "
+            f"'{source}' is not supported with a reward function: agentrl starts no reward server; "
             "set reward.components, or reward.name=judge with reward.judge.url"
         )
-    elif said != _NAME:  # there is no reward function, so its default name has no effect
+    elif source != _NAME:  # there is no reward function, so its default name has no effect
         draft.values.pop("reward.custom_reward_function.name", None)

@@ -83,11 +83,11 @@ class Fixed:
 
     def allows(self, value: object) -> bool:
         """Whether the value is allowed. An empty mapping means null; text is compared with the allowed values."""
-        said = None if value == {} else value
-        if not isinstance(said, str):
-            return said in self.allowed
-        flag = truth(said)
-        return said in map(str, self.allowed) or (flag is not None and any(flag is value for value in self.allowed))
+        given = None if value == {} else value
+        if not isinstance(given, str):
+            return given in self.allowed
+        flag = truth(given)
+        return given in map(str, self.allowed) or (flag is not None and any(flag is value for value in self.allowed))
 
 
 Row = Mapped | Hint | Fixed

@@ -117,7 +117,7 @@ def server_options(draft: Draft) -> None:
     if draft.values.get("rollout.engine") == "sglang":
         _to_sglang(draft)
         return
-    given = [key for name in (*_OPTIONS, *_SETTINGS) for key in _said(draft, name)]
+    given = [key for name in (*_OPTIONS, *_SETTINGS) for key in _given_keys(draft, name)]
     for key in given:
         if not key.endswith(_SIZES):
             draft.idle.setdefault(_EMBEDDED, []).append(key)
@@ -130,7 +130,7 @@ def server_options(draft: Draft) -> None:
 def _to_sglang(draft: Draft) -> None:
     options: dict[str, object] = {}
     for name, (read, _) in _OPTIONS.items():
-        for key in _said(draft, name):
+        for key in _given_keys(draft, name):
             options |= read(draft.given[key]) if draft.given[key] is not None else {}
     if "tp_size" in options:  # verl counts the devices of one data parallel rank, SGLang those of all ranks
         options["tp_size"] = whole(options["tp_size"], 1) * whole(options.get("dp_size"), 1)  # checked earlier
@@ -138,20 +138,20 @@ def _to_sglang(draft: Draft) -> None:
     if options:
         draft.values[_ARGS] = {**options, **(own if isinstance(own, Mapping) else {})}
     for name, (target, _) in _SETTINGS.items():
-        for key in _said(draft, name):
+        for key in _given_keys(draft, name):
             if draft.given[key] is not None:
                 draft.values.setdefault(target, draft.given[key])
-    _leave_out_what_is_not_said(draft)
+    _drop_unset(draft)
 
 
-def _leave_out_what_is_not_said(draft: Draft) -> None:
+def _drop_unset(draft: Draft) -> None:
     """Drop the device from trainer.device, and verl's default dtype for running servers: the servers decide."""
-    if draft.said_as.get("rollout.device") == "trainer.device":
+    if draft.source_keys.get("rollout.device") == "trainer.device":
         draft.values.pop("rollout.device", None)
-    if draft.values.get(f"{_SGLANG}.urls") and draft.said_as.get("rollout.dtype") not in draft.given:
+    if draft.values.get(f"{_SGLANG}.urls") and draft.source_keys.get("rollout.dtype") not in draft.given:
         draft.values.pop("rollout.dtype", None)
 
 
-def _said(draft: Draft, name: str) -> list[str]:
+def _given_keys(draft: Draft, name: str) -> list[str]:
     """Given keys of a setting: the trainer's key, and the shorter key of the older generation command."""
     return [key for key in (f"{_ROLLOUT}.{name}", f"rollout.{name}") if key in draft.given]
