@@ -270,11 +270,11 @@ def test_keys_of_one_reason_are_one_line() -> None:
     sizes = {f"critic.megatron.size_{number}": 1 for number in range(10)}
     (few,) = notices_of(**dict(list(sizes.items())[:2]))
     names = "'critic.megatron.size_0', 'critic.megatron.size_1'"
-    assert few == f"{names} have no meaning here: algorithm.adv_estimator=grpo needs no critic"
+    assert few == f"{names} are ignored: algorithm.adv_estimator=grpo needs no critic"
     other, many = notices_of(**sizes, **{"trainer.balance_batch": True})
     assert many.count("'critic.megatron.size_") == 8
-    assert "'critic.megatron.size_7' (+2 more) have no meaning here" in many
-    assert other.startswith("'trainer.balance_batch' has no meaning here")
+    assert "'critic.megatron.size_7' (+2 more) are ignored" in many
+    assert other.startswith("'trainer.balance_batch' is ignored")
 
 
 def test_what_means_the_same_is_not_spoken_of() -> None:

@@ -45,7 +45,7 @@ class Draft:
 def _grouped(keys: Sequence[str], why: str) -> str:
     named = ", ".join(f"'{key}'" for key in keys[:_KEYS_A_LINE])
     more = f" (+{len(keys) - _KEYS_A_LINE} more)" if len(keys) > _KEYS_A_LINE else ""
-    return f"{named}{more} {'has' if len(keys) == 1 else 'have'} no effect here: {why}"
+    return f"{named}{more} {'is' if len(keys) == 1 else 'are'} ignored: {why}"
 
 
 def whole(value: object, default: int) -> int:
