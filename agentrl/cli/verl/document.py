@@ -51,12 +51,12 @@ Each key belongs to one of three classes:
 - `solution_str` contains only the model's text. In verl it also contains the text of tools
   (`reward.include_tool_text=true`).
 - A prompt longer than `data.max_prompt_length` is refused, dropped, or cut inside its last user message
-  (`data.truncation=left|middle|right`). verl cuts the rendered prompt, so `left` loses the system message and the tools.
+  (`data.truncation=left|middle|right`). verl cuts the rendered prompt, so `left` loses the system message and tools.
   The length includes the agent loop's template and the tools of the row.
 - A rollout of several trajectories counts once in its group.
 - Groups with equal rewards keep advantage 0, where verl whitens them. [algorithms.md](algorithms.md) lists more
   differences.
-- If a reward hangs or cannot be reached, its rollout has no score and is excluded from its group. In verl the score is 0.
+- If a reward hangs or cannot be reached, its rollout has no score and is excluded from its group. In verl it scores 0.
   Several scorers accept more answers than verl's ([rewards.md](rewards.md)).
 - With dynamic sampling, every group with different rewards is trained on. Tasks are drawn until a step has its groups.
 - `data.custom_cls` names a class that provides the rows of a file. A custom reward manager is a class that accepts
@@ -72,13 +72,13 @@ verl's columns are read unchanged: `prompt`, `data_source`, `agent_name`, `rewar
 with `tools_kwargs`, `interaction_kwargs` and `tool_selection`. In addition:
 
 - `prompts` can replace `prompt`: text, a list of messages, or a list of one text.
-- `reward_model.test_cases` is passed to the reward as `extra_info["test_cases"]`. Without a ground truth, it is also the
-  ground truth.
+- `reward_model.test_cases` is passed to the reward as `extra_info["test_cases"]`. Without a ground truth, it is
+  also the ground truth.
 - `tool_config` is a column or a key of `extra_info` with settings for one row: `available_tools` (the same as
   `tool_selection`), `tool_format` (replaces `multi_turn.format`), `max_tool_calls`, and `timeout` (seconds per call,
   replaces the tool's timeout).
-- An unknown tool, agent loop, interaction, tool format or data source is refused at the start. The error names file, row
-  and the nearest valid name. Rows with videos or audio are refused too. Images work in rollouts
+- An unknown tool, agent loop, interaction, tool format or data source is refused at the start. The error names the
+  file, the row and the nearest valid name. Rows with videos or audio are refused too. Images work in rollouts
   ([multimodal.md](multimodal.md)).
 """
 

@@ -24,7 +24,7 @@ def overlong_penalty(length: int, max_length: int, buffer: int, factor: float) -
 class OverlongReward:
     """A reward minus the penalty for a response near `max_length` tokens.
 
-    The length is that of the longest trajectory without its prompt, as for the limit itself.
+    The length is the number of response tokens of the longest trajectory; `max_length` counts the same tokens.
 
     Raises:
         ConfigError: the buffer is longer than a response may be.

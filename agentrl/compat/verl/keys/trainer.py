@@ -88,7 +88,7 @@ TRAINER: tuple[Row, ...] = (
     Mapped("trainer.test_freq", "trainer.test_freq", -1, _every, "-1 becomes 0: only at the end"),
     Mapped("trainer.log_val_generations", "trainer.log_val_generations", 0),
     *(
-        Mapped(key, "trainer.profile_steps", note="a torch.profiler trace of each")
+        Mapped(key, "trainer.profile_steps", note="the steps for which torch.profiler writes a trace")
         for key in ("trainer.profile_steps", "global_profiler.steps")
     ),
     Mapped("trainer.val_before_train", "trainer.val_before_train", True),
@@ -131,9 +131,9 @@ TRAINER: tuple[Row, ...] = (
     Fixed("trainer.v1.trainer_mode", (None, "sync"), "remove it and set trainer.max_staleness=1"),
     *ASYNC,
     Fixed("trainer.checkpoint_callback_class", (None,), "remove it: not supported"),
-    Hint("trainer.v1.*", "there is one trainer"),
-    Hint("trainer.use_v1", "there is one trainer"),
-    Hint("trainer.use_legacy_worker_impl", "there is one trainer"),
+    Hint("trainer.v1.*", "agentrl has only one trainer"),
+    Hint("trainer.use_v1", "agentrl has only one trainer"),
+    Hint("trainer.use_legacy_worker_impl", "agentrl has only one trainer"),
     Hint("trainer.balance_batch", "one process trains on the complete batch"),
     *(
         Hint(f"trainer.{key}", "a run's samples.json and report.html show rollouts")
