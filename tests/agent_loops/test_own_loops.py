@@ -150,8 +150,8 @@ def invented(token_ids) -> Segment:
         (lambda p, c, s: of(prompt_of(p), invented([1, 2])), "the engine did not sample"),
         (lambda p, c, s: of(prompt_of(p), invented(c.token_ids)), "log-probabilities"),
         (lambda p, c, s: of(prompt_of(p), model_segment(c, SamplingParams(temperature=0.5))), "temperature"),
-        (lambda p, c, s: of(prompt_of(p[1:]), model_segment(c, s)), "another context"),
-        (lambda p, c, s: of(prompt_of([END, *p[1:]]), model_segment(c, s)), "another context"),
+        (lambda p, c, s: of(prompt_of(p[1:]), model_segment(c, s)), "a different context"),
+        (lambda p, c, s: of(prompt_of([END, *p[1:]]), model_segment(c, s)), "a different context"),
         (lambda p, c, s: of(prompt_of(p), Segment(Author.DEMONSTRATION, [1])), "demonstration"),
         (lambda p, c, s: of(prompt_of(p), model_segment(c, s), Segment(Author.TOOL, [1] * 500)), "502 response tokens"),
         (

@@ -93,7 +93,7 @@ def test_a_file_that_is_not_there_or_is_none(bad):
     assert "there is no file" in bad.refused(f"reward.custom_reward_function.path={bad.folder}/rewrd.py")
     assert "expected a file, " in bad.refused(f"reward.custom_reward_function.path={bad.folder}")
     line = bad.refused("reward.custom_reward_function.reward_kwargs={solution_sr: 1}")
-    assert "takes no reward_kwargs.solution_sr: did you mean 'solution_str'?" in line
+    assert "does not accept reward_kwargs.solution_sr: did you mean 'solution_str'?" in line
 
 
 @pytest.mark.parametrize("name", ["exact_match", "gsm8k"])

@@ -187,7 +187,7 @@ def test_the_short_form_trains_on_a_list_of_prompts_with_ones_own_reward(model, 
     ("overrides", "complaint"),
     [
         (["actor_rollout_ref.rollout.nn=3"], "did you mean 'actor_rollout_ref.rollout.n'?"),
-        (["actor_rollout_ref.rollout.name=vllm"], "say actor_rollout_ref.rollout.name=sglang"),
+        (["actor_rollout_ref.rollout.name=vllm"], "set actor_rollout_ref.rollout.name to sglang"),
         (["actor_rollout_ref.rollout.tensor_model_parallel_size=2"], "use SGLang: actor_rollout_ref.rollout"),
         (["rollout.engine=sglang", "rollout.device=cuda", "data.train_batch_size=256"], "'rollout.device' has no"),
         (["actor_rollout_ref.rollout.n=two"], "'actor_rollout_ref.rollout.n'"),  # agentrl's key is rollout.n

@@ -60,7 +60,7 @@ def test_what_verl_would_not_read_is_left_out_with_a_notice(given: dict[str, obj
 
 
 def test_older_names_say_what_to_use() -> None:
-    with pytest.raises(ConfigError, match=f"say {SECTION}.rollout_is=token or sequence"):
+    with pytest.raises(ConfigError, match=f"set {SECTION}.rollout_is to token or sequence"):
         config_of(**{"algorithm.rollout_is": True})
     with pytest.raises(ConfigError, match="did you mean 'token_k"):
         config_of(**said(rollout_rs="token_k4", rollout_rs_threshold=1))

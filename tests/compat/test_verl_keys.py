@@ -285,7 +285,7 @@ def test_what_means_the_same_is_not_spoken_of() -> None:
 @pytest.mark.parametrize(
     ("given", "complaint"),
     [
-        ({f"{ROLLOUT}.name": "vllm"}, f"say {ROLLOUT}.name=sglang"),
+        ({f"{ROLLOUT}.name": "vllm"}, f"set {ROLLOUT}.name to sglang"),
         ({f"{ROLLOUT}.over_sample_rate": 0.1}, "trainer.over_sampling"),
         ({"async_training.trigger_parameter_sync_step": 4}, "weights are published after every step"),
         ({f"{ROLLOUT}.data_parallel_size": 0} | SGLANG, "a number of devices"),

@@ -165,14 +165,14 @@ def test_rows_of_code_are_refused_without_a_sandbox():
     with pytest.raises(DataError, match=r"data_source 'apps' needs to run code: set reward\.sandbox_fusion\.url"):
         check_data_source(RewardConfig(), Task([], data_source="apps"))
     check_data_source(RewardConfig(sandbox_fusion={"url": "http://there"}), Task([], data_source="apps"))
-    with pytest.raises(DataError, match="row 3: data_source 'apps' is code"):
+    with pytest.raises(DataError, match="row 3: data_source 'apps' needs to run code"):
         asyncio.run(load_reward(RewardConfig())("apps", DOUBLE, DOUBLES, {"index": 3}))
 
 
 def test_tests_that_cannot_be_used_name_the_row():
     with pytest.raises(RewardError, match=r"row 3\): the tests in the ground truth cannot be used: there is no test"):
         score("http://there", DOUBLE, {"inputs": [], "outputs": []})
-    with pytest.raises(RewardError, match=r"cannot be used: a text that is neither JSON nor Python \('\[' was never"):
+    with pytest.raises(RewardError, match=r"cannot be used: the text is neither JSON nor Python \('\[' was never"):
         score("http://there", DOUBLE, '{"inputs": ["1"')
 
 

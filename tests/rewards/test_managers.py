@@ -147,7 +147,7 @@ def test_a_manager_of_ones_own(path):
     assert score(reward, "fine") == {"score": 1.0, "timeout": 9.0}
     for name, told in (
         ("Dubling", "did you mean 'Doubling'"),
-        ("Verls", r"must be called as Verls\(reward, config\)"),
+        ("Verls", r"'Verls' must accept"),
         ("blocking", "must have an async __call__"),
     ):
         with pytest.raises(ConfigError, match=rf"reward\.reward_manager\.name: .*{told}"):

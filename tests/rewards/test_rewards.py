@@ -152,7 +152,7 @@ def test_signatures_that_cannot_be_served_are_refused():
 
     with pytest.raises(ConfigError, match=r"needs 'model', but gets only.*reward_kwargs"):
         score(needs)
-    with pytest.raises(ConfigError, match=r"takes no reward_kwargs\.modle: did you mean 'model'"):
+    with pytest.raises(ConfigError, match=r"does not accept reward_kwargs\.modle: did you mean 'model'"):
         score(needs, modle=1)
     assert score(needs, model=1) == {"score": 1.0}
 
@@ -226,10 +226,10 @@ def test_options_go_to_the_built_ins_that_take_them():
     reward = auto(format_score=0.1)
     assert asyncio.run(reward("gsm8k", "#### 5", "4", {})) == {"score": 0.1}
     assert asyncio.run(reward("math_dapo", "Answer: 5", "4", {}))["score"] == -1.0
-    with pytest.raises(ConfigError, match=r"no built-in reward takes reward_kwargs\.fromat_score"):
+    with pytest.raises(ConfigError, match=r"no built-in reward accepts reward_kwargs\.fromat_score"):
         auto(fromat_score=0.1)
     custom = CustomRewardConfig(reward_kwargs={"methd": 1})
-    with pytest.raises(ConfigError, match=r"'math' takes no reward_kwargs\.methd: "):
+    with pytest.raises(ConfigError, match=r"'math' does not accept reward_kwargs\.methd: "):
         load_reward(RewardConfig(name="math", custom_reward_function=custom))
 
 

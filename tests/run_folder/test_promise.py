@@ -154,7 +154,7 @@ def test_going_on_elsewhere_is_told_and_kept_with_the_first_step(tmp_path, capsy
 def test_a_run_that_kept_nothing_promises_nothing_when_it_goes_on(tmp_path, capsys):
     promise = ReproducibilityReport(config(tmp_path), live=True)
     promise.begin(4)
-    assert "environment.json was not there" in capsys.readouterr().out
+    assert "environment.json was missing" in capsys.readouterr().out
     promise.watch(5, "train", [group()])
     assert not kept(tmp_path)["reproducible"]["promised"]
 

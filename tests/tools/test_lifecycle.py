@@ -177,7 +177,7 @@ class Whole(Recorder):
 @pytest.mark.parametrize(
     ("tool", "arguments", "complaint"),
     [
-        (Shelf, {}, "create_kwargs': create of tool 'recorder' needs 'shelf', which the row does not give"),
+        (Shelf, {}, "create_kwargs': create of tool 'recorder' needs 'shelf', which the row does not have"),
         (Shelf, {"create_kwargs": {"shelv": "A"}}, "needs 'shelf'"),
         (Shelf, {"create_kwargs": "A"}, "field 'tools_kwargs.recorder.create_kwargs': expected an object, got 'A'"),
         (Shelf, {"create_kwarg": {}}, "unknown key 'create_kwarg': did you mean 'create_kwargs'?"),

@@ -170,7 +170,7 @@ NATIVE = "config: {type: native}"
         ),
         (
             "tools: [{name: calculator, parameters: {expresion: {type: string}}}]",
-            r"does not accept 'expresion': did you mean 'expression'",
+            r"the function has no parameter 'expresion': did you mean 'expression'",
         ),
         ("tools: [{name: calculator, parameters: {}}]", r"needs 'expression'"),
         ("tools: [{function: 'agentrl.tools.calculator:_LEVELS'}]", "is not a function"),

@@ -426,7 +426,7 @@ def test_a_selection_of_unknown_tools_is_refused():
 
 def test_arguments_for_unknown_tools_are_refused_at_the_start():
     row = task(tools_kwargs={"calculater": {}})
-    with pytest.raises(DataError, match="field 'tools_kwargs': there is no tool 'calculater': did you mean"):
+    with pytest.raises(DataError, match="field 'tools_kwargs': unknown tool 'calculater': did you mean"):
         Toolbox([calculator]).check(row)
     Toolbox().check(row)  # a run without tools, on rows made for some
     Toolbox([calculator]).check(task(tools_kwargs={"calculator": {}}))

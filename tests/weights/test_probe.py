@@ -102,5 +102,5 @@ def test_far_off_is_an_error(logprob):
 
 
 def test_another_version_is_an_error():
-    with pytest.raises(ProbeError, match=r"version 4 was published, and the engine samples from \[3\]"):
+    with pytest.raises(ProbeError, match=r"version 4 was published, but the engine samples from \[3\]"):
         probed([-1.0], version=3)

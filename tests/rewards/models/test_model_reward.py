@@ -111,7 +111,7 @@ def test_more_than_the_model_has_positions(folder):
 
 def test_no_number_is_an_error_with_the_row(folder, monkeypatch):
     monkeypatch.setattr("agentrl.rewards.models.scorer.last_scalars", lambda model, rows: [float("nan")] * len(rows))
-    with pytest.raises(RewardError, match=r"data source 'sums', row 3\): its number is nan"):
+    with pytest.raises(RewardError, match=r"data source 'sums', row 3\): its score is nan"):
         score(config(folder), ANSWERS[:1])
 
 
