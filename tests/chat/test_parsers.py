@@ -276,7 +276,7 @@ def test_a_parser_that_does_not_fit_is_refused_with_one_that_does() -> None:
     with pytest.raises(ConfigError, match=r"'react' does not read .*: use 'hermes'"):
         check_parser("react", ChatFormat(family_tokenizer("chatml")), schemas())
     for name in ("headers", "inst"):
-        with pytest.raises(ConfigError, match=r"no registered one does \(hermes, react\)"):
+        with pytest.raises(ConfigError, match=r"no registered parser does \(hermes, react\)"):
             check_parser("hermes", ChatFormat(family_tokenizer(name)), schemas())
 
 

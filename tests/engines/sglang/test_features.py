@@ -103,9 +103,9 @@ def test_an_older_or_foreign_answer_is_refused(server, message):
 
 
 def test_what_is_no_sglang_or_samples_nothing_is_refused():
-    with pytest.raises(ServerError, match="no SGLang server: it has no /generate"):
+    with pytest.raises(ServerError, match="not an SGLang server: it has no /generate"):
         read({"/v1/completions": {}})
-    with pytest.raises(ServerError, match=r"no SGLang server: .*404"):
+    with pytest.raises(ServerError, match=r"not an SGLang server: .*404"):
         asyncio.run(read_features(SaidServer({})))
     with pytest.raises(ServerError, match="'m' is served for embeddings"):
         read(model={**MODEL, "is_generation": False})
