@@ -1,4 +1,4 @@
-"""What a training step costs when what samples begin with alike is computed once, beside padded rows that repeat it.
+"""Measure a training step that computes shared prefixes once, compared with padded rows.
 
     OMP_NUM_THREADS=1 python benchmarks/shared_prefixes.py
 

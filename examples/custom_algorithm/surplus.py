@@ -21,6 +21,6 @@ def surplus(batch: AdvantageBatch, *, threshold: float = 0.5) -> tuple[Tensor, T
 
 
 def unclipped(batch: LossBatch, *, cap: float = 5.0) -> tuple[Tensor, dict[str, Tensor]]:
-    """Return -A min(r, cap) of each token, [B, T], with r = policy / old policy. Above the cap, a token has no gradient."""
+    """Return -A min(r, cap) per token, [B, T]; r = policy / old policy. Above the cap, a token has no gradient."""
     ratio = batch.bounded_log_ratio().exp()
     return -batch.advantages * ratio.clamp(max=cap), {"ratio_mean": ratio}
