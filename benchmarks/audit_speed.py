@@ -1,4 +1,4 @@
-"""Measure how many rollouts of three turns the audit checks per second on one core: `python benchmarks/audit_speed.py [RUN]`.
+"""Measure how many three-turn rollouts the audit checks per second: `python benchmarks/audit_speed.py [RUN]`.
 
 Without RUN, rollouts of a script that calls a tool twice are made first, each with answers of its own, so that no two
 conversations are rendered as one.
