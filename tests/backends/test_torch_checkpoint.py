@@ -77,7 +77,7 @@ def test_a_missing_state_and_missing_weights(run: tuple[TorchBackend, Path]):
     assert "no weights" in refusal(backend, path) or f"no {weights.name}" in refusal(backend, path)
     (path / "elsewhere").rename(weights)
     (path / STATE).unlink()
-    assert f"there is no {STATE}" in refusal(backend, path)
+    assert f"{STATE} is missing" in refusal(backend, path)
 
 
 @pytest.mark.parametrize("num_bytes", [3, 4000])

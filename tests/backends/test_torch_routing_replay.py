@@ -287,7 +287,7 @@ def test_a_model_without_experts_or_with_a_router_of_its_own_is_refused():
         torch.ones(len(states), TOP_K),
         torch.zeros(len(states), TOP_K, dtype=torch.long),
     )
-    with pytest.raises(ConfigError, match=r"how Qwen3MoeForCausalLM chooses its experts is not understood .*layer 1"):
+    with pytest.raises(ConfigError, match=r"the router of Qwen3MoeForCausalLM is not supported .*layer 1"):
         RoutingReplay(model)
 
 

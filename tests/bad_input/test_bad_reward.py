@@ -79,7 +79,7 @@ def test_one_that_always_hangs_ends_the_run(bad, sleep):
         ("def compute_scores(): pass\n", "'{file}' has no 'compute_score': did you mean 'compute_scores'?"),
         ("", "'{file}' has no 'compute_score': there are none"),
         ("compute_score = 3\n", "'compute_score' of '{file}' is not a function"),
-        ("def compute_score(answer, text): pass\n", "needs 'answer', but is called with data_source, solution_str"),
+        ("def compute_score(answer, text): pass\n", "needs 'answer', but gets only data_source, solution_str"),
         ("def compute_score(solution_str, /): pass\n", "needs 'solution_str', but gets only"),
         ("from builtins import max as compute_score\n", "'compute_score' has no readable signature"),
     ],

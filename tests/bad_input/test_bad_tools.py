@@ -65,7 +65,7 @@ def test_a_tool_that_ends_its_process_ends_no_other(bad):
         ("x = 1\ndef f(:\n", BROKEN + "SyntaxError: invalid syntax ({file}:2)"),
         ("import nothing_like_this\n", BROKEN + "ModuleNotFoundError: No module named 'nothing_like_this' ({file}:1)"),
         ("raise SystemExit\n", BROKEN + "SystemExit: ({file}:1)"),
-        ("def f(x: int): pass\n", "{file} holds no function marked with @tool"),
+        ("def f(x: int): pass\n", "{file} has no function marked with @tool"),
         (
             "from agentrl.tools import tool\n@tool\ndef f(x): pass\n",
             "{file}: tool function 'f': parameter 'x' needs a type",
@@ -125,7 +125,7 @@ def test_a_yaml_of_tools_that_cannot_be_used(bad, text, complaint, monkeypatch):
 @pytest.mark.parametrize(
     ("parameters", "complaint"),
     [
-        ("{type: text}", "at properties.expression.type: 'text' is none of array, boolean, integer"),
+        ("{type: text}", "at properties.expression.type: 'text' is not one of array, boolean, integer"),
         ("{type: string, enum: 3}", "at properties.expression.enum: 3 is not of type 'array'"),
     ],
 )
