@@ -1,4 +1,4 @@
-"""What the framework itself costs a turn, with an engine that answers at once; beside verl's and TRL's loops if asked.
+"""Measure the framework's overhead per turn with an instant engine; optionally also the loops of verl and TRL.
 
     OMP_NUM_THREADS=1 python benchmarks/agent_loop.py [--peers] [--rollouts 1,100] [--turns 3,30] [--all] [--profile]
 
@@ -73,7 +73,7 @@ def config_of(num_turns: int) -> RunConfig:
 
 
 class InlineToolbox(Toolbox):
-    """Answers calls at once, without the thread that tools run on: what is left is the loop itself."""
+    """Answers calls directly, without the tool thread, so that only the loop is measured."""
 
     def session(self, task: Task) -> ToolSession:
         session = super().session(task)
@@ -113,7 +113,7 @@ async def rollouts(
 
 
 async def engine_alone(chat: ChatFormat) -> tuple[float, float]:
-    """What the scripted engine itself takes of that."""
+    """Time of the scripted engine alone."""
     engine = ScriptedEngine(Script(chat, 100))
     sampling = SamplingParams(stop_token_ids=chat.stop_token_ids, max_new_tokens=1000)
     with Stopwatch(10_000) as spent:

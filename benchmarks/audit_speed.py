@@ -1,4 +1,4 @@
-"""How many rollouts of three turns the audit checks in a second of one core: `python benchmarks/audit_speed.py [RUN]`.
+"""Measure how many three-turn rollouts the audit checks per second: `python benchmarks/audit_speed.py [RUN]`.
 
 Without RUN, rollouts of a script that calls a tool twice are made first, each with answers of its own, so that no two
 conversations are rendered as one.
@@ -71,7 +71,7 @@ def make_run(folder: Path, num_steps: int = 4) -> Path:
 
 
 def measure(run: Path) -> None:
-    """Print rollouts a second, of processor time: other work on the machine does not count."""
+    """Print rollouts per second of processor time."""
     files = sorted((run / "trajectories" / "train").glob("*.parquet"))
     auditor = Auditor("train", folder=run)
     auditor.audit(files[:1])  # loads the tokenizer

@@ -1,4 +1,4 @@
-"""How fast prompts are measured for `data.filter_overlong_prompts`: on one thread, and on several, in turn.
+"""Measure the speed of `data.filter_overlong_prompts` on one thread and on several threads.
 
     python benchmarks/filter_prompts.py --rows 50000 --threads 2
 

@@ -1,4 +1,4 @@
-"""What bounded staleness gives where latencies have a long tail: max_staleness 0, 1 and 4, in turn from one start.
+"""Measure the speed-up from bounded staleness with long-tailed latencies: max_staleness 0, 1 and 4.
 
     python benchmarks/long_tail.py [--pairs 3] [--steps 30]      # a table, and docs/images/long_tail.svg
 
@@ -38,7 +38,7 @@ Row = dict[str, float]
 
 
 class Result(NamedTuple):
-    """Of one run: seconds since the start at the end of each step, seconds by name, its metrics a step, its folder."""
+    """Result of one run: end time of each step, seconds by name, metrics per step, and the folder."""
 
     ends: list[float]
     seconds: Row
@@ -95,7 +95,7 @@ def train(start: Path, side: str, seed: int, num_steps: int, every: int) -> Resu
 
 
 def table(runs: Mapping[str, Result]) -> list[str]:
-    """A line a side: steps a second, the bounds, idle shares, staleness."""
+    """One line per staleness: steps per second, bounds, idle shares, measured staleness."""
     on_policy = runs["staleness 0"]
     num_steps = len(on_policy.steps)
     learn_s = on_policy.seconds["learn"] + on_policy.seconds["publish"]
@@ -120,7 +120,7 @@ def table(runs: Mapping[str, Result]) -> list[str]:
 
 
 def ratios(runs: Sequence[Mapping[str, Result]]) -> list[str]:
-    """How many times as many steps a second as on policy, with the lowest and the highest pair."""
+    """Ratio of steps per second to on-policy training, with the lowest and the highest pair."""
     lines = []
     for side in SIDES:
         each = [pair["staleness 0"].wall_s / pair[side].wall_s for pair in runs]

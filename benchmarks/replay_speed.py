@@ -1,9 +1,9 @@
-"""What looking at saved rollouts again costs, in rollouts a second of one core's time.
+"""Measure the speed of replay, in rollouts per second on one core.
 
     python benchmarks/replay_speed.py [run's folder]
 
 Without a folder: 40 steps of 128 rollouts of 3 turns, 2 tool calls and about 110 tokens of the calculator task's own
-tokenizer. Reading and building what a reward is shown is held against 20,000 rollouts a second. Each figure is the
+tokenizer. The target for reading and building a reward's input is 20,000 rollouts per second. Each figure is the
 best of 5 passes; ours first, then what a reward adds.
 """
 

@@ -1,4 +1,4 @@
-"""How much of what later turns begin with SGLang's radix cache holds, on the calculator task; a real server.
+"""Measure the hit rate of SGLang's radix cache for later turns of the calculator task, with a real server.
 
     python benchmarks/sglang_cache.py [--steps 3]
 
@@ -90,7 +90,7 @@ def table(turns: Iterable[Turn]) -> list[str]:
 
 
 def shares(turns: list[Turn]) -> str:
-    """Of one kind of turn: tokens of context, and which share of them was cached."""
+    """Return the context tokens of these turns and the cached share."""
     num_context, num_before = (sum(each) for each in zip(*((t.num_context, t.num_before) for t in turns), strict=True))
     num_cached = sum(turn.num_cached for turn in turns)
     num_again = sum(min(turn.num_cached, turn.num_before) for turn in turns)

@@ -1,4 +1,4 @@
-"""The SGLang engine's own cost: CPU seconds of this process a request, against a server that answers at once.
+"""Measure the SGLang client's overhead: CPU seconds per request, with a server that answers at once.
 
     OMP_NUM_THREADS=1 python benchmarks/sglang_client.py
 

@@ -1,4 +1,4 @@
-"""What a training step costs when what samples begin with alike is computed once, beside padded rows that repeat it.
+"""Measure a training step that computes shared prefixes once, compared with padded rows.
 
     OMP_NUM_THREADS=1 python benchmarks/shared_prefixes.py
 
@@ -46,7 +46,7 @@ TINY = {
 class Shape:
     """A mini-batch: groups of 8 samples, the lengths of their prompts and of what follows, and how much of it is alike.
 
-    Siblings of a real model agree on more than the prompt; how much more depends on the task and the policy.
+    Rollouts of a real model agree on more than the prompt; how much more depends on the task and the policy.
     """
 
     name: str

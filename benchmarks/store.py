@@ -1,4 +1,4 @@
-"""What keeping and finding trajectories costs: writing a step, scanning for rewards, decoding everything.
+"""Measure the store: writing a step, scanning rewards, decoding all columns.
 
     python benchmarks/store.py [folder]
 

@@ -1,4 +1,4 @@
-"""How many saved rollouts a second a core are read: everything, what scoring them again needs, rewards only.
+"""Measure how many saved rollouts are read per second on one core: all columns, those for rescoring, rewards only.
 
     python benchmarks/store_read.py outputs/quickstart/rl
 

@@ -1,4 +1,4 @@
-"""What keeping the rollouts of a step costs, beside what the step itself took: the steps of a run, written again.
+"""Measure the time to write the rollouts of a step, compared with the step's duration in the run.
 
     python benchmarks/store_write.py outputs/quickstart/rl [folder]
 

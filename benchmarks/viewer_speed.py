@@ -1,4 +1,4 @@
-"""How long a reader of `agentrl view` waits, measured in a real headless browser.
+"""Measure the response times of `agentrl view` in a headless browser.
 
     python benchmarks/viewer_speed.py [num_rollouts] [folder]
 

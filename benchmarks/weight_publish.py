@@ -1,4 +1,4 @@
-"""What new weights cost on their way to an SGLang server, beside a plain copy of the same bytes in memory.
+"""Measure the time to send weights to an SGLang server, compared with a copy in memory.
 
     python benchmarks/weight_publish.py [460k | 500M] [folder]
 

@@ -72,7 +72,7 @@ def test_training_leaves_a_run_and_the_rows_it_was_given(task_folder, tmp_path):
         agentrl.train(task_folder / "model", ROWS, tools=[double], reward=score, settings=settings)
     settings["trainer.resume_mode"] = "auto"
     assert agentrl.train(task_folder / "model", ROWS, tools=[double], reward=score, settings=settings) == run
-    with pytest.raises(AgentRLError, match=r"'data.train_files' was \[.*\] and is now \[.*cannot go on with it"):
+    with pytest.raises(AgentRLError, match=r"'data.train_files' was \[.*\] and is now \[.*cannot be resumed"):
         agentrl.train(task_folder / "model", ROWS[1:], tools=[double], reward=score, settings=settings)
     assert [json.loads(line) for line in file.read_text().splitlines()] == ROWS
     assert list((run / "data").iterdir()) == [file]
@@ -98,7 +98,7 @@ def test_rows_that_were_kept_are_never_written_over(tmp_path):
     file.parent.mkdir()
     file.write_text("{}")
     settings = {"trainer.default_local_dir": str(tmp_path)}
-    with pytest.raises(AgentRLError, match=f"'{file}' is not as it was written"):
+    with pytest.raises(AgentRLError, match=f"'{file}' was changed after it was written"):
         agentrl.evaluate("/no/model", ROWS, reward=score, settings=settings)
     assert file.read_text() == "{}"
     (tmp_path / "file").touch()

@@ -50,7 +50,7 @@ class AgentLoop:
         uses_tools: whether the loop calls tools; if no loop does, configured tools are rejected.
         conversation_class: class of the conversations that `open` makes; a subclass may override `opening` and
             `answer_messages`.
-        beginning: saved state to continue from, in place of the prompt (`agentrl replay RUN from-turn`). It does not
+        resume_point: saved state to continue from, in place of the prompt (`agentrl replay RUN from-turn`). It does not
             work for a loop that keeps its own state over several turns.
     """
 
@@ -65,7 +65,7 @@ class AgentLoop:
         self.parser = parser
         self.config = config
         self.conversations: list[Conversation] = []
-        self.beginning: ResumePoint | None = None
+        self.resume_point: ResumePoint | None = None
 
     async def run(
         self,
@@ -102,13 +102,13 @@ class AgentLoop:
             images=dict(task.images),
         )
         conversation = self.conversation_class(bindings, task.messages if messages is None else messages)
-        if self.beginning is not None and messages is None:
-            conversation.resume_from(self.beginning)
+        if self.resume_point is not None and messages is None:
+            conversation.resume_from(self.resume_point)
         return conversation
 
 
 async def _no_samples(token_ids: Sequence[int], sampling: SamplingParams, **options: object) -> Completion:
-    raise RuntimeError("a prompt was opened to be looked at, not to be continued")
+    raise RuntimeError("this prompt was opened for inspection only; the model cannot continue it")
 
 
 agent_loops: Registry[Callable[..., AgentLoop]] = Registry(

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ConversationContext:
-    """Everything that a conversation needs. All conversations of one rollout share the list `family`.
+    """Everything that a conversation needs. All conversations of one rollout share the list `conversations`.
 
     `images` are the bytes of the images that messages name: the task's, and those in tool answers.
     """
@@ -51,7 +51,7 @@ class ConversationContext:
     tools: ToolSession | None
     interaction: InteractionSession | None
     sampling: SamplingParams
-    family: list[Conversation]
+    conversations: list[Conversation]
     images: dict[str, bytes] = field(default_factory=dict)
 
 
@@ -84,14 +84,14 @@ class Conversation:
         self.schemas: Sequence[ToolSchema] = bindings.tools.schemas if bindings.tools else ()
         self._parser = parser_for(bindings.parser, self.schemas)
         self._limits = bindings.limits
-        self._number = len(bindings.family)
+        self._number = len(bindings.conversations)
         self._num_turns = 0  # counted, because deriving it each turn makes long conversations quadratic
         self._num_user_turns = 0
         self._turn_segment = 0  # index of the model's last segment
         self._turn_closed = True
         self._told_no_calls_left = False
         self._image_starts: list[int] = []
-        bindings.family.append(self)
+        bindings.conversations.append(self)
         self.trajectory.messages += (opening := self.opening(messages))
         prompt_ids = bindings.chat.start(opening, self.template_schemas, bindings.images)
         self._append_segment(Author.PROMPT, prompt_ids, image_names(opening))
@@ -174,17 +174,17 @@ class Conversation:
         successor._told_no_calls_left = self._told_no_calls_left
         return successor
 
-    def resume_from(self, beginning: ResumePoint) -> None:
+    def resume_from(self, resume_point: ResumePoint) -> None:
         """Restore the state of a saved rollout before a model turn; limits count from there."""
-        messages = beginning.messages_after(len(self.trajectory.messages))
+        messages = resume_point.messages_after(len(self.trajectory.messages))
         self.trajectory = Trajectory((), messages)
         self._image_starts = []
-        for segment in beginning.segments:
+        for segment in resume_point.segments:
             self._append_segment(segment.author, segment.token_ids, segment.media)
-        self.tool_calls, self.turn_rewards = list(beginning.tool_calls), list(beginning.turn_rewards)
-        self._num_turns = beginning.num_turns
-        self._num_user_turns = sum(segment.author is Author.USER for segment in beginning.segments)
-        last = [call for call in self.tool_calls if call.turn == beginning.num_turns - 1]
+        self.tool_calls, self.turn_rewards = list(resume_point.tool_calls), list(resume_point.turn_rewards)
+        self._num_turns = resume_point.num_turns
+        self._num_user_turns = sum(segment.author is Author.USER for segment in resume_point.segments)
+        last = [call for call in self.tool_calls if call.turn == resume_point.num_turns - 1]
         if (num_left := self._num_calls_left) is not None:
             num_run = sum(call.outcome is not Outcome.LIMIT_ERROR for call in last)
             self._told_no_calls_left = len(last) > num_left + num_run
@@ -192,12 +192,12 @@ class Conversation:
 
     def rollout(self) -> Rollout:
         """Return the rollout for `run`: all conversations that the loop opened, with this conversation's `stop`."""
-        family = self._bound.family
+        conversations = self._bound.conversations
         return Rollout(
-            [member.trajectory for member in family],
+            [conversation.trajectory for conversation in conversations],
             stop=self.stop or Stop.FINISHED,
-            turn_rewards=[reward for member in family for reward in member.turn_rewards],
-            tool_calls=[call for member in family for call in member.tool_calls],
+            turn_rewards=[reward for conversation in conversations for reward in conversation.turn_rewards],
+            tool_calls=[call for conversation in conversations for call in conversation.tool_calls],
         )
 
     def _stop_if(self, reached: bool, stop: Stop) -> None:
@@ -217,7 +217,7 @@ class Conversation:
         """Number of calls that the rollout may still make; None: no limit."""
         if (limit := self._limits.multi_turn.max_tool_calls) is None:
             return None
-        calls = (call for member in self._bound.family for call in member.tool_calls)
+        calls = (call for conversation in self._bound.conversations for call in conversation.tool_calls)
         return limit - sum(call.outcome is not Outcome.LIMIT_ERROR for call in calls)
 
     def _turn_sampling(self) -> SamplingParams:

@@ -104,12 +104,12 @@ def refuse_code_of_row(
     named = agent_name in entries or agent_name == rollout.agent.default_agent_loop
     if agent_name is not None and not named and agent_loops.is_path(agent_name):
         raise DataError(
-            f"field 'agent_name': '{agent_name}' is code, and what a row names is not run unasked: add"
+            f"field 'agent_name': '{agent_name}' is code, and code that a row names is not run: add"
             " rollout.agent.agent_loop_config_path=FILE with an entry of that name"
         )
     if tool_format not in (None, rollout.multi_turn.format) and tool_parsers.is_path(tool_format):
         raise DataError(
-            f"field 'tool_config.tool_format': '{tool_format}' is code, and what a row names is not run unasked: set"
+            f"field 'tool_config.tool_format': '{tool_format}' is code, and code that a row names is not run: set"
             f" rollout.multi_turn.format={tool_format}, or register the parser by a name of its own"
         )
 
@@ -154,5 +154,5 @@ def _read_entry(path: Path, number: int, entry: object) -> tuple[str, LoopEntry]
         raise ConfigError(f"{path}: entry {number} must have a name and a _target_ (pkg.module.Class)")
     options = {key: value for key, value in entry.items() if key not in ("name", "_target_")}
     if special := [key for key in options if key.startswith("_")]:
-        raise ConfigError(f"{path}: entry '{entry['name']}': '{special[0]}' is not supported, _target_ alone is")
+        raise ConfigError(f"{path}: entry '{entry['name']}': '{special[0]}' is not supported, only _target_ is")
     return entry["name"], LoopEntry(entry["_target_"], options, f"{path}: agent loop '{entry['name']}'")

@@ -74,7 +74,7 @@ class Recording:
             if sampled.num_context == start and sampled.tail == tail and _agree(sampled.segment.token_ids, wanted)
         ]
         if not found:
-            raise ValueError(f"tokens {start} to {stop} are given as sampled, {self._diagnosis(wanted)}")
+            raise ValueError(f"tokens {start} to {stop} are marked as sampled, {self._diagnosis(wanted)}")
         if len(found) == 1:
             return found[0]
         # a context may have been sampled several times: prefer a complete completion to part of another
@@ -89,13 +89,10 @@ class Recording:
 
     def _diagnosis(self, wanted: list[int]) -> str:
         if any(_agree(sampled.segment.token_ids, wanted) for sampled in self._unclaimed):
-            return (
-                "but were sampled after another context than the one they stand in; "
-                "return one trajectory for each context"
-            )
+            return "but were sampled after a different context: return one trajectory for each context"
         if any(_agree(sampled.segment.token_ids, wanted) for sampled in self._claimed):
-            return "but already stand in another place; a copy belongs to a prompt"
-        return "but nobody sampled them"
+            return "but are already in another place: put a copy into a prompt"
+        return "but the engine did not sample them"
 
 
 def _tail(context: Sequence[int], num_context: int) -> int:

@@ -47,8 +47,8 @@ class ResumePoint:
 
     def messages_after(self, num_opening: int) -> Sequence[Message]:
         """Return the messages before the turn; the first `num_opening` messages came before the first model turn."""
-        said = [place for place, message in enumerate(self.messages) if message["role"] == "assistant"]
-        return self.messages[: [place for place in said if place >= num_opening][self.num_turns]]
+        turns = [place for place, message in enumerate(self.messages) if message["role"] == "assistant"]
+        return self.messages[: [place for place in turns if place >= num_opening][self.num_turns]]
 
 
 def _given(segment: Segment) -> Segment:

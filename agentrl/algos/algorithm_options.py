@@ -88,10 +88,10 @@ def _taken(
     for option in given.keys() - set(takes):
         key = named[option][0]
         if not any(named[each][0] == key for each in given.keys() & set(takes)):  # one key may set two options
-            raise ConfigError(f"'{key}' has no effect: {what} takes {', '.join(takes) or 'no options'}")
+            raise ConfigError(f"'{key}' has no effect: {what} accepts {', '.join(takes) or 'no options'}")
     for option, value in others.items():
         if option not in takes:
-            raise ConfigError(f"'{where}': {what} takes no option '{option}': {suggestion(option, takes)}")
+            raise ConfigError(f"'{where}': {what} has no option '{option}': {suggestion(option, takes)}")
         if option in named:
             raise ConfigError(f"'{where}.{option}': write it as '{named[option][0]}'")
         _check_kind(f"{where}.{option}", function, option, value)
@@ -104,7 +104,7 @@ _KINDS: dict[str, tuple[type, ...]] = {"bool": (bool,), "int": (int,), "float": 
 def _check_kind(key: str, function: Callable[..., object], option: str, value: object) -> None:
     """Check the value's type, if the function annotates the option with a simple type."""
     annotation = inspect.signature(function).parameters[option].annotation
-    said = getattr(annotation, "__name__", str(annotation))  # a string if annotations are postponed
-    kinds = _KINDS.get(said)
+    type_name = getattr(annotation, "__name__", str(annotation))  # a string if annotations are postponed
+    kinds = _KINDS.get(type_name)
     if kinds and (not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds)):
-        raise ConfigError(f"'{key}': input should be a {said}, got {value!r}")
+        raise ConfigError(f"'{key}': input should be a {type_name}, got {value!r}")

@@ -248,8 +248,8 @@ def _num_tokens_up_to(rollout_id: str, rollout: Rollout, reward: TurnReward) -> 
         if reward.segment in range(len(segments)):
             return sum(map(len, segments[: reward.segment + 1]))
     raise RewardError(
-        f"rollout {rollout_id}: the turn reward '{reward.name}' is of segment {reward.segment} of trajectory"
-        f" {reward.trajectory}, and the rollout has no such segment"
+        f"rollout {rollout_id}: the turn reward '{reward.name}' refers to segment {reward.segment} of trajectory"
+        f" {reward.trajectory}, but the rollout has no such segment"
     )
 
 

@@ -58,8 +58,8 @@ class AdaptiveKL:
         """
         if MAX_ERROR * n_steps >= self.horizon:
             raise ConfigError(
-                f"horizon {self.horizon:g} of the adaptive KL is too short for {n_steps} rollouts a step, the"
-                f" coefficient could change its sign: take more than {MAX_ERROR * n_steps:g}"
+                f"horizon {self.horizon:g} of the adaptive KL is too short for {n_steps} rollouts per step, because"
+                f" the coefficient could change its sign: set more than {MAX_ERROR * n_steps:g}"
             )
         error = min(max(current_kl / self.target - 1, -MAX_ERROR), MAX_ERROR)
         self.value *= 1 + error * n_steps / self.horizon
@@ -94,7 +94,7 @@ class KLReward:
         """
         policy = sample.behaviour_logprobs if sample.old_logprobs is None else sample.old_logprobs
         if policy is None or sample.ref_logprobs is None:
-            raise ConfigError("algorithm.use_kl_in_reward needs ref_logprobs on every sample, and there are none")
+            raise ConfigError("algorithm.use_kl_in_reward needs ref_logprobs on every sample, but there are none")
         values = kl(self.kind, torch.tensor(policy), torch.tensor(sample.ref_logprobs))
         return torch.where(torch.tensor(sample.loss_mask, dtype=torch.bool), values, 0.0).tolist()
 

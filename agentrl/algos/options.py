@@ -32,7 +32,7 @@ def call(
     known = options_of(function)
     for option in options:
         if option not in known:
-            raise ConfigError(f"{what} takes no option '{option}': {suggestion(option, known)}")
+            raise ConfigError(f"{what} has no option '{option}': {suggestion(option, known)}")
     return call_own(what, function, batch, options, check) if is_own(function) else function(batch, **options)
 
 
@@ -41,7 +41,7 @@ def options_of(function: Callable[..., object]) -> list[str]:
     return list(inspect.signature(function).parameters)[1:]
 
 
-def needing(*needs: Need) -> Callable[[Function], Function]:
+def with_needs(*needs: Need) -> Callable[[Function], Function]:
     """Decorator of an advantage estimator: declares which scores it needs."""
 
     def declare(function: Function) -> Function:
@@ -52,11 +52,11 @@ def needing(*needs: Need) -> Callable[[Function], Function]:
 
 
 def needs_of(function: Callable[..., object]) -> frozenset[Need]:
-    """Return the scores that `needing` declared."""
+    """Return the scores that `with_needs` declared."""
     return getattr(function, "needs", frozenset())
 
 
-def looking_at(scope: Scope) -> Callable[[Function], Function]:
+def with_scope(scope: Scope) -> Callable[[Function], Function]:
     """Decorator of a policy loss that needs more than one row at a time: declares its scope."""
 
     def declare(function: Function) -> Function:
@@ -67,5 +67,5 @@ def looking_at(scope: Scope) -> Callable[[Function], Function]:
 
 
 def scope_of(function: Callable[..., object]) -> Scope:
-    """Return the scope that `looking_at` declared; default `row`."""
+    """Return the scope that `with_scope` declared; default `row`."""
     return getattr(function, "scope", "row")

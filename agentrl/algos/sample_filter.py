@@ -25,16 +25,16 @@ def keep_of(algorithm: AlgorithmConfig) -> Keep | None:
     if not ranks and (family != "policy" or algorithm.zero_variance_groups == "drop"):
         steps.append(lambda samples: [sample for sample in samples if any(sample.advantages)])
     if ranks or algorithm.estimator == "best_worst":
-        steps.append(_of_telling_groups)
+        steps.append(_of_informative_groups)
     return _one_after_another(steps) if steps else None
 
 
-def _of_telling_groups(samples: Sequence[Sample]) -> list[Sample]:
+def _of_informative_groups(samples: Sequence[Sample]) -> list[Sample]:
     """Keep samples of groups with different advantages; in a preference all tokens of a rollout have the same one."""
-    said: dict[str, set[float]] = {}
+    advantages_of: dict[str, set[float]] = {}
     for sample in samples:
-        said.setdefault(sample.uid, set()).add(max(sample.advantages, key=abs))
-    return [sample for sample in samples if len(said[sample.uid]) > 1]
+        advantages_of.setdefault(sample.uid, set()).add(max(sample.advantages, key=abs))
+    return [sample for sample in samples if len(advantages_of[sample.uid]) > 1]
 
 
 def _one_after_another(steps: Sequence[Keep]) -> Keep:

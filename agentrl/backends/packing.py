@@ -27,7 +27,7 @@ def used_tokens(sample: Sample) -> IntArray:
     return np.array(sample.token_ids[:last], dtype=np.int64)
 
 
-def computed_alike(sample: Sample) -> IntArray:
+def token_keys(sample: Sample) -> IntArray:
     """Return a number for each used token, [T']. Samples whose first numbers are equal can share their computation.
 
     The numbers are the token ids, combined with recorded experts if there are any. Rollouts of the same task may have
@@ -50,7 +50,7 @@ def _words(num_layers: int) -> IntArray:
     return np.random.Generator(np.random.PCG64(0)).integers(bounds.min, bounds.max, (num_layers, _MOST_EXPERTS))
 
 
-def beginnings_first(sequences: Sequence[IntArray]) -> list[int]:
+def sorted_by_prefix(sequences: Sequence[IntArray]) -> list[int]:
     """Sort sequences lexicographically and return indices: each shares its longest prefix with the one before it."""
     return sorted(range(len(sequences)), key=lambda index: (sequences[index].astype(">u8").tobytes(), index))
 
@@ -100,7 +100,7 @@ def pack_shared(
     """
     packs: list[_Pack] = []
     before: IntArray = np.empty(0, dtype=np.int64)
-    for index in beginnings_first(sequences):
+    for index in sorted_by_prefix(sequences):
         own, last = sequences[index], packs[-1] if packs else _Pack()
         num_shared = num_common(before, own) if packs else 0
         new, grown = len(own) - num_shared, last.grown(index, len(own), num_shared)
@@ -115,21 +115,21 @@ def pack_shared(
 
 @dataclass(frozen=True, slots=True)
 class _Pack:
-    """Samples of one micro-batch. `num_looking` samples attend to shared tokens; their longest has `longest` tokens."""
+    """Samples of one micro-batch. `num_attending` of them attend to shared tokens; the longest has `longest` tokens."""
 
     members: list[int] = field(default_factory=list)
     num_tokens: int = 0
-    num_looking: int = 0
+    num_attending: int = 0
     longest: int = 0
 
     def grown(self, index: int, length: int, num_shared: int) -> _Pack:
-        looks = 0 < num_shared < length  # a sample that adds no token is already computed
-        longest = max(self.longest, length) if looks else self.longest
+        attends = 0 < num_shared < length  # a sample that adds no token is already computed
+        longest = max(self.longest, length) if attends else self.longest
         num_tokens = self.num_tokens + length - num_shared
-        return _Pack([*self.members, index], num_tokens, self.num_looking + looks, longest)
+        return _Pack([*self.members, index], num_tokens, self.num_attending + attends, longest)
 
     def size(self, keys_a_token: int) -> int:
-        return self.num_tokens + self.num_looking * self.longest // keys_a_token
+        return self.num_tokens + self.num_attending * self.longest // keys_a_token
 
 
 def _within(count: int, limit: int | None) -> bool:

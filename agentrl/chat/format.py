@@ -55,7 +55,7 @@ class ChatFormat:
         *,
         template_kwargs: Mapping[str, JsonValue] = MappingProxyType({}),
         images: ImageTokens | None = None,
-        no_images: str = "the model takes no images",
+        no_images: str = "the model does not accept images",
     ) -> None:
         self.template = Template(tokenizer, template_kwargs)
         self.no_images = no_images

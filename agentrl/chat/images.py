@@ -32,7 +32,7 @@ class Place:
             TemplateError: the numbers of placeholders and images differ, or the processor refuses an image.
         """
         if (found := ids.count(self.token_id)) != len(images):
-            raise TemplateError(f"the chat template writes {found} places for {len(images)} images")
+            raise TemplateError(f"the chat template writes {found} placeholders for {len(images)} images")
         rest, expanded = iter(images), list[int]()
         for token_id in ids:
             expanded += self.tokens(next(rest)) if token_id == self.token_id else [token_id]
@@ -76,4 +76,4 @@ def find_place(template: Template, images: ImageTokens) -> Place:
     for place in images.places:
         if text.count(place) == 1 and place in template.added_tokens:
             return Place(place, template.added_tokens[place], images)
-    raise TemplateError(f"the chat template writes no place for an image: expected {' or '.join(images.places)}")
+    raise TemplateError(f"the chat template writes no placeholder for an image: expected {' or '.join(images.places)}")

@@ -136,7 +136,7 @@ class Template:
                 f"here: {after[:30]!r} follows"
             )
         if TURN in rest:
-            raise TemplateError("the chat template repeats the assistant's turn in what follows it")
+            raise TemplateError("the chat template repeats the assistant's turn in the text after it")
         return rest
 
     def turn(self, message: Message, schemas: Sequence[ToolSchema]) -> tuple[str, str]:

@@ -50,7 +50,7 @@ def _check_generation_prompt(template: Template, schemas: Sequence[ToolSchema]) 
     header = answered[len(bare) :].partition(TURN)[0] if answered.startswith(bare) else ""
     if header.strip():
         raise TemplateError(
-            f"the chat template has no generation prompt: {header!r} stands before the assistant's content, "
+            f"the chat template has no generation prompt: {header!r} precedes the assistant's content, "
             "but add_generation_prompt does not add it"
         )
 
@@ -73,6 +73,6 @@ def _check_histories(
     first = template.follow(messages, schemas)
     if any(template.follow(messages, schemas, earlier) != first for earlier in histories):
         raise TemplateError(
-            f"what the chat template writes for {messages[0]['role']} messages depends on the turns before: "
-            "it differs between one and two model turns"
+            f"the chat template must render {messages[0]['role']} messages independently of earlier turns: "
+            "the text differs after one and after two model turns"
         )

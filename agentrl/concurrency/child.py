@@ -114,7 +114,7 @@ class ChildProcess:
             answer = None
         if not isinstance(answer, dict):
             self.kill()
-            raise EndedError("answered another question than it was asked, as one that forks may, and was killed")
+            raise EndedError("answered a different question, perhaps because it forked, and was killed")
         return answer
 
     def _line(self) -> bytes:

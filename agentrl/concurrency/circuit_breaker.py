@@ -55,7 +55,7 @@ class CircuitBreaker:
     def abandon(self, reply: Reply[T], *, at_fault: bool = True) -> None:
         """Count a call as abandoned. `at_fault` is False if another call blocked this call."""
         left = cast("Reply[object]", reply)
-        left.left_behind(self.name)
+        left.abandoned(self.name)
         if not at_fault:
             self._earlier.append(left)
             return

@@ -11,7 +11,7 @@ from typing import Generic, TypeVar, cast
 from agentrl.concurrency.deadlines import Alarm, wake
 from agentrl.concurrency.watchdog import watchdog
 
-Letter = Callable[[], None]
+Callback = Callable[[], None]
 """A callback for an event loop; must not raise."""
 
 
@@ -25,18 +25,18 @@ class Mailbox:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop, self.alarm = loop, Alarm(loop)
-        self._letters: deque[Letter] = deque()
+        self._callbacks: deque[Callback] = deque()
         self._called = False
         self._to_wake: list[Mailbox] = []  # other mailboxes, at the end of this iteration
 
-    def post(self, letter: Letter) -> None:
+    def post(self, callback: Callback) -> None:
         """Add a callback from any thread, and wake the loop. A closed loop ignores it."""
-        self._letters.append(letter)
+        self._callbacks.append(callback)
         self._wake()
 
-    def send(self, to: Mailbox, letter: Letter) -> None:
+    def send(self, to: Mailbox, callback: Callback) -> None:
         """Add a callback to another mailbox; only call this from the thread of this loop."""
-        to._letters.append(letter)
+        to._callbacks.append(callback)
         if not self._to_wake:
             self.loop.call_soon(self._end_round)
         if to not in self._to_wake:
@@ -55,8 +55,8 @@ class Mailbox:
 
     def _deliver(self) -> None:
         self._called = False
-        for _ in range(len(self._letters)):  # later callbacks wake the loop again
-            self._letters.popleft()()
+        for _ in range(len(self._callbacks)):  # later callbacks wake the loop again
+            self._callbacks.popleft()()
 
 
 T = TypeVar("T")
@@ -87,12 +87,12 @@ class Reply(Generic[T]):
         """Register the call with the watchdog, which ends the run if the call never releases the interpreter lock."""
         self._slot = watchdog.enter(name, deadline_s)
 
-    def left_behind(self, name: str) -> None:
+    def abandoned(self, name: str) -> None:
         """Tell the watchdog that the call passed its deadline and still runs."""
         if self._slot is not None and not self.done:
-            watchdog.left_behind(self._slot, name)
+            watchdog.abandoned(self._slot, name)
 
-    def bring(
+    def deliver(
         self, value: T | None = None, error: BaseException | None = None, *, sender: Mailbox | None = None
     ) -> None:
         """Deliver the result once, from any thread.

@@ -17,7 +17,7 @@ from agentrl.concurrency.stopping import signals_heard
 P = ParamSpec("P")
 R = TypeVar("R")
 
-LOOK_S = 0.1
+POLL_S = 0.1
 """Seconds between checks whether the waiting task was cancelled; polling is needed because its loop is blocked."""
 
 
@@ -28,10 +28,10 @@ def run_loop(main: Coroutine[object, object, R]) -> R:
         KeyboardInterrupt: the run was interrupted.
     """
     ending = _ENDING.get()
-    return asyncio.run(_heard(main)) if ending is None else ending.run(main)
+    return asyncio.run(_run_with_signals(main)) if ending is None else ending.run(main)
 
 
-async def _heard(main: Coroutine[object, object, R]) -> R:
+async def _run_with_signals(main: Coroutine[object, object, R]) -> R:
     """Run `main` with our signal handlers, which replace those that asyncio sets at the start of the loop."""
     with signals_heard():
         return await main
@@ -91,7 +91,7 @@ def _cancellations() -> int:
 
 def _result(future: Future[R], cancelled: int) -> R:
     """Return the result; raise CancelledError if this task was cancelled more than `cancelled` times."""
-    while not wait([future], LOOK_S).done:
+    while not wait([future], POLL_S).done:
         if _cancellations() > cancelled:
             raise asyncio.CancelledError
     return future.result()

@@ -144,8 +144,8 @@ def _call(function: Callable[[], T], reply: Reply[T], watched: tuple[str, float]
     try:
         value = function()
     except Exception as error:  # raised by the waiting caller
-        reply.bring(error=error)
+        reply.deliver(error=error)
     except BaseException as error:  # SystemExit in a library must not end the thread or the program
-        reply.bring(error=as_error(error))
+        reply.deliver(error=as_error(error))
     else:
-        reply.bring(value)
+        reply.deliver(value)

@@ -129,13 +129,13 @@ async def _answer(work: Work[T], reply: Reply[T], sender: Mailbox) -> None:
     try:
         value = await work()
     except asyncio.CancelledError:
-        reply.bring(error=RuntimeError("the coroutine cancelled itself"), sender=sender)
+        reply.deliver(error=RuntimeError("the coroutine cancelled itself"), sender=sender)
     except Exception as error:  # raised by the waiting caller
-        reply.bring(error=error, sender=sender)
+        reply.deliver(error=error, sender=sender)
     except BaseException as error:  # SystemExit, exception groups, Rust panics: only this call fails
-        reply.bring(error=as_error(error), sender=sender)
+        reply.deliver(error=as_error(error), sender=sender)
     else:
-        reply.bring(value, sender=sender)
+        reply.deliver(value, sender=sender)
 
 
 def _cut(reply: Reply[T]) -> None:
@@ -147,7 +147,7 @@ def _cut(reply: Reply[T]) -> None:
 
 def _ended(reply: Reply[T], _: asyncio.Task[None]) -> None:
     if not reply.done:  # a task cancelled before its first step never runs, so it delivered no result
-        reply.bring()
+        reply.deliver()
 
 
 def as_error(error: BaseException) -> RuntimeError:

@@ -41,7 +41,7 @@ class Watchdog:
         self._write(slot, time.monotonic() + deadline_s, 0.0, name)
         return slot
 
-    def left_behind(self, slot: int, name: str) -> None:
+    def abandoned(self, slot: int, name: str) -> None:
         """Record that the call is past its deadline while other code runs, so it does not hold the interpreter lock."""
         self._write(slot, time.monotonic(), 1.0, name)
 

@@ -30,7 +30,7 @@ BEAT_S = 0.5
 
 GRACE_S = 10.0
 """Seconds past a call's deadline and without heartbeat until the run ends; also the limit of unhandled signals."""
-GRACE_LEFT_BEHIND_S = 120.0
+GRACE_ABANDONED_S = 120.0
 """The same for an abandoned call: it released the lock at its deadline, so the run may only be asleep."""
 _SECOND_SIGNAL_S = 1.0
 _POLL_S = 0.5
@@ -73,7 +73,8 @@ class Watch:
         names = ", ".join(dict.fromkeys(name for name, _ in late[:3]))
         past_s = now - min(due for _, due in late)
         return (
-            f"{names}: {past_s:.0f} seconds past its deadline, and it holds Python's interpreter lock, so nothing else"
+            f"{names}: {past_s:.0f} seconds past the deadline. The call holds Python's interpreter lock (GIL),"
+            " so nothing else"
             " can run. The run was ended. Run such code in a process, which can be killed: isolation: process for a"
             " tool, reward.reward_manager.name=prime for a reward"
         )
@@ -82,7 +83,7 @@ class Watch:
         for number in range(NUM_SLOTS):
             due, left, name = SLOT.unpack_from(self._memory, HEAD.size + number * SLOT.size)
             if due:
-                yield name.rstrip(b"\0").decode("utf-8", "replace"), due, GRACE_LEFT_BEHIND_S if left else GRACE_S
+                yield name.rstrip(b"\0").decode("utf-8", "replace"), due, GRACE_ABANDONED_S if left else GRACE_S
 
 
 def unread(pipe: int) -> int:

@@ -8,10 +8,10 @@ Columns = Mapping[str, tuple[str, str]]
 """Name -> (type, meaning)."""
 
 TASK: Columns = {
-    "prompt": ("text or messages", "what the model is asked; `data.prompt_key` names another column"),
-    "prompts": ("text, [text] or messages", "read in place of a missing `prompt`"),
-    "ground_truth": ("any", "what the reward compares with; the model never sees it"),
-    "answer": ("any", "read in place of a missing `ground_truth`"),
+    "prompt": ("text or messages", "the input of the model; `data.prompt_key` names another column"),
+    "prompts": ("text, [text] or messages", "used if `prompt` is missing"),
+    "ground_truth": ("any", "the reference of the reward; the model never sees it"),
+    "answer": ("any", "used if `ground_truth` is missing"),
     "reward_model": ("object", "verl: `ground_truth` in it comes first; `test_cases` is the last choice"),
     "data_source": ("text", "selects the reward under `reward.name=auto`, and splits metrics; default `unknown`"),
     "agent_name": ("text", "agent loop of this row, in place of `rollout.agent.default_agent_loop`"),
@@ -31,7 +31,7 @@ EXTRA_INFO: Columns = {
     "tools_kwargs": ("object", "the same as the column"),
     "interaction_kwargs": ("object", "the same as the column"),
     "tool_config": ("object", "`available_tools`, `tool_format`, `max_tool_calls`, `timeout` of this row"),
-    "tool_selection": ("list of text", "verl: names of the tools that this row is offered"),
+    "tool_selection": ("list of text", "verl: names of the tools of this row"),
 }
 """Keys of `extra_info` that agentrl reads. The reward gets these and all others."""
 
@@ -44,9 +44,9 @@ CONVERSATION: Columns = {
 """A row under `sft`, `reward_outcomes` and `reward_steps`."""
 
 PAIR: Columns = {
-    "prompt": ("text or messages", "what both answer; absent: the common start of the conversations"),
+    "prompt": ("text or messages", "the common prompt; absent: the common start of the conversations"),
     "chosen": ("text or messages", "the preferred answer, or conversation"),
-    "rejected": ("text or messages", "the other one"),
+    "rejected": ("text or messages", "the rejected answer, or conversation"),
     "tools": ("list of schemas", "tools that the chat template shows"),
 }
 """A row under `dpo`, `ipo` and `reward_pairs`."""

@@ -52,7 +52,7 @@ class OneByOne(ABC):
         if self._draw is None:
             self._begin(position)
         elif position not in (self._position, self._position + 1):
-            raise ValueError(f"draw {position} asked for after draw {self._position}: they are made one by one")
+            raise ValueError(f"draw {position} requested after draw {self._position}: draws must be requested in order")
         if self._draw is None or position > self._position:
             self._position, self._draw = position, self._next(position)
         return self._draw

@@ -60,7 +60,7 @@ def check_order(messages: Sequence[Message], field: str) -> None:
             raise FieldError(f"field '{field}[{i}]': a {role} message must come first")
     for i, (before, role) in enumerate(pairwise(["", *roles])):
         if role == before != "tool":
-            raise FieldError(f"field '{field}[{i}]': two {role} messages in a row, expected turns that alternate")
+            raise FieldError(f"field '{field}[{i}]': two {role} messages in a row, expected alternating turns")
         if role == "tool" and before != "tool" and not (i and messages[i - 1].get("tool_calls")):
             raise FieldError(f"field '{field}[{i}]': a tool message that answers no tool call")
     if "assistant" not in roles:

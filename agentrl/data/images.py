@@ -53,7 +53,7 @@ class _Places:
     def check(self) -> None:
         if (num_given := len(self._given)) != self._num_used:
             raise FieldError(
-                f"field '{self._column}': {num_given} images, but the prompt has {self._num_used} places for them "
+                f"field '{self._column}': {num_given} images, but the prompt has {self._num_used} placeholders "
                 f"({MARK}, or a part of type image)"
             )
 

@@ -30,7 +30,7 @@ def given_files(data: Data, name: str) -> tuple[list[str], str]:
     if isinstance(data, (str, Path)):
         return [str(data)], ""
     if isinstance(data, Mapping) or not isinstance(data, Iterable) or hasattr(data, "iloc"):
-        hint = ": give its .to_dict('records')" if hasattr(data, "iloc") else ""
+        hint = ": pass its .to_dict('records')" if hasattr(data, "iloc") else ""
         raise DataError(f"{name} must be files or a list of rows (dicts), not a {type(data).__name__}{hint}")
     items = list(data)
     for position, item in enumerate(items):

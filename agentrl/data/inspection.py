@@ -161,8 +161,8 @@ def _look(item: Item, found: Inspection) -> None:
     messages, answer = _asked(item)
     texts = [_text(message) for message in messages]
     world = _world(item)
-    said = [(each["role"], text) for each, text in zip(messages, texts, strict=True)]
-    found.exact.append(digest(repr((said, world))))
+    spoken_turns = [(each["role"], text) for each, text in zip(messages, texts, strict=True)]
+    found.exact.append(digest(repr((spoken_turns, world))))
     spoken = [text for each, text in zip(messages, texts, strict=True) if each["role"] not in ("system", "developer")]
     found.normalised.append(digest(repr((normalised("\n".join(spoken)), world))))
     found.answers.append(digest(repr(answer)))
@@ -208,7 +208,7 @@ def _text(message: Message) -> str:
 
 def duplicates(found: Inspection) -> list[Finding]:
     """Find rows that repeat an earlier row: exactly, with another answer, or except for case and blanks."""
-    exact, contrary, near = Finding("repeated rows"), Finding("repeated rows with another answer"), Finding(_NEAR)
+    exact, contrary, near = Finding("repeated rows"), Finding("repeated rows with a different answer"), Finding(_NEAR)
     first_exact: dict[bytes, int] = {}
     first_near: dict[bytes, int] = {}
     for row, (key, like) in enumerate(zip(found.exact, found.normalised, strict=True)):
@@ -224,7 +224,7 @@ def duplicates(found: Inspection) -> list[Finding]:
 
 def leaks(train: Inspection, val: Inspection) -> list[Finding]:
     """Find validation rows that are also in training: exactly, or except for case and blanks."""
-    exact, near = Finding("rows that training holds"), Finding(f"rows that training holds, {_ASIDE}")
+    exact, near = Finding("rows also in the training files"), Finding(f"rows also in the training files, {_ASIDE}")
     first_exact, first_near = _first(train.exact), _first(train.normalised)
     for row, (key, like) in enumerate(zip(val.exact, val.normalised, strict=True)):
         if key in first_exact:
@@ -238,5 +238,5 @@ def _first(keys: Sequence[bytes]) -> dict[bytes, int]:
     return {key: row for row, key in reversed(list(enumerate(keys)))}
 
 
-_ASIDE = "case, blanks and closing marks aside"
+_ASIDE = "ignoring case, spaces and final punctuation"
 _NEAR = f"repeated rows, {_ASIDE}"

@@ -35,7 +35,7 @@ from agentrl.utils.seeds import derive_seed
 
 T = TypeVar("T")
 _LOGGER = logging.getLogger(__name__)
-_TOLD: set[str] = set()
+_WARNED: set[str] = set()
 
 
 def add_task(row: Mapping[str, JsonValue]) -> bool:
@@ -53,9 +53,7 @@ def add_task(row: Mapping[str, JsonValue]) -> bool:
     """
     adding = _ADDING.get()
     if adding is None:
-        tell_once(
-            "add_task: nothing takes tasks here: data.online.max_tasks is 0, or this is validation or another process"
-        )
+        warn_once("add_task has no effect here: data.online.max_tasks is 0, or this is validation or another process")
         return False
     return adding(row)
 
@@ -81,7 +79,7 @@ class Inbox:
             try:
                 text = json.dumps({**row}, sort_keys=True)
             except (TypeError, ValueError, RecursionError) as error:
-                tell_once(f"add_task: a row is left out: not JSON: {error}")
+                warn_once(f"add_task: a row is left out: not JSON: {error}")
                 return False
             with self._lock:
                 left[0] -= 1
@@ -111,10 +109,10 @@ class Inbox:
 _ADDING: ContextVar[Callable[[Mapping[str, JsonValue]], bool] | None] = ContextVar("adding", default=None)
 
 
-def tell_once(line: str) -> None:
+def warn_once(line: str) -> None:
     """Log a warning only once; at most 100 different warnings per process."""
-    if line not in _TOLD and len(_TOLD) < 100:
-        _TOLD.add(line)
+    if line not in _WARNED and len(_WARNED) < 100:
+        _WARNED.add(line)
         _LOGGER.warning(line)
 
 
@@ -188,7 +186,7 @@ class OnlineTasks:
             self._read(json.loads(text), self._next_row)
         except (FieldError, DataError) as error:
             self._counts["bad"] += 1
-            tell_once(f"add_task: a row is left out: {error}: {text:.200}")
+            warn_once(f"add_task: a row is left out: {error}: {text:.200}")
             return False
         return True
 

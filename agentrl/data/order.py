@@ -105,7 +105,7 @@ class WeightedOrder(TaskOrder):
                 epoch, row, _ = order.at(earlier)
                 return Draw(epoch, start + row)
             position -= earlier
-        raise AssertionError("the last file's share of what is left is all of it")
+        raise AssertionError("the last file gets all remaining draws")
 
 
 class Turns:

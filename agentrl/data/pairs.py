@@ -86,8 +86,8 @@ def _conversation(row: Row, key: str, prompt: list[Message] | None, prompt_key: 
         return answer
     if prompt is None:
         raise FieldError(
-            f"field '{key}' answers a prompt, and there is none: expected it in '{prompt_key}' (data.prompt_key), or"
-            " a whole conversation here"
+            f"field '{key}' has no prompt: add '{prompt_key}' (data.prompt_key), or write the complete"
+            " conversation here"
         )
     check_order([*prompt, *answer], f"{prompt_key} + {key}")
     return [*prompt, *answer]
@@ -105,14 +105,14 @@ def _check_beginning(
     conversation: Sequence[Message], key: str, prompt: Sequence[Message] | None, prompt_key: str
 ) -> None:
     """Reject a complete conversation that does not start with the row's prompt."""
-    asked, begins = list(map(_said, prompt or ())), list(map(_said, conversation))
+    asked, begins = list(map(_key, prompt or ())), list(map(_key, conversation))
     if begins[0][0] in SYSTEM_ROLES and asked and asked[0][0] not in SYSTEM_ROLES:
         begins = begins[1:]  # a text prompt cannot contain a system message
     if begins[: len(asked)] != asked:
-        raise FieldError(f"field '{key}' is a whole conversation that does not begin with '{prompt_key}'")
+        raise FieldError(f"field '{key}' is a complete conversation that does not start with '{prompt_key}'")
 
 
-def _said(message: Mapping[str, object]) -> tuple[object, object]:
+def _key(message: Mapping[str, object]) -> tuple[object, object]:
     return message["role"], message.get("content")
 
 

@@ -47,18 +47,18 @@ def fit_prompts(tasks: TaskTable, measure: Measure, config: DataConfig) -> tuple
     long = [index for index, length in enumerate(lengths) if length > limit]
     if not long:
         return tasks, ""
-    told = f"{len(long)} of {len(lengths)} prompts are longer than {limit} tokens: "
+    notice = f"{len(long)} of {len(lengths)} prompts are longer than {limit} tokens: "
     if config.filter_overlong_prompts and len(long) < len(lengths):
         left_out = set(long)
-        return tasks.keep([index for index in range(len(lengths)) if index not in left_out]), f"{told}left out"
+        return tasks.keep([index for index in range(len(lengths)) if index not in left_out]), f"{notice}left out"
     if config.filter_overlong_prompts or config.truncation == "error":
         raise DataError(
             f"{tasks.where(long[0])}: its prompt has {lengths[long[0]]} tokens, data.max_prompt_length is {limit} "
             f"({len(long)} of {len(lengths)} rows are longer, up to {max(lengths)} tokens): "
-            + ("nothing is left" if config.filter_overlong_prompts else _WAYS_OUT)
+            + ("no row is left" if config.filter_overlong_prompts else _WAYS_OUT)
         )
     cut = {index: _cut(tasks, index, measure, limit, config.truncation) for index in long}
-    return tasks.replace(cut), f"{told}the last user text is cut ({config.truncation})"
+    return tasks.replace(cut), f"{notice}the last user text is cut ({config.truncation})"
 
 
 _WAYS_OUT = "raise it, or set data.filter_overlong_prompts, or data.truncation to left, middle or right"

@@ -85,7 +85,7 @@ def read_task(config: DataConfig, row: Row, position: int, source: str | None = 
     """
     for key in _MEDIA[1:]:
         if row.get(key):
-            raise FieldError(f"field '{key}': videos and audio are not in this version")
+            raise FieldError(f"field '{key}': videos and audio are not supported")
     prompt_key = _prompt_key(row, config)
     extra_info = _extra_info(row, prompt_key)
     try:
@@ -117,8 +117,8 @@ def _extra_info(row: Row, prompt_key: str) -> dict[str, JsonValue]:
     columns = {key: value for key, value in row.items() if key not in own and value is not None}
     test_cases = optional_object(row, "reward_model").get("test_cases")
     given = {} if test_cases is None else {"test_cases": test_cases}
-    said: dict[str, JsonValue] = {"text_prompt": True} if _is_text(row.get(prompt_key)) else {}
-    info = {**said, **columns, **given, **optional_object(row, "extra_info")}
+    marks: dict[str, JsonValue] = {"text_prompt": True} if _is_text(row.get(prompt_key)) else {}
+    info = {**marks, **columns, **given, **optional_object(row, "extra_info")}
     if info.get("tool_config"):
         info["tool_config"] = parse_json(info["tool_config"], "tool_config")
     return info
@@ -128,7 +128,7 @@ def _prompt(row: Row, key: str, system_prompt: str | None) -> list[Message]:
     prompt = required(row, key, "text or a list of messages (data.prompt_key)")
     if key == "prompts" and isinstance(prompt, list) and _is_text(prompt):
         if len(prompt) != 1:
-            raise FieldError(f"field 'prompts': expected one prompt a row, got {len(prompt)}: write a row for each")
+            raise FieldError(f"field 'prompts': expected one prompt per row, got {len(prompt)}: write one row for each")
         prompt = prompt[0]
     if isinstance(prompt, str):
         messages = [Message(role="user", content=prompt)]

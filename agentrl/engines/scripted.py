@@ -76,7 +76,7 @@ class ScriptedEngine:
         if not request.token_ids:
             raise ValueError("the context is empty")
         if request.images:
-            raise ValueError("the scripted engine takes no images")
+            raise ValueError("the scripted engine does not support images")
         disturbed = (self._delay_s or self._resumed) and not await self._wait(request)
         if self._closed or disturbed:
             return NOTHING
@@ -156,7 +156,7 @@ class ScriptedEngine:
         if not isinstance(answer, str):
             return list(answer)
         if self._tokenizer is None:
-            raise ValueError("a reply in text needs a tokenizer, and this engine was given none")
+            raise ValueError("a reply in text needs a tokenizer, but this engine has none")
         return self._tokenizer.encode(answer, add_special_tokens=False)
 
     def _cut(self, request: GenerateRequest, token_ids: list[int]) -> tuple[list[int], FinishReason, str | None]:
@@ -178,7 +178,7 @@ class ScriptedEngine:
         if not stops:
             return None
         if self._tokenizer is None:
-            raise ValueError("stop strings need a tokenizer, and this engine was given none")
+            raise ValueError("stop strings need a tokenizer, but this engine has none")
         return matched_stop(self._tokenizer, token_ids, stops)
 
 

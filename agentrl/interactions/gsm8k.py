@@ -22,7 +22,7 @@ class Gsm8kInteraction(BaseInteraction):
         expected = as_number(ground_truth)
         if expected is None:
             raise DataError(f"interaction_kwargs.ground_truth must be a number, not {ground_truth!r}")
-        said = next((str(m.get("content") or "") for m in reversed(messages) if m["role"] == "assistant"), "")
-        if final_number(said, "flexible") == expected:
+        last_text = next((str(m.get("content") or "") for m in reversed(messages) if m["role"] == "assistant"), "")
+        if final_number(last_text, "flexible") == expected:
             return True, "Your response is correct!", 1.0, {}
         return False, "Your response is incorrect! You need to reflect on your answer and try again.", 0.0, {}

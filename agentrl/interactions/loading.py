@@ -26,7 +26,7 @@ def load_interactions(path: Path) -> dict[str, BaseInteraction]:
         with entry_errors(f"{path}: interaction[{position}]"):
             interaction = _build(entry)
             if interaction.name in interactions:
-                raise ConfigError(f"two interactions are called '{interaction.name}'")
+                raise ConfigError(f"two interactions have the name '{interaction.name}'")
         interactions[interaction.name] = interaction
     return interactions
 

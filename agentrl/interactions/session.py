@@ -68,7 +68,7 @@ class InteractionSession:
             return Answer(bool(done), str(text), _finite(score), _observation_key(*answer[3:4]))  # type: ignore[index]
         except (TypeError, ValueError) as error:
             raise InfraError(
-                f"{self._lane.name} answered {answer!r:.200}, expected (done, text, score, data)"
+                f"{self._lane.name} returned {answer!r:.200}, expected (done, text, score, data)"
             ) from error
 
     async def score(self) -> float:
@@ -81,7 +81,7 @@ class InteractionSession:
         try:
             return _finite(value)
         except (TypeError, ValueError) as error:
-            raise InfraError(f"{self._lane.name} gave the score {value!r:.200}") from error
+            raise InfraError(f"{self._lane.name} returned the score {value!r:.200}") from error
 
     async def __aenter__(self) -> Self:
         self._id = str(await self._run("start_interaction", uuid4().hex))
@@ -126,7 +126,7 @@ def _observation_key(data: object = None) -> str | None:
 def _finite(value: object) -> float:
     number = float(value)  # type: ignore[arg-type]  # a user's code may return anything
     if not math.isfinite(number):
-        raise ValueError(f"{number} is no score")
+        raise ValueError(f"{number} is not a finite number")
     return number
 
 
@@ -140,6 +140,6 @@ def chosen(interactions: Mapping[str, BaseInteraction], task: Task) -> BaseInter
     if name is None and len(interactions) == 1:
         return next(iter(interactions.values()))
     if name not in interactions:
-        named = f"there is no interaction '{name}'" if name is not None else "names no interaction"
+        named = f"unknown interaction '{name}'" if name is not None else "no interaction is named"
         raise DataError(f"field 'interaction_kwargs.name': {named}: {suggestion(str(name), interactions)}")
     return interactions[str(name)]

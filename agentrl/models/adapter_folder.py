@@ -11,7 +11,7 @@ from agentrl.errors import ConfigError
 from agentrl.models.folder import check_safetensors
 
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
-MOVED = "give the base as model.path, and the adapter as model.lora_adapter_path"
+MOVED = "set model.path to the base, and model.lora_adapter_path to the adapter"
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class Adapter:
     """A saved adapter: its folder, and the content of its `adapter_config.json`."""
 
     folder: Path
-    said: dict[str, Any]  # peft's fields, of many types
+    fields: dict[str, Any]  # peft's fields, of many types
 
     @property
     def base(self) -> str:
@@ -28,7 +28,7 @@ class Adapter:
         Raises:
             ConfigError: the adapter's configuration does not name it.
         """
-        if base := self.said.get("base_model_name_or_path"):
+        if base := self.fields.get("base_model_name_or_path"):
             return str(base)
         raise ConfigError(f"'{self.folder}' does not name its base: {MOVED}")
 
@@ -55,10 +55,10 @@ def find_adapter(path: str | Path) -> Adapter | None:
     if not file.is_file():
         return None
     try:
-        said = json.loads(file.read_text())
-        method = said["peft_type"]
+        fields = json.loads(file.read_text())
+        method = fields["peft_type"]
     except (ValueError, KeyError, TypeError):
-        raise ConfigError(f"'{file}' is no configuration of an adapter") from None
+        raise ConfigError(f"'{file}' is not the configuration of an adapter") from None
     if method != "LORA":
-        raise ConfigError(f"'{path}' is an adapter of type {method}: LORA is the only one in this version")
-    return Adapter(Path(path), said)
+        raise ConfigError(f"'{path}' is an adapter of type {method}: only LORA is supported")
+    return Adapter(Path(path), fields)

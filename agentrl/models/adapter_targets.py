@@ -34,9 +34,9 @@ def adapter_targets(model: PreTrainedModel, config: ModelConfig) -> list[str]:
     for name in targets:
         if not isinstance(modules[name], LINEAR) or id(modules[name]) in ends:
             kind = type(modules[name]).__name__
-            raise ConfigError(f"'model.target_modules': '{name}' ({kind}) is none of the linear modules of the body")
+            raise ConfigError(f"'model.target_modules': '{name}' ({kind}) is not a linear module of the body")
     if not targets:
-        raise ConfigError("'model.exclude_modules' leaves none of 'model.target_modules'")
+        raise ConfigError("'model.exclude_modules' excludes all of 'model.target_modules'")
     return targets
 
 

@@ -70,8 +70,10 @@ def add_saved_adapter(model: PreTrainedModel, adapter: Adapter, config: ModelCon
     from peft import LoraConfig
 
     for field, neutral in NOT_TAKEN.items():
-        if adapter.said.get(field) not in (neutral, None, []):
-            raise ConfigError(f"'{adapter.folder}' has '{field}', which goes beyond LoRA: merge it (agentrl export)")
+        if adapter.fields.get(field) not in (neutral, None, []):
+            raise ConfigError(
+                f"'{adapter.folder}' has '{field}', which is not supported: merge the adapter (agentrl export)"
+            )
     _check_options(adapter, config)
     try:
         _inject(model, LoraConfig.from_pretrained(str(adapter.folder)), base)
@@ -92,15 +94,15 @@ def read_adapter(model: PreTrainedModel, adapter: Adapter) -> None:
     file = adapter.weights_file()
     own = model.peft_config["default"]
     for field, value in (("r", own.r), ("lora_alpha", own.lora_alpha), ("use_rslora", own.use_rslora)):
-        if adapter.said.get(field, value) != value:
-            raise ConfigError(f"'{adapter.folder}' has {field}={adapter.said[field]}, and this run {value}")
+        if adapter.fields.get(field, value) != value:
+            raise ConfigError(f"'{adapter.folder}' has {field}={adapter.fields[field]}, but this run has {value}")
     try:
         found = set_peft_model_state_dict(model, load_file(file))
     except (RuntimeError, KeyError) as error:
         raise ConfigError(f"'{file}' does not fit the model: {' '.join(str(error).split())[:200]}") from error
     lacking = {name for name, _ in adapter_parameters(model)} & set(found.missing_keys)
     for name in sorted([*found.unexpected_keys, *lacking])[:1]:
-        raise ConfigError(f"'{file}' does not fit the model's adapter: '{name}' is in one of them only")
+        raise ConfigError(f"'{file}' does not fit the model's adapter: '{name}' is in only one of them")
 
 
 def write_adapter(model: PreTrainedModel, folder: Path) -> None:
@@ -140,7 +142,7 @@ def adapter_off(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def adapter_shaken(model: nn.Module) -> Iterator[None]:
+def adapter_randomized(model: nn.Module) -> Iterator[None]:
     """Replace an adapter's zeros by random numbers inside the block, so that checks of a new adapter see its effect."""
     generator = torch.Generator().manual_seed(0)
     zeros = [value for _, value in adapter_parameters(model) if not value.any()]
@@ -174,8 +176,8 @@ def _check_options(adapter: Adapter, config: ModelConfig) -> None:
     fields = type(config).model_fields
     for option, field in (("lora_rank", "r"), ("lora_alpha", "lora_alpha")):
         value = getattr(config, option)
-        if value not in (adapter.said.get(field), fields[option].get_default()):
+        if value not in (adapter.fields.get(field), fields[option].get_default()):
             raise ConfigError(
                 f"'model.{option}={value:g}' contradicts the adapter '{adapter.folder}', which has"
-                f" {adapter.said.get(field)}: leave it out"
+                f" {adapter.fields.get(field)}: leave it out"
             )

@@ -61,7 +61,7 @@ def check_understood(layer: object, attention_mask: Tensor | None, others: Mappi
     """
     unknown = {name for name, given in others.items() if given is not None} - HARMLESS
     if attention_mask is not None or unknown:
-        raise UnfaithfulError(f"layer {layer} passes to its attention what is not understood: {sorted(unknown)}")
+        raise UnfaithfulError(f"layer {layer} passes unknown arguments to its attention: {sorted(unknown)}")
 
 
 def explicit_attention(
@@ -157,5 +157,5 @@ def windows_of_all_layers(model: PreTrainedModel) -> dict[int, int | None]:
     windows = learn_windows(model)
     num_layers: int = model.config.get_text_config().num_hidden_layers
     if windows.keys() != set(range(num_layers)):
-        raise UnfaithfulError(f"{len(windows)} of its {num_layers} layers attend in transformers' way")
+        raise UnfaithfulError(f"{len(windows)} of its {num_layers} layers use transformers' attention")
     return windows

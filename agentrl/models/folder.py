@@ -37,7 +37,7 @@ def check_folder(path: Path, key: str) -> None:
         raise ConfigError(f"{key}: there is no folder '{path}'")
     if not (path / CONFIG_FILE).is_file():
         if (latest := path / "checkpoints" / "latest").is_dir():
-            raise ConfigError(f"{key}: '{path}' is a run's folder: give its model, {latest}")
+            raise ConfigError(f"{key}: '{path}' is a run's folder: use its model, {latest}")
         raise ConfigError(f"{key}: cannot load '{path}': there is no {CONFIG_FILE}")
     for file in _weight_files(path, key):
         if not file.is_file():
@@ -62,7 +62,7 @@ def check_safetensors(file: Path, key: str) -> None:
             header = json.loads(opened.read(header_size)) if header_size < size else {}
         ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
     except (struct.error, ValueError, KeyError, TypeError, AttributeError):
-        raise ConfigError(f"{key}: cannot load '{file}': it is no safetensors file") from None
+        raise ConfigError(f"{key}: cannot load '{file}': it is not a safetensors file") from None
     if (whole := 8 + header_size + max(ends, default=0)) != size:
         raise ConfigError(f"{key}: cannot load '{file}': it has {size} of {whole} bytes; copy it again")
 
@@ -89,7 +89,7 @@ def checkpoint_shapes(path: Path, key: str) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def torn_json(path: Path) -> str | None:
+def invalid_json(path: Path) -> str | None:
     """Return an error message for the first unreadable JSON file of a folder; None if all are valid."""
     for file in sorted(path.glob("*.json")):
         try:
@@ -112,7 +112,7 @@ def _shards(index: Path, key: str) -> list[str]:
     try:
         return sorted(set(json.loads(index.read_text())["weight_map"].values()))
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise ConfigError(f"{key}: cannot load '{index}': it is no index of weights; copy it again") from None
+        raise ConfigError(f"{key}: cannot load '{index}': it is not an index of weights; copy it again") from None
 
 
 def tokenizer_file(name: str) -> Path:

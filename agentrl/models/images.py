@@ -110,9 +110,7 @@ def load_image_model(config: ModelConfig, device: torch.device, dtype: Dtype | N
             is configured.
     """
     if config.lora_adapter_path is not None:
-        raise ConfigError(
-            "model.lora_adapter_path: a vision-language model is sampled without adapters in this version"
-        )
+        raise ConfigError("model.lora_adapter_path: adapters are not supported for vision-language models")
     model, missing = read_model(AutoModelForImageTextToText, config.path, config, dtype or config.dtype, "model.path")
     check_whole(config.path, missing, "model.path")
     model.eval().to(device)

@@ -16,7 +16,7 @@ from agentrl.errors import ConfigError
 from agentrl.models.adapter_folder import ADAPTER_CONFIG, MOVED, Adapter, find_adapter
 from agentrl.models.adapters import add_new_adapter, add_saved_adapter, check_peft, has_adapter
 from agentrl.models.finite import check_finite
-from agentrl.models.folder import check_folder, is_folder, torn_json
+from agentrl.models.folder import check_folder, invalid_json, is_folder
 from agentrl.utils.hub import check_hub
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def _adapter_of(config: ModelConfig, key: str) -> Adapter | None:
     if config.lora_adapter_path is None:
         return own
     if own:
-        raise ConfigError(f"{key} '{config.path}' is an adapter itself: leave out model.lora_adapter_path")
+        raise ConfigError(f"{key} '{config.path}' is an adapter itself: remove model.lora_adapter_path")
     if found := find_adapter(config.lora_adapter_path):
         return found
     raise ConfigError(f"model.lora_adapter_path: there is no {ADAPTER_CONFIG} in '{config.lora_adapter_path}'")
@@ -92,7 +92,7 @@ def _adapter_of(config: ModelConfig, key: str) -> Adapter | None:
 def _load_base(path: str, config: ModelConfig, dtype: Dtype, key: str) -> PreTrainedModel:
     model, missing = read_model(AutoModelForCausalLM, path, config, dtype, key)
     if has_adapter(model):  # transformers loads hub adapters by itself; the base would then be trained too
-        raise ConfigError(f"{key}: '{path}' is an adapter on the hub: download it and give its folder")
+        raise ConfigError(f"{key}: '{path}' is an adapter on the hub: download it and name its folder")
     check_whole(path, missing, key)
     return model
 
@@ -187,7 +187,7 @@ def _read_tokenizer(source: str, config: ModelConfig, key: str) -> PreTrainedTok
         with quiet_transformers():
             return AutoTokenizer.from_pretrained(source, trust_remote_code=config.trust_remote_code)
     except Exception as error:  # truncated or foreign files raise many kinds of errors, some a plain Exception
-        reason = torn_json(Path(source)) or f"the tokenizer of '{source}' cannot be read: {_first_line(error)}"
+        reason = invalid_json(Path(source)) or f"the tokenizer of '{source}' cannot be read: {_first_line(error)}"
         raise ConfigError(f"{key}: {reason}") from error
 
 

@@ -58,14 +58,14 @@ def load_scalar_model(
             classification class for it; or a weight is not finite.
     """
     if adapter := find_adapter(config.path):
-        raise ConfigError(f"{key}: '{config.path}' is a LoRA adapter: give a whole model, such as '{adapter.base}'")
+        raise ConfigError(f"{key}: '{config.path}' is a LoRA adapter: name a full model, such as '{adapter.base}'")
     kind = _kind_of(config, key)
     model, missing = read_model(
         _CLASSES[kind or "ForSequenceClassification"], config.path, config, dtype or config.dtype, key, num_labels=1
     )
     head = getattr(model, HEAD, None)
     if not isinstance(head, nn.Linear) or model.base_model is model:
-        raise ConfigError(f"{key}: {type(model).__name__} has no body with a linear '{HEAD}' on it")
+        raise ConfigError(f"{key}: {type(model).__name__} has no linear layer '{HEAD}' after its body")
     new = [] if kind or not new_head else [name for name in missing if name.startswith(f"{HEAD}.")]
     check_whole(config.path, [name for name in missing if name not in new], key)
     if new:
@@ -115,5 +115,7 @@ def _kind_of(config: ModelConfig, key: str) -> str | None:
     if not (kind or hasattr(saved, "auto_map") or type(saved) in MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING):
         raise ConfigError(f"{key}: transformers has no sequence classification of '{saved.model_type}' models")
     if kind and saved.num_labels != 1:
-        raise ConfigError(f"{key}: '{config.path}' has {saved.num_labels} labels, and a value or reward model has one")
+        raise ConfigError(
+            f"{key}: '{config.path}' has {saved.num_labels} labels, but a value or reward model needs one"
+        )
     return kind

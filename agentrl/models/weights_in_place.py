@@ -37,6 +37,6 @@ def _checked(own: dict[str, Tensor], weights: Iterable[tuple[str, Tensor]]) -> d
             raise ValueError(f"weight '{name}' is given twice")
         twin = first_name_of.setdefault(id(own[name]), name)
         if twin != name and not torch.equal(given[twin], tensor):
-            raise ValueError(f"weights '{twin}' and '{name}' are tied, and two different values are given")
+            raise ValueError(f"weights '{twin}' and '{name}' are tied, but have two different values")
         given[name] = tensor
     return given

@@ -20,7 +20,7 @@ from agentrl.reporting.guard_report import (
     tally_rows,
     worst,
 )
-from agentrl.rewards.guards import Guards, unlike_siblings
+from agentrl.rewards.guards import Guards, length_outliers
 from agentrl.store import StoredRollout
 from agentrl.types.rollout import GUARD
 
@@ -48,7 +48,7 @@ def _with_guards(group: Sequence[StoredRollout], config: GuardsConfig, recompute
     """Return the group with guard results. If `recompute` is set, results from training are recomputed, else kept."""
     guards = Guards(config.model_copy(update={"penalty": 0.0}))
     lengths = [sum(len(text) for text in _turns(stored)) for stored in group]
-    unlike = unlike_siblings(lengths, config.length_ratio) if "length" in config.names else None
+    unlike = length_outliers(lengths, config.length_ratio) if "length" in config.names else None
     members = []
     for place, stored in enumerate(group):
         saved = stored.rollout.rewards.items()

@@ -49,7 +49,7 @@ def check_bounds(score: float, bounds: tuple[float, float] | None, where: str) -
         RewardError: the score is not valid; the message begins with `where`.
     """
     if not math.isfinite(score):
-        raise RewardError(f"{where}: the score is {score}, no finite number")
+        raise RewardError(f"{where}: the score is {score}, not a finite number")
     if bounds is not None and not bounds[0] <= score <= bounds[1]:
         raise RewardError(f"{where}: the score {score:g} lies outside reward.range, {bounds[0]:g} to {bounds[1]:g}")
 

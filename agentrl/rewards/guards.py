@@ -171,7 +171,7 @@ def _normal(text: str) -> str:
     return "".join(unicodedata.normalize("NFKC", piece) for piece in pieces)
 
 
-def unlike_siblings(num_tokens: Sequence[int], ratio: float) -> list[bool]:
+def length_outliers(num_tokens: Sequence[int], ratio: float) -> list[bool]:
     """Whether each length is more than `ratio` times the group's median, or less than the median divided by `ratio`.
 
     With ratio 4: [100, 110, 90, 500] -> [False, False, False, True], since the median is 105. A group of fewer than 4

@@ -96,7 +96,7 @@ class AutoReward:
         taken = {name: keyword_filter(rewards.get(name))(kwargs) for name in names}
         for key in kwargs:
             if not any(key in each for each in taken.values()):
-                raise ConfigError(f"no built-in reward takes reward_kwargs.{key}")
+                raise ConfigError(f"no built-in reward accepts reward_kwargs.{key}")
         call = calling(config)
         self._by_name = {
             name: _named(name, config, call, cast("dict[str, JsonValue]", own)) for name, own in taken.items()
@@ -140,7 +140,7 @@ def _of_functions(functions: Sequence[Callable[..., object]], config: RewardConf
     if all(map(takes_completions, functions)):
         return RewardFuncs(functions, config)
     if len(functions) > 1:
-        raise ConfigError("several rewards must each take (prompts, completions, **columns)")
+        raise ConfigError("each of several rewards must accept (prompts, completions, **columns)")
     kwargs = config.custom_reward_function.reward_kwargs
     return calling(config)(functions[0], kwargs, name_of(functions[0]))
 
@@ -165,17 +165,17 @@ def _named(name: str, config: RewardConfig, call: Calling, kwargs: Mapping[str, 
     known = [*parameters_of(item, f"reward '{name}'")][1:]
     for key in kwargs:
         if key not in known:
-            raise ConfigError(f"reward '{name}' takes no reward_kwargs.{key}: {suggestion(key, known)}")
+            raise ConfigError(f"reward '{name}' does not accept reward_kwargs.{key}: {suggestion(key, known)}")
     return cast("Callable[..., Reward]", item)(config, **kwargs)
 
 
 def _unknown_source(data_source: str) -> str:
     return (
-        f"no built-in reward belongs to data_source '{data_source}' ({suggestion(data_source, SOURCES)}): "
+        f"there is no built-in reward for data_source '{data_source}' ({suggestion(data_source, SOURCES)}): "
         f"set reward.name ({', '.join([*rewards.names(), *reward_models.names()])}; none generates unscored) or"
         " reward.custom_reward_function.path"
     )
 
 
 def _no_sandbox(data_source: str) -> str:
-    return f"data_source '{data_source}' is code to be run: {NO_SANDBOX}"
+    return f"data_source '{data_source}' needs to run code: {NO_SANDBOX}"

@@ -61,7 +61,7 @@ class Mixture:
         found = {name: answers[name] for name in self._components if name in answers}
         if not found:
             row = extra_info.get("index", "unknown")
-            raise InfraError(f"row {row} of '{data_source}': no component of the reward has a verdict")
+            raise InfraError(f"row {row} of '{data_source}': no component of the reward returned a verdict")
         passed_over = {*self._ranked} - {self._chosen(found)}
         counted = [name for name in found if name not in passed_over]
         score = sum(self._components[name].weight * found[name]["score"] for name in counted)
@@ -80,7 +80,7 @@ class Mixture:
                 for name in self._order:  # each comes after the components it depends on
                     asked[name] = together.create_task(self._ask(name, call, dict(asked)))
         except BaseExceptionGroup as failures:
-            raise _gravest(failures.exceptions) from None
+            raise _most_severe(failures.exceptions) from None
         return {name: values for name, task in asked.items() if (values := task.result()) is not None}
 
     async def _ask(self, name: str, call: _Call, before: Mapping[str, asyncio.Task[Values | None]]) -> Values | None:
@@ -106,9 +106,9 @@ class Mixture:
 
     def _chosen(self, found: Mapping[str, Values]) -> str | None:
         """The component with a priority that counts: the first with a sure verdict, else the last with a verdict."""
-        spoke = [name for name in self._ranked if name in found]
-        sure = [name for name in spoke if self._is_sure(name, found[name])]
-        return sure[0] if sure else spoke[-1] if spoke else None
+        with_score = [name for name in self._ranked if name in found]
+        sure = [name for name in with_score if self._is_sure(name, found[name])]
+        return sure[0] if sure else with_score[-1] if with_score else None
 
 
 def load_mixture(config: RewardConfig, load: Callable[[RewardConfig], Reward]) -> Mixture:
@@ -135,7 +135,7 @@ def component_config(component: ComponentConfig, config: RewardConfig) -> Reward
     Raises:
         ConfigError: an argument that its section does not have.
     """
-    whole = {name: getattr(RewardConfig(), name) for name in _OF_WHOLE}
+    whole = {name: getattr(RewardConfig(), name) for name in _OF_MIXTURE}
     own = config.model_copy(update={**whole, "name": component.reward})
     if component.reward in reward_models.names():
         return with_section(own, component.reward, component.reward_kwargs)
@@ -168,7 +168,7 @@ def with_section(config: RewardConfig, name: str, values: Mapping[str, JsonValue
     return config.model_copy(update={name: changed})
 
 
-_OF_WHOLE = ("components", "custom_reward_function", "range", "overlong_buffer")
+_OF_MIXTURE = ("components", "custom_reward_function", "range", "overlong_buffer")
 """Keys for the mixture's score, not for one component."""
 
 
@@ -178,6 +178,6 @@ def _named(name: str, values: Values) -> Iterator[tuple[str, float]]:
         yield name if key == "score" else f"{name}/{key}", value
 
 
-def _gravest(failures: Sequence[BaseException]) -> BaseException:
+def _most_severe(failures: Sequence[BaseException]) -> BaseException:
     """Choose the error to raise. Errors that end the run have priority over errors that end only the rollout."""
     return next((each for each in failures if not isinstance(each, InfraError)), failures[0])

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from agentrl.config.reward_sources import GuardsConfig
 from agentrl.engines.base import SamplingParams
 from agentrl.errors import AgentRLError, RewardError
-from agentrl.rewards.guards import unlike_siblings
+from agentrl.rewards.guards import length_outliers
 from agentrl.rollouts.gc_tuning import fewer_collections
 from agentrl.types.rollout import BASELINE, GUARD, Group, Rollout
 from agentrl.types.task import Task
@@ -81,7 +81,7 @@ def attempts_at(
     Args:
         greedy_baseline: add one more rollout, sampled greedily (ReMax, Li et al. 2023, arXiv:2310.10505).
     """
-    seeds, siblings = [derive_seed(seed, task.uid, number) for number in range(n)], Siblings(n, runner.guards)
+    seeds, siblings = [derive_seed(seed, task.uid, number) for number in range(n)], LengthGuard(n, runner.guards)
     begun = [partial(runner.run, task, sampling, seed=each, priority=priority) for each in seeds]
     attempts: list[Attempt] = [partial(siblings.await_one, each) for each in begun]
     if greedy_baseline:
@@ -103,8 +103,8 @@ def group_of(task: Task, rollouts: Sequence[Rollout], n: int) -> Group:
     for baseline, sibling in product(baselines, [each for each in siblings if not each.failed]):
         if BASELINE in sibling.rewards:
             raise RewardError(
-                f"row {task.index} of '{task.data_source}': the reward function gives a reward named '{BASELINE}',"
-                " which is the greedy rollout's here: give it another name"
+                f"row {task.index} of '{task.data_source}': the reward function returns '{BASELINE}',"
+                " a name reserved for the greedy rollout: rename it"
             )
         sibling.rewards[BASELINE] = baseline
     return Group(task, siblings)
@@ -140,7 +140,7 @@ def refuse_all_failed(groups: Sequence[Group]) -> None:
 LENGTH = f"{GUARD}length"
 
 
-class Siblings:
+class LengthGuard:
     """Waits for the last of a task's `num` rollouts, then flags the scored ones whose length is an outlier.
 
     Rollouts that failed outside the policy are ignored. The guard only observes, since a penalty would depend on the
@@ -157,10 +157,10 @@ class Siblings:
         rollout = await attempt()
         self._ended.append(rollout)
         if self._watches and len(self._ended) == self._num:
-            self._tell([each for each in self._ended if not each.failed and "score" in each.rewards])
+            self._flag_outliers([each for each in self._ended if not each.failed and "score" in each.rewards])
         return rollout
 
-    def _tell(self, scored: list[Rollout]) -> None:
+    def _flag_outliers(self, scored: list[Rollout]) -> None:
         lengths = [sum(each.num_trained_tokens for each in rollout.trajectories) for rollout in scored]
-        for rollout, unlike in zip(scored, unlike_siblings(lengths, self._ratio), strict=True):
+        for rollout, unlike in zip(scored, length_outliers(lengths, self._ratio), strict=True):
             rollout.rewards[LENGTH] = float(unlike)

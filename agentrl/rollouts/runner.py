@@ -83,19 +83,19 @@ class RolloutRunner:
         *,
         seed: int,
         priority: int = 0,
-        beginning: ResumePoint | None = None,
+        resume_point: ResumePoint | None = None,
         toolbox: Toolbox | None = None,
     ) -> Rollout:
         """Run one rollout of `task`; turn t of trajectory k samples with derive_seed(seed, k, t).
 
         Args:
             priority: rollouts with higher priority are sampled first.
-            beginning: saved state to continue from, with t counted from 0 again.
+            resume_point: saved state to continue from, with t counted from 0 again.
             toolbox: used in place of the run's toolbox.
         """
         start = time.perf_counter()
         loop = self._loops.build(task.agent_name, task.tool_options.tool_format)
-        loop.beginning = beginning
+        loop.resume_point = resume_point
         generate = RolloutGenerate(self._engine, seed=seed, deadline=self._deadline(), priority=priority)
         try:
             tools = (toolbox or self._toolbox).session(task)
@@ -154,7 +154,7 @@ class RolloutRunner:
             self._logged.add(str(rollout.error))
             # an InfraError is raised on purpose, and its text says what failed
             exc_info = None if isinstance(error, InfraError) else error
-            _LOGGER.warning("a rollout failed (told once): %s", rollout.error, exc_info=exc_info)
+            _LOGGER.warning("a rollout failed (reported once): %s", rollout.error, exc_info=exc_info)
         return rollout
 
     async def _score(self, task: Task, rollout: Rollout) -> None:

@@ -47,7 +47,7 @@ def _check_address(reward: TurnReward, rollout: Rollout) -> None:
     if reward.segment not in range(len(rollout.trajectories[reward.trajectory].segments)):
         raise ValueError(f"{where}: trajectory {reward.trajectory} has no segment {reward.segment}")
     if not math.isfinite(reward.value):
-        raise ValueError(f"{where} is {reward.value}, no finite number")
+        raise ValueError(f"{where} is {reward.value}, not a finite number")
 
 
 def _check_sampled(number: int, trajectory: Trajectory, recording: Recording) -> None:
@@ -55,7 +55,7 @@ def _check_sampled(number: int, trajectory: Trajectory, recording: Recording) ->
     for segment in trajectory.segments:
         stop = start + len(segment)
         if segment.author is Author.DEMONSTRATION:
-            raise ValueError(f"trajectory {number}: a live rollout holds no demonstration")
+            raise ValueError(f"trajectory {number}: a live rollout must not contain a demonstration")
         if segment.author is Author.MODEL:
             try:
                 _check_same(segment, recording.claim(trajectory.token_ids, start, stop, segment.logprobs or ()))

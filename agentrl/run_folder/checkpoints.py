@@ -63,8 +63,9 @@ def read_state(checkpoint: Path) -> RunState:
         return RunState(state["step"], state["position"], best, pending, goal)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError(
-            f"cannot go on from '{checkpoint}': {STATE_FILE}: {' '.join(str(error).split())}; name a whole one in"
-            " trainer.resume_from_path, or give the run another folder (trainer.default_local_dir)"
+            f"cannot resume from '{checkpoint}': {STATE_FILE}: {' '.join(str(error).split())}; name a complete"
+            " checkpoint in"
+            " trainer.resume_from_path, or set another trainer.default_local_dir"
         ) from None
 
 
@@ -80,7 +81,7 @@ def load_state(file: Path, take: Callable[[Any], None]) -> None:  # Any: any JSO
         take(json.loads(file.read_text(encoding="utf-8")))
     except (OSError, ValueError, KeyError, TypeError) as error:
         reason = " ".join(str(error).split())
-        raise ConfigError(f"cannot go on from '{file.parent}': {file.name}: {reason}") from None
+        raise ConfigError(f"cannot resume from '{file.parent}': {file.name}: {reason}") from None
 
 
 def read_best(run_dir: Path) -> Best | None:
@@ -146,8 +147,8 @@ def start_of(trainer: TrainerConfig) -> Path | None:
         return start
     if (latest := checkpoints_of(trainer.run_dir) / LATEST).is_symlink():
         raise ConfigError(
-            f"cannot go on: the link '{latest}' leads to '{latest.readlink()}', which is gone or not whole, and there"
-            " is no other step; put that step back, or give the run another folder (trainer.default_local_dir)"
+            f"cannot resume: the link '{latest}' points to '{latest.readlink()}', which is missing or incomplete, and"
+            " there is no other checkpoint; restore it, or set another trainer.default_local_dir"
         )
     return None
 
@@ -164,10 +165,14 @@ def find_checkpoint(path: Path) -> Path:
     near = (path / CHECKPOINTS, path, path.parent, path.parent / CHECKPOINTS)
     beside = next((folder for folder in near if whole_steps(folder)), path.parent)
     names = [str(step_folder(beside, step)) for step in whole_steps(beside)]
-    theirs = "; a checkpoint of verl's is none: model.path takes its weights" if (path / "actor").is_dir() else ""
+    theirs = (
+        "; a checkpoint of verl cannot be resumed: load its weights with model.path"
+        if (path / "actor").is_dir()
+        else ""
+    )
     raise ConfigError(
-        f"'trainer.resume_from_path': '{path}' is no whole checkpoint of a run{theirs}:"
-        f" {_nearest(str(beside / wanted), names)}"
+        f"'trainer.resume_from_path': '{path}' is not a complete checkpoint of a run:"
+        f" {_nearest(str(beside / wanted), names)}{theirs}"
     )
 
 

@@ -50,12 +50,12 @@ def read_environment(path: Path) -> dict[str, JsonValue]:
 
 def repeats_told(kept: Mapping[str, JsonValue]) -> str | None:
     """Return as text whether a run is reproducible, from its saved environment; None if unknown."""
-    said = kept.get("reproducible")
-    if not isinstance(said, dict) or "promised" not in said:
+    saved = kept.get("reproducible")
+    if not isinstance(saved, dict) or "promised" not in saved:
         return None
-    reasons = said.get("why_not")
+    reasons = saved.get("why_not")
     why = "; ".join(map(str, reasons if isinstance(reasons, list) else []))
-    return "yes" if said["promised"] else f"no: {why}"
+    return "yes" if saved["promised"] else f"no: {why}"
 
 
 def why_not(config: RunConfig, live: bool) -> Iterator[str]:
@@ -71,7 +71,7 @@ def why_not(config: RunConfig, live: bool) -> Iterator[str]:
     if live and "deterministic" in engine.options and not config.rollout.deterministic:
         yield "rollout.deterministic=false"
     elif live and not engine.deterministic:
-        yield f"rollout.engine={config.rollout.engine} does not promise it"
+        yield f"rollout.engine={config.rollout.engine} is not deterministic"
     for name in ("max_staleness", "over_sampling") if live else ():
         if value := getattr(config.trainer, name):  # timing decides which weights sample and which groups are requeued
             yield f"trainer.{name}={value}"
@@ -87,9 +87,9 @@ def why_not(config: RunConfig, live: bool) -> Iterator[str]:
 def provided(config: RunConfig, live: bool) -> Iterator[str]:
     """Yield the assumptions about user code that reproducibility depends on."""
     if live:
-        yield "tools, rewards and simulated users answer alike when asked alike"
+        yield "tools, rewards and simulated users are deterministic"
     if live and "script_path" in engine_spec(config.rollout.engine).options:
-        yield f"so does the script, {config.rollout.script_path}"
+        yield f"the script is deterministic: {config.rollout.script_path}"
 
 
 def _devices(config: RunConfig, live: bool) -> dict[str, torch.device]:

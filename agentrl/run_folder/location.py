@@ -22,7 +22,7 @@ from agentrl.run_folder.saved_config import changes, config_in
 from agentrl.telemetry.jsonl import METRICS_FILE
 
 OUTPUTS, LATEST_RUN = Path("outputs"), "latest"
-MOST_CHANGES = 10
+MAX_LISTED_CHANGES = 10
 """Maximum number of changed keys that an error lists."""
 
 _OF_A_RUN = (CONFIG_FILE, METRICS_FILE, "trajectories", CHECKPOINTS)
@@ -74,8 +74,8 @@ def check_free(config: RunConfig) -> None:
     found = changes(without_secrets(config_in(folder)), redacted(config))
     changed = [each for each in found if each[0] not in OPEN or each[2] is not None]  # null: the run chooses the value
     changed.sort(key=lambda change: change[0])
-    lines = [f"  {key} was {before} and is now {now}" for key, before, now in changed[:MOST_CHANGES]]
-    more = [f"  and {len(changed) - MOST_CHANGES} more keys differ"] if len(changed) > MOST_CHANGES else []
+    lines = [f"  {key} was {before} and is now {now}" for key, before, now in changed[:MAX_LISTED_CHANGES]]
+    more = [f"  and {len(changed) - MAX_LISTED_CHANGES} more keys differ"] if len(changed) > MAX_LISTED_CHANGES else []
     line = (
         f"'{shown(folder)}' holds a run already: trainer.default_local_dir=FOLDER starts a new run in another folder,"
         " trainer.resume_mode=auto resumes this one"
@@ -142,7 +142,7 @@ def _keep(path: Path, lines: str) -> None:
         if not path.exists():
             write_atomically(path, lines)
         elif path.read_text(encoding="utf-8") != lines:
-            raise ConfigError(f"'{path}' is not as it was written: delete it, or choose another folder")
+            raise ConfigError(f"'{path}' was changed after it was written: delete it, or choose another folder")
     except OSError as error:
         raise ConfigError(f"'trainer.default_local_dir': cannot write to '{path}': {error.strerror}") from error
 

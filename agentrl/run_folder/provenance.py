@@ -66,13 +66,13 @@ def check_vocabulary(store: TrajectoryStore, folder: Path, model: ModelConfig) -
     kept = store.provenance(store.steps[0])
     if IMPORTED_FROM in kept:
         raise ConfigError(
-            f"'trainer.saved_rollouts': those in '{folder}' were imported and have no tokens to train on: as dialogues"
-            " they can be imitated (`agentrl export-rollouts --format messages`, algorithm.name=sft)"
+            f"'trainer.saved_rollouts': the rollouts in '{folder}' were imported and have no tokens to train on:"
+            " export them as dialogues (`agentrl export-rollouts --format messages`) and use algorithm.name=sft"
         )
     made_with = kept.get(VOCABULARY)
     tokenizer = load_tokenizer(model)
     if made_with and tokenizer and hashes(tokenizer)[VOCABULARY] != made_with:
         raise ConfigError(
-            f"'trainer.saved_rollouts': those in '{folder}' were made with another tokenizer than that of model.path"
-            f" '{model.path}'"
+            f"'trainer.saved_rollouts': the rollouts in '{folder}' were made with another tokenizer than that of"
+            f" model.path '{model.path}'"
         )

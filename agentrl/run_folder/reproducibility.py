@@ -16,7 +16,7 @@ from agentrl.types.rollout import Group, Outcome, Rollout, Stop
 
 Entry: TypeAlias = dict[str, JsonValue]
 
-MOST_ENDED = 100
+MAX_EVENTS = 100
 """Maximum number of saved events that made the run not reproducible; further ones are only counted."""
 
 
@@ -49,11 +49,14 @@ class ReproducibilityReport:
         self._file = config.trainer.run_dir / ENVIRONMENT_FILE
         self._before = (before or config.trainer.run_dir) / ENVIRONMENT_FILE
         self._now = environment(config, live)
-        self._provided, self._settings = list(provided(config, live)), [*why_not(config, live), *_of_tools(tools)]
+        self._provided, self._settings = (
+            list(provided(config, live)),
+            [*why_not(config, live), *_nondeterministic_tools(tools)],
+        )
         self._num_evicted = num_evicted if config.rollout.deterministic else lambda: 0.0  # otherwise never reproducible
         self._evicted = self._num_evicted()
         self._changed: list[Entry] = []
-        self._ended_by: list[Entry] = []
+        self._events: list[Entry] = []
         self._num_ended = 0
         self._written = False
 
@@ -67,16 +70,16 @@ class ReproducibilityReport:
         else:
             self._compare(step, read_environment(self._before))
         reasons = self.why_not
-        print(f"not promised to repeat bit for bit: {'; '.join(reasons)}" if reasons else "repeats bit for bit")
+        print(f"not reproducible: {'; '.join(reasons)}" if reasons else "reproducible bit for bit")
 
     def watch(self, step: int, split: str, groups: Sequence[Group]) -> None:
         """Record events in these rollouts that make the run not reproducible; print the first one."""
         promised, num_before = not self.why_not, self._num_ended
-        for ended in (*_endings(step, split, groups), *self._forgotten(step, split)):
+        for ended in (*_endings(step, split, groups), *self._evictions(step, split)):
             self._num_ended += 1
-            self._ended_by += [ended] if self._num_ended <= MOST_ENDED else []
+            self._events += [ended] if self._num_ended <= MAX_EVENTS else []
         if promised and self._num_ended:
-            print(f"no longer promised to repeat bit for bit: {self.why_not[-1]}")
+            print(f"no longer reproducible: {self.why_not[-1]}")
         if self._num_ended > num_before or not self._written:
             self._write()
 
@@ -84,19 +87,19 @@ class ReproducibilityReport:
     def why_not(self) -> list[str]:
         """Reasons why the run may not be reproducible, one line each."""
         changed = [f"after step {each['step']} {_change(each)}" for each in self._changed]
-        more = f", and {self._num_ended - 1} more such" if self._num_ended > 1 else ""
-        ended = [f"{each['what']} ({_place(each)}){more}" for each in self._ended_by[:1]]
+        more = f", and {self._num_ended - 1} more" if self._num_ended > 1 else ""
+        ended = [f"{each['what']} ({_place(each)}){more}" for each in self._events[:1]]
         return [*self._settings, *changed, *ended]
 
-    def _forgotten(self, step: int, split: str) -> Iterator[Entry]:
+    def _evictions(self, step: int, split: str) -> Iterator[Entry]:
         """Yield an entry per conversation evicted since the last call: recomputed KV may differ in the last bits."""
         before, self._evicted = self._evicted, self._num_evicted()
         for _ in range(round(self._evicted - before)):
-            yield {"step": step, "split": split, "what": "rollout.max_num_seqs made the engine forget a conversation"}
+            yield {"step": step, "split": split, "what": "the engine evicted a conversation (rollout.max_num_seqs)"}
 
     def _compare(self, step: int, kept: Mapping[str, JsonValue]) -> None:
         """Restore the saved state after `step`; later entries are dropped, because those steps are repeated."""
-        old, new = dict(_leaves(kept or {ENVIRONMENT_FILE: "not there"})), dict(_leaves(self._now))
+        old, new = dict(_leaves(kept or {ENVIRONMENT_FILE: "missing"})), dict(_leaves(self._now))
         undone: dict[str, JsonValue] = {}
         for each in _entries(kept, "changed"):
             if _step(each) < step:
@@ -104,9 +107,9 @@ class ReproducibilityReport:
             else:  # the steps up to `step` were computed before this change
                 undone.setdefault(str(each["what"]), each["before"])
         old |= undone
-        self._settings = list(dict.fromkeys([*map(str, _said(kept, "settings")), *self._settings]))
-        self._ended_by = [each for each in _entries(kept, "ended_by") if _step(each) <= step]
-        self._num_ended = len(self._ended_by)
+        self._settings = list(dict.fromkeys([*map(str, _values(kept, "settings")), *self._settings]))
+        self._events = [each for each in _entries(kept, "ended_by") if _step(each) <= step]
+        self._num_ended = len(self._events)
         for what in [name for name in old if old[name] != new.get(name)]:
             self._changed.append({"step": step, "what": what, "before": old[what], "now": new.get(what, "kept")})
             print(f"changed: {_change(self._changed[-1])}")
@@ -118,14 +121,14 @@ class ReproducibilityReport:
             "why_not": [*self.why_not],
             "settings": [*self._settings],
             "changed": [*self._changed],
-            "ended_by": [*self._ended_by],
+            "ended_by": [*self._events],
             "num_ended_by": self._num_ended,
         }
         write_atomically(self._file, json.dumps({**self._now, "reproducible": reproducible}, indent=2) + "\n")
         self._written = True
 
 
-def _of_tools(names: Sequence[str]) -> Iterator[str]:
+def _nondeterministic_tools(names: Sequence[str]) -> Iterator[str]:
     if names:
         some = ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
         yield f"tools not marked deterministic=True: {some}"
@@ -134,18 +137,18 @@ def _of_tools(names: Sequence[str]) -> Iterator[str]:
 def _endings(step: int, split: str, groups: Sequence[Group]) -> Iterator[Entry]:
     for group in groups:
         for number, rollout in enumerate(group.rollouts):
-            for what in _ended_by(rollout):
+            for what in _events(rollout):
                 yield {"step": step, "split": split, "uid": group.uid, "rollout": number, "what": what}
 
 
-def _ended_by(rollout: Rollout) -> Iterator[str]:
+def _events(rollout: Rollout) -> Iterator[str]:
     if rollout.stop is Stop.DEADLINE:
-        yield "rollout.multi_turn.rollout_timeout_s ended a rollout"
+        yield "a rollout reached rollout.multi_turn.rollout_timeout_s"
     for call in rollout.tool_calls:
         if call.outcome is Outcome.TIMEOUT:
             yield f"tool '{call.name}' ran out of time"
     if rollout.infra_failed:
-        yield f"the world around a rollout failed: {rollout.error}"
+        yield f"a rollout had an infrastructure error: {rollout.error}"
 
 
 def _leaves(values: Mapping[str, JsonValue]) -> Iterator[tuple[str, JsonValue]]:
@@ -157,14 +160,14 @@ def _leaves(values: Mapping[str, JsonValue]) -> Iterator[tuple[str, JsonValue]]:
             yield from ((inner if name == "versions" else f"{name}.{inner}", each) for inner, each in value.items())
 
 
-def _said(kept: Mapping[str, JsonValue], name: str) -> list[JsonValue]:
+def _values(kept: Mapping[str, JsonValue], name: str) -> list[JsonValue]:
     said = kept.get("reproducible")
     values = said.get(name) if isinstance(said, dict) else None
     return values if isinstance(values, list) else []
 
 
 def _entries(kept: Mapping[str, JsonValue], name: str) -> list[Entry]:
-    return [each for each in _said(kept, name) if isinstance(each, dict)]
+    return [each for each in _values(kept, name) if isinstance(each, dict)]
 
 
 def _step(each: Entry) -> int:

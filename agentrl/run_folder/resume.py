@@ -68,8 +68,8 @@ def check_folder(config: RunConfig) -> None:
     folder = config.trainer.run_dir
     _check_mode(config, folder)
     if config.trainer.mode in SAVING and (start := start_of(config.trainer)):
-        _tell_start(start, folder)
-        _tell_missing(config, read_state(start).step)
+        _print_start(start, folder)
+        _print_missing(config, read_state(start).step)
         _check_changes(config, run_before(config))
     elif _resumes_from(config):
         _check_changes(config, folder)
@@ -109,7 +109,7 @@ def _resumes_from(config: RunConfig) -> str | None:
     return start.name if start else None
 
 
-def _tell_missing(config: RunConfig, last: int) -> None:
+def _print_missing(config: RunConfig, last: int) -> None:
     """Print the missing stored steps: replay and view skip them."""
     stored = stored_steps(config)
     if missing := [str(step) for step in range(min(stored, default=last), last) if step not in stored]:
@@ -118,32 +118,32 @@ def _tell_missing(config: RunConfig, last: int) -> None:
         )
 
 
-def _tell_start(start: Path, folder: Path) -> None:
+def _print_start(start: Path, folder: Path) -> None:
     """Print where the run starts. Another run's checkpoint is allowed only if this run has none."""
     if start.parent == checkpoints_of(folder):
-        _tell_passed_over(start, folder)
+        _print_skipped(start, folder)
     elif own := newest(folder):
         raise ConfigError(
-            f"'trainer.resume_from_path': '{start}' is another run's, and '{own.parent}' holds {own.name} of this one:"
-            " trainer.resume_mode=auto goes on from that; trainer.default_local_dir names a folder for a new run"
+            f"'trainer.resume_from_path': '{start}' belongs to another run, but '{own.parent}' holds {own.name} of"
+            " this run: set trainer.resume_mode=auto to resume from it, or trainer.default_local_dir for a new run"
         )
     else:
-        print(f"starting from '{start}', of another run, whose records stay there")
+        print(f"starting from '{start}' of another run; that run's records are not copied")
 
 
-def _tell_passed_over(start: Path, folder: Path) -> None:
+def _print_skipped(start: Path, folder: Path) -> None:
     """Print a wrong link `latest` and the incomplete checkpoints that are skipped."""
     if start != newest(folder):
         return  # the user chose an earlier checkpoint
     latest = start.parent / LATEST
     if latest.is_symlink() and latest.readlink().name != start.name:
         print(
-            f"'{latest}' led to {latest.readlink().name}, and {start.name} is the newest that is whole: going on from"
-            " there (trainer.resume_mode=path goes on from another)"
+            f"'{latest}' pointed to {latest.readlink().name}, but the newest complete checkpoint is {start.name}:"
+            " resuming from it (to resume from another, set trainer.resume_mode=path)"
         )
     there = [step_folder(start.parent, step) for step in saved_steps(start.parent)]
-    for passed in there[there.index(start) + 1 :]:
-        print(f"'{passed}' is not whole, and passed over")
+    for skipped in there[there.index(start) + 1 :]:
+        print(f"skipping the incomplete checkpoint '{skipped}'")
 
 
 def _check_mode(config: RunConfig, folder: Path) -> None:
@@ -151,8 +151,8 @@ def _check_mode(config: RunConfig, folder: Path) -> None:
     before = section.get("mode", "train") if isinstance(section, dict) else config.trainer.mode
     if before not in (config.trainer.mode, "val_only"):  # a validation run leaves nothing that could be damaged
         raise ConfigError(
-            f"'{folder}' holds a run of trainer.mode={before}: give trainer.mode={config.trainer.mode}"
-            " a folder of its own (trainer.default_local_dir); model.path may be a checkpoint of that run"
+            f"'{folder}' holds a run of trainer.mode={before}: for trainer.mode={config.trainer.mode}, set another"
+            " trainer.default_local_dir; model.path may be a checkpoint of that run"
         )
 
 
@@ -166,7 +166,7 @@ def _check_changes(config: RunConfig, folder: Path) -> None:
     """Compare with the configuration of the run in `folder`: raise for changed fixed keys, print other changes."""
     _check_mode(config, folder)
     if not (kept := config_in(folder)):
-        print(f"'{folder}' holds no {CONFIG_FILE}: what its run was configured with is not compared")
+        print(f"'{folder}' has no {CONFIG_FILE}: its configuration is not compared")
     changed = sorted(changes(without_secrets(kept), redacted(config)), key=lambda change: change[0])
     _check_fixed(folder, changed, _fixed(config))
     for key, before, now in changed:
@@ -175,9 +175,9 @@ def _check_changes(config: RunConfig, folder: Path) -> None:
 
 def _check_fixed(folder: Path, changed: Sequence[Change], fixed: Collection[str]) -> None:
     lines = [
-        f"'{key}' was {before} and is now {now}, and the run in '{folder}' cannot go on with it: set"
+        f"'{key}' was {before} and is now {now}, so the run in '{folder}' cannot be resumed: set"
         " trainer.default_local_dir for a new run"
-        + (f", or, if both name the same, correct {CONFIG_FILE} there" if key in _NAMES else "")
+        + (f", or, if both names mean the same, correct {CONFIG_FILE} there" if key in _NAMES else "")
         for key, before, now in changed
         if key in fixed
     ]

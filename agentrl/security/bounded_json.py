@@ -80,7 +80,7 @@ def read_json(text: str | bytes) -> JsonValue:
     except RecursionError:
         raise UnreadableAnswerError("JSON that is nested too deeply") from None
     except ValueError as error:
-        raise UnreadableAnswerError(f"no JSON: {error}") from None
+        raise UnreadableAnswerError(f"not JSON: {error}") from None
     level = [value]
     for _ in range(MAX_DEPTH):
         level = [*chain.from_iterable(map(_inside, level))]

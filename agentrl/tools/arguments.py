@@ -40,8 +40,8 @@ class ArgumentsReader:
         except SchemaError as error:
             place = ".".join(map(str, error.absolute_path)) or "parameters"
             is_type = error.validator == "anyOf" and place.endswith("type")
-            told = f"{error.instance!r} is none of {_TYPES}" if is_type else error.message
-            raise ConfigError(f"schema of tool '{schema.name}', at {place}: {shorten(told)}") from error
+            reason = f"{error.instance!r} is not one of {_TYPES}" if is_type else error.message
+            raise ConfigError(f"schema of tool '{schema.name}', at {place}: {shorten(reason)}") from error
         self._validator = Draft202012Validator(parameters)
         self._plain = _Plain.of(parameters)
 
@@ -66,7 +66,7 @@ class ArgumentsReader:
 
 
 _PLAIN = {"string": (str,), "integer": (int,), "number": (int, float), "boolean": (bool,)}
-_SAYS_NOTHING = {"title", "description", "default"}
+_NO_CONSTRAINT = {"title", "description", "default"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +81,19 @@ class _Plain:
         """Return None if the schema contains anything else."""
         properties, required = schema.get("properties", {}), frozenset(schema.get("required", ()))
         plain = (
-            schema.keys() - _SAYS_NOTHING <= {"type", "properties", "required", "additionalProperties"}
+            schema.keys() - _NO_CONSTRAINT <= {"type", "properties", "required", "additionalProperties"}
             and schema.get("type") == "object"
-            and all(isinstance(said, dict) and said.keys() - _SAYS_NOTHING == {"type"} for said in properties.values())
-            and all(said["type"] in list(_PLAIN) for said in properties.values())
+            and all(
+                isinstance(property_schema, dict) and property_schema.keys() - _NO_CONSTRAINT == {"type"}
+                for property_schema in properties.values()
+            )
+            and all(property_schema["type"] in list(_PLAIN) for property_schema in properties.values())
         )
-        return cls({name: _PLAIN[said["type"]] for name, said in properties.items()}, required) if plain else None
+        return (
+            cls({name: _PLAIN[property_schema["type"]] for name, property_schema in properties.items()}, required)
+            if plain
+            else None
+        )
 
     def surely(self, arguments: Mapping[str, JsonValue]) -> bool:
         """Whether the arguments are certainly valid; if False, they may still be valid."""

@@ -138,7 +138,7 @@ def _answer(function: Callable[[], object]) -> Answer:
     returned = function()
     if inspect.iscoroutine(returned):
         returned.close()
-        raise ToolError("the tool returned a coroutine that nobody awaits: write it as async def")
+        raise ToolError("the tool returned a coroutine that is never awaited: declare the function as async def")
     return read_answer(returned)
 
 

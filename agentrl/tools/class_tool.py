@@ -68,13 +68,13 @@ class BoundClass(BoundTool):
         if not (method == "create" and "create_kwargs" in parameters):  # it gets all of them
             for name in arguments:
                 if not self.takes[method]({name: None}):
-                    raise DataError(f"{where} takes no '{name}': {suggestion(name, parameters)}")
+                    raise DataError(f"{where} does not accept '{name}': {suggestion(name, parameters)}")
         if method != "create":
             return
         for name, parameter in parameters.items():
             optional = parameter.default is not parameter.empty or parameter.kind in _VARIADIC
             if not optional and name not in {*arguments, "instance_id", "create_kwargs", "agent_data"}:
-                raise DataError(f"{where} needs '{name}', which the row does not give")
+                raise DataError(f"{where} needs '{name}', which the row does not have")
 
     def defines(self, method: str) -> bool:
         """Whether the tool overrides a method."""
@@ -133,12 +133,12 @@ class ClassInstance(ToolInstance):
             if row:
                 raise
             name, index = self._bound.name, self._data.task.index
-            why = f"create of tool '{name}' needs {error}, and the row gives no 'tools_kwargs.{name}.create_kwargs'"
+            why = f"create of tool '{name}' needs {error}, but the row has no 'tools_kwargs.{name}.create_kwargs'"
             raise DataError(f"row {index}: {why}") from error
         created_id = str(created[0] if isinstance(created, tuple) else created)
         if self._ended or loop is not self._loop:
             await self._bound.invoke("release", created_id, **self._options("release"))
-            raise ToolError("the rollout went on without this call")
+            raise ToolError("the rollout continued without this call")
         self._id = created_id
 
     async def _calc_reward(self) -> float:
@@ -167,7 +167,7 @@ class ClassInstance(ToolInstance):
 def _schema(tool: BaseTool) -> ToolSchema:
     schema = tool.get_openai_tool_schema()
     if not isinstance(schema, ToolSchema):
-        raise ConfigError(f"{type(tool).__name__}: get_openai_tool_schema gave {schema!r:.100}, not a ToolSchema")
+        raise ConfigError(f"{type(tool).__name__}: get_openai_tool_schema returned {schema!r:.100}, not a ToolSchema")
     return schema
 
 

@@ -72,7 +72,7 @@ class FunctionTool:
 def check_retries(name: str, retries: object) -> int:
     """Return `retries`; raise `ConfigError` unless it is a whole number of 0 or more."""
     if not isinstance(retries, int) or isinstance(retries, bool) or retries < 0:
-        raise ConfigError(f"tool '{name}': retries must be a whole number, 0 or more, not {retries!r}")
+        raise ConfigError(f"tool '{name}': retries must be an integer of 0 or more, not {retries!r}")
     return retries
 
 
@@ -115,10 +115,10 @@ def tool(
 
     def mark(function: F) -> F:
         if schema is None:
-            told, arguments = function_schema(function, None if callable(name) else name, description)
+            tool_schema, arguments = function_schema(function, None if callable(name) else name, description)
         else:
-            told, arguments = ToolSchema.model_validate(schema), arguments_model(function, {}, untyped=True)
-        marked = FunctionTool(function, told, arguments, timeout_s, isolation, retries, deterministic)
+            tool_schema, arguments = ToolSchema.model_validate(schema), arguments_model(function, {}, untyped=True)
+        marked = FunctionTool(function, tool_schema, arguments, timeout_s, isolation, retries, deterministic)
         function.__agentrl_tool__ = marked  # type: ignore[attr-defined]  # functions accept attributes
         TOOLS.register(marked.name)(function)
         return function

@@ -51,7 +51,7 @@ def _given(tool: Callable[..., object] | FunctionTool | BaseTool, where: str) ->
     if isinstance(tool, (FunctionTool, BaseTool)):
         return tool
     if isinstance(tool, type) or not callable(tool):
-        hint = ": give an object of it" if isinstance(tool, type) else ""
+        hint = ": pass an instance of it" if isinstance(tool, type) else ""
         raise ConfigError(f"{where} must be a typed function or a tool, not {tool!r:.100}{hint}")
     with entry_errors(where):
         return as_tool(tool)
@@ -65,11 +65,11 @@ def functions_of(path: Path) -> list[FunctionTool]:
     """
     with entry_errors("rollout.multi_turn.function_tool_path"):
         if path.suffix != ".py":
-            raise ConfigError(f"'{path}' is no Python file")
+            raise ConfigError(f"'{path}' is not a Python file")
         names = vars(load_module(str(path)))
     marked = [as_tool(value) for value in names.values() if hasattr(value, "__agentrl_tool__")]
     if not marked:
-        raise ConfigError(f"{path} holds no function marked with @tool")
+        raise ConfigError(f"{path} has no function marked with @tool")
     return marked
 
 
@@ -85,7 +85,7 @@ def tools_of(path: Path, taken: Iterable[str] = ()) -> Iterator[BaseTool | Funct
         with entry_errors(f"{path}: tools[{position}]"):
             tool = (_class_tool if "class_name" in entry else _function_tool)(entry, path.parent)
             if (name := getattr(tool, "name", None)) in names:  # a class that does not call super() has no name yet
-                raise ConfigError(f"another tool is called '{name}'")
+                raise ConfigError(f"the name '{name}' is used by another tool")
             names.add(str(name))
         yield tool
 
@@ -113,7 +113,7 @@ def _function_tool(entry: dict[str, object], folder: Path) -> FunctionTool:
     tool = as_tool(function)
     return replace(
         tool,
-        schema=_told(tool, short),
+        schema=_schema_of(tool, short),
         timeout_s=short.timeout_s or tool.timeout_s,
         isolation=short.isolation or tool.isolation,
     )
@@ -125,7 +125,7 @@ def _beside(folder: Path, target: str) -> str:
     return f"{folder / target}" if path.suffix == ".py" and path.is_file() else target
 
 
-def _told(tool: FunctionTool, short: _ShortForm) -> ToolSchema:
+def _schema_of(tool: FunctionTool, short: _ShortForm) -> ToolSchema:
     own = tool.schema.function
     function = FunctionSchema(
         name=short.name or own.name,
@@ -140,10 +140,10 @@ def _parameters(tool: FunctionTool, properties: dict[str, dict[str, JsonValue]])
     taken = inspect.signature(tool.function).parameters
     for name in properties:
         if name not in taken:
-            raise ConfigError(f"the function takes no '{name}': {suggestion(name, taken)}")
+            raise ConfigError(f"the function has no parameter '{name}': {suggestion(name, taken)}")
     required = [name for name, parameter in taken.items() if parameter.default is parameter.empty]
     if missing := [name for name in required if name not in properties]:
-        raise ConfigError(f"the function needs '{missing[0]}', which 'parameters' leaves out")
+        raise ConfigError(f"the function needs '{missing[0]}', which is missing in 'parameters'")
     return {"type": "object", "properties": {**properties}, "required": [*required]}
 
 
@@ -151,7 +151,7 @@ def _class_tool(entry: dict[str, object], folder: Path) -> BaseTool:
     name, config = str(entry["class_name"]), entry.get("config") or {}
     kind = config.get("type", "native") if isinstance(config, dict) else None
     if kind == "mcp" or "mcp" in entry:
-        raise ConfigError("'type: mcp' is not in this version; wrap the server's tools in a BaseTool")
+        raise ConfigError("'type: mcp' is not supported; wrap the server's tools in a BaseTool")
     check_keys(entry, _CLASS_KEYS)
     if not isinstance(config, dict) or kind != "native":
         raise ConfigError(f"'config' must be a mapping with 'type: native', not {entry.get('config')!r}")

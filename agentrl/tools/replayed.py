@@ -92,7 +92,7 @@ class RecordedToolbox(Toolbox):
         self.recording = Recording("", (), {})
         for schema in schemas:
             if unrecorded == "live" and (live is None or schema.name not in live.tools):
-                raise ConfigError(f"the recorded tool '{schema.name}' is not among those that are to run live")
+                raise ConfigError(f"the recorded tool '{schema.name}' is not one of the live tools")
             deadline_s = live.tools[schema.name].deadline_s if self.live and live else multi_turn.tool_timeout_s
             self.tools[schema.name] = BoundTool(schema, deadline_s, self._offload)
 
@@ -104,7 +104,7 @@ class RecordedToolbox(Toolbox):
 
     def _open(self, task: Task) -> ToolSession:
         if task.uid != self.recording.uid:
-            raise DataError(f"recorded are the calls of task '{self.recording.uid}', not those of '{task.uid}'")
+            raise DataError(f"the recorded calls belong to task '{self.recording.uid}', not to '{task.uid}'")
         return _RecordedSession(self, task)
 
 

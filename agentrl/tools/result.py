@@ -44,7 +44,7 @@ def _images(response: object) -> list[bytes]:
     if not isinstance(response, ToolResponse):
         return []
     if response.video:
-        raise ToolError("the tool returned a video, and videos are not in this version")
+        raise ToolError("the tool returned a video; videos are not supported")
     given: object = response.image
     images = given if isinstance(given, list | tuple) else [] if given is None else [given]
     try:
@@ -72,7 +72,7 @@ def _finite(reward: object) -> float:
     except (TypeError, ValueError):
         value = math.nan
     if not math.isfinite(value):
-        raise ToolError(f"the tool gave the reward {reward!r}, expected a finite number")
+        raise ToolError(f"the tool returned the reward {reward!r}, expected a finite number")
     return value
 
 

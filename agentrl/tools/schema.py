@@ -55,7 +55,7 @@ def arguments_model(
     fields: dict[str, Any] = {}
     for parameter in parameters_of(function, where).values():
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
-            raise ConfigError(f"{where}: parameter '{parameter}' has no name to pass it by")
+            raise ConfigError(f"{where}: parameter '{parameter}' cannot be passed by name")
         if parameter.name not in hints and not untyped:
             raise ConfigError(f"{where}: parameter '{parameter.name}' needs a type")
         default = ... if parameter.default is parameter.empty else parameter.default
@@ -78,8 +78,8 @@ def function_schema(
     parameters.pop("additionalProperties", None)
     parameters.setdefault("properties", {})
     called = name or str(getattr(function, "__name__", "tool"))
-    told = summary if description is None else description
-    return ToolSchema(function=FunctionSchema(name=called, description=told, parameters=parameters)), model
+    text = summary if description is None else description
+    return ToolSchema(function=FunctionSchema(name=called, description=text, parameters=parameters)), model
 
 
 def _plain(schema: dict[str, JsonValue]) -> dict[str, JsonValue]:

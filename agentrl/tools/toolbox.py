@@ -66,7 +66,7 @@ class Toolbox:
         for tool in tools:
             bound = _bind(tool, limits.tool_timeout_s, self._offload)
             if bound.name in self.tools:
-                raise ConfigError(f"two tools are called '{bound.name}'")
+                raise ConfigError(f"two tools have the name '{bound.name}'")
             self.tools[bound.name] = bound
 
     @property
@@ -98,7 +98,7 @@ class Toolbox:
             tool.check_row(task.tools_kwargs.get(name, {}))
         for name in task.tools_kwargs if self.tools else ():
             if name not in self.tools:
-                raise DataError(f"field 'tools_kwargs': there is no tool '{name}': {suggestion(name, self.tools)}")
+                raise DataError(f"field 'tools_kwargs': unknown tool '{name}': {suggestion(name, self.tools)}")
 
     def metrics(self) -> dict[str, float]:
         """`abandoned_calls`: calls that still hang. `replaced_loops`: number since the start."""
@@ -109,7 +109,7 @@ class Toolbox:
         """Log a tool's failure the first time; repeats of the same kind are not logged."""
         if (doing, type(error)) not in self._logged:
             self._logged.add((doing, type(error)))
-            _LOGGER.warning("%s failed (told once): %s", doing, describe(error), exc_info=error)
+            _LOGGER.warning("%s failed (reported once): %s", doing, describe(error), exc_info=error)
 
     async def close(self) -> None:
         """Stop the threads and processes of the tools. Sessions must have ended."""
@@ -251,7 +251,7 @@ def _selected(tools: dict[str, BoundTool], options: ToolOptions) -> dict[str, Bo
     names = tools if options.available_tools is None else options.available_tools
     for name in names:
         if name not in tools:
-            raise DataError(f"the row's tool selection names '{name}': {suggestion(name, tools)}")
+            raise DataError(f"the row selects an unknown tool '{name}': {suggestion(name, tools)}")
     return {name: tools[name].within(options.timeout) for name in names}
 
 

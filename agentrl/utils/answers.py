@@ -85,6 +85,6 @@ def answer_line(text: str) -> str | None:
 
 def final_answer(text: str) -> str:
     """Return the final answer: in `<answer>` tags, else boxed, else after `Answer:`, else all text after `</think>`."""
-    said = text.rpartition("</think>")[2]
-    marked = (read(said) for read in (tagged, boxed, answer_line))
-    return next((answer for answer in marked if answer is not None), said.strip())
+    answer_text = text.rpartition("</think>")[2]
+    marked = (read(answer_text) for read in (tagged, boxed, answer_line))
+    return next((answer for answer in marked if answer is not None), answer_text.strip())

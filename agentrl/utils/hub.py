@@ -59,7 +59,7 @@ def _problem(kind: Literal["model", "dataset"], name: str, is_cached: Callable[[
             local = "folder" if kind == "model" else "file"
             way_out = f"give a {local}, or fetch the {kind} into the hub's cache and set HF_HUB_OFFLINE=1"
             return f"the hub cannot be reached ({reason}): {way_out}"
-        _LOGGER.warning("the hub cannot be reached (%s): HF_HUB_OFFLINE=1 spares waiting for it", reason)
+        _LOGGER.warning("the hub cannot be reached (%s): set HF_HUB_OFFLINE=1 to avoid this wait", reason)
     return None
 
 

@@ -86,7 +86,7 @@ def open_image(data: bytes) -> Image:
         # Pillow warns if a palette with transparency is converted directly to RGB
         return (image.convert("RGBA") if "transparency" in image.info else image).convert("RGB")
     except UnidentifiedImageError as error:
-        raise ImageError(f"its {len(data)} bytes are no image of a known format") from error
+        raise ImageError(f"its {len(data)} bytes are not an image of a known format") from error
     except (OSError, SyntaxError, ValueError, EOFError, *bombs) as error:
         raise ImageError(f"it cannot be decoded: {' '.join(str(error).split())[:100]}") from error
 
@@ -139,7 +139,7 @@ def _of_file(path: Path) -> bytes:
     try:
         status = path.stat()
         if not S_ISREG(status.st_mode):  # a device or a pipe may never end
-            raise ImageError(f"'{path}' is no file")
+            raise ImageError(f"'{path}' is not a file")
         if status.st_size > MAX_BYTES:
             raise ImageError(f"'{path}' has {status.st_size} bytes, at most {MAX_BYTES} are read")
         return path.read_bytes()

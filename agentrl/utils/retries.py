@@ -63,7 +63,7 @@ class Retries:
                 failure = error
             if number + 1 < self._num_tries:
                 await self._wait(failure.wait_s, number, body)
-        raise GaveUpError(f"{self._num_tries} tries failed, the last time: {failure}") from failure
+        raise GaveUpError(f"{self._num_tries} tries failed, last error: {failure}") from failure
 
     async def _try(self, attempt: Callable[[], Awaitable[T]]) -> T:
         async with self._slots:

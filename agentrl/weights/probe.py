@@ -8,7 +8,7 @@ from agentrl.errors import AgentRLError
 from agentrl.types.sample import Sample
 
 CONTEXT = (1, 2, 3, 4, 5, 6, 7, 8)
-FAR_OFF = 1.0
+MAX_MEAN_DIFF = 1.0
 """Largest accepted mean difference, in nats per token. Other kernels and dtypes cause about 0.01; bfloat16 versus
 float32 up to 0.1. Weights that were misnamed, of another layer or not sent cause several nats. The change of one step
 is too small to detect, so a smaller bound would find no more errors."""
@@ -33,15 +33,16 @@ class Probe:
         completion = await self._sampled(version)
         versions = {span.version for span in completion.policy_versions}
         if versions != {version}:
-            raise ProbeError(f"version {version} was published, and the engine samples from {sorted(versions)}")
+            raise ProbeError(f"version {version} was published, but the engine samples from {sorted(versions)}")
         scores = await self._backend.score([_sample(completion)])
         scored = scores.logprobs[0][len(CONTEXT) :]
         diffs = [abs(mine - theirs) for mine, theirs in zip(scored, completion.logprobs, strict=True)]
         mean = sum(diffs) / len(diffs)
-        if not mean <= FAR_OFF:  # also true for NaN
+        if not mean <= MAX_MEAN_DIFF:  # also true for NaN
             raise ProbeError(
-                f"the engine's log-probabilities are {mean:.3g} nats a token from the backend's after version {version}"
-                f" was published, expected less than {FAR_OFF:g}: they do not hold the same model"
+                f"after version {version} was published, log-probabilities of engine and backend differ by"
+                f" {mean:.3g} nats"
+                f" per token, expected less than {MAX_MEAN_DIFF:g}: they do not have the same weights"
             )
         return {"publish/probe_max_diff": max(diffs), "publish/probe_mean_diff": mean}
 

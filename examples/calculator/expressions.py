@@ -1,4 +1,4 @@
-"""Arithmetic problems of two operations, and the sloppy teacher who demonstrates them."""
+"""Arithmetic problems of two operations, and demonstrations by a teacher that makes mistakes."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def right_trace(problem: Problem) -> list[Message]:
 
 
 def wrong_trace(problem: Problem, rng: random.Random) -> list[Message]:
-    """One of the teacher's bad habits; to stop after the first call is the commonest."""
+    """A demonstration with one of the teacher's mistakes; the most common one is to stop after the first call."""
     first, middle = problem.first
     give_up = _say("I do not know")
     habits = {

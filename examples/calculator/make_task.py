@@ -3,9 +3,9 @@
 python examples/calculator/make_task.py --out outputs/quickstart/task --seed 0
 
 OUT/model/                      tokenizer, chat template and weights, as Hugging Face lays them out
-OUT/sft.jsonl                   demonstrations of a teacher who is right in a quarter of them
+OUT/sft.jsonl                   demonstrations of a teacher; a quarter of them are right
 OUT/{train,val,test}.jsonl      prompts with their ground truth; no expression occurs in two files
-OUT/task.json                   what was made, counted from the files' rows
+OUT/task.json                   a summary, counted from the rows of the files
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def make_task(out: Path, seed: int, family: str = "qwen3") -> dict[str, object]:
 
 
 def distinct_problems(rng: random.Random) -> Iterator[Problem]:
-    """Problems without end, no expression twice."""
+    """Endless iterator of problems, no expression twice."""
     seen: set[str] = set()
     while True:
         problem = draw_problem(rng)
@@ -78,14 +78,14 @@ def demonstrate(problems: Sequence[Problem], rng: random.Random) -> list[tuple[P
 
 
 def truly_wrong_trace(problem: Problem, rng: random.Random) -> list[Message]:
-    """A bad habit that does not happen to hit the answer, as stopping early does at 90-(20+25)."""
+    """A wrong demonstration whose answer is not right by accident, as when stopping early at 90-(20+25)."""
     while is_right(problem, trace := wrong_trace(problem, rng)):
         pass
     return trace
 
 
 def is_right(problem: Problem, trace: Sequence[Message]) -> bool:
-    """Whether the reward would call this trace a success."""
+    """Whether the reward of this trace is 1."""
     return compute_score(DATA_SOURCE, "", problem.answer, {"last_turn": trace[-1]["content"]}) == 1
 
 

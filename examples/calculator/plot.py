@@ -1,4 +1,4 @@
-"""Draw the picture of the README from the last quickstart: success on held-out tasks, step by step.
+"""Draw the README's figure from the last quickstart: success on held-out tasks by step.
 
 python examples/calculator/plot.py --run outputs/quickstart --out docs/images/quickstart.svg
 """

@@ -1,4 +1,4 @@
-"""The demo's reward: 1 when the last turn states the right number, else 0."""
+"""Reward of the demo: 1 if the last turn contains the right number, else 0."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ ANSWER = re.compile(r"The answer is (-?\d+)")
 
 
 def compute_score(data_source: str, solution_str: str, ground_truth: str, extra_info: Mapping[str, object]) -> float:
-    """One answer, and the right one: a turn that states several gets nothing."""
+    """Score a rollout. A turn with several answers gets 0."""
     return float(ANSWER.findall(str(extra_info["last_turn"])) == [ground_truth])

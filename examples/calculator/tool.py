@@ -1,4 +1,4 @@
-"""The demo's only tool: a calculator that does one operation at a time, so that a task takes two calls."""
+"""The only tool of the demo: a calculator for one operation per call, so a task needs two calls."""
 
 from __future__ import annotations
 

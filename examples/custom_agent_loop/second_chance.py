@@ -1,9 +1,9 @@
-"""An agent loop of one's own: who answers without having used a tool is reminded, and tries again.
+"""A custom agent loop: if the model answers without a tool call, it is reminded once and tries again.
 
     agentrl eval +experiment=calculator \
         rollout.agent.default_agent_loop=examples/custom_agent_loop/second_chance.py:SecondChance
 
-A row of the dataset may choose it by a name that `rollout.agent.agent_loop_config_path` lists: a row runs no code.
+A row may select this loop only by a name listed in `rollout.agent.agent_loop_config_path`: rows cannot run code.
 """
 
 from agentrl.agent_loops import AgentLoop, register

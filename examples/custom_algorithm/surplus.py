@@ -1,4 +1,4 @@
-"""An advantage estimator and a policy loss of one's own: scores against a fixed threshold, and ratios that are capped.
+"""A custom advantage estimator (score minus a fixed threshold) and a custom policy loss (capped ratios).
 
     agentrl train +experiment=calculator algorithm.adv_estimator=examples/custom_algorithm/surplus.py:surplus \
         algorithm.adv_options.threshold=0.3 \
@@ -14,13 +14,13 @@ from agentrl.algos.losses import LossBatch
 
 
 def surplus(batch: AdvantageBatch, *, threshold: float = 0.5) -> tuple[Tensor, Tensor]:
-    """What a rollout's score is above `threshold`, on each of its trained tokens; [B, T] both."""
+    """Return the score minus `threshold` for each trained token, as advantages and as returns, [B, T] each."""
     members = find_members(batch)
     advantages = members.spread((members.scores - threshold) * members.valid, batch.loss_mask)
     return advantages, advantages
 
 
 def unclipped(batch: LossBatch, *, cap: float = 5.0) -> tuple[Tensor, dict[str, Tensor]]:
-    """-A min(r, cap), r = policy / old policy, of each token, [B, T]; beyond the cap a token has no gradient."""
+    """Return -A min(r, cap) per token, [B, T]; r = policy / old policy. Above the cap, a token has no gradient."""
     ratio = batch.bounded_log_ratio().exp()
     return -batch.advantages * ratio.clamp(max=cap), {"ratio_mean": ratio}

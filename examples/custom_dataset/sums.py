@@ -1,4 +1,4 @@
-"""A dataset of one's own: rows are made when they are asked for, and each of the "files" is how many there are.
+"""A custom dataset: rows are generated on request. Each "file name" is the number of rows.
 
     agentrl train +experiment=calculator data.custom_cls.path=examples/custom_dataset/sums.py \
         data.custom_cls.name=Sums 'data.train_files=["2048"]' 'data.val_files=["64"]'

@@ -1,4 +1,4 @@
-"""A reward that is handed all rollouts which wait for their score, at once: for a model of one's own, or a service.
+"""A batch reward: one call scores all waiting rollouts. Useful for a model or a service.
 
     agentrl train +experiment=calculator reward.reward_manager.name=batch \
         reward.custom_reward_function.path=examples/custom_reward/batch_reward.py
@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 def compute_score(
     solution_strs: Sequence[str], ground_truths: Sequence[str], extra_infos: Sequence[Mapping[str, object]]
 ) -> list[float]:
-    """One score a rollout, in their order: 1 for the right number in the last turn."""
+    """Return one score per rollout, in order: 1 if the last turn has the right number."""
     last_turns = [str(info["last_turn"]) for info in extra_infos]
     found = [re.findall(r"-?\d+", turn) for turn in last_turns]
     return [float(numbers[-1:] == [str(truth)]) for numbers, truth in zip(found, ground_truths, strict=True)]

@@ -1,4 +1,4 @@
-"""A reward manager of one's own: what it is given is the configured reward, what it answers is trained on.
+"""A custom reward manager: it receives the configured reward, and training uses the scores that it returns.
 
     agentrl train +experiment=calculator reward.custom_reward_function.path=examples/custom_reward/reward.py \
         reward.reward_manager.source=importlib reward.reward_manager.name=Patient \
@@ -17,7 +17,7 @@ from agentrl.tools.base import InfraError
 
 
 class Patient:
-    """Asks a reward that failed for reasons outside the policy once more."""
+    """Calls the reward once more after an infrastructure failure."""
 
     def __init__(self, reward: Reward, config: RewardConfig) -> None:
         self.reward = reward

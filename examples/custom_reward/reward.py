@@ -1,4 +1,4 @@
-"""A reward of one's own: right answers earn 1, less a little for every turn beyond the first.
+"""A custom reward: 1 for a right answer, minus a small cost for each turn after the first.
 
     agentrl train +experiment=calculator reward.custom_reward_function.path=examples/custom_reward/reward.py \
         reward.custom_reward_function.reward_kwargs='{price_of_a_turn: 0.1}' reward.success_threshold=0.5
@@ -17,7 +17,7 @@ async def compute_score(
     extra_info: Mapping[str, object],
     price_of_a_turn: float = 0.05,
 ) -> dict[str, float]:
-    """`score` is trained on; the other numbers are logged beside it. A plain `float` would do, and so would `def`."""
+    """Return the `score` and numbers to log. A `float` result and a plain `def` also work."""
     numbers = re.findall(r"-?\d+", str(extra_info["last_turn"]))
     right = float(numbers[-1:] == [str(ground_truth)])
     num_turns = int(str(extra_info["num_turns"]))

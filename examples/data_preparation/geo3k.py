@@ -4,7 +4,7 @@ r"""Geometry3K in verl's columns, images included.
     python examples/data_preparation/geo3k.py --train train.parquet --test test.parquet
 
 A source has the columns `problem` (with `<image>` where an image stands), `answer` and `images`. The files are ready
-for frameworks that read verl's columns; agentrl itself refuses tasks with images for now, by name and row.
+for frameworks that read verl's columns; agentrl runs rollouts with images, but does not train on them yet.
 """
 
 from __future__ import annotations

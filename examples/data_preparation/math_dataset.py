@@ -3,7 +3,7 @@ r"""MATH in verl's columns: competition problems whose solutions end in \boxed{a
     python examples/data_preparation/math_dataset.py --out data/math                 # from the hub
     python examples/data_preparation/math_dataset.py --train train.jsonl --test test.parquet
 
-A source has the columns `problem` and `solution`; `level` and `type` reach the reward in `extra_info`.
+A source has the columns `problem` and `solution`; the reward gets `level` and `type` in `extra_info`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def main() -> None:
 
 
 def task(row: Row, split: str, index: int) -> dict[str, object]:
-    """One problem; the ground truth is what the solution's last box holds."""
+    """One problem; the ground truth is the content of the solution's last box."""
     problem, ground_truth = str(row.get("problem", "")), boxed(str(row.get("solution", "")))
     if not (problem and ground_truth):
         raise FieldError(r"expected a `problem`, and a `solution` with \boxed{answer}")

@@ -44,7 +44,7 @@ def plain_task(row: Row, split: str, index: int) -> dict[str, Any]:  # Any: nest
 
 
 def tool_task(row: Row, split: str, index: int) -> dict[str, object]:
-    """One question; the tool is told the ground truth, the model is not."""
+    """One question; only the tool gets the ground truth, not the model."""
     question, _, ground_truth = read(row)
     plain = plain_task(row, split, index)
     told = {"need_tools_kwargs": True, "tools_kwargs": {TOOL: {"create_kwargs": {"ground_truth": ground_truth}}}}

@@ -34,7 +34,7 @@ def test_the_same_replies_give_the_same_rollout(loop, turn):
     settings = config(loop, max_parallel_calls=2)
     saved = roll(ListEngine(*LOOPS[loop]), settings)
     engine = ListEngine(*LOOPS[loop][turn:])
-    again = roll(engine, settings, beginning=ResumePoint.of(saved, turn))
+    again = roll(engine, settings, resume_point=ResumePoint.of(saved, turn))
     (before,), (after,) = saved.trajectories, again.trajectories
     assert after.token_ids == before.token_ids
     assert after.messages == before.messages
@@ -60,7 +60,7 @@ def test_limits_count_on(limit, stop):
     saved = roll(ListEngine(*replies), settings)
     assert saved.stop is stop
     for turn in range(saved.trajectories[0].num_turns):
-        again = roll(ListEngine(*replies[turn:]), settings, beginning=ResumePoint.of(saved, turn))
+        again = roll(ListEngine(*replies[turn:]), settings, resume_point=ResumePoint.of(saved, turn))
         assert again.stop is stop
         assert again.trajectories[0].token_ids == saved.trajectories[0].token_ids
         assert called(again) == called(saved)

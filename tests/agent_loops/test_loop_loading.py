@@ -58,7 +58,7 @@ def test_names(folder, name, cls):
 def test_a_loop_by_its_path_is_the_configurations_to_name(folder):
     path = "agentrl.agent_loops.tool:ToolAgent"
     assert type(factory(folder, default=path).build(path)) is ToolAgent
-    with pytest.raises(DataError, match="what a row names is not run unasked"):
+    with pytest.raises(DataError, match="code that a row names is not run"):
         factory(folder).build(path)
 
 

@@ -32,26 +32,26 @@ def test_further_options_go_by_their_own_names() -> None:
 @pytest.mark.parametrize(
     ("algorithm", "actor", "complaint"),
     [
-        ({"gamma": 0.9}, {}, "'algorithm.gamma' has no effect: advantage estimator 'grpo' takes norm_adv_by_std"),
+        ({"gamma": 0.9}, {}, "'algorithm.gamma' has no effect: advantage estimator 'grpo' accepts norm_adv_by_std"),
         ({"name": "rloo", "norm_adv_by_std_in_grpo": False}, {}, "'algorithm.norm_adv_by_std_in_grpo' has no effect"),
         (
             {"adv_options": {"gama": 1}},
             {},
-            "advantage estimator 'grpo' takes no option 'gama'",
+            "advantage estimator 'grpo' has no option 'gama'",
         ),
         (
             {"name": "gae", "adv_options": {"gamma": 1}},
             {},
             "write it as 'algorithm.gamma'",
         ),
-        ({}, {"tau_pos": 1.0}, "'actor.tau_pos' has no effect: policy loss 'vanilla' takes clip_ratio_low"),
-        ({"name": "gpg"}, {"clip_ratio": 0.1}, "'actor.clip_ratio' has no effect: policy loss 'gpg' takes"),
+        ({}, {"tau_pos": 1.0}, "'actor.tau_pos' has no effect: policy loss 'vanilla' accepts clip_ratio_low"),
+        ({"name": "gpg"}, {"clip_ratio": 0.1}, "'actor.clip_ratio' has no effect: policy loss 'gpg' accepts"),
         ({}, {"policy_loss": {"loss_mode": "gsop"}}, "did you mean 'gspo'"),
         ({"adv_estimator": "rlo"}, {}, "did you mean 'rloo'"),
         (
             {"name": "ipo"},
             {"policy_loss": {"options": {"label_smoothing": 0.1}}},
-            "'ipo' takes no option",
+            "'ipo' has no option",
         ),
     ],
 )

@@ -95,7 +95,9 @@ def test_rollouts_may_be_left_out_but_no_part_of_one():
 
 @pytest.mark.parametrize("address", [(1, 0), (0, 4), (-1, 0), (0, -1)])
 def test_an_address_that_is_none_is_named(address):
-    with pytest.raises(RewardError, match=f"rollout a/0: the turn reward 'x' is of segment {address[1]} of trajectory"):
+    with pytest.raises(
+        RewardError, match=f"rollout a/0: the turn reward 'x' refers to segment {address[1]} of trajectory"
+    ):
         of(group("a", rollout(worked_example(), turns=[TurnReward(*address, "x", 1.0)])))
 
 

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentrl.backends.packing import IntArray, beginnings_first, num_common, pack, pack_shared, used_tokens
+from agentrl.backends.packing import IntArray, num_common, pack, pack_shared, sorted_by_prefix, used_tokens
 from agentrl.types.sample import Sample
 
 LENGTHS = st.lists(st.integers(1, 60), max_size=40)
@@ -107,8 +107,8 @@ def test_the_shared_sizes_do_not_depend_on_the_order(sequences, draw, max_tokens
 @settings(derandomize=True, deadline=None)
 @given(SEQUENCES)
 def test_all_together_they_are_one_tree(sequences):
-    assert pack_shared(arrays(sequences), None) == ([beginnings_first(arrays(sequences))] if sequences else [])
-    assert [sequences[index] for index in beginnings_first(arrays(sequences))] == sorted(sequences)
+    assert pack_shared(arrays(sequences), None) == ([sorted_by_prefix(arrays(sequences))] if sequences else [])
+    assert [sequences[index] for index in sorted_by_prefix(arrays(sequences))] == sorted(sequences)
 
 
 @settings(derandomize=True, deadline=None)

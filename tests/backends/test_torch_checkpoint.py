@@ -58,16 +58,16 @@ def test_a_state_that_is_cut_off(run: tuple[TorchBackend, Path], share: float):
     backend, path = run
     file = path / STATE
     file.write_bytes(file.read_bytes()[: int(share * file.stat().st_size)])
-    assert f"{STATE} is cut off or foreign" in refusal(backend, path)
+    assert f"{STATE} is truncated or not a file of agentrl" in refusal(backend, path)
 
 
 @pytest.mark.parametrize("content", [{"step": 3}, [1, 2], "text"])
 def test_a_foreign_state(run: tuple[TorchBackend, Path], content: object):
     backend, path = run
     torch.save(content, path / STATE)
-    assert f"{STATE} is cut off or foreign" in refusal(backend, path)
+    assert f"{STATE} is truncated or not a file of agentrl" in refusal(backend, path)
     (path / STATE).write_text("text")
-    assert f"{STATE} is cut off or foreign" in refusal(backend, path)
+    assert f"{STATE} is truncated or not a file of agentrl" in refusal(backend, path)
 
 
 def test_a_missing_state_and_missing_weights(run: tuple[TorchBackend, Path]):
@@ -77,7 +77,7 @@ def test_a_missing_state_and_missing_weights(run: tuple[TorchBackend, Path]):
     assert "no weights" in refusal(backend, path) or f"no {weights.name}" in refusal(backend, path)
     (path / "elsewhere").rename(weights)
     (path / STATE).unlink()
-    assert f"there is no {STATE}" in refusal(backend, path)
+    assert f"{STATE} is missing" in refusal(backend, path)
 
 
 @pytest.mark.parametrize("num_bytes", [3, 4000])
@@ -92,13 +92,13 @@ def test_a_checkpoint_of_another_model(tmp_path: Path):
     backend = load(save_model(tmp_path / "model"))
     other = load(save_model(tmp_path / "other", "llama"))
     asyncio.run(other.save(tmp_path / "step-1"))
-    assert "its weights are another model's, such as '" in refusal(backend, tmp_path / "step-1")
+    assert "its weights belong to another model, such as '" in refusal(backend, tmp_path / "step-1")
 
 
 def assert_last_one_stands(folder: Path, error: str) -> None:
     assert "\n" not in error
     assert error.startswith(f"cannot write '{folder / 'step-1'}' (")
-    assert error.endswith("MiB are left there); what stood there before is untouched")
+    assert error.endswith("MiB are free there); the previous content is unchanged")
     assert [path.name for path in folder.iterdir()] == ["step-1"]
     assert checkpoint.read_state(folder / "step-1").keys() == {"optimizer", "random", "frozen"}
 

@@ -51,10 +51,10 @@ def test_a_tied_head_is_the_embedding():
 @pytest.mark.parametrize(
     ("patterns", "complaint"),
     [
-        (["model.layer.0"], "nothing is called 'model.layer.0': the nearest name is 'model.layers.0'"),
-        (["model.norm", "*.mlpp.*"], "nothing is called '*.mlpp.*'"),
-        (["*"], "leaves nothing to train"),
-        (["model", "lm_head"], "leaves nothing to train"),
+        (["model.layer.0"], "no module or weight is called 'model.layer.0': the nearest name is 'model.layers.0'"),
+        (["model.norm", "*.mlpp.*"], "no module or weight is called '*.mlpp.*'"),
+        (["*"], "freezes all weights"),
+        (["model", "lm_head"], "freezes all weights"),
     ],
 )
 def test_patterns_that_fit_nothing_or_everything(patterns: list[str], complaint: str):

@@ -139,7 +139,7 @@ def test_a_policy_s_checkpoint_is_no_critic_s(tmp_path: Path):
 
 
 def test_a_policy_s_loss_is_told_that_there_are_no_returns(tmp_path: Path):
-    with pytest.raises(ValueError, match="learns from samples with returns"):
+    with pytest.raises(ValueError, match="a scalar head and samples with returns"):
         asyncio.run(load(save_model(tmp_path)).train_step(make_samples(2), ValueLoss()))
 
 

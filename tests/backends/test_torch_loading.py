@@ -114,7 +114,7 @@ def test_a_kill_leaves_only_whole_folders(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_a_folder_without_state_is_no_checkpoint(tmp_path: Path):
     backend = load(save_model(tmp_path / "model"))
-    with pytest.raises(ConfigError, match="no checkpoint"):
+    with pytest.raises(ConfigError, match="not a checkpoint"):
         asyncio.run(backend.load(tmp_path / "model"))
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from agentrl.algos.losses.policy import PolicyLoss
-from agentrl.backends.packing import computed_alike, num_common, used_tokens
+from agentrl.backends.packing import num_common, token_keys, used_tokens
 from agentrl.backends.torch.backend import load_torch_backend
 from agentrl.backends.torch.batches import micro_batch
 from agentrl.backends.torch.forward import PositionwiseModel
@@ -203,7 +203,7 @@ def test_samples_are_computed_together_as_long_as_tokens_and_experts_agree(one, 
         if token != other_token or set(experts) != set(other_experts):
             break
         alike += 1
-    first, second = computed_alike(sample(one)), computed_alike(sample(other))
+    first, second = token_keys(sample(one)), token_keys(sample(other))
     assert num_common(first, second) == alike
     assert len(first) == len(one)
 
@@ -287,12 +287,12 @@ def test_a_model_without_experts_or_with_a_router_of_its_own_is_refused():
         torch.ones(len(states), TOP_K),
         torch.zeros(len(states), TOP_K, dtype=torch.long),
     )
-    with pytest.raises(ConfigError, match=r"how Qwen3MoeForCausalLM chooses its experts is not understood .*layer 1"):
+    with pytest.raises(ConfigError, match=r"the router of Qwen3MoeForCausalLM is not supported .*layer 1"):
         RoutingReplay(model)
 
 
 @pytest.mark.parametrize(("shape", "value"), [((3, 1, 2), 0), ((3, 2, 3), 0), ((3, 2, 2), 4)])
 def test_experts_of_another_model_are_refused(shape, value):
     replay = RoutingReplay(moe("qwen3_moe"))
-    with pytest.raises(ValueError, match="are not of this model: layers up to 1, 2 a token, 4 experts"):
+    with pytest.raises(ValueError, match="do not fit this model: layers up to 1, 2 per token, 4 experts"):
         replay.give(torch.full(shape, value, dtype=torch.int16))

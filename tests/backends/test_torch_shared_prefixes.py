@@ -290,7 +290,7 @@ def assert_runs_as_before(model, why: str, caplog: pytest.LogCaptureFixture) -> 
 
 
 def test_what_is_run_whole_cannot_share(caplog: pytest.LogCaptureFixture):
-    positionwise = assert_runs_as_before(model := make_model("opt"), "it is run whole", caplog)
+    positionwise = assert_runs_as_before(model := make_model("opt"), "its logits are computed at all positions", caplog)
     assert_same(ours(positionwise, make_groups()), one_by_one(model, make_groups()), 1e-3)
 
 
@@ -303,7 +303,7 @@ def test_other_numbers_are_noticed(hook, caplog: pytest.LogCaptureFixture):
         assert_same(ours(positionwise, make_groups()), one_by_one(model, make_groups()), 1e-3)
 
 
-SEES = "a sample would see the tokens of others"
+SEES = "a sample would attend to tokens of other samples"
 
 
 @pytest.mark.parametrize(("dtype", "why"), [(torch.float32, "its logits would differ"), (torch.bfloat16, SEES)])
@@ -340,7 +340,7 @@ def test_layers_without_attention_do_not_share(
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(scale if parameter.ndim >= 2 else 1.0)
-    assert_runs_as_before(model.to(dtype), "1 of its 2 layers attend", caplog)
+    assert_runs_as_before(model.to(dtype), "1 of its 2 layers use", caplog)
     monkeypatch.setattr(forward, "windows_of_all_layers", learn_windows)
     monkeypatch.setattr(forward, "difference", lambda actual, expected: 0.0)  # the last check alone notices too
     caplog.clear()

@@ -136,7 +136,7 @@ def test_float16_is_refused(tmp_path: Path):
 def test_samples_must_agree_on_what_they_carry(tmp_path: Path):
     backend = load(save_model(tmp_path))
     samples = [*make_samples(1), *make_samples(1, ref=True)]
-    with pytest.raises(ValueError, match="others lack"):
+    with pytest.raises(ValueError, match="other samples do not have"):
         asyncio.run(backend.train_step(samples, PolicyLoss("vanilla")))
 
 

@@ -51,4 +51,4 @@ def test_prompts_that_are_too_long_are_refused_or_left_out(bad):
     assert "data.max_prompt_length is 256 (1 of 2 rows are longer" in line
     assert bad.goes_on("data.filter_overlong_prompts=true", "data.train_batch_size=1")["reward/mean"] == 1.0
     bad.rows([{"prompt": "word " * 300}] * 2)
-    assert "nothing is left" in bad.refused("data.filter_overlong_prompts=true")
+    assert "no row is left" in bad.refused("data.filter_overlong_prompts=true")

@@ -27,8 +27,8 @@ def test_nan_while_sampling_names_the_weights_and_their_step(bad, command):
     folder = overflowing(bad.model, bad.folder / "model")
     options = [f"model.path={folder}", f"data.val_files={bad.folder}/train.jsonl", *SAMPLED]
     line = bad.refused(*options, "trainer.val_before_train=false", command=command)
-    assert "rollouts failed; the first: NonFiniteLogitsError: the model answered NaN" in line
-    assert "with the weights of step 0: they diverged (actor.optim.lr), or overflow (rollout.dtype)" in line
+    assert "rollouts failed; the first: NonFiniteLogitsError: the model's logits are NaN" in line
+    assert "with the weights of step 0: weights diverged (see actor.optim.lr) or overflow (see rollout.dtype)" in line
 
 
 def test_nan_while_training_skips_the_update_and_is_warned_of(bad):

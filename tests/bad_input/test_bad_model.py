@@ -78,7 +78,7 @@ def without_template(folder: Path) -> None:
         (a_torn_tokenizer, "model.path: cannot read '{model}/tokenizer.json': not JSON: Expecting property name"),
         (a_foreign_tokenizer, "model.path: the tokenizer of '{model}' cannot be read: "),
         (not_finite, "the weights of '{model}' are not finite: "),
-        (a_run, "model.path: '{model}' is a run's folder: give its model, {model}/checkpoints/latest"),
+        (a_run, "model.path: '{model}' is a run's folder: use its model, {model}/checkpoints/latest"),
         (without_template, "tokenizer '{model}' has no chat template: set model.chat_template"),
     ],
 )

@@ -19,7 +19,7 @@ NO_NUMBER = "expected a finite number or a dict with a 'score', got "
         ("return '1.0'", f"{NO_NUMBER}'1.0' ({{file}}:2)"),
         ("return [1.0, 0.5]", f"{NO_NUMBER}[1.0, 0.5] ({{file}}:2)"),
         ("return {'score': float('inf')}", f"{NO_NUMBER}inf ({{file}}:2)"),
-        ("return {'accuracy': 1.0}", "the dict it returned has no 'score', only accuracy ({file}:2)"),
+        ("return {'accuracy': 1.0}", "the returned dict has no 'score', only accuracy ({file}:2)"),
     ],
 )
 @pytest.mark.parametrize("kind", ["def", "async def"])
@@ -79,9 +79,9 @@ def test_one_that_always_hangs_ends_the_run(bad, sleep):
         ("def compute_scores(): pass\n", "'{file}' has no 'compute_score': did you mean 'compute_scores'?"),
         ("", "'{file}' has no 'compute_score': there are none"),
         ("compute_score = 3\n", "'compute_score' of '{file}' is not a function"),
-        ("def compute_score(answer, text): pass\n", "needs 'answer', but is called with data_source, solution_str"),
-        ("def compute_score(solution_str, /): pass\n", "needs 'solution_str', but is called with"),
-        ("from builtins import max as compute_score\n", "'compute_score' has no signature"),
+        ("def compute_score(answer, text): pass\n", "needs 'answer', but gets only data_source, solution_str"),
+        ("def compute_score(solution_str, /): pass\n", "needs 'solution_str', but gets only"),
+        ("from builtins import max as compute_score\n", "'compute_score' has no readable signature"),
     ],
 )
 def test_a_file_that_cannot_be_used(bad, text, complaint):
@@ -93,7 +93,7 @@ def test_a_file_that_is_not_there_or_is_none(bad):
     assert "there is no file" in bad.refused(f"reward.custom_reward_function.path={bad.folder}/rewrd.py")
     assert "expected a file, " in bad.refused(f"reward.custom_reward_function.path={bad.folder}")
     line = bad.refused("reward.custom_reward_function.reward_kwargs={solution_sr: 1}")
-    assert "takes no reward_kwargs.solution_sr: did you mean 'solution_str'?" in line
+    assert "does not accept reward_kwargs.solution_sr: did you mean 'solution_str'?" in line
 
 
 @pytest.mark.parametrize("name", ["exact_match", "gsm8k"])
@@ -107,6 +107,6 @@ def test_a_row_without_its_ground_truth(bad, name):
 def test_a_built_in_that_there_is_not(bad):
     line = bad.refused("reward.custom_reward_function.path=null", "reward.name=gsm9k")
     assert line == "'reward.name': unknown reward 'gsm9k': did you mean 'gsm8k'?"
-    assert "no built-in reward belongs to data_source 'doubles'" in bad.refused(
+    assert "there is no built-in reward for data_source 'doubles'" in bad.refused(
         "reward.custom_reward_function.path=null"
     )

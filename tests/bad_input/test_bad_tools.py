@@ -65,7 +65,7 @@ def test_a_tool_that_ends_its_process_ends_no_other(bad):
         ("x = 1\ndef f(:\n", BROKEN + "SyntaxError: invalid syntax ({file}:2)"),
         ("import nothing_like_this\n", BROKEN + "ModuleNotFoundError: No module named 'nothing_like_this' ({file}:1)"),
         ("raise SystemExit\n", BROKEN + "SystemExit: ({file}:1)"),
-        ("def f(x: int): pass\n", "{file} holds no function marked with @tool"),
+        ("def f(x: int): pass\n", "{file} has no function marked with @tool"),
         (
             "from agentrl.tools import tool\n@tool\ndef f(x): pass\n",
             "{file}: tool function 'f': parameter 'x' needs a type",
@@ -80,7 +80,7 @@ def test_a_tool_that_ends_its_process_ends_no_other(bad):
         ),
         (
             "from agentrl.tools import tool\n@tool('a')\ndef f(): pass\n@tool('a')\ndef g(): pass\n",
-            "two tools are called 'a'",
+            "two tools have the name 'a'",
         ),
     ],
 )
@@ -93,7 +93,7 @@ def test_a_file_of_functions_that_cannot_be_used(bad, text, complaint):
 def test_a_file_that_is_not_there(bad):
     for key, name in (("function_tool_path", "tols.py"), ("tool_config_path", "tols.yaml")):
         assert f"there is no file '{bad.folder}/{name}'" in bad.refused(*file_of(bad, key, name))
-    assert "is no Python file" in bad.refused(*file_of(bad, "function_tool_path", "train.jsonl"))
+    assert "is not a Python file" in bad.refused(*file_of(bad, "function_tool_path", "train.jsonl"))
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_a_file_that_is_not_there(bad):
         ("tools: [{name: calculater}]", "tools[0]: unknown tool 'calculater': did you mean 'calculator'?"),
         ("tools: [{nmae: calculator}]", "tools[0]: unknown key 'nmae': did you mean 'name'?"),
         ("tools: [{name: 3}]", "tools[0]: 'name': Input should be a valid string"),
-        ("tools: [{name: calculator}, {name: calculator}]", "tools[1]: another tool is called 'calculator'"),
+        ("tools: [{name: calculator}, {name: calculator}]", "tools[1]: the name 'calculator' is used by another tool"),
         ("tools: [{name: '${oc.env:NOT_SET_ANYWHERE}'}]", "NOT_SET_ANYWHERE"),
         ("tools: [{class_name: own.py:Missing}]", "'own.py' has no 'Missing'"),
     ],
@@ -125,7 +125,7 @@ def test_a_yaml_of_tools_that_cannot_be_used(bad, text, complaint, monkeypatch):
 @pytest.mark.parametrize(
     ("parameters", "complaint"),
     [
-        ("{type: text}", "at properties.expression.type: 'text' is none of array, boolean, integer"),
+        ("{type: text}", "at properties.expression.type: 'text' is not one of array, boolean, integer"),
         ("{type: string, enum: 3}", "at properties.expression.enum: 3 is not of type 'array'"),
     ],
 )

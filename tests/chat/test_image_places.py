@@ -104,7 +104,7 @@ def test_templates_that_write_no_place_serve_text():
     tokenizer = vision_tokenizer()
     tokenizer.chat_template = tokenizer.chat_template.replace("<|image_pad|>", "")
     for each, why in (
-        (tokenizer, "the chat template writes no place for an image: expected <|image_pad|>"),
+        (tokenizer, "the chat template writes no placeholder for an image: expected <|image_pad|>"),
         (family_tokenizer("chatml"), "the chat template refuses a conversation"),
     ):
         chat = ChatFormat(each, images=Counting())
@@ -118,7 +118,7 @@ def test_a_template_that_loses_a_tools_image():
     tokenizer.chat_template = tokenizer.chat_template.replace(
         "<tool_response>\n{{ put(message.content) }}", "<tool_response>"
     )
-    with pytest.raises(TemplateError, match="the chat template writes 0 places for 1 images"):
+    with pytest.raises(TemplateError, match="the chat template writes 0 placeholders for 1 images"):
         ChatFormat(tokenizer, images=Counting()).extend(
             [message("one", role="tool")], (), turn_closed=True, images=IMAGES
         )

@@ -276,14 +276,14 @@ def test_a_parser_that_does_not_fit_is_refused_with_one_that_does() -> None:
     with pytest.raises(ConfigError, match=r"'react' does not read .*: use 'hermes'"):
         check_parser("react", ChatFormat(family_tokenizer("chatml")), schemas())
     for name in ("headers", "inst"):
-        with pytest.raises(ConfigError, match=r"no registered one does \(hermes, react\)"):
+        with pytest.raises(ConfigError, match=r"no registered parser does \(hermes, react\)"):
             check_parser("hermes", ChatFormat(family_tokenizer(name)), schemas())
 
 
 def test_a_parser_must_read_the_same_arguments() -> None:
     """A template that writes arguments as text in the manner of Python is not read back."""
     printed = CHATML.replace("call.function.arguments | tojson", "call.function.arguments | string")
-    with pytest.raises(ConfigError, match="no registered one does"):
+    with pytest.raises(ConfigError, match="no registered parser does"):
         check_parser("hermes", ChatFormat(tokenizer_for(printed)), schemas())
 
 

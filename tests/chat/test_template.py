@@ -33,7 +33,7 @@ def refusals() -> Iterator[tuple[str, str, str]]:
     yield "user", MINIMAL.replace("messages", "messages[::-1]"), "no end-of-turn token|loses the content"
     yield "user", MINIMAL.replace(content, "{{ m.content }} #{{ loop.index }}"), "no end-of-turn token"
     counted = MINIMAL.replace("{{ m.role }}", "{{ m.role }}{{ loop.index if m.role == 'user' }}")
-    yield "user", counted, "depends on the turns before"
+    yield "user", counted, "independently of earlier turns"
     yield (
         "user",
         MINIMAL.replace(content, "{{ m.content if loop.first or m.role != 'user' }}"),

@@ -88,14 +88,14 @@ def test_duplicates_leaks_and_other_answers(tmp_path, check):
     assert status == 1
     assert found(document) == {
         "repeated rows": (1, f"as {train} row 0 (line 1)"),
-        "repeated rows with another answer": (1, f"as {train} row 2 (line 3)"),
+        "repeated rows with a different answer": (1, f"as {train} row 2 (line 3)"),
     }
     assert found(document, kind="notes") == {
-        "repeated rows, case, blanks and closing marks aside": (1, f"as {train} row 0 (line 1)")
+        "repeated rows, ignoring case, spaces and final punctuation": (1, f"as {train} row 0 (line 1)")
     }
     assert [(each["kind"], each["count"]) for each in document["leaks"]] == [
-        ("rows that training holds", 1),
-        ("rows that training holds, case, blanks and closing marks aside", 1),
+        ("rows also in the training files", 1),
+        ("rows also in the training files, ignoring case, spaces and final punctuation", 1),
     ]
     assert document["val"]["problems"] == []
 
@@ -120,7 +120,7 @@ def test_a_prompt_with_two_answers_is_found_also_where_tools_are_given_the_answe
     _, document = check(train, "--val", train)
     assert {kind: count for kind, (count, _) in found(document).items()} == {
         "repeated rows": 1,
-        "repeated rows with another answer": 1,
+        "repeated rows with a different answer": 1,
     }
     assert document["leaks"][0]["count"] == 3
 
@@ -198,12 +198,15 @@ def shelf(kwargs, user="customer", **columns):
     ("bad", "complaint"),
     [
         (shelf({"create_kwargs": {"shelf": "A"}}, agent_name="tool_agnet"), "did you mean 'tool_agent'?"),
-        (shelf({"create_kwargs": {"shelv": "A"}}), "takes no 'shelv': did you mean 'shelf'?"),
+        (shelf({"create_kwargs": {"shelv": "A"}}), "does not accept 'shelv': did you mean 'shelf'?"),
         (shelf({"create_kwargs": {}}), "create of tool 'find_shelf' needs 'shelf'"),
         (shelf({"create_kwarg": {}}), "unknown key 'create_kwarg': did you mean 'create_kwargs'?"),
         (row("a", tools_kwargs={"find_shelves": {}}), "needs 'shelf'"),
         (shelf({"create_kwargs": {"shelf": "A"}}, "custommer"), "interaction 'custommer': did you mean 'customer'?"),
-        (shelf({"create_kwargs": {"shelf": 1}}, extra_info={"tool_selection": ["x"]}), "tool selection names 'x'"),
+        (
+            shelf({"create_kwargs": {"shelf": 1}}, extra_info={"tool_selection": ["x"]}),
+            "row selects an unknown tool 'x'",
+        ),
     ],
 )
 def test_names_and_arguments_in_rows_are_checked_without_a_model_too(tmp_path, check, model, shelves, bad, complaint):

@@ -214,7 +214,7 @@ def test_generated_rows_are_what_main_eval_reads(task_folder, here):
         (["--reward", "reward.py:always"], "--reward needs --from RUN or --responses FILE"),
         (["--responses", "gone.parquet"], "gone.parquet: no such file"),
         (["--responses", "out.parquet", "--response-key", "response"], "did you mean 'responses'?"),
-        (["--responses", "out.parquet"], "out.parquet row 0: no built-in reward belongs to data_source 'a'"),
+        (["--responses", "out.parquet"], "out.parquet row 0: there is no built-in reward for data_source 'a'"),
         (["--responses", "out.parquet", "--reward", "reward.py:alway"], "'alway'"),
         (
             ["--responses", "out.parquet", "--reward", "reward.py:raises"],

@@ -187,8 +187,8 @@ def test_the_short_form_trains_on_a_list_of_prompts_with_ones_own_reward(model, 
     ("overrides", "complaint"),
     [
         (["actor_rollout_ref.rollout.nn=3"], "did you mean 'actor_rollout_ref.rollout.n'?"),
-        (["actor_rollout_ref.rollout.name=vllm"], "say actor_rollout_ref.rollout.name=sglang"),
-        (["actor_rollout_ref.rollout.tensor_model_parallel_size=2"], "take SGLang: actor_rollout_ref.rollout"),
+        (["actor_rollout_ref.rollout.name=vllm"], "set actor_rollout_ref.rollout.name to sglang"),
+        (["actor_rollout_ref.rollout.tensor_model_parallel_size=2"], "use SGLang: actor_rollout_ref.rollout"),
         (["rollout.engine=sglang", "rollout.device=cuda", "data.train_batch_size=256"], "'rollout.device' has no"),
         (["actor_rollout_ref.rollout.n=two"], "'actor_rollout_ref.rollout.n'"),  # agentrl's key is rollout.n
         (["actor_rollout_ref.rollout.top_p=0.9"], "'actor_rollout_ref.rollout.top_p'"),
@@ -235,7 +235,7 @@ def test_refusal_comes_before_anything_heavy_loads(here):
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "2 []"
-    assert "'trainer.nnodes=4' cannot be honoured here" in done.stderr
+    assert "'trainer.nnodes=4' is not supported" in done.stderr
 
 
 def test_yaml_files_of_verls_are_read_under_the_command_line(here):

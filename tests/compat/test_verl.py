@@ -91,10 +91,10 @@ def claimed(monkeypatch, claim):
 @pytest.mark.parametrize(
     ("claim", "problem"),
     [
-        (lambda p, s: output(p, [*ids("6"), END], [1, 1]), "nobody sampled"),
-        (lambda p, s: output(p, [*s, END], [1, 1, 1]), "nobody sampled"),
-        (lambda p, s: output([*p, END], s, [1, 1]), "another context"),
-        (lambda p, s: [output(p, s, [1, 1]), output(p, s, [1, 1])], "already stand in another place"),
+        (lambda p, s: output(p, [*ids("6"), END], [1, 1]), "the engine did not sample"),
+        (lambda p, s: output(p, [*s, END], [1, 1, 1]), "the engine did not sample"),
+        (lambda p, s: output([*p, END], s, [1, 1]), "a different context"),
+        (lambda p, s: [output(p, s, [1, 1]), output(p, s, [1, 1])], "are already in another place"),
         (lambda p, s: output(p, s, [1]), "response_mask must hold"),
         (lambda p, s: output(p, s, [1, 2]), "response_mask must hold"),
         (lambda p, s: None, "must return an AgentLoopOutput"),

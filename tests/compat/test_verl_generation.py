@@ -135,12 +135,12 @@ def test_values_are_translated(said, key, value):
     ("said", "complaint"),
     [
         ("data.n_sample=3", "did you mean 'data.n_samples'?"),
-        ("rollout.n=4", "data.n_samples says how many responses"),
+        ("rollout.n=4", "data.n_samples sets the number of responses"),
         ("trainer.n_gpus_per_node=8", "set it to 1"),
-        ("rollout.name=vllm", "say actor_rollout_ref.rollout.name=sglang"),
+        ("rollout.name=vllm", "set actor_rollout_ref.rollout.name to sglang"),
         ("rollout.temperature=0", "'data.n_samples' above 1 repeats one greedy rollout"),
         ("data.output_path=out.csv", "'data.output_path' must name a Parquet file"),
-        ("rollout.ignore_eos=True", "leave it out"),
+        ("rollout.ignore_eos=True", "remove it"),
     ],
 )
 def test_what_cannot_be_honoured_is_refused_in_one_line(said, complaint):

@@ -79,7 +79,7 @@ def test_a_copy_that_forks_answers_nothing(child):
 
 def test_one_that_answers_unasked_is_killed(child):
     child.start()
-    with pytest.raises(EndedError, match="answered another question"):
+    with pytest.raises(EndedError, match="answered a different question"):
         child.ask({"forge": True})
     assert not child.alive
 

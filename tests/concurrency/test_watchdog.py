@@ -14,7 +14,7 @@ import pytest
 
 from agentrl.concurrency import CircuitBreaker, Offload, OverdueError, watchdog_process
 from agentrl.concurrency.watchdog import Watchdog, watchdog
-from agentrl.concurrency.watchdog_process import GRACE_LEFT_BEHIND_S, GRACE_S, HEAD, SIZE, SLOT, Watch, is_stopped
+from agentrl.concurrency.watchdog_process import GRACE_ABANDONED_S, GRACE_S, HEAD, SIZE, SLOT, Watch, is_stopped
 
 
 def write(memory, slot, due, left, name):
@@ -41,7 +41,7 @@ def test_a_call_past_its_deadline_that_holds_the_interpreter():
     write(memory, 3, 1002.0, 0.0, b"tool 'search'")
     when, why = verdicts(memory, every_half_second(1000.0, 1030.0))
     assert when == 1002 + GRACE_S
-    assert why.startswith("tool 'search': 10 seconds past its deadline")
+    assert why.startswith("tool 'search': 10 seconds past the deadline")
     assert "isolation: process" in why
 
 
@@ -64,7 +64,7 @@ def test_no_false_alarm(slot, times, beating):
 def test_a_call_that_was_left_behind_and_then_holds_the_interpreter():
     memory = bytearray(SIZE)
     write(memory, 0, 1000.0, 1.0, b"tool 'x'")
-    assert verdicts(memory, every_half_second(1000.0, 1200.0))[0] == 1000 + GRACE_LEFT_BEHIND_S
+    assert verdicts(memory, every_half_second(1000.0, 1200.0))[0] == 1000 + GRACE_ABANDONED_S
 
 
 def test_signals_that_nobody_hears():

@@ -84,16 +84,16 @@ def test_what_other_libraries_hold_becomes_plain(tmp_path):
     ("code", "error", "expected"),
     [
         ("class Row: ...", ConfigError, "mine.py' has no 'Rows': did you mean 'Row'?"),
-        ("Rows = 3", ConfigError, "mine.py:Rows is no class"),
+        ("Rows = 3", ConfigError, "mine.py:Rows is not a class"),
         (
             "class Rows:\n    def __init__(self, folder): ...",
             ConfigError,
-            "mine.py:Rows asks for 'folder', and is given data_files, files, tokenizer, config, processor, max_samples",
+            "mine.py:Rows needs 'folder', but gets only data_files, files, tokenizer, config, processor, max_samples",
         ),
         (
             "class Rows:\n    def __init__(self, files):\n        open(files[0])",
             DataError,
-            "mine.py:Rows cannot be made of a.parquet, b.parquet: FileNotFoundError: [Errno 2] No such file or dir",
+            "mine.py:Rows cannot be created with a.parquet, b.parquet: FileNotFoundError: [Errno 2] No such file",
         ),
         ("class Rows: ...", DataError, "mine.py:Rows: __len__ failed: TypeError: object of type 'Rows' has no len()"),
         (SMALL.replace("self.files[row]", "self.file"), DataError, "mine.py:Rows row 0: __getitem__ failed: Attribute"),
@@ -106,7 +106,7 @@ def test_what_other_libraries_hold_becomes_plain(tmp_path):
         (
             SMALL.replace("self.files[row]", "object()"),
             DataError,
-            "row 0: field 'prompt' holds a object, expected what",
+            "row 0: field 'prompt' holds a object, expected a JSON",
         ),
         (SMALL.replace("len(self.files)", "0"), DataError, "mine.py:Rows: no rows to read"),
     ],

@@ -61,7 +61,7 @@ def test_longer_ones_are_refused_by_file_and_row(tmp_path):
     assert "t.jsonl row 1 (line 2): its prompt has 9 tokens, data.max_prompt_length is 5 (2 of 4 rows" in str(
         caught.value
     )
-    with pytest.raises(DataError, match="nothing is left"):
+    with pytest.raises(DataError, match="no row is left"):
         fit_prompts(load(tmp_path, (6, 9)), CHARACTERS, config(5, filter_overlong_prompts=True))
 
 

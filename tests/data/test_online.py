@@ -23,7 +23,7 @@ FIRST = 100
 
 @pytest.fixture(autouse=True)
 def nothing_told(monkeypatch):
-    monkeypatch.setattr(online, "_TOLD", set())
+    monkeypatch.setattr(online, "_WARNED", set())
 
 
 def buffer(**config):

@@ -88,8 +88,8 @@ def test_one_image_need_not_be_a_list(tmp_path):
 @pytest.mark.parametrize(
     ("prompt", "expected"),
     [
-        ("<image><image>", "field 'images': 1 images, but the prompt has 2 places for them"),
-        ("none", "1 images, but the prompt has 0 places for them"),
+        ("<image><image>", "field 'images': 1 images, but the prompt has 2 placeholders"),
+        ("none", "1 images, but the prompt has 0 placeholders"),
         (
             [{"role": "user", "content": [{"type": "image", "image": "gone.png"}]}],
             "field 'a part of the prompt': cannot r",

@@ -151,8 +151,8 @@ def test_json_lines_under_the_name_of_json(tmp_path):
         ({"prompt": "x", "extra_info": "[1]"}, "field 'extra_info': expected an object, got a list"),
         ({"prompt": "x", "extra_info": {"tools_kwargs": 1}}, "field 'extra_info.tools_kwargs': expected an object"),
         ({"prompt": "x", "tools_kwargs": {"calc": 1}}, "field 'tools_kwargs.calc': expected an object such as"),
-        ({"prompt": "x", "images": ["a.png"]}, "field 'images': 1 images, but the prompt has 0 places for them"),
-        ({"prompt": "x", "videos": ["a.mp4"]}, "field 'videos': videos and audio are not in this version"),
+        ({"prompt": "x", "images": ["a.png"]}, "field 'images': 1 images, but the prompt has 0 placeholders"),
+        ({"prompt": "x", "videos": ["a.mp4"]}, "field 'videos': videos and audio are not supported"),
         (["prompt"], 'expected an object such as {"prompt": ...}, got list'),
     ],
 )
@@ -273,10 +273,10 @@ def test_a_rows_tool_options(tmp_path, suffix):
         ({"tool_config": {"available_tools": 5}}, "'tool_config.available_tools': expected a list of tool names"),
         ({"tool_selection": 5}, "field 'tool_selection': expected a list of tool names, got 5"),
         ({"tool_config": {"available_tools": ["a"]}, "tool_selection": ["b"]}, "name different tools"),
-        ({"prompt": None, "prompts": ["a", "b"]}, "field 'prompts': expected one prompt a row, got 2"),
+        ({"prompt": None, "prompts": ["a", "b"]}, "field 'prompts': expected one prompt per row, got 2"),
         ({"prompt": [{"role": "user", "content": [{"type": "video"}]}]}, "'prompt[0].content': a part of type 'video'"),
-        ({"prompt": [{"role": "user", "content": [{"type": "image"}]}]}, "0 images, but the prompt has 1 places for"),
-        ({"audios": ["a.wav"]}, "field 'audios': videos and audio are not in this version"),
+        ({"prompt": [{"role": "user", "content": [{"type": "image"}]}]}, "0 images, but the prompt has 1 placeholders"),
+        ({"audios": ["a.wav"]}, "field 'audios': videos and audio are not supported"),
     ],
 )
 def test_what_derived_datasets_bring_is_checked(tmp_path, row, expected):

@@ -180,9 +180,9 @@ def test_a_session_whose_images_changed_is_computed_anew():
 @pytest.mark.parametrize(
     ("images", "starts", "expected"),
     [
-        ([RED], [3], "the tokens of an image do not begin at 3"),
-        ([RED], [], "1 images begin at 0 places"),
-        ([b"no image"], [7], "an image of the request: its 8 bytes are no image"),
+        ([RED], [3], "the tokens of an image do not start at 3"),
+        ([RED], [], "1 images, but 0 start positions"),
+        ([b"no image"], [7], "an image of the request: its 8 bytes are not an image"),
     ],
 )
 def test_requests_that_cannot_be_served(images, starts, expected):
@@ -203,5 +203,5 @@ def test_a_model_that_a_cache_changes_is_refused(monkeypatch):
     monkeypatch.setattr(
         ImageRunner, "_positions", lambda self, seen: torch.zeros(3, 1, len(seen.token_ids) - seen.num_cached)
     )
-    with pytest.raises(ConfigError, match="is not run with images here: over a cache its logits differ"):
+    with pytest.raises(ConfigError, match="does not support images: with cached KV its logits differ"):
         engine_for("qwen2_5_vl")

@@ -57,7 +57,7 @@ def test_limits_and_stop_strings_cut_as_sampling_would():
 
 def test_images_are_refused():
     engine = ScriptedEngine([[1]])
-    with pytest.raises(ValueError, match="takes no images"):
+    with pytest.raises(ValueError, match="does not support images"):
         asyncio.run(engine.generate(GenerateRequest([1], images=["data:image/png;base64,"])))
 
 

@@ -102,8 +102,8 @@ async def wrong(self, *args, **kwargs):
         ("generate_response", raises, "generate_response raised OSError: service is down"),
         ("generate_response", hangs, "generate_response took longer than 0.1 seconds"),
         ("generate_response", blocks, "generate_response took longer than 0.1 seconds"),
-        ("generate_response", wrong, "answered 'just text', expected"),
-        ("calculate_score", wrong, "gave the score 'just text'"),
+        ("generate_response", wrong, "returned 'just text', expected"),
+        ("calculate_score", wrong, "returned the score 'just text'"),
     ],
 )
 def test_failures_are_infra_and_the_end_is_always_told(method, fault, message):
@@ -143,9 +143,9 @@ def test_the_end_is_told_when_the_rollout_is_cancelled():
 
 def test_rows_name_their_interaction():
     users = {"recorder": Recorder(), "other": Recorder()}
-    with pytest.raises(DataError, match=r"row 4: .*no interaction 'recoder': did you mean 'recorder'"):
+    with pytest.raises(DataError, match=r"row 4: .*unknown interaction 'recoder': did you mean 'recorder'"):
         InteractionSession(users, row(name="recoder"))
-    with pytest.raises(DataError, match=r"row 4: .*names no interaction: valid: other, recorder"):
+    with pytest.raises(DataError, match=r"row 4: .*no interaction is named: valid: other, recorder"):
         InteractionSession(users, row())
 
 
@@ -184,7 +184,7 @@ interaction:
         (
             "interaction: [{class_name: agentrl.interactions.gsm8k.Gsm8kInteraction},"
             " {class_name: agentrl.interactions.gsm8k.Gsm8kInteraction}]",
-            "two interactions are called 'gsm8k'",
+            "two interactions have the name 'gsm8k'",
         ),
     ],
 )

@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, GPT2Config, PreTrainedModel, Qwen
 from agentrl.config.model import ModelConfig
 from agentrl.errors import ConfigError
 from agentrl.models.adapter_folder import MOVED
-from agentrl.models.adapters import adapter_off, adapter_parameters, adapter_shaken, write_adapter
+from agentrl.models.adapters import adapter_off, adapter_parameters, adapter_randomized, write_adapter
 from agentrl.models.loading import load_model
 
 CPU = torch.device("cpu")
@@ -125,7 +125,7 @@ def test_switched_off_it_is_the_base_bit_for_bit(base: Path):
 def test_a_new_adapter_is_seen_by_a_check_only_while_shaken(qwen: Path):
     model = load(qwen, lora_rank=4)
     plain = logits(model)
-    with adapter_shaken(model):
+    with adapter_randomized(model):
         assert not torch.equal(logits(model), plain)
     assert torch.equal(logits(model), plain)
 
@@ -152,9 +152,9 @@ def test_adapters_are_kept_in_float32(qwen: Path):
         ({"target_modules": "q_prj"}, "the model has no module 'q_prj': did you mean 'q_proj'?"),
         ({"exclude_modules": "v"}, "'model.exclude_modules': the model has no module 'v'"),
         ({"target_modules": ["q_proj", "all-linear"]}, "the model has no module 'all-linear'"),
-        ({"target_modules": "norm"}, "'model.norm' (Qwen2RMSNorm) is none of the linear modules"),
-        ({"target_modules": "lm_head"}, "'lm_head' (Linear) is none of the linear modules of the body"),
-        ({"target_modules": "q_proj", "exclude_modules": "self_attn.q_proj"}, "leaves none"),
+        ({"target_modules": "norm"}, "'model.norm' (Qwen2RMSNorm) is not a linear module"),
+        ({"target_modules": "lm_head"}, "'lm_head' (Linear) is not a linear module of the body"),
+        ({"target_modules": "q_proj", "exclude_modules": "self_attn.q_proj"}, "excludes all"),
     ],
 )
 def test_modules_that_cannot_have_one(qwen: Path, options: dict[str, object], complaint: str):
@@ -183,15 +183,15 @@ def test_an_adapter_of_another_model_or_of_another_kind(qwen: Path, tmp_path: Pa
     file = folder / "adapter_config.json"
     whole = file.read_text()
     for change, complaint in (
-        ({"peft_type": "IA3"}, "type IA3: LORA is the only one"),
-        ({"modules_to_save": ["lm_head"]}, "'modules_to_save', which goes beyond LoRA"),
-        ({"bias": "all"}, "'bias', which goes beyond LoRA"),
+        ({"peft_type": "IA3"}, "type IA3: only LORA is supported"),
+        ({"modules_to_save": ["lm_head"]}, "'modules_to_save', which is not supported"),
+        ({"bias": "all"}, "'bias', which is not supported"),
         ({"base_model_name_or_path": None}, f"does not name its base: {MOVED}"),
     ):
         file.write_text(json.dumps(json.loads(whole) | change))
         assert complaint in refusal(folder)
     file.write_text(whole[:40])
-    assert "is no configuration of an adapter" in refusal(folder)
+    assert "is not the configuration of an adapter" in refusal(folder)
 
 
 @pytest.mark.parametrize("num_bytes", [0, 100, 3000])

@@ -59,13 +59,13 @@ def test_a_shard_that_is_cut_off_is_named(sharded: Path, num_bytes: int):
 def test_a_pointer_in_place_of_weights_is_named(sharded: Path):
     shard = sorted(sharded.glob("*.safetensors"))[0]
     shard.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 988097824\n")
-    assert f"'{shard}': it is no safetensors file" in refusal(sharded)
+    assert f"'{shard}': it is not a safetensors file" in refusal(sharded)
 
 
 def test_a_torn_index_is_named(sharded: Path):
     index = sharded / "model.safetensors.index.json"
     index.write_text(index.read_text()[:50])
-    assert f"'{index}': it is no index of weights" in refusal(sharded)
+    assert f"'{index}': it is not an index of weights" in refusal(sharded)
 
 
 def test_a_folder_with_its_configuration_only(tmp_path: Path):

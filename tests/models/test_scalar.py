@@ -54,7 +54,7 @@ def test_what_is_no_such_model_is_refused(tmp_path: Path):
     labels = saved(tmp_path / "labels", AutoModelForSequenceClassification, num_labels=3)
     family = saved(tmp_path / "family", AutoModelForCausalLM, CohereConfig)
     cases = [
-        (labels, "'.*labels' has 3 labels, and a value or reward model has one"),
+        (labels, "'.*labels' has 3 labels, but a value or reward model needs one"),
         (family, "transformers has no sequence classification of 'cohere' models"),
         (ModelConfig(path=str(tmp_path / "nowhere")), "there is no folder '.*nowhere'"),
     ]
@@ -66,7 +66,7 @@ def test_what_is_no_such_model_is_refused(tmp_path: Path):
 def test_an_adapter_is_refused_and_its_base_named(tmp_path: Path):
     (tmp_path / "adapter_config.json").write_text('{"peft_type": "LORA", "base_model_name_or_path": "/models/base"}')
     (tmp_path / "adapter_model.safetensors").write_bytes(b"")
-    with pytest.raises(ConfigError, match="is a LoRA adapter: give a whole model, such as '/models/base'"):
+    with pytest.raises(ConfigError, match="is a LoRA adapter: name a full model, such as '/models/base'"):
         load_scalar_model(ModelConfig(path=str(tmp_path)), CPU)
 
 

@@ -122,5 +122,5 @@ def test_a_function_of_one_rollout_is_refused():
     def one(data_source, solution_str, ground_truth, extra_info):
         return 1.0
 
-    with pytest.raises(ConfigError, match="needs 'data_source', but is called with data_sources, solution_strs"):
+    with pytest.raises(ConfigError, match="needs 'data_source', but gets only data_sources, solution_strs"):
         BatchReward(one, {}, RewardConfig(), "one")

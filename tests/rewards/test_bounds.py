@@ -22,5 +22,5 @@ def test_what_lies_outside_names_the_row(score):
 
 @pytest.mark.parametrize("score", [math.inf, math.nan])
 def test_what_is_no_finite_number_never_passes(score):
-    with pytest.raises(RewardError, match="no finite number"):
+    with pytest.raises(RewardError, match="not a finite number"):
         check_bounds(score, None, "row 3")

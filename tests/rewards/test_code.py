@@ -114,7 +114,7 @@ def test_a_server_that_stays_in_trouble_is_infra():
             pytest.raises(InfraError, match=r"reward 'code' .*row 3\): the sandbox http://127.*4 tries failed"),
         ):
             score(url, DOUBLE, DOUBLES)
-    with pytest.raises(InfraError, match=r"4 tries failed, the last time: Client\w*Error"):
+    with pytest.raises(InfraError, match=r"4 tries failed, last error: Client\w*Error"):
         score(url, DOUBLE, DOUBLES)  # it is gone
 
 
@@ -159,19 +159,21 @@ def test_programs_at_a_time():
 
 
 def test_rows_of_code_are_refused_without_a_sandbox():
-    with pytest.raises(ConfigError, match=r"'code' runs what the model wrote: set reward\.sandbox_fusion\.url"):
+    with pytest.raises(
+        ConfigError, match=r"'code' runs programs that the model wrote: set reward\.sandbox_fusion\.url"
+    ):
         load_reward(RewardConfig(name="code"))
-    with pytest.raises(DataError, match=r"data_source 'apps' is code to be run: set reward\.sandbox_fusion\.url"):
+    with pytest.raises(DataError, match=r"data_source 'apps' needs to run code: set reward\.sandbox_fusion\.url"):
         check_data_source(RewardConfig(), Task([], data_source="apps"))
     check_data_source(RewardConfig(sandbox_fusion={"url": "http://there"}), Task([], data_source="apps"))
-    with pytest.raises(DataError, match="row 3: data_source 'apps' is code"):
+    with pytest.raises(DataError, match="row 3: data_source 'apps' needs to run code"):
         asyncio.run(load_reward(RewardConfig())("apps", DOUBLE, DOUBLES, {"index": 3}))
 
 
 def test_tests_that_cannot_be_used_name_the_row():
-    with pytest.raises(RewardError, match=r"row 3\): the tests in the ground truth cannot be used: it holds no test"):
+    with pytest.raises(RewardError, match=r"row 3\): the tests in the ground truth cannot be used: there is no test"):
         score("http://there", DOUBLE, {"inputs": [], "outputs": []})
-    with pytest.raises(RewardError, match=r"cannot be used: a text that is neither JSON nor Python \('\[' was never"):
+    with pytest.raises(RewardError, match=r"cannot be used: the text is neither JSON nor Python \('\[' was never"):
         score("http://there", DOUBLE, '{"inputs": ["1"')
 
 

@@ -48,8 +48,8 @@ def test_forms_of_tests(truth, cases):
 @pytest.mark.parametrize(
     ("truth", "told"),
     [
-        (None, "none of the known forms"),
-        (7, "none of the known forms"),
+        (None, "an unknown form"),
+        (7, "an unknown form"),
         ({}, "expected lists 'inputs' and 'outputs'"),
         ({"inputs": ["1"], "outputs": []}, "there are 1 inputs and 0 outputs"),
         ({"inputs": ["1"]}, "got inputs"),

@@ -17,10 +17,10 @@ from agentrl.rewards.guards import (
     compressed_share,
     is_format_only,
     is_repetitive,
+    length_outliers,
     num_answers,
     raised,
     repeated_share,
-    unlike_siblings,
 )
 
 ROOT = Path(__file__).parents[2]
@@ -163,21 +163,21 @@ def test_answers_that_cover_every_case():
 
 
 def test_a_length_unlike_the_others():
-    assert unlike_siblings([100, 110, 90, 500], 4) == [False, False, False, True]
-    assert unlike_siblings([400, 410, 390, 80], 4) == [False, False, False, True]
-    assert unlike_siblings([4, 4, 4, 60], 4) == [False] * 4  # 56 tokens apart
-    assert unlike_siblings([100, 500, 100], 4) == [False] * 3
+    assert length_outliers([100, 110, 90, 500], 4) == [False, False, False, True]
+    assert length_outliers([400, 410, 390, 80], 4) == [False, False, False, True]
+    assert length_outliers([4, 4, 4, 60], 4) == [False] * 4  # 56 tokens apart
+    assert length_outliers([100, 500, 100], 4) == [False] * 3
 
 
 @given(st.lists(st.integers(0, 10_000), max_size=12), st.floats(1.1, 20))
 def test_most_siblings_are_like_each_other(lengths, ratio):
-    unlike = unlike_siblings(lengths, ratio)
+    unlike = length_outliers(lengths, ratio)
     assert len(unlike) == len(lengths)
     assert sum(unlike) <= len(lengths)
     middle = sorted(lengths)[len(lengths) // 2] if lengths else 0
     assert not any(far for far, length in zip(unlike, lengths, strict=True) if length == middle and len(lengths) % 2)
     # longer by the same factor each: as unlike as before, where it was clear
-    doubled = unlike_siblings([2 * length for length in lengths], ratio)
+    doubled = length_outliers([2 * length for length in lengths], ratio)
     assert all(after for before, after in zip(unlike, doubled, strict=True) if before)
 
 

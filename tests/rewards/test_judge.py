@@ -123,7 +123,7 @@ def test_what_is_no_verdict_is_asked_for_again(served, bad):
 def test_what_stays_so_is_no_verdict_on_the_rollout(served, bad):
     server = served(otherwise=lambda body: bad)
     with pytest.raises(
-        InfraError, match=r"judge \(data source 'sums', row 3\): .*no verdict: 2 tries failed, the last time"
+        InfraError, match=r"judge \(data source 'sums', row 3\): .*no verdict: 2 tries failed, last error"
     ):
         ask(judge_of(server, max_retries=1), "five")
     assert len(server.bodies) == 2
@@ -139,7 +139,7 @@ def test_a_hanging_judge_is_left_after_its_time(served):
 
 def test_nobody_there(served):
     config = JudgeConfig(url="http://127.0.0.1:9", model="judge", max_retries=0)
-    with pytest.raises(InfraError, match="no verdict: 1 tries failed, the last time: ClientConnectorError"):
+    with pytest.raises(InfraError, match="no verdict: 1 tries failed, last error: ClientConnectorError"):
         ask(Judge(config), "five")
 
 
@@ -272,10 +272,10 @@ def test_a_key_that_is_not_there_is_told_without_it(variable):
         ({"url": None}, r"needs 'reward\.judge\.url'"),
         ({"model": None}, r"needs 'reward\.judge\.model'"),
         ({"prompt": "{{ anwser }}"}, "unknown name 'anwser': did you mean 'answer'"),
-        ({"prompt": "Is it\ngood?"}, "shows the judge no answer"),
+        ({"prompt": "Is it\ngood?"}, "does not contain the answer"),
         ({"prompt": "{{ answer"}, "line 1"),
-        ({"prompt": "no/such/file.txt"}, "'no/such/file.txt' is no template and cannot be read: No such file"),
-        ({"answer_schema": {"type": "objekt"}}, "answer_schema: no JSON schema"),
+        ({"prompt": "no/such/file.txt"}, "'no/such/file.txt' is neither a template nor a readable file: No such file"),
+        ({"answer_schema": {"type": "objekt"}}, "answer_schema: not a JSON schema"),
         ({"answer_schema": {"properties": {"scores": {}}}}, r"has no property 'score' .*did you mean 'scores'"),
         ({"answer_schema": "no/such.json"}, "cannot be read as JSON"),
     ],

@@ -137,7 +137,7 @@ def test_functions_written_for_trl_get_lists_under_batch():
         {"score": 7.0, "length": 7.0},
     ]
     assert sizes == [3]
-    with pytest.raises(ConfigError, match="take naive or batch"):
+    with pytest.raises(ConfigError, match="set naive or batch"):
         given_reward([right, length], RewardConfig(reward_manager={"name": "prime"}))
 
 
@@ -147,7 +147,7 @@ def test_a_manager_of_ones_own(path):
     assert score(reward, "fine") == {"score": 1.0, "timeout": 9.0}
     for name, told in (
         ("Dubling", "did you mean 'Doubling'"),
-        ("Verls", r"must be called as Verls\(reward, config\)"),
+        ("Verls", r"'Verls' must accept"),
         ("blocking", "must have an async __call__"),
     ):
         with pytest.raises(ConfigError, match=rf"reward\.reward_manager\.name: .*{told}"):

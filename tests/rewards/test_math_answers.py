@@ -71,5 +71,5 @@ def test_ground_truths():
     assert truths_of(r"so \boxed{\frac12}") == [r"\frac12"]
     assert truths_of(["1", "work\n#### 2"]) == ["1", "2"]
     for nothing in (None, [], {"a": 1}, " ", r"\boxed{}", "####"):
-        with pytest.raises(RewardError, match="holds no answer"):
+        with pytest.raises(RewardError, match="contains no answer"):
             truths_of(nothing)

@@ -66,7 +66,7 @@ def test_an_answer_that_cannot_be_compared_is_wrong_and_told(monkeypatch, caplog
 
 
 def test_a_row_without_a_truth_is_named():
-    with pytest.raises(RewardError, match="row 3 of 'math': the ground truth None holds no answer"):
+    with pytest.raises(RewardError, match="row 3 of 'math': the ground truth None contains no answer"):
         score("math", r"\boxed{5}", truth=None)
 
 

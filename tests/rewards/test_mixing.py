@@ -110,7 +110,7 @@ def test_what_ends_the_run_is_told_before_what_ends_a_rollout():
 def test_without_any_verdict_there_is_no_score():
     found, _ = mix({"a": {}, "b": {"gate": "a"}}, {"a": None, "b": 1.0})
     assert isinstance(found, InfraError)
-    assert "row 3 of 'sums': no component of the reward has a verdict" in str(found)
+    assert "row 3 of 'sums': no component of the reward returned a verdict" in str(found)
 
 
 def test_those_that_need_not_wait_are_asked_side_by_side():
@@ -243,7 +243,7 @@ def test_rows_that_no_rule_belongs_to_are_left_to_others(tmp_path):
     assert asyncio.run(reward("mine", "#### 5", "5", {})) == {"score": 0.5, "own": 0.5}
     assert asyncio.run(reward("gsm8k", "#### 5", "5", {})) == {"score": 1.0, "rule": 1.0}
     close_reward(reward)
-    with pytest.raises(DataError, match="no built-in reward belongs to data_source 'mine'"):
+    with pytest.raises(DataError, match="there is no built-in reward for data_source 'mine'"):
         check_data_source(
             RewardConfig.model_validate({"components": {"a": {"reward": "auto"}}}), Task([], data_source="mine")
         )

@@ -49,9 +49,9 @@ def test_the_longest_trajectory_counts():
 
 
 def test_what_cannot_be_measured_is_refused():
-    with pytest.raises(ConfigError, match="needs responses in tokens"):
+    with pytest.raises(ConfigError, match="needs responses as tokens"):
         score({"enable": True, "len": 20})
     with pytest.raises(ConfigError, match=r"len=101 must be at most data\.max_response_length=100"):
         OverlongReward(right, OverlongBufferConfig(len=101), 100)
-    with pytest.raises(ConfigError, match="is for runs"):
+    with pytest.raises(ConfigError, match="which only a run has"):
         load_reward(RewardConfig(overlong_buffer={"enable": True}))

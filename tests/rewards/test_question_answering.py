@@ -66,9 +66,9 @@ def test_gold_answers():
     assert set(gold_answers(trivia)) == {"Paris", "City of Light"}
     assert gold_answers(7) == ["7"]
     for nothing in (None, []):
-        with pytest.raises(RewardError, match="holds no answer"):
+        with pytest.raises(RewardError, match="contains no answer"):
             gold_answers(nothing)
-    with pytest.raises(RewardError, match="holds no answer"):
+    with pytest.raises(RewardError, match="contains no answer"):
         qa("Paris", {"target": []}, {})
 
 
@@ -101,7 +101,7 @@ def test_labels(text, label, score):
 )
 def test_letters(text, score):
     assert classification(text, "B", {}) == score
-    with pytest.raises(RewardError, match="is no label"):
+    with pytest.raises(RewardError, match="is not a label"):
         classification(text, None, {})
 
 
@@ -125,5 +125,5 @@ def test_an_answer_that_is_an_article_is_not_nothing():
 
 def test_a_row_without_gold_is_refused_whatever_is_said():
     for nothing in (None, [], {}, "", [" "], {"target": []}):
-        with pytest.raises(RewardError, match="holds no answer"):
+        with pytest.raises(RewardError, match="contains no answer"):
             search_qa("no tags", nothing)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentrl.config.reward import RewardConfig
-from agentrl.rewards.functions.rate_limits import Pace, RateLimitedReward
+from agentrl.rewards.functions.rate_limits import RateLimitedReward, RateLimiter
 
 
 class Clock:
@@ -21,8 +21,8 @@ class Clock:
         await asyncio.sleep(0)
         self.now = max(self.now, until)
 
-    def pace(self, per_minute: float) -> Pace:
-        return Pace(per_minute, lambda: self.now, self.sleep)
+    def pace(self, per_minute: float) -> RateLimiter:
+        return RateLimiter(per_minute, lambda: self.now, self.sleep)
 
 
 def limited(num, **options):

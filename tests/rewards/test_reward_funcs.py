@@ -86,7 +86,7 @@ def test_none_does_not_count_and_none_alone_is_no_score():
         return [0.5]
 
     assert judge(not_applicable, half) == {"score": 0.5, "half": 0.5}
-    with pytest.raises(InfraError, match="row 7: every reward function answered None"):
+    with pytest.raises(InfraError, match="row 7: every reward function returned None"):
         judge(not_applicable, index=7)
 
 

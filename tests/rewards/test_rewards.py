@@ -150,9 +150,9 @@ def test_signatures_that_cannot_be_served_are_refused():
     def needs(solution_str, model):
         return 1.0
 
-    with pytest.raises(ConfigError, match=r"needs 'model', but is called with.*reward_kwargs"):
+    with pytest.raises(ConfigError, match=r"needs 'model', but gets only.*reward_kwargs"):
         score(needs)
-    with pytest.raises(ConfigError, match=r"takes no reward_kwargs\.modle: did you mean 'model'"):
+    with pytest.raises(ConfigError, match=r"does not accept reward_kwargs\.modle: did you mean 'model'"):
         score(needs, modle=1)
     assert score(needs, model=1) == {"score": 1.0}
 
@@ -198,7 +198,7 @@ def test_gsm8k_strict_and_flexible():
 
 def test_a_ground_truth_that_is_no_number_is_named():
     reward = load_reward(RewardConfig(name="gsm8k"))
-    with pytest.raises(RewardError, match=r"row 5\): the ground truth 'abc' is no number"):
+    with pytest.raises(RewardError, match=r"row 5\): the ground truth 'abc' is not a number"):
         asyncio.run(reward("gsm8k", "#### 1", "abc", {"index": 5}))
 
 
@@ -206,7 +206,9 @@ def test_auto_goes_by_the_data_source():
     config = RewardConfig()
     assert asyncio.run(load_reward(config)("openai/gsm8k", "#### 4", "4", {})) == {"score": 1.0}
     check_data_source(config, Task([], data_source="openai/gsm8k"))
-    with pytest.raises(DataError, match=r"no built-in reward belongs to data_source 'gsm9k' .did.*gsm8k.*reward\.name"):
+    with pytest.raises(
+        DataError, match=r"there is no built-in reward for data_source 'gsm9k' .did.*gsm8k.*reward\.name"
+    ):
         check_data_source(config, Task([], data_source="gsm9k"))
     with pytest.raises(DataError, match=r"row 9: .*data_source 'mine'"):
         asyncio.run(load_reward(config)("mine", "", None, {"index": 9}))
@@ -224,10 +226,10 @@ def test_options_go_to_the_built_ins_that_take_them():
     reward = auto(format_score=0.1)
     assert asyncio.run(reward("gsm8k", "#### 5", "4", {})) == {"score": 0.1}
     assert asyncio.run(reward("math_dapo", "Answer: 5", "4", {}))["score"] == -1.0
-    with pytest.raises(ConfigError, match=r"no built-in reward takes reward_kwargs\.fromat_score"):
+    with pytest.raises(ConfigError, match=r"no built-in reward accepts reward_kwargs\.fromat_score"):
         auto(fromat_score=0.1)
     custom = CustomRewardConfig(reward_kwargs={"methd": 1})
-    with pytest.raises(ConfigError, match=r"'math' takes no reward_kwargs\.methd: "):
+    with pytest.raises(ConfigError, match=r"'math' does not accept reward_kwargs\.methd: "):
         load_reward(RewardConfig(name="math", custom_reward_function=custom))
 
 

@@ -137,7 +137,7 @@ def test_a_rollout_that_failed_has_no_baseline():
 
 
 def test_a_reward_function_s_own_baseline_is_named():
-    with pytest.raises(RewardError, match="the reward function gives a reward named 'baseline'"):
+    with pytest.raises(RewardError, match="the reward function returns 'baseline'"):
         group_of(TASK, [scored(score=0.0, baseline=1.0), scored(score=0.5)], n=1)
 
 

@@ -68,9 +68,9 @@ def test_tools_and_instructions_count_where_they_are_shown():
     ("task", "complaint"),
     [
         (row("toool"), "field 'agent_name': unknown agent loop 'toool': did you mean 'tool'?"),
-        (row(tool_config={"available_tools": ["ad"]}), "tool selection names 'ad': did you mean 'add'?"),
-        (row(tool_selection=["serach"]), "tool selection names 'serach': did you mean 'search'?"),
-        (replace(TASK, tools_kwargs={"serach": {}}), "there is no tool 'serach': did you mean 'search'?"),
+        (row(tool_config={"available_tools": ["ad"]}), "row selects an unknown tool 'ad': did you mean 'add'?"),
+        (row(tool_selection=["serach"]), "row selects an unknown tool 'serach': did you mean 'search'?"),
+        (replace(TASK, tools_kwargs={"serach": {}}), "unknown tool 'serach': did you mean 'search'?"),
         (replace(TASK, interaction_kwargs={"name": "techer"}), "interaction 'techer': did you mean 'teacher'?"),
         (row(tool_config={"tool_format": "hermse"}), "tool parser 'hermse': did you mean 'hermes'?"),
         (row(tool_config={"tool_format": "react"}), "'react' does not read the chat template's calls"),

@@ -233,7 +233,7 @@ def test_a_simulated_user_that_fails_is_not_the_policys_fault():
 
 
 def test_a_row_that_names_no_simulated_user_among_several():
-    with pytest.raises(DataError, match=r"row 0: .* names no interaction"):
+    with pytest.raises(DataError, match=r"row 0: .* no interaction is named"):
         roll(ListEngine("5"), config(), interactions={"a": Ended({}), "b": Ended({})})
 
 

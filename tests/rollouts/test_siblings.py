@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from agentrl.config.reward_sources import GuardsConfig
-from agentrl.rollouts.collector import Siblings
+from agentrl.rollouts.collector import LengthGuard
 from agentrl.types.rollout import Rollout, Stop
 from agentrl.types.trajectory import Author, Segment, Trajectory, VersionSpan
 
@@ -19,7 +19,7 @@ def rollout(num_tokens, **changes):
 
 
 def watched(rollouts, config=None, num=None):
-    siblings = Siblings(num or len(rollouts), config or GuardsConfig())
+    siblings = LengthGuard(num or len(rollouts), config or GuardsConfig())
 
     def ending(each, after_s):
         async def attempt():

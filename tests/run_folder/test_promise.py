@@ -11,7 +11,7 @@ import torch
 
 from agentrl.config import validate_config
 from agentrl.run_folder.environment import repeats_told, why_not
-from agentrl.run_folder.reproducibility import MOST_ENDED, ReproducibilityReport
+from agentrl.run_folder.reproducibility import MAX_EVENTS, ReproducibilityReport
 from agentrl.tools import tool
 from agentrl.tools.calculator import calculator
 from agentrl.tools.toolbox import Toolbox
@@ -50,7 +50,7 @@ def test_a_new_run_keeps_where_it_runs_and_promises(tmp_path, capsys):
     assert found["platform"]
     assert found["cpu"]
     assert found["reproducible"]["promised"]
-    assert capsys.readouterr().out == "repeats bit for bit\n"
+    assert capsys.readouterr().out == "reproducible bit for bit\n"
     assert repeats_told(found) == "yes"
 
 
@@ -95,7 +95,7 @@ def test_a_gpu_promises_nothing(tmp_path, monkeypatch):
 def test_what_a_script_answers_is_the_user_s(tmp_path):
     scripted = {"engine": "scripted", "script_path": "a.py:reply", "deterministic": False, "device": "auto"}
     ReproducibilityReport(config(tmp_path, **scripted), live=True).begin(-1)
-    assert kept(tmp_path)["reproducible"]["provided"][-1] == "so does the script, a.py:reply"
+    assert kept(tmp_path)["reproducible"]["provided"][-1] == "the script is deterministic: a.py:reply"
 
 
 def test_what_a_clock_cut_off_ends_the_promise_once_told(tmp_path, capsys):
@@ -114,18 +114,18 @@ def test_what_a_clock_cut_off_ends_the_promise_once_told(tmp_path, capsys):
         (3, "train", "d", 0),
     ]
     assert not found["promised"]
-    assert found["why_not"] == ["tool 'search' ran out of time (step 2, b), and 2 more such"]
+    assert found["why_not"] == ["tool 'search' ran out of time (step 2, b), and 2 more"]
     told = [line for line in capsys.readouterr().out.splitlines() if "no longer" in line]
-    assert told == ["no longer promised to repeat bit for bit: tool 'search' ran out of time (step 2, b)"]
+    assert told == ["no longer reproducible: tool 'search' ran out of time (step 2, b)"]
     assert repeats_told(kept(tmp_path)) == f"no: {found['why_not'][0]}"
 
 
 def test_endings_beyond_many_are_counted(tmp_path):
     promise = ReproducibilityReport(config(tmp_path), live=True)
     promise.begin(-1)
-    promise.watch(1, "train", [group("a", *[Rollout([], Stop.DEADLINE)] * (MOST_ENDED + 5))])
+    promise.watch(1, "train", [group("a", *[Rollout([], Stop.DEADLINE)] * (MAX_EVENTS + 5))])
     found = kept(tmp_path)["reproducible"]
-    assert (len(found["ended_by"]), found["num_ended_by"]) == (MOST_ENDED, MOST_ENDED + 5)
+    assert (len(found["ended_by"]), found["num_ended_by"]) == (MAX_EVENTS, MAX_EVENTS + 5)
 
 
 def test_going_on_elsewhere_is_told_and_kept_with_the_first_step(tmp_path, capsys):
@@ -140,21 +140,21 @@ def test_going_on_elsewhere_is_told_and_kept_with_the_first_step(tmp_path, capsy
     assert lines[0] == f"changed: torch was 1.0 and is now {torch.__version__}"
     assert lines[1].startswith("changed: cpu was an abacus and is now ")
     assert lines[2] == f"changed: threads was 7 and is now {torch.get_num_threads()}"
-    assert lines[3].startswith("not promised to repeat bit for bit: after step 4 torch was 1.0")
+    assert lines[3].startswith("not reproducible: after step 4 torch was 1.0")
     assert kept(tmp_path) == before  # it may be finished
     promise.watch(5, "train", [group()])
     assert [each["what"] for each in kept(tmp_path)["reproducible"]["changed"]] == ["torch", "cpu", "threads"]
     for step in (3, 4):  # from before the change: those steps are done anew, the first ones ran elsewhere all the same
         ReproducibilityReport(config(tmp_path), live=True).begin(step)
-        assert f"not promised to repeat bit for bit: after step {step} torch was 1.0" in capsys.readouterr().out
+        assert f"not reproducible: after step {step} torch was 1.0" in capsys.readouterr().out
     ReproducibilityReport(config(tmp_path), live=True).begin(5)
-    assert "not promised to repeat bit for bit: after step 4 torch was 1.0" in capsys.readouterr().out
+    assert "not reproducible: after step 4 torch was 1.0" in capsys.readouterr().out
 
 
 def test_a_run_that_kept_nothing_promises_nothing_when_it_goes_on(tmp_path, capsys):
     promise = ReproducibilityReport(config(tmp_path), live=True)
     promise.begin(4)
-    assert "environment.json was not there" in capsys.readouterr().out
+    assert "environment.json was missing" in capsys.readouterr().out
     promise.watch(5, "train", [group()])
     assert not kept(tmp_path)["reproducible"]["promised"]
 
@@ -170,11 +170,11 @@ def test_what_another_run_s_step_starts_is_compared_with_that_run(tmp_path, caps
         for step in (1, 2)
     }
     started[1].begin(1)
-    assert capsys.readouterr().out == "repeats bit for bit\n"
+    assert capsys.readouterr().out == "reproducible bit for bit\n"
     started[1].watch(2, "train", [group()])
     assert kept(tmp_path / "new-1")["reproducible"]["promised"]
     started[2].begin(2)
-    assert capsys.readouterr().out.endswith("rollout.multi_turn.rollout_timeout_s ended a rollout (step 2, b)\n")
+    assert capsys.readouterr().out.endswith("a rollout reached rollout.multi_turn.rollout_timeout_s (step 2, b)\n")
     edited = kept(tmp_path / "one") | {"cpu": "an abacus"}
     (tmp_path / "one/environment.json").write_text(json.dumps(edited))
     ReproducibilityReport(config(tmp_path / "new-3"), live=True, before=tmp_path / "one").begin(1)
@@ -188,7 +188,7 @@ def test_steps_done_under_settings_that_promise_nothing_are_remembered(tmp_path,
     promise.watch(1, "train", [group()])
     capsys.readouterr()
     ReproducibilityReport(config(tmp_path), live=True).begin(1)
-    assert capsys.readouterr().out == "not promised to repeat bit for bit: rollout.deterministic=false\n"
+    assert capsys.readouterr().out == "not reproducible: rollout.deterministic=false\n"
 
 
 def test_a_conversation_that_the_engine_forgot_ends_the_promise(tmp_path, capsys):
@@ -202,7 +202,7 @@ def test_a_conversation_that_the_engine_forgot_ends_the_promise(tmp_path, capsys
         for step in range(1, len(evicted)):
             promise.watch(step, "train", [group()])
     told = [line for line in capsys.readouterr().out.splitlines() if "no longer" in line]
-    what = "rollout.max_num_seqs made the engine forget a conversation"
-    assert told == [f"no longer promised to repeat bit for bit: {what} (step 2), and 1 more such"]
+    what = "the engine evicted a conversation (rollout.max_num_seqs)"
+    assert told == [f"no longer reproducible: {what} (step 2), and 1 more"]
     assert kept(tmp_path / "True")["reproducible"]["ended_by"] == [{"step": 2, "split": "train", "what": what}] * 2
     assert kept(tmp_path / "False")["reproducible"]["ended_by"] == []  # it may forget, and never promised

@@ -163,8 +163,8 @@ def test_a_latest_checkpoint_that_is_gone_is_refused_where_no_other_is_whole(beg
     with pytest.raises(ConfigError) as refused:
         check_folder(config(begun))
     assert str(refused.value).endswith(
-        f"the link '{begun}/checkpoints/latest' leads to 'step-3', which is gone or not whole, and there is no other"
-        " step; put that step back, or give the run another folder (trainer.default_local_dir)"
+        f"the link '{begun}/checkpoints/latest' points to 'step-3', which is missing or incomplete, and"
+        " there is no other checkpoint; restore it, or set another trainer.default_local_dir"
     )
 
 
@@ -173,8 +173,10 @@ def test_the_newest_whole_step_is_gone_on_from_wherever_the_link_leads(begun, ca
     forget(begun, 11)
     check_folder(config(begun))
     led, passed = capsys.readouterr().out.splitlines()
-    assert led.startswith(f"'{begun}/checkpoints/latest' led to step-3, and step-10 is the newest that is whole")
-    assert passed == f"'{begun}/checkpoints/step-11' is not whole, and passed over"
+    assert led.startswith(
+        f"'{begun}/checkpoints/latest' pointed to step-3, but the newest complete checkpoint is step-10: "
+    )
+    assert passed == f"skipping the incomplete checkpoint '{begun}/checkpoints/step-11'"
     assert how_to_resume(config(begun)) == f"stopped; agentrl train --resume {begun} resumes from step-10"
 
 
@@ -215,13 +217,13 @@ def test_a_path_that_is_no_checkpoint_is_refused_with_those_that_are(begun, path
     with pytest.raises(ConfigError) as refused:
         check_folder(back_to(begun, begun / path))
     (line,) = str(refused.value).splitlines()
-    assert line.startswith(f"'trainer.resume_from_path': '{begun / path}' is no whole checkpoint of a run: ")
+    assert line.startswith(f"'trainer.resume_from_path': '{begun / path}' is not a complete checkpoint of a run: ")
     assert line.endswith(hint.replace("RUN", str(begun)))
 
 
 def test_a_checkpoint_of_verl_s_own_is_told_from_ours(begun, tmp_path):
     (tmp_path / "theirs/global_step_3/actor").mkdir(parents=True)
-    with pytest.raises(ConfigError, match=r"of verl's is none: model\.path takes its weights: there are none"):
+    with pytest.raises(ConfigError, match=r"there are none; a checkpoint of verl cannot be resumed: load"):
         check_folder(back_to(begun, tmp_path / "theirs/global_step_3"))
 
 
@@ -237,14 +239,16 @@ def test_another_run_s_step_starts_a_run_that_has_none(begun, capsys):
     start, new = begun / "checkpoints/step-3", begun / "new"
     check_folder(back_to(new, start, rollout__n=4))
     started, changed = capsys.readouterr().out.splitlines()
-    assert started == f"starting from '{start}', of another run, whose records stay there"
+    assert started == f"starting from '{start}' of another run; that run's records are not copied"
     assert changed == "changed: rollout.n was None and is now 4"
     with pytest.raises(ConfigError, match=r"'trainer\.seed' was 0 and is now 1"):
         check_folder(back_to(new, start, trainer__seed=1))
     with pytest.raises(ConfigError, match=r"holds a run of trainer\.mode=train: "):
         check_folder(back_to(new, start, trainer__mode="train_only"))
     save_steps(new, 5)
-    with pytest.raises(ConfigError, match=r"is another run's, and '.*/new/checkpoints' holds step-5 of this one: "):
+    with pytest.raises(
+        ConfigError, match=r"belongs to another run, but '.*/new/checkpoints' holds step-5 of this run: "
+    ):
         check_folder(back_to(new, start))
 
 

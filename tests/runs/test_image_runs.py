@@ -151,7 +151,7 @@ def test_training_on_stored_rollouts_with_images_is_refused(here, model, capsys)
         (
             'b"no image"',
             "tool_error",
-            "Error: the tool returned an image that cannot be used: its 8 bytes are no image",
+            "Error: the tool returned an image that cannot be used: its 8 bytes are not an image",
         ),
         (
             '"nowhere.png"',
@@ -173,10 +173,10 @@ def test_what_a_tool_may_show(here, model, image, outcome, result):
 @pytest.mark.parametrize(
     ("images", "prompt", "expected"),
     [
-        (["red.png"], "No place.", "field 'images': 1 images, but the prompt has 0 places for them (<image>,"),
+        (["red.png"], "No place.", "field 'images': 1 images, but the prompt has 0 placeholders (<image>,"),
         (["red.png"], "<image> <image>", "field 'images': 1 images, but the prompt has 2 places"),
         (["gone.png"], "<image>", "field 'images[0]': cannot read 'gone.png': No such file"),
-        (["rows.parquet"], "<image>", "bytes are no image of a known format"),
+        (["rows.parquet"], "<image>", "bytes are not an image of a known format"),
         (["http://x/y.png"], "<image>", "field 'images[0]': 'http://x/y.png' is an address: download the file"),
         ([data_url(picture())[:-40]], "<image>", "field 'images[0]': it"),
     ],

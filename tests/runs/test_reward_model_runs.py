@@ -125,7 +125,7 @@ def test_numbers_that_are_no_probabilities_are_refused_by_their_row(task_folder,
     (tmp_path / "bad.jsonl").write_text(json.dumps({"messages": talk(1, True), "label": 7}))
     files = [f"data.train_files={tmp_path}/bad.jsonl", "data.val_files=[]", "trainer.test_freq=0"]
     assert train(task_folder, tmp_path, "reward_outcomes", *files) == 2
-    assert "rollout 0-0/0: the label 7 is no probability" in capsys.readouterr().err
+    assert "rollout 0-0/0: the label 7 is not a probability" in capsys.readouterr().err
 
 
 def test_stored_rollouts_serve_as_well(task_folder, tmp_path, monkeypatch):

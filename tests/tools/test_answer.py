@@ -46,7 +46,7 @@ def test_images_are_bytes_whatever_a_tool_gives(given):
             "cannot be used: expected bytes, a path, a data URL or a Pillow image, got obj",
         ),
         (ToolResponse(image=[picture()[:60]]), "the tool returned an image that cannot be used: it"),
-        (ToolResponse("x", video=[b"v"]), "the tool returned a video, and videos are not in this version"),
+        (ToolResponse("x", video=[b"v"]), "the tool returned a video; videos are not supported"),
     ],
 )
 def test_what_cannot_be_shown_is_the_tools_error(response, expected):

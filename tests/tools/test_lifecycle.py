@@ -177,16 +177,16 @@ class Whole(Recorder):
 @pytest.mark.parametrize(
     ("tool", "arguments", "complaint"),
     [
-        (Shelf, {}, "create_kwargs': create of tool 'recorder' needs 'shelf', which the row does not give"),
+        (Shelf, {}, "create_kwargs': create of tool 'recorder' needs 'shelf', which the row does not have"),
         (Shelf, {"create_kwargs": {"shelv": "A"}}, "needs 'shelf'"),
         (Shelf, {"create_kwargs": "A"}, "field 'tools_kwargs.recorder.create_kwargs': expected an object, got 'A'"),
         (Shelf, {"create_kwarg": {}}, "unknown key 'create_kwarg': did you mean 'create_kwargs'?"),
         (
             Shelf,
             {"create_kwargs": {"shelf": 1}, "execute_kwargs": {"limits": 1}},
-            "takes no 'limits': did you mean",
+            "does not accept 'limits': did you mean",
         ),
-        (Exact, {"create_kwargs": {"shelve": "B"}}, "takes no 'shelve': did you mean 'shelf'?"),
+        (Exact, {"create_kwargs": {"shelve": "B"}}, "does not accept 'shelve': did you mean 'shelf'?"),
         (Shelf, {"create_kwargs": {"shelf": "B", "more": 1}}, None),
         (Whole, {"create_kwargs": {"anything": 1}, "execute_kwargs": None}, None),
         (Exact, {}, None),

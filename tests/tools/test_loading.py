@@ -170,7 +170,7 @@ NATIVE = "config: {type: native}"
         ),
         (
             "tools: [{name: calculator, parameters: {expresion: {type: string}}}]",
-            r"takes no 'expresion': did you mean 'expression'",
+            r"the function has no parameter 'expresion': did you mean 'expression'",
         ),
         ("tools: [{name: calculator, parameters: {}}]", r"needs 'expression'"),
         ("tools: [{function: 'agentrl.tools.calculator:_LEVELS'}]", "is not a function"),
@@ -184,7 +184,7 @@ NATIVE = "config: {type: native}"
         ("tools: [{class_name: HERE/my_tools.py:Nedes, " + NATIVE + "}]", "did you mean 'Needs'"),
         ("tools: [{class_name: no.such.Tool, " + NATIVE + "}]", "cannot import 'no.such'"),
         ("tools: [{class_name: HERE/my_tools.py:Needs, " + NATIVE + "}]", "no 'tool_schema' is given"),
-        ("tools: [{class_name: a.B, config: {type: mcp}}]", "'type: mcp' is not in this version"),
+        ("tools: [{class_name: a.B, config: {type: mcp}}]", "'type: mcp' is not supported"),
         ("tools: [{class_name: a.B, config: {type: natve}}]", "'type: native'"),
         ("tools: [{class_name: a.B, conifg: {}}]", "unknown key 'conifg': did you mean 'config'"),
         (
@@ -205,7 +205,7 @@ def test_files_that_are_not_there_or_hold_nothing(tmp_path):
     with pytest.raises(AgentRLError, match="there is no file"):
         load_tools(MultiTurnConfig(function_tool_path=tmp_path / "none.py"))
     (tmp_path / "empty.py").write_text("x = 1")
-    with pytest.raises(ConfigError, match="holds no function marked with @tool"):
+    with pytest.raises(ConfigError, match="has no function marked with @tool"):
         load_tools(MultiTurnConfig(function_tool_path=tmp_path / "empty.py"))
     (tmp_path / "broken.py").write_text("import nothing_like_this")
     with pytest.raises(ConfigError, match=r"cannot import .*ModuleNotFoundError"):

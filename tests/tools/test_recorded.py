@@ -88,7 +88,7 @@ def test_live_needs_the_recorded_tools():
         """Other."""
         return place
 
-    with pytest.raises(ConfigError, match="'recorder' is not among"):
+    with pytest.raises(ConfigError, match="'recorder' is not one of"):
         RecordedToolbox(SCHEMAS, MultiTurnConfig(), "live", Toolbox([as_tool(other)]))
 
 
@@ -120,7 +120,7 @@ def test_the_row_chooses_its_tools_and_must_be_the_recorded_one():
     chosen = task(uid="t", extra_info={"tool_config": {"available_tools": ["second"]}})
     results, _, _ = play([], call("recorder", place="a"), row=chosen, schemas=both)
     assert results[0][1] is Outcome.FORMAT_ERROR
-    with pytest.raises(DataError, match="'t', not those of 'u'"):
+    with pytest.raises(DataError, match="'t', not to 'u'"):
         play([], row=task(uid="u"))
 
 

@@ -103,7 +103,7 @@ def test_annotated_fields_bring_constraints():
     ("function", "text"),
     [
         (lambda x: x, "parameter 'x' needs a type"),
-        (lambda *rest: rest, "'\\*rest' has no name"),
+        (lambda *rest: rest, "'\\*rest' cannot be passed by name"),
     ],
 )
 def test_functions_without_a_schema_are_refused(function, text):

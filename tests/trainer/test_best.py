@@ -150,7 +150,7 @@ def test_a_goal_that_is_met_before_the_first_step_leaves_a_checkpoint(tmp_path, 
 def test_a_latest_step_that_is_gone_is_not_begun_anew(tmp_path):
     play(tmp_path, [0.25, 0.5], save_best=None)
     (tmp_path / "checkpoints/step-1").rename(tmp_path / "elsewhere")
-    with pytest.raises(ConfigError, match=r"'step-1', which is gone or not whole, .* put that step back"):
+    with pytest.raises(ConfigError, match=r"'step-1', which is missing or incomplete, .* restore it"):
         play(tmp_path, [0.25, 0.5], save_best=None)
 
 
@@ -161,7 +161,7 @@ def test_without_save_best_there_is_no_link(tmp_path):
 
 
 def test_a_checkpoint_without_its_state_is_named(tmp_path):
-    with pytest.raises(ConfigError, match=r"cannot go on from '.*step-1'.*run_state\.json"):
+    with pytest.raises(ConfigError, match=r"cannot resume from '.*step-1'.*run_state\.json"):
         read_state(tmp_path / "step-1")
     (tmp_path / "run_state.json").write_text('{"step": 3}')
     with pytest.raises(ConfigError, match="position"):

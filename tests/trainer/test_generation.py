@@ -188,7 +188,7 @@ def test_rows_of_an_unknown_source_are_generated_without_a_score_where_that_is_s
     own = ["reward.custom_reward_function.path=null"]
     assert main(scripted(task_folder, *own)) == 2
     (said,) = capsys.readouterr().err.splitlines()
-    assert "rows.jsonl row 0 (line 1): no built-in reward belongs to data_source 'unknown'" in said
+    assert "rows.jsonl row 0 (line 1): there is no built-in reward for data_source 'unknown'" in said
     assert "none generates unscored" in said
     assert main(scripted(task_folder, *own, "reward.name=none")) == 0
     assert [stored.rollout.rewards for stored in store().scan()] == [{}] * 20

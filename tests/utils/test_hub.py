@@ -92,7 +92,7 @@ def test_what_is_cached_is_tried_without_the_hub(own_cache: Path, monkeypatch: p
     monkeypatch.setattr(constants, "ENDPOINT", NOWHERE)
     cached(own_cache, "org/here")
     check_hub("org/here", "model.path")
-    assert "HF_HUB_OFFLINE=1 spares waiting for it" in caplog.text
+    assert "set HF_HUB_OFFLINE=1 to avoid this wait" in caplog.text
 
 
 def test_offline_only_the_cache_counts(own_cache: Path, monkeypatch: pytest.MonkeyPatch):
@@ -126,7 +126,7 @@ def test_a_dataset_and_a_hub_that_cannot_be_reached(own_cache: Path, monkeypatch
     assert line.endswith("give a file, or fetch the dataset into the hub's cache and set HF_HUB_OFFLINE=1")
     (own_cache / "datasets/org___my_rows").mkdir(parents=True)
     check_hub_dataset("org/MyRows")
-    assert "HF_HUB_OFFLINE=1 spares waiting for it" in caplog.text
+    assert "set HF_HUB_OFFLINE=1 to avoid this wait" in caplog.text
 
 
 def test_offline_only_the_cache_of_datasets_counts(own_cache: Path, monkeypatch: pytest.MonkeyPatch):

@@ -36,7 +36,7 @@ def test_waits_double_and_are_spread_by_the_body():
 
 
 def test_the_last_failure_ends_the_tries():
-    with pytest.raises(GaveUpError, match=r"^2 tries failed, the last time: second$"):
+    with pytest.raises(GaveUpError, match=r"^2 tries failed, last error: second$"):
         outcome(TryAgainError("first"), TryAgainError("second"), num_tries=2)
 
 

@@ -57,7 +57,7 @@ def test_what_was_published_is_what_is_sampled():
 
 
 def test_weights_under_wrong_names_end_the_run():
-    with pytest.raises(ProbeError, match=r"nats a token from the backend's after version 3"):
+    with pytest.raises(ProbeError, match=r"after version 3 was published, .* nats per token"):
         published(scaled(1.5), tiny_model("qwen3"), mixed_up=True)
 
 
@@ -97,10 +97,10 @@ def test_the_differences_are_those_of_the_sampled_tokens():
 
 @pytest.mark.parametrize("logprob", [-2.5, float("nan")])
 def test_far_off_is_an_error(logprob):
-    with pytest.raises(ProbeError, match="do not hold the same model"):
+    with pytest.raises(ProbeError, match="do not have the same weights"):
         probed([logprob] * 2)
 
 
 def test_another_version_is_an_error():
-    with pytest.raises(ProbeError, match=r"version 4 was published, and the engine samples from \[3\]"):
+    with pytest.raises(ProbeError, match=r"version 4 was published, but the engine samples from \[3\]"):
         probed([-1.0], version=3)

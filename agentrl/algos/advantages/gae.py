@@ -7,11 +7,11 @@ from torch import Tensor
 from agentrl.algos.advantages.members import AdvantageBatch, find_members
 from agentrl.algos.advantages.normalization import whitened
 from agentrl.algos.advantages.sequences import discounted_sums, find_sequences
-from agentrl.algos.options import needing
+from agentrl.algos.options import with_needs
 from agentrl.errors import ConfigError
 
 
-@needing("values")
+@with_needs("values")
 def gae(batch: AdvantageBatch, *, gamma: float = 1.0, lam: float = 1.0, whiten: bool = True) -> tuple[Tensor, Tensor]:
     """A_t = d_t + gamma * lam * A_{t+1} with d_t = r_t + gamma * V_{t+1} - V_t; returns are A_t + V_t.
 

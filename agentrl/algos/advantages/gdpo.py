@@ -33,7 +33,9 @@ def gdpo(
     rewards_MK = _rewards(batch, members, tuple(gdpo_reward_keys))
     weights = tuple(gdpo_reward_weights) or (1.0,) * rewards_MK.shape[1]
     if len(weights) != rewards_MK.shape[1]:
-        raise ConfigError(f"gdpo_reward_weights has {len(weights)} weights for {rewards_MK.shape[1]} rewards: one each")
+        raise ConfigError(
+            f"gdpo_reward_weights has {len(weights)} weights for {rewards_MK.shape[1]} rewards, expected one for each"
+        )
     there = members.valid[:, None]
     apart = [standardised_in_groups(each[:, None], there, members, norm_adv_by_std) for each in rewards_MK.unbind(1)]
     sums = (torch.cat(apart, dim=1) * rewards_MK.new_tensor(weights)).sum(1)

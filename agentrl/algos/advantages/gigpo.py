@@ -39,18 +39,18 @@ def gigpo(
     episode = standardised_in_groups(rewards.sum(1, keepdim=True), members.valid[:, None], members, norm_adv_by_std)
     keys = _keys_of_members(batch, sequences, members)
     if not any(key is not None for of_member in keys for key in of_member):
-        tell_no_states()
+        warn_no_states()
     step = _step_advantages(discounted_sums(rewards, gamma), keys, members, norm_adv_by_std)
     result = sequences.spread(turns.spread(episode + step_advantage_weight * step)).to(batch.token_rewards.dtype)
     return result, result
 
 
 @cache
-def tell_no_states() -> None:
+def warn_no_states() -> None:
     """Warn once that no turn has a state, so that only complete rollouts are compared."""
     logging.getLogger(__name__).warning(
-        "gigpo: no turn has an observation_key, so no turns are compared: an agent loop gives it with a TurnReward, an"
-        " interaction as 'observation_key' in what generate_response returns last"
+        "gigpo: no turn has an observation_key, so turns are not compared: set it in a TurnReward of the agent loop,"
+        " or as 'observation_key' in the data that generate_response of an interaction returns"
     )
 
 
@@ -77,7 +77,7 @@ def _same_state(group: Sequence[int], keys: Sequence[Keys]) -> Iterator[list[tup
 def _keys_of_members(batch: AdvantageBatch, sequences: Sequences, members: Members) -> list[list[str | None]]:
     """Return the keys of each valid member's turns over all its rows, `[M][turns]`."""
     if batch.observation_keys is None:
-        raise ConfigError("advantage estimator 'gigpo' needs observation_keys, the state that each turn began in")
+        raise ConfigError("advantage estimator 'gigpo' needs observation_keys, the state at the start of each turn")
     keys: list[list[str | None]] = [[] for _ in range(len(members.scores))]
     for row, (member, of_row) in enumerate(zip(members.of_row.tolist(), batch.observation_keys, strict=True)):
         if members.valid[member]:
@@ -89,4 +89,6 @@ def _keys_of_members(batch: AdvantageBatch, sequences: Sequences, members: Membe
 def _check_number(row: int, keys: Keys, trained_T: Tensor) -> None:
     num_turns = int(trained_T[:1].sum() + (trained_T[1:] & ~trained_T[:-1]).sum())
     if len(keys) != num_turns:
-        raise ConfigError(f"observation_keys has {len(keys)} keys for the {num_turns} turns of row {row}: one each")
+        raise ConfigError(
+            f"observation_keys has {len(keys)} keys for the {num_turns} turns of row {row}, expected one for each"
+        )

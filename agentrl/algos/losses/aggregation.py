@@ -82,7 +82,7 @@ def aggregate(
     """
     mask = loss_mask.bool()
     if (weights is None) != (denominator is None):
-        raise ValueError("weights and denominator belong together")
+        raise ValueError("weights and denominator must be passed together")
     if weights is None or denominator is None:
         counts: list[int] = mask.sum(-1).tolist()
         weights, denominator = aggregation_weights(mode, counts, rollout_ids, norm_length or mask.shape[-1])

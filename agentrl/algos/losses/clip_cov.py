@@ -11,11 +11,11 @@ from torch import Tensor
 
 from agentrl.algos.losses.registry import LossBatch, TokenLoss
 from agentrl.algos.losses.vanilla import clip
-from agentrl.algos.options import looking_at
+from agentrl.algos.options import with_scope
 from agentrl.errors import ConfigError
 
 
-@looking_at("batch")
+@with_scope("batch")
 def clip_cov(
     batch: LossBatch,
     *,
@@ -56,7 +56,7 @@ def clip_cov(
     }
 
 
-@looking_at("batch")
+@with_scope("batch")
 def kl_cov(batch: LossBatch, *, kl_cov_ratio: float = 2e-4, ppo_kl_coef: float = 1.0) -> TokenLoss:
     """-A r, plus `ppo_kl_coef` |log r| for the share `kl_cov_ratio` of tokens with largest covariance, at least one.
 

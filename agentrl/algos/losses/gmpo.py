@@ -6,10 +6,10 @@ import torch
 
 from agentrl.algos.kl_divergence import MAX_LOG_RATIO
 from agentrl.algos.losses.registry import LossBatch, TokenLoss
-from agentrl.algos.options import looking_at
+from agentrl.algos.options import with_scope
 
 
-@looking_at("rollout")
+@with_scope("rollout")
 def gmpo(batch: LossBatch, *, clip_ratio_low: float = 0.4, clip_ratio_high: float = 0.4) -> TokenLoss:
     """-A exp(mean of l over the sequence), where l is the logarithm of each token's clipped ratio.
 

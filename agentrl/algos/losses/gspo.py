@@ -5,10 +5,10 @@ from __future__ import annotations
 from agentrl.algos.kl_divergence import MAX_LOG_RATIO
 from agentrl.algos.losses.registry import LossBatch, TokenLoss
 from agentrl.algos.losses.vanilla import clip
-from agentrl.algos.options import looking_at
+from agentrl.algos.options import with_scope
 
 
-@looking_at("rollout")
+@with_scope("rollout")
 def gspo(batch: LossBatch, *, clip_ratio_low: float = 3e-4, clip_ratio_high: float = 4e-4) -> TokenLoss:
     """max(-A s, -A clip(s, 1 - low, 1 + high)), s = exp(mean over the sequence of log(policy / old policy)).
 

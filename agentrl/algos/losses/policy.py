@@ -83,7 +83,7 @@ class PenalisedLoss(AroundLoss):
     def _terms(self, batch: TokenBatch) -> Iterator[tuple[str, float, Tensor]]:
         if self.kl_coef is not None:
             if batch.ref_logprobs is None:
-                raise ConfigError("actor.use_kl_loss needs ref_logprobs on every sample, and there are none")
+                raise ConfigError("actor.use_kl_loss needs ref_logprobs on every sample, but there are none")
             yield "kl_loss", self.kl_coef, kl(self.kl_kind, batch.logprobs, batch.ref_logprobs)
         if self.entropy_coef:
             yield "entropy", -self.entropy_coef, batch.entropy

@@ -85,7 +85,7 @@ class ValueLoss:
     def __call__(self, batch: TokenBatch) -> tuple[Tensor, dict[str, Tensor]]:
         """See `LossFunction`."""
         if batch.scalars is None or batch.returns is None:
-            raise ValueError("a critic is a model of one number a token, and learns from samples with returns")
+            raise ValueError("a critic needs a scalar head and samples with returns")
         return value_loss(
             batch.scalars,
             batch.returns,

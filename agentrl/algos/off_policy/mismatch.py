@@ -23,7 +23,7 @@ from agentrl.algos.off_policy.correction import sampled_log_ratio
 from agentrl.algos.off_policy.weights import DIVERGENCES
 from agentrl.types.sample import Sample
 
-FAR = 0.1
+LARGE_DIFFERENCE = 0.1
 """`mismatch/share_above` counts tokens whose log-probabilities differ by more nats: a ratio of 0.90 or 1.11."""
 
 PREFIX = "mismatch/"
@@ -79,7 +79,7 @@ def moments(log_ratio: Tensor, loss_mask: Tensor, older: Tensor | None = None) -
     of_tokens = {
         "mean": distance,
         "k3": k3,
-        "share_above": (distance > FAR).to(ratio.dtype),
+        "share_above": (distance > LARGE_DIFFERENCE).to(ratio.dtype),
         "ratio_mean": ratio,
         "ratio_square": ratio.square(),
     }
@@ -102,7 +102,7 @@ def summary(moments_of_step: Mapping[str, float]) -> dict[str, float]:
 
     mismatch/mean, max        mean and maximum of |log policy - log behaviour|, in nats
     mismatch/k3               the k3 estimate of KL(behaviour || policy), in nats per token
-    mismatch/share_above      share of tokens for which that difference is above 0.1 (`FAR`)
+    mismatch/share_above      share of tokens for which that difference is above 0.1 (`LARGE_DIFFERENCE`)
     mismatch/ratio_mean       mean of policy / behaviour; expected to be 1 if both policies are equal
     mismatch/ess              effective sample size of those ratios, as a share of the tokens
     mismatch/current/…        share, mean, k3, max of the tokens of the current policy version, if there are any

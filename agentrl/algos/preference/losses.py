@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from agentrl.algos.advantages.members import rounding
-from agentrl.algos.options import call, needing
+from agentrl.algos.options import call, with_needs
 from agentrl.algos.user_functions import wrong_tensors
 from agentrl.errors import ConfigError
 from agentrl.registry import Registry
@@ -40,7 +40,7 @@ class PairBatch:
             ConfigError: the reference log-probabilities are missing.
         """
         if self.ref_chosen_logps is None or self.ref_rejected_logps is None:
-            raise ConfigError("this preference loss compares with a reference policy, and its logps are None")
+            raise ConfigError("this preference loss needs the logps of a reference policy, but they are None")
         return self.chosen_logps - self.ref_chosen_logps, self.rejected_logps - self.ref_rejected_logps
 
 
@@ -126,7 +126,7 @@ def pairwise(batch: PairBatch, *, label_smoothing: float = 0.0) -> PairLoss:
 
 
 @PREFERENCE_LOSSES.register("dpo")
-@needing("ref_logprobs")
+@with_needs("ref_logprobs")
 def dpo(batch: PairBatch, *, label_smoothing: float = 0.0) -> PairLoss:
     """-log sigmoid(beta d), equation 7 of the paper; smoothed as cDPO (Mitchell 2023, ericmitchell.ai/cdpo.pdf)."""
     chosen, rejected = batch.log_ratios()
@@ -134,7 +134,7 @@ def dpo(batch: PairBatch, *, label_smoothing: float = 0.0) -> PairLoss:
 
 
 @PREFERENCE_LOSSES.register("ipo")
-@needing("ref_logprobs")
+@with_needs("ref_logprobs")
 def ipo(batch: PairBatch) -> PairLoss:
     """(d - 1 / (2 beta))^2, equation 17 of the paper."""
     chosen, rejected = batch.log_ratios()

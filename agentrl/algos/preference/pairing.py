@@ -119,7 +119,7 @@ class _Sequences:
 
 def _sequences(batch: TokenBatch, by_length: bool) -> _Sequences:
     if batch.rollouts is None or batch.groups is None:
-        raise ValueError("a preference is between rollouts of a group, and the batch does not say which those are")
+        raise ValueError("a preference loss compares rollouts of a group, but the batch has no groups")
     _, rollout_B = torch.unique(batch.rollouts, return_inverse=True)
     num_rollouts = int(rollout_B.max()) + 1
 

@@ -56,7 +56,7 @@ class PairRewardLoss:
     def __call__(self, batch: TokenBatch) -> tuple[Tensor, dict[str, Tensor]]:
         """See `LossFunction`."""
         if batch.scalars is None or batch.groups is None:
-            raise ValueError("a reward model answers one number a token, and is shown whole groups")
+            raise ValueError("this loss needs a scalar head and complete groups")
         scores_B = torch.where(batch.loss_mask, batch.scalars, 0.0).sum(-1)
         chosen_P, rejected_P = (scores_B[places] for places in pairs_of(batch))
         losses_P = bradley_terry(chosen_P, rejected_P, center_rewards_coefficient=self.center_rewards_coefficient)
@@ -99,7 +99,7 @@ class OutcomeLoss:
     def __call__(self, batch: TokenBatch) -> tuple[Tensor, dict[str, Tensor]]:
         """See `LossFunction`."""
         if batch.scalars is None or batch.returns is None:
-            raise ValueError("a reward model answers one number a token, and learns from samples with returns")
+            raise ValueError("this loss needs a scalar head and samples with returns")
         loss = aggregate(
             self.aggregation,
             outcome_loss(self.name, batch.scalars, batch.returns),
@@ -107,12 +107,12 @@ class OutcomeLoss:
             weights=batch.weights,
             denominator=batch.denominator,
         )
-        said = batch.scalars.detach()
+        scores = batch.scalars.detach()
         metrics = {
-            "score_mean": token_mean(said, batch.loss_mask),
+            "score_mean": token_mean(scores, batch.loss_mask),
             "label_mean": token_mean(batch.returns, batch.loss_mask),
         }
         if self.name == "bce":
-            right = (said > 0) == (batch.returns >= 0.5)
-            metrics["accuracy"] = token_mean(right.to(said.dtype), batch.loss_mask)
+            right = (scores > 0) == (batch.returns >= 0.5)
+            metrics["accuracy"] = token_mean(right.to(scores.dtype), batch.loss_mask)
         return loss, metrics

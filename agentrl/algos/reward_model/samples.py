@@ -107,6 +107,7 @@ def _outcome(rollout: Rollout, name: str, where: str) -> float:
 def _checked(label: float, loss: Literal["bce", "mse"] | None, where: str) -> float:
     if loss == "bce" and not 0 <= label <= 1:
         raise DataError(
-            f"rollout {where}: the label {label:g} is no probability: algorithm.reward_training.loss=mse takes any"
+            f"rollout {where}: the label {label:g} is not a probability: set"
+            " algorithm.reward_training.loss=mse, which accepts any number"
         )
     return label

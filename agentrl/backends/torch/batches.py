@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from agentrl.algos.base import TokenBatch
-from agentrl.backends.packing import computed_alike, pack, pack_shared
+from agentrl.backends.packing import pack, pack_shared, token_keys
 from agentrl.config.actor import ActorConfig
 from agentrl.types.sample import Sample
 
@@ -70,23 +70,23 @@ def token_batch(
     num_groups: int | None = None,
 ) -> TokenBatch:
     """Build the input of a loss. `weights`, [B], `denominator` and `num_groups` are those of the mini-batch."""
-    said = {name: batch.spread(values_N) for name, values_N in outputs.items()}
-    like = next(iter(said.values())).detach()
-    silent = torch.zeros_like(like)
+    spread_outputs = {name: batch.spread(values_N) for name, values_N in outputs.items()}
+    like = next(iter(spread_outputs.values())).detach()
+    zeros = torch.zeros_like(like)
 
     def field(values: Sequence[Sequence[float] | None], dtype: torch.dtype = like.dtype) -> Tensor | None:
         present = [row for row in values if row is not None]
         if not present:
             return None
         if len(present) < len(values):
-            raise ValueError("some samples of a micro-batch have numbers that others lack")
+            raise ValueError("some samples of a micro-batch have values that other samples do not have")
         return padded(present, dtype).to(like.device)
 
     samples = batch.samples
     return TokenBatch(
-        logprobs=said.get("logprobs", silent),
-        entropy=said.get("entropy", silent),
-        scalars=said.get("scalars"),
+        logprobs=spread_outputs.get("logprobs", zeros),
+        entropy=spread_outputs.get("entropy", zeros),
+        scalars=spread_outputs.get("scalars"),
         loss_mask=batch.loss_mask,
         advantages=cast(Tensor, field([sample.advantages for sample in samples])),
         behaviour_logprobs=field([sample.behaviour_logprobs for sample in samples]),
@@ -133,7 +133,7 @@ def cut(samples: Sequence[Sample], config: ActorConfig, shares_prefixes: bool, d
     max_samples = config.ppo_micro_batch_size_per_gpu
     enough_tokens = min(max_tokens, CPU_TOKENS) if max_tokens and device.type == "cpu" else max_tokens
     if shares_prefixes:
-        sequences = [computed_alike(samples[index]) for index in trained]
+        sequences = [token_keys(samples[index]) for index in trained]
         packs = pack_shared(sequences, max_tokens, max_samples, enough_tokens, KEYS_A_TOKEN.get(device.type, 16))
     else:
         packs = pack([len(samples[index].token_ids) for index in trained], enough_tokens, max_samples)

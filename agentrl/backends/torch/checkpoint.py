@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 STATE_FILE = Path("trainer_state") / "state.pt"
-REMEDY = "name another in trainer.resume_from_path (resume_mode=path), or begin anew in another default_local_dir"
+REMEDY = "name another checkpoint in trainer.resume_from_path (resume_mode=path), or set another default_local_dir"
 
 
 def save_checkpoint(
@@ -64,8 +64,8 @@ def cleared_on_failure(aside: Path, path: Path) -> Iterator[None]:
             raise
         free_mib = shutil.disk_usage(aside.parent).free / 2**20
         shutil.rmtree(aside, ignore_errors=True)
-        reason = f"{' '.join(str(error).split())}; {free_mib:.0f} MiB are left there"
-        raise ConfigError(f"cannot write '{path}' ({reason}); what stood there before is untouched") from error
+        reason = f"{' '.join(str(error).split())}; {free_mib:.0f} MiB are free there"
+        raise ConfigError(f"cannot write '{path}' ({reason}); the previous content is unchanged") from error
 
 
 def read_state(path: Path) -> dict[str, Any]:
@@ -76,14 +76,14 @@ def read_state(path: Path) -> dict[str, Any]:
     """
     file = path / STATE_FILE
     if not file.is_file():
-        raise ConfigError(f"it is no checkpoint: there is no {STATE_FILE}")
+        raise ConfigError(f"it is not a checkpoint: {STATE_FILE} is missing")
     try:
         state: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True)
         if missing := {"optimizer", "random"} - state.keys():
             raise ValueError(f"it has no '{min(missing)}'")
     except Exception as error:  # invalid or truncated pickles raise many kinds of errors
         reason = " ".join(str(error).split()).partition(". ")[0][:150]  # torch then advises to trust the file: cut
-        raise ConfigError(f"{STATE_FILE} is cut off or foreign ({reason})") from error
+        raise ConfigError(f"{STATE_FILE} is truncated or not a file of agentrl ({reason})") from error
     return state
 
 
@@ -95,7 +95,7 @@ def check_parts(path: Path, model: PreTrainedModel, *, same_rest: bool) -> None:
     """
     kinds = ["whole weights", "a LoRA adapter"]
     if (saved := kinds[find_adapter(path) is not None]) != (own := kinds[has_adapter(model)]):
-        raise ConfigError(f"it holds {saved}, and this run trains {own}")
+        raise ConfigError(f"it holds {saved}, but this run trains {own}")
     if not same_rest:
         raise ConfigError("other weights were frozen: model.path, model.dtype or actor.freeze_modules has changed")
 
@@ -119,7 +119,7 @@ def read_weights(
     own, theirs = ({name: value.shape for name, value in each.state_dict().items()} for each in (model, saved))
     for name in own.keys() | theirs.keys():
         if own.get(name) != theirs.get(name):
-            raise ConfigError(f"its weights are another model's, such as '{name}'")
+            raise ConfigError(f"its weights belong to another model, such as '{name}'")
     model.load_state_dict(saved.state_dict())
 
 
@@ -129,7 +129,7 @@ def reading(path: Path) -> Iterator[None]:
     try:
         yield
     except ConfigError as error:
-        raise ConfigError(f"cannot go on from '{path}': {error}; {REMEDY}") from error
+        raise ConfigError(f"cannot resume from '{path}': {error}; {REMEDY}") from error
     except (RuntimeError, KeyError, TypeError, ValueError) as error:  # shapes or names differ from this model's
         reason = " ".join(str(error).split())[:200]
         raise ConfigError(f"'{path}' is a checkpoint of another model or optimizer ({reason}): {REMEDY}") from error

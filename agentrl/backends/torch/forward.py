@@ -136,7 +136,10 @@ class PositionwiseModel:
         self._tail = self.head.tail()
         if self._tail is not None and not self._splits_like(batch, whole):
             self._tail = None
-            logger.warning("%s is run whole: its logits cannot be taken at chosen positions only", self._name)
+            logger.warning(
+                "%s: logits are computed at all positions, because they differ when computed at some positions only",
+                self._name,
+            )
         if share_prefixes:
             self._share(batch, alone, tolerance(whole, alone))
 
@@ -144,12 +147,12 @@ class PositionwiseModel:
         try:
             with unfaithful():
                 if not self.splits:
-                    raise UnfaithfulError("it is run whole")
+                    raise UnfaithfulError("its logits are computed at all positions")
                 self._windows = windows_of_all_layers(self.model)
                 self._check_packed(batch, alone, most, self._windows)
         except UnfaithfulError as error:
             self._windows = None
-            logger.warning("%s: every sample is computed whole (%s)", self._name, error)
+            logger.warning("%s: shared prefixes are computed once per sample (%s)", self._name, error)
 
     def _check_packed(self, batch: MicroBatch, alone: Tensor, most: float, windows: Mapping[int, int | None]) -> None:
         with self.running(), torch.enable_grad(), watched_embeddings(self.model) as embeddings:

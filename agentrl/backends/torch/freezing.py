@@ -32,11 +32,13 @@ def freeze_modules(model: PreTrainedModel, patterns: Sequence[str]) -> None:
         if not fitting:
             names = {around for name in parameters for around in _around(name)}
             (nearest,) = difflib.get_close_matches(pattern, sorted(names), n=1, cutoff=0)
-            raise ConfigError(f"'actor.freeze_modules': nothing is called '{pattern}': the nearest name is '{nearest}'")
+            raise ConfigError(
+                f"'actor.freeze_modules': no module or weight is called '{pattern}': the nearest name is '{nearest}'"
+            )
         for value in fitting:
             value.requires_grad_(False)
     if not any(value.requires_grad for value in parameters.values()):
-        raise ConfigError("'actor.freeze_modules' leaves nothing to train")
+        raise ConfigError("'actor.freeze_modules' freezes all weights, so nothing is trained")
 
 
 def changing_weights(model: PreTrainedModel) -> WeightStream:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agentrl.backends.packing import IntArray, beginnings_first, computed_alike, num_common, used_tokens
+from agentrl.backends.packing import IntArray, num_common, sorted_by_prefix, token_keys, used_tokens
 from agentrl.backends.torch.recorded_experts import recorded
 from agentrl.types.sample import Sample
 
@@ -105,13 +105,13 @@ def pack_tokens(samples: Sequence[Sample], windows: Mapping[int, int | None], de
     Each sample reuses its common prefix with the sample before it, and adds the rest: [1 2 3] and [1 2 4] become the
     tokens [1 2 3 4], and the paths [0 1 2] and [0 1 3].
     """
-    sequences = [computed_alike(sample) for sample in samples]
+    sequences = [token_keys(sample) for sample in samples]
     experts = recorded(samples, [len(own) for own in sequences])
     before = path = np.empty(0, dtype=np.int64)
     token_ids, positions, rows, predictors = [before], [before], [], [before] * len(samples)
     num_tokens = 0
     new_experts: list[Tensor] = []
-    for index in beginnings_first(sequences):
+    for index in sorted_by_prefix(sequences):
         own, num_shared = sequences[index], num_common(before, sequences[index])
         num_own = len(own) - num_shared
         path = np.concatenate([path[:num_shared], np.arange(num_tokens, num_tokens + num_own)])

@@ -54,8 +54,8 @@ class RoutingReplay:
                 self._top_k = self._try(model)
         except UnfaithfulError as error:
             raise ConfigError(
-                f"'{KEY}': how {type(model).__name__} chooses its experts is not understood ({error}): it is of models"
-                " built as Qwen3-MoE, Mixtral, gpt-oss or DeepSeek-V3"
+                f"'{KEY}': the router of {type(model).__name__} is not supported ({error}): use a model"
+                " built like Qwen3-MoE, Mixtral, gpt-oss or DeepSeek-V3"
             ) from error
 
     def give(self, experts_MLK: Tensor | None) -> None:
@@ -70,8 +70,11 @@ class RoutingReplay:
             num_layers, top_k = experts_MLK.shape[1:]
             if num_layers <= max(self._blocks) or top_k != self._top_k or experts_MLK.max() >= self._num_experts:
                 raise ValueError(
-                    f"routed experts of {num_layers} layers, {top_k} a token, up to {int(experts_MLK.max())} are not of"
-                    f" this model: layers up to {max(self._blocks)}, {self._top_k} a token, {self._num_experts} experts"
+                    f"routed experts of {num_layers} layers, {top_k} per token, up to {int(experts_MLK.max())},"
+                    " do not"
+                    " fit"
+                    f" this model: layers up to {max(self._blocks)}, {self._top_k} per token,"
+                    f" {self._num_experts} experts"
                 )
             experts_MLK = experts_MLK.to(self._device)
         self._given = experts_MLK
@@ -84,7 +87,7 @@ class RoutingReplay:
         with _Choice(_num_experts(self._blocks[layer]), wanted_MK) as choice:
             output = forward(*args, **kwargs)
         if len(choice.made) != 1:
-            raise RuntimeError(f"layer {layer} chose {len(choice.made)} times among its experts")
+            raise RuntimeError(f"layer {layer} selected experts {len(choice.made)} times, expected once")
         if self._own is not None:
             self._own[layer] = choice.made[0]
         return output
@@ -110,7 +113,7 @@ class RoutingReplay:
         changed = difference(states(), alone)
         self._given = None
         if repeated > 1e-5 or (changed < 1e-5 and self._num_experts > chosen_MLK.shape[2]):
-            raise UnfaithfulError("its layers do not follow that choice")
+            raise UnfaithfulError("its layers do not use the given experts")
         return chosen_MLK.shape[2]
 
 

@@ -101,7 +101,7 @@ def check_apart(
         seen = gradient_1MH[0].ne(0).any(dim=-1).cpu()
         own = dict(enumerate(sample.token_ids))
         if any(own.get(position) != token for position, token in _tokens_of(tokens, seen)):
-            raise UnfaithfulError("a sample would see the tokens of others")
+            raise UnfaithfulError("a sample would attend to tokens of other samples")
 
 
 def _tokens_of(tokens: PackedTokens, seen: Tensor) -> Iterator[tuple[int, int]]:

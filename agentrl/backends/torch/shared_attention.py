@@ -41,7 +41,7 @@ def shared_attention(
     """
     layer: int = getattr(module, "layer_idx", -1)
     if packed_layout is None or layer not in packed_layout.windows:
-        raise UnfaithfulError(f"layer {layer} does not hand its arguments on to its attention")
+        raise UnfaithfulError(f"layer {layer} does not pass its arguments to its attention")
     check_understood(layer, attention_mask, others)
     window = packed_layout.windows[layer]
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling

@@ -46,7 +46,9 @@ def check_parser(parser_name: str, chat: ChatFormat, schemas: Sequence[ToolSchem
     if _reads(parser, written, schemas[0].name):
         return
     others = [name for name in tool_parsers.names() if _reads(tool_parsers.get(name)(), written, schemas[0].name)]
-    none_does = f"no registered one does ({', '.join(tool_parsers.names())}); SGLang's are called sglang/NAME"
+    none_does = (
+        f"no registered parser does ({', '.join(tool_parsers.names())}); SGLang's parsers are called sglang/NAME"
+    )
     hint = f"use '{others[0]}'" if others else none_does
     raise ConfigError(f"tool parser '{parser_name}' does not read the chat template's calls, {written!r}: {hint}")
 

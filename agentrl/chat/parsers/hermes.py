@@ -67,8 +67,8 @@ def _read_call(body: str, read: tuple[JsonValue, int] | None, *, closed: bool) -
     name, num_blanks, body = "", len(body) - len(body.lstrip()), body.strip()
     try:
         value, end = (read[0], read[1] - num_blanks) if read else _json(body)
-        if isinstance(value, dict) and isinstance(said := value.get("name"), str) and is_unicode(said):
-            name = said
+        if isinstance(value, dict) and isinstance(given := value.get("name"), str) and is_unicode(given):
+            name = given
         if rest := body[end:]:
             raise BadJSONError(f"There is more than one JSON object in the tool call: {rest[:20]!r} follows the first.")
         if not closed:

@@ -38,14 +38,14 @@ class ReactParser:
         contents, calls = [text[: labels[0].start()] if labels else text], list[ParsedCall]()
         action: str | None = None  # an action whose input has not followed yet
         for label, end in zip(labels, ends[: len(labels)], strict=True):
-            kind, said = label[1].lower(), text[label.end() : end]
+            kind, content = label[1].lower(), text[label.end() : end]
             if action is not None:
-                calls.append(_call(action, said if kind == "action input" else None))
+                calls.append(_call(action, content if kind == "action input" else None))
             if kind == "thought" or (kind == "action input" and action is None):
                 contents.append(text[label.start() : end])
             if kind == "final answer":
                 contents.append(text[label.start() :])
-            action = said if kind == "action" else None
+            action = content if kind == "action" else None
             if kind in ("final answer", "observation"):
                 break
         if action is not None:
@@ -53,11 +53,11 @@ class ReactParser:
         return ParsedTurn("".join(contents).strip(), tuple(calls))
 
 
-def _call(action: str, said: str | None) -> ParsedCall:
-    """The call of `action`; `said` is the text of its `Action Input:`, None if there is no input."""
+def _call(action: str, content: str | None) -> ParsedCall:
+    """The call of `action`; `content` is the text of its `Action Input:`, None if there is no input."""
     name = action.strip().partition("\n")[0].strip(" \t\r*`'\"")
     name = name if is_unicode(name) else ""
-    text = (said or "").strip().strip("`").removeprefix("json").strip()
+    text = (content or "").strip().strip("`").removeprefix("json").strip()
     if not name:
         error = "Action: names no tool."
     elif not text:

@@ -103,16 +103,20 @@ class SglangParser:
     def parse(self, text: str) -> ParsedTurn:
         """Parse one turn."""
         before, mark, rest = text.partition(_THINK_END)
-        thoughts, said = (before + mark, rest) if mark else ("", text)
-        found = detect(self._name, said, self._tools) if len(said) <= MAX_HERE else self._detect_elsewhere(said)
+        thoughts, answer_text = (before + mark, rest) if mark else ("", text)
+        found = (
+            detect(self._name, answer_text, self._tools)
+            if len(answer_text) <= MAX_HERE
+            else self._detect_elsewhere(answer_text)
+        )
         if found is None:
             return ParsedTurn(text.strip())
         if found.error is not None:
-            return ParsedTurn(thoughts.strip(), (self._unread(said, found.error),))
+            return ParsedTurn(thoughts.strip(), (self._unreadable(answer_text, found.error),))
         calls = [_call(*item) for item in found.calls]
         if found.num_begun > len(calls):
             what = f"{found.num_begun} calls begin, {len(calls)} can be read" if calls else "no call can be read in it"
-            return ParsedTurn((thoughts + found.text).strip(), (*calls, self._unread(said, what)))
+            return ParsedTurn((thoughts + found.text).strip(), (*calls, self._unreadable(answer_text, what)))
         return ParsedTurn((thoughts + found.text).strip(), tuple(calls))
 
     def _detect_elsewhere(self, text: str) -> Detected | None:
@@ -124,11 +128,11 @@ class SglangParser:
             return Detected(error=f"its reader {error}")
         return Detected(**answer["detected"]) if answer["detected"] else None
 
-    def _unread(self, text: str, why: str) -> ParsedCall:
+    def _unreadable(self, text: str, why: str) -> ParsedCall:
         return ParsedCall("", text, f"The tool call cannot be read: {why}. The tools are: {self._names}.")
 
 
-def _told(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     return f"{type(error).__name__}: {error}".splitlines()[0]
 
 
@@ -142,7 +146,7 @@ def detect(name: str, text: str, tools: Sequence[object]) -> Detected | None:
         calls = tuple((item.name, item.parameters) for item in found.calls)
         return Detected(found.normal_text, calls, _num_begun(detector, text))
     except Exception as error:  # any failure of a detector is caused by the model's text
-        return Detected(error=_told(error))
+        return Detected(error=_reason(error))
 
 
 @cache

@@ -16,7 +16,7 @@ _OPENING = """\
 
 <!-- Written by `python -m agentrl.cli.verl.document > docs/from-verl.md` from its table; do not edit. -->
 
-Type what you typed, under another name:
+verl commands work unchanged. Only the name of the module differs:
 
 ```sh
 python3 -m agentrl.trainer.main_ppo data.train_files=train.parquet data.val_files=test.parquet \\
@@ -24,56 +24,62 @@ python3 -m agentrl.trainer.main_ppo data.train_files=train.parquet data.val_file
     actor_rollout_ref.actor.ppo_mini_batch_size=4 algorithm.adv_estimator=grpo trainer.total_epochs=3
 ```
 
-`agentrl train --verl …` is the same, `agentrl eval --verl …` rolls out on `data.val_files` only, and
-`--config-path`, `--config-name` read a YAML file that builds on `ppo_trainer`. A key of agentrl's own
-(`agentrl config` lists them) may stand among verl's where verl has none of that name. The run's `config.yaml` holds
-what came of it, in agentrl's keys.
+`agentrl train --verl …` is the same command. `agentrl eval --verl …` evaluates on `data.val_files` and does not train.
+`--config-path` and `--config-name` read a YAML file that builds on `ppo_trainer`. You can also use agentrl's keys
+(`agentrl config` lists them), unless verl has a key of the same name. The run's `config.yaml` contains the result in
+agentrl's keys.
 
-An estimator and a loss become `algorithm.name` where one name stands for both: `adv_estimator=gae` is `gae` with a
-critic, `adv_estimator=grpo` with `policy_loss.loss_mode=gspo` is `gspo`; verl's defaults (clips of 0.2, `token-mean`)
-hold for them. Whoever says `algorithm.name` gets agentrl's ([algorithms.md](algorithms.md)).
+Estimator and loss become one `algorithm.name` if a preset has both. `adv_estimator=gae` becomes `gae` with a critic.
+`adv_estimator=grpo` with `policy_loss.loss_mode=gspo` becomes `gspo`. Both get verl's defaults (clip ratios of 0.2,
+`token-mean`). If you set `algorithm.name` yourself, agentrl's defaults apply ([algorithms.md](algorithms.md)).
 
 As in verl, `trainer.resume_mode` is `auto`: the same command with the same `trainer.default_local_dir` resumes the run.
 Without `trainer.default_local_dir` each command starts a new run in `outputs/<experiment_name>/<date>-<time>`.
-`agentrl train --resume RUN` resumes any run, also one that was started here; it takes agentrl's keys.
+`agentrl train --resume RUN` resumes any run, also a run of a verl command. It accepts agentrl's keys.
 
-Every key falls in one of three classes: it is **mapped**; or it sizes verl's own parts and **has no meaning here**,
-which is said once, on stderr; or it is **refused** with what to say instead, because ignoring it could change numbers.
+Each key belongs to one of three classes:
 
-## What differs on purpose
+- **Mapped**: it becomes one or more keys of agentrl.
+- **Ignored**: it configures a part that only verl has. A notice on stderr lists ignored keys once.
+- **Refused**: ignoring it could change results. The error names the replacement.
 
-- A group of one, or of equal rewards, has advantage 0; verl trains a group of one on its raw score. `rollout.n` is 1 by
-  default, so set it.
-- Ratios are taken to the probabilities the engine sampled with; verl computes them again by default.
-- `solution_str` holds what the model wrote; verl's holds the text of tools too (`reward.include_tool_text=true`).
-- A prompt longer than `data.max_prompt_length` is refused, left out, or cut inside its last user message
-  (`data.truncation=left|middle|right`). verl cuts the rendered prompt, so that `left` loses system message and tools.
-  A prompt is measured as its row's agent loop puts it, with the tools that the row is offered.
+## Intended differences
+
+- A group of one rollout, or with equal rewards, has advantage 0. verl trains a group of one on its raw score.
+  `rollout.n` is 1 by default, so set it.
+- Probability ratios use the log-probabilities of the engine. By default, verl computes these log-probabilities again.
+- `solution_str` contains only the model's text. In verl it also contains the text of tools
+  (`reward.include_tool_text=true`).
+- A prompt longer than `data.max_prompt_length` is refused, dropped, or cut inside its last user message
+  (`data.truncation=left|middle|right`). verl cuts the rendered prompt, so `left` loses the system message and tools.
+  The length includes the agent loop's template and the tools of the row.
 - A rollout of several trajectories counts once in its group.
-- Groups of equal rewards stay at 0 where verl whitens them, and more that is listed in [algorithms.md](algorithms.md).
-- A reward that hangs or cannot be reached gives no score, and its rollout is no part of its group; in verl it gives 0.
+- Groups with equal rewards keep advantage 0, where verl whitens them. [algorithms.md](algorithms.md) lists more
+  differences.
+- If a reward hangs or cannot be reached, its rollout has no score and is excluded from its group. In verl it scores 0.
   Several scorers accept more answers than verl's ([rewards.md](rewards.md)).
-- With dynamic sampling every group that differs is trained on; tasks are drawn until a step has its groups.
-- `data.custom_cls` names a class whose rows are those of a file; a reward manager of your own is a class called with
+- With dynamic sampling, every group with different rewards is trained on. Tasks are drawn until a step has its groups.
+- `data.custom_cls` names a class that provides the rows of a file. A custom reward manager is a class that accepts
   (reward, config) ([extending.md](extending.md)).
-- Rows that fill no last batch of an epoch begin the next one; verl leaves them out. With fewer rows than
-  `data.train_batch_size` a step draws some more than once, which is said at the start; verl does not start.
-- `data.dataset_weights` (a weight a train file) draws files in that proportion, in every stretch of draws; within a
-  file every row comes once before any comes again. An epoch stays as many draws as there are rows.
+- Rows left at the end of an epoch start the next epoch; verl drops them. With fewer rows than
+  `data.train_batch_size`, a step uses some rows more than once, with a notice at the start. verl does not start then.
+- `data.dataset_weights` (one weight per train file) sets how often each file is drawn, evenly over time. Within a file,
+  every row is drawn once before any row is drawn again. An epoch has as many draws as there are rows.
 
 ## Rows
 
-verl's columns are read as they are: `prompt`, `data_source`, `agent_name`, `reward_model.ground_truth`, `extra_info`
-with `tools_kwargs`, `interaction_kwargs` and `tool_selection`. Beside them:
+verl's columns are read unchanged: `prompt`, `data_source`, `agent_name`, `reward_model.ground_truth`, `extra_info`
+with `tools_kwargs`, `interaction_kwargs` and `tool_selection`. In addition:
 
-- `prompts` stands in for `prompt`: text, a list of messages, or a list of one text.
-- `reward_model.test_cases` reaches the reward as `extra_info["test_cases"]`, and as the ground truth where there is no
-  other.
-- `tool_config`, a column or a key of `extra_info`, holds for the rollouts of its row: `available_tools` (those that are
-  offered, as `tool_selection`), `tool_format` (how calls are written, in place of `multi_turn.format`),
-  `max_tool_calls`, and `timeout` (seconds a call, in place of the tool's own).
-- A tool, agent loop, interaction, tool format or data source that is not there is refused at the start, with file, row
-  and the nearest name; so are rows with videos or audio. Images take part in rollouts ([multimodal.md](multimodal.md)).
+- `prompts` can replace `prompt`: text, a list of messages, or a list of one text.
+- `reward_model.test_cases` is passed to the reward as `extra_info["test_cases"]`. Without a ground truth, it is
+  also the ground truth.
+- `tool_config` is a column or a key of `extra_info` with settings for one row: `available_tools` (the same as
+  `tool_selection`), `tool_format` (replaces `multi_turn.format`), `max_tool_calls`, and `timeout` (seconds per call,
+  replaces the tool's timeout).
+- An unknown tool, agent loop, interaction, tool format or data source is refused at the start. The error names the
+  file, the row and the nearest valid name. Rows with videos or audio are refused too. Images work in rollouts
+  ([multimodal.md](multimodal.md)).
 """
 
 _SHORT = """\
@@ -85,9 +91,10 @@ _SHORT = """\
 ```
 
 Any `key=value` may follow.
-`train.json` may be a list of `{"prompt": …, "ground_truth": …, "data_source": …}`. Without `--train`, a
-`train.parquet`, `train.jsonl` or `train.json` of the folder is taken. A flag stands for a verl key, an environment
-variable for the flag; a flag wins over the environment, a key over both. GRPO; each step is one update.
+`train.json` may be a list of `{"prompt": …, "ground_truth": …, "data_source": …}`. Without `--train`,
+`train.parquet`, `train.jsonl` or `train.json` in the working folder is used. Each flag sets a verl key, and each
+environment variable sets a flag. A flag overrides the environment variable, and a key overrides both. The algorithm is
+GRPO with one update per step.
 """
 
 
@@ -100,21 +107,21 @@ python3 -m agentrl.trainer.main_generation data.path=test.parquet data.n_samples
 python3 -m agentrl.trainer.main_eval data.path=out.parquet custom_reward_function.path=reward.py
 ```
 
-The first is `agentrl generate --verl`, and `main_generation_server` is the same; a command that says `data.train_files`
-or `actor_rollout_ref.*` is read as the server's. Beside `out.parquet` the rollouts lie with their tokens in `out/`, a
-run's folder; the same command resumes a run that was stopped. Agents, tools and a reward work as in training:
-agentrl's keys for them may stand in the command. Figures of `main_eval` have intervals, and `out.eval.json` holds all
-of them ([evaluate.md](evaluate.md)).
+`main_generation` is the same as `agentrl generate --verl`. So is `main_generation_server`: a command with
+`data.train_files` or `actor_rollout_ref.*` is read with the keys of the server. The rollouts with their tokens are in
+`out/`, a run folder next to `out.parquet`. The same command resumes a run that was stopped. Agents, tools and rewards
+work as in training, and you can set agentrl's keys for them. `main_eval` prints metrics with confidence intervals;
+`out.eval.json` contains all of them ([evaluate.md](evaluate.md)).
 
 ### main_generation
 
-What is not named is as in training, where it stands under `actor_rollout_ref`.
+Other keys are the same as in training, without the prefix `actor_rollout_ref`.
 """
 
 _EVALUATION = """\
 ### main_eval
 
-A key that begins with two dashes is a flag of `agentrl eval`.
+A key that starts with two dashes is a flag of `agentrl eval`.
 """
 
 
@@ -140,16 +147,16 @@ def _in_training(row: Row) -> bool:
 def _classes(rows: Sequence[Row], level: str) -> Iterator[str]:
     """Yield the tables of the three classes; empty tables are omitted."""
     mapped = [row for row in rows if isinstance(row, Mapped)]
-    yield f"{level} Mapped\n\nverl's defaults are applied where the table names one; `null` leaves agentrl's.\n"
+    yield f"{level} Mapped\n\nIf the table names verl's default, it is applied; `null` keeps agentrl's default.\n"
     yield from _table(
         ("verl", "agentrl", "verl's default", "note"),
         [(_code(row.key), ", ".join(map(_code, row.names)), _default(row), row.note) for row in mapped],
     )
     if hints := [row for row in rows if isinstance(row, Hint)]:
-        yield f"{level} No meaning here\n\n`x.*` is every key under `x` that is not named elsewhere.\n"
+        yield f"{level} Ignored\n\n`x.*` means every key under `x` that is not listed elsewhere.\n"
         yield from _table(("verl", "why"), [(_code(row.key), row.why) for row in hints])
     if refused := [row for row in rows if isinstance(row, Fixed)]:
-        yield f"{level} Refused, but for these values\n"
+        yield f"{level} Refused, except for these values\n"
         yield from _table(
             ("verl", "allowed", "instead"),
             [

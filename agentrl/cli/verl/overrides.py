@@ -15,7 +15,7 @@ from yaml import YAMLError
 
 from agentrl.cli.compose import parse_overrides
 from agentrl.compat.verl.keys.table import PPO, KeyTable
-from agentrl.compat.verl.keys.translate import flattened, in_verls_words, nested, translate
+from agentrl.compat.verl.keys.translate import flattened, nested, translate, with_verl_keys
 from agentrl.config import RunConfig, validate_config
 from agentrl.config.rules.combinations import idle_options
 from agentrl.config.validate import Check
@@ -60,11 +60,11 @@ def verl_config(values: Mapping[str, object], *checks: Check, table: KeyTable = 
     try:
         for key, line in idle_options(validate_config(nested(draft.values))).items():
             draft.values.pop(key, None)  # verl commands often contain options without effect
-            if draft.said_as.get(key) in draft.given:
-                draft.notices.append(in_verls_words(line, draft.said_as, table))
+            if draft.source_keys.get(key) in draft.given:
+                draft.notices.append(with_verl_keys(line, draft.source_keys, table))
         config = validate_config(nested(draft.values), *checks)
     except ConfigError as error:
-        raise ConfigError(in_verls_words(str(error), draft.said_as, table)) from None
+        raise ConfigError(with_verl_keys(str(error), draft.source_keys, table)) from None
     for notice in draft.lines():
         print(f"agentrl: notice: {notice}", file=sys.stderr)
     return config

@@ -75,9 +75,7 @@ class CustomRows:
             return cast(JsonValue, value)  # images are unchanged: bytes, or an object with bytes
         if callable(tolist := getattr(value, "tolist", None)):
             return self._plain(tolist(), row, field)
-        raise DataError(
-            f"{self.where(row)}: field '{field}' holds a {type(value).__name__}, expected what JSON can hold"
-        )
+        raise DataError(f"{self.where(row)}: field '{field}' holds a {type(value).__name__}, expected a JSON value")
 
 
 def load_custom_rows(
@@ -99,12 +97,12 @@ def load_custom_rows(
     except UnknownNameError as error:
         raise ConfigError(f"data.custom_cls: {error}") from error
     if not callable(cls):
-        raise ConfigError(f"{where} is no class")
+        raise ConfigError(f"{where} is not a class")
     arguments = _arguments(cls, files, config, max_samples, tokenizer, where)
     try:
         return CustomRows(cls(**arguments), f"{path}:{name}", config.prompt_key)
     except Exception as error:
-        raise DataError(f"{where} cannot be made of {', '.join(files)}: {format_error(error)}") from error
+        raise DataError(f"{where} cannot be created with {', '.join(files)}: {format_error(error)}") from error
 
 
 def _arguments(
@@ -127,7 +125,7 @@ def _arguments(
     needed = [each for each in parameters.values() if each.default is each.empty and each.kind < each.VAR_KEYWORD]
     for each in needed:
         if each.name not in given and each.kind is not each.VAR_POSITIONAL:
-            raise ConfigError(f"{where} asks for '{each.name}', and is given {', '.join(given)}")
+            raise ConfigError(f"{where} needs '{each.name}', but gets only {', '.join(given)}")
     taken = keyword_filter(cls)(given)
     if "data_files" in taken and "files" not in parameters:
         taken.pop("files", None)

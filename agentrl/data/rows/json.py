@@ -79,7 +79,9 @@ class LineRows:
         try:
             return _object(parse(line), self.where(row))
         except ValueError as error:
-            raise DataError(f"{self.where(row)}: not JSON: {error} (expected an object a line, or a list)") from error
+            raise DataError(
+                f"{self.where(row)}: not JSON: {error} (expected one object per line, or a list)"
+            ) from error
 
 
 def read_json(path: Path) -> Rows:

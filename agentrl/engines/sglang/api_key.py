@@ -19,10 +19,10 @@ from agentrl.security.redaction import remember_secret
 def keyed(options: Mapping[str, JsonValue]) -> tuple[dict[str, JsonValue], str | None]:
     """(server options without the key, the key). Without an `api_key` option the key is random; null means no key."""
     rest = dict(options)
-    said = rest.pop("api_key", secrets.token_urlsafe(32))
-    if said:
-        remember_secret(str(said))
-    return rest, str(said) if said else None
+    value = rest.pop("api_key", secrets.token_urlsafe(32))
+    if value:
+        remember_secret(str(value))
+    return rest, str(value) if value else None
 
 
 def write_key_file(options: Mapping[str, JsonValue], api_key: str | None) -> Path:
@@ -56,7 +56,7 @@ def _own(path: JsonValue) -> dict[str, JsonValue]:
     if path is None:
         return {}
     try:
-        said = yaml.safe_load(Path(str(path)).read_text(encoding="utf-8"))
+        value = yaml.safe_load(Path(str(path)).read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise ConfigError(f"rollout.sglang.server_args.config: '{path}' cannot be read: {error}") from None
-    return said if isinstance(said, dict) else {}
+    return value if isinstance(value, dict) else {}

@@ -97,5 +97,5 @@ class ServerClient:
         try:
             read = orjson.loads(answer.content)  # refuses JSON with more than 1,024 nesting levels
         except ValueError as error:
-            raise UnreachableError(f"{url}: an answer that is no JSON: {error}") from error
+            raise UnreachableError(f"{url}: the answer is not JSON: {error}") from error
         return read if isinstance(read, dict) else {}

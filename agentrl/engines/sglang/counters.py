@@ -17,7 +17,7 @@ COUNTED = (
 )
 
 
-class Tally:
+class RequestCounters:
     """Counters of completed requests since the start; a request that was sent twice counts once.
 
     `forwarded_tokens`: computed tokens, that is uncached context plus sampled tokens. `later_prompt_tokens`: context

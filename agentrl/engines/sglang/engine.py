@@ -8,20 +8,20 @@ from functools import partial
 
 from agentrl.engines.base import Completion, FinishReason, GenerateRequest, PauseMode, WeightStream
 from agentrl.engines.sglang.client import Answer, ServerClient, ServerError, UnreachableError
-from agentrl.engines.sglang.counters import Tally
-from agentrl.engines.sglang.health import Ward
-from agentrl.engines.sglang.in_flight import ABORT_GRACE_S, Flight, Flights
+from agentrl.engines.sglang.counters import RequestCounters
+from agentrl.engines.sglang.health import HealthMonitor
+from agentrl.engines.sglang.in_flight import ABORT_GRACE_S, ActiveRequest, ActiveRequests
 from agentrl.engines.sglang.memory import BOTH, KV_CACHE, check_memory_saver, release_memory, resume_memory
 from agentrl.engines.sglang.replica import Health, Replica
 from agentrl.engines.sglang.requests import NOTHING, Terms, read_completion
 from agentrl.engines.sglang.routing import Placement
 from agentrl.engines.sglang.weights.transfer import UpdateFailedError, WeightTransfer
 
-MOST_TRIES = 16
+MAX_TRIES = 16
 """Largest number of attempts of a request on healthy servers that do not answer it. The pauses between attempts grow to
 about 100 seconds in total, because a router checks its workers once a minute."""
 
-LONGEST_REST_S = 10.0
+MAX_PAUSE_S = 10.0
 
 
 class SglangEngine:
@@ -35,7 +35,7 @@ class SglangEngine:
     Args:
         terms: limits and features of the servers.
         router: an sglang-router that distributes generation; control calls go directly to the replicas.
-        health_timeout_s, start_timeout_s, max_restarts: see `Ward`.
+        health_timeout_s, start_timeout_s, max_restarts: see `HealthMonitor`.
     """
 
     def __init__(
@@ -54,21 +54,21 @@ class SglangEngine:
         self._transfer, self._router = transfer, router
         self._answer_s = health_timeout_s
         self._placement = Placement(replicas)
-        self._flights = Flights(replicas, router)
-        self._ward = Ward(
+        self._active = ActiveRequests(replicas, router)
+        self._monitor = HealthMonitor(
             replicas,
             transfer,
-            self._flights.call_back,
-            self._flights.wake,
+            self._active.cancel_at,
+            self._active.wake,
             health_timeout_s=health_timeout_s,
             start_timeout_s=start_timeout_s,
             max_restarts=max_restarts,
             router=router,
         )
-        self._tally = Tally()
+        self._counters = RequestCounters()
         self._paused: PauseMode | None = None
         self._closed = False
-        self._ward.begin()
+        self._monitor.begin()
 
     def check_memory_saver(self) -> None:
         """See `Colocated.check_memory_saver`.
@@ -101,16 +101,16 @@ class SglangEngine:
             return NOTHING
         if not self.terms.room(request):
             return Completion((), (), (), FinishReason.LENGTH)
-        flight = self._flights.begin(request)
+        active = self._active.begin(request)
         deadline = None
         if request.deadline_s is not None:
-            deadline = asyncio.get_running_loop().call_later(request.deadline_s, self._flights.end, flight)
+            deadline = asyncio.get_running_loop().call_later(request.deadline_s, self._active.end, active)
         try:
-            return await self._completion(flight)
+            return await self._completion(active)
         finally:
             if deadline is not None:
                 deadline.cancel()
-            self._flights.finish(flight)
+            self._active.finish(active)
 
     async def load_weights(self, weights: WeightStream, version: int) -> None:
         """Send new weights to every replica in service; a replica that fails is restarted with the new weights.
@@ -131,7 +131,7 @@ class SglangEngine:
         """Stop sampling; returns when nothing is being computed. New requests wait here, not on the servers."""
         stopped, self._paused = self._stopped, self._paused if self._stopped else mode
         if not stopped and mode == "drain":
-            await self._flights.landed()
+            await self._active.all_answered()
         elif not stopped:
             await self._each(lambda replica: _stop(replica, mode, self._answer_s))
 
@@ -140,74 +140,74 @@ class SglangEngine:
         if self._stopped:
             await self._each(lambda replica: _continue(replica, self._answer_s))
         self._paused = None
-        self._flights.wake()
+        self._active.wake()
 
     async def abort(self, session: str) -> None:
         """End the session's requests with the tokens sampled so far."""
-        for flight in self._flights:
-            if flight.request.session == session:
-                self._flights.end(flight)
+        for active in self._active:
+            if active.request.session == session:
+                self._active.end(active)
         await self.release(session)
 
     async def release(self, session: str) -> None:
         """Forget a finished conversation. The server evicts its KV when it needs the memory."""
         self._placement.forget(session)
-        self._tally.forget(session)
+        self._counters.forget(session)
 
     async def close(self) -> None:
         """End all requests as `abort`, and stop the servers that this engine started; other servers keep running."""
         if self._closed:
             return
         self._closed = True
-        await self._ward.close()
+        await self._monitor.close()
         if self._stopped:
             await self._each(lambda replica: _continue(replica, ABORT_GRACE_S))
-        await self._flights.close()
+        await self._active.close()
         await self._transfer.close()
         await asyncio.gather(*(replica.leave() for replica in self.replicas))
         if self._router is not None:
             await self._router.close()
 
     def metrics(self) -> dict[str, float]:
-        """Counters since the start, see `Tally`, and current requests and replicas."""
+        """Counters since the start, see `RequestCounters`, and current requests and replicas."""
         return {
-            **self._tally.metrics(),
-            "running_requests": float(self._flights.num_sent),
-            "waiting_requests": float(self._flights.num_waiting),
+            **self._counters.metrics(),
+            "running_requests": float(self._active.num_sent),
+            "waiting_requests": float(self._active.num_waiting),
             "replicas_ready": float(len(self._ready)),
             "num_restarts": float(sum(replica.num_restarts for replica in self.replicas)),
             **{f"running_requests/{i}": float(replica.num_running) for i, replica in enumerate(self.replicas)},
         }
 
-    async def _completion(self, flight: Flight) -> Completion:
+    async def _completion(self, active: ActiveRequest) -> Completion:
         num_tries = 0
-        while (replica := await self._seat(flight)) is not None:
+        while (replica := await self._seat(active)) is not None:
             try:
-                answer = await self._flights.send(flight, replica, partial(self._body, flight.request))
+                answer = await self._active.send(active, replica, partial(self._body, active.request))
             except UnreachableError as error:
                 num_tries += replica.health is not Health.OUT
-                if num_tries >= MOST_TRIES:
-                    raise UnreachableError(f"given up after {num_tries} tries: {error}") from error
+                if num_tries >= MAX_TRIES:
+                    raise UnreachableError(f"failed after {num_tries} tries: {error}") from error
                 answer = None
-                self._ward.suspect(replica, str(error))
+                self._monitor.suspect(replica, str(error))
                 if num_tries > 1:
-                    await self._flights.rest(flight, min(0.05 * 2**num_tries, LONGEST_REST_S))
+                    await self._active.rest(active, min(0.05 * 2**num_tries, MAX_PAUSE_S))
             if answer is not None:
-                return self._counted(flight.request, answer, replica)
-            if not flight.ended:
-                self._tally.retried()
+                return self._counted(active.request, answer, replica)
+            if not active.ended:
+                self._counters.retried()
         return NOTHING
 
-    async def _seat(self, flight: Flight) -> Replica | None:
+    async def _seat(self, active: ActiveRequest) -> Replica | None:
         """Wait for a replica in service and the end of a pause; None when the request ended meanwhile."""
-        while not flight.ended:
-            if self._ward.failure is not None:
-                raise self._ward.failure.with_traceback(None)
-            replica = None if self._paused else self._placement.choose(flight.request.session)
+        while not active.ended:
+            if self._monitor.failure is not None:
+                raise self._monitor.failure.with_traceback(None)
+            replica = None if self._paused else self._placement.choose(active.request.session)
             if replica is not None:
                 return replica
-            flight.wake.clear()
-            await flight.wake.wait()
+            active.wake.clear()
+            await active.wake.wait()
         return None
 
     def _body(self, request: GenerateRequest, rid: str) -> dict[str, object]:
@@ -218,7 +218,7 @@ class SglangEngine:
             completion = read_completion(answer, request, self.terms.routed_experts)
         except ServerError as error:
             raise ServerError(f"{replica.name}: {error}") from error
-        self._tally.answered(request, completion)
+        self._counters.answered(request, completion)
         return completion
 
     async def _replace(self, weights: WeightStream, version: int, *, keep_cache: bool) -> None:
@@ -227,16 +227,16 @@ class SglangEngine:
         try:
             await self._send(weights, version, keep_cache=keep_cache)
         except UpdateFailedError as error:
-            self._ward.condemn(error.replicas, str(error))
+            self._monitor.take_out(error.replicas, str(error))
             if not self._ready and all(replica.process is None for replica in self.replicas):
                 raise
-            if all(replica.version != version for replica in await self._ward.ready()):
+            if all(replica.version != version for replica in await self._monitor.ready()):
                 raise  # no replica has the new weights, not even after a restart
 
     async def _send(self, weights: WeightStream, version: int, *, keep_cache: bool) -> None:
         while True:
-            await self._ward.ready()
-            async with self._ward.weights:
+            await self._monitor.ready()
+            async with self._monitor.weights:
                 if self._ready:
                     return await self._transfer.send(self._able, weights, version, keep_cache=keep_cache)
 
@@ -264,7 +264,7 @@ class SglangEngine:
                 await ask(replica)
             except UnreachableError as error:
                 if replica.may_serve:  # not yet out of service
-                    self._ward.condemn([replica], str(error))
+                    self._monitor.take_out([replica], str(error))
 
         answers = await asyncio.gather(*map(one, self._able), return_exceptions=True)
         for error in filter(None, answers):

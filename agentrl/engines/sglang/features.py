@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from agentrl.engines.sglang.client import Answer, RefusedError, ServerClient, ServerError
 
-Said = TypeVar("Said", bool, int, str)
+Reported = TypeVar("Reported", bool, int, str)
 
 OLDEST = (0, 5, 21)
 NEEDED_PATHS = (
@@ -79,35 +79,35 @@ async def read_features(client: ServerClient) -> Features:
         features = features_of(server, model)
     except KeyError as error:
         raise ServerError(
-            f"{client.url}: SGLang {server.get('version')} does not say its {error}; {_needed()}"
+            f"{client.url}: SGLang {server.get('version')} does not report {error}; {_needed()}"
         ) from None
     if _numbers(features.version) < OLDEST:  # no path reveals whether weight version spans are supported
-        raise ServerError(f"{client.url}: this is SGLang {features.version}; {_needed()}")
+        raise ServerError(f"{client.url}: this server runs SGLang {features.version}; {_needed()}")
     if not model["is_generation"]:
-        raise ServerError(f"{client.url}: '{features.model_path}' is served for embeddings, and samples nothing")
+        raise ServerError(f"{client.url}: '{features.model_path}' is served for embeddings and cannot generate text")
     return features
 
 
 def features_of(server: Answer, model: Answer) -> Features:
     """Read the features from the answers of `/server_info` and `/model_info`. KeyError: a field is missing."""
     return Features(
-        version=_said(server, "version", str),
-        model_path=_said(model, "model_path", str),
-        device=_said(server, "device", str),
-        dtype=_said(server, "dtype", str),
-        max_input_tokens=_said(server, "max_req_input_len", int),
-        max_total_tokens=_said(server, "max_total_num_tokens", int),
-        weight_version=_said(model, "weight_version", str),
-        tp_size=_said(server, "tp_size", int),
-        pp_size=_said(server, "pp_size", int),
-        dp_size=_said(server, "dp_size", int),
-        dp_attention=_said(server, "enable_dp_attention", bool),
-        priority=_said(server, "enable_priority_scheduling", bool),
-        memory_saver=_said(server, "enable_memory_saver", bool),
-        routed_experts=_said(server, "enable_return_routed_experts", bool),
-        deterministic=_said(server, "enable_deterministic_inference", bool),
-        tokenizer=not _said(server, "skip_tokenizer_init", bool),
-        images=_said(model, "has_image_understanding", bool),
+        version=_reported(server, "version", str),
+        model_path=_reported(model, "model_path", str),
+        device=_reported(server, "device", str),
+        dtype=_reported(server, "dtype", str),
+        max_input_tokens=_reported(server, "max_req_input_len", int),
+        max_total_tokens=_reported(server, "max_total_num_tokens", int),
+        weight_version=_reported(model, "weight_version", str),
+        tp_size=_reported(server, "tp_size", int),
+        pp_size=_reported(server, "pp_size", int),
+        dp_size=_reported(server, "dp_size", int),
+        dp_attention=_reported(server, "enable_dp_attention", bool),
+        priority=_reported(server, "enable_priority_scheduling", bool),
+        memory_saver=_reported(server, "enable_memory_saver", bool),
+        routed_experts=_reported(server, "enable_return_routed_experts", bool),
+        deterministic=_reported(server, "enable_deterministic_inference", bool),
+        tokenizer=not _reported(server, "skip_tokenizer_init", bool),
+        images=_reported(model, "has_image_understanding", bool),
     )
 
 
@@ -115,9 +115,9 @@ async def _check_paths(client: ServerClient) -> None:
     try:
         paths = (await client.get("/openapi.json")).get("paths")
     except RefusedError as error:
-        raise ServerError(f"{client.url}: no SGLang server: {error}") from None
+        raise ServerError(f"{client.url}: not an SGLang server: {error}") from None
     if not isinstance(paths, dict) or "/generate" not in paths:
-        raise ServerError(f"{client.url}: no SGLang server: it has no /generate")
+        raise ServerError(f"{client.url}: not an SGLang server: it has no /generate")
     if missing := [path for path in NEEDED_PATHS if path not in paths]:
         version = await _old_version(client, paths)
         raise ServerError(f"{client.url}: SGLang {version} lacks {', '.join(missing)}; {_needed()}")
@@ -130,7 +130,7 @@ async def _old_version(client: ServerClient, paths: Answer) -> str:
     return str(answer.get("version", "of an unknown version"))
 
 
-def _said(answer: Answer, key: str, kind: type[Said]) -> Said:
+def _reported(answer: Answer, key: str, kind: type[Reported]) -> Reported:
     """Return a field of type `kind`; a field of another type counts as missing."""
     value = answer[key]
     if not isinstance(value, kind):

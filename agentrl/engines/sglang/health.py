@@ -13,13 +13,13 @@ from agentrl.engines.sglang.features import read_features
 from agentrl.engines.sglang.replica import Health, Replica
 from agentrl.engines.sglang.weights.transfer import WeightTransfer
 
-MOST_SECONDS_BETWEEN_LOOKS = 10.0
-ROUTER_LOOKS = 3
+MAX_CHECK_INTERVAL_S = 10.0
+MAX_ROUTER_FAILURES = 3
 UNNAMED = "default"
 """Weight version that SGLang reports for a server started by hand."""
 
 
-class Ward:
+class HealthMonitor:
     """Health monitor of the replicas, with one task per replica, from `begin` to `close`.
 
     A health check is a request that the server's scheduler must answer, even while paused. If only the HTTP front end
@@ -32,7 +32,7 @@ class Ward:
         health_timeout_s: seconds without an answer after which a server counts as hung.
         start_timeout_s: timeout in seconds for a restart.
         max_restarts: restarts of one replica; after that `failure` is set.
-        router: checked too; `ROUTER_LOOKS` checks without an answer set `failure`.
+        router: checked too; `MAX_ROUTER_FAILURES` checks without an answer set `failure`.
 
     Attributes:
         weights: lock held during a weight transfer, so that no replica returns with old weights.
@@ -58,8 +58,8 @@ class Ward:
         self._health_timeout_s, self._start_timeout_s = health_timeout_s, start_timeout_s
         self._max_restarts = max_restarts
         self._router = router
-        self._between_looks_s = min(health_timeout_s / 3, MOST_SECONDS_BETWEEN_LOOKS)
-        self._look_now = {replica: asyncio.Event() for replica in replicas}
+        self._check_interval_s = min(health_timeout_s / 3, MAX_CHECK_INTERVAL_S)
+        self._check_now = {replica: asyncio.Event() for replica in replicas}
         self._reasons: dict[Replica, str] = {}
         self._serving = asyncio.Event()  # a replica is in service, or none will be
         self._serving.set()
@@ -68,9 +68,9 @@ class Ward:
     def begin(self) -> None:
         """Start the health checks."""
         for replica in self._replicas:
-            self._tasks.spawn(self._failing(partial(self._keep, replica)))
+            self._tasks.spawn(self._run_or_fail(partial(self._monitor_replica, replica)))
         if self._router is not None:
-            self._tasks.spawn(self._failing(partial(self._watch, self._router)))
+            self._tasks.spawn(self._run_or_fail(partial(self._monitor_router, self._router)))
 
     async def close(self) -> None:
         """Stop the health checks."""
@@ -80,13 +80,13 @@ class Ward:
         """Check a replica that did not answer now; it receives no new requests until the check is done."""
         if replica.health is Health.READY:
             replica.health = Health.SUSPECT
-            self._note(replica, why)
+            self._request_check(replica, why)
 
-    def condemn(self, replicas: Iterable[Replica], why: str) -> None:
+    def take_out(self, replicas: Iterable[Replica], why: str) -> None:
         """Take replicas out of service even if they answer: their weights may be mixed."""
         for replica in replicas:
             replica.health = Health.OUT
-            self._note(replica, why)
+            self._request_check(replica, why)
 
     async def ready(self) -> list[Replica]:
         """Wait until at least one replica is in service, and return all in service.
@@ -102,54 +102,54 @@ class Ward:
             self._serving.clear()
             await self._serving.wait()
 
-    def _note(self, replica: Replica, why: str) -> None:
+    def _request_check(self, replica: Replica, why: str) -> None:
         self._reasons[replica] = why
-        self._look_now[replica].set()
+        self._check_now[replica].set()
 
-    async def _keep(self, replica: Replica) -> None:
+    async def _monitor_replica(self, replica: Replica) -> None:
         """Check a replica periodically and on request, until `close` or until it cannot be brought back."""
         while True:
-            await _wait(self._look_now[replica], self._between_looks_s)
-            self._look_now[replica].clear()
-            if not await self._well(replica):
+            await _wait(self._check_now[replica], self._check_interval_s)
+            self._check_now[replica].clear()
+            if not await self._is_healthy(replica):
                 await self._bring_back(replica)
 
-    async def _watch(self, router: ServerClient) -> None:
+    async def _monitor_router(self, router: ServerClient) -> None:
         """Check the router: a hung router would hold requests forever, although its servers are healthy."""
         failed = 0
-        while failed < ROUTER_LOOKS:
-            await asyncio.sleep(self._between_looks_s)
+        while failed < MAX_ROUTER_FAILURES:
+            await asyncio.sleep(self._check_interval_s)
             try:
                 await router.get("/health", self._health_timeout_s)
                 failed = 0
             except UnreachableError as error:
                 failed, reason = failed + 1, error
             except RefusedError as error:
-                raise ServerError(f"rollout.sglang.router_url: this is no sglang-router: {error}") from None
+                raise ServerError(f"rollout.sglang.router_url: this is not an sglang-router: {error}") from None
         for replica in self._replicas:
             self._lost(replica)
         raise ServerError(f"the router does not answer (rollout.sglang.router_url): {reason}")
 
-    async def _failing(self, work: Callable[[], Coroutine[object, object, None]]) -> None:
+    async def _run_or_fail(self, work: Callable[[], Coroutine[object, object, None]]) -> None:
         """Run `work`; any exception sets `failure` and wakes everything that waits for a replica."""
         try:
             await work()
         except Exception as error:
             self.failure = error
-            self._tell()
+            self._notify()
 
-    async def _well(self, replica: Replica) -> bool:
+    async def _is_healthy(self, replica: Replica) -> bool:
         async with self.weights:  # not during a weight transfer
             pass
         if replica.health is Health.OUT:
             return False
         answered = await self._answers(replica)
         if self.weights.locked() and not answered:  # may be busy loading weights; the sender detects failures
-            self._look_now[replica].set()
+            self._check_now[replica].set()
             return True
         if answered and replica.health is Health.SUSPECT:
             replica.health = Health.READY
-            self._tell()
+            self._notify()
         return answered
 
     async def _answers(self, replica: Replica) -> bool:
@@ -179,10 +179,10 @@ class Ward:
                     replica.health = Health.READY
             except ServerError as error:
                 self._reasons[replica] = str(error)
-                await asyncio.sleep(self._between_looks_s)
+                await asyncio.sleep(self._check_interval_s)
             else:
                 print(f"in service again: SGLang server {replica.name}")
-                return self._tell()
+                return self._notify()
 
     async def _revive(self, replica: Replica) -> None:
         """Restart a server that was started here; wait until any other server answers.
@@ -191,20 +191,20 @@ class Ward:
             ServerError: too many restarts, or no replica served for `start_timeout_s` seconds.
         """
         if replica.process is None:
-            await self._answer_awaited(replica)
+            await self._wait_for_answer(replica)
             return
         restarted = False
         while not restarted:
             if replica.num_restarts >= self._max_restarts:
                 raise ServerError(
-                    f"the SGLang server {replica.name} was started again {replica.num_restarts} times"
-                    f" (rollout.sglang.max_restarts) and is gone again: {self._reasons[replica]}"
+                    f"the SGLang server {replica.name} was restarted {replica.num_restarts} times"
+                    f" (rollout.sglang.max_restarts) and failed again: {self._reasons[replica]}"
                 )
             replica.health = Health.STARTING
             replica.num_restarts += 1
             restarted = await self._restarted(replica, replica.process.restart)
 
-    async def _answer_awaited(self, replica: Replica) -> None:
+    async def _wait_for_answer(self, replica: Replica) -> None:
         last_served = time.monotonic()
         while not await self._answers(replica):
             if any(other.may_serve for other in self._replicas):
@@ -214,7 +214,7 @@ class Ward:
                     f"no SGLang server is in service for {self._start_timeout_s:g} s (rollout.sglang.start_timeout_s):"
                     f" {self._reasons[replica]}"
                 )
-            await asyncio.sleep(self._between_looks_s)
+            await asyncio.sleep(self._check_interval_s)
 
     async def _restarted(self, replica: Replica, restart: Callable[[float], Awaitable[None]]) -> bool:
         try:
@@ -224,7 +224,7 @@ class Ward:
             return False
         return True
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         self._serving.set()
         self._changed()
 

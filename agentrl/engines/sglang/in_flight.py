@@ -26,7 +26,7 @@ Body = Callable[[str], Mapping[str, object]]
 
 
 @dataclass(eq=False, slots=True)
-class Flight:
+class ActiveRequest:
     """One running request, until its answer.
 
     Attributes:
@@ -46,7 +46,7 @@ class Flight:
     sent: float = 0.0
 
 
-class Flights:
+class ActiveRequests:
     """All running and waiting requests.
 
     Args:
@@ -55,12 +55,12 @@ class Flights:
 
     def __init__(self, replicas: Sequence[Replica], router: ServerClient | None = None) -> None:
         self._replicas, self._router = replicas, router
-        self._flights: dict[Flight, None] = {}  # in order of arrival
+        self._active: dict[ActiveRequest, None] = {}  # in order of arrival
         self._posts: set[asyncio.Task[Answer]] = set()
         self._tasks = Tasks()
 
-    def __iter__(self) -> Iterator[Flight]:
-        return iter([*self._flights])
+    def __iter__(self) -> Iterator[ActiveRequest]:
+        return iter([*self._active])
 
     @property
     def num_sent(self) -> int:
@@ -70,104 +70,104 @@ class Flights:
     @property
     def num_waiting(self) -> int:
         """Number of requests that wait for a replica."""
-        return len(self._flights) - sum(flight.post is not None for flight in self._flights)
+        return len(self._active) - sum(active.post is not None for active in self._active)
 
-    def begin(self, request: GenerateRequest) -> Flight:
+    def begin(self, request: GenerateRequest) -> ActiveRequest:
         """Register a request. The caller must call `finish`."""
-        flight = Flight(request)
-        self._flights[flight] = None
-        return flight
+        active = ActiveRequest(request)
+        self._active[active] = None
+        return active
 
-    def finish(self, flight: Flight) -> None:
+    def finish(self, active: ActiveRequest) -> None:
         """Unregister a request and abort it if it still runs."""
-        del self._flights[flight]
-        self.end(flight)
+        del self._active[active]
+        self.end(active)
 
-    def end(self, flight: Flight) -> None:
+    def end(self, active: ActiveRequest) -> None:
         """End a request with the tokens so far: a sent request is aborted, a waiting request has none."""
-        if flight.ended:
+        if active.ended:
             return
-        flight.ended = True
-        flight.wake.set()
-        if flight.post is not None:
-            self._tasks.spawn(self._abort(flight, flight.post))
+        active.ended = True
+        active.wake.set()
+        if active.post is not None:
+            self._tasks.spawn(self._abort(active, active.post))
 
-    async def rest(self, flight: Flight, seconds: float) -> None:
+    async def rest(self, active: ActiveRequest, seconds: float) -> None:
         """Wait `seconds`, or until the request ends."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                while not flight.ended:
-                    flight.wake.clear()
-                    await flight.wake.wait()
+                while not active.ended:
+                    active.wake.clear()
+                    await active.wake.wait()
 
     async def send(
-        self, flight: Flight, replica: Replica, body: Callable[[str], Mapping[str, object]]
+        self, active: ActiveRequest, replica: Replica, body: Callable[[str], Mapping[str, object]]
     ) -> Answer | None:
         """Send a request and return the answer; None if it was cancelled, also after an abort without an answer.
 
         Raises:
             ServerError: see `ServerClient.generate`.
         """
-        flight.rid, flight.replica = uuid4().hex, replica  # fixed length: no rid is a prefix of another
-        flight.sent = asyncio.get_running_loop().time()
-        headers = {"x-smg-routing-key": flight.request.session} if self._router and flight.request.session else None
+        active.rid, active.replica = uuid4().hex, replica  # fixed length: no rid is a prefix of another
+        active.sent = asyncio.get_running_loop().time()
+        headers = {"x-smg-routing-key": active.request.session} if self._router and active.request.session else None
         client = self._router or replica.client
         replica.num_running += 1
-        post = flight.post = self._tasks.spawn(client.generate(body(flight.rid), headers))
+        post = active.post = self._tasks.spawn(client.generate(body(active.rid), headers))
         self._posts.add(post)
-        post.add_done_callback(lambda _: self._landed(post, replica))
+        post.add_done_callback(lambda _: self._on_response(post, replica))
         await asyncio.wait({post})  # not cancelled with its caller: `finish` aborts it, and the server frees its tokens
-        flight.post = None
+        active.post = None
         return None if post.cancelled() else post.result()
 
-    def call_back(self, replica: Replica) -> None:
+    def cancel_at(self, replica: Replica) -> None:
         """Cancel the requests at a lost replica; `SglangEngine` sends them again."""
-        for flight in self._flights:
-            if flight.post is not None and (self._router or flight.replica is replica):
-                flight.post.cancel()  # with a router the server is unknown: all are sent again
+        for active in self._active:
+            if active.post is not None and (self._router or active.replica is replica):
+                active.post.cancel()  # with a router the server is unknown: all are sent again
 
     def wake(self) -> None:
         """Wake all waiting requests after a change."""
-        for flight in self._flights:
-            flight.wake.set()
+        for active in self._active:
+            active.wake.set()
 
-    async def landed(self) -> None:
+    async def all_answered(self) -> None:
         """Wait until no request is at a server."""
         while self._posts:
             await asyncio.wait(self._posts)
 
     async def close(self) -> None:
         """End all requests with the tokens so far, within `ABORT_GRACE_S` seconds."""
-        for flight in self:
-            self.end(flight)
-        await self.landed()
+        for active in self:
+            self.end(active)
+        await self.all_answered()
         await self._tasks.close()
 
-    def _landed(self, post: asyncio.Task[Answer], replica: Replica) -> None:
+    def _on_response(self, post: asyncio.Task[Answer], replica: Replica) -> None:
         self._posts.discard(post)
         replica.num_running -= 1
         if not post.cancelled():
             post.exception()  # marks it as retrieved, even if nobody awaits the task
 
-    async def _abort(self, flight: Flight, post: asyncio.Task[Answer]) -> None:
+    async def _abort(self, active: ActiveRequest, post: asyncio.Task[Answer]) -> None:
         """Repeat the abort until the server answers: an abort that arrives before its request is lost."""
-        known = flight.sent + ARRIVAL_S
+        known = active.sent + ARRIVAL_S
         try:
             async with asyncio.timeout(ABORT_GRACE_S):
                 await asyncio.wait({post}, timeout=max(0.0, known - asyncio.get_running_loop().time()))
                 pause_s = 0.02
                 while not post.done():
-                    await asyncio.gather(*(self._tell(replica, flight.rid) for replica in self._places(flight)))
+                    await asyncio.gather(*(self._tell(replica, active.rid) for replica in self._servers_of(active)))
                     await asyncio.wait({post}, timeout=pause_s)
                     pause_s *= 2
         except TimeoutError:
             post.cancel()
 
-    def _places(self, flight: Flight) -> list[Replica]:
+    def _servers_of(self, active: ActiveRequest) -> list[Replica]:
         if self._router:
             return [replica for replica in self._replicas if replica.health is Health.READY]
-        return [flight.replica] if flight.replica else []
+        return [active.replica] if active.replica else []
 
     async def _tell(self, replica: Replica, rid: str) -> None:
-        with suppress(ServerError):  # a dead or hung server is handled by `Ward`; the grace ends the wait
+        with suppress(ServerError):  # a dead or hung server is handled by `HealthMonitor`; the grace ends the wait
             await replica.client.post("/abort_request", {"rid": rid}, ABORT_GRACE_S)

@@ -123,14 +123,16 @@ async def _is_as_started(replica: Replica, model: ModelConfig, max_sequence_leng
     features, url = replica.features, replica.client.url
     as_started = features.weight_version in AS_STARTED
     if as_started and _name(features.model_path) != _name(_base(model)):
-        raise ConfigError(f"{url} serves '{features.model_path}', and model.path is '{_base(model)}'")
+        raise ConfigError(f"{url} serves '{features.model_path}', but model.path is '{_base(model)}'")
     if (longest := features.max_input_tokens + RESERVED) < max_sequence_length:
         raise ConfigError(
             f"{url}: its context of {longest} tokens is shorter than data.max_prompt_length +"
             f" data.max_response_length, {max_sequence_length}"
         )
     if not as_started:
-        print(f"{url} holds weights of an earlier run, '{features.weight_version}': sending those of '{model.path}'")
+        print(
+            f"{url} holds weights of an earlier run, '{features.weight_version}': sending the weights of '{model.path}'"
+        )
     elif features.weight_version != "0":
         await replica.name_weights("0")
     return as_started

@@ -64,9 +64,9 @@ class Terms:
         check_sampling(request.sampling)
         check_context(request.token_ids, self.vocabulary, self.max_sequence_length)
         if request.images and not self.images:
-            raise ValueError("this model takes no images")
+            raise ValueError("this model does not accept images")
         if request.sampling.stop and not self.stop_strings:
-            raise ValueError("stop strings need a tokenizer, and a server was started without one")
+            raise ValueError("stop strings need a tokenizer, but a server was started without one")
 
     def room(self, request: GenerateRequest) -> int:
         """Number of tokens that may be sampled; 0 if the context is so long that a server would refuse it."""
@@ -111,13 +111,13 @@ def read_completion(
     Raises:
         ServerError: the answer is inconsistent, has invalid fields, or reports a failure of the server.
     """
-    said = _read(answer)
-    meta = said.meta_info
+    parsed = _read(answer)
+    meta = parsed.meta_info
     if meta.finish_reason.type == "abort" and meta.finish_reason.status_code is not None:
-        raise ServerError(f"the server gave a request up: {meta.finish_reason.message}")
-    logprobs, token_ids = [entry[0] for entry in meta.output_token_logprobs], said.output_ids
+        raise ServerError(f"the server aborted a request: {meta.finish_reason.message}")
+    logprobs, token_ids = [entry[0] for entry in meta.output_token_logprobs], parsed.output_ids
     spans = _version_spans(meta.weight_versions)
-    _check_counts(said, request, sum(span.num_tokens for span in spans))
+    _check_counts(parsed, request, sum(span.num_tokens for span in spans))
     reason, matched = FinishReason(meta.finish_reason.type), meta.finish_reason.matched
     stop = matched if isinstance(matched, str) else None
     experts = None
@@ -149,14 +149,14 @@ class _Meta(BaseModel):
     routed_experts: str | None = None
 
 
-class _Said(BaseModel):
+class _Answer(BaseModel):
     output_ids: list[int]
     meta_info: _Meta
 
 
-def _read(answer: Answer) -> _Said:
+def _read(answer: Answer) -> _Answer:
     try:
-        return _Said.model_validate(answer)
+        return _Answer.model_validate(answer)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(map(str, first["loc"]))
@@ -189,16 +189,17 @@ def _version_spans(spans: Sequence[_Span]) -> list[VersionSpan]:
         raise ServerError(f"the server's weights are of version {versions}: expected a policy version") from None
 
 
-def _check_counts(said: _Said, request: GenerateRequest, num_versioned: int) -> None:
-    meta, num_tokens = said.meta_info, len(said.output_ids)
+def _check_counts(parsed: _Answer, request: GenerateRequest, num_versioned: int) -> None:
+    meta, num_tokens = parsed.meta_info, len(parsed.output_ids)
     counts = (meta.completion_tokens, len(meta.output_token_logprobs), num_versioned)
     if counts != (num_tokens,) * 3:
         raise ServerError(
-            f"the server's answer has {num_tokens} tokens, and says {counts[0]} of them, {counts[1]} log-probabilities"
-            f" and weight versions of {counts[2]}"
+            f"the server's answer has {num_tokens} tokens, but reports {counts[0]} tokens, {counts[1]}"
+            " log-probabilities"
+            f" and {counts[2]} weight versions"
         )
-    if [entry[1] for entry in meta.output_token_logprobs] != said.output_ids:
-        raise ServerError("the server's log-probabilities are of other tokens than its answer")
+    if [entry[1] for entry in meta.output_token_logprobs] != parsed.output_ids:
+        raise ServerError("the server's log-probabilities do not belong to the tokens of its answer")
     if meta.prompt_tokens is not None and not request.images and meta.prompt_tokens != len(request.token_ids):
         raise ServerError(f"the server read {meta.prompt_tokens} of {len(request.token_ids)} tokens of context")
 
@@ -214,19 +215,19 @@ def decode_routed_experts(value: object, num_tokens: int, num_layers: int, top_k
         top_k: `num_experts_per_tok` of its configuration.
 
     Raises:
-        ServerError: the value is no base64 text or has the wrong length.
+        ServerError: the value is not base64 text or has the wrong length.
     """
     import numpy as np
     import torch
 
     if not isinstance(value, str):
         raise ServerError(
-            f"the server says no routed experts, but {value!r}: start it with '--enable-return-routed-experts'"
+            f"expected routed experts, got {value!r}: start the server with '--enable-return-routed-experts'"
         )
     try:
         content = base64.b64decode(value, validate=True)
     except binascii.Error as error:
-        raise ServerError(f"the server's routed experts are no base64: {error}") from error
+        raise ServerError(f"the server's routed experts are not base64: {error}") from error
     if len(content) != 4 * (num_tokens - 1) * num_layers * top_k:
         raise ServerError(
             f"the server's routed experts have {len(content)} bytes, not 4 for each of {num_tokens - 1} tokens,"

@@ -104,7 +104,7 @@ def paged_attention(
     step = ACTIVE.step
     layer = getattr(module, "layer_idx", None)
     if step is None or not isinstance(layer, int) or layer not in step.windows:
-        raise UnfaithfulError(f"layer {layer} is none of those that keep keys and values")
+        raise UnfaithfulError(f"layer {layer} is not a layer with cached keys and values")
     check_understood(layer, attention_mask, others)
     step.store.write(layer, step.write, key[0], value[0])  # before any grid reads: a row may need KV of another row
     if len(step.copies):

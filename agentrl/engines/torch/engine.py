@@ -167,9 +167,9 @@ class TorchEngine:
         check_sampling(request.sampling)
         max_length = self._checked_length(request)
         if request.images and self._images is None:
-            raise ValueError("this model takes no images")
+            raise ValueError("this model does not accept images")
         if request.sampling.stop and self._tokenizer is None:
-            raise ValueError("stop strings need a tokenizer, and this engine was given none")
+            raise ValueError("stop strings need a tokenizer, but this engine has none")
         seed = request.sampling.seed
         if seed is None:
             self._num_seedless += 1
@@ -184,14 +184,14 @@ class TorchEngine:
         wanted = min(self.max_sequence_length, length + asked if asked else self.max_sequence_length)
         room = self._capacity * BLOCK_SIZE
         if (wanted if asked else length + 1) > room:
-            raise ValueError(f"{wanted} tokens of context and completion never fit max_kv_tokens, {room}")
+            raise ValueError(f"context and completion need {wanted} tokens, more than max_kv_tokens, {room}")
         return min(wanted, room)
 
 
 def _context_of(model: PreTrainedModel) -> int:
     limit = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     if not limit:
-        raise ConfigError("the model states no max_position_embeddings: give max_sequence_length")
+        raise ConfigError("the model states no max_position_embeddings: set max_sequence_length")
     return int(limit)
 
 

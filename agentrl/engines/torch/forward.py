@@ -22,14 +22,14 @@ from agentrl.models.attention import attention_implementation, configs_of
 class Row:
     """Row of a step: tokens `start` to `end` of a sequence are new.
 
-    `blocks` hold the KV of the sequence. The blocks of each of its `twins` (identical sequences) receive a copy.
+    `blocks` hold the KV of the sequence. The blocks of each of its `copy_to` (identical sequences) receive a copy.
     """
 
     token_ids: Sequence[int]
     start: int
     end: int
     blocks: IntArray
-    twins: Sequence[IntArray] = ()
+    copy_to: Sequence[IntArray] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +223,7 @@ def _copies(rows: Sequence[Row], first_tokens: IntArray) -> IntArray:
     copies = [
         (first + position - row.start, int(blocks[position // BLOCK_SIZE]) * BLOCK_SIZE + position % BLOCK_SIZE)
         for row, first in zip(rows, first_tokens.tolist(), strict=False)
-        for blocks in row.twins
+        for blocks in row.copy_to
         for position in range(row.start, row.end)
     ]
     return np.array(copies, dtype=np.int64).reshape(-1, 2).T

@@ -80,7 +80,7 @@ class ImageRunner:
             ValueError: the tokens of an image are not at its start.
         """
         if len(urls) != len(starts):
-            raise ValueError(f"{len(urls)} images begin at {len(starts)} places")
+            raise ValueError(f"{len(urls)} images, but {len(starts)} start positions")
         cache = DynamicCache(config=self.model.config.get_text_config())
         return ImageKV(cache, token_ids, [self.placed(token_ids, *each) for each in zip(urls, starts, strict=True)])
 
@@ -98,7 +98,7 @@ class ImageRunner:
                     return Placed(url, start, end, self.images.inputs(place, [data]), self.images.types(place, data))
         except ImageError as error:
             raise ValueError(f"an image of the request: {error}") from error
-        raise ValueError(f"the tokens of an image do not begin at {start}")
+        raise ValueError(f"the tokens of an image do not start at {start}")
 
     def logits(self, seen: ImageKV) -> Tensor:
         """Next-token logits [V]; afterwards the KV of all tokens is cached."""
@@ -180,6 +180,6 @@ def _check(runner: ImageRunner) -> None:
     worst = (ours - plain).abs().max() / plain.std()
     if not worst <= TOLERANCE.get(model.dtype, 0.2):
         raise ConfigError(
-            f"model.path: {type(model).__name__} is not run with images here: over a cache its logits differ by "
-            f"{worst:.1e} deviations from a plain forward"
+            f"model.path: {type(model).__name__} does not support images: with cached KV its logits differ by "
+            f"{worst:.1e} standard deviations from a plain forward pass"
         )

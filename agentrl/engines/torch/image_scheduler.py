@@ -16,7 +16,7 @@ from agentrl.engines.torch.stopping import DecodingTokenizer, end_of
 _LOGGER = logging.getLogger(__name__)
 
 
-class SeenConversations:
+class ImageConversations:
     """KV of sessions until their release; beyond `capacity` sessions, the least recently used is evicted."""
 
     def __init__(self, runner: ImageRunner, capacity: int) -> None:
@@ -38,7 +38,7 @@ class SeenConversations:
         """
         request = job.request
         seen = self._sessions.pop(request.session, None)
-        if seen is None or not self._goes_on(seen, job):
+        if seen is None or not self._continues(seen, job):
             seen = self._runner.begin(job.token_ids, request.images, request.image_starts)
         else:
             known = len(seen.images)
@@ -52,7 +52,7 @@ class SeenConversations:
                 self.num_evicted += 1
         return seen
 
-    def _goes_on(self, seen: ImageKV, job: Job) -> bool:
+    def _continues(self, seen: ImageKV, job: Job) -> bool:
         """Whether the context extends the cached tokens and images."""
         request, num_cached = job.request, seen.num_cached
         same = list(zip(request.images, request.image_starts, strict=True))[: len(seen.images)] == [
@@ -79,7 +79,7 @@ class ImageScheduler:
     """Scheduler that runs jobs one after the other, higher priorities first; `step` samples one token."""
 
     def __init__(self, runner: ImageRunner, max_num_seqs: int, tokenizer: DecodingTokenizer | None) -> None:
-        self.conversations = SeenConversations(runner, max_num_seqs)
+        self.conversations = ImageConversations(runner, max_num_seqs)
         self.version = 0
         self.counters: Counter[str] = Counter()
         self.waiting: list[Job] = []

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from agentrl.engines.torch.jobs import KVSession
-from agentrl.engines.torch.paged_kv import BLOCK_SIZE, BlockBooks, KVStore, num_blocks_for
+from agentrl.engines.torch.paged_kv import BLOCK_SIZE, BlockAllocator, KVStore, num_blocks_for
 from agentrl.engines.torch.prefix_index import PrefixIndex
 
 
@@ -23,7 +23,7 @@ class Conversations:
 
     def __init__(self, store: KVStore, capacity: int, *, shares: bool = True, full_length: int | None = None) -> None:
         self.capacity = capacity
-        self.books = BlockBooks(store, capacity + 1)  # one more block for the source of a copy
+        self.books = BlockAllocator(store, capacity + 1)  # one more block for the source of a copy
         self.index = PrefixIndex()
         self.num_evicted = 0
         self._store = store

@@ -32,11 +32,11 @@ def choose_runner(model: PreTrainedModel, max_sequence_length: int, limits: Limi
         windows = windows_of_all_layers(model)
         _check_against_plain(model, windows, min(40, max_sequence_length))
     except Exception as error:  # any failure: run the model without cached KV
-        logger.warning("%s: KV is not reused, every token costs a whole forward (%s)", type(model).__name__, error)
+        logger.warning("%s: KV is not reused, every token costs a full forward pass (%s)", type(model).__name__, error)
         return WholeRunner(model), False
     isolated = limits.decode.fixed and not _rows_are_independent(model, windows, limits, max_sequence_length)
     if isolated:
-        logger.warning("%s: a row's bits depend on the rows beside it, so rows run one by one", type(model).__name__)
+        logger.warning("%s: results depend on the other rows of a batch, so rows run one by one", type(model).__name__)
     return PagedRunner(model, windows), isolated
 
 
@@ -107,7 +107,9 @@ def _check_against_plain(model: PreTrainedModel, windows: Mapping[int, int | Non
     worst = (ours - plain).abs().max() / plain.std()
     if not worst <= TOLERANCE.get(model.dtype, 0.2):
         plainly = model.config._attn_implementation
-        raise UnfaithfulError(f"over cached KV its logits differ from '{plainly}' attention by {worst:.1e} deviations")
+        raise UnfaithfulError(
+            f"with cached KV its logits differ from '{plainly}' attention by {worst:.1e} standard deviations"
+        )
 
 
 def _rows_are_independent(

@@ -8,7 +8,7 @@ from agentrl.config.model import ModelConfig
 from agentrl.config.rollout import RolloutConfig
 from agentrl.engines.torch.engine import TorchEngine
 from agentrl.errors import ConfigError
-from agentrl.models.adapters import adapter_shaken
+from agentrl.models.adapters import adapter_randomized
 from agentrl.models.images import ImageInputs, load_image_model
 from agentrl.models.loading import find_device, load_model, load_tokenizer
 
@@ -33,7 +33,7 @@ def load_torch_engine(
     device = find_device(rollout_config.device, "rollout.device")
     model = (load_image_model if images else load_model)(model_config, device, dtype)
     _check_length(model.config, max_sequence_length)
-    with adapter_shaken(model):  # the engine tests how the model can be run
+    with adapter_randomized(model):  # the engine tests how the model can be run
         return TorchEngine(
             model,
             max_num_seqs=rollout_config.max_num_seqs,

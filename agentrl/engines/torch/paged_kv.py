@@ -87,7 +87,7 @@ class KVStore:
         return grown
 
 
-class BlockBooks:
+class BlockAllocator:
     """Reference counts of blocks: allocation, sharing, and growth of the store up to `capacity` blocks."""
 
     def __init__(self, store: KVStore, capacity: int) -> None:

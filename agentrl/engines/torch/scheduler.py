@@ -30,8 +30,8 @@ class NonFiniteLogitsError(RuntimeError):
 def non_finite(job: Job, version: int) -> NonFiniteLogitsError:
     """Error for a job whose logits were NaN under policy version `version`."""
     return NonFiniteLogitsError(
-        f"the model answered NaN in session '{job.request.session}' after {len(job.token_ids)} tokens, with the"
-        f" weights of step {version}: they diverged (actor.optim.lr), or overflow (rollout.dtype)"
+        f"the model's logits are NaN in session '{job.request.session}' after {len(job.token_ids)} tokens, with the"
+        f" weights of step {version}: weights diverged (see actor.optim.lr) or overflow (see rollout.dtype)"
     )
 
 
@@ -95,7 +95,7 @@ class Scheduler:
         """
         if self.conversations.evict_idle():
             _LOGGER.warning(
-                "open conversations hold all %d slots: one is forgotten, so this run is not bitwise reproducible; raise"
+                "open conversations hold all %d slots: one is evicted, so this run is not bitwise reproducible; raise"
                 " rollout.max_num_seqs",
                 self._limits.max_num_seqs,
             )

@@ -30,7 +30,7 @@ from agentrl.replay.settings import (
 )
 from agentrl.replay.tokenizer import PARTS, changed
 from agentrl.replay.trusted_config import lookup
-from agentrl.rollouts.collector import Siblings, side_by_side
+from agentrl.rollouts.collector import LengthGuard, side_by_side
 from agentrl.run_folder.checkpoints import newest
 from agentrl.run_folder.provenance import REPLAYED_FROM, provenance
 from agentrl.store import StoredRollout, TrajectoryStore
@@ -87,14 +87,14 @@ class Rerunner:
         config = self.parts.config
         sampling, guards = sampling_of(config.rollout, self.split), config.reward.guards
         counts = Counter(attempt.saved.task.uid for attempt in attempts)
-        siblings = {uid: Siblings(count, guards) for uid, count in counts.items()}
+        siblings = {uid: LengthGuard(count, guards) for uid, count in counts.items()}
         starts = [
             partial(
                 self.parts.runner.run,
                 attempt.saved.task,
                 sampling,
                 seed=attempt.seed,
-                beginning=attempt.resume_point,
+                resume_point=attempt.resume_point,
                 toolbox=self.toolbox.playing(attempt.recording),
             )
             for attempt in attempts

@@ -37,7 +37,7 @@ class CodeReward:
         self, config: RewardConfig, *, continuous: bool = True, max_cases: int | None = None, language: str = "python"
     ) -> None:
         if config.sandbox_fusion.url is None:
-            raise ConfigError(f"the reward 'code' runs what the model wrote: {NO_SANDBOX}")
+            raise ConfigError(f"the reward 'code' runs programs that the model wrote: {NO_SANDBOX}")
         self._sandbox = SandboxFusion(config.sandbox_fusion)
         self._continuous, self._max_cases, self._language = continuous, max_cases, language
 

@@ -109,21 +109,21 @@ def _read_text(text: str) -> Sequence[Case]:
 
 def _read(tests: JsonValue) -> Sequence[Case]:
     if isinstance(tests, str):
-        return [Case("assert", _program(tests))] if tests.strip() else _refused("it holds no test")
+        return [Case("assert", _program(tests))] if tests.strip() else _refused("there is no test")
     if isinstance(tests, Mapping):
         cases = _cases_of_mapping(tests)
     elif isinstance(tests, list):
         cases = [_case_of_item(item) for item in tests]
     else:
-        return _refused(f"{tests!r:.100} is none of the known forms (docs/rewards.md)")
-    return cases or _refused("it holds no test")
+        return _refused(f"{tests!r:.100} has an unknown form (docs/rewards.md)")
+    return cases or _refused("there is no test")
 
 
 def _program(text: str) -> str:
     try:
         ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:  # every answer would fail this test
-        _refused(f"a text that is neither JSON nor Python ({error})")
+        _refused(f"the text is neither JSON nor Python ({error})")
     return text
 
 

@@ -103,28 +103,28 @@ class Peer:
         given = [self._data(each) for each in arguments]
         self._send({"ask": operation, "of": handle, "with": given, "and": self._data(keywords)})
         while True:
-            said = self._receive()
-            if "ask" in said:
-                self._send(self._answer(said))
-            elif "raised" in said:
-                raise self._error(said["raised"], said["text"])
+            message = self._receive()
+            if "ask" in message:
+                self._send(self._answer(message))
+            elif "raised" in message:
+                raise self._error(message["raised"], message["text"])
             else:
-                for mine, theirs in zip(arguments, map(self._value, said["with"])):  # noqa: B905  (Python 3.8)
+                for mine, theirs in zip(arguments, map(self._value, message["with"])):  # noqa: B905  (Python 3.8)
                     _change(mine, theirs)
-                return self._value(said["answer"])
+                return self._value(message["answer"])
 
     def serve(self) -> None:
         """Answer requests until the other process has ended."""
         while True:
             self._send(self._answer(self._receive()))
 
-    def _answer(self, said: Json) -> Json:
+    def _answer(self, message: Json) -> Json:
         try:
-            subject = self._objects[said["of"]] if said["of"] >= 0 else None
-            arguments, keywords = [self._value(a) for a in said["with"]], self._value(said["and"])
-            if not self._is_served(said["ask"], subject, arguments[0] if arguments else None):
-                raise TypeError("the tests do not offer this")
-            answer = self._do(said["ask"], subject, arguments, keywords)
+            subject = self._objects[message["of"]] if message["of"] >= 0 else None
+            arguments, keywords = [self._value(a) for a in message["with"]], self._value(message["and"])
+            if not self._is_served(message["ask"], subject, arguments[0] if arguments else None):
+                raise TypeError("the tests do not provide this")
+            answer = self._do(message["ask"], subject, arguments, keywords)
             return {"answer": self._data(answer), "with": [self._data(a) for a in arguments]}
         except BaseException as error:  # the tests decide what it means, SystemExit too
             return {"raised": [kind.__name__ for kind in type(error).__mro__], "text": str(error)}

@@ -59,7 +59,7 @@ def truths_of(ground_truth: JsonValue) -> list[str]:
     held = [boxed(text) if boxed(text) is not None else text.rpartition("####")[2] for text in texts]
     if truths := [each.strip() for each in held if each and each.strip()]:
         return truths
-    raise RewardError(f"the ground truth {ground_truth!r:.100} holds no answer")
+    raise RewardError(f"the ground truth {ground_truth!r:.100} contains no answer")
 
 
 def _plain(text: str) -> str:

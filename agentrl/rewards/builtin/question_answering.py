@@ -100,7 +100,7 @@ def gold_answers(ground_truth: JsonValue) -> list[str]:
     """
     if golds := [text for text in _texts(ground_truth) if text.strip()]:
         return golds
-    raise RewardError(f"the ground truth {ground_truth!r:.100} holds no answer")
+    raise RewardError(f"the ground truth {ground_truth!r:.100} contains no answer")
 
 
 def _texts(value: JsonValue) -> Iterator[str]:
@@ -115,9 +115,9 @@ def _texts(value: JsonValue) -> Iterator[str]:
 def _matched(answer: str, golds: list[str], metric: Metric) -> dict[str, float]:
     if metric not in get_args(Metric):
         raise ConfigError(f"metric must be {', '.join(get_args(Metric))}, not '{metric}'")
-    said, expected = squad_normalised(answer), [squad_normalised(gold) for gold in golds]
-    found = {"em": float(said in expected), "f1": max(word_f1(answer, gold) for gold in golds)}
-    inside = float(any(gold in said for gold in expected))
+    normalized, expected = squad_normalised(answer), [squad_normalised(gold) for gold in golds]
+    found = {"em": float(normalized in expected), "f1": max(word_f1(answer, gold) for gold in golds)}
+    inside = float(any(gold in normalized for gold in expected))
     return {"score": inside if metric == "subem" else found[metric], **found}
 
 
@@ -125,7 +125,7 @@ def _label(ground_truth: JsonValue) -> str:
     if isinstance(ground_truth, Mapping):
         ground_truth = ground_truth.get("label")
     if ground_truth is None or isinstance(ground_truth, (list, dict)):
-        raise RewardError(f"the ground truth {ground_truth!r:.100} is no label")
+        raise RewardError(f"the ground truth {ground_truth!r:.100} is not a label")
     return str(ground_truth)
 
 

@@ -32,7 +32,7 @@ rewards: Registry[Callable[..., object]] = Registry(
 """Reward functions by name, and classes built from `reward.*`; register your own with `@rewards.register("name")`."""
 
 NEEDS_SANDBOX = "code"
-NO_SANDBOX = "set reward.sandbox_fusion.url, a Sandbox Fusion server (a sandbox of our own comes later)"
+NO_SANDBOX = "set reward.sandbox_fusion.url to the address of a Sandbox Fusion server (agentrl has no sandbox)"
 
 _NO_TRUTH = "the row has no ground truth (column 'ground_truth', 'answer' or 'reward_model.ground_truth')"
 
@@ -62,7 +62,9 @@ def gsm8k(
     truths = ground_truth if isinstance(ground_truth, list) else [ground_truth]
     expected = list(map(as_number, truths))
     if None in expected or not expected:
-        raise RewardError(_NO_TRUTH if ground_truth is None else f"the ground truth {ground_truth!r:.100} is no number")
+        raise RewardError(
+            _NO_TRUTH if ground_truth is None else f"the ground truth {ground_truth!r:.100} is not a number"
+        )
     answer = final_number(solution_str, method)
     if answer is None:
         return 0.0

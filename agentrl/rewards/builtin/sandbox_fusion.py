@@ -85,7 +85,7 @@ def _object(content: bytes) -> Mapping[str, object]:
     except ValueError:
         answer = None
     if not isinstance(answer, dict):
-        raise TryAgainError(f"an answer that is no JSON object: {content[:100]!r}")
+        raise TryAgainError(f"the answer is not a JSON object: {content[:100]!r}")
     return answer
 
 
@@ -96,7 +96,7 @@ def _read(answer: Mapping[str, object]) -> ProgramRun:
     compiled, run, ok = answer.get("compile_result"), answer.get("run_result"), answer["status"] == "Success"
     printed = (run.get("stdout") or "") if isinstance(run, dict) else None if ok else ""
     if not isinstance(printed, str):
-        raise TryAgainError(f"an answer without what the program printed: {answer!s:.200}")
+        raise TryAgainError(f"the answer has no output of the program: {answer!s:.200}")
     return ProgramRun(ok, not isinstance(compiled, dict) or _ended_well(compiled), printed)
 
 

@@ -11,7 +11,7 @@ from pydantic import JsonValue
 
 from agentrl.config.reward import RewardConfig
 from agentrl.errors import RewardError
-from agentrl.rewards.functions.calls import SEVERAL, ScoreFunction, blamed
+from agentrl.rewards.functions.calls import SEVERAL, ScoreFunction, errors_with_place
 from agentrl.rewards.functions.function import OffLoop
 
 
@@ -62,7 +62,7 @@ class BatchReward:
             self._full.set()
         if self._serving is None:
             self._serving = asyncio.create_task(self._serve())
-        with blamed(self._score.where(data_source, extra_info), self._timeout_s, self._score.place):
+        with errors_with_place(self._score.where(data_source, extra_info), self._timeout_s, self._score.place):
             return self._score.read(await mine.returned)
 
     def close(self) -> None:
@@ -95,7 +95,7 @@ class BatchReward:
             return
         try:
             answers = await self._answers(batch)
-        except Exception as error:  # every rollout of the batch gets it; `blamed` classifies it there
+        except Exception as error:  # every rollout of the batch gets it; `errors_with_place` classifies it there
             for each in batch:
                 if not each.returned.done():
                     each.returned.set_exception(error)
@@ -119,5 +119,5 @@ class BatchReward:
             answers = []
         if len(answers) != len(batch):
             got = f"{len(answers)}: {returned!r:.100}" if answers else f"{returned!r:.100}"
-            raise RewardError(f"expected a list of {len(batch)} scores, one a rollout, got {got}")
+            raise RewardError(f"expected a list of {len(batch)} scores, one per rollout, got {got}")
         return answers

@@ -58,18 +58,18 @@ class ScoreFunction:
             RewardError: there is no score among them.
         """
         numbers, dropped = numbers_of(returned)
-        self.tell_dropped(dropped)
+        self.warn_dropped(dropped)
         return numbers
 
-    def tell_dropped(self, names: Sequence[str]) -> None:
+    def warn_dropped(self, names: Sequence[str]) -> None:
         """Warn about dropped entries, once per name."""
         for name in set(names) - self._dropped:
             self._dropped.add(name)
-            _LOGGER.warning("reward '%s': entry '%s' is not a finite number and is left out", self.name, name)
+            _LOGGER.warning("reward '%s': entry '%s' is not a finite number and is ignored", self.name, name)
 
 
 @contextmanager
-def blamed(where: str, timeout_s: float, place: str) -> Iterator[None]:
+def errors_with_place(where: str, timeout_s: float, place: str) -> Iterator[None]:
     """Turn exceptions of a call into `InfraError` or `RewardError` that name the reward and the row.
 
     Raises:
@@ -100,7 +100,7 @@ def numbers_of(returned: object) -> tuple[dict[str, float], list[str]]:
     """
     entries = returned if isinstance(returned, Mapping) else {"score": returned}
     if "score" not in entries:
-        raise RewardError(f"the dict it returned has no 'score', only {', '.join(map(str, entries)) or 'nothing'}")
+        raise RewardError(f"the returned dict has no 'score', only {', '.join(map(str, entries)) or 'nothing'}")
     numbers = {str(name): number(value) for name, value in entries.items()}
     if numbers["score"] is None:
         kind = NoVerdictError if entries["score"] is None else RewardError
@@ -127,7 +127,7 @@ def _check_signature(score: ScoreFunction) -> None:
     for key in score.kwargs:
         if not takes({key: None}) or key in score.given:
             known = suggestion(key, parameters)
-            raise ConfigError(f"reward '{name}' takes no reward_kwargs.{key}: {known}{score.place}")
+            raise ConfigError(f"reward '{name}' does not accept reward_kwargs.{key}: {known}{score.place}")
     for key, parameter in parameters.items():
         optional = parameter.default is not parameter.empty or parameter.kind in (
             parameter.VAR_KEYWORD,
@@ -136,6 +136,6 @@ def _check_signature(score: ScoreFunction) -> None:
         if not optional and not (takes({key: None}) and key in {*score.given, *score.kwargs}):
             given = ", ".join(score.given)
             raise ConfigError(
-                f"reward '{name}' needs '{key}', but is called with {given}, by name: rename it,"
-                f" or put it into reward_kwargs{score.place}"
+                f"reward '{name}' needs '{key}', but gets only {given}: rename the parameter,"
+                f" or set it in reward_kwargs{score.place}"
             )

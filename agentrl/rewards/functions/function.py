@@ -10,7 +10,7 @@ from typing import cast
 from pydantic import JsonValue
 
 from agentrl.concurrency import CircuitBreaker, Offload, Work
-from agentrl.rewards.functions.calls import ScoreFunction, blamed
+from agentrl.rewards.functions.calls import ScoreFunction, errors_with_place
 
 
 class OffLoop:
@@ -67,7 +67,7 @@ class FunctionReward:
             RewardError: the function raised, or returned no finite number.
             InfraError: the call timed out or raised `InfraError`; the rollout has no score and the run continues.
         """
-        with blamed(self._score.where(data_source, extra_info), self._timeout_s, self._score.place):
+        with errors_with_place(self._score.where(data_source, extra_info), self._timeout_s, self._score.place):
             arguments = self._score.arguments(data_source, solution_str, ground_truth, dict(extra_info))
             return self._score.read(await self._call(**arguments))
 

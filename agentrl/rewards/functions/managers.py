@@ -57,7 +57,7 @@ def managed(reward: Reward, config: RewardConfig, max_response_length: int | Non
         reward = BoundedReward(reward, config.range)
     if overlong.enable:
         if max_response_length is None:
-            raise ConfigError("reward.overlong_buffer is for runs, which have a data.max_response_length: leave it out")
+            raise ConfigError("reward.overlong_buffer needs data.max_response_length, which only a run has: remove it")
         reward = OverlongReward(reward, overlong, max_response_length)
     return reward
 
@@ -76,10 +76,12 @@ def _own_manager(reward: Reward, config: RewardConfig) -> Reward:
         raise ConfigError(f"{where}.name: '{path}' has no '{name}': {suggestion(name, public)}")
     if hasattr(kind, "run_single") or not callable(kind) or len(parameters_of(kind, where)) < 2:
         raise ConfigError(
-            f"{where}.name: '{name}' must be called as {name}(reward, config) and return what is awaited as"
+            f"{where}.name: '{name}' must accept (reward, config) and return an async function"
             " reward(data_source, solution_str, ground_truth, extra_info) (docs/rewards.md)"
         )
     made = kind(reward, config)
     if not any(map(inspect.iscoroutinefunction, (made, type(made).__call__))):
-        raise ConfigError(f"{where}.name: what '{name}' makes must have an async __call__ (docs/rewards.md)")
+        raise ConfigError(
+            f"{where}.name: the object that '{name}' returns must have an async __call__ (docs/rewards.md)"
+        )
     return made  # type: ignore[no-any-return]  # the user's object, checked above

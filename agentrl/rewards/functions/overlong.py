@@ -24,7 +24,7 @@ def overlong_penalty(length: int, max_length: int, buffer: int, factor: float) -
 class OverlongReward:
     """A reward minus the penalty for a response near `max_length` tokens.
 
-    The length is that of the longest trajectory without its prompt, as for the limit itself.
+    The length is the number of response tokens of the longest trajectory; `max_length` counts the same tokens.
 
     Raises:
         ConfigError: the buffer is longer than a response may be.
@@ -59,5 +59,5 @@ class OverlongReward:
 def _length(extra_info: Mapping[str, object]) -> int:
     lengths = cast("list[int]", extra_info.get("response_lengths"))
     if not lengths:
-        raise ConfigError("reward.overlong_buffer needs responses in tokens, and these are texts: leave it out")
+        raise ConfigError("reward.overlong_buffer needs responses as tokens, but these are text: remove it")
     return max(lengths)

@@ -11,7 +11,7 @@ from agentrl.concurrency.child import import_path
 from agentrl.concurrency.pool import ChildPool
 from agentrl.errors import ConfigError, RewardError
 from agentrl.rewards.base import NoVerdictError
-from agentrl.rewards.functions.calls import RaisedError, ScoreFunction, blamed
+from agentrl.rewards.functions.calls import RaisedError, ScoreFunction, errors_with_place
 from agentrl.tools.base import InfraError
 
 _KINDS = {kind.__name__: kind for kind in (InfraError, ConfigError, RewardError, NoVerdictError)}
@@ -77,9 +77,9 @@ class ProcessReward:
         """See `rewards.base.Reward`; a process that dies or hangs raises `InfraError` for this rollout only."""
         arguments = self._score.arguments(data_source, solution_str, ground_truth, dict(extra_info))
         where = self._score.where(data_source, extra_info)
-        with blamed(where, self._timeout_s, self._score.place):
+        with errors_with_place(where, self._timeout_s, self._score.place):
             numbers, dropped = await self._pool.score(self._target, arguments, self._timeout_s)
-        self._score.tell_dropped(dropped)
+        self._score.warn_dropped(dropped)
         return numbers
 
     def close(self) -> None:

@@ -12,7 +12,7 @@ from agentrl.config.reward import RewardConfig
 from agentrl.rewards.base import Reward, close_reward
 
 
-class Pace:
+class RateLimiter:
     """Rate limiter: callers pass one after another, at most `per_minute` units in any minute.
 
     There are no bursts: `n` units occupy n * 60 / per_minute seconds, in which no other caller passes.
@@ -44,10 +44,12 @@ class Pace:
 class RateLimitedReward:
     """A reward with limits on call rate and parallel calls; the wait does not count towards a call's timeout."""
 
-    def __init__(self, reward: Reward, config: RewardConfig, pace: Callable[[float], Pace] = Pace) -> None:
+    def __init__(
+        self, reward: Reward, config: RewardConfig, limiter: Callable[[float], RateLimiter] = RateLimiter
+    ) -> None:
         self._reward = reward
-        self._paces = [
-            (pace(per_minute), units)
+        self._limiters = [
+            (limiter(per_minute), units)
             for per_minute, units in ((config.max_rpm, 1), (config.max_tpm, config.estimated_tokens_per_request))
             if per_minute is not None
         ]
@@ -59,8 +61,8 @@ class RateLimitedReward:
     ) -> dict[str, float]:
         """See `rewards.base.Reward`."""
         async with self._slots:
-            for pace, units in self._paces:
-                await pace.wait(units)
+            for limiter, units in self._limiters:
+                await limiter.wait(units)
             return await self._reward(data_source, solution_str, ground_truth, extra_info)
 
     def close(self) -> None:

@@ -46,11 +46,11 @@ class RewardFuncs:
         if config.reward_manager.source == "register" and config.reward_manager.name == "prime":
             raise ConfigError(
                 "reward.reward_manager.name=prime calls compute_score(data_source, solution_str, ground_truth,"
-                " extra_info); functions of (prompts, completions, **columns) take naive or batch"
+                " extra_info); for functions of (prompts, completions, **columns), set naive or batch"
             )
         self._rewards = {name_of(function): _adapted(function, config) for function in functions}
         if len(self._rewards) < len(functions):
-            raise ConfigError(f"rewards need names of their own, given {', '.join(map(name_of, functions))}")
+            raise ConfigError(f"reward functions must have different names, got {', '.join(map(name_of, functions))}")
         for function in functions:
             _check_signature(function)
 
@@ -62,7 +62,7 @@ class RewardFuncs:
         answers = zip(self._rewards, await asyncio.gather(*asked), strict=True)  # concurrent: allows batches
         scores = {name: answer["score"] for name, answer in answers if answer["applies"]}
         if not scores:
-            raise InfraError(f"row {extra_info.get('index', 'unknown')}: every reward function answered None")
+            raise InfraError(f"row {extra_info.get('index', 'unknown')}: every reward function returned None")
         return {"score": sum(scores.values()), **scores}
 
     def close(self) -> None:
@@ -76,8 +76,8 @@ def _check_signature(function: RewardFunc) -> None:
     for key, parameter in parameters_of(function, f"reward '{name_of(function)}'").items():
         if key in _OF_ITS_TRAINER and parameter.default is parameter.empty:
             raise ConfigError(
-                f"reward '{name_of(function)}' needs '{key}', which only TRL's trainer has:"
-                f" give it a default, such as {key}=None{defined_at(function)}"
+                f"reward '{name_of(function)}' needs '{key}', which only TRL's trainer provides:"
+                f" add a default, such as {key}=None{defined_at(function)}"
             )
 
 
@@ -136,7 +136,7 @@ def _answers(returned: object, num_rows: int) -> list[object]:
     except TypeError:  # a number, or an array that is one
         values = []
     if len(values) != num_rows:
-        wanted = "one number, as there was one completion" if num_rows == 1 else f"{num_rows} numbers, one a completion"
+        wanted = "one number for one completion" if num_rows == 1 else f"{num_rows} numbers, one per completion"
         raise RewardError(f"expected a list of {wanted}, got {returned!r:.200}")
     return [{"score": 0.0, "applies": False} if value is None else _applies(value) for value in values]
 

@@ -89,7 +89,7 @@ class VerdictCache:
             why = str(error)
         if why is None:
             return cast("Verdict", verdict)
-        _LOGGER.warning("reward.judge.cache_dir: '%s' is ignored, and asked for again: %s", path, why)
+        _LOGGER.warning("reward.judge.cache_dir: '%s' is ignored, and the judge is asked again: %s", path, why)
         return None
 
     def _path(self, key: str) -> Path:

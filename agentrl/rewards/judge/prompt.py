@@ -126,7 +126,9 @@ def _text(prompt: str) -> str:
         return Path(prompt).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "not UTF-8"
-        raise ConfigError(f"reward.judge.prompt: '{prompt}' is no template and cannot be read: {reason}") from error
+        raise ConfigError(
+            f"reward.judge.prompt: '{prompt}' is neither a template nor a readable file: {reason}"
+        ) from error
 
 
 def _schema(config: JudgeConfig) -> dict[str, JsonValue]:
@@ -144,7 +146,7 @@ def _schema(config: JudgeConfig) -> dict[str, JsonValue]:
     try:
         Draft202012Validator.check_schema(schema)
     except SchemaError as error:
-        raise ConfigError(f"{where}: no JSON schema: {error.message}") from error
+        raise ConfigError(f"{where}: not a JSON schema: {error.message}") from error
     properties = schema.get("properties") if isinstance(schema, dict) else None
     if not isinstance(properties, dict) or config.score_key not in properties:
         known = suggestion(config.score_key, properties if isinstance(properties, dict) else ())

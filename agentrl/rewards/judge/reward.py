@@ -77,7 +77,7 @@ class Judge:
             if error := next(self._validator.iter_errors(verdict), None):
                 return f"the verdict does not fit the schema: {error.message:.200}"
         except (ArithmeticError, RecursionError, ValueError) as error:  # extreme numbers, or deep nesting
-            return f"the verdict cannot be held against the schema: {type(error).__name__}: {error!s:.200}"
+            return f"the verdict cannot be checked against the schema: {type(error).__name__}: {error!s:.200}"
         low, high = self._config.score_range
         score = verdict.get(self._config.score_key)
         if not _is_number(score) or not low <= float(score) <= high:  # type: ignore[arg-type]  # a number

@@ -26,7 +26,7 @@ class _Sandbox(ImmutableSandboxedEnvironment):
         """Reject powers, and products with a huge result."""
         sizes = [abs(side) if isinstance(side, int | float) else len(side) for side in (left, right)]
         if operator == "**" or sizes[0] * sizes[1] > MAX_CHARACTERS:
-            raise SecurityError(f"'{operator}' makes too much of {left!r:.20} and {right!r:.20}")
+            raise SecurityError(f"the result of '{operator}' on {left!r:.20} and {right!r:.20} is too large")
         return super().call_binop(context, operator, left, right)
 
 
@@ -46,7 +46,7 @@ class JudgeTemplate:
         for name in sorted(used - set(names)):
             raise ConfigError(f"{_KEY}: unknown name '{name}': {suggestion(name, names)}")
         if not used & {"answer", "last_turn"}:
-            raise ConfigError(f"{_KEY}: shows the judge no answer: write {{{{ answer }}}} or {{{{ last_turn }}}}")
+            raise ConfigError(f"{_KEY}: does not contain the answer: add {{{{ answer }}}} or {{{{ last_turn }}}}")
         self._template = sandbox.from_string(text)
 
     def render(self, values: Mapping[str, str]) -> str:
@@ -61,7 +61,7 @@ class JudgeTemplate:
                 parts.append(part)
                 size += len(part)
                 if size > MAX_CHARACTERS:
-                    raise RewardError(f"{_KEY}: makes more than {MAX_CHARACTERS:,} characters")
+                    raise RewardError(f"{_KEY}: renders to more than {MAX_CHARACTERS:,} characters")
         except (TemplateError, ArithmeticError, LookupError, MemoryError, TypeError, ValueError) as error:
             raise RewardError(f"{_KEY}: {type(error).__name__}: {error}") from error
         return "".join(parts)

@@ -16,7 +16,7 @@ class _Waiting:
     score: asyncio.Future[float] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
 
-class Together:
+class Batcher:
     """Calls `score_all` with the requests that came in during its last call; only one call runs at a time.
 
     Args:

@@ -62,7 +62,7 @@ class TokenReader:
             RewardError: the tokens are unknown, for example because the answer was given as text.
         """
         if not token_ids:
-            raise RewardError("reward.reward_model.input=tokens reads rollouts, and these are texts: use input=chat")
+            raise RewardError("reward.reward_model.input=tokens needs rollouts, but these are texts: set input=chat")
         return list(token_ids)
 
 
@@ -80,7 +80,7 @@ def fitting(token_ids: list[int], max_length: int, too_long: Literal["error", "l
         raise RewardError("the conversation has no tokens")
     if len(token_ids) <= max_length:
         return token_ids
-    what = f"the conversation has {len(token_ids)} tokens, and the reward model reads at most {max_length}"
+    what = f"the conversation has {len(token_ids)} tokens, but the reward model reads at most {max_length}"
     if too_long == "leave_out":
         raise InfraError(what)
     raise RewardError(f"{what}: raise reward.reward_model.max_length, or set reward.reward_model.too_long=leave_out")
@@ -91,7 +91,7 @@ def conversation(solution_str: str, extra_info: Mapping[str, object]) -> tuple[l
 
     Tokens are None if the answer was given as text.
     """
-    if said := extra_info.get("conversation"):
-        return cast("list[Message]", said), cast("Sequence[int] | None", extra_info.get("token_ids"))
+    if messages := extra_info.get("conversation"):
+        return cast("list[Message]", messages), cast("Sequence[int] | None", extra_info.get("token_ids"))
     prompt = cast("list[Message]", extra_info.get("prompt", []))
     return [*prompt, Message(role="assistant", content=solution_str)], None

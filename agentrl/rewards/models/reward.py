@@ -13,7 +13,7 @@ from agentrl.config.reward_model import RewardModelConfig
 from agentrl.errors import AgentRLError, ConfigError, RewardError
 from agentrl.models.loading import load_tokenizer
 from agentrl.rewards.base import probability
-from agentrl.rewards.models.batcher import ScoreAll, Together
+from agentrl.rewards.models.batcher import Batcher, ScoreAll
 from agentrl.rewards.models.inputs import ChatReader, Reader, TokenReader, TurnReader, conversation, fitting
 from agentrl.rewards.models.scorer import load_scorer, model_config
 from agentrl.tools.base import InfraError
@@ -42,7 +42,7 @@ class ModelReward:
         close: Callable[[], None] = lambda: None,
     ) -> None:
         self._config, self._read, self._max_length = config, reader, max_length
-        self._score = Together(score_all, config.batch_tokens, config.batch_size)
+        self._score = Batcher(score_all, config.batch_tokens, config.batch_size)
         self.close = close
 
     async def __call__(
@@ -65,7 +65,7 @@ class ModelReward:
         token_ids = self._read(*conversation(solution_str, extra_info))
         score = await self._score(fitting(token_ids, self._max_length, self._config.too_long))
         if not math.isfinite(score):
-            raise RewardError(f"its number is {score}, no finite one")
+            raise RewardError(f"its score is {score}, not a finite number")
         match self._config.activated:
             case "sigmoid":
                 return {"score": probability(score), "logit": score}
@@ -98,5 +98,5 @@ def load_reader(config: RewardModelConfig, path: str) -> Reader:
         return TokenReader()
     tokenizer = load_tokenizer(model_config(config, path))
     if tokenizer is None:
-        raise ConfigError(f"reward.reward_model.path: '{path}' has no tokenizer, and input={how} needs one")
+        raise ConfigError(f"reward.reward_model.path: '{path}' has no tokenizer, but input={how} needs one")
     return ChatReader(tokenizer) if how == "chat" else TurnReader(tokenizer)

@@ -39,8 +39,8 @@ class Scorer:
         """
         if (largest := max(map(max, conversations))) >= self.vocab_size:
             raise RewardError(
-                f"the reward model knows {self.vocab_size} tokens, and there is token {largest}: is its tokenizer the"
-                " policy's? reward.reward_model.input=chat uses its own"
+                f"token {largest} is outside the reward model's vocabulary of {self.vocab_size}: if its tokenizer is"
+                " not the policy's, set reward.reward_model.input=chat"
             )
         return await asyncio.get_running_loop().run_in_executor(self._thread, last_scalars, self._model, conversations)
 

@@ -117,7 +117,7 @@ def test_a_reward_after_the_last_trained_token_is_not_lost():
         ("gdpo", {"gdpo_reward_keys": ["exakt"], "components": {"exact": float64([1, 0])}}, "did you mean 'exact'"),
         ("gdpo", {"gdpo_reward_weights": [1, 2], "components": {"exact": float64([1, 0])}}, "2 weights for 1 rewards"),
         ("gdpo", {"components": {"exact": float64([1, torch.nan])}}, r"'exact' of row 1 \(task 'a'\) is nan"),
-        ("rloo", {"gamma": 0.9}, "takes no option 'gamma'"),
+        ("rloo", {"gamma": 0.9}, "has no option 'gamma'"),
     ],
 )
 def test_what_is_missing_is_said(name: str, given: dict[str, object], said: str):

@@ -34,7 +34,7 @@ def test_it_is_the_value_loss_of_what_is_trained(clip: float):
 
 def test_a_model_or_samples_of_another_kind_are_a_mistake():
     for missing in ("scalars", "returns"):
-        with pytest.raises(ValueError, match="learns from samples with returns"):
+        with pytest.raises(ValueError, match="a scalar head and samples with returns"):
             ValueLoss()(batch(**{missing: None}))
 
 

@@ -102,7 +102,7 @@ def test_who_needs_a_reference_says_so():
     assert [name for name in PREFERENCE_LOSSES.names() if needs_of(PREFERENCE_LOSSES.get(name))] == ["dpo", "ipo"]
     ones = torch.ones(1)
     for name in ("dpo", "ipo"):
-        with pytest.raises(ConfigError, match="compares with a reference policy"):
+        with pytest.raises(ConfigError, match="needs the logps of a reference policy"):
             preference_loss(name, ones, ones, beta=0.1)
     with pytest.raises(ConfigError, match="'smoothing': did you mean 'label_smoothing'"):
         preference_loss("pairwise", ones, ones, beta=0.1, smoothing=0.1)

@@ -51,7 +51,7 @@ def test_an_outcome_that_is_not_there_is_named():
 
 def test_a_label_must_fit_its_loss():
     groups = [group(Rollout([trajectory(1)], Stop.FINISHED, {"score": 3.0}))]
-    with pytest.raises(DataError, match=r"g/0: the label 3 is no probability: .*loss=mse"):
+    with pytest.raises(DataError, match=r"g/0: the label 3 is not a probability: .*loss=mse"):
         read_ends(groups, "score", "bce")
     assert read_ends(groups, "score", "mse")[0].returns[-1] == 3
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from agentrl.engines.base import Completion, FinishReason, GenerateRequest
-from agentrl.engines.sglang.counters import Tally
+from agentrl.engines.sglang.counters import RequestCounters
 from agentrl.types.trajectory import VersionSpan
 
 
-def answer(tally: Tally, session: str, num_context: int, num_sampled: int, num_cached: int) -> None:
+def answer(tally: RequestCounters, session: str, num_context: int, num_sampled: int, num_cached: int) -> None:
     completion = Completion(
         [1] * num_sampled, [0.0] * num_sampled, [VersionSpan(0, num_sampled)], FinishReason.STOP, num_cached
     )
@@ -15,7 +15,7 @@ def answer(tally: Tally, session: str, num_context: int, num_sampled: int, num_c
 
 
 def test_what_tools_answered_since_is_new_and_no_miss():
-    tally = Tally()
+    tally = RequestCounters()
     answer(tally, "a", num_context=40, num_sampled=10, num_cached=16)  # a sibling had the beginning
     answer(tally, "a", num_context=60, num_sampled=5, num_cached=49)
     metrics = tally.metrics()
@@ -25,7 +25,7 @@ def test_what_tools_answered_since_is_new_and_no_miss():
 
 
 def test_a_conversation_that_is_over_or_has_no_name_begins_anew():
-    tally = Tally()
+    tally = RequestCounters()
     for _ in range(2):
         answer(tally, "a", num_context=40, num_sampled=10, num_cached=0)
         tally.forget("a")
@@ -34,7 +34,7 @@ def test_a_conversation_that_is_over_or_has_no_name_begins_anew():
 
 
 def test_a_sibling_may_have_made_the_same_call_and_a_rewritten_history_is_shorter():
-    tally = Tally()
+    tally = RequestCounters()
     answer(tally, "a", num_context=40, num_sampled=10, num_cached=0)
     answer(tally, "a", num_context=60, num_sampled=10, num_cached=58)
     answer(tally, "a", num_context=30, num_sampled=10, num_cached=20)

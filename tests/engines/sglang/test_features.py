@@ -89,12 +89,12 @@ def test_a_server_from_before_the_calls_had_their_names_is_refused_likewise():
 @pytest.mark.parametrize(
     ("server", "message"),
     [
-        ({**SERVER, "version": "0.5.20"}, r"this is SGLang 0\.5\.20; agentrl needs 0\.5\.21"),
+        ({**SERVER, "version": "0.5.20"}, r"this server runs SGLang 0\.5\.20; agentrl needs 0\.5\.21"),
         (
             {key: SERVER[key] for key in SERVER if key != "tp_size"},
-            r"SGLang 0\.5\.21\.post1 does not say its 'tp_size'",
+            r"SGLang 0\.5\.21\.post1 does not report 'tp_size'",
         ),
-        ({**SERVER, "tp_size": "two"}, "does not say its 'tp_size'"),
+        ({**SERVER, "tp_size": "two"}, "does not report 'tp_size'"),
     ],
 )
 def test_an_older_or_foreign_answer_is_refused(server, message):
@@ -103,9 +103,9 @@ def test_an_older_or_foreign_answer_is_refused(server, message):
 
 
 def test_what_is_no_sglang_or_samples_nothing_is_refused():
-    with pytest.raises(ServerError, match="no SGLang server: it has no /generate"):
+    with pytest.raises(ServerError, match="not an SGLang server: it has no /generate"):
         read({"/v1/completions": {}})
-    with pytest.raises(ServerError, match=r"no SGLang server: .*404"):
+    with pytest.raises(ServerError, match=r"not an SGLang server: .*404"):
         asyncio.run(read_features(SaidServer({})))
     with pytest.raises(ServerError, match="'m' is served for embeddings"):
         read(model={**MODEL, "is_generation": False})

@@ -6,7 +6,7 @@ from engine_models import tiny_model
 from agentrl.config.model import ModelConfig
 from agentrl.config.rollout import RolloutConfig
 from agentrl.engines.sglang.client import RefusedError, ServerError
-from agentrl.engines.sglang.health import Ward
+from agentrl.engines.sglang.health import HealthMonitor
 from agentrl.engines.sglang.loader import load_sglang_engine
 from agentrl.engines.sglang.servers.server import free_port
 
@@ -25,13 +25,13 @@ def test_another_program_at_the_routers_address_is_told_with_its_key():
             raise RefusedError(f"http://r{path}: 404 Not Found")
 
     async def run():
-        ward = Ward([], None, lambda _: None, lambda: None, health_timeout_s=0.03, router=Foreign())
-        ward.begin()
+        monitor = HealthMonitor([], None, lambda _: None, lambda: None, health_timeout_s=0.03, router=Foreign())
+        monitor.begin()
         async with asyncio.timeout(5):
-            while not ward.failure:  # noqa: ASYNC110  # what changes has no event of its own
+            while not monitor.failure:  # noqa: ASYNC110  # what changes has no event of its own
                 await asyncio.sleep(0.01)
-        await ward.close()
-        return ward.failure
+        await monitor.close()
+        return monitor.failure
 
-    expected = "rollout.sglang.router_url: this is no sglang-router: http://r/health: 404 Not Found"
+    expected = "rollout.sglang.router_url: this is not an sglang-router: http://r/health: 404 Not Found"
     assert str(asyncio.run(run())) == expected

@@ -179,7 +179,7 @@ def test_a_server_that_holds_weights_of_an_earlier_run_gets_those_of_the_model(s
 def test_a_server_with_another_model_is_refused(sglang_server, sglang_model, tmp_path):
     other = tmp_path / "other"
     tiny_model("qwen3").save_pretrained(other)
-    with pytest.raises(ConfigError, match=r"serves '.*qwen3', and model.path is '.*other'"):
+    with pytest.raises(ConfigError, match=r"serves '.*qwen3', but model.path is '.*other'"):
         asyncio.run(engine_at(other, tmp_path, urls=[sglang_server.url]))
 
 

@@ -48,7 +48,7 @@ def answer(token_ids=(3, 4), spans=((0, 2),), finish=None, **meta) -> dict[str, 
         (request([5] * 200), "has 200 tokens and leaves no room in 200"),
         (request(temperature=-1.0), "temperature"),
         (request(max_new_tokens=0), "max_new_tokens"),
-        (GenerateRequest([5], images=("data:image/png;base64,",)), "takes no images"),
+        (GenerateRequest([5], images=("data:image/png;base64,",)), "does not accept images"),
         (request(stop=("x",)), "stop strings need a tokenizer"),
     ],
 )
@@ -131,19 +131,19 @@ def test_routed_experts_are_read():
     experts = np.arange(4 * 2 * 2, dtype="<i4")
     said = answer(routed_experts=base64.b64encode(experts.tobytes()).decode())
     assert read_completion(said, request(), (2, 2)).routed_experts.flatten().tolist() == experts.tolist()
-    with pytest.raises(ServerError, match="says no routed experts"):
+    with pytest.raises(ServerError, match="expected routed experts"):
         read_completion(answer(), request(), (2, 2))
 
 
 @pytest.mark.parametrize(
     ("said", "complaint"),
     [
-        (answer(finish={"type": "abort", "message": "out of memory", "status_code": 500}), "gave a request up: out of"),
-        (answer(completion_tokens=3), "has 2 tokens, and says 3"),
+        (answer(finish={"type": "abort", "message": "out of memory", "status_code": 500}), "aborted a request: out of"),
+        (answer(completion_tokens=3), "has 2 tokens, but reports 3"),
         (answer(output_token_logprobs=[[-1.0, 3, None]]), "1 log-probabilities"),
-        (answer(output_token_logprobs=[[-1.0, 3, None], [-1.0, 5, None]]), "of other tokens"),
+        (answer(output_token_logprobs=[[-1.0, 3, None], [-1.0, 5, None]]), "do not belong to the tokens"),
         (answer(output_token_logprobs=[[None, 3, None], [-1.0, 4, None]]), "output_token_logprobs.0.0"),
-        (answer(spans=((0, 1),)), "weight versions of 1"),
+        (answer(spans=((0, 1),)), "1 weight versions"),
         (answer(prompt_tokens=2), "read 2 of 3 tokens"),
         (answer(weight_versions=[{"version": "default", "start": 0, "end": 2}]), "of version 'default'"),
         (answer(finish={"type": "gone"}), "finish_reason.type"),

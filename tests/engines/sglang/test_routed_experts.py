@@ -23,8 +23,8 @@ def test_rows_are_tokens_then_layers_then_experts():
 @pytest.mark.parametrize(
     ("value", "complaint"),
     [
-        (None, "says no routed experts, but None: start it with '--enable-return-routed-experts'"),
-        ("a?", "are no base64"),
+        (None, "expected routed experts, got None: start the server with '--enable-return-routed-experts'"),
+        ("a?", "are not base64"),
         (said(1, 2, 3), "have 12 bytes, not 4 for each of 2 tokens, 2 layers and 2 experts"),
     ],
 )

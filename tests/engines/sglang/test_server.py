@@ -124,7 +124,7 @@ def test_a_server_that_does_not_serve_in_time_is_stopped(monkeypatch, tmp_path):
     server = stand_in(monkeypatch, tmp_path, HANGS)
     server.start()
     leader = server.pid
-    with pytest.raises(ServerError, match=r"does not serve after 0\.5 s .*start_timeout_s.*replica-0\.log"):
+    with pytest.raises(ServerError, match=r"did not start within 0\.5 s .*start_timeout_s.*replica-0\.log"):
         asyncio.run(server.ready(0.5))
     assert group_of(leader) == []
 

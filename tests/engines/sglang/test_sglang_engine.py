@@ -196,7 +196,7 @@ def test_a_server_that_cannot_be_started_ends_the_run():
 
     for error in asyncio.run(run()):
         assert isinstance(error, ServerError)
-        for part in ("http://127.0.0.1:", "replica-0.log", "started again 2 times", "ended while it started"):
+        for part in ("http://127.0.0.1:", "replica-0.log", "restarted 2 times", "ended while it started"):
             assert part in str(error)
 
 
@@ -279,7 +279,7 @@ def test_a_server_that_does_not_hear_of_a_pause_goes_out_of_service():
 
 
 def test_trouble_of_a_server_is_no_refusal(monkeypatch):
-    monkeypatch.setattr("agentrl.engines.sglang.engine.LONGEST_REST_S", 0.01)
+    monkeypatch.setattr("agentrl.engines.sglang.engine.MAX_PAUSE_S", 0.01)
 
     async def run():
         async with open_fake_engine() as engine:

@@ -11,25 +11,25 @@ from fake_server import FakeProcess
 from sglang_subjects import SHAPES, WEIGHTS, fake_servers
 
 from agentrl.engines.sglang.client import ServerError
-from agentrl.engines.sglang.health import Ward
+from agentrl.engines.sglang.health import HealthMonitor
 from agentrl.engines.sglang.replica import Health
 from agentrl.engines.sglang.weights.tensor import TensorTransfer
 
 
 @asynccontextmanager
-async def ward_of(number: int = 1, processes: bool = True, **options):
-    """A ward, its servers and replicas, and the replicas it lost."""
+async def monitored(number: int = 1, processes: bool = True, **options):
+    """A health monitor, its servers and replicas, and the replicas it lost."""
     servers, lost = await fake_servers(number), []
     replicas = [await server.replica(FakeProcess(server) if processes else None) for server in servers]
     transfer = TensorTransfer(SHAPES, torch.float32, 1 << 20)
     options = {"health_timeout_s": 0.09, **options}
-    ward = Ward(replicas, transfer, lost.append, lambda: None, **options)
-    ward.begin()
+    monitor = HealthMonitor(replicas, transfer, lost.append, lambda: None, **options)
+    monitor.begin()
     try:
         async with asyncio.timeout(10):
-            yield ward, servers, replicas, lost, transfer
+            yield monitor, servers, replicas, lost, transfer
     finally:
-        await ward.close()
+        await monitor.close()
         await asyncio.gather(*(replica.leave() for replica in replicas), *(server.die() for server in servers))
 
 
@@ -40,7 +40,7 @@ async def until(condition) -> None:
 
 def test_a_well_server_is_left_alone():
     async def run():
-        async with ward_of() as (_, servers, replicas, lost, _):
+        async with monitored() as (_, servers, replicas, lost, _):
             await asyncio.sleep(0.2)
             return servers[0].calls, replicas[0].health, lost
 
@@ -51,7 +51,7 @@ def test_a_well_server_is_left_alone():
 
 def test_a_paused_server_is_well():
     async def run():
-        async with ward_of() as (_, servers, _, lost, _):
+        async with monitored() as (_, servers, _, lost, _):
             servers[0].paused = True
             await asyncio.sleep(0.2)
             return lost
@@ -62,14 +62,14 @@ def test_a_paused_server_is_well():
 @pytest.mark.parametrize("how", ["dies", "hangs"])
 def test_a_lost_server_comes_back_with_the_weights_sent_last(how):
     async def run():
-        async with ward_of(2, health_timeout_s=0.4) as (ward, servers, replicas, lost, transfer):
+        async with monitored(2, health_timeout_s=0.4) as (monitor, servers, replicas, lost, transfer):
             await transfer.send(replicas, iter(WEIGHTS), 3)
             if how == "dies":
                 await servers[0].die()
             else:
                 servers[0].hung = True
             await until(lambda: lost)
-            ready = await ward.ready()
+            ready = await monitor.ready()
             await until(lambda: replicas[0].health is Health.READY)
             return lost == [replicas[0]], ready == [replicas[1]], servers[0].version, replicas[0].num_restarts
 
@@ -78,8 +78,8 @@ def test_a_lost_server_comes_back_with_the_weights_sent_last(how):
 
 def test_a_suspect_that_answers_is_taken_back_at_once():
     async def run():
-        async with ward_of(health_timeout_s=30) as (ward, _, replicas, lost, _):
-            ward.suspect(replicas[0], "a connection broke")
+        async with monitored(health_timeout_s=30) as (monitor, _, replicas, lost, _):
+            monitor.suspect(replicas[0], "a connection broke")
             suspected = replicas[0].health
             await until(lambda: replicas[0].health is Health.READY)
             return suspected, lost
@@ -89,8 +89,8 @@ def test_a_suspect_that_answers_is_taken_back_at_once():
 
 def test_a_condemned_server_is_started_again_though_it_answers():
     async def run():
-        async with ward_of() as (ward, _, replicas, _, _):
-            ward.condemn(replicas, "mixed weights")
+        async with monitored() as (monitor, _, replicas, _, _):
+            monitor.take_out(replicas, "mixed weights")
             await until(lambda: replicas[0].health is Health.READY)
             return replicas[0].num_restarts
 
@@ -99,7 +99,7 @@ def test_a_condemned_server_is_started_again_though_it_answers():
 
 def test_a_server_of_others_that_missed_the_end_of_a_pause_goes_on():
     async def run():
-        async with ward_of(processes=False) as (_, servers, replicas, lost, _):
+        async with monitored(processes=False) as (_, servers, replicas, lost, _):
             servers[0].hung = servers[0].paused = True
             await until(lambda: lost)
             servers[0].hung, servers[0].version = False, "default"  # or it was started anew meanwhile
@@ -111,15 +111,15 @@ def test_a_server_of_others_that_missed_the_end_of_a_pause_goes_on():
 
 def test_a_run_waits_not_for_ever_for_servers_of_others():
     async def run():
-        async with ward_of(2, processes=False, start_timeout_s=0.3) as (ward, servers, _, lost, _):
+        async with monitored(2, processes=False, start_timeout_s=0.3) as (monitor, servers, _, lost, _):
             await servers[0].die()
             await until(lambda: lost)
             await asyncio.sleep(0.5)
-            failure = ward.failure  # the other one serves
+            failure = monitor.failure  # the other one serves
             await servers[1].die()
             await until(lambda: len(lost) == 2)
             with pytest.raises(ServerError, match=r"no SGLang server is in service for 0.3 s .*start_timeout_s"):
-                await ward.ready()
+                await monitor.ready()
             return failure
 
     assert asyncio.run(run()) is None
@@ -127,8 +127,8 @@ def test_a_run_waits_not_for_ever_for_servers_of_others():
 
 def test_nothing_is_looked_at_while_weights_are_sent():
     async def run():
-        async with ward_of() as (ward, servers, _, lost, _):
-            async with ward.weights:
+        async with monitored() as (monitor, servers, _, lost, _):
+            async with monitor.weights:
                 servers[0].hung = True  # busy taking them in
                 await asyncio.sleep(0.25)
                 servers[0].hung = False
@@ -141,27 +141,27 @@ def test_nothing_is_looked_at_while_weights_are_sent():
 
 def test_after_the_last_restart_it_is_told_why():
     async def run():
-        async with ward_of(max_restarts=1) as (ward, servers, replicas, lost, _):
+        async with monitored(max_restarts=1) as (monitor, servers, replicas, lost, _):
             for number in (1, 2):
                 await until(lambda: replicas[0].health is Health.READY)
                 await servers[0].die()
                 await until(lambda number=number: len(lost) == number)
             with pytest.raises(ServerError) as raised:
-                await ward.ready()
+                await monitor.ready()
             return str(raised.value)
 
     told = asyncio.run(run())
-    for part in ("http://127.0.0.1", "replica-0.log", "started again 1 times", "its process ended"):
+    for part in ("http://127.0.0.1", "replica-0.log", "restarted 1 times", "its process ended"):
         assert part in told
 
 
 def test_an_error_of_our_own_is_told_to_those_who_wait():
     async def run():
-        async with ward_of() as (ward, servers, replicas, _, transfer):
+        async with monitored() as (monitor, servers, replicas, _, transfer):
             transfer.refresh = None  # a mistake of ours
             await servers[0].die()
             await until(lambda: replicas[0].health is not Health.READY)
-            await ward.ready()
+            await monitor.ready()
 
     with pytest.raises(TypeError):
         asyncio.run(run())

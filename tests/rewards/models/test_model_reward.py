@@ -86,12 +86,12 @@ def test_the_policys_tokens_are_read_as_they_are(folder):
 
 
 def test_texts_have_no_tokens(folder):
-    with pytest.raises(RewardError, match=r"row 3\): .*these are texts: use input=chat"):
+    with pytest.raises(RewardError, match=r"row 3\): .*these are texts: set input=chat"):
         score(config(folder, input="tokens"), ["x"])
 
 
 def test_tokens_of_another_vocabulary(folder):
-    with pytest.raises(RewardError, match=r"row 3\): the reward model knows \d+ tokens, and there is token 10000000"):
+    with pytest.raises(RewardError, match=r"row 3\): token 10000000 is outside the reward model's vocabulary of \d+"):
         score(config(folder, input="tokens"), ["x"], conversation=PROMPT, token_ids=[10**7])
 
 
@@ -111,7 +111,7 @@ def test_more_than_the_model_has_positions(folder):
 
 def test_no_number_is_an_error_with_the_row(folder, monkeypatch):
     monkeypatch.setattr("agentrl.rewards.models.scorer.last_scalars", lambda model, rows: [float("nan")] * len(rows))
-    with pytest.raises(RewardError, match=r"data source 'sums', row 3\): its number is nan"):
+    with pytest.raises(RewardError, match=r"data source 'sums', row 3\): its score is nan"):
         score(config(folder), ANSWERS[:1])
 
 

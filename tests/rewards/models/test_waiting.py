@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from agentrl.rewards.models.batcher import Together
+from agentrl.rewards.models.batcher import Batcher
 
 
 class Counting:
@@ -29,7 +29,7 @@ def ask(conversations: list[list[int]], **options: int) -> tuple[list[float], li
 
     async def work() -> tuple[list[float], list[list[int]]]:
         count = Counting()
-        together = Together(count, **{"max_tokens": 100, **options})
+        together = Batcher(count, **{"max_tokens": 100, **options})
         tasks = [asyncio.create_task(together(conversations[0]))]
         await count.called.wait()
         tasks += [asyncio.create_task(together(each)) for each in conversations[1:]]
@@ -63,7 +63,7 @@ def test_a_failure_is_told_to_each_and_ends_nothing():
                 raise RuntimeError("no")
             return [1.0 for _ in conversations]
 
-        together = Together(fail, 100)
+        together = Batcher(fail, 100)
         first = await asyncio.gather(together([1, 2]), together([1, 2]), return_exceptions=True)
         return [*map(str, first), await together([1])]
 
@@ -73,7 +73,7 @@ def test_a_failure_is_told_to_each_and_ends_nothing():
 def test_who_is_cancelled_is_not_scored():
     async def work() -> list[list[int]]:
         count = Counting()
-        together = Together(count, 100)
+        together = Batcher(count, 100)
         first = asyncio.create_task(together([1]))
         await count.called.wait()
         second, third = asyncio.create_task(together([2, 2])), asyncio.create_task(together([3, 3, 3]))

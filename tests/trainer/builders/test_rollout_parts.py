@@ -57,7 +57,7 @@ def test_a_data_source_without_a_reward_is_named(task_folder, tmp_path, capsys):
     (tmp_path / "val.jsonl").write_text(rows)
     assert main(["eval", *given, "reward.name=auto", custom]) == 2
     (said,) = capsys.readouterr().err.splitlines()
-    assert f"{tmp_path}/val.jsonl row 1 (line 2): no built-in reward belongs to data_source 'gsm9k' (did you" in said
+    assert f"{tmp_path}/val.jsonl row 1 (line 2): there is no built-in reward for data_source 'gsm9k' (did you" in said
 
 
 def test_what_is_too_long_is_cut_to_fit_beside_tools_and_instructions(task_folder, tmp_path, capsys):

@@ -87,5 +87,5 @@ def test_a_checkpoint_of_before_there_was_one_leaves_it_as_it_is(tmp_path):
 @pytest.mark.parametrize("text", ["", "{}", "[]", json.dumps({"value": None}), json.dumps({"value": "x"})])
 def test_a_torn_file_is_named(tmp_path, text):
     (tmp_path / FILE).write_text(text)
-    with pytest.raises(ConfigError, match=f"cannot go on from '{tmp_path}': {FILE}: "):
+    with pytest.raises(ConfigError, match=f"cannot resume from '{tmp_path}': {FILE}: "):
         asyncio.run(KLFeedback(adaptive()).load(tmp_path))

@@ -85,7 +85,7 @@ def test_the_same_rows_each_time_and_after_a_stop(tmp_path: Path):
 
 def test_a_torn_file_is_named(tmp_path: Path):
     (tmp_path / "reward_scores.json").write_text("[1,")
-    with pytest.raises(ConfigError, match=r"cannot go on from .*reward_scores\.json"):
+    with pytest.raises(ConfigError, match=r"cannot resume from .*reward_scores\.json"):
         asyncio.run(check([]).load(tmp_path))
 
 

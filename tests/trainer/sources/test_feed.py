@@ -115,5 +115,5 @@ def test_a_checkpoint_from_before_is_gone_on_from_and_a_torn_one_is_refused(tmp_
     source.position = 5
     assert prompts(asyncio.run(steps(source, 1))) == ["row 5", "row 6", "row 7", "row 8"]
     (tmp_path / FILE).write_text("{")
-    with pytest.raises(ConfigError, match=r"cannot go on from '.*': data_state.json: "):
+    with pytest.raises(ConfigError, match=r"cannot resume from '.*': data_state.json: "):
         asyncio.run(feed.load(tmp_path))

@@ -9,11 +9,11 @@ from agentrl.compat.verl.keys.rows import Fixed, Hint, Mapped, Row, one_of
 
 _ACTOR = "actor_rollout_ref.actor"
 _REF = "actor_rollout_ref.ref"
-_SPEED = "a speed or memory switch of verl's own"
+_SPEED = "a speed or memory option that only verl has"
 _SHARDS = "one process holds the whole policy"
-_OFFLOAD = "to the CPU's memory; nothing to do on a CPU"
-_BATCHES = "the reference scores in the actor's micro-batches; its sums do not depend on the cut"
-_WITHOUT_DYNAMIC = "samples a micro-batch, without use_dynamic_bsz"
+_OFFLOAD = "offload to CPU memory; no effect on a CPU"
+_BATCHES = "the reference uses the actor's micro-batches; their size does not change the results"
+_WITHOUT_DYNAMIC = "samples per micro-batch, if use_dynamic_bsz is off"
 _PRECISIONS = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "half": "float16"}
 
 read_precision = one_of("model.dtype", _PRECISIONS)
@@ -26,11 +26,11 @@ ACTOR: tuple[Row, ...] = (
         read=one_of("actor.backend", {"fsdp": "torch", "fsdp2": "torch"}),
         note="fsdp and fsdp2 become torch: one process, no shards",
     ),
-    Mapped(f"{_ACTOR}.ppo_mini_batch_size", "actor.ppo_mini_batch_size", 256, note="prompts an update, as in verl"),
+    Mapped(f"{_ACTOR}.ppo_mini_batch_size", "actor.ppo_mini_batch_size", 256, note="prompts per update, as in verl"),
     Mapped(
         f"{_ACTOR}.use_dynamic_bsz",
         "actor.use_dynamic_bsz",
-        note="by default false where ppo_micro_batch_size_per_gpu is given, as in verl, else true; sums are the same",
+        note="default: false if ppo_micro_batch_size_per_gpu is set (as in verl), else true; same results",
     ),
     Mapped(f"{_ACTOR}.ppo_micro_batch_size_per_gpu", "actor.ppo_micro_batch_size_per_gpu", note=_WITHOUT_DYNAMIC),
     Mapped(f"{_ACTOR}.ppo_micro_batch_size", "actor.ppo_micro_batch_size_per_gpu", note="older name"),
@@ -41,7 +41,7 @@ ACTOR: tuple[Row, ...] = (
         f"{_ACTOR}.clip_ratio",
         "actor.clip_ratio",
         0.2,
-        note="as in verl, without effect while clip_ratio_low and clip_ratio_high have their default; null frees them",
+        note="as in verl, no effect if clip_ratio_low and clip_ratio_high have their defaults; set them to null",
     ),
     Mapped(f"{_ACTOR}.clip_ratio_low", "actor.clip_ratio_low", 0.2),
     Mapped(f"{_ACTOR}.clip_ratio_high", "actor.clip_ratio_high", 0.2),
@@ -64,7 +64,7 @@ ACTOR: tuple[Row, ...] = (
         "actor.policy_loss.loss_mode",
         "vanilla",
         read_loss,
-        "geo_mean becomes gmpo; what a loss does not read is left out; file.py:function for one's own",
+        "geo_mean becomes gmpo; options that the loss does not read are dropped; file.py:function: your own loss",
     ),
     *(
         Mapped(f"{_ACTOR}.policy_loss.{key}", f"actor.policy_loss.{key}", default)
@@ -79,13 +79,10 @@ ACTOR: tuple[Row, ...] = (
     Mapped(f"{_ACTOR}.tau_pos", "actor.tau_pos", 1.0),
     Mapped(f"{_ACTOR}.tau_neg", "actor.tau_neg", 1.05),
     Fixed(f"{_ACTOR}.loss_scale_factor", (None,), "seq-mean-token-sum-norm divides by data.max_response_length"),
-    *(
-        Fixed(f"{part}.router_replay.mode", (None, "disabled"), "leave it out: not in this version")
-        for part in (_ACTOR, _REF)
-    ),
+    *(Fixed(f"{part}.router_replay.mode", (None, "disabled"), "remove it: not supported") for part in (_ACTOR, _REF)),
     *(Hint(f"{part}.router_replay.*", "no effect without its mode") for part in (_ACTOR, _REF)),
-    *(Fixed(f"{part}.load_weight", (True,), "leave it out: weights are always loaded") for part in (_ACTOR, _REF)),
-    Fixed(f"{_ACTOR}.qat.enable", (None, False), "leave it out: not in this version"),
+    *(Fixed(f"{part}.load_weight", (True,), "remove it: weights are always loaded") for part in (_ACTOR, _REF)),
+    Fixed(f"{_ACTOR}.qat.enable", (None, False), "remove it: not supported"),
     Hint(f"{_ACTOR}.qat.*", "no effect without qat.enable"),
     *(
         Fixed(f"{_ACTOR}.{key}", (1,), "set it to 1: one process", _SHARDS)
@@ -95,7 +92,7 @@ ACTOR: tuple[Row, ...] = (
     Fixed(f"{_ACTOR}.fsdp_config.fsdp_size", (-1, 1), "set it to -1: one process", _SHARDS),
     *(Hint(f"{_ACTOR}.{key}", _SHARDS) for key in ("fsdp_config.*", "megatron.*")),
     *(
-        Hint(f"{_ACTOR}.{key}", "groups are dealt into mini-batches by trainer.seed")
+        Hint(f"{_ACTOR}.{key}", "trainer.seed decides which groups form a mini-batch")
         for key in ("shuffle", "data_loader_seed")
     ),
     *(
@@ -113,12 +110,12 @@ ACTOR: tuple[Row, ...] = (
             "profiler.*",
         )
     ),
-    Hint(f"{_ACTOR}.calculate_entropy", "the entropy is always measured"),
-    Hint(f"{_ACTOR}.calculate_sum_pi_squared", "it is not measured here"),
+    Hint(f"{_ACTOR}.calculate_entropy", "the entropy is always logged"),
+    Hint(f"{_ACTOR}.calculate_sum_pi_squared", "this value is not logged"),
     Hint(f"{_ACTOR}.checkpoint.*", "a checkpoint always holds weights, optimizer and position"),
-    Hint(f"{_ACTOR}.freeze_vision_tower", "text alone is trained in this version"),
-    Hint(f"{_ACTOR}.rollout_n", "actor_rollout_ref.rollout.n says it"),
-    Hint(f"{_ACTOR}.policy_loss.rollout_correction.*", "algorithm.rollout_correction says it"),
+    Hint(f"{_ACTOR}.freeze_vision_tower", "only text is trained"),
+    Hint(f"{_ACTOR}.rollout_n", "use actor_rollout_ref.rollout.n"),
+    Hint(f"{_ACTOR}.policy_loss.rollout_correction.*", "use algorithm.rollout_correction"),
 )
 
 OPTIM: tuple[Row, ...] = optim_rows(f"{_ACTOR}.optim", "actor.optim", "actor.grad_clip", 1e-6)
@@ -138,8 +135,8 @@ REF: tuple[Row, ...] = (
     Mapped(f"{_REF}.fsdp_config.param_offload", "ref.param_offload", False, note=_OFFLOAD),
     Hint(f"{_REF}.fsdp_config.*", _SHARDS),
     Hint(f"{_REF}.megatron.*", _SHARDS),
-    Hint(f"{_REF}.strategy", "the reference runs as the actor does"),
-    Hint(f"{_REF}.rollout_n", "actor_rollout_ref.rollout.n says it"),
+    Hint(f"{_REF}.strategy", "the reference uses the actor's strategy"),
+    Hint(f"{_REF}.rollout_n", "use actor_rollout_ref.rollout.n"),
     *(
         Hint(f"{_REF}.{key}", _SPEED)
         for key in (

@@ -40,8 +40,8 @@ def adjust_generation(draft: Draft) -> None:
 
 def _greedy(draft: Draft) -> None:
     """Set greedy decoding for temperature 0 or do_sample=False, and drop top_p and top_k."""
-    said = (draft.given.get(key) for key in (f"{_ROLLOUT}.do_sample", "rollout.do_sample"))
-    if any(truth(value) is False for value in said):
+    do_sample = (draft.given.get(key) for key in (f"{_ROLLOUT}.do_sample", "rollout.do_sample"))
+    if any(truth(value) is False for value in do_sample):
         draft.values["rollout.temperature"] = 0.0
     if _as_float(draft.values.get("rollout.temperature", 1.0)) == 0.0:
         for option in ("top_p", "top_k"):
@@ -60,7 +60,7 @@ def _unscored(draft: Draft) -> None:
 def _rollouts_folder(draft: Draft) -> None:
     """Choose the run folder: next to the output file, with the same name."""
     output = draft.values.get("data.output_path")
-    if output is not None and not _said(draft, "trainer.default_local_dir"):
+    if output is not None and not _is_given(draft, "trainer.default_local_dir"):
         draft.values["trainer.default_local_dir"] = str(Path(str(output)).with_suffix(""))
         draft.values.setdefault("trainer.resume_mode", "auto")
     elif not draft.values.get("trainer.default_local_dir"):
@@ -70,7 +70,8 @@ def _rollouts_folder(draft: Draft) -> None:
 def _groups_of_one(draft: Draft) -> None:
     if draft.number("rollout.n") == 1 and estimator_of(draft) in _COMPARING:
         draft.notices.append(
-            f"'{_ROLLOUT}.n=1' leaves nothing to compare: a group of one has advantage 0 (verl would train on its raw "
+            f"'{_ROLLOUT}.n=1' has no other rollouts to compare with: a group of one has advantage 0 (verl"
+            " would train on its raw "
             f"score), so only a KL or entropy term can move the policy. Set '{_ROLLOUT}.n' to 2 or more"
         )
 
@@ -87,7 +88,7 @@ def _validation(draft: Draft) -> None:
     if draft.number(f"{prefix}.n") > 1:
         draft.values[f"{prefix}.n"] = 1
         draft.notices.append(
-            f"'{_ROLLOUT}.val_kwargs.n' is taken as 1: greedy rollouts of one task are all the same, "
+            f"'{_ROLLOUT}.val_kwargs.n' is set to 1: greedy rollouts of one task are identical, "
             f"and '{_ROLLOUT}.val_kwargs.temperature' is 0"
         )
 
@@ -102,11 +103,11 @@ def _turns(draft: Draft) -> None:
 
 def _agent_loop(draft: Draft) -> None:
     multi_turn = truth(draft.given.get(f"{_ROLLOUT}.multi_turn.enable"))
-    if multi_turn and any(map(draft.values.get, _TOOLS)) and not _said(draft, "rollout.agent.default_agent_loop"):
+    if multi_turn and any(map(draft.values.get, _TOOLS)) and not _is_given(draft, "rollout.agent.default_agent_loop"):
         draft.values["rollout.agent.default_agent_loop"] = "tool_agent"
         draft.notices.append(
-            f"rows that name no agent loop take tool_agent, as '{_ROLLOUT}.multi_turn.enable' and tools are set; "
-            f"'{_ROLLOUT}.agent.default_agent_loop' says otherwise"
+            f"rows without an agent loop use tool_agent, because '{_ROLLOUT}.multi_turn.enable' and tools are set; "
+            f"to change this, set '{_ROLLOUT}.agent.default_agent_loop'"
         )
 
 
@@ -117,8 +118,8 @@ def _batches(draft: Draft) -> None:
         draft.values[dynamic] = samples not in draft.values
     elif truth(draft.values[dynamic]) and draft.values.pop(samples, None) is not None:
         draft.notices.append(
-            f"'{draft.said_as[samples]}' has no effect with '{_ACTOR}.use_dynamic_bsz=True', as in verl: "
-            f"'{_ACTOR}.ppo_max_token_len_per_gpu' bounds a micro-batch"
+            f"'{draft.source_keys[samples]}' has no effect with '{_ACTOR}.use_dynamic_bsz=True', as in verl: "
+            f"'{_ACTOR}.ppo_max_token_len_per_gpu' limits a micro-batch"
         )
 
 
@@ -126,7 +127,7 @@ def _schedule(draft: Draft) -> None:
     """Warm-up: convert verl's steps to updates. A number of steps takes precedence over a ratio."""
     for part, section in (("actor", f"{_ACTOR}.optim"), ("critic", "critic.optim")):
         key = f"{part}.optim.lr_warmup_steps"
-        if draft.said_as.get(key) == f"{section}.lr_warmup_steps" and (steps := draft.number(key, 0)):
+        if draft.source_keys.get(key) == f"{section}.lr_warmup_steps" and (steps := draft.number(key, 0)):
             draft.values.pop(f"{key}_ratio", None)
             draft.values[key] = steps * _updates_a_step(draft, part)
 
@@ -143,21 +144,21 @@ def _clip(draft: Draft) -> None:
     if draft.given.get(f"{_ACTOR}.clip_ratio", 0.2) != 0.2 and not any(side in draft.given for side in sides):
         draft.values.pop("actor.clip_ratio", None)
         draft.notices.append(
-            f"'{_ACTOR}.clip_ratio' has no effect beside the defaults of '{sides[0]}' and '{sides[1]}', 0.2, "
+            f"'{_ACTOR}.clip_ratio' has no effect with the defaults of '{sides[0]}' and '{sides[1]}', 0.2, "
             "as in verl: set those"
         )
 
 
 def _engine(draft: Draft) -> None:
     """Drop verl's default rollout precision for the scripted engine, which computes nothing."""
-    if draft.values.get("rollout.engine") == "scripted" and not _said(draft, "rollout.dtype"):
+    if draft.values.get("rollout.engine") == "scripted" and not _is_given(draft, "rollout.dtype"):
         draft.values.pop("rollout.dtype", None)
 
 
 def _folder(draft: Draft) -> None:
     for name in ("trainer.project_name", "trainer.experiment_name"):
         draft.values.setdefault(name, _DEFAULTS[name])  # for null, which is no folder name
-    if not draft.values.get("trainer.default_local_dir") and not _said(draft, "trainer.resume_mode"):
+    if not draft.values.get("trainer.default_local_dir") and not _is_given(draft, "trainer.resume_mode"):
         draft.values["trainer.resume_mode"] = "disable"  # a new run in a new folder
 
 
@@ -171,7 +172,7 @@ def _saving(draft: Draft) -> None:
 def _loggers(draft: Draft) -> None:
     if missing := missing_loggers(draft.given.get("trainer.logger") or []):
         draft.notices.append(
-            f"'trainer.logger': {', '.join(missing)} is not in this version; "
+            f"'trainer.logger': {', '.join(missing)} not supported; "
             f"metrics go to {', '.join(_names(draft.values['trainer.logger']))}"
         )
 
@@ -180,8 +181,8 @@ def _names(value: object) -> list[str]:
     return [str(item) for item in value] if isinstance(value, list | tuple) else []
 
 
-def _said(draft: Draft, target: str) -> bool:
-    return draft.said_as.get(target) in draft.given
+def _is_given(draft: Draft, target: str) -> bool:
+    return draft.source_keys.get(target) in draft.given
 
 
 def _as_float(value: object) -> float:

@@ -11,7 +11,7 @@ from agentrl.compat.verl.keys.rows import Fixed, Hint, Mapped, Row, one_of, trut
 from agentrl.errors import ConfigError
 
 _KL_LOSS = "actor_rollout_ref.actor.use_kl_loss=True and actor_rollout_ref.actor.kl_loss_coef"
-_NO_KL_IN_REWARD = f"no effect without algorithm.use_kl_in_reward, in verl as here; for a KL term: {_KL_LOSS}"
+_NO_KL_IN_REWARD = f"no effect without algorithm.use_kl_in_reward, as in verl; for a KL term set {_KL_LOSS}"
 _KL_PENALTY, _KL_CTRL = "algorithm.kl_penalty", "algorithm.kl_ctrl"
 _FILTER = "algorithm.filter_groups"
 _SCORES = {"reward": "score", "seq_reward": "score", "seq_final_reward": "score"}
@@ -34,10 +34,14 @@ ALGORITHM: tuple[Row, ...] = (
         "algorithm.adv_estimator",
         "gae",
         read_estimator,
-        "together with loss_mode it becomes algorithm.name where that names both; gae has a critic; "
-        "file.py:function for one's own",
+        "with loss_mode it becomes algorithm.name if a preset has both; gae has a critic; "
+        "file.py:function: your own estimator",
     ),
-    Mapped("algorithm.gamma", "algorithm.gamma", note="left out where verl's estimator does not read it, as the next"),
+    Mapped(
+        "algorithm.gamma",
+        "algorithm.gamma",
+        note="this key and the next are dropped if verl's estimator does not read them",
+    ),
     Mapped("algorithm.lam", "algorithm.lam"),
     Mapped("algorithm.norm_adv_by_std_in_grpo", "algorithm.norm_adv_by_std_in_grpo", True),
     Mapped("algorithm.gdpo_reward_keys", "algorithm.gdpo_reward_keys"),
@@ -48,7 +52,7 @@ ALGORITHM: tuple[Row, ...] = (
         _KL_PENALTY,
         ("actor.use_kl_loss", "actor.kl_loss_coef", _KL_PENALTY),
         read=_kl_penalty,
-        note="a name: of the KL in the reward; a number: KL loss with that coefficient, 0 for none",
+        note="a name: the KL estimator in the reward; a number: the coefficient of a KL loss, 0 for none",
     ),
     *(Mapped(f"{_KL_CTRL}.{key}", f"{_KL_CTRL}.{key}") for key in ("type", "kl_coef", "horizon", "target_kl")),
     Mapped(f"{_FILTER}.enable", f"{_FILTER}.enable"),
@@ -56,20 +60,20 @@ ALGORITHM: tuple[Row, ...] = (
         f"{_FILTER}.metric",
         f"{_FILTER}.metric",
         read=lambda metric: _SCORES.get(str(metric), str(metric)),
-        note="reward, seq_reward and seq_final_reward become score, which is what a function that returns a number "
-        "gives; acc needs a reward that names one",
+        note="reward, seq_reward and seq_final_reward become score, the result of a reward function; "
+        "acc needs a reward that returns an entry acc",
     ),
     Mapped(
         f"{_FILTER}.max_num_gen_batches",
         f"{_FILTER}.max_num_gen_batches",
         read=lambda value: max(0, int(str(value))),
-        note="in batches of data.train_batch_size; 0 and less: no limit",
+        note="in batches of data.train_batch_size; 0 or less: no limit",
     ),
-    Hint(f"{_FILTER}.max_inflight_gen_batches", "tasks are drawn one by one, as rollouts end"),
+    Hint(f"{_FILTER}.max_inflight_gen_batches", "tasks are drawn one by one when rollouts end"),
     *CORRECTION,
-    Fixed("algorithm.use_pf_ppo", (False,), "leave it out: not in this version"),
+    Fixed("algorithm.use_pf_ppo", (False,), "remove it: not supported"),
     Hint("algorithm.pf_ppo.*", "no effect without use_pf_ppo"),
-    Fixed("distillation.enabled", (None, False), "leave it out: not in this version"),
+    Fixed("distillation.enabled", (None, False), "remove it: not supported"),
     Hint("distillation.*", "no effect without distillation.enabled"),
 )
 
@@ -91,6 +95,5 @@ def _refuse_larger_batches(draft: Draft) -> None:
     size = draft.given.get("data.gen_batch_size")
     if size is not None and str(size) != str(draft.values.get("data.train_batch_size")):
         raise ConfigError(
-            f"'data.gen_batch_size={size}' cannot be honoured here: say data.train_batch_size alone, "
-            f"or {_FILTER}.enable=True"
+            f"'data.gen_batch_size={size}' is not supported: use only data.train_batch_size, or {_FILTER}.enable=True"
         )

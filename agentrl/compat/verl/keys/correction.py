@@ -13,7 +13,7 @@ _IS, _RS, _BYPASS, _LOSS = (f"{SECTION}.{key}" for key in ("rollout_is", "rollou
 _OF_IS = (f"{_IS}_threshold", f"{_IS}_batch_normalize")
 _LOSS_MODE = "actor.policy_loss.loss_mode"
 _CAP = "actor_rollout_ref.actor.tis_imp_ratio_cap"
-_OLD = f"say {_IS}=token or sequence, with {_IS}_threshold"
+_OLD = f"set {_IS} to token or sequence, and {_IS}_threshold"
 
 
 def _cap(value: object) -> Mapping[str, object]:
@@ -23,10 +23,10 @@ def _cap(value: object) -> Mapping[str, object]:
 
 
 CORRECTION: tuple[Row, ...] = (
-    Fixed(SECTION, (None,), f"say its keys, such as {_IS}"),
-    Mapped(_BYPASS, _BYPASS, note="not said: false, as in verl, beside a correction, else true"),
+    Fixed(SECTION, (None,), f"set keys in it, such as {_IS}"),
+    Mapped(_BYPASS, _BYPASS, note="default: false with a correction (as in verl), else true"),
     *(Mapped(key, key) for key in (_IS, *_OF_IS, _RS, f"{_RS}_threshold", _LOSS)),
-    Mapped(_CAP, (_IS, f"{_IS}_threshold"), read=_cap, note="truncated weights of tokens; -1: none"),
+    Mapped(_CAP, (_IS, f"{_IS}_threshold"), read=_cap, note="truncated per-token weights; -1: none"),
     Fixed("algorithm.rollout_is", (None, False), _OLD),
     *(
         Hint(f"algorithm.rollout_is_{key}", "no effect without rollout_is")
@@ -48,11 +48,11 @@ def adjust_correction(draft: Draft) -> None:
     if truth(values.get(_BYPASS, True)) is False:
         draft.leave_out((_LOSS,), f"no effect without {_BYPASS}=True, as in verl")
         return
-    if draft.said_as.get(_BYPASS) == _BYPASS and values.get(_LOSS_MODE) != "vanilla":
-        draft.leave_out((_LOSS_MODE,), f"with {_BYPASS}=True the loss is that of {_LOSS}, as in verl")
+    if draft.source_keys.get(_BYPASS) == _BYPASS and values.get(_LOSS_MODE) != "vanilla":
+        draft.leave_out((_LOSS_MODE,), f"with {_BYPASS}=True {_LOSS} selects the loss, as in verl")
         values[_LOSS_MODE] = "vanilla"
     if values.get(_LOSS, "ppo_clip") == "ppo_clip":
         why = f"with {_BYPASS}=True the clipped ratio is the only weight, as in verl"
         draft.leave_out((_IS, *_OF_IS), why)
     else:
-        draft.leave_out((*OF_LOSSES, _LOSS_MODE), f"with {_LOSS}=reinforce that is the whole loss, as in verl")
+        draft.leave_out((*OF_LOSSES, _LOSS_MODE), f"with {_LOSS}=reinforce no other loss is used, as in verl")

@@ -10,10 +10,10 @@ from agentrl.compat.verl.keys.rows import Fixed, Hint, Mapped, Row, one_of
 from agentrl.errors import ConfigError
 
 _NO_CRITIC = "{} needs no critic"
-_AS_ACTOR = "by default as the actor's"
-_BATCHES = "the critic is cut into micro-batches as the actor is; its sums do not depend on the cut"
+_AS_ACTOR = "default: the actor's value"
+_BATCHES = "the critic uses the actor's micro-batches; their size does not change the results"
 _SHARDS = "one process holds the whole critic"
-_OFFLOAD = "to the CPU's memory; nothing to do on a CPU"
+_OFFLOAD = "offload to CPU memory; no effect on a CPU"
 _AGGREGATION = "critic.loss_agg_mode"
 _WARMUP = "trainer.critic_warmup"
 
@@ -22,7 +22,7 @@ CRITIC: tuple[Row, ...] = (
         "critic.model.path",
         "critic.path",
         read=expand_home,
-        note="not said: the policy's own body; verl's default is a model of its own",
+        note="default: the policy's weights with a value head; verl's default is another model",
     ),
     Mapped("critic.ppo_mini_batch_size", "critic.ppo_mini_batch_size", note=_AS_ACTOR),
     Mapped("critic.ppo_epochs", "critic.ppo_epochs", note=_AS_ACTOR),
@@ -41,22 +41,22 @@ CRITIC: tuple[Row, ...] = (
         _WARMUP,
         0,
         lambda steps: max(0, int(str(steps)) - 1),
-        "verl's N leaves the policy out of N - 1 steps",
+        "with N in verl, the policy is not updated in N - 1 steps",
     ),
-    Fixed("critic.strategy", ("fsdp", "fsdp2"), "leave it out: the critic runs as the actor does"),
+    Fixed("critic.strategy", ("fsdp", "fsdp2"), "remove it: the critic uses the actor's strategy"),
     Fixed("critic.loss_scale_factor", (None,), "seq-mean-token-sum-norm divides by data.max_response_length"),
-    Fixed("critic.model.lora_rank", (None, 0), "leave it out: the whole critic is trained"),
-    Fixed("critic.model.override_config.*", (None,), "change the model's own config.json"),
+    Fixed("critic.model.lora_rank", (None, 0), "remove it: all weights of the critic are trained"),
+    Fixed("critic.model.override_config.*", (None,), "change config.json of the model"),
     Fixed("critic.model.external_lib", (None,), "import it in your reward or agent loop file"),
-    Fixed("critic.model.hf_config_path", (None,), "put config.json beside the weights"),
+    Fixed("critic.model.hf_config_path", (None,), "put config.json next to the weights"),
     Fixed("critic.ulysses_sequence_parallel_size", (1,), "set it to 1: one process", _SHARDS),
-    Fixed("critic.load_weight", (True,), "leave it out: weights are always loaded"),
-    Hint("critic.enable", "a critic is there where the advantage estimator needs one"),
-    Hint("critic.rollout_n", "actor_rollout_ref.rollout.n says it"),
+    Fixed("critic.load_weight", (True,), "remove it: weights are always loaded"),
+    Hint("critic.enable", "a critic is used if the advantage estimator needs one"),
+    Hint("critic.rollout_n", "use actor_rollout_ref.rollout.n"),
     Hint("critic.checkpoint.*", "a checkpoint always holds weights, optimizer and position"),
-    Hint("critic.model.*", "the critic is loaded as the policy is"),
+    Hint("critic.model.*", "the critic is loaded like the policy"),
     *(Hint(f"critic.{key}.*", _SHARDS) for key in ("fsdp", "fsdp_config", "megatron", "engine")),
-    *(Hint(f"critic.{key}", "mini-batches are those of the actor") for key in ("shuffle", "data_loader_seed")),
+    *(Hint(f"critic.{key}", "the critic uses the actor's mini-batches") for key in ("shuffle", "data_loader_seed")),
     *(
         Hint(f"critic.{key}", _BATCHES)
         for key in (
@@ -65,7 +65,7 @@ CRITIC: tuple[Row, ...] = (
             *("ppo_infer_micro_batch_size_per_gpu", "ppo_infer_max_token_len_per_gpu"),
         )
     ),
-    *(Hint(f"critic.{key}", "a switch of verl's own") for key in ("profiler.*", "nccl_timeout")),
+    *(Hint(f"critic.{key}", "an option that only verl has") for key in ("profiler.*", "nccl_timeout")),
 )
 
 
@@ -81,15 +81,15 @@ def adjust_critic(draft: Draft) -> None:
 def _leave_out(draft: Draft, why: str) -> None:
     if draft.number(_WARMUP, 0):
         raise ConfigError(
-            f"'{_WARMUP}={draft.given[_WARMUP]}' cannot be honoured here: {why}, and the policy would wait for it; "
+            f"'{_WARMUP}={draft.given[_WARMUP]}' is not supported: {why}, and the policy would not be updated then; "
             "set it to 0"
         )
-    said = [key for key in draft.given if key.startswith("critic.")]
+    given = [key for key in draft.given if key.startswith("critic.")]
     for reason, keys in list(draft.idle.items()):
-        draft.idle[reason] = [key for key in keys if key not in said]
+        draft.idle[reason] = [key for key in keys if key not in given]
         if not draft.idle[reason]:
             del draft.idle[reason]
     for target in [key for key in draft.values if key.startswith("critic.")]:
         del draft.values[target]
-    if said:
-        draft.idle[why] = said
+    if given:
+        draft.idle[why] = given

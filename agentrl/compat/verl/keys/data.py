@@ -8,8 +8,8 @@ from agentrl.compat.verl.keys.rows import Fixed, Hint, Mapped, Row, one_of
 
 _MODEL = "actor_rollout_ref.model"
 _MM_INPUTS = "return_multi_modal_inputs"
-_LOADER = "rows are read one by one, as they are needed"
-_SPEED = "a speed or memory switch of verl's own"
+_LOADER = "rows are read one by one, when they are needed"
+_SPEED = "a speed or memory option that only verl has"
 
 
 def expand_home(value: object) -> str:
@@ -27,7 +27,7 @@ DATA: tuple[Row, ...] = (
     Mapped("data.train_files", "data.train_files", note="one file or a list"),
     Mapped("data.val_files", "data.val_files", note="one file or a list"),
     Mapped("data.prompt_key", "data.prompt_key", "prompt"),
-    Mapped("data.train_batch_size", "data.train_batch_size", 1024, note="prompts a step, as in verl"),
+    Mapped("data.train_batch_size", "data.train_batch_size", 1024, note="prompts per step, as in verl"),
     Mapped("data.max_prompt_length", "data.max_prompt_length", 512),
     Mapped("data.max_response_length", "data.max_response_length", 512),
     Mapped("data.filter_overlong_prompts", "data.filter_overlong_prompts", False),
@@ -36,9 +36,9 @@ DATA: tuple[Row, ...] = (
         "data.truncation",
         "error",
         one_of("data.truncation"),
-        "left, middle and right cut the last user text; verl cuts the rendered prompt, and with it system and tools",
+        "left, middle and right cut the last user text; verl cuts the rendered prompt, also system text and tools",
     ),
-    Mapped("data.dataset_weights", "data.dataset_weights", note="one a train file: how often each is drawn"),
+    Mapped("data.dataset_weights", "data.dataset_weights", note="one weight per train file: how often it is drawn"),
     Mapped("data.shuffle", "data.shuffle", True),
     Mapped("data.seed", "data.seed"),
     Mapped("data.train_max_samples", "data.train_max_samples", -1),
@@ -47,13 +47,13 @@ DATA: tuple[Row, ...] = (
     Mapped("data.tool_config_path", "rollout.multi_turn.tool_config_path", read=expand_home),
     Mapped("data.function_tool_path", "rollout.multi_turn.function_tool_path", read=expand_home),
     Fixed("data.reward_fn_key", ("data_source",), "name the column data_source"),
-    Hint("data.gen_batch_size", "under filter_groups tasks are drawn one by one until a step has its groups"),
+    Hint("data.gen_batch_size", "with filter_groups, tasks are drawn one by one until a step has its groups"),
     Mapped("data.custom_cls.path", "data.custom_cls.path", read=expand_home, note="a Python file"),
     Mapped("data.custom_cls.name", "data.custom_cls.name"),
     Fixed("data.sampler.*", (None,), "use data.curriculum, or data.shuffle and data.seed"),
     Fixed("data.datagen.*", (None,), "let a tool or reward add tasks: data.online.max_tasks"),
     *(
-        Fixed(f"data.{key}", (None,), "verl's SFT trainer: `agentrl train algorithm.name=sft`, column messages")
+        Fixed(f"data.{key}", (None,), "for SFT use `agentrl train algorithm.name=sft` with a column messages")
         for key in (
             "response_key",
             "prompt_dict_keys",
@@ -69,9 +69,9 @@ DATA: tuple[Row, ...] = (
     ),
     Mapped("data.filter_overlong_prompts_workers", "data.filter_overlong_prompts_workers", note="threads"),
     *(Hint(f"data.{key}", _LOADER) for key in ("dataloader_num_workers", "use_shm")),
-    Hint("data.val_batch_size", "validation rolls all its tasks out at once"),
-    Hint("data.validation_shuffle", "validation takes every row, whatever the order"),
-    Hint("data.tokenizer", "the model's own is used, or actor_rollout_ref.model.tokenizer_path"),
+    Hint("data.val_batch_size", "validation runs all its tasks at once"),
+    Hint("data.validation_shuffle", "validation uses every row, so the order has no effect"),
+    Hint("data.tokenizer", "the model's tokenizer is used, or actor_rollout_ref.model.tokenizer_path"),
     Hint("data.trust_remote_code", "use actor_rollout_ref.model.trust_remote_code"),
     *(
         Hint(f"data.{key}", "the prompt is always kept as messages")
@@ -81,8 +81,8 @@ DATA: tuple[Row, ...] = (
         Fixed(f"data.{modality}_key", (f"{modality}s",), f"name the column {modality}s")
         for modality in ("image", "video", "audio")
     ),
-    Fixed("data.mm_processor_kwargs.*", (None,), "put them into the model's own processor_config.json"),
-    *(Hint(f"data.{key}", "the model's own processor says it") for key in ("image_patch_size", _MM_INPUTS)),
+    Fixed("data.mm_processor_kwargs.*", (None,), "set them in processor_config.json of the model"),
+    *(Hint(f"data.{key}", "the model's processor decides this") for key in ("image_patch_size", _MM_INPUTS)),
 )
 
 MODEL: tuple[Row, ...] = (
@@ -92,22 +92,22 @@ MODEL: tuple[Row, ...] = (
     Mapped(f"{_MODEL}.enable_gradient_checkpointing", "model.enable_gradient_checkpointing", True),
     Mapped(f"{_MODEL}.override_config.attn_implementation", "model.attn_implementation"),
     Fixed(f"{_MODEL}.override_config.moe_config.freeze_moe_router", (False,), "use actor.freeze_modules"),
-    Fixed(f"{_MODEL}.override_config.*", (None,), "change the model's own config.json"),
+    Fixed(f"{_MODEL}.override_config.*", (None,), "change config.json of the model"),
     Fixed(f"{_MODEL}.torch_dtype", (None,), "use actor_rollout_ref.actor.fsdp_config.model_dtype"),
-    Fixed(f"{_MODEL}.custom_chat_template", (None,), "put it into a file, model.chat_template=FILE"),
-    Fixed(f"{_MODEL}.hf_config_path", (None,), "put config.json beside the weights"),
+    Fixed(f"{_MODEL}.custom_chat_template", (None,), "write it to a file and set model.chat_template=FILE"),
+    Fixed(f"{_MODEL}.hf_config_path", (None,), "put config.json next to the weights"),
     Fixed(f"{_MODEL}.external_lib", (None,), "import it in your reward or agent loop file"),
     Mapped(f"{_MODEL}.lora_rank", "model.lora_rank", 0),
     Mapped(f"{_MODEL}.lora_alpha", "model.lora_alpha", 16),
-    Mapped(f"{_MODEL}.target_modules", "model.target_modules", "all-linear", note="names or the ends of names"),
+    Mapped(f"{_MODEL}.target_modules", "model.target_modules", "all-linear", note="names, or ends of names"),
     Mapped(f"{_MODEL}.exclude_modules", "model.exclude_modules"),
     Mapped(f"{_MODEL}.lora_adapter_path", "model.lora_adapter_path", read=expand_home),
     *lora_section(f"{_MODEL}.lora"),
     Mapped(f"{_MODEL}.lora.exclude_modules", "model.exclude_modules"),
     Mapped(f"{_MODEL}.lora.adapter_path", "model.lora_adapter_path", read=expand_home),
-    Fixed(f"{_MODEL}.lora.dropout", (0,), "adapters are trained without dropout, as the rest of the policy"),
-    Hint(f"{_MODEL}.lora.*", "adapters go from backend to engine as they are"),
-    Fixed(f"{_MODEL}.mtp.enable", (None, False), "leave it out: not in this version"),
+    Fixed(f"{_MODEL}.lora.dropout", (0,), "adapters are trained without dropout, like the rest of the policy"),
+    Hint(f"{_MODEL}.lora.*", "adapters are sent to the engine unmerged"),
+    Fixed(f"{_MODEL}.mtp.enable", (None, False), "remove it: not supported"),
     Hint(f"{_MODEL}.mtp.*", "no effect without mtp.enable"),
     *(
         Hint(f"{_MODEL}.{key}", _SPEED)

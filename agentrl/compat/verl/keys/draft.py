@@ -17,14 +17,14 @@ class Draft:
         values: agentrl's dotted keys and their values; missing keys have agentrl's default.
         idle: given keys that are ignored: reason -> keys.
         notices: further messages for the user, one line each.
-        said_as: agentrl key -> verl key it came from, for error messages.
+        source_keys: agentrl key -> verl key it came from, for error messages.
     """
 
     given: Mapping[str, object]
     values: dict[str, object] = field(default_factory=dict)
     idle: dict[str, list[str]] = field(default_factory=dict)
     notices: list[str] = field(default_factory=list)
-    said_as: dict[str, str] = field(default_factory=dict)
+    source_keys: dict[str, str] = field(default_factory=dict)
 
     def number(self, key: str, default: int = 1) -> int:
         """Return the value of a key as an integer; `default` if it is missing or not an integer."""
@@ -33,9 +33,9 @@ class Draft:
     def leave_out(self, targets: Iterable[str], why: str) -> None:
         """Drop agentrl keys that verl would not read. Record the reason `why` for those that the user gave."""
         for target in targets:
-            dropped, said = self.values.pop(target, None) is not None, self.said_as.get(target, "")
-            if dropped and said in self.given and said not in self.idle.setdefault(why, []):
-                self.idle[why].append(said)
+            dropped, source = self.values.pop(target, None) is not None, self.source_keys.get(target, "")
+            if dropped and source in self.given and source not in self.idle.setdefault(why, []):
+                self.idle[why].append(source)
 
     def lines(self) -> list[str]:
         """All messages for the user; ignored keys with the same reason share a line."""
@@ -45,7 +45,7 @@ class Draft:
 def _grouped(keys: Sequence[str], why: str) -> str:
     named = ", ".join(f"'{key}'" for key in keys[:_KEYS_A_LINE])
     more = f" (+{len(keys) - _KEYS_A_LINE} more)" if len(keys) > _KEYS_A_LINE else ""
-    return f"{named}{more} {'has' if len(keys) == 1 else 'have'} no meaning here: {why}"
+    return f"{named}{more} {'is' if len(keys) == 1 else 'are'} ignored: {why}"
 
 
 def whole(value: object, default: int) -> int:

@@ -13,17 +13,22 @@ EVALUATION = KeyTable(
     (
         Mapped("data.path", RESPONSES, read=expand_home, note="a Parquet, JSON or JSONL file"),
         Mapped("data.prompt_key", "data.prompt_key", "prompt"),
-        Mapped("data.response_key", RESPONSE_KEY, "responses", note="a text or a list of texts a row"),
+        Mapped("data.response_key", RESPONSE_KEY, "responses", note="a text or a list of texts per row"),
         Fixed("data.data_source_key", ("data_source",), "name the column data_source"),
-        Fixed("data.reward_model_key", ("reward_model",), "name the column reward_model, its truth ground_truth"),
-        Hint("data.use_shm", "the file is read where it lies"),
+        Fixed(
+            "data.reward_model_key", ("reward_model",), "name the column reward_model, with the key ground_truth in it"
+        ),
+        Hint("data.use_shm", "the file is read in place"),
         Mapped(
-            "custom_reward_function.path", f"{REWARD}.path", read=expand_home, note="null: by the row's data_source"
+            "custom_reward_function.path",
+            f"{REWARD}.path",
+            read=expand_home,
+            note="null: chosen by the row's data_source",
         ),
         Mapped("custom_reward_function.name", f"{REWARD}.name", "compute_score"),
         Mapped("custom_reward_function.reward_kwargs", f"{REWARD}.reward_kwargs"),
-        Hint("ray_kwargs.*", "nothing is started on a cluster in this version"),
-        Hint("hydra.*", "nothing but the figures is written"),
+        Hint("ray_kwargs.*", "clusters are not supported"),
+        Hint("hydra.*", "only the figures are written"),
     ),
     "evaluation",
 )

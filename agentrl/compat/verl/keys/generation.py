@@ -17,8 +17,8 @@ _IN_PPO = "actor_rollout_ref."
 _OLD_MODEL = tuple(f"{_IN_PPO}model.{key}" for key in ("path", "external_lib", "lora_adapter_path"))
 _NOTHING_TRAINED = "nothing is trained"
 _IN_ORDER = "every row is generated once, in the order of the files"
-_OUTPUT_NOTE = "rows with a column `responses`; trajectories are beside it, in a folder of that name"
-_DO_SAMPLE_NOTE = "false is greedy, as a temperature of 0"
+_OUTPUT_NOTE = "rows with a column `responses`; trajectories are in a folder of the same name next to it"
+_DO_SAMPLE_NOTE = "false is greedy, like a temperature of 0"
 
 
 def _top_k(value: object) -> int:
@@ -45,14 +45,14 @@ def _changed(rows: Sequence[Row], changes: Sequence[Row], prefix: str = "") -> I
 def _greedy(prefix: str) -> tuple[Row, ...]:
     return (
         Mapped(f"{prefix}rollout.do_sample", (), note=_DO_SAMPLE_NOTE),
-        Hint(f"{prefix}rollout.val_kwargs.*", "generation samples as rollout.temperature, top_p and top_k say"),
+        Hint(f"{prefix}rollout.val_kwargs.*", "generation uses rollout.temperature, top_p and top_k"),
     )
 
 
 _SERVER_CHANGES: tuple[Row, ...] = (
     _output("data.output_path"),
     *_greedy(_IN_PPO),
-    Mapped(f"{_IN_PPO}rollout.top_k", "rollout.top_k", -1, _top_k, "verl's generation server does not look at it"),
+    Mapped(f"{_IN_PPO}rollout.top_k", "rollout.top_k", -1, _top_k, "verl's generation server ignores it"),
     *(Hint(f"data.{key}", _IN_ORDER) for key in ("shuffle", "seed", "dataset_weights", "val_files", "val_max_samples")),
     *(Hint(key, _NOTHING_TRAINED) for key in (f"{_IN_PPO}actor.*", f"{_IN_PPO}ref.*", "actor.*", "algorithm.*")),
     *(
@@ -79,11 +79,13 @@ SERVER = KeyTable(
 _GENERATION_CHANGES: tuple[Row, ...] = (
     *_greedy(""),
     Mapped("rollout.temperature", "rollout.temperature", 1.0),
-    Mapped("rollout.top_k", "rollout.top_k", 50, _top_k, "0 is -1: all tokens"),
+    Mapped("rollout.top_k", "rollout.top_k", 50, _top_k, "0 becomes -1: all tokens"),
     Mapped("rollout.top_p", "rollout.top_p", 0.7),
-    Mapped("rollout.prompt_length", "data.max_prompt_length", 1536, note="a longer prompt is refused: data.truncation"),
+    Mapped(
+        "rollout.prompt_length", "data.max_prompt_length", 1536, note="longer prompts are refused; see data.truncation"
+    ),
     Mapped("rollout.response_length", "data.max_response_length", 512),
-    Fixed("rollout.n", (1,), "data.n_samples says how many responses"),
+    Fixed("rollout.n", (1,), "data.n_samples sets the number of responses"),
 )
 
 GENERATION = KeyTable(
@@ -92,7 +94,7 @@ GENERATION = KeyTable(
         Mapped("data.prompt_key", "data.prompt_key", "prompt"),
         Mapped("data.n_samples", "rollout.n", 5),
         _output("data.output_path"),
-        Mapped("data.batch_size", "data.train_batch_size", 128, note="prompts a file of trajectories"),
+        Mapped("data.batch_size", "data.train_batch_size", 128, note="prompts per file of trajectories"),
         Mapped("data.trust_remote_code", "model.trust_remote_code"),
         Mapped("data.apply_chat_template_kwargs", "data.apply_chat_template_kwargs"),
         *_changed([row for row in MODEL if row.key in _OLD_MODEL], (), _IN_PPO),
@@ -100,8 +102,8 @@ GENERATION = KeyTable(
         *(row for row in REWARD if row.key.startswith("custom_reward_function.")),
         Hint("actor.*", _NOTHING_TRAINED),
         *(row for row in TRAINER if row.key in ("trainer.nnodes", "trainer.n_gpus_per_node", "trainer.device")),
-        *(Hint(f"{key}.*", "nothing is started on a cluster in this version") for key in ("ray_init", "ray_kwargs")),
-        Hint("hydra.*", "where the run's files go: trainer.default_local_dir"),
+        *(Hint(f"{key}.*", "clusters are not supported") for key in ("ray_init", "ray_kwargs")),
+        Hint("hydra.*", "trainer.default_local_dir sets the run's folder"),
     ),
     "generation",
     adjust_generation,

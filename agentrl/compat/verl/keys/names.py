@@ -69,7 +69,7 @@ def read_loss(value: object) -> str:
 def _known(value: object, names: set[str], aliases: dict[str, str]) -> str:
     name = aliases.get(str(value), str(value))
     if name not in names and ":" not in name:
-        raise ConfigError(f"'{value}' is not in this version: {suggestion(name, names | aliases.keys())}")
+        raise ConfigError(f"'{value}' is not supported: {suggestion(name, names | aliases.keys())}")
     return name
 
 
@@ -80,7 +80,7 @@ def adjust_names(draft: Draft) -> None:
     """
     if _NAME in draft.given:
         for target in (_ESTIMATOR, _LOSS, _AGGREGATION, *OF_LOSSES):
-            if draft.said_as.get(target) not in draft.given:
+            if draft.source_keys.get(target) not in draft.given:
                 draft.values.pop(target, None)
         return
     _leave_out_unread(draft)
@@ -104,12 +104,14 @@ def _leave_out_unread(draft: Draft) -> None:
     estimator, loss = str(values[_ESTIMATOR]), values.get(_LOSS)
     read = READ_BY_ESTIMATOR.get(estimator, _OF_ESTIMATORS)
     unread = [target for target in _OF_ESTIMATORS if target not in read]
-    draft.leave_out(unread, f"{_ESTIMATOR}={estimator} does not read it, in verl as here")
+    draft.leave_out(unread, f"{_ESTIMATOR}={estimator} does not read it, as in verl")
     if loss is not None:  # only verl's keys: the loss itself reports unused agentrl keys
         read = READ_BY_LOSS.get(str(loss), OF_LOSSES)
-        said = {target for target in OF_LOSSES if draft.said_as.get(target, "").startswith("actor_rollout_ref.")}
-        unread = [target for target in OF_LOSSES if target in said and target not in read]
-        draft.leave_out(unread, f"policy_loss.loss_mode={loss} does not read it, in verl as here")
+        from_verl = {
+            target for target in OF_LOSSES if draft.source_keys.get(target, "").startswith("actor_rollout_ref.")
+        }
+        unread = [target for target in OF_LOSSES if target in from_verl and target not in read]
+        draft.leave_out(unread, f"policy_loss.loss_mode={loss} does not read it, as in verl")
 
 
 def _name(draft: Draft) -> None:
@@ -119,7 +121,7 @@ def _name(draft: Draft) -> None:
     policies = {name: preset for name, preset in PRESETS.items() if preset.family == "policy"}
     both = [name for name, each in policies.items() if (each.adv_estimator, each.loss) == (estimator, loss)]
     name = both[0] if both else estimator if estimator in policies else "grpo"
-    values[_NAME], draft.said_as[_NAME] = name, _ESTIMATOR
+    values[_NAME], draft.source_keys[_NAME] = name, _ESTIMATOR
     if policies[name].adv_estimator == estimator:
         values.pop(_ESTIMATOR)
     if policies[name].loss == loss:

@@ -15,8 +15,8 @@ _NAMES = {"remote": "prime", "gdpo": "naive"}
 _LIMITS = ("max_concurrent", "max_rpm", "max_tpm", "estimated_tokens_per_request")
 _NAME, _MODEL = "reward.name", "reward.reward_model"
 _NO_MODEL = "no effect without reward_model.enable"
-_OF_PROCESS = "this process scores with the reward model, as reward.reward_model.{device,dtype,batch_tokens} say"
-_OFF_LOOP = "every reward runs off the event loop, with a deadline: reward.timeout_s"
+_OF_PROCESS = "the reward model runs in this process; set reward.reward_model.{device,dtype,batch_tokens}"
+_OFF_LOOP = "every reward runs outside the event loop, with the timeout reward.timeout_s"
 _OF_MODEL = (
     *("enable_resource_pool", "n_gpus_per_node", "nnodes", "strategy", "micro_batch_size", "micro_batch_size_per_gpu"),
     *("max_length", "use_dynamic_bsz", "forward_max_token_len_per_gpu", "ulysses_sequence_parallel_size"),
@@ -41,7 +41,7 @@ def _manager(name: object) -> str:
 
 
 def _managers(name: str, source: str, path: str) -> tuple[Row, ...]:
-    note = "remote becomes prime, gdpo naive; under importlib the name of a class"
+    note = "remote becomes prime, gdpo becomes naive; with importlib: the name of a class"
     return (
         Mapped(name, f"{_MANAGER}.name", read=_manager, note=note),
         Mapped(source, f"{_MANAGER}.source", note="importlib: a class called with (reward, config), docs/extending.md"),
@@ -68,28 +68,29 @@ REWARD: tuple[Row, ...] = (
     *_managers("reward_manager.name", "reward_manager.source", "reward_manager.module.path"),
     *_managers(f"{_MANAGER}.name", f"{_MANAGER}.source", f"{_MANAGER}.module.path"),
     Mapped("reward_model.reward_loop_class_name", f"{_MANAGER}.name"),
-    *(Hint(f"{section}.module.name", "no effect beside name") for section in ("reward_manager", _MANAGER)),
+    *(Hint(f"{section}.module.name", "no effect if name is set") for section in ("reward_manager", _MANAGER)),
     *_overlong("reward_model.overlong_buffer"),
     *_overlong("reward_model.reward_kwargs.overlong_buffer_cfg"),
     *_overlong("reward.reward_kwargs.overlong_buffer_cfg"),
     *(
-        Hint(f"{section}.reward_kwargs.max_resp_len", "data.max_response_length says it")
+        Hint(f"{section}.reward_kwargs.max_resp_len", "use data.max_response_length")
         for section in ("reward_model", "reward")
     ),
     *_sandbox("sandbox_fusion"),
     *_sandbox("reward_model.sandbox_fusion"),
     *_sandbox(_SANDBOX),
     *(
-        Mapped(f"{section}.num_workers", "reward.num_workers", note="of prime, and of answers in mathematics")
+        Mapped(f"{section}.num_workers", "reward.num_workers", note="for prime, and for math answers")
         for section in ("reward", "reward_model")
     ),
-    *(Mapped(f"reward.{key}", f"reward.{key}", note="of rate_limited") for key in _LIMITS),
-    Mapped(
-        "reward.timeout", "reward.timeout_s", note="a call that takes longer has no verdict; in verl its score is 0"
-    ),
+    *(Mapped(f"reward.{key}", f"reward.{key}", note="for rate_limited") for key in _LIMITS),
+    Mapped("reward.timeout", "reward.timeout_s", note="a longer call gives no score; in verl its score is 0"),
     *(
         Mapped(
-            key, (_NAME,), read=_model, note="a sequence classifier, whose number is the score; not beside a function"
+            key,
+            (_NAME,),
+            read=_model,
+            note="a sequence classifier; its output is the score; not together with a function",
         )
         for key in ("reward_model.enable", f"{_MODEL}.enable")
     ),
@@ -110,8 +111,8 @@ def adjust_reward(draft: Draft) -> None:
     name = str(values.get(f"{_MANAGER}.name", "naive"))
     own = values.get(f"{_MANAGER}.source") == "importlib"
     if not own and name not in MANAGERS:
-        said = draft.said_as[f"{_MANAGER}.name"]
-        raise ConfigError(f"'{said}': '{name}' is not in this version: {suggestion(name, [*MANAGERS, *_NAMES])}")
+        source = draft.source_keys[f"{_MANAGER}.name"]
+        raise ConfigError(f"'{source}': '{name}' is not supported: {suggestion(name, [*MANAGERS, *_NAMES])}")
     if own or name != "rate_limited":
         draft.leave_out([f"reward.{key}" for key in _LIMITS], f"no effect without {_MANAGER}.name=rate_limited")
     else:
@@ -123,9 +124,9 @@ def adjust_reward(draft: Draft) -> None:
 def _adjust_overlong(draft: Draft, manager: object) -> None:
     options = [key for key in draft.values if key.startswith(f"{_OVERLONG}.")]
     if truth(draft.values.get(f"{_OVERLONG}.enable")) is not True:
-        draft.leave_out(options, "no effect without its enable")
+        draft.leave_out(options, "no effect if enable is false")
         return
-    if manager != "dapo" and draft.said_as[f"{_OVERLONG}.enable"] != f"{_OVERLONG}.enable":
+    if manager != "dapo" and draft.source_keys[f"{_OVERLONG}.enable"] != f"{_OVERLONG}.enable":
         draft.leave_out(options, f"no effect without {_MANAGER}.name=dapo, as in verl")
         return
     longest = draft.values.get("data.max_response_length")
@@ -133,20 +134,20 @@ def _adjust_overlong(draft: Draft, manager: object) -> None:
         key = f"{section}.reward_kwargs.max_resp_len"
         if key in draft.given and draft.given[key] is not None and str(draft.given[key]) != str(longest):
             raise ConfigError(
-                f"'{key}={draft.given[key]}' cannot be honoured here: the penalty is measured from "
+                f"'{key}={draft.given[key]}' is not supported: the penalty is computed from "
                 f"data.max_response_length, {longest}"
             )
 
 
 def _adjust_model(draft: Draft) -> None:
     """Check reward model keys. A reward function together with a reward model, which verl serves, is refused."""
-    said = draft.said_as.get(_NAME, _NAME)
+    source = draft.source_keys.get(_NAME, _NAME)
     if draft.values.get(_NAME) != "reward_model" and not draft.values.get("reward.components"):
         draft.leave_out((f"{_MODEL}.path", f"{_MODEL}.trust_remote_code"), _NO_MODEL)
-    elif said != _NAME and draft.values.get("reward.custom_reward_function.path") is not None:
+    elif source != _NAME and draft.values.get("reward.custom_reward_function.path") is not None:
         raise ConfigError(
-            f"'{said}' cannot be honoured here beside a reward function: no server is started for it; "
-            "say reward.components, or reward.name=judge with reward.judge.url"
+            f"'{source}' is not supported with a reward function: agentrl starts no reward server; "
+            "set reward.components, or reward.name=judge with reward.judge.url"
         )
-    elif said != _NAME:  # there is no reward function, so its default name has no effect
+    elif source != _NAME:  # there is no reward function, so its default name has no effect
         draft.values.pop("reward.custom_reward_function.name", None)

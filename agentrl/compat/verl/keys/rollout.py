@@ -10,21 +10,21 @@ from agentrl.errors import ConfigError
 
 _ROLLOUT = "actor_rollout_ref.rollout"
 _TURNS, _VAL, _AGENT = f"{_ROLLOUT}.multi_turn", f"{_ROLLOUT}.val_kwargs", f"{_ROLLOUT}.agent"
-_SCORES = "what the engine sampled is not scored again: its own log-probabilities are kept"
+_SCORES = "sampled tokens are not scored again: the engine's log-probabilities are used"
 
 
 def _engine(name: object) -> str:
     engines = {"hf": "torch", **{engine: engine for engine in choices("rollout.engine")}}
     if str(name) not in engines:
-        raise ConfigError(f"'{name}' is not an engine here: say {_ROLLOUT}.name=sglang, or torch, the embedded engine")
+        raise ConfigError(
+            f"'{name}' is not an engine of agentrl: set {_ROLLOUT}.name to sglang, or to torch, the embedded engine"
+        )
     return engines[str(name)]
 
 
 SAMPLING: tuple[Row, ...] = (
-    Mapped(
-        f"{_ROLLOUT}.name", "rollout.engine", read=_engine, note="sglang, or torch (or leave it out); hf becomes torch"
-    ),
-    Mapped(f"{_ROLLOUT}.n", "rollout.n", 1, note="a group of one has advantage 0 here, its raw score in verl"),
+    Mapped(f"{_ROLLOUT}.name", "rollout.engine", read=_engine, note="sglang, or torch (the default); hf becomes torch"),
+    Mapped(f"{_ROLLOUT}.n", "rollout.n", 1, note="a group of one has advantage 0; in verl, its raw score"),
     Mapped(f"{_ROLLOUT}.temperature", "rollout.temperature", 1.0),
     Mapped(f"{_ROLLOUT}.top_p", "rollout.top_p", 1.0),
     Mapped(f"{_ROLLOUT}.top_k", "rollout.top_k", -1),
@@ -33,43 +33,41 @@ SAMPLING: tuple[Row, ...] = (
     Mapped(f"{_ROLLOUT}.full_determinism", "rollout.deterministic"),
     Mapped(f"{_ROLLOUT}.prompt_length", "data.max_prompt_length"),
     Mapped(f"{_ROLLOUT}.response_length", "data.max_response_length"),
-    Mapped(f"{_VAL}.n", "rollout.val_kwargs.n", 1, note="1 where validation is greedy"),
+    Mapped(f"{_VAL}.n", "rollout.val_kwargs.n", 1, note="1 if validation is greedy"),
     Mapped(f"{_VAL}.do_sample", "rollout.val_kwargs.do_sample", False, note="as in verl, the temperature decides"),
     Mapped(f"{_VAL}.temperature", "rollout.val_kwargs.temperature", 0.0, note="0 is greedy, above 0 samples"),
     Mapped(f"{_VAL}.top_p", "rollout.val_kwargs.top_p", 1.0),
     Mapped(f"{_VAL}.top_k", "rollout.val_kwargs.top_k", -1),
-    Fixed(f"{_ROLLOUT}.do_sample", (True,), "a policy is trained on what it samples: do_sample=True"),
-    Fixed(f"{_ROLLOUT}.ignore_eos", (False,), "leave it out: a turn ends at the end-of-turn token"),
-    Fixed(f"{_ROLLOUT}.use_fire_sampling", (False,), "leave it out: not in this version"),
-    Fixed(f"{_ROLLOUT}.skip_rollout", (False,), "leave it out: trainer.mode=train_only trains on saved rollouts"),
+    Fixed(f"{_ROLLOUT}.do_sample", (True,), "training needs sampled rollouts: do_sample=True"),
+    Fixed(f"{_ROLLOUT}.ignore_eos", (False,), "remove it: a turn ends at the end-of-turn token"),
+    Fixed(f"{_ROLLOUT}.use_fire_sampling", (False,), "remove it: not supported"),
+    Fixed(f"{_ROLLOUT}.skip_rollout", (False,), "remove it: trainer.mode=train_only trains on saved rollouts"),
     Fixed(
         f"{_ROLLOUT}.over_sample_rate",
         (0,),
-        "set it to 0; trainer.over_sampling begins more groups than a step takes, where verl trains on fewer",
+        "set it to 0; trainer.over_sampling starts more groups than a step needs, verl trains on fewer",
     ),
     Mapped(f"{_ROLLOUT}.enable_rollout_routing_replay", "rollout.routed_experts"),
     *(
-        Fixed(f"{_ROLLOUT}.{key}", (None,), "leave it out: not in this version")
+        Fixed(f"{_ROLLOUT}.{key}", (None,), "remove it: not supported")
         for key in ("quantization", "quantization_config_file")
     ),
-    *(Fixed(f"{_ROLLOUT}.{key}.enable", (None, False), "leave it out: not in this version") for key in ("mtp", "qat")),
+    *(Fixed(f"{_ROLLOUT}.{key}.enable", (None, False), "remove it: not supported") for key in ("mtp", "qat")),
     *(Hint(f"{_ROLLOUT}.{key}.*", f"no effect without {key}.enable") for key in ("mtp", "qat")),
     Fixed(
         f"{_ROLLOUT}.nnodes",
         (0, 1),
-        "set it to 0: rollouts run where training runs",
-        "rollouts run where training runs",
+        "set it to 0: rollouts run on the training devices",
+        "rollouts run on the training devices",
     ),
-    Hint(
-        f"{_ROLLOUT}.n_gpus_per_node", "SGLang's servers take the devices they are given: rollout.sglang.num_replicas"
-    ),
+    Hint(f"{_ROLLOUT}.n_gpus_per_node", "set rollout.sglang.num_replicas for the number of SGLang servers"),
 )
 
 TURNS: tuple[Row, ...] = (
     Mapped(
         f"{_TURNS}.enable",
         (),
-        note="true, with tools and no default_agent_loop given: tool_agent becomes the default loop",
+        note="if true, with tools and without default_agent_loop, the default loop is tool_agent",
     ),
     Mapped(f"{_TURNS}.tool_config_path", "rollout.multi_turn.tool_config_path", read=expand_home),
     Mapped(f"{_TURNS}.function_tool_path", "rollout.multi_turn.function_tool_path", read=expand_home),
@@ -80,7 +78,7 @@ TURNS: tuple[Row, ...] = (
     Mapped(
         f"{_TURNS}.max_user_turns",
         (),
-        note="verl counts answers of tools too: N of them bound `rollout.multi_turn.max_assistant_turns` by N + 1",
+        note="verl also counts tool answers: a limit of N becomes `rollout.multi_turn.max_assistant_turns` N + 1",
     ),
     Mapped(f"{_TURNS}.max_parallel_calls", "rollout.multi_turn.max_parallel_calls", 1),
     Mapped(f"{_TURNS}.max_tool_response_length", "rollout.multi_turn.max_tool_response_length", 256, note="characters"),
@@ -88,10 +86,10 @@ TURNS: tuple[Row, ...] = (
         f"{_TURNS}.tool_response_truncate_side",
         "rollout.multi_turn.tool_response_truncate_side",
         "middle",
-        note="the side that is cut away; verl before May 2026 meant the side that is kept by `left` and `right`",
+        note="the side that is cut; before May 2026, verl's `left` and `right` named the side that is kept",
     ),
-    Hint(f"{_TURNS}.use_inference_chat_template", "what was sampled is never rendered again"),
-    Hint(f"{_TURNS}.tokenization_sanity_check_mode", "what was sampled is never tokenized again"),
+    Hint(f"{_TURNS}.use_inference_chat_template", "sampled turns are never rendered again"),
+    Hint(f"{_TURNS}.tokenization_sanity_check_mode", "sampled tokens are never re-tokenized"),
     Fixed(f"{_TURNS}.num_repeat_rollouts", (None,), "use actor_rollout_ref.rollout.n"),
     Mapped(f"{_AGENT}.default_agent_loop", "rollout.agent.default_agent_loop", "single_turn_agent"),
     *(
@@ -99,7 +97,7 @@ TURNS: tuple[Row, ...] = (
         for key in (f"{_ROLLOUT}.agent_loop", "rollout.agent_loop")
     ),
     Mapped(f"{_AGENT}.agent_loop_config_path", "rollout.agent.agent_loop_config_path", read=expand_home),
-    Fixed(f"{_AGENT}.custom_async_server.*", (None,), "leave it out: use an agent loop of your own"),
+    Fixed(f"{_AGENT}.custom_async_server.*", (None,), "remove it: write your own agent loop"),
     Hint(f"{_AGENT}.num_workers", "one event loop runs all rollouts: trainer.max_concurrent_rollouts"),
 )
 
@@ -116,6 +114,6 @@ SERVING: tuple[Row, ...] = (
             "logprobs_mode",
         )
     ),
-    Hint(f"{_ROLLOUT}.seed", "every random number comes from trainer.seed"),
+    Hint(f"{_ROLLOUT}.seed", "all random numbers come from trainer.seed"),
     Hint(f"{_ROLLOUT}.trace.*", "a run's samples.json and report.html show rollouts"),
 )

@@ -84,11 +84,11 @@ class Fixed:
 
     def allows(self, value: object) -> bool:
         """Whether the value is allowed. An empty mapping means null; text is compared with the allowed values."""
-        said = None if value == {} else value
-        if not isinstance(said, str):
-            return said in self.allowed
-        flag = truth(said)
-        return said in map(str, self.allowed) or (flag is not None and any(flag is value for value in self.allowed))
+        given = None if value == {} else value
+        if not isinstance(given, str):
+            return given in self.allowed
+        flag = truth(given)
+        return given in map(str, self.allowed) or (flag is not None and any(flag is value for value in self.allowed))
 
 
 Row = Mapped | Hint | Fixed
@@ -111,7 +111,7 @@ def one_of(target: str, renamed: Mapping[str, str] | None = None) -> Callable[[A
         name = (renamed or {}).get(str(value), str(value))
         if name not in choices(target):
             valid = [*choices(target), *(renamed or {})]
-            raise ConfigError(f"'{value}' is not in this version: {suggestion(name, valid)}")
+            raise ConfigError(f"'{value}' is not supported: {suggestion(name, valid)}")
         return name
 
     return read

@@ -10,7 +10,7 @@ from agentrl.errors import ConfigError
 
 _ROLLOUT = "actor_rollout_ref.rollout"
 _ARGS, _SGLANG = "rollout.sglang.server_args", "rollout.sglang"
-_EMBEDDED = "the embedded engine sizes itself: rollout.max_num_seqs, rollout.max_kv_tokens"
+_EMBEDDED = "the embedded engine uses rollout.max_num_seqs and rollout.max_kv_tokens"
 _ONE_DEVICE = "one engine, on one device"
 _SERVER = "a setting of verl's inference servers"
 _SIZES = ("tensor_model_parallel_size", "data_parallel_size", "expert_parallel_size", "pipeline_model_parallel_size")
@@ -33,7 +33,9 @@ def _uncached(value: object) -> Options:
 def _size(name: str) -> Callable[[object], Options]:
     def read(value: object) -> Options:
         if (size := whole(value, 0)) < 1:
-            raise ConfigError(f"set it to 1, or to a number of devices with SGLang; {value!r} is none")
+            raise ConfigError(
+                f"{value!r} is not a number of devices: set it to 1, or with SGLang to the number of devices"
+            )
         return {name: size}
 
     return read
@@ -46,7 +48,7 @@ def _chunked(value: object) -> Options:
 _OPTIONS: Mapping[str, tuple[Callable[[object], Options], str]] = {
     "gpu_memory_utilization": (_as("mem_fraction_static"), "`mem_fraction_static`"),
     "max_model_len": (_as("context_length"), "`context_length`"),
-    "tensor_model_parallel_size": (_size("tp_size"), "`tp_size`, times the data parallel size"),
+    "tensor_model_parallel_size": (_size("tp_size"), "`tp_size`, multiplied by the data parallel size"),
     "data_parallel_size": (_size("dp_size"), "`dp_size`"),
     "expert_parallel_size": (_size("ep_size"), "`ep_size`"),
     "pipeline_model_parallel_size": (_size("pp_size"), "`pp_size`"),
@@ -54,14 +56,14 @@ _OPTIONS: Mapping[str, tuple[Callable[[object], Options], str]] = {
     "enable_chunked_prefill": (_chunked, "False: `chunked_prefill_size` -1"),
     "enable_prefix_caching": (_uncached, "False: `disable_radix_cache`"),
     "cudagraph_capture_sizes": (_as("cuda_graph_bs_decode"), "`cuda_graph_bs_decode`"),
-    "engine_kwargs.sglang": (lambda value: dict(value) if isinstance(value, Mapping) else {}, "as they are"),
+    "engine_kwargs.sglang": (lambda value: dict(value) if isinstance(value, Mapping) else {}, "passed unchanged"),
 }
 """verl's key -> function from its value to server options, and the option names for the documentation."""
 
 _SETTINGS: Mapping[str, tuple[str, str]] = {
     "free_cache_engine": (
         f"{_SGLANG}.colocate",
-        "engine and trainer share a GPU; verl's default, True, is not applied",
+        "engine and trainer share a GPU; verl's default True is not used",
     ),
     "update_weights_bucket_megabytes": (f"{_SGLANG}.weight_bucket_mb", "older name"),
     "checkpoint_engine.update_weights_bucket_megabytes": (f"{_SGLANG}.weight_bucket_mb", ""),
@@ -90,8 +92,10 @@ SERVERS: tuple[Row, ...] = (
         )
         for key, (target, note) in _SETTINGS.items()
     ),
-    Hint(f"{_ROLLOUT}.max_num_batched_tokens", "SGLang chooses it; rollout.sglang.server_args.max_prefill_tokens"),
-    Hint(f"{_ROLLOUT}.load_format", "servers read the model's own files, then the policy's weights"),
+    Hint(
+        f"{_ROLLOUT}.max_num_batched_tokens", "SGLang chooses it; or set rollout.sglang.server_args.max_prefill_tokens"
+    ),
+    Hint(f"{_ROLLOUT}.load_format", "servers load the model's files, then receive the policy's weights"),
     *(
         Hint(f"{_ROLLOUT}.{key}", _SERVER)
         for key in (
@@ -113,14 +117,12 @@ def server_options(draft: Draft) -> None:
     if draft.values.get("rollout.engine") == "sglang":
         _to_sglang(draft)
         return
-    given = [key for name in (*_OPTIONS, *_SETTINGS) for key in _said(draft, name)]
+    given = [key for name in (*_OPTIONS, *_SETTINGS) for key in _given_keys(draft, name)]
     for key in given:
         if not key.endswith(_SIZES):
             draft.idle.setdefault(_EMBEDDED, []).append(key)
         elif (size := draft.given[key]) is not None and whole(size, 0) != 1:
-            raise ConfigError(
-                f"'{key}={size}' cannot be honoured here: set it to 1, or take SGLang: {_ROLLOUT}.name=sglang"
-            )
+            raise ConfigError(f"'{key}={size}' is not supported: set it to 1, or use SGLang: {_ROLLOUT}.name=sglang")
         else:
             draft.idle.setdefault(_ONE_DEVICE, []).append(key)
 
@@ -128,7 +130,7 @@ def server_options(draft: Draft) -> None:
 def _to_sglang(draft: Draft) -> None:
     options: dict[str, object] = {}
     for name, (read, _) in _OPTIONS.items():
-        for key in _said(draft, name):
+        for key in _given_keys(draft, name):
             options |= read(draft.given[key]) if draft.given[key] is not None else {}
     if "tp_size" in options:  # verl counts the devices of one data parallel rank, SGLang those of all ranks
         options["tp_size"] = whole(options["tp_size"], 1) * whole(options.get("dp_size"), 1)  # checked earlier
@@ -136,20 +138,20 @@ def _to_sglang(draft: Draft) -> None:
     if options:
         draft.values[_ARGS] = {**options, **(own if isinstance(own, Mapping) else {})}
     for name, (target, _) in _SETTINGS.items():
-        for key in _said(draft, name):
+        for key in _given_keys(draft, name):
             if draft.given[key] is not None:
                 draft.values.setdefault(target, draft.given[key])
-    _leave_out_what_is_not_said(draft)
+    _drop_unset(draft)
 
 
-def _leave_out_what_is_not_said(draft: Draft) -> None:
+def _drop_unset(draft: Draft) -> None:
     """Drop the device from trainer.device, and verl's default dtype for running servers: the servers decide."""
-    if draft.said_as.get("rollout.device") == "trainer.device":
+    if draft.source_keys.get("rollout.device") == "trainer.device":
         draft.values.pop("rollout.device", None)
-    if draft.values.get(f"{_SGLANG}.urls") and draft.said_as.get("rollout.dtype") not in draft.given:
+    if draft.values.get(f"{_SGLANG}.urls") and draft.source_keys.get("rollout.dtype") not in draft.given:
         draft.values.pop("rollout.dtype", None)
 
 
-def _said(draft: Draft, name: str) -> list[str]:
+def _given_keys(draft: Draft, name: str) -> list[str]:
     """Given keys of a setting: the trainer's key, and the shorter key of the older generation command."""
     return [key for key in (f"{_ROLLOUT}.{name}", f"rollout.{name}") if key in draft.given]

@@ -10,9 +10,9 @@ from agentrl.compat.verl.keys.rows import Fixed, Hint, Mapped, Row, choices, one
 from agentrl.errors import ConfigError, suggestion
 
 _LOGGERS = ("wandb", "mlflow", "swanlab", "vemlp_wandb", "tensorboard", "console", "clearml", "trackio", "rl_insight")
-_ONE_PROCESS = "set it to 1: one process drives one device in this version"
-_NO_RAY = "nothing is started on a cluster in this version"
-_KEPT = "checkpoints are kept whole, in the run's folder; how many says trainer.max_actor_ckpt_to_keep"
+_ONE_PROCESS = "set it to 1: one process uses one device"
+_NO_RAY = "clusters are not supported"
+_KEPT = "complete checkpoints are kept in the run's folder; trainer.max_actor_ckpt_to_keep sets how many"
 
 
 def _every(value: object) -> int:
@@ -26,7 +26,7 @@ def read_loggers(value: object) -> tuple[str, ...]:
     valid = choices("trainer.logger")
     for name in names:
         if name not in valid and name not in _LOGGERS:
-            raise ConfigError(f"there is no logger '{name}': {suggestion(str(name), {*valid, *_LOGGERS})}")
+            raise ConfigError(f"unknown logger '{name}': {suggestion(str(name), {*valid, *_LOGGERS})}")
     return tuple(dict.fromkeys(name for name in [*names, "jsonl"] if name in valid))
 
 
@@ -67,7 +67,7 @@ TRAINER: tuple[Row, ...] = (
         "trainer.total_epochs",
         "trainer.total_epochs",
         30,
-        note="rows that fill no last batch of an epoch begin the next; verl leaves them out",
+        note="rows left at the end of an epoch start the next one; verl drops them",
     ),
     Mapped("trainer.total_training_steps", "trainer.total_training_steps"),
     Mapped("trainer.project_name", "trainer.project_name", "verl_examples"),
@@ -76,19 +76,19 @@ TRAINER: tuple[Row, ...] = (
         "trainer.default_local_dir",
         "trainer.default_local_dir",
         read=expand_home,
-        note="the run's folder; by default a fresh one, outputs/<experiment_name>/<date>-<time>",
+        note="the run's folder; default: a new one, outputs/<experiment_name>/<date>-<time>",
     ),
     Mapped(
         "trainer.logger",
         "trainer.logger",
         read=read_loggers,
-        note="a name or a list; metrics.jsonl (file) is always written; those not in this version are left out",
+        note="a name or a list; metrics.jsonl (file) is always written; unsupported ones are dropped",
     ),
     Mapped("trainer.save_freq", "trainer.save_freq", -1, _every, "-1 becomes 0: only at the end"),
     Mapped("trainer.test_freq", "trainer.test_freq", -1, _every, "-1 becomes 0: only at the end"),
     Mapped("trainer.log_val_generations", "trainer.log_val_generations", 0),
     *(
-        Mapped(key, "trainer.profile_steps", note="a torch.profiler trace of each")
+        Mapped(key, "trainer.profile_steps", note="the steps for which torch.profiler writes a trace")
         for key in ("trainer.profile_steps", "global_profiler.steps")
     ),
     Mapped("trainer.val_before_train", "trainer.val_before_train", True),
@@ -106,30 +106,35 @@ TRAINER: tuple[Row, ...] = (
         note="a checkpoints/step-N of a run; has no effect without resume_mode=resume_path",
     ),
     *(
-        Mapped(key, "trainer.max_checkpoints_to_keep", read=_count, note="the best is kept besides; 0 keeps all")
+        Mapped(key, "trainer.max_checkpoints_to_keep", read=_count, note="the best one is always kept; 0 keeps all")
         for key in ("trainer.max_actor_ckpt_to_keep", "trainer.max_ckpt_to_keep")
     ),
     Mapped(
         "trainer.device",
         ("actor.device", "rollout.device"),
         read=_device,
-        note="by default a CUDA GPU where there is one, else the CPU",
+        note="default: a CUDA GPU if there is one, else the CPU",
     ),
-    Fixed("trainer.n_gpus_per_node", (1,), _ONE_PROCESS, "one process drives one device"),
-    Fixed("trainer.nnodes", (1,), _ONE_PROCESS, "one process drives one device"),
+    Fixed("trainer.n_gpus_per_node", (1,), _ONE_PROCESS, "one process uses one device"),
+    Fixed("trainer.nnodes", (1,), _ONE_PROCESS, "one process uses one device"),
     *(
-        Fixed(f"skip.{part}.enable", (False,), "leave it out: every step rolls out anew")
+        Fixed(f"skip.{part}.enable", (False,), "remove it: every step runs new rollouts")
         for part in ("rollout", "rollout_tq", "async_rollout")
     ),
-    Hint("skip.*", "no effect without its enable"),
-    Mapped("trainer.val_only", "trainer.mode", read=_mode, note="true is trainer.mode=val_only: validate once and end"),
-    Fixed("trainer.v1.trainer_mode", (None, "sync"), "leave it out, and say trainer.max_staleness=1"),
+    Hint("skip.*", "no effect if enable is false"),
+    Mapped(
+        "trainer.val_only",
+        "trainer.mode",
+        read=_mode,
+        note="true becomes trainer.mode=val_only: validate once, then end",
+    ),
+    Fixed("trainer.v1.trainer_mode", (None, "sync"), "remove it and set trainer.max_staleness=1"),
     *ASYNC,
-    Fixed("trainer.checkpoint_callback_class", (None,), "leave it out: not in this version"),
-    Hint("trainer.v1.*", "there is one trainer"),
-    Hint("trainer.use_v1", "there is one trainer"),
-    Hint("trainer.use_legacy_worker_impl", "there is one trainer"),
-    Hint("trainer.balance_batch", "one process trains on the whole batch"),
+    Fixed("trainer.checkpoint_callback_class", (None,), "remove it: not supported"),
+    Hint("trainer.v1.*", "agentrl has only one trainer"),
+    Hint("trainer.use_v1", "agentrl has only one trainer"),
+    Hint("trainer.use_legacy_worker_impl", "agentrl has only one trainer"),
+    Hint("trainer.balance_batch", "one process trains on the complete batch"),
     *(
         Hint(f"trainer.{key}", "a run's samples.json and report.html show rollouts")
         for key in ("rollout_data_dir", "validation_data_dir")
@@ -155,6 +160,6 @@ TRAINER: tuple[Row, ...] = (
             "actor_rollout_ref.nccl_timeout",
         )
     ),
-    *(Hint(key, "a profiler of verl's own") for key in ("global_profiler.*", "trainer.npu_profile.*")),
-    Hint("hydra.*", "where the run's files go: trainer.default_local_dir"),
+    *(Hint(key, "a profiler that only verl has") for key in ("global_profiler.*", "trainer.npu_profile.*")),
+    Hint("hydra.*", "trainer.default_local_dir sets the run's folder"),
 )

@@ -57,10 +57,10 @@ def nested(values: Mapping[str, object]) -> dict[str, object]:
     return tree
 
 
-def in_verls_words(message: str, said_as: Mapping[str, str], table: KeyTable = PPO) -> str:
+def with_verl_keys(message: str, source_keys: Mapping[str, str], table: KeyTable = PPO) -> str:
     """Replace agentrl's keys in an error message by the keys that the user gave, or by verl's."""
     mapped = [row for row in reversed(table.rows) if isinstance(row, Mapped) and isinstance(row.targets, str)]
-    names = {row.targets: row.key for row in mapped} | dict(said_as)
+    names = {row.targets: row.key for row in mapped} | dict(source_keys)
 
     def renamed(match: re.Match[str]) -> str:
         return f"'{names.get(match[1], match[1])}"
@@ -77,11 +77,11 @@ def _take(draft: Draft, table: KeyTable, key: str, value: object) -> list[str]:
     """Add one key to the draft; return errors."""
     row = table.find(key)
     if row is None:
-        return [f"unknown key '{key}': {suggestion(key, _sayable(table))}"]
+        return [f"unknown key '{key}': {suggestion(key, _suggestable(table))}"]
     if isinstance(row, Mapped):
         return _map(draft, row, value)
     if isinstance(row, Fixed) and not row.allows(value):
-        return [f"'{key}={value}' cannot be honoured here: {row.instead}"]
+        return [f"'{key}={value}' is not supported: {row.instead}"]
     if why := row.why if isinstance(row, Hint) else row.notice:
         draft.idle.setdefault(why, []).append(key)
     return []
@@ -90,7 +90,7 @@ def _take(draft: Draft, table: KeyTable, key: str, value: object) -> list[str]:
 def _map(draft: Draft, row: Mapped, value: object) -> list[str]:
     if value is None:  # null means "not given": drop verl's default, so that agentrl's default applies
         for target in row.names:
-            if draft.said_as.get(target) not in draft.given:  # another name of the key may have set it
+            if draft.source_keys.get(target) not in draft.given:  # another name of the key may have set it
                 draft.values.pop(target, None)
         return []
     try:
@@ -99,12 +99,12 @@ def _map(draft: Draft, row: Mapped, value: object) -> list[str]:
         default = "" if row.key in draft.given else f" (verl's default {value})"
         return [f"'{row.key}'{default}: {error}"]
     for target, item in translated.items():
-        other = draft.said_as.get(target)
+        other = draft.source_keys.get(target)
         if other in draft.given and other != row.key and row.key in draft.given and draft.values.get(target) != item:
-            return [f"'{other}' and '{row.key}' say different things of the same"]
-        draft.values[target], draft.said_as[target] = item, row.key
+            return [f"'{other}' and '{row.key}' set the same option to different values"]
+        draft.values[target], draft.source_keys[target] = item, row.key
     return []
 
 
-def _sayable(table: KeyTable) -> set[str]:
+def _suggestable(table: KeyTable) -> set[str]:
     return {key.removesuffix(".*") for key in table.by_key} | own_keys()

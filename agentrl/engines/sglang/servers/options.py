@@ -57,7 +57,7 @@ def check_installed() -> None:
     """
     if importlib.util.find_spec("sglang") is None:
         raise ConfigError(
-            f"rollout.engine=sglang starts SGLang servers, and sglang is not installed: {install_command('sglang')}"
+            f"rollout.engine=sglang starts SGLang servers, but sglang is not installed: {install_command('sglang')}"
             " on a machine with a GPU, `make sglang` without one; or name running servers in rollout.sglang.urls"
         )
 
@@ -108,7 +108,7 @@ def _rollout_options(rollout: RolloutConfig, on_cpu: bool) -> Options:
 def _cpu_options(rollout: RolloutConfig, max_sequence_length: int) -> Options:
     """Options for the CPU. By default SGLang uses nearly all memory for KV, and a full core while idle."""
     if rollout.sglang.colocate:
-        raise ConfigError("rollout.sglang.colocate frees a GPU's memory, and this machine has no GPU: leave it out")
+        raise ConfigError("rollout.sglang.colocate frees a GPU's memory, but this machine has no GPU: remove it")
     num_tokens = rollout.max_kv_tokens or max(CPU_KV_TOKENS, max_sequence_length)
     return {"device": "cpu", "max_total_tokens": num_tokens, "sleep_on_idle": True}
 
@@ -123,7 +123,7 @@ def _whole(given: Mapping[str, JsonValue], key: str) -> int | None:
     value = given.get(key)
     if value is None or (isinstance(value, int) and not isinstance(value, bool)):
         return value
-    raise ConfigError(f"rollout.sglang.server_args.{key} is a whole number, not {value!r}")
+    raise ConfigError(f"rollout.sglang.server_args.{key} must be an integer, not {value!r}")
 
 
 def _refuse_keys_set_elsewhere(given: Mapping[str, JsonValue]) -> None:

@@ -103,7 +103,7 @@ class LocalServer:
         except TimeoutError:
             await self.stop(grace_s=0)
             raise ServerError(
-                f"the SGLang server {self.url} does not serve after {timeout_s:g} s"
+                f"the SGLang server {self.url} did not start within {timeout_s:g} s"
                 f" (rollout.sglang.start_timeout_s); its output: {self.log_file}"
             ) from None
         except BaseException:  # includes cancellation: nothing waits for the server any more

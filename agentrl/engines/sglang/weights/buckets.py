@@ -130,8 +130,8 @@ class BucketTransfer(ABC):
         async with weight_update(replica.client, keep_cache=keep_cache):
             for bucket in buckets:
                 # set with the last bucket: before it, the weights of this version are incomplete
-                said = str(version) if bucket is buckets[-1] else None
-                await self.transmit(replica, bucket, said)
+                named_version = str(version) if bucket is buckets[-1] else None
+                await self.transmit(replica, bucket, named_version)
 
     @abstractmethod
     async def transmit(self, replica: Replica, bucket: Bucket, version: str | None) -> None:

@@ -24,7 +24,7 @@ class UpdateFailedError(ServerError):
     """
 
     def __init__(self, errors: Mapping[Replica, ServerError]) -> None:
-        super().__init__("; ".join(f"new weights failed: {error}" for error in errors.values()))
+        super().__init__("; ".join(f"sending new weights failed: {error}" for error in errors.values()))
         self.replicas = tuple(errors)
 
 
