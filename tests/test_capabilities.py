@@ -24,7 +24,7 @@ from agentrl.config import RunConfig, validate_config
 from agentrl.config.uses import Use, mark_of
 from agentrl.config.validate import config_fields
 from agentrl.errors import ConfigError
-from agentrl.replay.trusted_config import taken
+from agentrl.replay.trusted_config import trusted_values
 
 PACKAGE = Path(__file__).parents[1] / "agentrl"
 MARKER = "import pathlib\npathlib.Path(__file__).with_name('was_run').touch()\n"
@@ -103,8 +103,8 @@ def test_a_saved_run_never_names_code_for_replay(tmp_path):
     marks = {key: mark_of(field) for key, field in config_fields()}
     assert {marks[key].use for key in ("rollout.engine", "actor.backend")} == {Use.CODE}
     own = f"{tmp_path}/own.py:SPEC"
-    assert taken({"rollout": {"engine": own, "n": 2}, "actor": {"backend": own}}) == {"rollout": {"n": 2}, "actor": {}}
-    assert taken({"actor": {"backend": "torch"}}) == {"actor": {"backend": "torch"}}
+    assert trusted_values({"rollout": {"engine": own, "n": 2}, "actor": {"backend": own}}) == {"rollout": {"n": 2}, "actor": {}}
+    assert trusted_values({"actor": {"backend": "torch"}}) == {"actor": {"backend": "torch"}}
     assert not (tmp_path / "was_run").exists()
 
 
