@@ -38,6 +38,7 @@ MODES = {
         "credit them under another algorithm or reward", "agentrl.replay.readvantage.mode:readvantage"
     ),
     "logprobs": Entry("their tokens under another checkpoint: model.path=...", "agentrl.replay.logprobs.mode:logprobs"),
+    "why": Entry("why rollouts were not trained on", "agentrl.replay.why_mode:why"),
     "tools": Entry("roll out again, tools answering from the recording", "agentrl.replay.rerun.tools_mode:tools"),
     "from-turn": Entry(
         "go on from model turn TURN with a live policy", "agentrl.replay.rerun.from_turn_mode:from_turn", "TURN"
