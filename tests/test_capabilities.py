@@ -103,7 +103,10 @@ def test_a_saved_run_never_names_code_for_replay(tmp_path):
     marks = {key: mark_of(field) for key, field in config_fields()}
     assert {marks[key].use for key in ("rollout.engine", "actor.backend")} == {Use.CODE}
     own = f"{tmp_path}/own.py:SPEC"
-    assert trusted_values({"rollout": {"engine": own, "n": 2}, "actor": {"backend": own}}) == {"rollout": {"n": 2}, "actor": {}}
+    assert trusted_values({"rollout": {"engine": own, "n": 2}, "actor": {"backend": own}}) == {
+        "rollout": {"n": 2},
+        "actor": {},
+    }
     assert trusted_values({"actor": {"backend": "torch"}}) == {"actor": {"backend": "torch"}}
     assert not (tmp_path / "was_run").exists()
 

@@ -18,7 +18,7 @@ from agentrl.types.rollout import BASELINE, GUARD, Group, Rollout, Stop, TurnRew
 from agentrl.types.sample import Sample
 from agentrl.types.trajectory import Trajectory, VersionSpan
 
-_CUT_OFF = (Stop.MAX_TURN_TOKENS, Stop.MAX_RESPONSE_TOKENS)
+CUT_OFF = (Stop.MAX_TURN_TOKENS, Stop.MAX_RESPONSE_TOKENS)
 
 
 def samples_of(groups: Sequence[Group]) -> list[Sample]:
@@ -156,7 +156,7 @@ def _sample(trajectory: Trajectory, uid: str, rollout_id: str, stop: Stop) -> Sa
         behaviour_logprobs=trajectory.logprobs if trajectory.sampled else None,
         policy_versions=[0, *_versions(trajectory)[1:]] if trajectory.sampled else None,
         routed_experts=trajectory.routed_experts,
-        truncated=stop in _CUT_OFF,
+        truncated=stop in CUT_OFF,
         rollout_id=rollout_id,
         uid=uid,
     )

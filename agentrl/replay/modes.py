@@ -42,6 +42,7 @@ MODES = {
     "logprobs": Entry(
         "compute log-probabilities under another checkpoint: model.path=...", "agentrl.replay.logprobs.mode:logprobs"
     ),
+    "why": Entry("why rollouts were not trained on", "agentrl.replay.why_mode:why"),
     "tools": Entry("re-run the rollouts with recorded tool results", "agentrl.replay.rerun.tools_mode:tools"),
     "from-turn": Entry(
         "keep everything before model turn TURN, sample the rest again",

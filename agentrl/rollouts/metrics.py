@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import chain
 from statistics import fmean, pstdev
@@ -34,6 +34,12 @@ def rollout_metrics(groups: Sequence[Group], success_threshold: float = 1.0) -> 
         **{f"stop/{stop}": _share(rollout.stop is stop for rollout in counted) for stop in Stop},
         **_failures(rollouts),
     }
+
+
+def excluded_metrics(groups: Sequence[Group]) -> dict[str, float]:
+    """Return `rollout/excluded/<reason>`: the number of rollouts that cannot be trained on, by `types.excluded`."""
+    reasons = Counter(each.excluded for group in groups for each in group.rollouts if each.excluded)
+    return {f"rollout/excluded/{reason}": float(count) for reason, count in sorted(reasons.items())}
 
 
 def _rewards(groups: Sequence[Group], counted: Sequence[Rollout], success_threshold: float) -> dict[str, float]:

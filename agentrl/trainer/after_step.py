@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from agentrl.concurrency.stopping import StopAsked, begin_steps, stop
 from agentrl.config import RunConfig
-from agentrl.rollouts.metrics import rollout_metrics
+from agentrl.rollouts.metrics import excluded_metrics, rollout_metrics
 from agentrl.run_folder.checkpoints import BEST, CHECKPOINTS, SAVING, Best
 from agentrl.telemetry.timing import Timer
 from agentrl.trainer.finished import goal_reached
@@ -112,6 +112,8 @@ class AfterStep:
         metrics = {**self._group_metrics(groups), **stats, **self._timings(groups)}
         for meter in self._meters:
             metrics |= meter()
+        for name, count in excluded_metrics(groups).items():  # added to those of filtered groups
+            metrics[name] = metrics.get(name, 0.0) + count
         self._profiler.end(step)
         if self._validator and self._due(step, self._config.test_freq):
             metrics |= await self._validate(step)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from agentrl.types.excluded import Excluded
 from agentrl.types.task import Task
 from agentrl.types.trajectory import Trajectory
 from agentrl.utils.short_repr import counted, short
@@ -133,7 +134,17 @@ class Rollout:
 
         A failed agent loop leaves no score. Counting it as 0 would make it the best of a group with negative scores.
         """
-        return not self.failed and any(trajectory.num_trained_tokens for trajectory in self.trajectories)
+        return self.excluded is None
+
+    @property
+    def excluded(self) -> Excluded | None:
+        """Why the rollout itself cannot be trained on; None if it is valid."""
+        if self.infra_failed:
+            return Excluded.INFRA_ERROR
+        if self.stop is Stop.ERROR:
+            return Excluded.FAILED
+        trained = any(trajectory.num_trained_tokens for trajectory in self.trajectories)
+        return None if trained else Excluded.NO_TRAINED_TOKENS
 
     @property
     def policy_versions(self) -> Iterator[int]:

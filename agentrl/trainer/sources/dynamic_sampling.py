@@ -12,6 +12,7 @@ from agentrl.algos.advantages.members import equal
 from agentrl.errors import AgentRLError, ConfigError, suggestion
 from agentrl.rollouts.collector import refuse_all_failed
 from agentrl.trainer.protocols import Metrics
+from agentrl.types.excluded import Excluded
 from agentrl.types.rollout import Group, Rollout
 
 TOLD_EVERY = 10
@@ -64,6 +65,9 @@ class GroupFilter:
         """
         kind = self._kind(group)
         self._drawn[kind] += 1
+        if kind is not Kind.INFORMATIVE:
+            rule = Excluded.TOO_FEW if kind is Kind.TOO_FEW else Excluded.EQUAL_REWARDS
+            self._excluded.update(each.excluded or rule for each in group.rollouts)
         self._scores += [each.reward for each in group.rollouts if each.valid]
         if not self._scores:
             self._failed.append(group)
@@ -81,6 +85,8 @@ class GroupFilter:
           groups, as shares of `drawn`
         - `reward_mean`: mean score of all drawn rollouts
 
+        `rollout/excluded/<reason>` is the number of rollouts in filtered groups, by `types.excluded.Excluded`.
+
         Raises:
             NothingToLearnError: no group passed, and the step may draw no more.
         """
@@ -97,6 +103,7 @@ class GroupFilter:
 
     def _start_step(self) -> None:
         self._drawn = Counter[Kind]()
+        self._excluded = Counter[Excluded]()
         self._scores: list[float] = []
         self._failed: list[Group] = []
 
@@ -131,5 +138,6 @@ class GroupFilter:
             "sampling/filtered": float(sum(self._drawn[kind] for kind in others)),
             "sampling/rounds": drawn / self._groups_per_step,
             **{f"sampling/{kind}": self._drawn[kind] / max(1, drawn) for kind in others},
+            **{f"rollout/excluded/{reason}": float(count) for reason, count in sorted(self._excluded.items())},
             **({"sampling/reward_mean": fmean(self._scores)} if self._scores else {}),
         }

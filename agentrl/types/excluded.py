@@ -1,0 +1,18 @@
+"""Reasons why a rollout is not trained on."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Excluded(StrEnum):
+    """Why no update uses a rollout."""
+
+    FAILED = "failed"  # the agent loop raised an error
+    INFRA_ERROR = "infra_error"  # the infrastructure failed, not the policy
+    NO_TRAINED_TOKENS = "no_trained_tokens"
+    EQUAL_REWARDS = "equal_rewards"  # dynamic sampling filtered its group
+    TOO_FEW = "too_few"  # dynamic sampling filtered its group: fewer than two valid rollouts
+    OVERLONG = "overlong"  # truncated by a length limit, under algorithm.overlong_filter
+    NO_ADVANTAGE = "no_advantage"  # all its advantages are 0, and the algorithm drops such rollouts
+    NOT_CREDITED = "not_credited"  # no advantages were computed: validation, rollout_only
