@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -82,12 +83,20 @@ def imported(tree: ast.AST) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def edges() -> Iterator[tuple[str, str]]:
+@cache
+def syntax(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@cache
+def edges() -> list[tuple[str, str]]:
     """(module, module it imports), inside agentrl."""
-    for path in set(MODULES) - {PACKAGE / "__init__.py"}:  # it loads the Python API lazily
-        for name in imported(ast.parse(path.read_text(encoding="utf-8"))):
-            if name.startswith("agentrl."):
-                yield dotted(path), name
+    return [
+        (dotted(path), name)
+        for path in set(MODULES) - {PACKAGE / "__init__.py"}  # it loads the Python API lazily
+        for name in imported(syntax(path))
+        if name.startswith("agentrl.")
+    ]
 
 
 def test_every_package_has_a_layer():
@@ -194,17 +203,15 @@ def test_words_configuration_and_command_line_load_nothing_heavy():
 
 @pytest.mark.parametrize("path", MODULES, ids=dotted)
 def test_modules_say_what_they_are_and_fit_in_the_head(path):
-    text = path.read_text(encoding="utf-8")
-    tree = ast.parse(text)
-    assert ast.get_docstring(tree), "no docstring"
-    assert len(text.splitlines()) <= 320
+    assert ast.get_docstring(syntax(path)), "no docstring"
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= 320
 
 
 def test_the_median_function_is_under_ten_lines():
     functions = [
         node
         for path in MODULES
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in ast.walk(syntax(path))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     ]
     assert statistics.median((node.end_lineno or 0) - node.lineno + 1 for node in functions) < 10

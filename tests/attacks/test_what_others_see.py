@@ -25,6 +25,7 @@ def test_the_address_of_the_viewer_is_in_no_arguments() -> None:
     assert webbrowser  # what opens it gets `opened` as an argument
 
 
+@pytest.mark.slow
 def test_json_on_the_output_holds_nothing_else(honest_run: Path, tmp_path: Path) -> None:
     (tmp_path / "loud.py").write_text(
         "import os, subprocess\n"

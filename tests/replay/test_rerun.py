@@ -54,6 +54,7 @@ def test_the_policy_that_sampled_samples_the_same_bits_again_and_no_tool_runs(ba
     assert {key: told(each) for key, each in again.items()} == {key: told(each) for key, each in saved.items()}
 
 
+@pytest.mark.slow
 def test_another_policy_parts_and_what_was_not_recorded_is_told(babbled, tmp_path, capsys):
     run = shutil.copytree(babbled / "run", tmp_path / "run", symlinks=True)
     (result,) = replayed(capsys, f"{run}@2", "tools", *code(babbled), "--unrecorded", "stub")["results"]
@@ -99,6 +100,7 @@ def test_a_loop_that_may_keep_a_state_is_not_gone_on_with(babbled, tmp_path, cap
     assert f"'{LOOP}' may have state" in said
 
 
+@pytest.mark.slow
 def test_each_rollout_is_gone_on_with_n_times(saved_run, tmp_path, capsys):
     words = [
         f"{saved_run}@2",

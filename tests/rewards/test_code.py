@@ -4,6 +4,7 @@ import asyncio
 import json
 
 import pytest
+from one_in import one_in
 from sandbox_fusion_server import sandbox_fusion
 
 from agentrl.config.reward import CustomRewardConfig, RewardConfig
@@ -54,14 +55,17 @@ def test_the_share_of_tests_passed():
 
 @pytest.mark.parametrize(
     ("code", "share"),
-    [
-        ("def add(a, b):\n    return a + b", 1.0),
-        ("class Solution:\n    def add(self, a: List[int], b) -> Optional[int]:\n        return a + b", 1.0),
-        ("def add(a, b):\n    print('noise')\n    return 3", 0.5),
-        ("def plus(a, b):\n    return a + b", 0.0),
-        ("import os\nos._exit(0)", 0.0),
-        ("def add(a, b): exit()", 0.0),
-    ],
+    one_in(
+        2,
+        [
+            ("def add(a, b):\n    return a + b", 1.0),
+            ("class Solution:\n    def add(self, a: List[int], b) -> Optional[int]:\n        return a + b", 1.0),
+            ("def add(a, b):\n    print('noise')\n    return 3", 0.5),
+            ("def plus(a, b):\n    return a + b", 0.0),
+            ("import os\nos._exit(0)", 0.0),
+            ("def add(a, b): exit()", 0.0),
+        ],
+    ),
 )
 def test_tests_by_calls(code, share):
     truth = {"inputs": ["1\n2", "[1]\n[2]"], "outputs": ["3", [[1, 2]]], "fn_name": "add"}
@@ -71,11 +75,14 @@ def test_tests_by_calls(code, share):
 
 @pytest.mark.parametrize(
     ("code", "share"),
-    [
-        ("def add(a, b):\n    return a + b", 1.0),
-        ("def add(a, b):\n    return 3", 0.5),
-        ("import sys\nsys.exit(0)", 0.0),  # ends well, and before the test does
-    ],
+    one_in(
+        2,
+        [
+            ("def add(a, b):\n    return a + b", 1.0),
+            ("def add(a, b):\n    return 3", 0.5),
+            ("import sys\nsys.exit(0)", 0.0),  # ends well, and before the test does
+        ],
+    ),
 )
 def test_tests_by_assertions(code, share):
     truth = {"assert_case": ["assert add(1, 2) == 3", "assert add(2, 2) == 4"]}
@@ -85,7 +92,10 @@ def test_tests_by_assertions(code, share):
 
 @pytest.mark.parametrize(
     "code",
-    ["while True: pass", "raise SystemExit(1)", "1 +", "print('x' * 10**10)", "import os; os.kill(os.getpid(), 9)"],
+    one_in(
+        2,
+        ["while True: pass", "raise SystemExit(1)", "1 +", "print('x' * 10**10)", "import os; os.kill(os.getpid(), 9)"],
+    ),
 )
 def test_programs_that_fail_do_not_pass(code):
     with sandbox_fusion() as (url, _):
@@ -99,7 +109,7 @@ def test_what_cannot_be_compiled_is_tried_once():
     assert len(behaviour.requests) == 1
 
 
-@pytest.mark.parametrize("fault", [429, 500, 502, 504, "garbage", "error", "hang"])
+@pytest.mark.parametrize("fault", one_in(3, [429, 500, 502, 504, "garbage", "error", "hang"]))
 def test_a_server_in_trouble_is_asked_again(fault, monkeypatch):
     monkeypatch.setattr(client, "_MARGIN_S", -3.0)  # an answer may take a second
     with sandbox_fusion(fault, fault) as (url, behaviour):
@@ -146,6 +156,7 @@ def test_an_address_that_is_none_of_a_sandbox_ends_the_run():
         score(f"{url}/v2", DOUBLE, DOUBLES)
 
 
+@pytest.mark.slow
 def test_programs_at_a_time():
     async def main(url):
         reward = load_reward(config(url, max_concurrent=2))

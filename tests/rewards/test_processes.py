@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
+from one_in import one_in
 
 from agentrl.errors import ConfigError, RewardError
 from agentrl.registry import load_file
@@ -80,7 +81,7 @@ def test_calls_run_in_a_process_that_stays(user_file, caplog):
         os.kill(int(answers[0]["pid"]), 0)
 
 
-@pytest.mark.parametrize(("death", "told"), [("exit", "status 3"), ("killed", "status -9")])
+@pytest.mark.parametrize(("death", "told"), one_in(2, [("exit", "status 3"), ("killed", "status -9")]))
 def test_a_process_that_dies_costs_one_score(user_file, death, told):
     async def calls(reward):
         before = await ask(reward, "fine")
@@ -92,7 +93,7 @@ def test_a_process_that_dies_costs_one_score(user_file, death, told):
     assert before["pid"] != after["pid"]
 
 
-@pytest.mark.parametrize("kind", ["hang", "hang without a word"])
+@pytest.mark.parametrize("kind", one_in(2, ["hang", "hang without a word"]))
 def test_a_scorer_that_hangs_is_killed_and_costs_one_score(user_file, kind):
     async def calls(reward):
         first = await ask(reward, "fine")

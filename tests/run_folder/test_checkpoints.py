@@ -222,6 +222,7 @@ def rows(folder):
     return [json.loads(line)["step"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_a_run_that_went_back_ends_as_it_did_before(task_folder, whole, tmp_path):
     again = Path(shutil.copytree(whole, tmp_path / "again", symlinks=True))
     assert train(task_folder, again, *back_to(again, 2)) == 0

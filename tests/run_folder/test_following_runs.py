@@ -106,7 +106,8 @@ def problems(folder):
     return [str(each) for name in ("groups", "identity", "siblings") for each in ledger.findings[name].problems]
 
 
-@pytest.mark.parametrize("most", [slow(0), 2])
+@pytest.mark.slow
+@pytest.mark.parametrize("most", [0, 2])
 def test_a_run_that_filters_goes_on_and_ends_as_it_did(task_folder, tmp_path, most):
     options = [*FILTERING, f"algorithm.filter_groups.max_num_gen_batches={most}"]
     whole = tmp_path / "whole"

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from one_in import one_in
 
 from agentrl.cli.main import main
 from agentrl.config import validate_config
@@ -359,7 +360,7 @@ def calculator(task_folder, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     "where",
-    ["metrics", "checkpoint", *(pytest.param(each, marks=pytest.mark.slow) for each in ("trajectories", "report"))],
+    one_in(4, ["checkpoint", "metrics", "trajectories", "report"]),
 )
 def test_a_disk_that_fills_up_ends_a_run_in_one_line_with_its_last_checkpoint_whole(
     calculator, tmp_path, monkeypatch, capsys, where

@@ -45,8 +45,8 @@ def moved(task_folder: Path, folder: Path) -> bool:
     return any(not before[name].equal(weight) for name, weight in after.items())
 
 
-# enough where time is short: a loss over the batch, a preference; critics and rft have fast runs elsewhere
-QUICK = {"kl_cov", "pairwise"}
+# enough where time is short: a preference; critics and rft have fast runs elsewhere
+QUICK = {"pairwise"}
 LIVE = [
     pytest.param(name, marks=() if name in QUICK else pytest.mark.slow)
     for name, preset in PRESETS.items()
@@ -95,9 +95,8 @@ class User(BaseInteraction):
 """
 
 
-@pytest.mark.parametrize(
-    "name", ["gigpo", *(pytest.param(n, marks=pytest.mark.slow) for n in ("grpo_turn", "mt_grpo"))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["gigpo", "grpo_turn", "mt_grpo"])
 def test_what_a_user_gives_for_a_turn_is_credited_to_that_turn(name, task_folder, tmp_path) -> None:
     (tmp_path / "user.py").write_text(USER)
     (tmp_path / "users.yaml").write_text(f"interaction: [{{class_name: '{tmp_path}/user.py:User'}}]")

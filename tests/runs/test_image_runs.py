@@ -9,6 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from one_in import one_in
 from PIL import Image
 from vision_models import picture, save_vision_model
 
@@ -147,19 +148,22 @@ def test_training_on_stored_rollouts_with_images_is_refused(here, model, capsys)
 
 @pytest.mark.parametrize(
     ("image", "outcome", "result"),
-    [
-        (
-            'b"no image"',
-            "tool_error",
-            "Error: the tool returned an image that cannot be used: its 8 bytes are not an image",
-        ),
-        (
-            '"nowhere.png"',
-            "tool_error",
-            "Error: the tool returned an image that cannot be used: cannot read 'nowhere.png'",
-        ),
-        (repr(data_url(picture("green"))), "ok", "a closer look"),
-    ],
+    one_in(
+        3,
+        [
+            (
+                'b"no image"',
+                "tool_error",
+                "Error: the tool returned an image that cannot be used: its 8 bytes are not an image",
+            ),
+            (
+                '"nowhere.png"',
+                "tool_error",
+                "Error: the tool returned an image that cannot be used: cannot read 'nowhere.png'",
+            ),
+            (repr(data_url(picture("green"))), "ok", "a closer look"),
+        ],
+    ),
 )
 def test_what_a_tool_may_show(here, model, image, outcome, result):
     (here / "tools.py").write_text(TOOLS % image)
@@ -172,14 +176,17 @@ def test_what_a_tool_may_show(here, model, image, outcome, result):
 
 @pytest.mark.parametrize(
     ("images", "prompt", "expected"),
-    [
-        (["red.png"], "No place.", "field 'images': 1 images, but the prompt has 0 placeholders (<image>,"),
-        (["red.png"], "<image> <image>", "field 'images': 1 images, but the prompt has 2 places"),
-        (["gone.png"], "<image>", "field 'images[0]': cannot read 'gone.png': No such file"),
-        (["rows.parquet"], "<image>", "bytes are not an image of a known format"),
-        (["http://x/y.png"], "<image>", "field 'images[0]': 'http://x/y.png' is an address: download the file"),
-        ([data_url(picture())[:-40]], "<image>", "field 'images[0]': it"),
-    ],
+    one_in(
+        3,
+        [
+            (["red.png"], "No place.", "field 'images': 1 images, but the prompt has 0 placeholders (<image>,"),
+            (["red.png"], "<image> <image>", "field 'images': 1 images, but the prompt has 2 places"),
+            (["gone.png"], "<image>", "field 'images[0]': cannot read 'gone.png': No such file"),
+            (["rows.parquet"], "<image>", "bytes are not an image of a known format"),
+            (["http://x/y.png"], "<image>", "field 'images[0]': 'http://x/y.png' is an address: download the file"),
+            ([data_url(picture())[:-40]], "<image>", "field 'images[0]': it"),
+        ],
+    ),
 )
 def test_rows_that_cannot_be_used_are_named(here, model, capsys, images, prompt, expected):
     (here / "rows.jsonl").write_text(json.dumps({"prompt": prompt, "images": images}) + "\n")

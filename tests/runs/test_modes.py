@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from one_in import one_in
 from safetensors.torch import load_file
 
 from agentrl.cli.main import main
@@ -93,6 +94,7 @@ def test_training_on_stored_rollouts_makes_the_updates_of_the_run_that_stored_th
     assert (tmp_path / "report.html").exists()
 
 
+@pytest.mark.slow
 def test_training_on_stored_rollouts_goes_on_and_validates_where_it_is_asked_to(task_folder, live, tmp_path):
     stored = [*STEPS[1:], "trainer.mode=train_only", f"trainer.saved_rollouts={live}/trajectories"]
     for num_steps in (2, 3):
@@ -122,6 +124,7 @@ def test_rollouts_alone_are_those_of_the_first_step_every_time_on_new_tasks(task
     assert tasks[0] == tasks[1]
 
 
+@pytest.mark.slow
 def test_validation_alone_says_what_the_one_before_training_says(task_folder, tmp_path, capsys):
     whole, only = tmp_path / "whole", tmp_path / "only"
     assert run(task_folder, only, "trainer.mode=val_only", "trainer.save_freq=1") == 0
@@ -158,20 +161,26 @@ def test_a_step_is_stored_with_its_advantages_and_going_on_drops_what_is_done_an
 
 @pytest.mark.parametrize(
     ("overrides", "complaint"),
-    [
-        (["trainer.mode=train_only"], "needs 'trainer.saved_rollouts'"),
-        (
-            ["trainer.mode=train_only", "trainer.saved_rollouts=/nowhere"],
-            "'trainer.saved_rollouts': there is no '/nowhere'",
-        ),
-        (["trainer.saved_rollouts=x"], "'trainer.saved_rollouts' has no effect without 'trainer.mode=train_only'"),
-        (["trainer.mode=val_only", "data.val_files=[]"], "'trainer.mode=val_only' needs 'data.val_files'"),
-        (["trainer.mode=val_only", "trainer.val_before_train=false"], "leave out 'trainer.val_before_train=false'"),
-        (["trainer.mode=val_only", "trainer.save_best=val/success"], "'trainer.save_best' has no effect without"),
-        (["trainer.mode=rollout_only", "trainer.save_best=val/success"], "'trainer.save_best' has no effect without"),
-        (["trainer.mode=rollout_only", "data.train_files=[]"], "'data.train_files' must be given"),
-        (["trainer.mode=validate"], "'val_only'"),
-    ],
+    one_in(
+        2,
+        [
+            (["trainer.mode=train_only"], "needs 'trainer.saved_rollouts'"),
+            (
+                ["trainer.mode=train_only", "trainer.saved_rollouts=/nowhere"],
+                "'trainer.saved_rollouts': there is no '/nowhere'",
+            ),
+            (["trainer.saved_rollouts=x"], "'trainer.saved_rollouts' has no effect without 'trainer.mode=train_only'"),
+            (["trainer.mode=val_only", "data.val_files=[]"], "'trainer.mode=val_only' needs 'data.val_files'"),
+            (["trainer.mode=val_only", "trainer.val_before_train=false"], "leave out 'trainer.val_before_train=false'"),
+            (["trainer.mode=val_only", "trainer.save_best=val/success"], "'trainer.save_best' has no effect without"),
+            (
+                ["trainer.mode=rollout_only", "trainer.save_best=val/success"],
+                "'trainer.save_best' has no effect without",
+            ),
+            (["trainer.mode=rollout_only", "data.train_files=[]"], "'data.train_files' must be given"),
+            (["trainer.mode=validate"], "'val_only'"),
+        ],
+    ),
 )
 def test_what_a_mode_cannot_do_is_refused_in_one_line(task_folder, tmp_path, capsys, overrides, complaint):
     assert run(task_folder, tmp_path, *overrides) == 2

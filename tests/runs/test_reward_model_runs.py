@@ -128,6 +128,7 @@ def test_numbers_that_are_no_probabilities_are_refused_by_their_row(task_folder,
     assert "rollout 0-0/0: the label 7 is not a probability" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_stored_rollouts_serve_as_well(task_folder, tmp_path, monkeypatch):
     """Their rewards by name are the labels, and the pairs are the best and the worst of each group."""
     monkeypatch.chdir(Path(__file__).parents[2])

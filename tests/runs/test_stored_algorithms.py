@@ -24,7 +24,6 @@ FAMILIES = {
     "rft": ["algorithm.rft_threshold=0.4"],
     "gspo": [*KL, "algorithm.rollout_correction.bypass_mode=false"],
 }
-QUICK = {"gae"}
 
 
 @pytest.fixture(autouse=True)
@@ -57,9 +56,8 @@ def same_weights(one: Path, other: Path) -> bool:
     return all(first[name].equal(second[name]) for name in first)
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in FAMILIES]
-)
+@pytest.mark.slow  # test_modes.py has a fast one
+@pytest.mark.parametrize("name", FAMILIES)
 def test_stored_rollouts_repeat_the_updates_of_their_run_bit_for_bit(name, task_folder, tmp_path):
     live, again = tmp_path / "live", tmp_path / "again"
     own = [f"algorithm.name={name}", *FAMILIES[name]]
@@ -87,6 +85,7 @@ def test_a_store_is_imitated_and_preferred_from_offline(task_folder, tmp_path, m
     assert abs(preferred[1]["actor/margin"]) > 1e-4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("asked", ["algorithm.name=gae", "algorithm.use_kl_in_reward=true"])
 def test_rollouts_alone_are_not_credited_by_what_nobody_scores(asked, task_folder, tmp_path):
     train(task_folder, tmp_path, asked, "trainer.mode=rollout_only", "trainer.total_training_steps=1")

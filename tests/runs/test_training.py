@@ -68,6 +68,7 @@ def test_a_run_leaves_everything_it_promises(task_folder, tmp_path, capsys):
     assert "report:" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_run_that_was_stopped_goes_on_as_if_it_never_had(task_folder, tmp_path):
     whole, halves = tmp_path / "whole", tmp_path / "halves"
     for run, num_steps in ((whole, 4), (halves, 2), (halves, 4)):
@@ -100,6 +101,7 @@ def test_a_conversation_that_is_too_long_is_named(task_folder, tmp_path, capsys)
     assert "tokens, more than data.max_prompt_length + data.max_response_length, 8 + 8" in said
 
 
+@pytest.mark.slow
 def test_a_run_that_reached_its_goal_does_not_go_on(task_folder, tmp_path):
     goal = ["trainer.stop_when={metric: val/success, at_least: 0}", "trainer.val_before_train=false"]
     for _ in range(2):
@@ -150,6 +152,7 @@ def test_a_start_that_fails_leaves_the_configuration_of_a_run(task_folder, tmp_p
     assert (tmp_path / "config.yaml").read_text() == "{}"
 
 
+@pytest.mark.slow
 def test_a_run_that_cannot_go_on_keeps_its_configuration(task_folder, tmp_path, capsys):
     steps = ["trainer.total_training_steps=1", "data.val_files=[]", "trainer.stop_when=null", "trainer.test_freq=0"]
     assert grpo(task_folder, tmp_path, *steps) == 0
@@ -164,6 +167,7 @@ def test_evaluation_needs_no_training_data(task_folder, tmp_path):
     assert main(["eval", "+experiment=calculator", *options]) == 0
 
 
+@pytest.mark.slow
 def test_the_records_of_a_run_do_not_depend_on_where_metrics_are_shown(task_folder, tmp_path):
     assert grpo(task_folder, tmp_path, "trainer.total_training_steps=1", "trainer.logger=console") == 0
     assert [row["step"] for row in rows(tmp_path)] == [0, 1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from babbling import babble_is_known, train  # noqa: F401  # the first a fixture
 from same_run import differences
 
@@ -10,6 +11,7 @@ from agentrl.types.rollout import Outcome
 from agentrl.types.trajectory import Author
 
 
+@pytest.mark.slow
 def test_the_same_run_twice_though_everything_ends_in_another_order(task_folder, tmp_path):
     one, other = tmp_path / "one", tmp_path / "other"
     orders = [train(task_folder, tmp_path, run, seed) for seed, run in enumerate((one, other))]

@@ -160,6 +160,7 @@ def test_a_run_with_a_critic(whole: Path):
     assert critic.score.weight.any()
 
 
+@pytest.mark.slow
 def test_a_run_with_a_critic_goes_on_bitwise(task_folder, reward, whole, tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
     shutil.copytree(whole, run := tmp_path / "run", symlinks=True)
@@ -177,6 +178,7 @@ def test_learning_again_from_the_stored_rollouts_is_bitwise_the_same(task_folder
         assert all(torch.equal(value, other[name]) for name, value in one.items())
 
 
+@pytest.mark.slow
 def test_a_run_whose_critic_is_gone_is_refused_in_one_line(task_folder, reward, whole, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(ROOT)
     shutil.copytree(whole, run := tmp_path / "run", symlinks=True)

@@ -206,6 +206,7 @@ def test_a_run_with_one(whole: Path):
     assert model.score.weight.any()
 
 
+@pytest.mark.slow
 def test_a_run_with_one_goes_on_bitwise(task_folder, whole, tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
     shutil.copytree(whole, run := tmp_path / "run", symlinks=True)
