@@ -162,8 +162,8 @@ def test_a_checkpoint_of_another_kind_rank_scale_or_base(tmp_path: Path):
     asyncio.run(plain.save(tmp_path / "plain"))
     other = load(save_model(tmp_path / "other", seed=1))
     for backend, folder, complaint in (
-        (plain, "lora", "it holds a LoRA adapter, and this run trains whole weights"),
-        (lora, "plain", "it holds whole weights, and this run trains a LoRA adapter"),
+        (plain, "lora", "it holds a LoRA adapter, but this run trains whole weights"),
+        (lora, "plain", "it holds whole weights, but this run trains a LoRA adapter"),
         (load(path, {"lora_rank": 8}), "lora", "r=4, but this run has 8"),
         (load(path, {"lora_rank": 4, "lora_alpha": 8}), "lora", "lora_alpha=16, but this run has 8"),
         (other, "lora", "other weights were frozen"),

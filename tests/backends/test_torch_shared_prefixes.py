@@ -284,7 +284,7 @@ def assert_runs_as_before(model, why: str, caplog: pytest.LogCaptureFixture) -> 
     with caplog.at_level(logging.WARNING):
         positionwise = PositionwiseModel(model, share_prefixes=True)
     assert not positionwise.shares_prefixes
-    assert [why in record.message for record in caplog.records if "every sample" in record.message] == [True]
+    assert [why in record.message for record in caplog.records if "once per sample" in record.message] == [True]
     assert model.config._attn_implementation == "sdpa"
     assert not any(module._forward_hooks for module in model.modules() if isinstance(module, torch.nn.Embedding))
     return positionwise

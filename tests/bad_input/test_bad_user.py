@@ -22,8 +22,8 @@ def user(bad, text: str) -> list[str]:
     ("body", "complaint"),
     [
         ("return {}['goal']", "generate_response raised KeyError: 'goal' ("),
-        ("return 3", "answered 3, expected (done, text, score, data)"),
-        ("return True, 'bye', 'good', {}", "answered (True, 'bye', 'good', {}), expected"),
+        ("return 3", "returned 3, expected (done, text, score, data)"),
+        ("return True, 'bye', 'good', {}", "returned (True, 'bye', 'good', {}), expected"),
         ("return True, 'bye', float('nan'), {}", "expected (done, text, score, data)"),
     ],
 )

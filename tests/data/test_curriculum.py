@@ -133,7 +133,7 @@ def test_a_draw_stays_as_it_was_made_and_is_made_in_its_turn():
     first = order.at(0)
     order.observe([group(first.row, 0.0)])
     assert order.at(0) == first
-    with pytest.raises(ValueError, match="one by one"):
+    with pytest.raises(ValueError, match="in order"):
         order.at(5)
 
 

@@ -70,5 +70,5 @@ def test_the_figures_follow_from_the_formulas():
     assert f"({2 * kv_width * 2} on a CPU)" in DOCUMENT
     assert f"a token takes {57_408 / copied:.1f} times that" in DOCUMENT
     num_tokens, num_keys = 2048 + 32 * 16, 31 * (2048 + 16)
-    assert f"that is {num_keys // 16:,} tokens beside {num_tokens:,}" in DOCUMENT
+    assert f"as {num_keys // 16:,} tokens, in addition to {num_tokens:,} packed tokens" in DOCUMENT
     assert f"needs {16384 * LAYERS * 57_408 / 1e9:.1f} GB for activations alone" in DOCUMENT

@@ -34,7 +34,7 @@ def test_a_turn_reward_of_a_segment_that_is_there_is_kept(monkeypatch):
         (TurnReward(1, 0, "form", 0.5), "turn reward 'form': there is no trajectory 1"),
         (TurnReward(0, 2, "form", 0.5), "turn reward 'form': trajectory 0 has no segment 2"),
         (TurnReward(0, -1, "form", 0.5), "turn reward 'form': trajectory 0 has no segment -1"),
-        (TurnReward(0, 1, "form", math.nan), "turn reward 'form' is nan, no finite number"),
+        (TurnReward(0, 1, "form", math.nan), "turn reward 'form' is nan, not a finite number"),
     ],
 )
 def test_one_that_belongs_nowhere_or_is_no_number_fails_the_rollout(monkeypatch, reward, told):

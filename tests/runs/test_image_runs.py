@@ -180,7 +180,7 @@ def test_what_a_tool_may_show(here, model, image, outcome, result):
         3,
         [
             (["red.png"], "No place.", "field 'images': 1 images, but the prompt has 0 placeholders (<image>,"),
-            (["red.png"], "<image> <image>", "field 'images': 1 images, but the prompt has 2 places"),
+            (["red.png"], "<image> <image>", "field 'images': 1 images, but the prompt has 2 placeholders"),
             (["gone.png"], "<image>", "field 'images[0]': cannot read 'gone.png': No such file"),
             (["rows.parquet"], "<image>", "bytes are not an image of a known format"),
             (["http://x/y.png"], "<image>", "field 'images[0]': 'http://x/y.png' is an address: download the file"),

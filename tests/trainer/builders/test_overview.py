@@ -101,7 +101,7 @@ def test_gae_alone_of_the_built_in_estimators_has_a_critic():
 
 def test_a_users_estimator_may_need_a_critic(command, tmp_path):
     (tmp_path / "mine.py").write_text(
-        "from agentrl.algos.options import needing\n\n\n@needing('values')\ndef mine(batch): ...\n"
+        "from agentrl.algos.options import with_needs\n\n\n@with_needs('values')\ndef mine(batch): ...\n"
     )
     config = compose_config([*command, f"algorithm.adv_estimator={tmp_path}/mine.py:mine"])
     assert step_hooks(config) == ["critic", "learn", "publish"]
