@@ -72,7 +72,7 @@ def test_no_group_is_older_than_the_bound(task_folder, tmp_path, watched, stalen
 def broken(run) -> list[str]:
     """What the audit, which shares no code with the run, has to say of who sampled what; `babble` it cannot read."""
     hermes = {"rollout": {"multi_turn": {"format": "hermes"}}}
-    ledger = Auditor(folder=run, overrides=hermes).audit(sorted((run / "trajectories").rglob("*.parquet")))
+    ledger = Auditor(folder=run, overrides=hermes).audit(sorted((run / "trajectories").glob("[tv]*/*.parquet")))
     findings = [ledger.findings[name] for name in ("policy versions", "groups", "identity", "siblings")]
     assert all(finding.num_checked for finding in findings)
     return [str(problem) for finding in findings for problem in finding.problems]
