@@ -11,11 +11,11 @@ from agentrl.config import RunConfig
 from agentrl.rollouts.metrics import excluded_metrics, rollout_metrics
 from agentrl.run_folder.checkpoints import BEST, CHECKPOINTS, SAVING, Best
 from agentrl.telemetry.timing import Timer
-from agentrl.trainer.exclusions import Exclusions
 from agentrl.trainer.finished import goal_reached
 from agentrl.trainer.profiling import StepProfiler
 from agentrl.trainer.protocols import Metrics, Progress, Publish
 from agentrl.trainer.records import Records
+from agentrl.trainer.sources.exclusions import Exclusions
 from agentrl.trainer.validator import metric_value
 from agentrl.types.rollout import Group
 from agentrl.types.sample import Sample

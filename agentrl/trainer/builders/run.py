@@ -19,12 +19,12 @@ from agentrl.trainer.builders.rollouts import RolloutParts, UserObjects, open_ro
 from agentrl.trainer.builders.sources import open_source
 from agentrl.trainer.builders.training import Built, open_reward_training, open_training, publish_nothing
 from agentrl.trainer.engine_meter import EngineMeter
-from agentrl.trainer.exclusions import Exclusions
 from agentrl.trainer.finished import finished_step
 from agentrl.trainer.learner import StepHooks
 from agentrl.trainer.models.online_reward import OnlineRewardModel
 from agentrl.trainer.profiling import StepProfiler
 from agentrl.trainer.protocols import Metrics, Parts, Publish
+from agentrl.trainer.sources.exclusions import Exclusions
 from agentrl.trainer.validator import Validator, check_metric
 
 

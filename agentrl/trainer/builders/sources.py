@@ -18,10 +18,10 @@ from agentrl.store import TrajectoryStore
 from agentrl.store.schema import TRAJECTORIES
 from agentrl.telemetry.timing import Timer
 from agentrl.trainer.builders.rollouts import RolloutParts, tell_few_rows
-from agentrl.trainer.exclusions import Drop, ignore
 from agentrl.trainer.protocols import Source, timed
 from agentrl.trainer.sources.admission import Admissions
 from agentrl.trainer.sources.dynamic_sampling import GroupFilter
+from agentrl.trainer.sources.exclusions import Drop, ignore
 from agentrl.trainer.sources.live import LiveSource, SavedSource, StoredSource, task_of
 from agentrl.trainer.sources.pairs import PairSource
 from agentrl.trainer.sources.streaming import StreamingSource

@@ -21,7 +21,6 @@ from agentrl.trainer.builders.reward_model import load_trained_model, open_check
 from agentrl.trainer.builders.rollouts import RolloutParts
 from agentrl.trainer.builders.sources import open_source
 from agentrl.trainer.checkpointing import SampledSteps, open_checkpoints
-from agentrl.trainer.exclusions import Exclusions
 from agentrl.trainer.learner import Learner, StepHooks, named, updates_per_step
 from agentrl.trainer.models.critic import Critic
 from agentrl.trainer.models.kl_controller import KLFeedback
@@ -29,6 +28,7 @@ from agentrl.trainer.models.online_reward import OnlineRewardModel
 from agentrl.trainer.models.reference import Reference
 from agentrl.trainer.protocols import Checkpointable, Metrics, Progress, Source, timed
 from agentrl.trainer.scorer import Scorer
+from agentrl.trainer.sources.exclusions import Exclusions
 from agentrl.types.rollout import Group
 from agentrl.types.sample import Sample
 from agentrl.weights.colocation import shared_gpu

@@ -11,8 +11,8 @@ import torch
 from agentrl.algos.advantages.members import equal
 from agentrl.errors import AgentRLError, ConfigError, suggestion
 from agentrl.rollouts.collector import refuse_all_failed
-from agentrl.trainer.exclusions import Drop, ignore
 from agentrl.trainer.protocols import Metrics
+from agentrl.trainer.sources.exclusions import Drop, ignore
 from agentrl.types.excluded import Excluded
 from agentrl.types.rollout import Group, Rollout
 

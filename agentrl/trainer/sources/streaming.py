@@ -11,10 +11,10 @@ from functools import partial
 from agentrl.data.order import Draw
 from agentrl.rollouts.collector import Attempt, refuse_all_failed, side_by_side
 from agentrl.telemetry.timing import Timer
-from agentrl.trainer.exclusions import Drop, ignore
 from agentrl.trainer.protocols import Metrics
 from agentrl.trainer.sources.admission import Admissions, Ticket
 from agentrl.trainer.sources.dynamic_sampling import GroupFilter
+from agentrl.trainer.sources.exclusions import Drop, ignore
 from agentrl.trainer.sources.staleness_metrics import IdleTime, staleness_metrics
 from agentrl.types.excluded import Excluded
 from agentrl.types.rollout import Group, Rollout, Stop

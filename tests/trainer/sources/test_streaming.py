@@ -13,8 +13,8 @@ from agentrl.data.order import Draw, TaskOrder
 from agentrl.errors import ConfigError
 from agentrl.rollouts.collector import AllFailedError, side_by_side
 from agentrl.telemetry.timing import Timer
-from agentrl.trainer.exclusions import ignore
 from agentrl.trainer.sources.admission import Admissions
+from agentrl.trainer.sources.exclusions import ignore
 from agentrl.trainer.sources.live import task_of
 from agentrl.trainer.sources.staleness_metrics import IdleTime
 from agentrl.trainer.sources.streaming import StreamingSource

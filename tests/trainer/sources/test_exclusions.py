@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agentrl.trainer.exclusions import Exclusions
+from agentrl.trainer.sources.exclusions import Exclusions
 from agentrl.types.excluded import Excluded
 from agentrl.types.rollout import Group, Outcome, Rollout, Stop, ToolCall
 from agentrl.types.sample import Sample
