@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from agentrl.config.algorithm import AlgorithmConfig
+from agentrl.types.excluded import Excluded
 from agentrl.types.sample import Sample
 
 Keep = Callable[[Sequence[Sample]], list[Sample]]
@@ -27,6 +28,26 @@ def keep_of(algorithm: AlgorithmConfig) -> Keep | None:
     if ranks or algorithm.estimator == "best_worst":
         steps.append(_of_informative_groups)
     return _one_after_another(steps) if steps else None
+
+
+def excluded_by_loss(samples: Sequence[Sample], corrected: Sequence[Sample], *, overlong: bool) -> dict[str, Excluded]:
+    """Return rollout id -> reason, for rollouts of `samples` of which the loss reads no token.
+
+    Args:
+        corrected: the samples that the loss reads.
+        overlong: whether truncated rollouts are filtered.
+    """
+    kept = {sample.rollout_id for sample in corrected}
+    used = {sample.rollout_id for sample in corrected if any(sample.loss_mask)}
+    return {
+        sample.rollout_id: Excluded.REJECTED_BY_CORRECTION
+        if sample.rollout_id in kept
+        else Excluded.OVERLONG
+        if overlong and sample.truncated
+        else Excluded.NO_ADVANTAGE
+        for sample in samples
+        if sample.rollout_id and sample.rollout_id not in used
+    }
 
 
 def _of_informative_groups(samples: Sequence[Sample]) -> list[Sample]:

@@ -138,7 +138,14 @@ def _options(options: argparse.Namespace, words: Words) -> Options:
         allow_unchecked=options.allow_unchecked,
         ks=_ks(options.k),
         level=_level(options.level),
+        uid=_uid(options.uid, words.modes),
     )
+
+
+def _uid(uid: str | None, modes: Sequence[str]) -> str | None:
+    if uid is not None and "why" not in modes:
+        raise ConfigError("--uid has no effect without the mode why")
+    return uid
 
 
 def _turn(word: str | None) -> int | None:

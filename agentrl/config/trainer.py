@@ -82,6 +82,9 @@ class TrainerConfig(Section):
     """Number of newest checkpoints to keep; the best one is kept in addition if it is older. null: keep all."""
     save_best: Text | None = None
     """Validation metric, such as val/success: the checkpoint where it is highest is kept as checkpoints/best."""
+    save_excluded: Literal["summary", "tokens", "none"] = "summary"
+    """What is saved of groups that no step trains on. summary: a row for each rollout with the reason and the rewards,
+    without tokens, messages and tool calls. tokens: complete rollouts. none: nothing."""
     logger: Loggers = ("console", "jsonl")
     """Loggers besides metrics.jsonl; wandb, mlflow, trackio need `pip install 'agentrl-train[trackers]'`."""
     log_val_generations: NonNegativeInt = 0

@@ -74,6 +74,7 @@ class Options:
         allow_unchecked: an audit may pass although an invariant could not be checked at all.
         ks: the values of k for pass@k and pass^k.
         level: confidence level of all intervals.
+        uid: the group that `why` explains.
     """
 
     rewards: Sequence[str] = ()
@@ -86,6 +87,7 @@ class Options:
     allow_unchecked: bool = False
     ks: Sequence[int] = (1, 2, 4, 8)
     level: float = 0.95
+    uid: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from agentrl.replay.run_paths import runs_near, split_place
 from agentrl.run_folder.checkpoints import CHECKPOINTS
 from agentrl.run_folder.location import run_at
 from agentrl.store import StoredRollout, TrajectoryStore
-from agentrl.store.schema import CONFIG, IMPORTED_FROM, MADE_BY, TRAJECTORIES
+from agentrl.store.schema import CONFIG, EXCLUDED_SPLIT, IMPORTED_FROM, MADE_BY, TRAJECTORIES
 from agentrl.store.text import read_json
 
 if TYPE_CHECKING:
@@ -49,6 +49,14 @@ class SavedRun:
     def rollouts(self, columns: Collection[str] | None = None) -> Iterator[StoredRollout]:
         """All rollouts, step by step; `columns` as in `TrajectoryStore.scan`."""
         return self.store.scan(steps=self.steps, columns=columns)
+
+    def dropped(self, columns: Collection[str] | None = None) -> Iterator[StoredRollout]:
+        """The rollouts of groups that no training step took (`trainer.save_excluded`); empty for a validation."""
+        if self.folder is None or self.split != "train":
+            return iter(())
+        steps = None if list(self.steps) == self.store.steps else self.steps
+        store = TrajectoryStore(self.folder / TRAJECTORIES / EXCLUDED_SPLIT)
+        return store.scan(steps=steps, columns=columns)
 
     def groups(self, columns: Collection[str] | None = None) -> Iterator[list[StoredRollout]]:
         """The rollouts of each group, in the order in which they were saved."""

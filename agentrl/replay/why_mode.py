@@ -1,52 +1,87 @@
-"""`why`: the saved rollouts that no update used, each with its reason and what to change."""
+"""`why`: the saved rollouts that no update used, each with its reason and the key that decides it."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from itertools import chain
 
 from pydantic import JsonValue
 
 from agentrl.algos.credit import CUT_OFF
 from agentrl.config.algorithm import AlgorithmConfig
+from agentrl.errors import DataError
 from agentrl.replay.base import Replay, Result, Table
 from agentrl.replay.settings import replay_config
 from agentrl.store import StoredRollout
 from agentrl.types.excluded import Excluded
+from agentrl.utils.short_repr import counted
 
 NUM_SHOWN = 50
-_COLUMNS = ("error", "infra_failed", "trajectories.segments", "trajectories.advantages")
+_NOT_SAVED = "Groups that no step took are saved unless trainer.save_excluded=none"
+_COLUMNS = ("excluded", "rewards", "error", "infra_failed", "trajectories.segments", "trajectories.advantages")
 _ADVICE = {
     Excluded.FAILED: "the agent loop raised an error: fix the loop or its environment",
     Excluded.INFRA_ERROR: "the infrastructure of a tool or reward failed: check its service and timeouts",
     Excluded.NO_TRAINED_TOKENS: "the model sampled no token: raise data.max_response_length or shorten the prompt",
+    Excluded.EQUAL_REWARDS: "algorithm.filter_groups filtered its group, whose rewards are equal: use tasks of another"
+    " difficulty, or raise rollout.n",
+    Excluded.TOO_FEW: "algorithm.filter_groups filtered its group, which has fewer than two valid rollouts: find out"
+    " why the others failed",
+    Excluded.STALE: "its group became older than trainer.max_staleness, and its task was requeued with a new uid: raise"
+    " trainer.max_staleness, or limit long rollouts",
+    Excluded.OVER_SAMPLED: "trainer.over_sampling started more groups than a step takes; its group was too slow, and"
+    " its task was requeued with a new uid: lower trainer.over_sampling, or limit long rollouts",
     Excluded.OVERLONG: "algorithm.overlong_filter dropped it: raise data.max_response_length, or disable the filter",
     Excluded.NO_ADVANTAGE: "the algorithm drops rollouts of advantage 0: use tasks with different rewards in a group",
+    Excluded.REJECTED_BY_CORRECTION: "algorithm.rollout_correction.rollout_rs rejected all its tokens: widen"
+    " algorithm.rollout_correction.rollout_rs_threshold, or reduce the mismatch",
     Excluded.NOT_CREDITED: "no advantages were computed: validation and rollout_only do not train",
 }
 
 
 def why(replay: Replay) -> Result:
-    """List the saved rollouts that were not trained on. Groups that a run does not save are not listed.
+    """List the saved rollouts that were not trained on, also those of groups that no step took.
+
+    With `options.uid`, the summary explains in sentences what happened to that group.
 
     Raises:
-        DataError: the rollouts cannot be read.
+        DataError: the rollouts cannot be read, or no saved group has the uid.
     """
-    algorithm = replay_config(replay).algorithm
-    found = [(each, reason_of(each, algorithm)) for each in replay.run.rollouts(_COLUMNS)]
+    algorithm, uid = replay_config(replay).algorithm, replay.options.uid
+    saved = chain(replay.run.rollouts(_COLUMNS), replay.run.dropped(_COLUMNS))
+    found = [(each, reason_of(each, algorithm)) for each in saved if uid is None or each.task.uid == uid]
+    if uid is not None and not found:
+        raise DataError(f"'{replay.run.name}': no saved group has the uid '{uid}'. {_NOT_SAVED}")
     excluded = [(each, reason) for each, reason in found if reason]
     counts = Counter(reason for _, reason in excluded)
     summary = f"{len(excluded):,} of {len(found):,} saved rollouts were not trained on"
-    counted = Table(
+    if uid is not None:
+        summary = explained(uid, found)
+    by_reason = Table(
         "reasons", ("reason", "rollouts", "what to change"), [(r.value, n, _ADVICE[r]) for r, n in counts.items()]
     )
-    return Result("why", summary, [counted, _listed(excluded)] if excluded else (), _values(excluded, len(found)))
+    return Result("why", summary, [by_reason, _listed(excluded)] if excluded else (), _values(excluded, len(found)))
+
+
+def explained(uid: str, found: Sequence[tuple[StoredRollout, Excluded | None]]) -> str:
+    """Return what happened to the rollouts of one uid: a sentence for each step and reason."""
+    places = Counter((stored.step, reason) for stored, reason in found)
+    totals = Counter(stored.step for stored, _ in found)
+    return " ".join(_sentence(uid, step, reason, num, totals[step]) for (step, reason), num in places.items())
+
+
+def _sentence(uid: str, step: int, reason: Excluded | None, num: int, total: int) -> str:
+    rollouts = f"{num} of {counted(total, 'rollout')} of '{uid}'"
+    if reason is None:
+        return f"Step {step} trained on {rollouts}."
+    return f"Step {step} did not train on {rollouts} ({reason}): {_ADVICE[reason]}."
 
 
 def reason_of(stored: StoredRollout, algorithm: AlgorithmConfig) -> Excluded | None:
     """Return why the rollout was not trained on; None if it was, as far as the saved rollout shows."""
-    if stored.rollout.excluded:
-        return stored.rollout.excluded
+    if reason := stored.excluded or stored.rollout.excluded:
+        return reason
     credited = [each for each in stored.advantages if each is not None]
     if not credited:
         return Excluded.NOT_CREDITED

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from statistics import fmean, pstdev
 
 from agentrl.telemetry.timing import percentile
+from agentrl.types.excluded import Excluded
 from agentrl.types.rollout import Group, Outcome, Rollout, Stop, ToolCall
 
 
@@ -36,9 +37,14 @@ def rollout_metrics(groups: Sequence[Group], success_threshold: float = 1.0) -> 
     }
 
 
-def excluded_metrics(groups: Sequence[Group]) -> dict[str, float]:
-    """Return `rollout/excluded/<reason>`: the number of rollouts that cannot be trained on, by `types.excluded`."""
+def excluded_metrics(groups: Sequence[Group], others: Mapping[str, Excluded] = {}) -> dict[str, float]:
+    """Return `rollout/excluded/<reason>`: the number of rollouts that are not trained on, by `types.excluded`.
+
+    Args:
+        others: rollout id -> reason, for rollouts whose reason is not in the rollout itself.
+    """
     reasons = Counter(each.excluded for group in groups for each in group.rollouts if each.excluded)
+    reasons.update(others.values())
     return {f"rollout/excluded/{reason}": float(count) for reason, count in sorted(reasons.items())}
 
 

@@ -10,9 +10,10 @@ from typing import Any, TypeVar, cast
 import pyarrow as pa
 
 from agentrl.store.columns import python_values, sliced, text_values
-from agentrl.store.schema import BY_NAME, JSON_OF_TASK, ROLLOUT, SCORES, SEALS, TASK
+from agentrl.store.schema import BY_NAME, EXCLUDED, JSON_OF_TASK, ROLLOUT, SCORES, SEALS, TASK
 from agentrl.store.stored import Scores, StoredRollout
 from agentrl.store.text import read_json
+from agentrl.types.excluded import Excluded
 from agentrl.types.messages import Message
 from agentrl.types.rollout import Outcome, Rollout, Stop, ToolCall, TurnReward
 from agentrl.types.task import Task
@@ -37,11 +38,12 @@ def stored_rollouts(table: pa.Table) -> Iterator[StoredRollout]:
     histories = _histories(arrays.pop("trajectories", None)) or [[]] * table.num_rows
     columns = {name: _READ.get(name, python_values)(array) for name, array in arrays.items() if name != SEALS}
     places = zip(columns["step"], columns["split"], columns["rollout"], strict=True)
-    rows = zip(places, _tasks(columns), _rollouts(columns), histories, strict=True)
-    for place, task, rollout, history in rows:
+    reasons = columns.get(EXCLUDED, [None] * table.num_rows)
+    rows = zip(places, _tasks(columns), _rollouts(columns), histories, reasons, strict=True)
+    for place, task, rollout, history, reason in rows:
         rollout.trajectories = [trajectory for trajectory, _, _ in history]
         advantages, scores = [each for _, each, _ in history], [each for _, _, each in history]
-        yield StoredRollout(*place, task, rollout, advantages, scores)
+        yield StoredRollout(*place, task, rollout, advantages, scores, reason)
 
 
 def _tasks(columns: Columns) -> Iterator[Task]:
@@ -116,6 +118,7 @@ def _by_name(array: pa.Array) -> list[dict[str, float]]:
 _READ: dict[str, Callable[[pa.Array], list[Any]]] = {
     **dict.fromkeys(BY_NAME, _by_name),
     "stop": partial(text_values, meaning=Stop),
+    EXCLUDED: partial(text_values, meaning=Excluded),
     "turn_rewards": partial(_lists_of, TurnReward),
     "tool_calls": partial(_lists_of, ToolCall, outcome=partial(text_values, meaning=Outcome)),
 }

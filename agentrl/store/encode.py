@@ -14,8 +14,9 @@ from agentrl.errors import DataError
 from agentrl.store.checksums import seals
 from agentrl.store.columns import arrow_array
 from agentrl.store.credited import samples_by_rollout
-from agentrl.store.schema import BY_NAME, JSON_OF_TASK, SCHEMA, SCORES, SEALS, TASK
+from agentrl.store.schema import BY_NAME, EXCLUDED, JSON_OF_TASK, SCHEMA, SCORES, SEALS, TASK
 from agentrl.store.text import write_json
+from agentrl.types.excluded import Excluded
 from agentrl.types.rollout import Group, Rollout
 from agentrl.types.sample import Sample
 from agentrl.types.task import Task
@@ -33,6 +34,7 @@ class _Row:
     task: Mapping[str, Any]  # the task's values; JSON values are text
     rollout: Rollout
     trajectories: list[_History]
+    excluded: Excluded | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +57,22 @@ class _Named(NamedTuple):
     value: float
 
 
-def batches(step: int, split: str, groups: Sequence[Group], samples: Sequence[Sample]) -> Iterator[pa.RecordBatch]:
+def batches(
+    step: int,
+    split: str,
+    groups: Sequence[Group],
+    samples: Sequence[Sample],
+    excluded: Mapping[str, Excluded] = {},
+) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a step in batches.
+
+    Args:
+        excluded: rollout id (`uid/number`) -> why it was not trained on; others have `Rollout.excluded`.
 
     Raises:
         DataError: a row cannot hold a value; the message names step or task, and column.
     """
-    rows = _rows(step, split, groups, samples)
+    rows = _rows(step, split, groups, samples, excluded)
     fields = [field for field in SCHEMA if field.name != SEALS]
     while batch := list(islice(rows, ROWS_PER_BATCH)):
         columns = [_column(field, _values(field.name, batch), step) for field in fields]
@@ -76,7 +87,13 @@ def _values(column: str, rows: Sequence[_Row]) -> list[Any]:
     return [list(map(_Named._make, each.items())) for each in values] if column in BY_NAME else values
 
 
-_OF_ROW = {"step": "step", "split": "split", "rollout": "number", "trajectories": "trajectories"}
+_OF_ROW = {
+    "step": "step",
+    "split": "split",
+    "rollout": "number",
+    "trajectories": "trajectories",
+    EXCLUDED: "excluded",
+}
 """Columns that are not attributes of the rollout -> attribute of `_Row`."""
 
 _OF_SAMPLE = ("advantages", *SCORES, "kl_coef")
@@ -90,12 +107,16 @@ def _column(field: pa.Field, values: list[Any], step: int) -> pa.Array:
         raise DataError(f"step {step}: column '{field.name}' cannot hold a value: {line}") from error
 
 
-def _rows(step: int, split: str, groups: Sequence[Group], samples: Sequence[Sample]) -> Iterator[_Row]:
+def _rows(
+    step: int, split: str, groups: Sequence[Group], samples: Sequence[Sample], excluded: Mapping[str, Excluded]
+) -> Iterator[_Row]:
     credited = samples_by_rollout(groups, samples)
     for group in groups:
         task = _task(group.task)
         for number, rollout in enumerate(group.rollouts):
-            yield _Row(step, split, number, task, rollout, _histories(group.uid, rollout, next(credited)))
+            histories = _histories(group.uid, rollout, next(credited))
+            reason = excluded.get(f"{group.uid}/{number}", rollout.excluded)
+            yield _Row(step, split, number, task, rollout, histories, reason)
     next(credited, None)  # raises if a sample is left
 
 

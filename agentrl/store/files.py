@@ -16,7 +16,17 @@ from agentrl.store.checking import check_row
 from agentrl.store.columns import python_values
 from agentrl.store.decode import stored_rollouts
 from agentrl.store.filters import FILTERS, Query
-from agentrl.store.schema import BY_NAME, PROVENANCE_KEY, READABLE, ROUTED_EXPERTS_KEY, SCHEMA, VERSION, VERSION_KEY
+from agentrl.store.schema import (
+    BY_NAME,
+    EXCLUDED,
+    PROVENANCE_KEY,
+    READABLE,
+    ROUTED_EXPERTS_KEY,
+    SCHEMA,
+    SEALS,
+    VERSION,
+    VERSION_KEY,
+)
 from agentrl.store.stored import StoredRollout
 from agentrl.store.text import original, writable
 
@@ -65,7 +75,7 @@ def open_file(path: Path) -> pq.ParquetFile:
 
 
 def read_without_maps(path: Path) -> pa.Table:
-    """Read all columns; the maps of older versions become lists of {name, value}, as in the newest version.
+    """Read all columns; older versions get lists of {name, value} for maps, and an empty column `excluded`.
 
     Raises:
         DataError: the file cannot be read.
@@ -77,6 +87,9 @@ def read_without_maps(path: Path) -> pa.Table:
             entries = [[{"name": key, "value": value} for key, value in row] for row in rows]
             field = SCHEMA.field(name)
             table = table.set_column(table.schema.get_field_index(name), field, pa.array(entries, field.type))
+    if EXCLUDED not in table.column_names:
+        place, field = table.schema.get_field_index(SEALS), SCHEMA.field(EXCLUDED)
+        table = table.add_column(place, field, pa.nulls(len(table), field.type))
     return table
 
 

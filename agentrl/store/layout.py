@@ -4,3 +4,6 @@ from __future__ import annotations
 
 TRAJECTORIES = "trajectories"
 """The folder of a run that holds the trajectories, with one subfolder per split."""
+
+EXCLUDED_SPLIT = "excluded"
+"""The split of groups that no step trained on. Readers open it only on request."""

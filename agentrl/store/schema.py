@@ -10,9 +10,10 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
+from agentrl.store.layout import EXCLUDED_SPLIT as EXCLUDED_SPLIT
 from agentrl.store.layout import TRAJECTORIES as TRAJECTORIES
 
-VERSION = "4"
+VERSION = "5"
 VERSION_KEY = "agentrl.schema_version"
 PROVENANCE_KEY = "agentrl.provenance."
 ROUTED_EXPERTS_KEY = "agentrl.routed_experts"
@@ -121,6 +122,9 @@ JSON_OF_TASK = {"messages", "ground_truth", "tools_kwargs", "interaction_kwargs"
 SEALS = "seals"
 """Column with the checksums of all other columns, see `store.checksums`."""
 
+EXCLUDED = "excluded"
+"""Column with the reason why a rollout was not trained on (`types.excluded`); null if it was. New in version 5."""
+
 PLACE = {"step": _INTEGER, "split": _TEXT, "rollout": _INTEGER}
 SCHEMA = pa.schema(
     _fields(
@@ -130,9 +134,10 @@ SCHEMA = pa.schema(
             **ROLLOUT,
             "reward": _FLOAT,
             "trajectories": _list_of(TRAJECTORY),
+            EXCLUDED: _TEXT,
             SEALS: _list_of(pa.uint32()),
         },
-        nullable=("agent_name", "error", "scored_text_sha256"),
+        nullable=("agent_name", "error", "scored_text_sha256", EXCLUDED),
     )
 )
 """The schema of files that are written, version `VERSION`."""
@@ -142,10 +147,12 @@ def _changed(schema: pa.Schema, **types: pa.DataType) -> pa.Schema:
     return pa.schema([field.with_type(types.get(field.name, field.type)) for field in schema])
 
 
-_VERSION_3 = _changed(SCHEMA, rewards=_BY_NAME_IN_MAPS, tool_rewards=_BY_NAME_IN_MAPS)
+_VERSION_4 = pa.schema([field for field in SCHEMA if field.name != EXCLUDED])
+_VERSION_3 = _changed(_VERSION_4, rewards=_BY_NAME_IN_MAPS, tool_rewards=_BY_NAME_IN_MAPS)
 READABLE = {
     "2": _changed(_VERSION_3, trajectories=_list_of(_UNSCORED)),
     "3": _VERSION_3,
+    "4": _VERSION_4,
     VERSION: SCHEMA,
 }
 """Readable versions -> their schemas."""

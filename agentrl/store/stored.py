@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from agentrl.types.excluded import Excluded
 from agentrl.types.rollout import Rollout
 from agentrl.types.task import Task
 from agentrl.utils.short_repr import short
@@ -28,6 +29,7 @@ class StoredRollout:
         number: index of the rollout in its group, from 0.
         advantages: for each trajectory one value per token, or None if it was not trained on.
         scores: scores of each trajectory; files of schema version 2 have none.
+        excluded: why the rollout was not trained on; None if it was, or if the file is older than schema version 5.
     """
 
     step: int
@@ -37,6 +39,7 @@ class StoredRollout:
     rollout: Rollout
     advantages: list[list[float] | None]
     scores: list[Scores] = field(default_factory=list)
+    excluded: Excluded | None = None
 
     def __repr__(self) -> str:
         place = f"{self.split} step {self.step}, {short(self.task.uid, 20)}/{self.number}"

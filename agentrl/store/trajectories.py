@@ -22,6 +22,7 @@ from agentrl.store.media import media_folder, read_media, write_media
 from agentrl.store.routed_experts import experts_path, read_experts, remove_orphans, write_experts
 from agentrl.store.stored import StoredRollout
 from agentrl.store.text import writable
+from agentrl.types.excluded import Excluded
 from agentrl.types.rollout import Group, Outcome, Stop
 from agentrl.types.sample import Sample
 from agentrl.utils.atomic_files import remove_parts, whole_file
@@ -37,7 +38,7 @@ class TrajectoryStore:
 
     Args:
         folder: folder of the files of this split; created by the first write.
-        split: `train` or `val`; saved in each row.
+        split: `train`, `val` or `excluded`; saved in each row.
         provenance: facts about the run that readers need, such as the tokenizer hash; saved in each file.
     """
 
@@ -59,11 +60,20 @@ class TrajectoryStore:
         store._file, store._file_steps = path, steps_of(path)
         return store
 
-    def write(self, step: int, groups: Sequence[Group], samples: Sequence[Sample] = ()) -> Path:
+    def write(
+        self,
+        step: int,
+        groups: Sequence[Group],
+        samples: Sequence[Sample] = (),
+        excluded: Mapping[str, Excluded] = {},
+    ) -> Path:
         """Save the rollouts of `step`, replacing earlier ones; return the file.
 
         A group without rollouts has no row. Advantages and `Scores` (saved as float32) come from `samples`, which are
         in the order of their trajectories.
+
+        Args:
+            excluded: rollout id (`uid/number`) -> why it was not trained on; others have `Rollout.excluded`.
 
         Raises:
             DataError: a value cannot be saved; the message names step or task, and field.
@@ -76,7 +86,7 @@ class TrajectoryStore:
         write_media(media_folder(self._folder), groups)
         experts_hash = write_experts(path, groups)
         with whole_file(path) as file:
-            write_batches(file, batches(step, self._split, groups, samples), self._provenance, experts_hash)
+            write_batches(file, batches(step, self._split, groups, samples, excluded), self._provenance, experts_hash)
         if experts_hash is None:
             experts_path(path).unlink(missing_ok=True)
         return path

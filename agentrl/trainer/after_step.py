@@ -15,6 +15,7 @@ from agentrl.trainer.finished import goal_reached
 from agentrl.trainer.profiling import StepProfiler
 from agentrl.trainer.protocols import Metrics, Progress, Publish
 from agentrl.trainer.records import Records
+from agentrl.trainer.sources.exclusions import Exclusions
 from agentrl.trainer.validator import metric_value
 from agentrl.types.rollout import Group
 from agentrl.types.sample import Sample
@@ -31,6 +32,7 @@ class AfterStep:
         progress: saves the run.
         validator: None if there are no validation tasks.
         records: stores metrics and samples.
+        exclusions: rollouts of a step that are not trained on.
         meters: additional metrics of a step, read at its end. They are also read at its start; the
             result is dropped, because it counts validation and saving, which belong to no step.
     """
@@ -46,6 +48,7 @@ class AfterStep:
         timer: Timer,
         profiler: StepProfiler,
         meters: Sequence[Callable[[], Metrics]] = (),
+        exclusions: Exclusions | None = None,
     ) -> None:
         self.last_validation: tuple[dict[str, float], list[Group]] | None = None
         self._config = config.trainer
@@ -58,6 +61,7 @@ class AfterStep:
         self._timer = timer
         self._profiler = profiler
         self._meters = meters
+        self._exclusions = exclusions or Exclusions()
         self._step_started = 0.0
         self._saved_s = 0.0
         self._goal = progress.goal
@@ -108,12 +112,12 @@ class AfterStep:
     async def __call__(self, step: int, groups: Sequence[Group], samples: Sequence[Sample], stats: Metrics) -> None:
         """Store and log step `step`; validate and save if they are due."""
         with self._timer.timed("store"):
-            self._records.store_rollouts(step, groups, samples)
+            dropped, excluded = self._exclusions.take()
+            self._records.store_rollouts(step, groups, samples, excluded, dropped)
         metrics = {**self._group_metrics(groups), **stats, **self._timings(groups)}
         for meter in self._meters:
             metrics |= meter()
-        for name, count in excluded_metrics(groups).items():  # added to those of filtered groups
-            metrics[name] = metrics.get(name, 0.0) + count
+        metrics |= excluded_metrics(groups, excluded)
         self._profiler.end(step)
         if self._validator and self._due(step, self._config.test_freq):
             metrics |= await self._validate(step)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 
 from agentrl.reporting.health.monitor import Health
@@ -11,6 +11,7 @@ from agentrl.run_folder.reproducibility import ReproducibilityReport
 from agentrl.store import TrajectoryStore
 from agentrl.telemetry.base import Generation, GenerationTracker, Tracker, WarningTracker
 from agentrl.trainer.protocols import Metrics
+from agentrl.types.excluded import Excluded
 from agentrl.types.rollout import Group, Rollout
 from agentrl.types.sample import Sample
 
@@ -23,6 +24,7 @@ class Records:
         text_of: converts tokens to text, including special tokens.
         train_store: stores training rollouts; None if they are already stored.
         val_store: stores validation rollouts.
+        excluded_store: stores groups that no step trained on; None if they are not saved.
         began: called once the run has started, so that a run that cannot resume leaves its folder unchanged.
         promise: checks in every rollout whether the run is still reproducible.
     """
@@ -37,6 +39,7 @@ class Records:
         val_store: TrajectoryStore | None = None,
         began: Callable[[], None] = lambda: None,
         promise: ReproducibilityReport | None = None,
+        excluded_store: TrajectoryStore | None = None,
     ) -> None:
         self._trackers = trackers
         self._health = health
@@ -44,6 +47,7 @@ class Records:
         self._text_of = text_of
         self._train_store = train_store
         self._val_store = val_store
+        self._excluded_store = excluded_store
         self._began = began
         self._promise = promise
 
@@ -52,13 +56,27 @@ class Records:
         self._began()
         if self._promise:
             self._promise.begin(step)
-        for store in filter(None, (self._train_store, self._val_store)):
+        for store in filter(None, (self._train_store, self._val_store, self._excluded_store)):
             store.truncate(step)
 
-    def store_rollouts(self, step: int, groups: Sequence[Group], samples: Sequence[Sample]) -> None:
-        """Store the rollouts of a training step, with the advantages of their samples."""
+    def store_rollouts(
+        self,
+        step: int,
+        groups: Sequence[Group],
+        samples: Sequence[Sample],
+        excluded: Mapping[str, Excluded] = {},
+        dropped: Sequence[Group] = (),
+    ) -> None:
+        """Store the rollouts of a training step, with the advantages of their samples.
+
+        Args:
+            excluded: rollout id (`uid/number`) -> why it was not trained on.
+            dropped: groups that the step did not take.
+        """
         if self._train_store:
-            self._train_store.write(step, groups, samples)
+            self._train_store.write(step, groups, samples, excluded)
+        if self._excluded_store and dropped:
+            self._excluded_store.write(step, dropped, excluded=excluded)
         if self._promise:
             self._promise.watch(step, "train", groups)
 

@@ -19,6 +19,7 @@ _EQUAL: Mapping[str, Callable[[str], Value]] = {
     "split": writable,
     "source": writable,
     "stop": writable,
+    "excluded": writable,
     "uid": writable,
     "index": int,
     "number": int,

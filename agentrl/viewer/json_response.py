@@ -39,7 +39,7 @@ def shown_rows(table: pa.Table, rows: pa.Array) -> list[Mapping[str, object]]:
 def shown_choices(snapshot: Snapshot) -> dict[str, object]:
     """Return the choices of each filter, the columns, and the guard columns without information."""
     table = snapshot.table
-    values = {name: _distinct(table[name]) for name in ("split", "source", "stop")}
+    values = {name: _distinct(table[name]) for name in ("split", "source", "stop", "excluded")}
     lists = {name: _distinct(pc.list_flatten(table[name])) for name in ("tools", "outcomes")}
     steps = pc.min_max(table["step"]).as_py()
     return {**values, **lists, "steps": [steps["min"], steps["max"]], **_columns(table)}

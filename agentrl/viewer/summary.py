@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from agentrl.errors import DataError
 from agentrl.store.columns import python_values
 from agentrl.store.files import open_file
+from agentrl.store.schema import EXCLUDED
 
 REWARD = "reward/"
 """Prefix of the columns for named rewards. `score`, which is trained on, is the column `reward`."""
@@ -25,7 +26,7 @@ _PLAIN = {"step": "step", "uid": "uid", "rollout": "number", "data_source": "sou
 _PLAIN |= {"stop": "stop", "reward": "reward", "duration_s": "duration_s"}
 _READ = [
     *_PLAIN,
-    *("error", "infra_failed", "rewards", "tool_calls.list.element.name", "tool_calls.list.element.outcome"),
+    *("error", "infra_failed", EXCLUDED, "rewards", "tool_calls.list.element.name", "tool_calls.list.element.outcome"),
     *(f"{_SEGMENTS}author", f"{_SEGMENTS}token_ids"),
 ]
 _NAMES = pa.list_(pa.string())
@@ -45,6 +46,7 @@ SUMMARY = pa.schema(
         "trained": pa.int64(),
         "duration_s": pa.float64(),
         "failed": pa.bool_(),
+        "excluded": pa.string(),
         "tools": _NAMES,
         "outcomes": _NAMES,
     }
@@ -84,6 +86,7 @@ def _summary(table: pa.Table, split: str) -> pa.Table:
         "split": pa.array([split] * table.num_rows, pa.string()),
         "calls": pc.list_value_length(calls),
         "failed": failed,
+        "excluded": read.get(EXCLUDED, pa.nulls(table.num_rows, pa.string())),  # new in schema version 5
     }
     known = pa.table({field.name: columns[field.name].cast(field.type) for field in SUMMARY}, SUMMARY)
     return _with_rewards(known, read["rewards"])

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from agentrl.algos.sample_filter import keep_of
+from agentrl.algos.sample_filter import excluded_by_loss, keep_of
 from agentrl.config.algorithm import AlgorithmConfig
 from agentrl.types.sample import Sample
 
@@ -54,3 +56,19 @@ def test_pairs_are_read_and_one_that_lost_its_other_is_not(name: str) -> None:
 def test_a_ranking_reads_whole_groups() -> None:
     assert kept(name="ranking") == SAMPLES[:4]
     assert kept(name="ranking", overlong_filter=True) == SAMPLES[:2]
+
+
+def test_what_the_loss_does_not_read_has_a_reason() -> None:
+    rejected = replace(SAMPLES[0], loss_mask=[0, 0])
+    read = kept(overlong_filter=True, zero_variance_groups="drop")
+    assert read == SAMPLES[:1]
+    excluded = {"a/0.0": "no_advantage", "b/0.0": "no_advantage", "c/0.0": "no_advantage", "b/-0.5": "overlong"}
+    assert excluded_by_loss(SAMPLES, read, overlong=True) == excluded
+    assert excluded_by_loss(SAMPLES, [rejected], overlong=True) == excluded | {"a/1.0": "rejected_by_correction"}
+    assert excluded_by_loss(SAMPLES, read, overlong=False)["b/-0.5"] == "no_advantage"
+    assert excluded_by_loss(SAMPLES, SAMPLES, overlong=True) == {}
+
+
+def test_a_rollout_with_a_token_in_the_loss_is_not_excluded() -> None:
+    other = replace(SAMPLES[0], loss_mask=[0, 0])  # a second trajectory of the same rollout
+    assert excluded_by_loss([SAMPLES[0], other], [SAMPLES[0], other], overlong=True) == {}

@@ -178,7 +178,7 @@ def test_without_a_kept_configuration_nothing_is_derived(tmp_path: Path) -> None
     run = written(tmp_path, "gae")
     path = run / "trajectories/train/step-000001.parquet"
     table = pq.read_table(path, partitioning=None)
-    pq.write_table(table.replace_schema_metadata({"agentrl.schema_version": "4"}), path)
+    pq.write_table(table.replace_schema_metadata({"agentrl.schema_version": "5"}), path)
     found = audited(run)
     assert "no saved configuration" in found["advantages"].unchecked
     assert found["scores"].problems == []

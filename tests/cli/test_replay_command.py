@@ -209,3 +209,8 @@ def test_files_are_written_beside_what_is_shown(run, capsys, tmp_path):
     assert "heard" in (tmp_path / "found.html").read_text()
     assert main(["replay", str(run), "noisy", "--html", str(run)]) == 2
     assert f"cannot write '{run}'" in capsys.readouterr().err
+
+
+def test_uid_needs_the_mode_it_is_for(run):
+    assert main(["replay", str(run), "noisy", "--uid", "a"]) == 2
+    assert asked == []

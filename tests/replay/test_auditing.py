@@ -63,7 +63,7 @@ def test_a_reward_given_now_is_held_against_the_saved_scores(saved_run, tmp_path
 def bare(run: Path, folder: Path, **provenance: str) -> Path:
     """The training rollouts without a word of how they were made but these."""
     shutil.copytree(run / "trajectories/train", folder)
-    kept = {"agentrl.schema_version": "4", **{f"agentrl.provenance.{k}": v for k, v in provenance.items()}}
+    kept = {"agentrl.schema_version": "5", **{f"agentrl.provenance.{k}": v for k, v in provenance.items()}}
     for file in folder.glob("*.parquet"):
         pq.write_table(pq.read_table(file).replace_schema_metadata(kept), file)
     return folder

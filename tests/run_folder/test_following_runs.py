@@ -13,6 +13,9 @@ from same_run import differences
 
 from agentrl.audit.auditor import Auditor
 from agentrl.cli.main import main
+from agentrl.replay.base import Options, Replay
+from agentrl.replay.saved_run import open_saved
+from agentrl.replay.why_mode import why
 from agentrl.run_folder.checkpoints import read_state
 from agentrl.store import TrajectoryStore
 
@@ -102,7 +105,7 @@ def test_a_reference_that_moved_is_gone_on_with_also_where_it_moves_no_more(task
 
 
 def problems(folder):
-    ledger = Auditor(folder=folder).audit(sorted((folder / "trajectories").rglob("*.parquet")))
+    ledger = Auditor(folder=folder).audit(sorted((folder / "trajectories").glob("[tv]*/*.parquet")))
     return [str(each) for name in ("groups", "identity", "siblings") for each in ledger.findings[name].problems]
 
 
@@ -122,6 +125,14 @@ def test_a_run_that_filters_goes_on_and_ends_as_it_did(task_folder, tmp_path, mo
         row["sampling/drawn"] - row["sampling/filtered"] for row in metrics(whole)
     ]
     assert problems(whole) == []
+    dropped = TrajectoryStore(whole / "trajectories/excluded")
+    found = [[each.excluded for each in dropped.scan(steps=[step])] for step in (1, 2, 3, 4)]
+    assert [len(each) for each in found] == [2 * count for count in filtered]
+    assert {reason for each in found for reason in each} == {"equal_rewards"}
+    assert [row.get("rollout/excluded/equal_rewards", 0.0) for row in metrics(whole)] == [len(each) for each in found]
+    assert not any(each.rollout.trajectories for each in dropped.scan())
+    told = why(Replay(open_saved(str(whole)), Options())).values["excluded"]
+    assert [each["reason"] for each in told] == ["equal_rewards"] * sum(map(len, found))
     again = Path(shutil.copytree(whole, tmp_path / "again", symlinks=True))
     back = ["trainer.resume_mode=path", f"trainer.resume_from_path={again}/checkpoints/step-2"]
     assert train(task_folder, again, *options, *back) == 0

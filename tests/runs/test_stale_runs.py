@@ -13,6 +13,9 @@ import pytest
 from babbling import babble_is_known, train  # noqa: F401  # the first a fixture
 
 from agentrl.audit.auditor import Auditor
+from agentrl.replay.base import Options, Replay
+from agentrl.replay.saved_run import open_saved
+from agentrl.replay.why_mode import why
 from agentrl.run_folder.checkpoints import newest, read_state
 from agentrl.store import TrajectoryStore
 from agentrl.trainer.sources.streaming import StreamingSource
@@ -62,17 +65,30 @@ def test_no_group_is_older_than_the_bound(task_folder, tmp_path, watched, stalen
         assert admitted <= (version + staleness + 1 + over_sampling) * GROUPS_PER_STEP
     assert broken(run) == []
     assert len(each_task_once(run)) == STEPS * GROUPS_PER_STEP
-    last = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()][-1]
+    *_, last = logged = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    check_dropped(run, logged, "stale" if staleness else "over_sampled")
     assert {"staleness/mean", "staleness/requeued", "timing_s/wait_rollouts"} <= last.keys()
     said = json.loads((run / "environment.json").read_text())["reproducible"]
     given = {"max_staleness": staleness, "over_sampling": over_sampling}
     assert said["settings"] == [f"trainer.{name}={value}" for name, value in given.items() if value]
 
 
+def check_dropped(run, logged, reason):
+    """Every requeued group is saved with its reason, is counted, and is a draw that no step took."""
+    dropped = list(TrajectoryStore(run / "trajectories/excluded").scan())
+    assert {each.excluded for each in dropped} <= {reason}
+    counts = Counter(each.step for each in dropped)
+    assert [row.get(f"rollout/excluded/{reason}", 0) for row in logged] == [counts[row["step"]] for row in logged]
+    trained = {each.task.uid for each in TrajectoryStore(run / "trajectories/train").scan()}
+    assert trained.isdisjoint(each.task.uid for each in dropped)
+    told = why(Replay(open_saved(str(run)), Options())).values["excluded"]
+    assert [each["step"] for each in told if each["reason"] == reason] == sorted(counts.elements())
+
+
 def broken(run) -> list[str]:
     """What the audit, which shares no code with the run, has to say of who sampled what; `babble` it cannot read."""
     hermes = {"rollout": {"multi_turn": {"format": "hermes"}}}
-    ledger = Auditor(folder=run, overrides=hermes).audit(sorted((run / "trajectories").rglob("*.parquet")))
+    ledger = Auditor(folder=run, overrides=hermes).audit(sorted((run / "trajectories").glob("[tv]*/*.parquet")))
     findings = [ledger.findings[name] for name in ("policy versions", "groups", "identity", "siblings")]
     assert all(finding.num_checked for finding in findings)
     return [str(problem) for finding in findings for problem in finding.problems]

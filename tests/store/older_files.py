@@ -19,6 +19,11 @@ def as_version_2(path: Path) -> None:
     _rewrite(path, "2")
 
 
+def as_version_4(path: Path) -> None:
+    """Rewrite a file without the column that version 5 added; the seals of the rest stay as they are."""
+    _rewrite(path, "4")
+
+
 def as_version_3(path: Path) -> None:
     """Rewrite a file with the maps of version 3, where version 4 has lists; the seals stay as they are."""
     _rewrite(path, "3")
@@ -28,7 +33,8 @@ def _rewrite(path: Path, version: str) -> None:
     table = pq.read_table(path, partitioning=None)
     metadata = {**table.schema.metadata, VERSION_KEY.encode(): version.encode()}
     schema = READABLE[version].with_metadata(metadata)
-    rows = [_as_maps(row) for row in table.to_pylist()]
+    rows = [{**row, "seals": row["seals"][:-1]} for row in table.to_pylist()]  # the last is that of `excluded`
+    rows = rows if version == "4" else [_as_maps(row) for row in rows]
     if version == "2":
         rows = [_without_scores(row, schema.field("trajectories").type.value_type.names) for row in rows]
     pq.write_table(pa.Table.from_pylist(rows, schema=schema), path)

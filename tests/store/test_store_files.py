@@ -12,11 +12,13 @@ import datasets
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from older_files import as_version_4
 from stored_runs import group, rollout
 
 from agentrl.errors import DataError
 from agentrl.store import TrajectoryStore
 from agentrl.store import trajectories as store_module
+from agentrl.types.excluded import Excluded
 
 
 def a_step(uid: str = "u") -> list:
@@ -114,7 +116,7 @@ def test_provenance_and_version_are_kept_with_each_file(tmp_path: Path) -> None:
     store = TrajectoryStore(tmp_path, provenance=provenance)
     path = store.write(1, a_step())
     assert store.provenance(1) == provenance
-    assert pq.read_schema(path).metadata[b"agentrl.schema_version"] == b"4"
+    assert pq.read_schema(path).metadata[b"agentrl.schema_version"] == b"5"
     assert pq.read_schema(path).metadata[b"agentrl.provenance.tokenizer"] == b"sha256:ab"
 
 
@@ -141,8 +143,8 @@ def rewritten(change: Callable[[pa.Table], pa.Table]) -> Callable[[Path], object
     return lambda path: pq.write_table(change(pq.read_table(path, partitioning=None)), path)
 
 
-def version_5(table: pa.Table) -> pa.Table:
-    return table.replace_schema_metadata({"agentrl.schema_version": "5"})
+def version_6(table: pa.Table) -> pa.Table:
+    return table.replace_schema_metadata({"agentrl.schema_version": "6"})
 
 
 def flipped(path: Path) -> None:
@@ -158,7 +160,7 @@ def flipped(path: Path) -> None:
         (lambda path: path.write_bytes(b""), "not a readable file of trajectories"),
         (flipped, "not a readable file of trajectories"),
         (lambda path: pq.write_table(pa.table({"uid": ["u"]}), path), "has no 'agentrl.schema_version'"),
-        (rewritten(version_5), "schema version 5 is not supported; supported versions: 2, 3, 4"),
+        (rewritten(version_6), "schema version 6 is not supported; supported versions: 2, 3, 4, 5"),
         (rewritten(lambda table: table.drop_columns(["seed"])), "no column 'seed'"),
         (rewritten(lambda table: table.set_column(0, "step", table["step"].cast("int32"))), "column 'step' is int32"),
         (
@@ -178,3 +180,16 @@ def test_a_file_that_cannot_be_read_is_one_line_with_its_name(
             read()
         assert str(raised.value).startswith(f"{path}: ")
         assert "\n" not in str(raised.value)
+
+
+def test_the_reason_of_a_rollout_is_a_column(tmp_path: Path) -> None:
+    store = TrajectoryStore(tmp_path)
+    groups = a_step()
+    groups[0].rollouts[1].infra_failed = True
+    path = store.write(1, groups, excluded={"u/0": Excluded.STALE})
+    assert [each.excluded for each in store.scan()] == [Excluded.STALE, Excluded.INFRA_ERROR]
+    assert [each.excluded for each in store.scan(columns=["excluded"])] == [Excluded.STALE, Excluded.INFRA_ERROR]
+    before = list(store.scan(columns=["rewards"]))
+    as_version_4(path)
+    assert [each.excluded for each in store.scan(columns=["excluded"])] == [None, None]
+    assert [each.rollout for each in store.scan(columns=["rewards"])] == [each.rollout for each in before]

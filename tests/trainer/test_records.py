@@ -13,10 +13,12 @@ from rich.console import Console
 
 from agentrl.reporting.console import ConsoleTracker
 from agentrl.reporting.health.monitor import Health
+from agentrl.store import TrajectoryStore
 from agentrl.telemetry.base import Generation, TrackedRun, trackers
 from agentrl.telemetry.jsonl import JsonlTracker
 from agentrl.trainer.profiling import StepProfiler
 from agentrl.trainer.records import Records
+from agentrl.types.excluded import Excluded
 from agentrl.types.rollout import Group, Rollout, Stop
 from agentrl.types.task import Task
 from agentrl.types.trajectory import Author, Segment, Trajectory, VersionSpan
@@ -146,3 +148,17 @@ def test_an_error_in_a_profiled_step_leaves_no_profiler_behind(tmp_path):
             profiler.begin(1)
             raise KeyError
     assert list(tmp_path.iterdir()) == []
+
+
+def test_dropped_groups_are_a_file_of_their_step_and_later_ones_are_deleted_on_resume(tmp_path):
+    stores = {split: TrajectoryStore(tmp_path / split, split=split) for split in ("train", "excluded")}
+    records = Records([], Health(), 0, text_of, stores["train"], excluded_store=stores["excluded"])
+    for step, dropped in ((1, ["a", "b"]), (2, []), (3, ["c"])):
+        reasons = {f"{uid}/{number}": Excluded.STALE for uid in dropped for number in (0, 1)}
+        records.store_rollouts(step, [group("t")], (), reasons, [group(uid) for uid in dropped])
+    assert (stores["train"].steps, stores["excluded"].steps) == ([1, 2, 3], [1, 3])
+    found = [(each.split, each.task.uid, each.excluded) for each in stores["excluded"].scan(steps=[1])]
+    assert found == [("excluded", uid, "stale") for uid in "aabb"]
+    assert {each.excluded for each in stores["train"].scan()} == {None}
+    records.go_on_from(2)
+    assert (stores["train"].steps, stores["excluded"].steps) == ([1, 2], [1])

@@ -56,14 +56,17 @@ LEAVES: Mapping[str, str] = {
     "trajectories.ref_logprobs": "float",
     "trajectories.values": "float",
     "trajectories.kl_coef": "double",
+    "excluded": "string",
     "seals": "uint32",
 }
-"""The leaves of schema 4, in order, with their Arrow types. Schema 3 has the same leaves, two lists of them as maps."""
+"""The leaves of schema 5, in order, with their Arrow types. 3 and 4 lack `excluded`; 3 has two lists as maps."""
 
+_VERSION_4 = {path: kind for path, kind in LEAVES.items() if path != "excluded"}
 _NEW = ("old_logprobs", "ref_logprobs", "values", "kl_coef")
 LEAVES_OF: Mapping[str, Mapping[str, str]] = {
-    "2": {path: kind for path, kind in LEAVES.items() if path.rpartition(".")[2] not in _NEW},
-    "3": LEAVES,
-    "4": LEAVES,
+    "2": {path: kind for path, kind in _VERSION_4.items() if path.rpartition(".")[2] not in _NEW},
+    "3": _VERSION_4,
+    "4": _VERSION_4,
+    "5": LEAVES,
 }
 """Schema version -> its leaves and their types."""

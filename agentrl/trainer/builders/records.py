@@ -20,7 +20,7 @@ from agentrl.run_folder.reproducibility import ReproducibilityReport
 from agentrl.run_folder.resume import run_before
 from agentrl.security.redaction import holds_redacted
 from agentrl.store import TrajectoryStore
-from agentrl.store.schema import TRAJECTORIES
+from agentrl.store.schema import EXCLUDED_SPLIT, TRAJECTORIES
 from agentrl.telemetry.base import TrackedRun, Tracker, trackers
 from agentrl.telemetry.jsonl import GENERATIONS_FILE, METRICS_FILE, WARNINGS_FILE, read_metrics
 from agentrl.trainer.builders.rollouts import RolloutParts
@@ -56,7 +56,9 @@ def open_records(
         train, val = (open_store(config, rollouts, split) for split in ("train", "val"))
         sampled = train if rollouts.train_tasks else None  # stored rollouts are not stored again
         text_of = rollouts.chat.tokenizer.decode
-        yield Records(opened, health, config.trainer.log_val_generations, text_of, sampled, val, began, promise)
+        dropped = open_store(config, rollouts, EXCLUDED_SPLIT) if rollouts.train_tasks else None
+        num_generations = config.trainer.log_val_generations
+        yield Records(opened, health, num_generations, text_of, sampled, val, began, promise, dropped)
 
 
 def open_reproducibility(config: RunConfig, rollouts: RolloutParts | None) -> ReproducibilityReport:

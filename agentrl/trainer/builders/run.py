@@ -24,6 +24,7 @@ from agentrl.trainer.learner import StepHooks
 from agentrl.trainer.models.online_reward import OnlineRewardModel
 from agentrl.trainer.profiling import StepProfiler
 from agentrl.trainer.protocols import Metrics, Parts, Publish
+from agentrl.trainer.sources.exclusions import Exclusions
 from agentrl.trainer.validator import Validator, check_metric
 
 
@@ -75,6 +76,7 @@ async def open_run(config: RunConfig, brought: UserObjects) -> AsyncIterator[Run
             timer,
             profiler,
             meters,
+            built.exclusions,
         )
         publish = hooks.run_publish if built.source.live else publish_nothing
         stack.callback(gc.unfreeze)
@@ -88,10 +90,12 @@ async def _build(config: RunConfig, brought: UserObjects, timer: Timer, stack: A
         return await open_reward_training(config, timer, stack)
     online = _online(config, stack)
     rollouts = await _rollouts(config, online.brought(brought) if online else brought, stack)
-    source, total_steps = open_source(config, rollouts, timer)
-    training = open_training(config, rollouts, source, total_steps, timer, stack, online)
+    exclusions = Exclusions(config.trainer.save_excluded)
+    source, total_steps = open_source(config, rollouts, timer, exclusions.drop)
+    training = open_training(config, rollouts, source, total_steps, timer, stack, online, exclusions)
     validator = _validator(config, rollouts, training.hooks.run_publish)
-    return Built(online.watching(source) if online else source, total_steps, training, validator, rollouts)
+    watched = online.watching(source) if online else source
+    return Built(watched, total_steps, training, validator, rollouts, exclusions)
 
 
 def _meters(built: Built) -> list[Callable[[], Metrics]]:

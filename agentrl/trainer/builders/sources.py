@@ -21,6 +21,7 @@ from agentrl.trainer.builders.rollouts import RolloutParts, tell_few_rows
 from agentrl.trainer.protocols import Source, timed
 from agentrl.trainer.sources.admission import Admissions
 from agentrl.trainer.sources.dynamic_sampling import GroupFilter
+from agentrl.trainer.sources.exclusions import Drop, ignore
 from agentrl.trainer.sources.live import LiveSource, SavedSource, StoredSource, task_of
 from agentrl.trainer.sources.pairs import PairSource
 from agentrl.trainer.sources.streaming import StreamingSource
@@ -30,16 +31,19 @@ from agentrl.types.rollout import BASELINE, Group, Rollout
 from agentrl.types.trajectory import Trajectory
 
 
-def open_source(config: RunConfig, rollouts: RolloutParts | None, timer: Timer) -> tuple[Source, int]:
+def open_source(
+    config: RunConfig, rollouts: RolloutParts | None, timer: Timer, drop: Drop = ignore
+) -> tuple[Source, int]:
     """Open the source; return it and the number of steps of the run.
 
     Args:
         rollouts: the rollout components; None if there are only stored rollouts.
+        drop: records groups that no step takes.
 
     Raises:
         AgentRLError: the data or the stored rollouts cannot be read.
     """
-    source, total_steps = _open(config, rollouts, timer)
+    source, total_steps = _open(config, rollouts, timer, drop)
     if never := [str(step) for step in config.trainer.profile_steps if step > total_steps]:
         print(
             f"trainer.profile_steps: the run has {total_steps} steps, so there is no step {', '.join(never)} to profile"
@@ -47,12 +51,12 @@ def open_source(config: RunConfig, rollouts: RolloutParts | None, timer: Timer) 
     return source, total_steps
 
 
-def _open(config: RunConfig, rollouts: RolloutParts | None, timer: Timer) -> tuple[Source, int]:
+def _open(config: RunConfig, rollouts: RolloutParts | None, timer: Timer, drop: Drop) -> tuple[Source, int]:
     if config.trainer.mode == "val_only":
         return StoredSource(_no_groups, ()), 0
     if rollouts is None or config.trainer.mode == "train_only":
         return _stored_source(config)
-    source, num_rows = _source(rollouts, timer)
+    source, num_rows = _source(rollouts, timer, drop)
     if num_draws(config, num_rows) is None:
         tell_few_rows(num_rows, config)
     return source, steps_of_rows(config, num_rows)
@@ -107,36 +111,36 @@ def _need_baseline(store: TrajectoryStore, step: int, rollouts: Iterable[Rollout
         raise DataError(f"{store.file(step)}: it holds no greedy rollout's reward, '{BASELINE}', which remax goes by")
 
 
-def _source(rollouts: RolloutParts, timer: Timer) -> tuple[Source, int]:
+def _source(rollouts: RolloutParts, timer: Timer, drop: Drop) -> tuple[Source, int]:
     """Return the source and the number of rows it draws from."""
     config, feed = rollouts.config, rollouts.feed
     if feed is None:
         return open_saved_source(rollouts, config.trainer.seed if config.data.seed is None else config.data.seed)
-    source = _live_source(rollouts, feed, timer)
+    source = _live_source(rollouts, feed, timer, drop)
     feed.keep_while_in(lambda: source.pending)
     return source, len(feed.tasks)
 
 
-def _live_source(rollouts: RolloutParts, feed: Feed, timer: Timer) -> LiveSource | StreamingSource:
+def _live_source(rollouts: RolloutParts, feed: Feed, timer: Timer, drop: Drop) -> LiveSource | StreamingSource:
     config = rollouts.config
     if config.trainer.max_staleness or config.trainer.over_sampling:
-        return _streaming_source(rollouts, feed, timer)
+        return _streaming_source(rollouts, feed, timer, drop)
     collect = timed(timer, "collect", feed.observed(rollouts.roll_out_train()))
     size, ends = config.data.train_batch_size, num_draws(config, len(feed.tasks))
-    return LiveSource(feed.tasks, feed.order, size, collect, config.trainer.seed, ends, _sieve(config))
+    return LiveSource(feed.tasks, feed.order, size, collect, config.trainer.seed, ends, _sieve(config, drop))
 
 
-def _sieve(config: RunConfig) -> GroupFilter | None:
+def _sieve(config: RunConfig, drop: Drop) -> GroupFilter | None:
     """Return the filter for groups with equal rewards; None unless `algorithm.filter_groups` is enabled."""
     asked = config.algorithm.filter_groups
     if not asked.enable:
         return None
     size, threshold = config.data.train_batch_size, config.reward.success_threshold
-    return GroupFilter(asked.metric, size, asked.max_num_gen_batches, threshold)
+    return GroupFilter(asked.metric, size, asked.max_num_gen_batches, threshold, drop)
 
 
-def _streaming_source(rollouts: RolloutParts, feed: Feed, timer: Timer) -> StreamingSource:
-    config, trainer, sieve = rollouts.config, rollouts.config.trainer, _sieve(rollouts.config)
+def _streaming_source(rollouts: RolloutParts, feed: Feed, timer: Timer, drop: Drop) -> StreamingSource:
+    config, trainer, sieve = rollouts.config, rollouts.config.trainer, _sieve(rollouts.config, drop)
     return StreamingSource(
         Admissions(
             feed.order.at,
@@ -154,6 +158,7 @@ def _streaming_source(rollouts: RolloutParts, feed: Feed, timer: Timer) -> Strea
         timer,
         feed.observed_one_by_one(rollouts.group_of_train()),
         sieve,
+        drop,
     )
 
 

@@ -28,6 +28,7 @@ from agentrl.trainer.models.online_reward import OnlineRewardModel
 from agentrl.trainer.models.reference import Reference
 from agentrl.trainer.protocols import Checkpointable, Metrics, Progress, Source, timed
 from agentrl.trainer.scorer import Scorer
+from agentrl.trainer.sources.exclusions import Exclusions
 from agentrl.types.rollout import Group
 from agentrl.types.sample import Sample
 from agentrl.weights.colocation import shared_gpu
@@ -53,6 +54,7 @@ class Built:
         total_steps: number of steps of the run.
         validator: None if there are no validation rows.
         rollouts: None if the run has no rollouts.
+        exclusions: rollouts that are not trained on.
     """
 
     source: Source
@@ -60,6 +62,7 @@ class Built:
     training: Training
     validator: Validate | None
     rollouts: RolloutParts | None = None
+    exclusions: Exclusions | None = None
 
 
 def open_training(
@@ -70,12 +73,14 @@ def open_training(
     timer: Timer,
     stack: AsyncExitStack,
     online: OnlineRewardModel | None = None,
+    exclusions: Exclusions | None = None,
 ) -> Training:
     """Build the training of a policy on groups of `source`. In modes that only roll out, nothing is trained.
 
     Args:
         rollouts: the components that receive new weights; None if the run has no rollouts.
         total_steps: number of steps of the source.
+        exclusions: records the rollouts that the loss does not read.
 
     Raises:
         AgentRLError: a model or the algorithm cannot be used as configured.
@@ -105,7 +110,7 @@ def open_training(
             kl_controller=feedback,
             critic=critic,
         ),
-        update=named(learn=_learner(config, policy, algorithm, warmup)),
+        update=named(learn=_learner(config, policy, algorithm, warmup, exclusions)),
         after_update=named(reference_sync=follower if config.ref.sync_steps else None, reward_model=online),
         before_publish=named(gpu_return=gpu.publishing(publish_nothing) if gpu else None),
         publish=named(publish=publisher.publish if publisher else None),
@@ -190,14 +195,17 @@ def _reference(config: RunConfig, algorithm: Algorithm, policy: Backend, stack: 
     return backend
 
 
-def _learner(config: RunConfig, policy: Backend, algorithm: Algorithm, warmup: int = 0) -> Learner:
+def _learner(
+    config: RunConfig, policy: Backend, algorithm: Algorithm, warmup: int = 0, exclusions: Exclusions | None = None
+) -> Learner:
+    overlong = config.algorithm.overlong_filter
     return Learner(
         policy,
         algorithm.loss,
         mini_batch_groups=config.actor.ppo_mini_batch_size,
         epochs=config.actor.ppo_epochs,
         seed=config.trainer.seed,
-        correct=algorithm.correct,
+        correct=exclusions.observed(algorithm.correct, overlong=overlong) if exclusions else algorithm.correct,
         warmup=warmup,
     )
 

@@ -54,6 +54,7 @@ class Admissions:
         under_way: tasks with the version at their start; no older version samples them.
         ready: tasks with the oldest version that sampled any of their tokens.
         num_requeued: number of requeued tasks.
+        cut_off: the tasks requeued since the caller last cleared this list.
         num_filtered: number of tasks filtered since the last step was taken.
     """
 
@@ -71,6 +72,7 @@ class Admissions:
         self.under_way: dict[Ticket, int] = {}
         self.ready: dict[Ticket, int] = {}
         self.num_requeued = 0
+        self.cut_off: list[Ticket] = []
         self.num_filtered = 0
         self._draw_at = draw_at
         self._groups_per_step = groups_per_step
@@ -186,6 +188,7 @@ class Admissions:
             for ticket in [each for each, version in held.items() if self._next_take - version > self._max_staleness]:
                 del held[ticket]
                 self._waiting.append(ticket.again())
+                self.cut_off.append(ticket)
                 self.num_requeued += 1
         self._waiting.sort()
 

@@ -12,6 +12,7 @@ from agentrl.algos.advantages.members import equal
 from agentrl.errors import AgentRLError, ConfigError, suggestion
 from agentrl.rollouts.collector import refuse_all_failed
 from agentrl.trainer.protocols import Metrics
+from agentrl.trainer.sources.exclusions import Drop, ignore
 from agentrl.types.excluded import Excluded
 from agentrl.types.rollout import Group, Rollout
 
@@ -41,13 +42,17 @@ class GroupFilter:
         groups_per_step: G, the number of groups of a step.
         max_batches: a step draws at most `max_batches` times G tasks, then uses the groups that passed; 0: no limit.
         success_threshold: a score of at least this value is a success.
+        drop: records a filtered group.
     """
 
-    def __init__(self, metric: str, groups_per_step: int, max_batches: int, success_threshold: float) -> None:
+    def __init__(
+        self, metric: str, groups_per_step: int, max_batches: int, success_threshold: float, drop: Drop = ignore
+    ) -> None:
         self._metric = metric
         self._groups_per_step = groups_per_step
         self._max_batches = max_batches
         self._success_threshold = success_threshold
+        self._drop = drop
         self._told_short = False
         self._start_step()
 
@@ -67,7 +72,7 @@ class GroupFilter:
         self._drawn[kind] += 1
         if kind is not Kind.INFORMATIVE:
             rule = Excluded.TOO_FEW if kind is Kind.TOO_FEW else Excluded.EQUAL_REWARDS
-            self._excluded.update(each.excluded or rule for each in group.rollouts)
+            self._drop(group, [each.excluded or rule for each in group.rollouts])
         self._scores += [each.reward for each in group.rollouts if each.valid]
         if not self._scores:
             self._failed.append(group)
@@ -85,8 +90,6 @@ class GroupFilter:
           groups, as shares of `drawn`
         - `reward_mean`: mean score of all drawn rollouts
 
-        `rollout/excluded/<reason>` is the number of rollouts in filtered groups, by `types.excluded.Excluded`.
-
         Raises:
             NothingToLearnError: no group passed, and the step may draw no more.
         """
@@ -103,7 +106,6 @@ class GroupFilter:
 
     def _start_step(self) -> None:
         self._drawn = Counter[Kind]()
-        self._excluded = Counter[Excluded]()
         self._scores: list[float] = []
         self._failed: list[Group] = []
 
@@ -138,6 +140,5 @@ class GroupFilter:
             "sampling/filtered": float(sum(self._drawn[kind] for kind in others)),
             "sampling/rounds": drawn / self._groups_per_step,
             **{f"sampling/{kind}": self._drawn[kind] / max(1, drawn) for kind in others},
-            **{f"rollout/excluded/{reason}": float(count) for reason, count in sorted(self._excluded.items())},
             **({"sampling/reward_mean": fmean(self._scores)} if self._scores else {}),
         }

@@ -14,8 +14,10 @@ from agentrl.telemetry.timing import Timer
 from agentrl.trainer.protocols import Metrics
 from agentrl.trainer.sources.admission import Admissions, Ticket
 from agentrl.trainer.sources.dynamic_sampling import GroupFilter
+from agentrl.trainer.sources.exclusions import Drop, ignore
 from agentrl.trainer.sources.staleness_metrics import IdleTime, staleness_metrics
-from agentrl.types.rollout import Group, Rollout
+from agentrl.types.excluded import Excluded
+from agentrl.types.rollout import Group, Rollout, Stop
 from agentrl.types.task import Task
 
 
@@ -32,6 +34,7 @@ class StreamingSource:
         max_staleness: the staleness limit of `admissions`.
         group_of: builds a group from the rollouts of a task.
         sieve: filter; a group that does not pass is replaced at once. None: all groups pass.
+        drop: records a requeued group; rollouts that had not ended are `aborted`.
     """
 
     live = True
@@ -47,6 +50,7 @@ class StreamingSource:
         timer: Timer,
         group_of: Callable[[Task, list[Rollout]], Group] = Group,
         sieve: GroupFilter | None = None,
+        drop: Drop = ignore,
     ) -> None:
         self._admissions = admissions
         self._task_of = task_of
@@ -57,8 +61,10 @@ class StreamingSource:
         self._timer = timer
         self._group_of = group_of
         self._sieve = sieve
+        self._drop = drop
         self._running: dict[Ticket, asyncio.Task[None]] = {}
         self._unfinished = Counter[Ticket]()  # unfinished rollouts of each task
+        self._so_far: dict[Ticket, list[Rollout]] = {}
         self._groups: dict[Ticket, Group] = {}
         self._changed = asyncio.Event()
         self._idle = IdleTime()
@@ -139,6 +145,7 @@ class StreamingSource:
                     ticket = self._admissions.begin()
                     attempts = self._attempts(self._task_of(ticket.draw), -ticket.serial)
                     self._unfinished[ticket] = len(attempts)
+                    self._so_far[ticket] = [Rollout([], Stop.ABORTED) for _ in attempts]
                     self._running[ticket] = together.create_task(self._roll_out(ticket, attempts))
                     self._tell()
         except BaseExceptionGroup as failures:
@@ -148,7 +155,7 @@ class StreamingSource:
         return self._unfinished.total() < self._max_concurrent and self._admissions.next is not None
 
     async def _roll_out(self, ticket: Ticket, attempts: Sequence[Attempt]) -> None:
-        counted = [partial(self._counted, ticket, attempt) for attempt in attempts]
+        counted = [partial(self._counted, ticket, number, attempt) for number, attempt in enumerate(attempts)]
         group = self._group_of(self._task_of(ticket.draw), await side_by_side(counted, self._slots))
         if ticket in self._admissions.under_way:  # otherwise it was just requeued
             self._finished(ticket, group)
@@ -161,22 +168,31 @@ class StreamingSource:
         self._groups[ticket] = group
         self._admissions.finished(ticket, self._admissions.version - group.staleness(self._admissions.version))
 
-    async def _counted(self, ticket: Ticket, attempt: Attempt) -> Rollout:
+    async def _counted(self, ticket: Ticket, number: int, attempt: Attempt) -> Rollout:
         rollout = await attempt()
         if ticket in self._unfinished:  # otherwise it was just requeued
             self._unfinished[ticket] -= 1
+            self._so_far[ticket][number] = rollout
             self._tell()
         return rollout
 
     def _tell(self) -> None:
         """Handle a change: cancel groups that `admissions` no longer tracks, and wake all waiters."""
+        self._drop_requeued()
         for ticket in self._running.keys() - self._admissions.under_way.keys():
             self._running.pop(ticket).cancel()  # no effect on a finished group
-            del self._unfinished[ticket]
+            del self._unfinished[ticket], self._so_far[ticket]
         _keep_only(self._groups, self._admissions.ready)
         self._idle.set(not self._running)
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
+
+    def _drop_requeued(self) -> None:
+        reason = Excluded.STALE if self._max_staleness else Excluded.OVER_SAMPLED
+        for ticket in self._admissions.cut_off:
+            group = self._groups.get(ticket) or Group(self._task_of(ticket.draw), self._so_far.get(ticket, []))
+            self._drop(group, [reason] * len(group.rollouts))
+        self._admissions.cut_off.clear()
 
     async def _until(self, holds: Callable[[], bool]) -> None:
         while not holds():

@@ -4,6 +4,7 @@ import {el, fill, short} from "./dom.js";
 
 const WAIT_MS = 120;
 const CHOICES = [["split", "split", "all splits"], ["source", "source", "all sources"], ["stop", "stop", "any stop"],
+  ["excluded", "excluded", "any exclusion"],
   ["tool", "tools", "any tool"], ["outcome", "outcomes", "any outcome"]];
 const RANGES = [["step", "step", 1], ["reward", "reward", "any"]];
 

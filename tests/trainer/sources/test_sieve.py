@@ -271,16 +271,10 @@ def test_in_flight_a_reward_that_is_not_there_ends_the_run():
         take(source, 1)
 
 
-def test_rollouts_of_filtered_groups_are_counted_by_reason():
-    one = sieve()
-    for group in (scored(1, 1), Group(TASKS[0], [FAILED, rollout(score=1.0)]), scored(0, 1), scored(0, 1)):
+def test_filtered_groups_are_recorded_with_the_reason_of_each_rollout():
+    dropped = []
+    one = GroupFilter("score", 2, 0, 1.0, lambda group, reasons: dropped.append((group, reasons)))
+    equal, few = scored(1, 1), Group(TASKS[0], [FAILED, rollout(score=1.0)])
+    for group in (equal, few, scored(0, 1)):
         one.passes(group)
-    metrics = one.end_step(2)
-    found = {name: value for name, value in metrics.items() if name.startswith("rollout/excluded/")}
-    assert found == {
-        "rollout/excluded/equal_rewards": 2.0,
-        "rollout/excluded/failed": 1.0,
-        "rollout/excluded/too_few": 1.0,
-    }
-    one.passes(scored(0, 1))
-    assert not any(name.startswith("rollout/excluded/") for name in one.end_step(1))
+    assert dropped == [(equal, ["equal_rewards"] * 2), (few, ["failed", "too_few"])]

@@ -14,6 +14,7 @@ from agentrl.errors import ConfigError
 from agentrl.rollouts.collector import AllFailedError, side_by_side
 from agentrl.telemetry.timing import Timer
 from agentrl.trainer.sources.admission import Admissions
+from agentrl.trainer.sources.exclusions import ignore
 from agentrl.trainer.sources.live import task_of
 from agentrl.trainer.sources.staleness_metrics import IdleTime
 from agentrl.trainer.sources.streaming import StreamingSource
@@ -66,11 +67,13 @@ class World:
         self.version = version
 
 
-def source_of(world, *, size=2, staleness=1, over_sampling=0.0, num_steps=None, max_concurrent=100, slots=None):
+def source_of(
+    world, *, size=2, staleness=1, over_sampling=0.0, num_steps=None, max_concurrent=100, slots=None, drop=ignore
+):
     books = Admissions(TaskOrder(6, 0, False).at, size, staleness, over_sampling, num_steps)
     slots = slots or asyncio.Semaphore(max_concurrent)
     tasks = partial(task_of, tasks=TASKS, seed=7)
-    return StreamingSource(books, tasks, world.attempts, slots, max_concurrent, staleness, Timer())
+    return StreamingSource(books, tasks, world.attempts, slots, max_concurrent, staleness, Timer(), drop=drop)
 
 
 def run(source, world, num_steps, between=lambda step: asyncio.sleep(0)):
@@ -143,6 +146,34 @@ def test_what_was_cut_off_is_counted():
     run(source, world, 2, look)
     assert [each["staleness/requeued"] for each in found] == [1.0, 1.0]
     assert all(each["staleness/max"] == 0.0 for each in found)
+
+
+@pytest.mark.parametrize(("staleness", "reason"), [(0, "over_sampled"), (1, "stale")])
+def test_what_was_cut_off_is_recorded_with_what_had_ended(staleness, reason):
+    dropped, first = [], task_of(Draw(0, 1, 0), TASKS, 7).uid
+    begun = []
+
+    def lasts(task, turn):
+        if task.uid != first:
+            return turn < 1
+        begun.append(task) if turn == 0 else None
+        return turn > 0 or len(begun) % 2 == 0  # the second of its two rollouts never ends
+
+    world = World(lasts)
+    over = 0.0 if staleness else 0.5
+    source = source_of(
+        world,
+        staleness=staleness,
+        over_sampling=over,
+        num_steps=4,
+        drop=lambda group, reasons: dropped.append((group, reasons)),
+    )
+    taken = run(source, world, 3)
+    found = [(group, reasons) for group, reasons in dropped if group.uid == first]
+    ((group, reasons),) = found
+    assert reasons == [reason] * 2
+    assert [each.stop for each in group.rollouts] == [Stop.FINISHED, Stop.ABORTED]
+    assert {each.uid for each, _ in dropped}.isdisjoint(each.uid for step in taken for each in step)
 
 
 def test_what_is_in_flight_is_saved_as_tasks_and_comes_first():
