@@ -60,7 +60,7 @@ class CustomDatasetConfig(Section):
     @model_validator(mode="after")
     def _both_are_given(self) -> Self:
         if (self.path is None) != (self.name is None):
-            raise ValueError("path and name must both be given, a Python file and a class in it")
+            raise ValueError("set both path (a Python file) and name (a class in it)")
         return self
 
 

@@ -86,7 +86,7 @@ def steps(model: OnlineRewardModel, *groups: Group) -> list[dict[str, float]]:
 
 
 def score(model: OnlineRewardModel, solution: str = "x") -> float:
-    reward = model.brought(UserObjects()).reward
+    reward = model.with_reward(UserObjects()).reward
     return asyncio.run(reward("sums", solution, None, {"index": 4}))["score"]
 
 
@@ -99,7 +99,7 @@ def test_the_rule_pays_while_the_model_warms_up():
 
 def test_a_reward_from_python_has_no_place_beside_it():
     with pytest.raises(ConfigError, match="bring no reward"):
-        online().brought(UserObjects(reward=paid))
+        online().with_reward(UserObjects(reward=paid))
 
 
 def test_a_rule_without_a_verdict_is_no_failure_of_the_policy():
