@@ -61,7 +61,7 @@ def read_rejection_bounds(names: tuple[str, ...], text: float | str) -> tuple[Re
     parts = [part.strip() for part in str(text).split(",")]
     if len(parts) not in (1, len(names)):
         raise ValueError(
-            f"expected one bound, or {len(names)} bounds separated by commas (one per name in rollout_rs), not {len(parts)}"
+            f"expected one bound, or {len(names)} separated by commas (one per name in rollout_rs), not {len(parts)}"
         )
     each = parts * len(names) if len(parts) == 1 else parts
     return tuple(Rejection(name, _rejection_bounds(name, part)) for name, part in zip(names, each, strict=True))

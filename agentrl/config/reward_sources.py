@@ -78,7 +78,7 @@ class JudgeConfig(Section):
             raise ValueError("expected an address such as http://localhost:8000/v1")
         if parts.username is not None or parts.query:  # config.yaml would store the credentials
             raise ValueError(
-                "an address must not contain a password, key or query: set api_key_env to the name of an environment variable"
+                "an address must not contain a password, key or query: put the key in the variable api_key_env"
             )
         return url and url.rstrip("/").removesuffix("/chat/completions")
 

@@ -135,7 +135,7 @@ class Checkpoints:
         if later:
             names = ", ".join(f"step-{step}" for step in later)
             print(
-                f"resuming at step-{state.step}: deleted later checkpoints ({names}) and later records; their steps run again"
+                f"resuming at step-{state.step}: deleted later checkpoints ({names}) and records; their steps run again"
             )
         for step in reversed(later):  # before the records: after a kill, each checkpoint still has its records
             remove_folder(step_folder(self._folder, step))

@@ -42,7 +42,7 @@ def test_the_group_size_follows_the_algorithm(name, n):
 def test_an_algorithm_that_reads_rows_has_no_groups_and_ignores_a_given_size():
     assert "rollout.n" not in chosen(algorithm={"name": "sft"})
     shared = config(algorithm={"name": "sft"}, rollout={"n": 8})
-    assert notices(shared) == ["rollout.n=8 is ignored: sft reads rows, and samples no groups"]
+    assert notices(shared) == ["rollout.n=8 is ignored: sft trains on data rows and samples no rollouts"]
     assert notices(config(rollout={"n": 8})) == []
 
 

@@ -76,7 +76,7 @@ def warnings(steps, tools=("search",), compares=True):
         ("infra_failures", {"rollouts/infra_failed": 0.3}, 5, "24% of the rollouts"),
         ("entropy", {"actor/entropy": 0.01}, 20, "entropy fell to 2.0%"),
         ("critic", {"critic/vf_explained_var": -0.01}, 10, "trainer.critic_warmup"),
-        ("mismatch", {"mismatch/k3": 0.001, "mismatch/current/k3": 0.02}, 5, "0.02 nats a token apart"),
+        ("mismatch", {"mismatch/k3": 0.001, "mismatch/current/k3": 0.02}, 5, "differ by 0.02 nats per token"),
         ("probe", {"publish/probe_mean_diff": 0.06}, 1, "after publishing, engine and backend are 0.06"),
         ("requeued", {"staleness/requeued_share": 0.2}, 5, "raise trainer.max_staleness"),
         ("replay", {"actor/replayed_share": 0.0}, 1, "keep_routed_experts"),
@@ -134,7 +134,7 @@ def test_groups_that_over_sampling_begins_again_are_no_loss():
     steps = [HEALTHY | {"staleness/requeued_share": 0.3}] * 5
     planned = Health(("search",), over_sampling=0.25)
     assert [text for step in steps for text in planned.check(step)] == []
-    assert any("begun again" in text for _, text in warnings(steps))
+    assert any("requeued for staleness" in text for _, text in warnings(steps))
 
 
 def test_a_recorded_good_run_is_silent():

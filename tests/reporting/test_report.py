@@ -196,7 +196,7 @@ def test_report_of_an_unfinished_run(tmp_path):
 
 
 def test_a_folder_that_is_no_run(tmp_path):
-    with pytest.raises(DataError, match=r"not the folder of a run: it has no metrics\.jsonl"):
+    with pytest.raises(DataError, match=r"not a run folder: it has no metrics\.jsonl"):
         report_from_run(tmp_path)
     (tmp_path / "metrics.jsonl").write_text("")
     (tmp_path / "config.yaml").write_text("trainer: [")

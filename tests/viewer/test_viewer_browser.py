@@ -350,7 +350,7 @@ def test_siblings_part_where_their_tokens_do(visit, run):
     page.locator(".row").first.click()
     page.click("text=siblings side by side")
     page.wait_for_selector(".column")
-    place = "each => each.querySelector('.parted')?.facts.place ?? null"
+    place = "each => each.querySelector('.differs')?.facts.place ?? null"
     parted = f"() => [...document.querySelectorAll('.column')].map({place})"
     assert page.evaluate(parted) == [3, 3, None]
     page.get_by_role("button", name="reference").nth(1).click()
@@ -371,9 +371,9 @@ def test_two_runs_lie_over_and_beside_each_other(visit, run, tmp_path):
     page.click("text=this task in another run")
     page.wait_for_selector(".column .block")
     assert page.locator(".column").count() == 2
-    page.wait_for_selector(".column .parted")
+    page.wait_for_selector(".column .differs")
     page.reload()
-    page.wait_for_selector(".column .parted")
+    page.wait_for_selector(".column .differs")
     assert page.locator(".column .swatch.s1").count() == 1
 
 
@@ -538,7 +538,7 @@ def test_a_run_deleted_while_it_is_viewed_is_said(visit, run):
     page = visit(run)
     expect_status(page, "189 of 189 rollouts")
     run.rename(run.with_name("moved"))
-    page.wait_for_selector(".problem >> text=any more")
+    page.wait_for_selector(".problem >> text=was deleted")
     page.locator(".row").first.click()
     page.wait_for_selector("main .problem")
     page.click("#tab-curves")

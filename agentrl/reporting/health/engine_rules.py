@@ -63,8 +63,8 @@ def replay(history: History) -> str | None:
     if (share := history.now.get(REPLAYED.name, 1.0)) > REPLAYED.lowest:
         return None
     return (
-        f"only {share:.0%} of the tokens are trained with the experts that sampled them: agent loops must record experts"
-        " (trajectory.keep_routed_experts), and saved rollouts must contain them"
+        f"only {share:.0%} of the tokens are trained with the experts that sampled them: agent loops must record"
+        " experts (trajectory.keep_routed_experts), and saved rollouts must contain them"
     )
 
 

@@ -65,8 +65,8 @@ def kl(history: History) -> str | None:
     if not (value := history.now.get(PPO_KL.name, 0.0)) > PPO_KL.highest:
         return None
     return (
-        f"KL from the sampling policy is {value:.3g}, above {PPO_KL.highest}: learning rate or number of updates per step is "
-        "too high"
+        f"KL from the sampling policy is {value:.3g}, above {PPO_KL.highest}: learning rate or number of updates per "
+        "step is too high"
     )
 
 
@@ -165,7 +165,7 @@ def infra_failures(history: History) -> str | None:
     shares = values(history.latest(NUM_RECENT), INFRA_FAILED.name)
     if not shares or fmean(shares) <= INFRA_FAILED.highest:
         return None
-    return f"{fmean(shares):.0%} of the rollouts have infrastructure failures and are dropped: check tools, reward and engine"
+    return f"{fmean(shares):.0%} of the rollouts fail in tools, reward or engine and are dropped: check these"
 
 
 def entropy(history: History) -> str | None:

@@ -77,9 +77,7 @@ def _stored_source(config: RunConfig) -> tuple[Source, int]:
         if steps := store.steps[:asked]:
             check_vocabulary(store, folder, config.model)
             if asked and len(steps) < asked:
-                print(
-                    f"trainer.total_training_steps={asked}, but '{folder}' has {len(steps)} saved steps: the run ends after them"
-                )
+                print(f"trainer.total_training_steps={asked}, but '{folder}' has {len(steps)} steps: the run ends then")
             kept = store.scan(steps=steps[:1], columns=["trajectories.segments", "rewards"])
             first = [stored.rollout for stored in kept]  # checked before a model is loaded
             _refuse_images(store, steps[0], first)
