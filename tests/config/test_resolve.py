@@ -96,7 +96,7 @@ def test_lengths_that_nobody_gave_fit_the_model(given, lengths):
 
 def test_lengths_that_fit_stay_and_given_ones_that_do_not_are_refused():
     assert not any(key.startswith("data.") for key in chosen())
-    with pytest.raises(ConfigError, match=r"context of 512 tokens is shorter than .*, 400 \+ 200"):
+    with pytest.raises(ConfigError, match=r"context \(512 tokens\) is shorter than .*, 400 \+ 200"):
         resolve(config(data={"max_prompt_length": 400, "max_response_length": 200}), ModelFacts(context=512))
 
 

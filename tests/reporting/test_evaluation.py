@@ -124,7 +124,7 @@ def test_the_tables_say_what_was_achieved():
     (two,) = [line for line in lines if line.startswith("2 ")]
     assert "83.3%" in two  # of the three tasks 1, 0.5 and 1 of the pairs hold a success
     assert "sampling: greedy, 2 rollouts per task" in lines
-    assert "a rollout: turns 1, response tokens 2, tool calls 0" in lines
+    assert "mean per rollout: turns 1, response tokens 2, tool calls 0" in lines
     assert "stop reasons: finished 100.0%" in lines
     assert lines[-1] == "all figures: eval.json"
 

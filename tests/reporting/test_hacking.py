@@ -103,7 +103,7 @@ def test_the_report_has_a_section_where_there_is_something_to_say(tmp_path):
     write_report(report, title="t", config={}, history=[], hacking=found_in(tmp_path / "bad", suspects))
     text = report.read_text(encoding="utf-8")
     for words in (
-        "Rewarded although a guard was raised",
+        "Rewarded rollouts that raised a guard",
         "20 rollouts",
         "12 of them are below",
         "judge 0.9",
@@ -114,7 +114,7 @@ def test_the_report_has_a_section_where_there_is_something_to_say(tmp_path):
     assert text.count("&lt;script&gt;") == 12
     assert "<script" not in text
     write_report(report, title="t", config={}, history=[], hacking=found_in(tmp_path / "good", [rollout(1.0)]))
-    assert "guard was raised" not in report.read_text(encoding="utf-8")
+    assert "raised a guard" not in report.read_text(encoding="utf-8")
 
 
 def test_a_chart_of_the_guards_that_were_raised():
