@@ -87,7 +87,7 @@ def _around_one(bounds: Bounds) -> Bounds:
     if (bounds.lower or 0.0) <= 1 <= bounds.upper:
         return bounds
     # YAML and Hydra parse 0.5_2 as the number 0.52, so a range can arrive as a number below 1
-    raise ValueError("the range must contain 1, the ratio of on-policy tokens; write both bounds with a decimal point: '0.5_2.0'")
+    raise ValueError("the range must contain 1 (on-policy); write both bounds with a decimal point: '0.5_2.0'")
 
 
 def _positive(text: float | str) -> float:

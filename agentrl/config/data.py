@@ -33,7 +33,7 @@ class CurriculumConfig(Section):
     target: float = Field(default=0.5, ge=0, le=1)
     """pass_rate: target pass rate; tasks at the target are always drawn in their turn."""
     floor: Share = 0.1
-    """pass_rate: probability that a task with the largest distance from target is drawn in its turn."""
+    """pass_rate: probability that a task with the largest distance from target is drawn when the order reaches it."""
     smoothing: Share = 0.5
     """pass_rate: weight of the newest group in the running mean of a task's pass rate."""
 

@@ -67,7 +67,7 @@ def test_an_evaluation_is_kept_and_says_the_same_when_it_is_read_again(task_fold
     assert TrajectoryStore(Path("run/trajectories/val")).steps == [0]
     out = capsys.readouterr().out
     assert "rollouts 12/12" in out
-    assert "all figures: run/eval.json" in out
+    assert "all results: run/eval.json" in out
     before = {path: path.read_bytes() for path in Path("run").rglob("*") if path.is_file()}
     assert main(["eval", "--from", "run", "--json", "again.json"]) == 0
     assert figures("again.json") == live

@@ -126,7 +126,7 @@ def test_the_tables_say_what_was_achieved():
     assert "sampling: greedy, 2 rollouts per task" in lines
     assert "mean per rollout: turns 1, response tokens 2, tool calls 0" in lines
     assert "stop reasons: finished 100.0%" in lines
-    assert lines[-1] == "all figures: eval.json"
+    assert lines[-1] == "all results: eval.json"
 
 
 def test_names_from_data_and_models_are_text_that_fits():

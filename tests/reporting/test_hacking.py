@@ -105,9 +105,9 @@ def test_the_report_has_a_section_where_there_is_something_to_say(tmp_path):
     for words in (
         "Rewarded rollouts that raised a guard",
         "20 rollouts",
-        "12 of them are below",
+        "shows 12 of them",
         "judge 0.9",
-        "others 1",
+        "others in the group 1",
         "grader injection",
     ):
         assert words in text, words
