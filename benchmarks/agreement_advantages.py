@@ -1,7 +1,7 @@
 """Compare advantages with verl's and TRL's on random batches in float64.
 
-A case has an input for a peer and our result. `cases` must agree. `differences` have a different result in the peer, with
-the reason.
+A case has an input for a peer and our result. `cases` must agree. `differences` have a different result in the peer,
+with the reason.
 """
 
 from __future__ import annotations

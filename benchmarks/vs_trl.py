@@ -1,4 +1,4 @@
-"""Compare a GRPO step with a tool, agentrl and TRL: same start model, tasks and optimizer; interleaved, one thread each.
+"""Compare a GRPO step with a tool, agentrl and TRL: same start model, tasks and optimizer; interleaved, one thread.
 
     python benchmarks/vs_trl.py [--family qwen3 llama] [--pairs 5] [--ours key=value ...]
     python benchmarks/vs_trl.py --curves                 # what is learned by then: docs/images/vs_trl.svg

@@ -98,7 +98,7 @@ def test_the_rule_pays_while_the_model_warms_up():
 
 
 def test_a_reward_from_python_has_no_place_beside_it():
-    with pytest.raises(ConfigError, match="bring no reward"):
+    with pytest.raises(ConfigError, match="do not pass a reward"):
         online().with_reward(UserObjects(reward=paid))
 
 
