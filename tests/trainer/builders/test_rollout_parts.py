@@ -35,9 +35,9 @@ def options(task_folder: Path, folder: Path, *rows: dict[str, object]) -> list[s
 @pytest.mark.parametrize(
     ("row", "complaint"),
     [
-        ({"tool_config": {"available_tools": ["calculater"]}}, "names 'calculater': did you mean 'calculator'?"),
-        ({"tool_selection": ["calculater"]}, "names 'calculater': did you mean 'calculator'?"),
-        ({"tools_kwargs": {"calculater": {}}}, "no tool 'calculater': did you mean 'calculator'?"),
+        ({"tool_config": {"available_tools": ["calculater"]}}, "unknown tool 'calculater': did you mean 'calculator'?"),
+        ({"tool_selection": ["calculater"]}, "unknown tool 'calculater': did you mean 'calculator'?"),
+        ({"tools_kwargs": {"calculater": {}}}, "unknown tool 'calculater': did you mean 'calculator'?"),
         ({"agent_name": "tool_agnet"}, "unknown agent loop 'tool_agnet': did you mean 'tool_agent'?"),
         ({"tool_config": {"tool_format": "react"}}, "use 'hermes'"),
         ({"prompt": "1+1? " * 1000}, "data.max_prompt_length is"),
@@ -96,4 +96,4 @@ def test_files_are_drawn_by_their_weights(task_folder, tmp_path, capsys):
 
     drawn = asyncio.run(first_step())
     assert (drawn.count("a"), drawn.count("b")) == (8, 24)
-    assert "fewer rows, 24, than data.train_batch_size=32" in capsys.readouterr().out
+    assert "24 rows, fewer than data.train_batch_size=32" in capsys.readouterr().out
