@@ -168,7 +168,7 @@ def load_object(target: str):  # type: ignore[no-untyped-def]  # any object: the
     if target.startswith("__main__:") or "<locals>" in target:
         raise UnknownNameError(f"'{target}' is an object that was given in Python: start the run from Python again")
     if target.endswith(".py"):
-        raise UnknownNameError(f"'{target}' names a file and nothing in it: write '{target}:Name'")
+        raise UnknownNameError(f"'{target}' names only a file: add the object's name, '{target}:Name'")
     where, separator, attribute = target.rpartition(":")
     if not separator:
         where, _, attribute = target.rpartition(".")

@@ -1,7 +1,7 @@
-"""Advantages beside verl's and TRL's own, on random batches in float64.
+"""Compare advantages with verl's and TRL's on random batches in float64.
 
-A case asks a peer a question and knows our answer. `cases` are those that must agree, `differences` those where the
-peer says something else, with the reason.
+A case has an input for a peer and our result. `cases` must agree. `differences` have a different result in the peer,
+with the reason.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Losses, KL, aggregation and preferences beside verl's and TRL's own, on random batches in float64.
+"""Compare losses, KL, aggregation and preferences with verl's and TRL's on random batches in float64.
 
-A case asks a peer a question and knows our answer; both are a value and its gradient by every log-probability.
+A case has an input for a peer and our result: a value, and its gradient with respect to every log-probability.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Seconds a GRPO step with a tool, agentrl beside TRL: same start model, tasks and optimizer; in turn, one thread each.
+"""Compare a GRPO step with a tool, agentrl and TRL: same start model, tasks and optimizer; interleaved, one thread.
 
     python benchmarks/vs_trl.py [--family qwen3 llama] [--pairs 5] [--ours key=value ...]
     python benchmarks/vs_trl.py --curves                 # what is learned by then: docs/images/vs_trl.svg

@@ -204,7 +204,7 @@ def test_objects_that_cannot_be_used_are_told(task_folder):
     with pytest.raises(AgentRLError, match=r"interactions\[0\] must be a BaseInteraction instance"):
         agentrl.train("m", ROWS, interactions=[Once])
     settings = {"a": lambda batch: 1, "b": lambda batch: 2}
-    with pytest.raises(AgentRLError, match="two different objects are called"):
+    with pytest.raises(AgentRLError, match="two different objects have the name"):
         agentrl.train("m", ROWS, settings=settings)
     with pytest.raises(AgentRLError, match="unknown reward 'exact_mach': did you mean 'exact_match'"):
         agentrl.rollout(task_folder / "model", ROWS, reward="exact_mach")

@@ -60,7 +60,9 @@ def read_rejection_bounds(names: tuple[str, ...], text: float | str) -> tuple[Re
     """
     parts = [part.strip() for part in str(text).split(",")]
     if len(parts) not in (1, len(names)):
-        raise ValueError(f"expected one bound for all of rollout_rs or {len(names)} between commas, not {len(parts)}")
+        raise ValueError(
+            f"expected one bound, or {len(names)} separated by commas (one per name in rollout_rs), not {len(parts)}"
+        )
     each = parts * len(names) if len(parts) == 1 else parts
     return tuple(Rejection(name, _rejection_bounds(name, part)) for name, part in zip(names, each, strict=True))
 
@@ -68,7 +70,7 @@ def read_rejection_bounds(names: tuple[str, ...], text: float | str) -> tuple[Re
 def _rejection_bounds(name: str, text: str) -> Bounds:
     if not name.endswith("k1"):
         if "_" in text:
-            raise ValueError(f"{name} takes one largest divergence, not a range: '{text}'")
+            raise ValueError(f"{name} needs one maximum divergence, not a range: '{text}'")
         return Bounds(None, _positive(text))
     if "_" in text:
         return _around_one(_pair(text))
@@ -85,14 +87,14 @@ def _around_one(bounds: Bounds) -> Bounds:
     if (bounds.lower or 0.0) <= 1 <= bounds.upper:
         return bounds
     # YAML and Hydra parse 0.5_2 as the number 0.52, so a range can arrive as a number below 1
-    raise ValueError("a ratio of 1, the policy's own tokens, must be inside; write a range with two points: '0.5_2.0'")
+    raise ValueError("the range must contain 1 (on-policy); write both bounds with a decimal point: '0.5_2.0'")
 
 
 def _positive(text: float | str) -> float:
     try:
         number = float(text)
     except ValueError:
-        raise ValueError("expected a number, or a range as '0.5_5.0'") from None
+        raise ValueError("expected a number, or a range such as '0.5_5.0'") from None
     if not 0 < number < float("inf"):
-        raise ValueError("expected a positive number, or a range of them as '0.5_5.0'")
+        raise ValueError("expected a positive number, or a range of positive numbers such as '0.5_5.0'")
     return number

@@ -33,7 +33,7 @@ class CurriculumConfig(Section):
     target: float = Field(default=0.5, ge=0, le=1)
     """pass_rate: target pass rate; tasks at the target are always drawn in their turn."""
     floor: Share = 0.1
-    """pass_rate: probability that a task with the largest distance from target is drawn in its turn."""
+    """pass_rate: probability that a task with the largest distance from target is drawn when the order reaches it."""
     smoothing: Share = 0.5
     """pass_rate: weight of the newest group in the running mean of a task's pass rate."""
 
@@ -60,7 +60,7 @@ class CustomDatasetConfig(Section):
     @model_validator(mode="after")
     def _both_are_given(self) -> Self:
         if (self.path is None) != (self.name is None):
-            raise ValueError("path and name must both be given, a Python file and a class in it")
+            raise ValueError("set both path (a Python file) and name (a class in it)")
         return self
 
 

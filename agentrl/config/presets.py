@@ -41,43 +41,43 @@ class Preset:
 
 PRESETS: dict[str, Preset] = {
     "grpo": Preset("group-relative policy optimisation", "grpo"),
-    "dr_grpo": Preset(
-        "GRPO without its two biases: no std, a constant length", "dr_grpo", "vanilla", "seq-mean-token-sum-norm"
-    ),
-    "grpo_passk": Preset("GRPO for pass@k: the best of a group alone is credited", "grpo_passk"),
-    "rloo": Preset("REINFORCE against the mean of the other siblings", "rloo"),
-    "remax": Preset("REINFORCE against the greedy rollout", "remax", compares=False),
+    "dr_grpo": Preset("GRPO without std and length normalisation", "dr_grpo", "vanilla", "seq-mean-token-sum-norm"),
+    "grpo_passk": Preset("GRPO for pass@k: only the best rollout of a group gets an advantage", "grpo_passk"),
+    "rloo": Preset("REINFORCE; baseline: mean reward of the group's other rollouts", "rloo"),
+    "remax": Preset("REINFORCE; baseline: reward of a greedy rollout", "remax", compares=False),
     "reinforce_plus_plus": Preset(
         "REINFORCE with returns normalised over the batch", "reinforce_plus_plus", compares=False
     ),
     "reinforce_plus_plus_baseline": Preset(
         "REINFORCE++ with the group's mean as baseline", "reinforce_plus_plus_baseline"
     ),
-    "opo": Preset("the baseline of least variance under equal lengths of gradient", "opo"),
-    "gpg": Preset("group policy gradient, nothing clipped", "gpg", "gpg"),
-    "gdpo": Preset("GRPO of each reward apart, then added up", "gdpo"),
+    "opo": Preset("REINFORCE; baseline: length-weighted mean reward of the group", "opo"),
+    "gpg": Preset("group policy gradient, without clipping", "gpg", "gpg"),
+    "gdpo": Preset("GRPO advantages of each reward, summed", "gdpo"),
     "gae": Preset("PPO: a critic and generalised advantage estimation", "gae", compares=False),
-    "grpo_process": Preset("GRPO with a reward for each step", "grpo_process"),
-    "grpo_turn": Preset("GRPO with discounted rewards of turns", "grpo_turn"),
+    "grpo_process": Preset("GRPO with process rewards, one per step", "grpo_process"),
+    "grpo_turn": Preset("GRPO with discounted turn rewards", "grpo_turn"),
     "mt_grpo": Preset("multi-turn GRPO: turn and outcome advantages", "mt_grpo"),
-    "gigpo": Preset("groups within groups: steps from the same state compared", "gigpo"),
-    "gspo": Preset("ratios and clipping of whole sequences", "grpo", "gspo", "seq-mean-token-mean"),
-    "cispo": Preset("clipped importance weights, every token keeps its gradient", "grpo", "cispo"),
-    "gmpo": Preset("the geometric mean of token ratios", "grpo", "gmpo", "seq-mean-token-mean"),
-    "sapo": Preset("a soft gate in place of the clip", "grpo", "sapo", "seq-mean-token-mean"),
-    "clip_cov": Preset("tokens of high covariance take no part", "grpo", "clip_cov"),
-    "kl_cov": Preset("tokens of high covariance are held by a KL penalty", "grpo", "kl_cov"),
-    "dppo": Preset("a trust region by divergence in place of the clip", "grpo", "dppo"),
+    "gigpo": Preset("group-in-group: also compares steps that start in the same state", "gigpo"),
+    "gspo": Preset("sequence-level ratios and clipping", "grpo", "gspo", "seq-mean-token-mean"),
+    "cispo": Preset("clipped importance weights; every token keeps its gradient", "grpo", "cispo"),
+    "gmpo": Preset("clips the geometric mean of token ratios", "grpo", "gmpo", "seq-mean-token-mean"),
+    "sapo": Preset("a soft gate instead of clipping", "grpo", "sapo", "seq-mean-token-mean"),
+    "clip_cov": Preset("leaves out tokens of high covariance", "grpo", "clip_cov"),
+    "kl_cov": Preset("KL penalty on tokens of high covariance", "grpo", "kl_cov"),
+    "dppo": Preset("a trust region by divergence instead of clipping", "grpo", "dppo"),
     "reinforce": Preset("plain REINFORCE with group-relative advantages", "grpo", "reinforce"),
-    "pairwise": Preset("the best of a group against its worst", "best_worst", "pairwise", family="preference"),
-    "ranking": Preset("all of a group in the order of their rewards", "scores", "ranking", family="preference"),
-    "online_dpo": Preset("DPO on the best and the worst of live groups", "best_worst", "dpo", family="preference"),
+    "pairwise": Preset(
+        "preference loss on the best and worst rollout of a group", "best_worst", "pairwise", family="preference"
+    ),
+    "ranking": Preset("ranking loss on a group, ordered by reward", "scores", "ranking", family="preference"),
+    "online_dpo": Preset("DPO on the best and worst rollout of live groups", "best_worst", "dpo", family="preference"),
     "dpo": Preset(
         "direct preference optimisation on saved pairs", "best_worst", "dpo", family="preference", feed="pairs"
     ),
     "ipo": Preset("DPO with a squared loss, on saved pairs", "best_worst", "ipo", family="preference", feed="pairs"),
     "rft": Preset(
-        "likelihood of the rollouts above a threshold", "threshold", "sft", family="imitation", compares=False
+        "SFT on rollouts with a reward above a threshold", "threshold", "sft", family="imitation", compares=False
     ),
     "reward_pairs": Preset(
         "a reward model from preference pairs (Bradley-Terry)",
@@ -95,7 +95,7 @@ PRESETS: dict[str, Preset] = {
         compares=False,
     ),
     "reward_steps": Preset(
-        "a process reward model from a label for each turn",
+        "a process reward model from one label per turn",
         "labelled",
         "outcome",
         family="reward",
@@ -103,7 +103,7 @@ PRESETS: dict[str, Preset] = {
         compares=False,
     ),
     "sft": Preset(
-        "imitation of saved conversations",
+        "supervised fine-tuning on saved conversations",
         "demonstrated",
         "sft",
         family="imitation",

@@ -29,7 +29,7 @@ def _plain(value: object, key: str, named: dict[str, object]) -> object:
         return value
     name = give(value)
     if named.setdefault(name, value) is not value:
-        raise ConfigError(f"settings: '{key}': two different objects are called '{name}': give one another name")
+        raise ConfigError(f"settings: '{key}': two different objects have the name '{name}': rename one")
     return name
 
 

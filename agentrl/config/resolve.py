@@ -84,7 +84,9 @@ def notices(config: RunConfig) -> list[str]:
     """One line per ignored option. They are no errors because one file may serve several algorithms."""
     if config.algorithm.live or config.rollout.n in (None, 1):
         return []
-    return [f"rollout.n={config.rollout.n} is ignored: {config.algorithm.name} reads rows, and samples no groups"]
+    return [
+        f"rollout.n={config.rollout.n} is ignored: {config.algorithm.name} trains on data rows and samples no rollouts"
+    ]
 
 
 def table(choices: Iterable[Choice]) -> str:
@@ -96,7 +98,7 @@ def _group_size(config: RunConfig) -> Choice:
     preset = config.algorithm.preset
     reasons = {"preference": "compares rollouts of a task", "imitation": "keeps the best rollouts of a task"}
     compares = reasons.get(preset.family, "compares the rollouts of a task")
-    reason = compares if config.group_size > 1 else "needs no group"
+    reason = compares if config.group_size > 1 else "needs no group of rollouts"
     return Choice("rollout.n", config.group_size, f"{config.algorithm.name} {reason}")
 
 
@@ -132,10 +134,10 @@ def _lengths(config: RunConfig, model: ModelFacts) -> list[Choice]:
         if not config.algorithm.live:
             return []  # samples from files may be longer than the context
         raise ConfigError(
-            f"the model's context of {context} tokens is shorter than data.max_prompt_length +"
+            f"the model's context ({context} tokens) is shorter than data.max_prompt_length +"
             f" data.max_response_length, {data.max_prompt_length} + {data.max_response_length}"
         )
-    reason = f"cut to the model's context of {context} tokens"
+    reason = f"limited to the model's context of {context} tokens"
     new = {"data.max_prompt_length": prompt, "data.max_response_length": response}
     return [Choice(key, value, reason) for key, value in new.items() if key.removeprefix("data.") not in given]
 

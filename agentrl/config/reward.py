@@ -56,7 +56,9 @@ class RewardManagerConfig(Section):
         if self.source == "register" and self.module.path is not None:
             raise ValueError("module.path has no effect without source=importlib")
         if self.source == "register" and self.name not in MANAGERS:
-            raise ValueError(f"name must be {', '.join(MANAGERS)}, not '{self.name}'; source=importlib brings your own")
+            raise ValueError(
+                f"name must be {', '.join(MANAGERS)}, not '{self.name}'; use source=importlib for your own"
+            )
         return self
 
 

@@ -77,14 +77,16 @@ class JudgeConfig(Section):
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError("expected an address such as http://localhost:8000/v1")
         if parts.username is not None or parts.query:  # config.yaml would store the credentials
-            raise ValueError("an address holds no password, key or query: name a variable in api_key_env")
+            raise ValueError(
+                "an address must not contain a password, key or query: put the key in the variable api_key_env"
+            )
         return url and url.rstrip("/").removesuffix("/chat/completions")
 
     @field_validator("score_range", "reward_range")
     @classmethod
     def _is_range(cls, bounds: Range) -> Range:
         if not bounds[0] < bounds[1]:
-            raise ValueError("expected two numbers, the lower one first")
+            raise ValueError("expected two numbers, the lower first")
         return bounds
 
 
@@ -142,18 +144,18 @@ def asked_order(components: Mapping[str, ComponentConfig]) -> list[str]:
     try:
         return list(TopologicalSorter(waits).static_order())
     except CycleError as error:
-        raise ValueError(f"components wait for each other: {' -> '.join(error.args[1])}") from None
+        raise ValueError(f"components depend on each other in a cycle: {' -> '.join(error.args[1])}") from None
 
 
 def _check_components(components: dict[str, ComponentConfig]) -> dict[str, ComponentConfig]:
     for name, component in components.items():
         if not re.fullmatch(r"[A-Za-z_]\w*", name) or name in TAKEN:
-            raise ValueError(f"'{name}' cannot be the name of a component: letters, digits and _, none of {_listed()}")
+            raise ValueError(f"'{name}' is not a valid component name: use letters, digits and _, but not {_listed()}")
         if component.gate is not None and component.gate not in components:
             near = suggestion(component.gate, components.keys() - {name})
             raise ValueError(f"{name}: gate: unknown component '{component.gate}': {near}")
     if components and not any(component.weight for component in components.values()):
-        raise ValueError("every weight is 0, so every score would be")
+        raise ValueError("every weight is 0, so every score would be 0")
     _check_priorities(components)
     asked_order(components)
     return components
@@ -164,7 +166,9 @@ def _check_priorities(components: Mapping[str, ComponentConfig]) -> None:
     if len({components[name].priority for name in ranked}) < len(ranked):
         raise ValueError(f"two components have the same priority: {', '.join(ranked)}")
     if ranked and components[ranked[-1]].verdict_from is not None:
-        raise ValueError(f"{ranked[-1]}: verdict_from: nothing is asked after it, so its value is the verdict")
+        raise ValueError(
+            f"{ranked[-1]}: verdict_from: has no effect on the last component: its value is always the verdict"
+        )
 
 
 def _listed() -> str:
@@ -200,5 +204,5 @@ class GuardsConfig(Section):
             try:
                 re.compile(pattern)
             except re.error as error:
-                raise ValueError(f"'{pattern}' is no regular expression: {error}") from None
+                raise ValueError(f"'{pattern}' is not a valid regular expression: {error}") from None
         return patterns

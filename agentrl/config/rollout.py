@@ -37,7 +37,7 @@ def _server_url(value: str) -> str:
 
 def _each_once(urls: tuple[str, ...]) -> tuple[str, ...]:
     if len(set(urls)) < len(urls):
-        raise ValueError("a server may be named once")
+        raise ValueError("a server is listed twice")
     return urls
 
 

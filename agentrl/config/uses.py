@@ -32,16 +32,16 @@ class Mark:
     """Mark of a key: the effect of its value.
 
     Attributes:
-        brought: with CODE, a kind of component such as "agent loop" whose built-in names count as plain.
+        component: with CODE, a kind of component such as "agent loop" whose built-in names count as plain.
     """
 
     use: Use
-    brought: str = ""
+    component: str = ""
 
 
-def code(brought: str = "") -> Mark:
-    """Mark of a key that names code. Names of built-in components of the kind `brought` count as plain."""
-    return Mark(Use.CODE, brought)
+def code(component: str = "") -> Mark:
+    """Mark of a key that names code. Names of built-in components of the kind `component` count as plain."""
+    return Mark(Use.CODE, component)
 
 
 PLAIN, PLACE, ADDRESS, SECRET = Mark(Use.PLAIN), Mark(Use.PLACE), Mark(Use.ADDRESS), Mark(Use.SECRET)
@@ -82,4 +82,4 @@ def _marks(annotation: object) -> Iterator[Mark]:
             if each is not Ellipsis:
                 yield from _marks(each)
     else:
-        raise TypeError(f"{annotation} needs a mark of agentrl.config.uses: what may its value do?")
+        raise TypeError(f"{annotation} needs a mark of agentrl.config.uses that says how its value is used")

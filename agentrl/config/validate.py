@@ -46,7 +46,7 @@ def _refuse_redacted(values: Mapping[str, object]) -> None:
     if not holds_redacted(values):
         return
     lines = [
-        f"'{key}': the run did not keep this secret: give it again, {key}=... or ${{oc.env:NAME}}"
+        f"'{key}': secrets are not saved with a run: set it again, {key}=... or ${{oc.env:NAME}}"
         for key, value in _leaves(values)
         if holds_redacted(value)
     ]

@@ -12,7 +12,7 @@ TASK: Columns = {
     "prompts": ("text, [text] or messages", "used if `prompt` is missing"),
     "ground_truth": ("any", "the reference of the reward; the model never sees it"),
     "answer": ("any", "used if `ground_truth` is missing"),
-    "reward_model": ("object", "verl: `ground_truth` in it comes first; `test_cases` is the last choice"),
+    "reward_model": ("object", "verl: its key `ground_truth` is used first, its key `test_cases` last"),
     "data_source": ("text", "selects the reward under `reward.name=auto`, and splits metrics; default `unknown`"),
     "agent_name": ("text", "agent loop of this row, in place of `rollout.agent.default_agent_loop`"),
     "tools_kwargs": (

@@ -1,4 +1,4 @@
-"""Check that a path of saved rollouts exists, and suggest runs near it. Imports nothing heavy."""
+"""Check that a path of saved rollouts exists, and suggest runs nearby. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def split_place(where: str) -> tuple[str, str]:
 
 
 def runs_near(folder: Path) -> str:
-    """Return `; runs near it: ...` for the runs directly inside `folder`; empty if there are none."""
+    """Return `; runs nearby: ...` for the runs directly inside `folder`; empty if there are none."""
     try:
         runs = sorted(str(path.parent) for path in folder.glob(f"*/{TRAJECTORIES}"))
     except OSError:  # for example, the file name is too long
         runs = []
-    return f"; runs near it: {', '.join(runs[:MAX_SHOWN])}" if runs else ""
+    return f"; runs nearby: {', '.join(runs[:MAX_SHOWN])}" if runs else ""
 
 
 def _exists(name: str) -> bool:

@@ -90,7 +90,7 @@ def refuse_code_of_rows(tasks: Iterable[Task], config: RunConfig) -> None:
     An agent loop is known if it is built in or listed in `agent_loop_config_path`.
 
     Raises:
-        ConfigError: names the row, and for an agent loop what to add.
+        ConfigError: a row needs unknown code. The message names the row and, for an agent loop, the missing option.
     """
     path = config.rollout.agent.agent_loop_config_path
     known = read_entries(path) if path else {}

@@ -43,7 +43,7 @@ BUILT_IN: Mapping[str, Callable[[str], bool]] = {
     "reward": lambda name: name in _REWARDS or rewards.is_builtin(name),
     "reward manager": MANAGERS.__contains__,
 }
-"""Kind of component (`Mark.brought`) -> whether a name is built into agentrl, torch or transformers."""
+"""Kind of component (`Mark.component`) -> whether a name is built into agentrl, torch or transformers."""
 
 
 def trusted_values(saved: Mapping[str, object], section: type[Section] = RunConfig) -> dict[str, object]:
@@ -70,7 +70,7 @@ def is_trusted(mark: Mark, value: object) -> bool:
     """Whether a value is safe to use, given the mark of its key."""
     if mark.use is Use.PLAIN or value is None:
         return True
-    return bool(mark.brought) and isinstance(value, str) and BUILT_IN[mark.brought](value)
+    return bool(mark.component) and isinstance(value, str) and BUILT_IN[mark.component](value)
 
 
 def dropped_values(saved: Mapping[str, object]) -> dict[str, object]:

@@ -201,7 +201,7 @@ def _rows(metrics: Mapping[str, float]) -> Iterator[tuple[str, str, str]]:
     yield from ((label, write(metrics[name]), name) for label, name, write in _WITH_HISTORY if name in metrics)
     if num_tool_calls(metrics):
         yield "tools", _tools(metrics), ""
-    for label, prefix in (("left out", ""), ("val left out", "val/")):
+    for label, prefix in (("dropped", ""), ("val dropped", "val/")):
         if text := left_out(metrics, prefix):
             yield label, text, ""
     for label, parts in _JOINED:

@@ -34,7 +34,11 @@ def print_evaluation(
     for table in filter(None, (_sources(found), _passing(found.overall), _tools(found.overall.metrics))):
         console.print(table)
     how = [f"sampling: {sampling}"] if sampling else []
-    for line in (*how, *_lines(found.overall), f"all figures: {file}" if file else "--json FILE writes all figures"):
+    for line in (
+        *how,
+        *_lines(found.overall),
+        f"all results: {file}" if file else "write all results with --json FILE",
+    ):
         console.print(line, soft_wrap=True, highlight=False, markup=False)
 
 
@@ -50,7 +54,7 @@ def _sources(found: Evaluation) -> Table:
             _interval(summary.success, percent),
         )
     if left := len(found.sources) - len(shown):
-        table.caption = f"{left} more data sources are in the file"
+        table.caption = f"{left} more data sources: see the file"
     return table
 
 
@@ -87,20 +91,20 @@ def _tool(figures: Mapping[str, float]) -> Iterator[str]:
 
 def _lines(summary: Summary) -> Iterator[str]:
     parts = {"turns": TURNS.metric, "response tokens": RESPONSE.metric, "tool calls": TOOL_CALLS.name}
-    said = [f"{label} {number(summary.metrics[name])}" for label, name in parts.items() if name in summary.metrics]
-    if said and summary.num_rollouts > summary.num_failed:
-        yield f"a rollout: {', '.join(said)}"
+    means = [f"{label} {number(summary.metrics[name])}" for label, name in parts.items() if name in summary.metrics]
+    if means and summary.num_rollouts > summary.num_failed:
+        yield f"mean per rollout: {', '.join(means)}"
     stops = {name.removeprefix("stop/"): share for name, share in summary.metrics.items() if name.startswith("stop/")}
     if any(stops.values()):
         ordered = sorted(stops.items(), key=lambda stop: -stop[1])
-        yield f"ended by: {', '.join(f'{name} {percent(share)}' for name, share in ordered if share)}"
+        yield f"stop reasons: {', '.join(f'{name} {percent(share)}' for name, share in ordered if share)}"
     if summary.num_failed:
-        infra = f" ({summary.num_infra_failed} by infrastructure)" if summary.num_infra_failed else ""
-        yield f"failed: {summary.num_failed} of {summary.num_rollouts} rollouts{infra}, left out of all figures"
+        infra = f" ({summary.num_infra_failed} infrastructure failures)" if summary.num_infra_failed else ""
+        yield f"failed: {summary.num_failed} of {summary.num_rollouts} rollouts{infra}, not in the results"
     if summary.num_empty:
-        yield f"tasks of which no rollout counts: {summary.num_empty} of {summary.num_tasks}"
+        yield f"tasks without a scored rollout: {summary.num_empty} of {summary.num_tasks}"
     if summary.num_unscored:
-        yield f"without a score: {summary.num_unscored} of {summary.num_rollouts} rollouts, left out of all figures"
+        yield f"without a score: {summary.num_unscored} of {summary.num_rollouts} rollouts, not in the results"
 
 
 def _table(*columns: str) -> Table:

@@ -112,7 +112,7 @@ def left_out(metrics: Metrics, prefix: str = "") -> str | None:
         return None
     text = f"{num:,.0f} of {num / share:,.0f} rollouts"
     of_all = metrics.get(f"{prefix}{rewards.SUCCESS_OF_ALL.name}")
-    return text if of_all is None else f"{text}; success of all {percent(of_all)}"
+    return text if of_all is None else f"{text}; success of all rollouts {percent(of_all)}"
 
 
 def first_and_last(history: Iterable[Metrics]) -> tuple[Metrics, Metrics] | None:

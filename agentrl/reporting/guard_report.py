@@ -21,7 +21,7 @@ NUM_STEPS = 50
 NUM_SHOWN = 12
 _EXCERPT = 240
 
-TALLY_COLUMNS = ("guard", "raised", "share", "rewarded", "mean score raised", "mean score not")
+TALLY_COLUMNS = ("guard", "raised", "share", "rewarded", "mean score if raised", "mean score if not")
 SUSPECT_COLUMNS = ("step", "uid", "rollout", "score", "others", "components", "guards", "excerpt")
 
 

@@ -29,19 +29,19 @@ class PlainProgress:
     def __init__(self, total: int, done: int, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
         self._total, self._done, self._before, self._failed = total, done, done, 0
         self._console, self._clock = console, clock
-        self._start_s = self._told_s = clock()
+        self._start_s = self._printed_s = clock()
 
     def add(self, rollout: Rollout) -> None:
         """Count a finished rollout."""
         self._done += 1
         self._failed += rollout.failed
         now_s = self._clock()
-        if self._done == self._total or now_s - self._told_s >= LINE_S:
-            self._told_s = now_s
+        if self._done == self._total or now_s - self._printed_s >= LINE_S:
+            self._printed_s = now_s
             self._console.print(self._line(now_s - self._start_s), soft_wrap=True, highlight=False, markup=False)
 
-    def _line(self, gone_s: float) -> str:
-        rate = (self._done - self._before) / gone_s if gone_s else 0.0
+    def _line(self, elapsed_s: float) -> str:
+        rate = (self._done - self._before) / elapsed_s if elapsed_s else 0.0
         left = f" | {duration((self._total - self._done) / rate)} left" if rate and self._done < self._total else ""
         failed = f" | {self._failed} failed" if self._failed else ""
         return f"rollouts {self._done}/{self._total} | {number(rate)}/s{left}{failed}"

@@ -23,7 +23,7 @@ from agentrl.reporting.html import html_templates
 from agentrl.reporting.report_facts import facts_of, lookup, sampling_of
 from agentrl.reporting.samples import SampleView, by_task
 from agentrl.run_folder.checkpoints import read_best
-from agentrl.run_folder.environment import ENVIRONMENT_FILE, read_environment, repeats_told
+from agentrl.run_folder.environment import ENVIRONMENT_FILE, read_environment, reproducibility_text
 from agentrl.run_folder.files import write_atomically
 from agentrl.run_folder.layout import CONFIG_FILE, REPORT_FILE, SAMPLES_FILE
 from agentrl.run_folder.saved_config import read_config
@@ -95,7 +95,7 @@ def report_from_run(run_dir: Path) -> Path:
     """
     metrics = run_dir / METRICS_FILE
     if not metrics.is_file():
-        raise DataError(f"{run_dir}: not the folder of a run: it has no {METRICS_FILE}")
+        raise DataError(f"{run_dir}: not a run folder: it has no {METRICS_FILE}")
     path = run_dir / REPORT_FILE
     config = read_config(run_dir / CONFIG_FILE)
     best = read_best(run_dir)
@@ -106,7 +106,7 @@ def report_from_run(run_dir: Path) -> Path:
         history=list(read_metrics(metrics)),
         samples=_read_samples(run_dir / SAMPLES_FILE),
         best=str(best) if best else None,
-        repeats=repeats_told(read_environment(run_dir / ENVIRONMENT_FILE)),
+        repeats=reproducibility_text(read_environment(run_dir / ENVIRONMENT_FILE)),
         hacking=of_run(TrajectoryStore(run_dir / TRAJECTORIES / "train"), _threshold(config)),
     )
     return path

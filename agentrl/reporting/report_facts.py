@@ -32,8 +32,8 @@ def facts_of(rows: Rows, config: Mapping[str, JsonValue], best: str | None, repe
     """
     if not rows:
         return [("steps", "none yet"), *_configured(config)]
-    told = {"best": best, "dropped rollouts": _dropped(rows), "reproducible": repeats}
-    return [*_progress(rows, config), *_configured(config), *((name, text) for name, text in told.items() if text)]
+    optional = {"best": best, "dropped rollouts": _dropped(rows), "reproducible": repeats}
+    return [*_progress(rows, config), *_configured(config), *((name, text) for name, text in optional.items() if text)]
 
 
 def sampling_of(config: Mapping[str, JsonValue]) -> str | None:

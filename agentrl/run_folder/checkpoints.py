@@ -100,7 +100,7 @@ def step_folder(checkpoints: Path, step: int) -> Path:
     return checkpoints / f"step-{step}"
 
 
-def is_whole(checkpoint: Path) -> bool:
+def is_complete(checkpoint: Path) -> bool:
     """Return whether a checkpoint is complete.
 
     The state is written last, and the folder gets its name after all files are synced to disk.
@@ -117,9 +117,9 @@ def saved_steps(checkpoints: Path) -> list[int]:
     return sorted(int(name[1]) for path in checkpoints.glob("step-*") if (name := _STEP.fullmatch(path.name)))
 
 
-def whole_steps(checkpoints: Path) -> list[int]:
+def complete_steps(checkpoints: Path) -> list[int]:
     """Return the steps that have a complete checkpoint, in ascending order."""
-    return [step for step in saved_steps(checkpoints) if is_whole(step_folder(checkpoints, step))]
+    return [step for step in saved_steps(checkpoints) if is_complete(step_folder(checkpoints, step))]
 
 
 def newest(run_dir: Path) -> Path | None:
@@ -128,7 +128,7 @@ def newest(run_dir: Path) -> Path | None:
     Ignores the link `latest`: a kill after saving a checkpoint can leave the link one checkpoint behind.
     """
     folders = (step_folder(checkpoints_of(run_dir), step) for step in reversed(saved_steps(checkpoints_of(run_dir))))
-    return next(filter(is_whole, folders), None)
+    return next(filter(is_complete, folders), None)
 
 
 def start_of(trainer: TrainerConfig) -> Path | None:
@@ -159,12 +159,12 @@ def find_checkpoint(path: Path) -> Path:
     Raises:
         ConfigError: `path` is not a complete checkpoint; suggests nearby ones.
     """
-    if is_whole(path):
+    if is_complete(path):
         return path.resolve()
     wanted = _VERL.sub(r"step-\1", path.name)
     near = (path / CHECKPOINTS, path, path.parent, path.parent / CHECKPOINTS)
-    beside = next((folder for folder in near if whole_steps(folder)), path.parent)
-    names = [str(step_folder(beside, step)) for step in whole_steps(beside)]
+    beside = next((folder for folder in near if complete_steps(folder)), path.parent)
+    names = [str(step_folder(beside, step)) for step in complete_steps(beside)]
     theirs = (
         "; a checkpoint of verl cannot be resumed: load its weights with model.path"
         if (path / "actor").is_dir()

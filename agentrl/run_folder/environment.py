@@ -48,7 +48,7 @@ def read_environment(path: Path) -> dict[str, JsonValue]:
     return kept if isinstance(kept, dict) else {}
 
 
-def repeats_told(kept: Mapping[str, JsonValue]) -> str | None:
+def reproducibility_text(kept: Mapping[str, JsonValue]) -> str | None:
     """Return as text whether a run is reproducible, from its saved environment; None if unknown."""
     saved = kept.get("reproducible")
     if not isinstance(saved, dict) or "promised" not in saved:

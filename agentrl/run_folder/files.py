@@ -149,7 +149,7 @@ def sync_tree(folder: Path) -> None:
         sync_folder(Path(root))
 
 
-def remove_whole(folder: Path) -> None:
+def remove_folder(folder: Path) -> None:
     """Rename a folder, then delete it. After a kill it is complete, or `remove_leftovers` deletes the rest."""
     aside = folder.with_name(f".{folder.name}.removed")
     folder.rename(aside)

@@ -83,7 +83,7 @@ def _drop_after(path: Path, step: int) -> None:
         return
     kept = [row for row in read_metrics(path) if row["step"] <= step]
     if damaged := _num_lines(path) - len(list(read_metrics(path))):
-        print(f"{path}: {damaged} damaged lines are dropped")
+        print(f"{path}: skipping {damaged} damaged lines")
     aside = path.with_suffix(".tmp")
     aside.unlink(missing_ok=True)  # it may be a link
     with aside.open("x", encoding="utf-8") as file:

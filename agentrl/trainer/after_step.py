@@ -73,11 +73,7 @@ class AfterStep:
         saved = self.progress.latest_step
         step = saved or 0
         if saved is not None:
-            print(
-                f"finished at step {step}: writing the last pages"
-                if self.finished(step)
-                else f"resuming at step {step}"
-            )
+            print(f"finished at step {step}: writing the report" if self.finished(step) else f"resuming at step {step}")
         if saved is None or not self.finished(step):
             self._records.go_on_from(-1 if saved is None else saved)
         await self._publish(step)

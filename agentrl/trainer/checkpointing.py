@@ -20,13 +20,13 @@ from agentrl.run_folder.checkpoints import (
     Best,
     RunState,
     checkpoints_of,
-    is_whole,
+    complete_steps,
+    is_complete,
     read_state,
     start_of,
     step_folder,
-    whole_steps,
 )
-from agentrl.run_folder.files import remove_leftovers, remove_whole, sync_tree, write_atomically
+from agentrl.run_folder.files import remove_folder, remove_leftovers, sync_tree, write_atomically
 from agentrl.run_folder.manifest import check_manifest, write_manifest
 from agentrl.trainer.protocols import Checkpointable, Source
 from agentrl.utils.atomic_files import sync_folder
@@ -108,7 +108,7 @@ class Checkpoints:
 
     async def _write(self, state: RunState) -> None:
         target, text = step_folder(self._folder, state.step), json.dumps(asdict(state))
-        if is_whole(target):  # already saved; update its state, it may now be the best
+        if is_complete(target):  # already saved; update its state, it may now be the best
             write_atomically(target / STATE_FILE, text)
             return
         aside = target.with_name(f".{target.name}.partial")
@@ -123,7 +123,7 @@ class Checkpoints:
             shutil.rmtree(aside, ignore_errors=True)  # free the space if the disk is full
             raise
         if target.exists():  # an incomplete checkpoint
-            remove_whole(target)
+            remove_folder(target)
         aside.rename(target)
         sync_folder(self._folder)
         sync_folder(self._folder.parent)
@@ -131,14 +131,16 @@ class Checkpoints:
     def _put_in_order(self, state: RunState) -> None:
         """Restore the folder to its state when that step was saved."""
         remove_leftovers(self._folder)
-        later = [step for step in whole_steps(self._folder) if step > state.step]
+        later = [step for step in complete_steps(self._folder) if step > state.step]
         if later:
             names = ", ".join(f"step-{step}" for step in later)
-            print(f"going back to step-{state.step}: dropped, to be done anew: {names}, and all records after it")
+            print(
+                f"resuming at step-{state.step}: deleted later checkpoints ({names}) and records; their steps run again"
+            )
         for step in reversed(later):  # before the records: after a kill, each checkpoint still has its records
-            remove_whole(step_folder(self._folder, step))
-        if (best := state.best) and not is_whole(step_folder(self._folder, best.step)):
-            print(f"the best so far, {best}, is not kept any more: the best is looked for anew")
+            remove_folder(step_folder(self._folder, step))
+        if (best := state.best) and not is_complete(step_folder(self._folder, best.step)):
+            print(f"the best checkpoint ({best}) was deleted: the next validation sets a new best")
             best = None
         self.best = best
         self._link(state.step)
@@ -161,9 +163,9 @@ class Checkpoints:
         if self._num_kept is None:
             return
         linked = {(self._folder / name).resolve() for name in (LATEST, BEST)}
-        for step in whole_steps(self._folder)[: -self._num_kept]:
+        for step in complete_steps(self._folder)[: -self._num_kept]:
             if (path := step_folder(self._folder, step)) not in linked:
-                remove_whole(path)
+                remove_folder(path)
 
 
 class SampledSteps:

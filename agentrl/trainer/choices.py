@@ -20,7 +20,7 @@ def resolved(config: RunConfig, purpose: Purpose | None = None) -> RunConfig:
     for line in notices(config):
         print(f"notice: {line}")
     if choices:
-        print(f"chosen for this run (give a key to choose it yourself):\n{table(choices)}")
+        print(f"chosen for this run (set a key to override it):\n{table(choices)}")
     return config
 
 

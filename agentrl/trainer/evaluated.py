@@ -37,10 +37,10 @@ class Evaluated(Mapping[str, float]):
     def summary(self) -> str:
         """One line: the number of tasks and rollouts, mean reward and success rate."""
         overall = self.figures.overall
-        told = [counted(overall.num_tasks, "task"), counted(overall.num_rollouts, "rollout")]
-        told += [f"mean reward {number(overall.reward.value)}"] if overall.reward else []
-        told += [f"success {percent(overall.success.value)}"] if overall.success else []
-        return ", ".join(told)
+        parts = [counted(overall.num_tasks, "task"), counted(overall.num_rollouts, "rollout")]
+        parts += [f"mean reward {number(overall.reward.value)}"] if overall.reward else []
+        parts += [f"success {percent(overall.success.value)}"] if overall.success else []
+        return ", ".join(parts)
 
     def __getitem__(self, name: str) -> float:
         return self.metrics[name]

@@ -69,7 +69,7 @@ def finish_generation(config: RunConfig, text_of: TextOf) -> None:
         num_failed += stored.rollout.failed
         if config.data.output_path:
             texts.setdefault(stored.task.index, []).append(response(stored.rollout, text_of))
-    failed = f", {num_failed} of them failed" if num_failed else ""
+    failed = f", {num_failed} failed" if num_failed else ""
     place = shown(config.trainer.run_dir / TRAJECTORIES / "train")
     print(f"{num_rollouts} rollouts of {num_groups} tasks{failed}: {place}")
     if config.data.output_path:
@@ -119,7 +119,7 @@ def _table(config: RunConfig) -> pa.Table:
     except (pa.ArrowException, ValueError) as error:  # ValueError: text that is not valid Unicode
         line = " ".join(str(error).split())
         raise DataError(
-            f"'data.output_path': the rows of {', '.join(files)} do not fit into one table: {line}"
+            f"'data.output_path': the rows of {', '.join(files)} have incompatible columns: {line}"
         ) from error
     return table if limit < 0 else table.slice(0, limit)
 

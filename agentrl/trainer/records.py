@@ -111,7 +111,7 @@ class Records:
                 yield self._generation(str(group.task.ground_truth), rollout)
 
     def _generation(self, ground_truth: str, rollout: Rollout) -> Generation:
-        said = list(segments(rollout, self._text_of))
-        before, after = (said[0]["text"], said[1:]) if said else ("", [])
+        shown = list(segments(rollout, self._text_of))
+        before, after = (shown[0]["text"], shown[1:]) if shown else ("", [])
         output = "".join(segment["text"] for segment in after)
         return Generation(before, output, ground_truth, rollout.reward, rollout.stop.value)

@@ -53,39 +53,39 @@ NOTHING = UserObjects()
 Show: TypeAlias = Literal["all", "summary"]
 
 
-def run_training(config: RunConfig, brought: UserObjects = NOTHING) -> Path:
+def run_training(config: RunConfig, user_objects: UserObjects = NOTHING) -> Path:
     """Train, write the run folder (design, section 6) and return its path.
 
     Raises:
         AgentRLError: something cannot be used as configured.
     """
     check_installed(config.trainer.logger)
-    check_python_objects(config, brought)
+    check_python_objects(config, user_objects)
     config = resolved(config)
     build_algorithm(config)  # raise configuration errors before loading anything
-    with opened(config, brought.rows) as placed:
-        _run_in_folder(placed, brought)
+    with opened(config, user_objects.rows) as placed:
+        _run_in_folder(placed, user_objects)
     return placed.trainer.run_dir
 
 
-def _run_in_folder(config: RunConfig, brought: UserObjects) -> None:
-    folder, hint = config.trainer.run_dir, partial(how_to_resume, config, brought.in_python)
+def _run_in_folder(config: RunConfig, user_objects: UserObjects) -> None:
+    folder, hint = config.trainer.run_dir, partial(how_to_resume, config, user_objects.in_python)
     with disk_faults_in_one_line(folder, hint), on_forced_exit(hint):
         print(f"run folder: {shown(folder)}")
         check_folder(config)
-        with keep_rows(folder, brought.rows):
+        with keep_rows(folder, user_objects.rows):
             check_output(config)
             _limit_threads(config)
             try:
                 with finishing_steps():
-                    run_loop(_train(config, brought))
+                    run_loop(_train(config, user_objects))
             except (KeyboardInterrupt, StopAsked):
-                if not brought.in_python:
+                if not user_objects.in_python:
                     print(hint(), file=sys.stderr)
                 raise KeyboardInterrupt(hint()) from None
 
 
-def run_evaluation(config: RunConfig, brought: UserObjects = NOTHING, show: Show = "all") -> Evaluated:
+def run_evaluation(config: RunConfig, user_objects: UserObjects = NOTHING, show: Show = "all") -> Evaluated:
     """Roll out the validation tasks as validation does, print the results and write `eval.json`.
 
     Args:
@@ -95,14 +95,14 @@ def run_evaluation(config: RunConfig, brought: UserObjects = NOTHING, show: Show
         AgentRLError: something cannot be used as configured.
     """
     config = resolved(config.without("train_files"), "eval")
-    with opened(config, brought.rows, writes_run=False) as placed:
+    with opened(config, user_objects.rows, writes_run=False) as placed:
         folder = placed.trainer.run_dir
-        with disk_faults_in_one_line(folder, lambda: "run it again"), keep_rows(folder, brought.rows):
+        with disk_faults_in_one_line(folder, lambda: "run it again"), keep_rows(folder, user_objects.rows):
             _limit_threads(placed)
-            return run_loop(_evaluate(placed, brought, show))
+            return run_loop(_evaluate(placed, user_objects, show))
 
 
-def run_rollouts(config: RunConfig, brought: UserObjects = NOTHING) -> list[Group]:
+def run_rollouts(config: RunConfig, user_objects: UserObjects = NOTHING) -> list[Group]:
     """Roll out every training task once in row order, with the sampling of training. Writes no files.
 
     Raises:
@@ -111,19 +111,19 @@ def run_rollouts(config: RunConfig, brought: UserObjects = NOTHING) -> list[Grou
     config = resolved(config, "rollout")
     with (
         TemporaryDirectory() as folder,
-        opened(_in_folder(config, folder), brought.rows) as placed,
-        keep_rows(placed.trainer.run_dir, brought.rows),
+        opened(_in_folder(config, folder), user_objects.rows) as placed,
+        keep_rows(placed.trainer.run_dir, user_objects.rows),
     ):
         _limit_threads(placed)
-        return run_loop(_rollouts(placed, brought))
+        return run_loop(_rollouts(placed, user_objects))
 
 
 def _in_folder(config: RunConfig, folder: str) -> RunConfig:
     return config.model_copy(update={"trainer": config.trainer.model_copy(update={"default_local_dir": Path(folder)})})
 
 
-async def _train(config: RunConfig, brought: UserObjects) -> None:
-    async with open_run(config, brought) as run:
+async def _train(config: RunConfig, user_objects: UserObjects) -> None:
+    async with open_run(config, user_objects) as run:
         if run is None:
             return
         print(f"this run:\n{overview(config)}")
@@ -142,8 +142,8 @@ async def _train(config: RunConfig, brought: UserObjects) -> None:
     print(f"report: {shown(report_from_run(folder))}")
 
 
-async def _evaluate(config: RunConfig, brought: UserObjects, show: Show) -> Evaluated:
-    async with open_rollout_parts(config, brought) as parts:
+async def _evaluate(config: RunConfig, user_objects: UserObjects, show: Show) -> Evaluated:
+    async with open_rollout_parts(config, user_objects) as parts:
         assert parts.val_tasks is not None  # check_evaluation requires them
         promise = _promise(config, parts)
         validator = Validator(
@@ -152,16 +152,16 @@ async def _evaluate(config: RunConfig, brought: UserObjects, show: Show) -> Eval
         with rollout_progress(parts.runner, len(parts.val_tasks) * config.rollout.val_kwargs.n):
             metrics, groups = await validator(0)
     folder = config.trainer.run_dir
-    told = _keep_validation(config, parts, groups, promise)
+    notice = _keep_validation(config, parts, groups, promise)
     _show_samples(folder / "eval_samples.json", groups, parts, show=show == "all")
     found = evaluation(groups, config.reward.success_threshold)
     write_atomically(folder / EVAL_FILE, json.dumps(found.values(), indent=2) + "\n")
     evaluated = Evaluated(metrics, groups, found, folder)
     if show == "all":
-        print(told)
+        print(notice)
         print_evaluation(found, shown(folder / EVAL_FILE), sampling=sampling_of(redacted(config)))
     else:
-        print(f"{evaluated.summary}; {told}")
+        print(f"{evaluated.summary}; {notice}")
     return evaluated
 
 
@@ -183,13 +183,14 @@ def _keep_validation(
     Rollouts of an earlier evaluation are replaced.
     """
     if promise is None:
-        return f"'{shown(config.trainer.run_dir)}' holds a run, whose own validation stays: these rollouts are not kept"
+        folder = shown(config.trainer.run_dir)
+        return f"'{folder}' is a training run: these rollouts are not saved, to keep the run's validation"
     promise.watch(0, "val", groups)
     return f"rollouts: {shown(open_store(config, parts, 'val').write(0, groups))}"
 
 
-async def _rollouts(config: RunConfig, brought: UserObjects) -> list[Group]:
-    async with open_rollout_parts(config, brought) as parts:
+async def _rollouts(config: RunConfig, user_objects: UserObjects) -> list[Group]:
+    async with open_rollout_parts(config, user_objects) as parts:
         assert parts.train_tasks is not None  # rollouts need training tasks
         tasks = [replace(task, uid=f"task-{task.index}") for task in parts.train_tasks]
         return await parts.collect_train()(tasks)

@@ -68,8 +68,8 @@ async def _scored(reward: Reward, task: Task, answer: str, extra: Mapping[str, o
         return Rollout([], Stop.FINISHED, infra_failed=True, error=f"reward: {error}")
     except RewardError as error:
         if key := next((key for key in _UNKNOWN if f"KeyError: '{key}'" in str(error)), None):
-            hint = f"'{key}' is known only of saved rollouts: agentrl eval --from RUN"
-            raise RewardError(f"{error}: texts have no tokens, and {hint}") from error
+            hint = f"only saved rollouts have '{key}': agentrl eval --from RUN"
+            raise RewardError(f"{error}: texts have no tokens; {hint}") from error
         raise
     return Rollout([], Stop.FINISHED, rewards)
 

@@ -25,9 +25,9 @@ class Scorer:
         scored = list(samples)
         for need, score in self._scoring.items():
             scores = await score(scored)
-            said = scores.logprobs if scores.values is None else scores.values
+            values = scores.logprobs if scores.values is None else scores.values
             scored = [
                 replace(sample, **{need: numbers})  # type: ignore[arg-type]  # a need is a field name of Sample
-                for sample, numbers in zip(scored, said, strict=True)
+                for sample, numbers in zip(scored, values, strict=True)
             ]
         return scored

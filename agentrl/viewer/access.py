@@ -63,9 +63,9 @@ class Guard:
         if not secrets.compare_digest(token.encode(), self._token.encode()):
             return PlainTextResponse("Open the address that `agentrl view` printed.", 403)
         if _hostname(Headers(scope=scope).get("host", "")) not in HOSTS:
-            return PlainTextResponse(f"Only {' and '.join(HOSTS)} are answered.", 403)
+            return PlainTextResponse(f"Use {' or '.join(HOSTS)} as the host name.", 403)
         if scope["method"] != "GET":
-            return PlainTextResponse("Here one can only read.", 405, {"allow": "GET"})
+            return PlainTextResponse("This viewer is read-only.", 405, {"allow": "GET"})
         return None
 
 

@@ -163,7 +163,7 @@ def _found(run: ViewedRun, snapshot: Snapshot, request: Request) -> tuple[pa.Arr
 def _chosen(runs: Sequence[ViewedRun], request: Request) -> ViewedRun:
     number = _number(request, "run", 0)
     if number >= len(runs):
-        raise DataError(f"there is no run {number}")
+        raise DataError(f"no run has the number {number}")
     return runs[number]
 
 

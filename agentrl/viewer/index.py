@@ -88,22 +88,22 @@ class Index:
         if self._thread.ident is not None:
             self._thread.join()
 
-    def wait(self, timeout_s: float, whole: bool = False) -> None:
-        """Wait until the folder is listed (with `whole`: until all its files are read), or until the timeout."""
+    def wait(self, timeout_s: float, complete: bool = False) -> None:
+        """Wait until the folder is listed (with `complete`: until all its files are read), or until the timeout."""
         with self._changed:
-            self._changed.wait_for(lambda: self._version and (not whole or self._is_whole), timeout_s)
+            self._changed.wait_for(lambda: self._version and (not complete or self._is_complete), timeout_s)
 
     def snapshot(self) -> Snapshot:
         """The state of the index. During the first read of a folder, it may be slightly out of date."""
         with self._changed:
             now = time.monotonic()
             behind = self._snapshot.version != self._version
-            if behind and (self._is_whole or not self._snapshot.parts or now - self._joined_at > JOINS_EVERY_S):
+            if behind and (self._is_complete or not self._snapshot.parts or now - self._joined_at > JOINS_EVERY_S):
                 self._snapshot, self._joined_at = self._joined(), now
             return self._snapshot
 
     @property
-    def _is_whole(self) -> bool:
+    def _is_complete(self) -> bool:
         return len(self._parts) >= self._num_files
 
     def _joined(self) -> Snapshot:

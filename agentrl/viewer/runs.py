@@ -77,7 +77,7 @@ class ViewedRun:
 
     def _split_folders(self) -> dict[str, Path]:
         if not self._folder.is_dir():
-            raise DataError(f"there is no folder '{self._folder}' any more")
+            raise DataError(f"the folder '{self._folder}' was deleted")
         return split_folders(self._folder)
 
     def _tokens_of(self, provenance: Mapping[str, str]) -> TokenTexts:
@@ -143,17 +143,17 @@ def split_folders(folder: Path) -> dict[str, Path]:
 def _checked(folder: Path) -> Path:
     if not folder.is_dir():
         near = [str(path) for path in _folders(folder.parent) if _is_run(path)]
-        raise DataError(f"there is no folder '{folder}'{_hint(near)}")
+        raise DataError(f"no such folder: '{folder}'{_hint(near)}")
     if not _is_run(folder) and not split_folders(folder):
         inside = [str(path) for path in _folders(folder) if _is_run(path)]
         raise DataError(
-            f"'{folder}' is no run's folder: it has neither {METRICS_FILE} nor {TRAJECTORIES}{_hint(inside)}"
+            f"'{folder}' is not a run folder: it has neither {METRICS_FILE} nor {TRAJECTORIES}{_hint(inside)}"
         )
     return folder
 
 
 def _hint(paths: list[str]) -> str:
-    return f"; runs near it: {', '.join(paths[:5])}" if paths else ""
+    return f"; runs nearby: {', '.join(paths[:5])}" if paths else ""
 
 
 def _is_run(folder: Path) -> bool:

@@ -95,6 +95,6 @@ def _listen(port: int | None) -> socket.socket:
     except (OSError, OverflowError) as error:
         listener.close()
         in_use = getattr(error, "errno", None) == errno.EADDRINUSE
-        why = "is in use" if in_use else f"cannot be had ({error})"
-        raise ConfigError(f"port {port} {why}: say another --port, or none for a free one") from None
+        why = "is in use" if in_use else f"cannot be used ({error})"
+        raise ConfigError(f"port {port} {why}: use another --port, or leave it out to use any free port") from None
     return listener

@@ -64,12 +64,12 @@ def open_tokens(folder: Path, provenance: Mapping[str, str], override: str | Non
     """
     file = tokenizer_file(override) if override else _own(folder, provenance)
     if file is None:
-        return TokenTexts(None, "The run has no tokenizer: tokens are shown as ids. Say --tokenizer FOLDER.")
+        return TokenTexts(None, "The run has no tokenizer: tokens are shown as ids. Pass --tokenizer FOLDER.")
     tokenizer = _load(file)
     made_with = provenance.get(VOCABULARY)
     if made_with is None or made_with == vocabulary_sha256(tokenizer):
         return TokenTexts(tokenizer)
-    note = f"The rollouts were made with another tokenizer than that in {file.parent}"
+    note = f"The tokenizer in {file.parent} is not the one that made the rollouts"
     return TokenTexts(tokenizer, f"{note}.") if override else TokenTexts(None, f"{note}: tokens are shown as ids.")
 
 
@@ -82,7 +82,7 @@ def _load(file: Path) -> Tokenizer:
     try:
         return Tokenizer.from_file(str(file))
     except Exception as error:  # tokenizers raises plain Exception
-        raise ConfigError(f"'{file}' is no tokenizer: {' '.join(str(error).split())}") from None
+        raise ConfigError(f"'{file}' is not a tokenizer: {' '.join(str(error).split())}") from None
 
 
 def _own(folder: Path, provenance: Mapping[str, str]) -> Path | None:

@@ -1,6 +1,6 @@
-"""What every side of `agent_loop.py` has to do: one conversation, one tool, and how a measurement is asked for.
+"""Shared by all sides of `agent_loop.py`: one conversation, one tool, and the protocol of a measurement.
 
-Without imports beyond the standard library, because each peer runs it in an environment of its own.
+Imports only the standard library, because each peer runs it in its own environment.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The peers that benchmarks compare with, each in a virtual environment of its own, made when it is first asked for."""
+"""The peers that benchmarks compare with, each in its own virtual environment, created on first use."""
 
 from __future__ import annotations
 

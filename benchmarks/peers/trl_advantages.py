@@ -1,4 +1,4 @@
-"""Run by TRL's own interpreter: the advantages its trainers estimate for given rewards.
+"""Run by TRL's interpreter: compute the advantages its trainers estimate for given rewards.
 
     python trl_advantages.py QUESTIONS     ->     JSON: for each question the advantages of all rollouts, in a list
 

@@ -1,9 +1,9 @@
-"""Run by TRL's own interpreter: what its trainers' losses say of given log-probabilities.
+"""Run by TRL's interpreter: compute its trainers' losses for given log-probabilities.
 
     python trl_losses.py QUESTIONS     ->     JSON: for each question the value and the gradient, in one list
 
 A trainer's `_compute_loss` is called with a stand-in for the trainer, which holds its settings and answers for the
-model; the loss itself is all TRL's.
+model; the loss itself is TRL's code.
 """
 
 from __future__ import annotations

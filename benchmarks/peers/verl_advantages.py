@@ -1,4 +1,4 @@
-"""Run by verl's own interpreter: the advantages and returns it estimates for given rewards.
+"""Run by verl's interpreter: compute the advantages and returns it estimates for given rewards.
 
 python verl_advantages.py QUESTIONS     ->     JSON: for each question the numbers of all trained tokens, in a list
 """

@@ -1,4 +1,4 @@
-"""Run by verl's own interpreter: what its losses, aggregations and KL estimators say.
+"""Run by verl's interpreter: compute its losses, aggregations and KL estimators.
 
 python verl_losses.py QUESTIONS     ->     JSON: for each question the value and the gradient, in one list
 """

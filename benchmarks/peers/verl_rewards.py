@@ -1,4 +1,4 @@
-"""Run by verl's own interpreter: what its reward functions say of answers.
+"""Run by verl's interpreter: score answers with its reward functions.
 
 python verl_rewards.py QUESTIONS     ->     JSON: the score of each question, in one list
 """

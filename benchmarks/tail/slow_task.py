@@ -1,4 +1,4 @@
-"""The calculator task with a long tail: a tool that takes its time, and rollouts that think before they begin."""
+"""The calculator task with a long tail: a slow tool, and rollouts that sample extra tokens before they start."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ def texts_read(page: Page) -> None:
 
 def siblings_drawn(page: Page) -> None:
     """Wait for the frames around tokens that differ."""
-    page.wait_for_selector(".column .parted")
+    page.wait_for_selector(".column .differs")
 
 
 def mixed_group(store: TrajectoryStore) -> str:

@@ -128,7 +128,7 @@ def test_an_image_that_the_processor_refuses_is_an_error_the_model_reads():
 
 
 def test_a_tool_that_shows_an_image_to_a_model_that_takes_none_ends_the_run():
-    blind = ChatFormat(TOKENIZER, no_images="training on images is not in this version")
+    blind = ChatFormat(TOKENIZER, no_images="training on images is not supported")
     with pytest.raises(ConfigError, match="tool 'look' answered with an image: training on images is not"):
         roll(Replies(call("look", times=1)), blind, Task([{"role": "user", "content": "Look."}]))
 

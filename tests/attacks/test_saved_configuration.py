@@ -58,7 +58,7 @@ class Trap:
         if key.endswith(("files", "urls", "injections", "modules", "keys", "values")):
             return [[str(self.code)], [self.url]]
         texts = [f"{self.code}:f", str(self.code), str(self.canary / "folder"), self.url, EXPLOIT % command]
-        return [*texts, "judge", "reward_model"] if mark.brought == "reward" else list(texts)
+        return [*texts, "judge", "reward_model"] if mark.component == "reward" else list(texts)
 
     @property
     def sprung(self) -> bool:

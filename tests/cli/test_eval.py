@@ -67,7 +67,7 @@ def test_an_evaluation_is_kept_and_says_the_same_when_it_is_read_again(task_fold
     assert TrajectoryStore(Path("run/trajectories/val")).steps == [0]
     out = capsys.readouterr().out
     assert "rollouts 12/12" in out
-    assert "all figures: run/eval.json" in out
+    assert "all results: run/eval.json" in out
     before = {path: path.read_bytes() for path in Path("run").rglob("*") if path.is_file()}
     assert main(["eval", "--from", "run", "--json", "again.json"]) == 0
     assert figures("again.json") == live
@@ -86,7 +86,7 @@ def test_the_validation_of_a_run_is_not_written_over(task_folder, here, capsys):
     Path("run").mkdir()
     Path("run/config.yaml").write_text("{}")
     assert evaluate(task_folder) == 0
-    assert "'run' holds a run, whose own validation stays" in capsys.readouterr().out
+    assert "'run' is a training run: these rollouts are not saved" in capsys.readouterr().out
     assert not Path("run/trajectories").exists()
     assert figures()["val/num_tasks"] == 6
 
@@ -184,9 +184,7 @@ def test_rewards_of_texts_find_what_is_known_of_rollouts(here, capsys):
     capsys.readouterr()
     assert main([*command, "info.py:of_tokens"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.endswith(
-        "texts have no tokens, and 'token_ids' is known only of saved rollouts: agentrl eval --from RUN"
-    )
+    assert line.endswith("texts have no tokens; only saved rollouts have 'token_ids'")
     assert main([*command, "info.py:own_mistake"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "KeyError: 'nothing'" in line
@@ -279,5 +277,5 @@ def test_a_row_without_texts_is_counted(here, capsys):
     table[1]["responses"] = []
     pq.write_table(pa.Table.from_pylist(table), "out.parquet")
     assert main(["eval", "--responses", "out.parquet", "--reward", "reward.py"]) == 0
-    assert "tasks of which no rollout counts: 1 of 3" in capsys.readouterr().out
+    assert "tasks without a scored rollout: 1 of 3" in capsys.readouterr().out
     assert figures("out.eval.json")["test_score/a"] == pytest.approx(2 / 3)

@@ -19,7 +19,7 @@ def check(data, **sections):
         ({"curriculum": {"descending": True}}, {}, "'data.curriculum.descending' has no effect without a column in"),
         ({"curriculum": {"by": "pass_rate", "values": ["a"]}}, {}, "'data.curriculum.values' has no effect without"),
         ({"online": {"share": 0.25}}, {}, "'data.online.share' has no effect without 'data.online.max_tasks' above 0"),
-        ({"custom_cls": {"path": "a.py"}}, {}, "'data.custom_cls': path and name must both be given"),
+        ({"custom_cls": {"path": "a.py"}}, {}, "'data.custom_cls': set both path"),
         (
             {"custom_cls": {"path": "a.py", "name": "A"}, "dataset_weights": [1, 2], "train_files": ["a", "b"]},
             {},

@@ -42,7 +42,7 @@ def test_the_group_size_follows_the_algorithm(name, n):
 def test_an_algorithm_that_reads_rows_has_no_groups_and_ignores_a_given_size():
     assert "rollout.n" not in chosen(algorithm={"name": "sft"})
     shared = config(algorithm={"name": "sft"}, rollout={"n": 8})
-    assert notices(shared) == ["rollout.n=8 is ignored: sft reads rows, and samples no groups"]
+    assert notices(shared) == ["rollout.n=8 is ignored: sft trains on data rows and samples no rollouts"]
     assert notices(config(rollout={"n": 8})) == []
 
 
@@ -96,7 +96,7 @@ def test_lengths_that_nobody_gave_fit_the_model(given, lengths):
 
 def test_lengths_that_fit_stay_and_given_ones_that_do_not_are_refused():
     assert not any(key.startswith("data.") for key in chosen())
-    with pytest.raises(ConfigError, match=r"context of 512 tokens is shorter than .*, 400 \+ 200"):
+    with pytest.raises(ConfigError, match=r"context \(512 tokens\) is shorter than .*, 400 \+ 200"):
         resolve(config(data={"max_prompt_length": 400, "max_response_length": 200}), ModelFacts(context=512))
 
 

@@ -30,16 +30,16 @@ def test_every_name_is_a_rejection_that_verl_has():
 @pytest.mark.parametrize(
     ("section", "complaint"),
     [
-        ({"rollout_is_threshold": "0.5-5"}, "rollout_is_threshold': expected a number, or a range as '0.5_5.0'"),
+        ({"rollout_is_threshold": "0.5-5"}, "rollout_is_threshold': expected a number, or a range such as '0.5_5.0'"),
         ({"rollout_is_threshold": -1}, "expected a positive number"),
-        ({"rollout_is_threshold": "2.0_5.0"}, "a ratio of 1, the policy's own tokens, must be inside"),
-        ({"rollout_is_threshold": 0.52}, "write a range with two points: '0.5_2.0'"),  # what YAML makes of 0.5_2
+        ({"rollout_is_threshold": "2.0_5.0"}, "the range must contain 1 (on-policy)"),
+        ({"rollout_is_threshold": 0.52}, "write both bounds with a decimal point: '0.5_2.0'"),  # YAML: 0.5_2
         ({"rollout_rs": "token_k4"}, "rollout_rs': unknown rejection 'token_k4': did you mean 'token_k"),
         ({"rollout_rs": "seq_max_k1"}, "unknown rejection 'seq_max_k1'"),
         ({"rollout_rs": " , "}, "name at least one of token_k1"),
-        ({"rollout_rs": "token_k3", "rollout_rs_threshold": "0.5_2.0"}, "one largest divergence, not a range"),
-        ({"rollout_rs": "token_k3", "rollout_rs_threshold": "1,2"}, "expected one bound for all of rollout_rs or 1"),
-        ({"rollout_rs": "token_k1", "rollout_rs_threshold": 0.5}, "must be inside"),
+        ({"rollout_rs": "token_k3", "rollout_rs_threshold": "0.5_2.0"}, "one maximum divergence, not a range"),
+        ({"rollout_rs": "token_k3", "rollout_rs_threshold": "1,2"}, "expected one bound, or 1"),
+        ({"rollout_rs": "token_k1", "rollout_rs_threshold": 0.5}, "must contain 1"),
         ({"rollout_is": "group"}, "rollout_is': input should be 'token' or 'sequence'"),
         ({"rollout_is_threshold": 3}, "rollout_is_threshold' has no effect without"),
         ({"rollout_is_batch_normalize": True}, "rollout_is_batch_normalize' has no effect without"),

@@ -47,7 +47,7 @@ MODEL = {"path": "m"}
             {"rollout": {"sglang": {"urls": ["node1:30000"]}}},
             "'rollout.sglang.urls.0': expected an address such as 'http",
         ),
-        ({"rollout": {"sglang": {"urls": ["http://a", "http://a/"]}}}, "urls': a server may be named once, got"),
+        ({"rollout": {"sglang": {"urls": ["http://a", "http://a/"]}}}, "urls': a server is listed twice, got"),
         ({"rollout": {"sglang": {"router_url": "r"}}}, "'rollout.sglang.router_url': expected an address such as"),
         ({"rollout": {"routed_experts": True}}, "'rollout.routed_experts' has no effect without 'rollout.engine="),
         (

@@ -184,7 +184,7 @@ def test_the_newest_whole_checkpoint_brings_the_tokenizer(saved_run, tmp_path):
 def test_runs_near_are_named(saved_run, tmp_path):
     for name in ("a", "b"):
         (tmp_path / name / "trajectories").mkdir(parents=True)
-    hint = f"; runs near it: {tmp_path}/a, {tmp_path}/b$"
+    hint = f"; runs nearby: {tmp_path}/a, {tmp_path}/b$"
     with pytest.raises(DataError, match=f"contains no trajectories.*{hint}"):
         open_saved(str(tmp_path))
     with pytest.raises(DataError, match=f"there is no '{tmp_path}/c'{hint}"):

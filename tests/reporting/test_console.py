@@ -98,8 +98,8 @@ def test_failed_rollouts_are_shown_where_there_are_any():
     tracker.log(1, {"reward/mean": 0.5, **dropped, **{f"val/{name}": value for name, value in dropped.items()}})
     tracker.log(2, {"reward/mean": 0.5, "rollouts/num_dropped": 0.0, "rollouts/dropped": 0.0})
     assert log.file.getvalue().splitlines()[1:] == [
-        "step 1/2 | reward 0.5 | left out 47 of 320 rollouts; success of all 72.5%"
-        " | val left out 47 of 320 rollouts; success of all 72.5%",
+        "step 1/2 | reward 0.5 | dropped 47 of 320 rollouts; success of all rollouts 72.5%"
+        " | val dropped 47 of 320 rollouts; success of all rollouts 72.5%",
         "step 2/2 | reward 0.5",
     ]
 

@@ -124,9 +124,9 @@ def test_the_tables_say_what_was_achieved():
     (two,) = [line for line in lines if line.startswith("2 ")]
     assert "83.3%" in two  # of the three tasks 1, 0.5 and 1 of the pairs hold a success
     assert "sampling: greedy, 2 rollouts per task" in lines
-    assert "a rollout: turns 1, response tokens 2, tool calls 0" in lines
-    assert "ended by: finished 100.0%" in lines
-    assert lines[-1] == "all figures: eval.json"
+    assert "mean per rollout: turns 1, response tokens 2, tool calls 0" in lines
+    assert "stop reasons: finished 100.0%" in lines
+    assert lines[-1] == "all results: eval.json"
 
 
 def test_names_from_data_and_models_are_text_that_fits():
@@ -135,10 +135,10 @@ def test_names_from_data_and_models_are_text_that_fits():
     source = "evil\x1b]0;title\x07[bold]" + "y" * 100
     lines = shown(Group(Task([], data_source=source), [hostile, rollout(98765.4321), rollout(None, Stop.ERROR)]))
     assert any("evil" in line for line in lines)
-    assert "failed: 1 of 3 rollouts, left out of all figures" in lines
+    assert "failed: 1 of 3 rollouts, not in the results" in lines
 
 
 def test_many_sources_are_cut_and_said():
     lines = shown(*(group(0, 1.0, source=f"source-{number:03}") for number in range(50)))
-    assert "20 more data sources are in the file" in lines
+    assert "20 more data sources: see the file" in lines
     assert any(line.startswith("all ") for line in lines)

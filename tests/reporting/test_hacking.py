@@ -103,18 +103,18 @@ def test_the_report_has_a_section_where_there_is_something_to_say(tmp_path):
     write_report(report, title="t", config={}, history=[], hacking=found_in(tmp_path / "bad", suspects))
     text = report.read_text(encoding="utf-8")
     for words in (
-        "Rewarded although a guard was raised",
+        "Rewarded rollouts that raised a guard",
         "20 rollouts",
-        "12 of them are below",
+        "shows 12 of them",
         "judge 0.9",
-        "others 1",
+        "others in the group 1",
         "grader injection",
     ):
         assert words in text, words
     assert text.count("&lt;script&gt;") == 12
     assert "<script" not in text
     write_report(report, title="t", config={}, history=[], hacking=found_in(tmp_path / "good", [rollout(1.0)]))
-    assert "guard was raised" not in report.read_text(encoding="utf-8")
+    assert "raised a guard" not in report.read_text(encoding="utf-8")
 
 
 def test_a_chart_of_the_guards_that_were_raised():

@@ -69,19 +69,19 @@ def warnings(steps, tools=("search",), compares=True):
         ("length_limit", {"stop/max_response_tokens": 0.9, "stop/max_assistant_turns": 0.1}, 3, "max_response_length"),
         ("unused_tools", {"tool_calls/mean": 0.0, "tool/search/calls": 0.0, "tool/search/ok": 0.0}, 10, "search"),
         ("tool_failures", SEARCHES | {"tool/search/timeout": 3.0}, 5, "time out"),
-        ("tool_failures", SEARCHES | {"tool/search/tool_error": 6.0}, 5, "error of the tool"),
+        ("tool_failures", SEARCHES | {"tool/search/tool_error": 6.0}, 5, "raise a tool error"),
         ("tool_failures", SEARCHES | {"tool/search/format_error": 6.0}, 5, "multi_turn.format"),
         ("dead_tools", SEARCHES | {"tool/search/ok": 0.0, "tool/search/tool_error": 10.0}, 1, "search (tool_error 10)"),
-        ("failed_rollouts", {"rollouts/failed": 0.11}, 1, "11% of the rollouts end with an error"),
+        ("failed_rollouts", {"rollouts/failed": 0.11}, 1, "11% of the rollouts fail with an error"),
         ("infra_failures", {"rollouts/infra_failed": 0.3}, 5, "24% of the rollouts"),
         ("entropy", {"actor/entropy": 0.01}, 20, "entropy fell to 2.0%"),
         ("critic", {"critic/vf_explained_var": -0.01}, 10, "trainer.critic_warmup"),
-        ("mismatch", {"mismatch/k3": 0.001, "mismatch/current/k3": 0.02}, 5, "0.02 nats a token apart"),
-        ("probe", {"publish/probe_mean_diff": 0.06}, 1, "after publishing, engine and backend are 0.06"),
+        ("mismatch", {"mismatch/k3": 0.001, "mismatch/current/k3": 0.02}, 5, "differ by 0.02 nats per token"),
+        ("probe", {"publish/probe_mean_diff": 0.06}, 1, "after publishing, engine and backend differ by 0.06"),
         ("requeued", {"staleness/requeued_share": 0.2}, 5, "raise trainer.max_staleness"),
         ("replay", {"actor/replayed_share": 0.0}, 1, "keep_routed_experts"),
-        ("restarts", {"engine/num_restarts": 2.0}, 1, "2 SGLang server(s) died or hung"),
-        ("cache", LATER | {"engine/later_cached_share": 0.4}, 5, "only 40% of what later turns begin with"),
+        ("restarts", {"engine/num_restarts": 2.0}, 1, "2 SGLang server(s) crashed or hung"),
+        ("cache", LATER | {"engine/later_cached_share": 0.4}, 5, "only 40% of the repeated tokens"),
         ("guards", {"reward/guard/repetition": 0.3}, 5, "(repetition 2% to 13%)"),
         ("length", {"response_length/mean": 20.0}, 20, "0.2 times"),
         ("length", {"response_length/mean": 400.0}, 20, "4 times"),
@@ -134,7 +134,7 @@ def test_groups_that_over_sampling_begins_again_are_no_loss():
     steps = [HEALTHY | {"staleness/requeued_share": 0.3}] * 5
     planned = Health(("search",), over_sampling=0.25)
     assert [text for step in steps for text in planned.check(step)] == []
-    assert any("begun again" in text for _, text in warnings(steps))
+    assert any("requeued for staleness" in text for _, text in warnings(steps))
 
 
 def test_a_recorded_good_run_is_silent():

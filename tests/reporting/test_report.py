@@ -196,7 +196,7 @@ def test_report_of_an_unfinished_run(tmp_path):
 
 
 def test_a_folder_that_is_no_run(tmp_path):
-    with pytest.raises(DataError, match=r"not the folder of a run: it has no metrics\.jsonl"):
+    with pytest.raises(DataError, match=r"not a run folder: it has no metrics\.jsonl"):
         report_from_run(tmp_path)
     (tmp_path / "metrics.jsonl").write_text("")
     (tmp_path / "config.yaml").write_text("trainer: [")
@@ -406,7 +406,7 @@ def test_facts_count_dropped_rollouts_and_name_how_validation_samples():
     told = dict(facts_of(rows, {}, None, None))["dropped rollouts"]
     rows[-1] |= {"val/rollouts/num_dropped": 48.0, "val/success_of_all": 0.725}
     counted = dict(facts_of(rows, {}, None, None))["dropped rollouts"]
-    assert counted == f"{told} (48 of 320 rollouts; success of all 72.5%)"
+    assert counted == f"{told} (48 of 320 rollouts; success of all rollouts 72.5%)"
     assert [share in told for share in ("20.0%", "30.0%", "15.0%")] == [True] * 3
     assert dict(facts_of([{"step": 1.0, "rollouts/dropped": 0.0}], {}, None, None))["dropped rollouts"] == "none"
     assert "dropped rollouts" not in dict(facts_of([{"step": 1.0}], {}, None, None))  # an older run

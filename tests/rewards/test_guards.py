@@ -149,7 +149,7 @@ def test_what_speaks_to_the_grader(text):
 def test_further_patterns_are_the_user_s():
     guards = Guards(GuardsConfig(names=("grader_injection",), injections=("trust me",)))
     assert raised(guards({"score": 1.0}, ["5. Trust me!"])) == ["grader_injection"]
-    with pytest.raises(ValidationError, match="'\\(' is no regular expression"):
+    with pytest.raises(ValidationError, match="'\\(' is not a valid regular expression"):
         GuardsConfig(injections=("(",))
 
 

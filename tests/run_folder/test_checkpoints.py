@@ -158,7 +158,7 @@ def test_going_back_drops_what_came_after_and_says_so(tmp_path, capsys):
     assert (back.latest_step, back._backend.weights, back._source.position) == (2, 2, 2)
     assert read_best(tmp_path) == back.best == Best("val/success", 0.1, 1)
     assert saved(tmp_path) == ["best>step-1", "latest>step-2", "step-1", "step-2"]
-    assert "going back to step-2: dropped, to be done anew: step-3, and all records after it" in capsys.readouterr().out
+    assert "resuming at step-2: deleted later checkpoints (step-3)" in capsys.readouterr().out
 
 
 def test_going_back_to_before_the_best_that_is_kept(tmp_path, capsys):
@@ -166,7 +166,7 @@ def test_going_back_to_before_the_best_that_is_kept(tmp_path, capsys):
     shutil.rmtree(tmp_path / "checkpoints/step-1")
     assert save(tmp_path, **go_back(tmp_path, 2)).best is None
     assert saved(tmp_path) == ["latest>step-2", "step-2"]
-    assert "the best so far, val/success 0.1 at step 1, is not kept any more" in capsys.readouterr().out
+    assert "the best checkpoint (val/success 0.1 at step 1) was deleted" in capsys.readouterr().out
 
 
 def test_a_kill_while_going_back_leaves_the_beginning_of_the_run(tmp_path, monkeypatch):

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from agentrl.config import validate_config
-from agentrl.run_folder.environment import repeats_told, why_not
+from agentrl.run_folder.environment import reproducibility_text, why_not
 from agentrl.run_folder.reproducibility import MAX_EVENTS, ReproducibilityReport
 from agentrl.tools import tool
 from agentrl.tools.calculator import calculator
@@ -51,7 +51,7 @@ def test_a_new_run_keeps_where_it_runs_and_promises(tmp_path, capsys):
     assert found["cpu"]
     assert found["reproducible"]["promised"]
     assert capsys.readouterr().out == "reproducible bit for bit\n"
-    assert repeats_told(found) == "yes"
+    assert reproducibility_text(found) == "yes"
 
 
 def test_nothing_is_promised_of_tools_that_do_not_say_they_repeat(tmp_path):
@@ -117,7 +117,7 @@ def test_what_a_clock_cut_off_ends_the_promise_once_told(tmp_path, capsys):
     assert found["why_not"] == ["tool 'search' ran out of time (step 2, b), and 2 more"]
     told = [line for line in capsys.readouterr().out.splitlines() if "no longer" in line]
     assert told == ["no longer reproducible: tool 'search' ran out of time (step 2, b)"]
-    assert repeats_told(kept(tmp_path)) == f"no: {found['why_not'][0]}"
+    assert reproducibility_text(kept(tmp_path)) == f"no: {found['why_not'][0]}"
 
 
 def test_endings_beyond_many_are_counted(tmp_path):

@@ -278,7 +278,8 @@ def test_a_run_that_begins_anew_says_what_it_drops(tmp_path, capsys):
     with open_records(new, None, 1, None):
         assert (tmp_path / "metrics.jsonl").read_text() == ""
     assert capsys.readouterr().out == (
-        f"beginning anew: '{tmp_path}' holds nothing to go on from; dropped there: metrics.jsonl, trajectories\n"
+        f"starting from step 0: '{tmp_path}' has no checkpoint to resume from; "
+        "deleted old files: metrics.jsonl, trajectories\n"
     )
 
 

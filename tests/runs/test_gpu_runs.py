@@ -51,7 +51,7 @@ def test_a_few_steps(task_folder, tmp_path, overrides):
         assert math.isfinite(row["actor/loss"])
         assert row["actor/skipped_updates"] == 0
         assert row["actor/grad_norm"] > 0
-        # the first update is on-policy, so the ratio shows nothing but how far engine and backend are apart
+        # the first update is on-policy, so the ratio shows nothing but how far engine and backend differ apart
         assert abs(row["actor/ppo_kl"]) < (0.05 if "actor.autocast=bfloat16" in overrides else 1e-3)
 
 

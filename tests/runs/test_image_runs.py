@@ -136,7 +136,7 @@ def test_replay_reads_rollouts_with_images(here, model, capsys):
 def test_training_on_images_is_refused_by_the_row(here, model, capsys):
     assert main(["train", *words(model, "rollout.n=2")]) == 2
     told = capsys.readouterr().err
-    assert "rows.parquet row 0: field 'images': training on images is not in this version: `agentrl generate`" in told
+    assert "rows.parquet row 0: field 'images': training on images is not supported: `agentrl generate`" in told
 
 
 def test_training_on_stored_rollouts_with_images_is_refused(here, model, capsys):
@@ -207,5 +207,6 @@ def test_a_model_without_a_processor_is_said_with_the_row(here, model, capsys, t
 def test_sglang_takes_no_images(here, model, capsys):
     assert main(["generate", *words(model, "rollout.engine=sglang", "~rollout.device")]) == 2
     assert (
-        "field 'images': 'rollout.engine=sglang' takes no images: use 'rollout.engine=torch'" in capsys.readouterr().err
+        "field 'images': 'rollout.engine=sglang' does not support images: use 'rollout.engine=torch'"
+        in capsys.readouterr().err
     )

@@ -118,7 +118,7 @@ def test_labels_are_learnt(name, task_folder, tmp_path):
 
 def test_a_metric_that_it_will_not_have_is_refused(task_folder, tmp_path, capsys):
     assert train(task_folder, tmp_path, "reward_pairs", "trainer.save_best=val/auc") == 2
-    assert "'trainer.save_best': this validation has no 'val/auc'" in capsys.readouterr().err
+    assert "'trainer.save_best': the validation has no 'val/auc'" in capsys.readouterr().err
 
 
 def test_numbers_that_are_no_probabilities_are_refused_by_their_row(task_folder, tmp_path, capsys):

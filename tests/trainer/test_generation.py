@@ -216,13 +216,13 @@ def test_rows_of_an_unknown_source_are_generated_without_a_score_where_that_is_s
             (["rollout.temperature=-1"], "'rollout.temperature': input should be greater than or equal to 0"),
             (["data.output_path=out.json"], "'data.output_path' must name a Parquet file, not 'out.json'"),
             (["data.output_path=rows.jsonl/out.parquet"], "'data.output_path': cannot write 'rows.jsonl/out.parquet'"),
-            (["data.output_path=out.parquet", "data.train_files=[mixed.jsonl]"], "do not fit into one table"),
+            (["data.output_path=out.parquet", "data.train_files=[mixed.jsonl]"], "have incompatible columns"),
             (
                 ["data.output_path=out.parquet", "data.train_files=[bare.jsonl]"],
                 "cannot write 'out.parquet': Cannot write",
             ),
             (["data.output_path=out.parquet", "data.train_files=[gone.parquet]"], "gone.parquet: no such file"),
-            (["data.output_path=out.parquet", "data.train_files=[half.jsonl]"], "do not fit into one table"),
+            (["data.output_path=out.parquet", "data.train_files=[half.jsonl]"], "have incompatible columns"),
             (["data.dataset_weights=[1]"], "each row is rolled out once"),
             (["algorithm.name=sft", "rollout.n=1"], "'algorithm.name=sft' has no live rollouts"),
             (

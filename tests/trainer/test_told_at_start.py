@@ -47,12 +47,12 @@ def said(lines: list[str], word: str) -> list[str]:
 def test_steps_that_there_are_none_of(run, tmp_path: Path):
     lines = run(mode="rollout_only", total_training_steps=2, profile_steps="[1,7]")
     (line,) = said(lines, "profile")
-    assert line == "trainer.profile_steps: the run has 2 steps, so there is no step 7 to profile"
+    assert line == "trainer.profile_steps: the run has 2 steps, so step 7 is never profiled"
 
     stored = {"mode": "train_only", "saved_rollouts": tmp_path / "run", "default_local_dir": tmp_path / "again"}
     (line,) = said(run(**stored, total_training_steps=5), "total_training_steps")
     folder = tmp_path / "run/trajectories/train"
-    assert line == f"trainer.total_training_steps=5, but '{folder}' holds 2: the run ends after those"
+    assert line == f"trainer.total_training_steps=5, but '{folder}' has 2 steps: the run ends then"
 
     schedule = {"total_training_steps": 2, "profile_steps": "[2]"}
     assert not said(run(**{**stored, "default_local_dir": tmp_path / "third"}, **schedule), "trainer.")
@@ -62,7 +62,7 @@ def test_a_run_that_is_finished(run):
     run(mode="rollout_only", total_training_steps=1)
     assert said(run(mode="rollout_only", total_training_steps=2), "step 1") == ["resuming at step 1"]
     (line,) = said(run(mode="rollout_only", total_training_steps=2), "step 2")
-    assert line.startswith("already finished at step 2: nothing to do")
+    assert line.startswith("already finished at step 2: ")
 
 
 def test_held_out_figures_are_compared_by_their_steps(run, task_folder):

@@ -149,7 +149,7 @@ def test_prompt_answer_score_and_tools_come_first_and_guards_only_where_raised(v
     page.wait_for_selector("aside")
     assert "guard" not in page.locator("aside").text_content()
     assert "format" in page.locator("aside").text_content()
-    page.click("text=siblings side by side")
+    page.click("text=group side by side")
     page.wait_for_selector(".attempt .chip")
     assert page.locator(".attempt .chip").all_text_contents() == ["format 0.5"]
     raised = rollout("ok ok ok", rewards={**quiet, "guard/repetition": 1.0})
@@ -287,7 +287,7 @@ def test_no_page_is_wider_than_the_screen_and_no_value_is_clipped(visit, run, wi
     page.locator(".row").first.click()
     page.wait_for_selector(".block")
     fits()
-    page.click("text=siblings side by side")
+    page.click("text=group side by side")
     page.wait_for_selector(".column .block")
     fits()
     page.click("#tab-curves")
@@ -348,9 +348,9 @@ def test_siblings_part_where_their_tokens_do(visit, run):
     page.fill("[name=q]", "right")
     expect_status(page, "3 of 189 rollouts")
     page.locator(".row").first.click()
-    page.click("text=siblings side by side")
+    page.click("text=group side by side")
     page.wait_for_selector(".column")
-    place = "each => each.querySelector('.parted')?.facts.place ?? null"
+    place = "each => each.querySelector('.differs')?.facts.place ?? null"
     parted = f"() => [...document.querySelectorAll('.column')].map({place})"
     assert page.evaluate(parted) == [3, 3, None]
     page.get_by_role("button", name="reference").nth(1).click()
@@ -371,9 +371,9 @@ def test_two_runs_lie_over_and_beside_each_other(visit, run, tmp_path):
     page.click("text=this task in another run")
     page.wait_for_selector(".column .block")
     assert page.locator(".column").count() == 2
-    page.wait_for_selector(".column .parted")
+    page.wait_for_selector(".column .differs")
     page.reload()
-    page.wait_for_selector(".column .parted")
+    page.wait_for_selector(".column .differs")
     assert page.locator(".column .swatch.s1").count() == 1
 
 
@@ -411,7 +411,7 @@ def test_hostile_text_stays_text_on_every_page(visit, tmp_path):
     assert page.evaluate(
         "[...document.querySelectorAll('a')].every(each => each.getAttribute('href').startsWith('#/'))"
     )
-    page.click("text=siblings side by side")
+    page.click("text=group side by side")
     page.wait_for_selector(".column")
     harmless("⟨U+202E⟩")
     page.go_back()
@@ -538,7 +538,7 @@ def test_a_run_deleted_while_it_is_viewed_is_said(visit, run):
     page = visit(run)
     expect_status(page, "189 of 189 rollouts")
     run.rename(run.with_name("moved"))
-    page.wait_for_selector(".problem >> text=any more")
+    page.wait_for_selector(".problem >> text=was deleted")
     page.locator(".row").first.click()
     page.wait_for_selector("main .problem")
     page.click("#tab-curves")
@@ -576,9 +576,9 @@ def test_a_damaged_file_is_said_and_the_rest_works(visit, run):
 def test_a_server_that_ended_is_said(visit, run, chromium):
     page = visit(run)
     page.route("**/api/state*", lambda route: route.fulfill(status=503))
-    page.wait_for_selector("text=The server has ended")
+    page.wait_for_selector("text=The server has stopped")
     page.unroute("**/api/state*")
-    page.wait_for_selector("text=The server has ended", state="detached")
+    page.wait_for_selector("text=The server has stopped", state="detached")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

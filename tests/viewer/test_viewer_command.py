@@ -29,9 +29,9 @@ def refused(capsys, *words: object) -> str:
 
 def test_no_such_run_is_one_line_that_names_those_near_it(capsys, tmp_path):
     write_run(tmp_path / "mine", {1: [group("a", rollout())]})
-    assert refused(capsys, tmp_path / "nime") == f"there is no '{tmp_path}/nime'; runs near it: {tmp_path}/mine"
+    assert refused(capsys, tmp_path / "nime") == f"there is no '{tmp_path}/nime'; runs nearby: {tmp_path}/mine"
     (tmp_path / "empty").mkdir()
-    assert "is no run's folder" in refused(capsys, tmp_path / "empty")
+    assert "is not a run folder" in refused(capsys, tmp_path / "empty")
     assert refused(capsys, tmp_path / "mine", tmp_path / "other").startswith("there is no ")
 
 
@@ -53,7 +53,7 @@ def test_a_port_in_use_and_a_missing_tokenizer_are_one_line(capsys, tmp_path):
         taken.listen()
         port = taken.getsockname()[1]
         assert refused(capsys, tmp_path, "--port", port).startswith(f"port {port} is in use")
-    assert refused(capsys, tmp_path, "--port", 70000).startswith("port 70000 cannot be had")
+    assert refused(capsys, tmp_path, "--port", 70000).startswith("port 70000 cannot be used")
     assert refused(capsys, tmp_path, "--tokenizer", tmp_path).startswith(f"'--tokenizer {tmp_path}': there is no file")
 
 

@@ -182,7 +182,7 @@ def test_there_are_choices_for_what_is_there(asked):
         ({"sort": "-rewrad"}, "cannot sort by 'rewrad': did you mean 'reward'?"),
         ({"sort": "tools"}, "cannot sort by 'tools'"),
         ({"offset": "x"}, "'offset' must be a whole number, not 'x'"),
-        ({"run": "3"}, "there is no run 3"),
+        ({"run": "3"}, "no run has the number 3"),
     ],
 )
 def test_what_cannot_be_answered_is_one_line(asked, words, line):

@@ -78,7 +78,7 @@ def test_a_run_that_is_deleted_while_it_is_viewed_is_said_and_one_that_comes_bac
     asked = view(folder)
     folder.rename(tmp_path / "moved")
     state = until(asked, lambda state: state["problems"])
-    assert state["problems"] == [f"there is no folder '{folder}' any more"]
+    assert state["problems"] == [f"the folder '{folder}' was deleted"]
     place = {"split": "train", "step": 1, "uid": "a", "number": 0}
     assert asked.get("api/rollout", **place).status_code == 400
     assert asked.json("api/curves")["steps"] == []

@@ -80,7 +80,7 @@ class Asked:
         for run in self.runs:
             run.index.start()
             if wait:
-                run.index.wait(20, whole=True)
+                run.index.wait(20, complete=True)
         self.client = TestClient(make_app(self.runs, TOKEN), base_url="http://127.0.0.1:1234", follow_redirects=False)
 
     def get(self, path: str, **words: object):

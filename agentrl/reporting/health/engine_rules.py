@@ -32,7 +32,7 @@ def mismatch(history: History) -> str | None:
     if len(found) < NUM_RECENT or (apart := fmean(found)) <= CURRENT_K3.highest:
         return None
     return (
-        f"engine and backend are {apart:.2g} nats a token apart (k3), above {CURRENT_K3.highest}: number types or "
+        f"engine and backend differ by {apart:.2g} nats per token (k3), above {CURRENT_K3.highest}: number types or "
         "kernels differ (rollout.dtype, rollout.sglang.server_args); algorithm.rollout_correction corrects for it"
     )
 
@@ -42,8 +42,8 @@ def probe(history: History) -> str | None:
     if not (apart := history.now.get(PROBE_MEAN.name, 0.0)) > PROBE_MEAN.highest:
         return None
     return (
-        f"after publishing, engine and backend are {apart:.2g} nats a token apart, above {PROBE_MEAN.highest}: are all "
-        "weights published, is the server quantized, does rollout.dtype fit?"
+        f"after publishing, engine and backend differ by {apart:.2g} nats per token, above {PROBE_MEAN.highest}: check "
+        "that all weights are published, that the server is not quantized, and rollout.dtype"
     )
 
 
@@ -53,8 +53,8 @@ def requeued(history: History) -> str | None:
     if share is None or share <= REQUEUED_SHARE.highest + history.over_sampling:
         return None
     return (
-        f"{share:.0%} as many groups are begun again for their age as are trained on: raise "
-        "trainer.max_staleness, or bound the slowest (rollout.rollout_timeout_s, data.max_response_length)"
+        f"too many groups are requeued for staleness, {share:.0%} of the trained groups: raise trainer.max_staleness, "
+        "or limit long rollouts (rollout.rollout_timeout_s, data.max_response_length)"
     )
 
 
@@ -63,8 +63,8 @@ def replay(history: History) -> str | None:
     if (share := history.now.get(REPLAYED.name, 1.0)) > REPLAYED.lowest:
         return None
     return (
-        f"only {share:.0%} of the tokens are trained with the experts that sampled them: agent loops must hand them on"
-        " (trajectory.keep_routed_experts), and saved rollouts must hold them"
+        f"only {share:.0%} of the tokens are trained with the experts that sampled them: agent loops must record"
+        " experts (trajectory.keep_routed_experts), and saved rollouts must contain them"
     )
 
 
@@ -72,7 +72,7 @@ def restarts(history: History) -> str | None:
     """Servers died or hung."""
     if (count := history.now.get(NUM_RESTARTS.name, 0.0)) <= NUM_RESTARTS.highest:
         return None
-    return f"{count:.0f} SGLang server(s) died or hung and were started again: their logs are in the run's folder"
+    return f"{count:.0f} SGLang server(s) crashed or hung and were restarted: see their logs in the run folder"
 
 
 def cache(history: History) -> str | None:
@@ -82,8 +82,8 @@ def cache(history: History) -> str | None:
     if share is None or num_tokens < MIN_LATER_TOKENS or share >= LATER_CACHED_SHARE.lowest:
         return None
     return (
-        f"only {share:.0%} of what later turns begin with is in the engine's cache: give it more memory "
-        "(rollout.sglang.server_args.mem_fraction_static), or lower trainer.max_concurrent_rollouts"
+        f"only {share:.0%} of the repeated tokens of later turns are in the engine's cache: increase its memory "
+        "(rollout.sglang.server_args.mem_fraction_static), or decrease trainer.max_concurrent_rollouts"
     )
 
 

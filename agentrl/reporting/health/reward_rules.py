@@ -34,12 +34,12 @@ def guards(history: History) -> str | None:
     """More and more rollouts look like reward hacking."""
     names = [name for name in history.now if name.startswith(GUARD_METRICS)]
     rises = {name.removeprefix(GUARD_METRICS): _rise(history, name) for name in names}
-    told = [f"{name} {first:.0%} to {now:.0%}" for name, (first, now) in rises.items() if now - first > MAX_GUARD_RISE]
-    if not told:
+    risen = [f"{name} {first:.0%} to {now:.0%}" for name, (first, now) in rises.items() if now - first > MAX_GUARD_RISE]
+    if not risen:
         return None
     return (
-        f"more rollouts raise a guard than in the first steps ({', '.join(told)}): is the reward being hacked? "
-        "`agentrl replay RUN hacking` shows those that it pays"
+        f"more rollouts raise a guard than in the first steps ({', '.join(risen)}): possible reward hacking; "
+        "`agentrl replay RUN hacking` shows the rewarded ones"
     )
 
 
@@ -48,8 +48,8 @@ def reward_accuracy(history: History) -> str | None:
     if not history.all_latest(MODEL_STEPS, lambda step: _judging(step, ACCURACY, 1.0) < ACCURACY.lowest):
         return None
     return (
-        f"for {MODEL_STEPS} steps the reward model is right about less than {ACCURACY.lowest:.0%} of the fresh "
-        "rollouts: let it learn longer first (reward.reward_model.online.warmup_steps), or more "
+        f"for {MODEL_STEPS} steps the reward model predicts less than {ACCURACY.lowest:.0%} of the fresh rollouts "
+        "correctly: use a longer warm-up (reward.reward_model.online.warmup_steps), or more training "
         "(every, epochs, optim.lr)"
     )
 
@@ -60,7 +60,7 @@ def reward_ece(history: History) -> str | None:
         return None
     return (
         f"for {MODEL_STEPS} steps the reward model's probabilities are off by more than {ECE.highest} on fresh "
-        "rollouts: more learning (reward.reward_model.online.every, epochs), a lower optim.lr, or a longer buffer"
+        "rollouts: use more training (reward.reward_model.online.every, epochs), a lower optim.lr, or a longer buffer"
     )
 
 
@@ -68,7 +68,10 @@ def reward_drift(history: History) -> str | None:
     """The reward model's ranking changed abruptly."""
     if not (value := history.now.get(DRIFT.name, 0.0)) > DRIFT.highest or history.now.get(WARMING.name):
         return None
-    return f"the reward model ranks held-out rows anew (rank correlation {1 - value:.2f}): lower its learning rate"
+    return (
+        f"the reward model ranks held-out rows differently than before (rank correlation {1 - value:.2f}): lower its "
+        "learning rate"
+    )
 
 
 def _judging(step: Mapping[str, float], metric: Metric, otherwise: float) -> float:

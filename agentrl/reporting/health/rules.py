@@ -55,9 +55,9 @@ def skipped_updates(history: History) -> str | None:
     if not (skipped or broken):
         return None
     if history.now.get(NUM_TOKENS.name) == 0:
-        return "an update was skipped: no token of this step is trained; do the rollouts sample any?"
+        return "an update was skipped: no token of this step is trained; check that rollouts contain sampled tokens"
     what = f"{' and '.join(broken)} not finite" if broken else "an update was skipped"
-    return f"{what}: lower actor.optim.lr, or look for overflow in the model's number type"
+    return f"{what}: lower actor.optim.lr, or check for overflow in the model's number type"
 
 
 def kl(history: History) -> str | None:
@@ -65,7 +65,8 @@ def kl(history: History) -> str | None:
     if not (value := history.now.get(PPO_KL.name, 0.0)) > PPO_KL.highest:
         return None
     return (
-        f"KL from the sampling policy is {value:.3g}, above {PPO_KL.highest}: learning rate or updates a step too high"
+        f"KL from the sampling policy is {value:.3g}, above {PPO_KL.highest}: learning rate or number of updates per "
+        "step is too high"
     )
 
 
@@ -73,28 +74,30 @@ def clipped(history: History) -> str | None:
     """Clipping removes much of the gradient."""
     if not (share := history.now.get(CLIPPED.name, 0.0)) > CLIPPED.highest:
         return None
-    return f"{share:.0%} of the ratios are clipped: learning rate or updates a step too high"
+    return f"{share:.0%} of the ratios are clipped: learning rate or number of updates per step is too high"
 
 
 def all_zero(history: History) -> str | None:
     """Every reward is 0."""
     if not history.all_latest(5, _all_zero):
         return None
-    return "every reward is 0, so there is nothing to learn from: tasks too hard, or the reward cannot read the answers"
+    return (
+        "every reward is 0, so there is no learning signal: tasks are too hard, or the reward cannot parse the answers"
+    )
 
 
 def all_one(history: History) -> str | None:
     """Every rollout is a full success."""
     if not history.all_latest(5, _all_one):
         return None
-    return "every rollout is a full success, so there is nothing left to learn: harder tasks, or trainer.stop_when"
+    return "every rollout is a full success, so there is no learning signal: use harder tasks, or set trainer.stop_when"
 
 
 def no_contrast(history: History) -> str | None:
     """No group has different rewards."""
     if not (history.compares and history.all_latest(5, _no_contrast)):
         return None
-    return "no group has a spread of rewards, so all advantages are 0: raise rollout.n, or tasks of medium difficulty"
+    return "every group has equal rewards, so all advantages are 0: raise rollout.n, or use tasks of medium difficulty"
 
 
 def length_limit(history: History) -> str | None:
@@ -102,7 +105,7 @@ def length_limit(history: History) -> str | None:
     if not history.all_latest(LIMIT_STEPS, lambda metrics: _limited(metrics) >= LIMIT_SHARE):
         return None
     return (
-        "every rollout stops at a limit of tokens or turns: raise data.max_response_length or the limits of "
+        "almost every rollout stops at a limit of tokens or turns: raise data.max_response_length or the limits of "
         "rollout.multi_turn, or the model never ends its turn (chat template, stop tokens)"
     )
 
@@ -114,8 +117,8 @@ def unused_tools(history: History) -> str | None:
     if len(steps) < UNUSED_STEPS or not unused:
         return None
     return (
-        f"not called in {UNUSED_STEPS} steps: {', '.join(unused)}; the prompt does not ask for it, the model cannot "
-        "write its calls (rollout.multi_turn.format), or calling it does not pay"
+        f"not called in {UNUSED_STEPS} steps: {', '.join(unused)}; the prompt does not mention the tool, the model "
+        "cannot write calls (rollout.multi_turn.format), or calling the tool does not raise the reward"
     )
 
 
@@ -127,7 +130,7 @@ def dead_tools(history: History) -> str | None:
         failed = sum(counts[outcome] for outcome in (Outcome.TOOL_ERROR, Outcome.TIMEOUT, Outcome.INFRA_ERROR))
         if failed >= MIN_CALLS and not counts[Outcome.OK]:
             dead.append(f"{name} ({', '.join(f'{outcome} {count:.0f}' for outcome, count in counts.items() if count)})")
-    return f"no call of a tool ended well: {'; '.join(dead)}: the log names the first failure" if dead else None
+    return f"no call of a tool succeeded: {'; '.join(dead)}: see the first failure in the log" if dead else None
 
 
 def tool_failures(history: History) -> str | None:
@@ -138,11 +141,13 @@ def tool_failures(history: History) -> str | None:
     counts = {outcome: sum(tool_outcomes(step).get(outcome, 0.0) for step in steps) for outcome in Outcome}
     broken = (counts[Outcome.TIMEOUT] + counts[Outcome.INFRA_ERROR]) / total
     if broken > MAX_BROKEN:
-        return f"{broken:.0%} of the tool calls time out or fail from outside: is the service behind them up?"
+        return (
+            f"{broken:.0%} of the tool calls time out or have infrastructure errors: check the service behind the tools"
+        )
     if (failed := counts[Outcome.TOOL_ERROR] / total) > MAX_WRONG:
-        return f"{failed:.0%} of the tool calls end in an error of the tool: wrong arguments, or a fault in the tool"
+        return f"{failed:.0%} of the tool calls raise a tool error: wrong arguments, or a bug in the tool"
     if (unread := counts[Outcome.FORMAT_ERROR] / total) > MAX_WRONG:
-        return f"{unread:.0%} of the tool calls cannot be read: does rollout.multi_turn.format fit the model?"
+        return f"{unread:.0%} of the tool calls cannot be parsed: check that rollout.multi_turn.format fits the model"
     return None
 
 
@@ -150,7 +155,9 @@ def failed_rollouts(history: History) -> str | None:
     """Many rollouts end with an error."""
     if not (share := history.now.get(FAILED.name, 0.0)) > FAILED.highest:
         return None
-    return f"{share:.0%} of the rollouts end with an error and are left out: the log names the first of each kind"
+    return (
+        f"{share:.0%} of the rollouts fail with an error and are dropped: see the first failure of each kind in the log"
+    )
 
 
 def infra_failures(history: History) -> str | None:
@@ -158,7 +165,7 @@ def infra_failures(history: History) -> str | None:
     shares = values(history.latest(NUM_RECENT), INFRA_FAILED.name)
     if not shares or fmean(shares) <= INFRA_FAILED.highest:
         return None
-    return f"{fmean(shares):.0%} of the rollouts fail from outside the policy and are left out: tools, reward or engine"
+    return f"{fmean(shares):.0%} of the rollouts fail in tools, reward or engine and are dropped: check these"
 
 
 def entropy(history: History) -> str | None:
@@ -166,7 +173,7 @@ def entropy(history: History) -> str | None:
     ratio = history.ratio_to_first(ENTROPY.name)
     if REWARD.name not in history.now or ratio is None or ratio >= MIN_ENTROPY_RATIO or history.learning_well():
         return None
-    return f"entropy fell to {ratio:.1%} of the first steps' and the reward does not rise: lower actor.optim.lr"
+    return f"entropy fell to {ratio:.1%} of the first steps, and the reward does not rise: lower actor.optim.lr"
 
 
 def length(history: History) -> str | None:
@@ -174,8 +181,8 @@ def length(history: History) -> str | None:
     ratio = history.ratio_to_first(RESPONSE_LENGTH.name)
     if ratio is None or MIN_LENGTH_RATIO <= ratio <= MAX_LENGTH_RATIO or history.learning_well():
         return None
-    cause = "answers give up early" if ratio < 1 else "answers ramble or repeat themselves"
-    return f"responses are {ratio:.2g} times as long as in the first steps and the reward does not rise: {cause}"
+    cause = "the model may give up early" if ratio < 1 else "the model may ramble or repeat itself"
+    return f"responses are {ratio:.2g} times as long as in the first steps, and the reward does not rise: {cause}"
 
 
 def critic(history: History) -> str | None:
@@ -186,7 +193,7 @@ def critic(history: History) -> str | None:
         return None
     return (
         f"for {CRITIC_STEPS} steps the critic's values explain less of the returns than a constant would: lower"
-        " critic.optim.lr or critic.ppo_epochs, or let it learn alone first (trainer.critic_warmup)"
+        " critic.optim.lr or critic.ppo_epochs, or train the critic alone first (trainer.critic_warmup)"
     )
 
 

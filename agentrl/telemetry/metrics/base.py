@@ -55,7 +55,7 @@ class Metric:
         meaning: one sentence.
         healthy: the values that cause no warning; None if no fixed range is healthy.
         console: None if the console does not show the metric by name.
-        report: None if the metric is not in a named chart of the report; it then has a chart of its own.
+        report: None if the metric is not in a named chart of the report; it then has a separate chart.
         viewer: the place in the overview of the viewer; None if the metric is only in the group of its prefix.
     """
 

@@ -16,24 +16,24 @@ GROUPS_OF_AGE = Metric("staleness/<age>", "share", "groups of this age, of the g
 TOKENS_OF_AGE = Metric(
     "staleness/tokens_lag_<age>", "share", "sampled tokens of valid rollouts whose weights have this age"
 )
-IN_FLIGHT = Metric("staleness/in_flight", "rollouts", "rollouts under way at the end of the step")
+IN_FLIGHT = Metric("staleness/in_flight", "rollouts", "rollouts in progress at the end of the step")
 REQUEUED = Metric(
     "staleness/requeued",
     "groups",
-    "groups started again because they grew too old",
+    "groups requeued because they became stale",
     console=Row("staleness", "{} groups requeued"),
 )
 ENGINE_IDLE = Metric(
     "staleness/engine_idle",
     "share",
-    "share of the time in which no rollout was under way",
+    "share of the time without a rollout in progress",
     report=Line("Asynchronous rollouts", "engine idle"),
 )
-ENGINE_IDLE_S = Metric("staleness/engine_idle_s", "s", "time in which no rollout was under way")
+ENGINE_IDLE_S = Metric("staleness/engine_idle_s", "s", "time without a rollout in progress")
 REQUEUED_SHARE = Metric(
     "staleness/requeued_share",
     "share",
-    "groups started again, as a share of the groups of the step",
+    "groups requeued, as a share of the groups of the step",
     healthy=Range(highest=0.1),
     report=Line("Asynchronous rollouts", "groups requeued"),
 )
@@ -53,22 +53,22 @@ DRAWN = Metric(
 FILTERED = Metric(
     "sampling/filtered",
     "groups",
-    "groups left out by `algorithm.filter_groups`",
+    "groups filtered by `algorithm.filter_groups`",
     console=Row("sampling", "{} of them filtered"),
     report=Line("Groups of a step", "filtered: equal rewards"),
 )
 ROUNDS = Metric("sampling/rounds", "", "groups rolled out, as a multiple of the step's size")
-ALL_CORRECT = Metric("sampling/all_correct", "share", "groups left out because every rollout is a success")
-ALL_WRONG = Metric("sampling/all_wrong", "share", "groups left out because no rollout is a success")
-EQUAL = Metric("sampling/equal", "share", "groups left out because their values are equal")
-TOO_FEW = Metric("sampling/too_few", "share", "groups left out because fewer than two rollouts are valid")
+ALL_CORRECT = Metric("sampling/all_correct", "share", "groups filtered because every rollout is a success")
+ALL_WRONG = Metric("sampling/all_wrong", "share", "groups filtered because no rollout is a success")
+EQUAL = Metric("sampling/equal", "share", "groups filtered because their values are equal")
+TOO_FEW = Metric("sampling/too_few", "share", "groups filtered because fewer than two rollouts are valid")
 SAMPLED_REWARD = Metric("sampling/reward_mean", "score", "mean score of all groups, filtered groups included")
 MEASURED_ROWS = Metric("curriculum/measured_rows", "rows", "rows whose pass rate is known")
 PASS_RATE = Metric("curriculum/pass_rate", "share", "mean pass rate of the rows whose pass rate is known")
-DRAWN_SHARE = Metric("curriculum/drawn_share", "share", "tasks drawn, as a share of the tasks whose turn it was")
-WAITING = Metric("online/waiting", "tasks", "tasks added by rollouts that wait to be drawn")
+DRAWN_SHARE = Metric("curriculum/drawn_share", "share", "tasks drawn, as a share of the tasks visited in order")
+WAITING = Metric("online/waiting", "tasks", "tasks that rollouts added and that are not drawn yet")
 ADDED = Metric("online/added", "tasks", "tasks added in this step")
-DUPLICATES = Metric("online/duplicates", "tasks", "tasks skipped because the same task already waits")
-BAD = Metric("online/bad", "tasks", "tasks skipped because they cannot be read")
-REFUSED = Metric("online/refused", "tasks", "tasks refused before they were read, because too many were added at once")
-ONLINE_DROPPED = Metric("online/dropped", "tasks", "tasks skipped because too many wait")
+DUPLICATES = Metric("online/duplicates", "tasks", "tasks skipped because the queue already has the same task")
+BAD = Metric("online/bad", "tasks", "tasks skipped because they are invalid")
+REFUSED = Metric("online/refused", "tasks", "tasks refused unread because too many were added at once")
+ONLINE_DROPPED = Metric("online/dropped", "tasks", "tasks skipped because the queue is full")

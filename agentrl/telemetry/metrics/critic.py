@@ -15,7 +15,7 @@ EXPLAINED_VAR = Metric(
 VF_LOSS = Metric(
     "critic/vf_loss", "", "loss of the critic", console=Row("critic", "loss {}"), report=Line("Loss", "critic")
 )
-VF_CLIPPED = Metric("critic/vf_clipfrac", "share", "tokens whose loss is that of the clipped value")
+VF_CLIPPED = Metric("critic/vf_clipfrac", "share", "tokens whose loss uses the clipped value")
 VALUE_MEAN = Metric("critic/vpred_mean", "", "mean predicted value")
 CRITIC_GRAD_NORM = Metric(
     "critic/grad_norm",

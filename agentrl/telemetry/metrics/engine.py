@@ -17,7 +17,7 @@ FORWARDED_TOKENS = Metric("engine/forwarded_tokens", "tokens", "tokens that the 
 SAMPLED_TOKENS = Metric("engine/sampled_tokens", "tokens", "tokens that were sampled")
 DECODE_STEPS = Metric("engine/decode_steps", "", "forward passes that sampled tokens")
 PREFILL_STEPS = Metric("engine/prefill_steps", "", "forward passes that read contexts")
-EVICTED_SESSIONS = Metric("engine/evicted_sessions", "", "conversations whose KV was dropped to make room")
+EVICTED_SESSIONS = Metric("engine/evicted_sessions", "", "conversations evicted from the KV cache")
 LATER_PROMPT_TOKENS = Metric(
     "engine/later_prompt_tokens", "tokens", "SGLang: context tokens of a turn that are also in the turn before"
 )
@@ -31,7 +31,7 @@ LATER_CACHED_SHARE = Metric(
     healthy=Range(lowest=0.5),
     report=Line("Cached context", "later turns"),
 )
-NUM_RETRIED = Metric("engine/num_retried", "", "SGLang: requests sent again")
+NUM_RETRIED = Metric("engine/num_retried", "", "SGLang: requests retried")
 NUM_RESTARTS = Metric("engine/num_restarts", "", "SGLang: servers restarted", healthy=Range(0, 0))
 REPLICAS_READY = Metric("engine/replicas_ready", "", "SGLang: servers in service at the end of the step")
 PAUSE_S = Metric("publish/pause_s", "s", "time until the engine paused for new weights")

@@ -24,7 +24,7 @@ SUCCESS = Metric(
     viewer=2,
 )
 SUCCESS_OF_ALL = Metric(
-    "success_of_all", "share", "successes as a share of all rollouts; a dropped rollout counts as no success"
+    "success_of_all", "share", "successes as a share of all rollouts; a dropped rollout is not a success"
 )
 SUCCESS_OF_SOURCE = Metric("success/<data_source>", "share", "successful rollouts among those of one data source")
 ZERO_VARIANCE = Metric(

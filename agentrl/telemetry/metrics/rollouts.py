@@ -30,7 +30,7 @@ INFRA_FAILED = Metric(
 DROPPED = Metric(
     "rollouts/dropped",
     "share",
-    "rollouts that failed for either reason; they count in no other metric of rollouts",
+    "rollouts that failed for either reason; other rollout metrics exclude them",
     report=Line("Dropped rollouts", "training"),
 )
 NUM_DROPPED = Metric("rollouts/num_dropped", "rollouts", "number of dropped rollouts")
@@ -45,7 +45,7 @@ STOP = Metric("stop/<reason>", "share", "rollouts that ended for this reason (se
 TOOL_CALLS = Metric("tool_calls/mean", "calls", "mean number of tool calls per rollout", viewer=6)
 TOOL_CALLS_SHARE = Metric("tool_calls/share", "share", "rollouts with at least one call that ended `ok`")
 CALLS_OF_TOOL = Metric(
-    "tool/<tool>/calls", "calls", "calls of this tool; the tool `unknown` stands for names that reached no tool"
+    "tool/<tool>/calls", "calls", "calls of this tool; `unknown` counts calls of tools that do not exist"
 )
 TOOL_OUTCOME = Metric(
     "tool/<tool>/<outcome>",

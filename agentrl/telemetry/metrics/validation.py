@@ -33,7 +33,7 @@ VAL_NUM_TURNS = Metric(
 VAL_DROPPED = Metric(
     "val/rollouts/dropped",
     "share",
-    "validation rollouts that failed, and so count in no other metric",
+    "validation rollouts that failed; other metrics exclude them",
     report=Line("Dropped rollouts", "held-out"),
 )
 VAL_NUM_TASKS = Metric("val/num_tasks", "tasks", "validation tasks")

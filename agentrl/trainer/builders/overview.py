@@ -55,7 +55,7 @@ def _components(config: RunConfig) -> Iterator[tuple[str, str]]:
         yield "backend", f"{config.actor.backend}, device {config.actor.device}"
         yield "reference", _reference(config)
         yield "critic", shown(Path(config.critic.path or config.model.path)) if _has_critic(config) else ""
-    yield "hooks", " -> ".join(step_hooks(config)) or "none: nothing is trained"
+    yield "hooks", " -> ".join(step_hooks(config)) or "none (no training)"
     yield "loggers", ", ".join(dict.fromkeys(("jsonl", *config.trainer.logger)))
 
 
@@ -109,7 +109,7 @@ def _source(config: RunConfig) -> str:
     trainer, feed = config.trainer, config.algorithm.preset.feed
     size = f"{config.data.train_batch_size} groups per step"
     if trainer.mode == "val_only":
-        return "none: validation only"
+        return "none (validation only)"
     if trainer.mode == "train_only" and trainer.saved_rollouts:
         return f"saved rollouts of {shown(trainer.saved_rollouts)}"
     if not config.algorithm.live:
@@ -122,8 +122,8 @@ def _source(config: RunConfig) -> str:
 def _tools(config: RunConfig) -> str:
     turns = config.rollout.multi_turn
     files = (turns.tool_config_path, turns.function_tool_path, turns.interaction_config_path)
-    brought = [name for name in config.trainer.python_objects if not name.startswith("reward ")]
-    return ", ".join([shown(Path(file)) for file in files if file is not None] + brought)
+    passed = [name for name in config.trainer.python_objects if not name.startswith("reward ")]
+    return ", ".join([shown(Path(file)) for file in files if file is not None] + passed)
 
 
 def _engine(config: RunConfig) -> str:
@@ -134,8 +134,8 @@ def _engine(config: RunConfig) -> str:
 
 def _reward(config: RunConfig) -> str:
     reward, custom = config.reward, config.reward.custom_reward_function
-    if brought := [name for name in config.trainer.python_objects if name.startswith("reward ")]:
-        return ", ".join(name.removeprefix("reward ") for name in brought)
+    if passed := [name for name in config.trainer.python_objects if name.startswith("reward ")]:
+        return ", ".join(name.removeprefix("reward ") for name in passed)
     if reward.components:
         return f"mixture of {', '.join(reward.components)}"
     if custom.path is not None:

@@ -41,7 +41,7 @@ def open_records(
         latest_step: the step that the run resumes from; None for a new run.
     """
     if latest_step is None:
-        _tell_dropped(config.trainer.run_dir)
+        _print_deleted(config.trainer.run_dir)
     with _open_trackers(config, total_steps, -1 if latest_step is None else latest_step) as opened:
         tools = [schema.name for schema in rollouts.toolbox.schemas] if rollouts else ()
         health = Health(tools, compares=config.group_size > 1, over_sampling=config.trainer.over_sampling)
@@ -87,16 +87,18 @@ def _keep_config(config: RunConfig) -> None:
     link_latest(config.trainer.run_dir)
 
 
-def _tell_dropped(folder: Path) -> None:
+def _print_deleted(folder: Path) -> None:
     names = [name for name in (METRICS_FILE, GENERATIONS_FILE, WARNINGS_FILE) if (folder / name).exists()]
     if any((folder / TRAJECTORIES).rglob("*.parquet")):
         names.append(TRAJECTORIES)
     if names:
-        print(f"beginning anew: '{folder}' holds nothing to go on from; dropped there: {', '.join(names)}")
+        print(
+            f"starting from step 0: '{folder}' has no checkpoint to resume from; deleted old files: {', '.join(names)}"
+        )
 
 
 def _no_text(token_ids: Sequence[int]) -> str:
-    raise AssertionError("only validation becomes text, and there is none")
+    raise AssertionError("only validation decodes text, and the run has no validation")
 
 
 @contextmanager

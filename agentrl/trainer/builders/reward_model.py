@@ -19,7 +19,7 @@ from agentrl.data.order import Draw, Order, task_order
 from agentrl.data.pairs import load_pairs
 from agentrl.errors import ConfigError, suggestion
 from agentrl.tools.toolbox import load_toolbox
-from agentrl.trainer.builders.rollouts import load_chat, tell_few_rows
+from agentrl.trainer.builders.rollouts import load_chat, print_few_rows
 from agentrl.trainer.builders.sources import rendered, steps_of_rows
 from agentrl.trainer.learner import updates_per_step
 from agentrl.trainer.models.reward_model_metrics import Figures, RewardModelCheck, of_labels, of_numbers, of_pairs
@@ -56,7 +56,7 @@ class RewardRows:
         data = self.config.data
         seed = self.config.trainer.seed if data.seed is None else data.seed
         table, source = self._open(data.train_files, data.train_max_samples)
-        tell_few_rows(len(table), self.config)
+        print_few_rows(len(table), self.config)
         order = task_order(table.file_sizes, data.dataset_weights, seed, data.shuffle)
         return source(order, data.train_batch_size), steps_of_rows(self.config, len(table))
 
@@ -133,7 +133,7 @@ def open_check(config: RunConfig, rows: RewardRows, algorithm: Algorithm, model:
     }
     for key, name in wanted.items():
         if name and name not in names:
-            raise ConfigError(f"'{key}': this validation has no '{name}': {suggestion(name, names)}")
+            raise ConfigError(f"'{key}': the validation has no '{name}': {suggestion(name, names)}")
     return RewardModelCheck(rows.held_out(), algorithm, model.score, figures)
 
 

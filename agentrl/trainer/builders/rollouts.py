@@ -54,15 +54,17 @@ class UserObjects:
     interactions: Sequence[BaseInteraction] = ()
 
 
-def check_python_objects(config: RunConfig, brought: UserObjects) -> None:
+def check_python_objects(config: RunConfig, user_objects: UserObjects) -> None:
     """Refuse to resume by a command a run that got objects in Python.
 
     Raises:
         ConfigError: the run needs such objects; names them.
     """
-    if config.trainer.python_objects and not brought.in_python:
+    if config.trainer.python_objects and not user_objects.in_python:
         named = ", ".join(config.trainer.python_objects)
-        raise ConfigError(f"the run was given objects in Python ({named}): resume it with agentrl.train(...) and them")
+        raise ConfigError(
+            f"the run was started with Python objects ({named}): resume it with agentrl.train(...) and the same objects"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +130,7 @@ def sampling_of(rollout: RolloutConfig, split: str) -> SamplingParams:
 
 @asynccontextmanager
 async def open_rollout_parts(
-    config: RunConfig, brought: UserObjects, *, trains: bool = False
+    config: RunConfig, user_objects: UserObjects, *, trains: bool = False
 ) -> AsyncIterator[RolloutParts]:
     """Build the rollout components, with cheap checks first, and close them at the end.
 
@@ -141,21 +143,21 @@ async def open_rollout_parts(
     live = config.algorithm.live
     train_tasks = _tasks(config.data.train_files, config.data.train_max_samples, config) if live else None
     val_tasks = _tasks(config.data.val_files, config.data.val_max_samples, config)
-    reward = brought.reward or (None if config.reward.name == NO_REWARD else _reward(config))
+    reward = user_objects.reward or (None if config.reward.name == NO_REWARD else _reward(config))
     interactions_path = config.rollout.multi_turn.interaction_config_path
     listed = load_interactions(interactions_path) if interactions_path else {}
-    interactions = {**listed, **{each.name: each for each in brought.interactions}} or None
+    interactions = {**listed, **{each.name: each for each in user_objects.interactions}} or None
     chat = load_chat(config, trains=trains)
     async with AsyncExitStack() as stack:
-        toolbox = load_toolbox(config.rollout.multi_turn, extra_tools=brought.tools)
+        toolbox = load_toolbox(config.rollout.multi_turn, extra_tools=user_objects.tools)
         stack.push_async_callback(toolbox.close)
         if reward is not None:
             stack.callback(close_reward, reward)
-        check = partial(_checked, config, brought, chat, toolbox, interactions)
+        check = partial(_checked, config, user_objects, chat, toolbox, interactions)
         train_tasks, val_tasks = (check(tasks) if tasks else None for tasks in (train_tasks, val_tasks))
         feed = None
         if train_tasks:
-            measure, _ = _measure(config, brought, chat, toolbox, interactions)
+            measure, _ = _measure(config, user_objects, chat, toolbox, interactions)
             feed = open_feed(config, train_tasks, partial(fit_prompt, measure=measure, config=config.data))
         engine = await load_engine(config, chat)
         stack.push_async_callback(engine.close)
@@ -199,24 +201,24 @@ def _tasks(files: Sequence[str], max_samples: int, config: RunConfig) -> TaskTab
 
 def _checked(
     config: RunConfig,
-    brought: UserObjects,
+    user_objects: UserObjects,
     chat: ChatFormat,
     toolbox: Toolbox,
     interactions: Mapping[str, BaseInteraction] | None,
     tasks: TaskTable,
 ) -> TaskTable:
     """Check the tasks and make their prompts fit; print what happened to longer prompts."""
-    measure, rows = _measure(config, brought, chat, toolbox, interactions)
-    fitting, told = fit_prompts(tasks, measure, config.data)
+    measure, rows = _measure(config, user_objects, chat, toolbox, interactions)
+    fitting, notice = fit_prompts(tasks, measure, config.data)
     rows.finish()
-    if told:
-        print(told)
+    if notice:
+        print(notice)
     return fitting
 
 
 def _measure(
     config: RunConfig,
-    brought: UserObjects,
+    user_objects: UserObjects,
     chat: ChatFormat,
     toolbox: Toolbox,
     interactions: Mapping[str, BaseInteraction] | None,
@@ -225,20 +227,20 @@ def _measure(
     rows = RowCheck(chat, toolbox, config, interactions)
 
     def length_of(task: Task) -> int:
-        if brought.reward is None:
+        if user_objects.reward is None:
             check_data_source(config.reward, task)
         return rows.prompt_length(task)
 
     return Measure(length_of, partial(token_pieces, chat.tokenizer), chat.template.control_tokens), rows
 
 
-def tell_few_rows(num_rows: int, config: RunConfig) -> None:
+def print_few_rows(num_rows: int, config: RunConfig) -> None:
     """Print a notice if there are fewer rows than tasks per step."""
     if num_rows < (size := config.data.train_batch_size):
-        print(f"there are fewer rows, {num_rows}, than data.train_batch_size={size}: a step draws some more than once")
+        print(f"the dataset has {num_rows} rows, fewer than data.train_batch_size={size}: a step repeats some rows")
 
 
-_ROLLED_OUT = "`agentrl generate` and `agentrl eval` roll such rows out"
+_ROLLED_OUT = "use `agentrl generate` or `agentrl eval` for rows with images"
 
 
 def find_images(config: RunConfig, *, trains: bool) -> tuple[ImageInputs | None, str]:
@@ -248,8 +250,8 @@ def find_images(config: RunConfig, *, trains: bool) -> tuple[ImageInputs | None,
         ConfigError: the model's processor cannot be read.
     """
     if trains:
-        return None, f"training on images is not in this version: {_ROLLED_OUT}"
+        return None, f"training on images is not supported: {_ROLLED_OUT}"
     if not engine_spec(config.rollout.engine).images:
-        return None, f"'rollout.engine={config.rollout.engine}' takes no images: use 'rollout.engine=torch'"
+        return None, f"'rollout.engine={config.rollout.engine}' does not support images: use 'rollout.engine=torch'"
     images = find_image_inputs(config.model)
-    return images, "" if images else f"the model at '{config.model.path}' takes no images, or has no processor"
+    return images, "" if images else f"the model at '{config.model.path}' does not support images, or has no processor"

@@ -44,7 +44,7 @@ class Run:
 
 
 @asynccontextmanager
-async def open_run(config: RunConfig, brought: UserObjects) -> AsyncIterator[Run | None]:
+async def open_run(config: RunConfig, user_objects: UserObjects) -> AsyncIterator[Run | None]:
     """Build the run that `config` describes, and close it at the end; None if the run is already finished.
 
     Raises:
@@ -54,11 +54,11 @@ async def open_run(config: RunConfig, brought: UserObjects) -> AsyncIterator[Run
     if config.rollout.routed_experts:
         routed_shape(config.model)  # raises before servers are started
     async with AsyncExitStack() as stack:
-        built = await _build(config, brought, timer, stack)
+        built = await _build(config, user_objects, timer, stack)
         training = built.training
         if (step := finished_step(config, training.progress, built.total_steps)) is not None:
             folder = shown(config.trainer.run_dir)
-            print(f"already finished at step {step}: nothing to do, and nothing in '{folder}' changes")
+            print(f"already finished at step {step}: '{folder}' is not changed")
             yield None
             return
         await training.progress.restore()  # first, so that failure leaves the records unchanged
@@ -85,11 +85,11 @@ async def open_run(config: RunConfig, brought: UserObjects) -> AsyncIterator[Run
         yield Run(parts, built.rollouts, after_step, hooks)
 
 
-async def _build(config: RunConfig, brought: UserObjects, timer: Timer, stack: AsyncExitStack) -> Built:
+async def _build(config: RunConfig, user_objects: UserObjects, timer: Timer, stack: AsyncExitStack) -> Built:
     if config.algorithm.preset.family == "reward":
         return await open_reward_training(config, timer, stack)
     online = _online(config, stack)
-    rollouts = await _rollouts(config, online.brought(brought) if online else brought, stack)
+    rollouts = await _rollouts(config, online.with_reward(user_objects) if online else user_objects, stack)
     exclusions = Exclusions(config.trainer.save_excluded)
     source, total_steps = open_source(config, rollouts, timer, exclusions.drop)
     training = open_training(config, rollouts, source, total_steps, timer, stack, online, exclusions)
@@ -109,7 +109,7 @@ def _meters(built: Built) -> list[Callable[[], Metrics]]:
     return [*meters, *built.training.meters]
 
 
-async def _rollouts(config: RunConfig, brought: UserObjects, stack: AsyncExitStack) -> RolloutParts | None:
+async def _rollouts(config: RunConfig, user_objects: UserObjects, stack: AsyncExitStack) -> RolloutParts | None:
     """Open the rollout components with the tasks of the run's mode; None if the mode has no rollouts."""
     if config.trainer.mode in ("val_only", "train_only"):
         config = config.without("train_files")
@@ -118,7 +118,7 @@ async def _rollouts(config: RunConfig, brought: UserObjects, stack: AsyncExitSta
     if config.trainer.mode == "train_only" and not config.data.val_files:
         return None
     trains = config.trainer.mode in ("train", "train_only")
-    return await stack.enter_async_context(open_rollout_parts(config, brought, trains=trains))
+    return await stack.enter_async_context(open_rollout_parts(config, user_objects, trains=trains))
 
 
 def _online(config: RunConfig, stack: AsyncExitStack) -> OnlineRewardModel | None:

@@ -17,7 +17,7 @@ from agentrl.run_folder.provenance import check_vocabulary
 from agentrl.store import TrajectoryStore
 from agentrl.store.schema import TRAJECTORIES
 from agentrl.telemetry.timing import Timer
-from agentrl.trainer.builders.rollouts import RolloutParts, tell_few_rows
+from agentrl.trainer.builders.rollouts import RolloutParts, print_few_rows
 from agentrl.trainer.protocols import Source, timed
 from agentrl.trainer.sources.admission import Admissions
 from agentrl.trainer.sources.dynamic_sampling import GroupFilter
@@ -45,9 +45,7 @@ def open_source(
     """
     source, total_steps = _open(config, rollouts, timer, drop)
     if never := [str(step) for step in config.trainer.profile_steps if step > total_steps]:
-        print(
-            f"trainer.profile_steps: the run has {total_steps} steps, so there is no step {', '.join(never)} to profile"
-        )
+        print(f"trainer.profile_steps: the run has {total_steps} steps, so step {', '.join(never)} is never profiled")
     return source, total_steps
 
 
@@ -58,7 +56,7 @@ def _open(config: RunConfig, rollouts: RolloutParts | None, timer: Timer, drop: 
         return _stored_source(config)
     source, num_rows = _source(rollouts, timer, drop)
     if num_draws(config, num_rows) is None:
-        tell_few_rows(num_rows, config)
+        print_few_rows(num_rows, config)
     return source, steps_of_rows(config, num_rows)
 
 
@@ -83,16 +81,14 @@ def _stored_source(config: RunConfig) -> tuple[Source, int]:
         if steps := store.steps[:asked]:
             check_vocabulary(store, folder, config.model)
             if asked and len(steps) < asked:
-                print(
-                    f"trainer.total_training_steps={asked}, but '{folder}' holds {len(steps)}: the run ends after those"
-                )
+                print(f"trainer.total_training_steps={asked}, but '{folder}' has {len(steps)} steps: the run ends then")
             kept = store.scan(steps=steps[:1], columns=["trajectories.segments", "rewards"])
             first = [stored.rollout for stored in kept]  # checked before a model is loaded
             _refuse_images(store, steps[0], first)
             if config.algorithm.estimator == "remax":
                 _need_baseline(store, steps[0], first)
             return StoredSource(partial(_groups_of_text, store), steps), len(steps)
-    raise ConfigError(f"'trainer.saved_rollouts': '{path}' is no run's folder with {TRAJECTORIES}/train in it")
+    raise ConfigError(f"'trainer.saved_rollouts': '{path}' is not a run folder with {TRAJECTORIES}/train")
 
 
 def _groups_of_text(store: TrajectoryStore, step: int) -> list[Group]:
@@ -103,12 +99,14 @@ def _groups_of_text(store: TrajectoryStore, step: int) -> list[Group]:
 
 def _refuse_images(store: TrajectoryStore, step: int, rollouts: Iterable[Rollout]) -> None:
     if any(trajectory.media for rollout in rollouts for trajectory in rollout.trajectories):
-        raise DataError(f"{store.file(step)}: its rollouts hold images: training on images is not in this version")
+        raise DataError(f"{store.file(step)}: its rollouts have images: training on images is not supported")
 
 
 def _need_baseline(store: TrajectoryStore, step: int, rollouts: Iterable[Rollout]) -> None:
     if not any(BASELINE in rollout.rewards for rollout in rollouts):
-        raise DataError(f"{store.file(step)}: it holds no greedy rollout's reward, '{BASELINE}', which remax goes by")
+        raise DataError(
+            f"{store.file(step)}: it has no '{BASELINE}', the reward of the greedy rollout, which remax needs"
+        )
 
 
 def _source(rollouts: RolloutParts, timer: Timer, drop: Drop) -> tuple[Source, int]:

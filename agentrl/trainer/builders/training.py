@@ -128,7 +128,9 @@ def _only_sampling(config: RunConfig, algorithm: BuiltAlgorithm, source: Source,
 
 def _warmup(config: RunConfig, total_steps: int) -> int:
     if (warmup := config.trainer.critic_warmup) >= total_steps:
-        raise ConfigError(f"'trainer.critic_warmup={warmup}' leaves the policy no step: the run has {total_steps}")
+        raise ConfigError(
+            f"'trainer.critic_warmup={warmup}' leaves no step to train the policy: the run has {total_steps} steps"
+        )
     return warmup
 
 

@@ -65,7 +65,7 @@ class Critic:
         """
         if not (folder := checkpoint / FOLDER).is_dir():
             raise ConfigError(
-                f"cannot go on from '{checkpoint}': it holds no critic, and this run trains one; begin anew in another"
-                " trainer.default_local_dir, with that checkpoint as model.path"
+                f"cannot resume from '{checkpoint}': it has no critic, but this run trains one; start a new run"
+                " with another trainer.default_local_dir, and that checkpoint as model.path"
             )
         await self.backend.load(folder)

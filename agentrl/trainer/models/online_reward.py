@@ -74,17 +74,17 @@ class OnlineRewardModel:
         """Whether the reward is still the rule's outcome."""
         return self._num_steps < self._config.warmup_steps
 
-    def brought(self, brought: UserObjects) -> UserObjects:
-        """Add the policy's reward to `brought`; it replaces the reward that the configuration would load.
+    def with_reward(self, user_objects: UserObjects) -> UserObjects:
+        """Add the policy's reward to `user_objects`; it replaces the reward that the configuration would load.
 
         Raises:
-            ConfigError: `brought` already has a reward.
+            ConfigError: `user_objects` already has a reward.
         """
-        if brought.reward is not None:
+        if user_objects.reward is not None:
             raise ConfigError(
-                "reward.reward_model.online learns from a component of reward.components: bring no reward"
+                "reward.reward_model.online learns from a component of reward.components: do not pass a reward"
             )
-        return replace(brought, reward=WarmupReward(self._reward, self._config.outcome, lambda: self.warming_up))
+        return replace(user_objects, reward=WarmupReward(self._reward, self._config.outcome, lambda: self.warming_up))
 
     def watching(self, source: Source) -> Source:
         """Wrap `source` so that the reward model receives its groups."""
@@ -118,8 +118,8 @@ class OnlineRewardModel:
         outcome = rollout.rewards.get(self._config.outcome)
         if outcome is not None and not 0 <= outcome <= 1:
             raise RewardError(
-                f"reward.reward_model.online.outcome: '{self._config.outcome}' says {outcome:g}, which is not from 0 to"
-                " 1, and the reward model learns a probability"
+                f"reward.reward_model.online.outcome: '{self._config.outcome}' is {outcome:g}, but it must be"
+                " a probability from 0 to 1"
             )
         return outcome is not None
 
@@ -169,8 +169,8 @@ class OnlineRewardModel:
         """
         if not (checkpoint / FOLDER).is_dir() or not (checkpoint / MEMORY).is_file():
             raise ConfigError(
-                f"cannot go on from '{checkpoint}': it holds no reward model, and this run trains one; begin anew in"
-                " another trainer.default_local_dir, with that checkpoint as model.path"
+                f"cannot resume from '{checkpoint}': it has no reward model, but this run trains one; start a new run"
+                " with another trainer.default_local_dir, and that checkpoint as model.path"
             )
         await self.backend.load(checkpoint / FOLDER)
         self._recall(load_file(checkpoint / MEMORY))
@@ -217,7 +217,7 @@ class WarmupReward:
             return rewards
         if self.outcome not in rewards:
             row = extra_info.get("index", "unknown")
-            raise InfraError(f"row {row} of '{data_source}': component '{self.outcome}' has no verdict")
+            raise InfraError(f"row {row} of '{data_source}': component '{self.outcome}' has no value")
         return {**rewards, "score": rewards[self.outcome]}
 
     def close(self) -> None:

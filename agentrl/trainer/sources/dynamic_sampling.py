@@ -16,7 +16,7 @@ from agentrl.trainer.sources.exclusions import Drop, ignore
 from agentrl.types.excluded import Excluded
 from agentrl.types.rollout import Group, Rollout
 
-TOLD_EVERY = 10
+PRINT_EVERY = 10
 """A message is printed each time this many steps' worth of tasks is drawn for one step."""
 
 
@@ -27,7 +27,7 @@ class NothingToLearnError(AgentRLError):
 class Kind(StrEnum):
     """Kind of a group: informative, or the reason why it is filtered."""
 
-    INFORMATIVE = "telling"  # its rollouts differ in the metric
+    INFORMATIVE = "informative"  # its rollouts differ in the metric
     ALL_CORRECT = "all_correct"
     ALL_WRONG = "all_wrong"
     EQUAL = "equal"  # equal in the metric, but only some rollouts are a success
@@ -78,8 +78,8 @@ class GroupFilter:
             self._failed.append(group)
             if len(self._failed) >= self._groups_per_step:
                 refuse_all_failed(self._failed)
-        if self._drawn.total() % (TOLD_EVERY * self._groups_per_step) == 0:
-            print(f"{self._told()}; it goes on drawing tasks: harder or easier ones, or a larger rollout.n, would help")
+        if self._drawn.total() % (PRINT_EVERY * self._groups_per_step) == 0:
+            print(f"{self._summary()}; drawing more tasks. Use tasks of medium difficulty, or a larger rollout.n")
         return kind is Kind.INFORMATIVE
 
     def end_step(self, num_taken: int) -> Metrics:
@@ -95,11 +95,11 @@ class GroupFilter:
         """
         if num_taken == 0 and self._drawn:
             raise NothingToLearnError(
-                f"{self._told()}, and algorithm.filter_groups.max_num_gen_batches={self._max_batches} allows no more"
+                f"{self._summary()}, and algorithm.filter_groups.max_num_gen_batches={self._max_batches} is reached"
             )
         if num_taken < self._groups_per_step and not self._told_short:
             self._told_short = True
-            print(f"a step goes on with {num_taken} of {self._groups_per_step} groups (told once): {self._told()}")
+            print(f"a step trains on {num_taken} of {self._groups_per_step} groups (printed once): {self._summary()}")
         metrics = self._metrics()
         self._start_step()
         return metrics
@@ -127,10 +127,10 @@ class GroupFilter:
             raise ConfigError(f"'algorithm.filter_groups.metric': a rollout has no reward '{self._metric}': {near}")
         return rollout.rewards[self._metric]
 
-    def _told(self) -> str:
-        drawn, telling = self._drawn.total(), self._drawn[Kind.INFORMATIVE]
+    def _summary(self) -> str:
+        drawn, informative = self._drawn.total(), self._drawn[Kind.INFORMATIVE]
         kinds = ", ".join(f"{self._drawn[kind]} {kind}" for kind in Kind if kind is not Kind.INFORMATIVE)
-        return f"of {drawn} groups drawn for a step, {telling} differ in '{self._metric}' ({kinds})"
+        return f"of {drawn} groups drawn for a step, {informative} have different '{self._metric}' ({kinds})"
 
     def _metrics(self) -> Metrics:
         drawn = self._drawn.total()

@@ -1,4 +1,4 @@
-// Questions to the server, and the state of the page in its address.
+// Requests to the server, and the page's state in the URL.
 
 export async function ask(path, words = {}, signal = undefined) {
   const answer = await fetch(`api/${path}?${query(words)}`, {signal});
@@ -7,7 +7,7 @@ export async function ask(path, words = {}, signal = undefined) {
   return value;
 }
 
-/** What changed: null where nothing did. */
+/** Return a function that polls the state of the runs; it returns null if nothing changed. */
 export function watch() {
   let tag = "";
   return async () => {
@@ -23,7 +23,7 @@ export const query = (words) => new URLSearchParams(
   Object.entries(words).filter(([, value]) => value !== "" && value !== null && value !== undefined)
     .map(([name, value]) => [name, writable(String(value))])).toString();
 
-// An address carries no half of a surrogate pair: it is written as agentrl/store/text.py writes it.
+// A URL cannot contain lone surrogates: they are escaped as in agentrl/store/text.py.
 const MARK = "\ufdd0";
 const writable = (text) => text.replace(/[\ud800-\udfff\ufdd0]/gu, (found) => MARK + found.charCodeAt(0).toString(16));
 const original = (text) => text.replace(/\ufdd0([0-9a-f]{4})/g, (_, code) => String.fromCharCode(parseInt(code, 16)));
@@ -36,7 +36,7 @@ export function place() {
 
 export const link = (page, words = {}) => `#/${page}?${query(words)}`.replace(/\?$/, "");
 
-/** The address of a rollout; `words` are the filters that it was found with. */
+/** URL of a rollout; `words` are the table's filters. */
 export function rolloutLink(row, run, words = {}) {
   const {run: _, ...filters} = words;
   return link("rollout", {

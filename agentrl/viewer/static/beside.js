@@ -1,4 +1,4 @@
-// Rollouts side by side: the siblings of a group, or one task in two runs; the first difference is marked.
+// Rollouts side by side: all rollouts of a group, or one task in two runs. The first difference is marked.
 
 import {ask, filtersOf, link, rolloutLink} from "./api.js";
 import {byMessages, bySegments} from "./conversation.js";
@@ -10,11 +10,11 @@ const MAX_SIBLINGS = 64, MAX_CHOICES = 500;
 
 export const siblings = {mount: async (root, words) => {
   const {rows} = await ask("rows", {...filtersOf(words), run: words.run, limit: MAX_SIBLINGS});
-  if (!rows.length) throw new Error(`there is no group '${words.uid}' at step ${words.step}`);
+  if (!rows.length) throw new Error(`step ${words.step} has no group '${words.uid}'`);
   const rollouts = await Promise.all(rows.map((row) => fetched(row, words.run)));
   let reference = 0;
   const draw = () => fill(root, el("section.beside", {},
-    el(".title", {}, el("h1", {}, `${rows.length} siblings`, el("span.soft", {}, ` of group `), el("code", {}, words.uid), el("span.soft", {}, ` · step ${words.step} · ${words.split}`)),
+    el(".title", {}, el("h1", {}, `${rows.length} rollouts`, el("span.soft", {}, ` of group `), el("code", {}, words.uid), el("span.soft", {}, ` · step ${words.step} · ${words.split}`)),
       el("span.soft", {}, "A frame marks the first token that differs from the reference. Tokens before it are pale.")),
     question(rollouts[0]),
     columns(rollouts, reference, rollouts.map((rollout, at) => el("header.attempt", {},
@@ -24,7 +24,7 @@ export const siblings = {mount: async (root, words) => {
   return {};
 }};
 
-/** The run at hand and another one, in the order of their numbers; one run beside itself where there is no other. */
+/** The current run and another run, sorted by number; if there is only one run, that run twice. */
 function sides(words, count) {
   const run = Number(words.run ?? 0), other = Number(words.other ?? (run || count < 2 ? 0 : 1));
   return run < other ? [run, other] : [other, run];
@@ -35,13 +35,13 @@ export const task = {mount: async (root, words, context) => {
   const asked = {source: words.source, index: words.index};
   const found = await Promise.all(runs.map((run) => ask("rows", {...asked, run, limit: MAX_CHOICES})));
   const rows = found.map((answer) => answer.rows);
-  // two runs: the newest of each; one run: its oldest and its newest
+  // two runs: the newest rollout of each; one run: its oldest and its newest rollout
   const chosen = [words.left ?? (runs[0] === runs[1] ? rows[0].length - 1 : 0), words.right ?? 0].map(Number);
   let turn = 0;
   const draw = async () => {
     const own = ++turn;
     const rollouts = await Promise.all(rows.map((side, at) => side[chosen[at]] && fetched(side[chosen[at]], runs[at])));
-    if (own !== turn) return; // another was chosen meanwhile
+    if (own !== turn) return; // the user chose another rollout in the meantime
     const there = rollouts.filter(Boolean);
     fill(root, el("section.beside", {},
       el(".title", {}, el("h1", {}, `Row ${words.index}`, el("span.soft", {}, ` of ${short(words.source ?? "")}`)), el("span.soft", {}, "A frame marks the first token that differs.")),
@@ -93,7 +93,7 @@ function columns(rollouts, reference, heads) {
 
 function body(rollouts, rollout, at, reference, scale) {
   const others = at === reference ? rollouts.filter((each, other) => each && other !== at) : [rollouts[reference]].filter(Boolean);
-  const first = (sequence, same) => Math.min(...others.map((other) => parting(sequence(rollout), sequence(other), same)));
+  const first = (sequence, same) => Math.min(...others.map((other) => firstDifference(sequence(rollout), sequence(other), same)));
   const ids = (each) => (each.trajectories[0]?.segments ?? []).flatMap((segment) => segment.ids);
   if (ids(rollout).length) {
     const mark = first(ids, (a, b) => a === b);
@@ -104,8 +104,8 @@ function body(rollouts, rollout, at, reference, scale) {
   return byMessages(rollout, (place) => place === mark);
 }
 
-/** The first place where two sequences differ; Infinity where they do not. */
-export function parting(left, right, same) {
+/** Index of the first difference of two sequences; Infinity if they are equal. */
+export function firstDifference(left, right, same) {
   const length = Math.min(left.length, right.length);
   for (let at = 0; at < length; at++) if (!same(left[at], right[at])) return at;
   return left.length === right.length ? Infinity : length;

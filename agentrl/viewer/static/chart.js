@@ -1,4 +1,4 @@
-// A line chart: one line a run, warnings as marks, the values under the pointer, and zoom by dragging.
+// Line chart: one line per run, marks for warnings, values at the pointer, and zoom by dragging.
 
 import {el, fill, number} from "./dom.js";
 import {linear, logarithmic, tickText} from "./scale.js";
@@ -40,7 +40,7 @@ export function chart(title, lines, view, warnings = []) {
   return el("figure.chart", {"data-metric": title}, el("figcaption", {}, el("span.name", {title}, title), readout), picture);
 }
 
-/** Tells where the pointer is; a drag chooses a stretch of x, a double click takes the choice back. */
+/** Handles the pointer: shows values; a drag zooms into a range of x; a double click resets the zoom. */
 function pointing(picture, x, band, zoom, tell, rest) {
   let from = null;
   const place = (event) => {
@@ -69,7 +69,7 @@ function pointing(picture, x, band, zoom, tell, rest) {
   picture.addEventListener("pointerleave", () => tell(null));
 }
 
-/** What a metric is counted in, where its name says so; "share" is a number from 0 to 1. */
+/** Unit of a metric, derived from its name; null if unknown. "share" is a number from 0 to 1. */
 export function unitOf(metric) {
   const [first, ...rest] = metric.replace(/^val\//, "").split("/"), last = rest.at(-1) ?? first;
   if (first === "success" || first === "stop" || first === "rollouts" || metric.includes("/guard/")) return "share";
@@ -94,7 +94,7 @@ function grid(x, y, view) {
   const across = y.ticks.flatMap((value) => [
     svg("line", {class: "grid", x1: LEFT, x2: WIDTH - RIGHT, y1: y(value), y2: y(value)}),
     label(LEFT - 6, y(value) + 3.5, tickText(value), "end")]);
-  return [...across, ...x.ticks.filter((at) => !view.whole || Number.isInteger(at))
+  return [...across, ...x.ticks.filter((at) => !view.integers || Number.isInteger(at))
     .map((at) => label(x(at), HEIGHT - BOTTOM + 14, view.xText(at), "middle"))];
 }
 
@@ -116,7 +116,7 @@ const path = (line, x, y, slot, kind = "") => svg("path", {class: `line s${slot}
 const dots = (line, x, y, slot) => line.length > 16 ? [] : line.map(([at, value]) =>
   svg("circle", {class: `dot s${slot}`, cx: x(at), cy: y(value), r: 2.4}));
 
-/** Exponential moving average, without its bias towards 0 at the beginning. */
+/** Exponential moving average with bias correction. */
 export function averaged(line, weight) {
   let sum = 0, weights = 0;
   return line.map(([at, value]) => {
@@ -126,7 +126,7 @@ export function averaged(line, weight) {
   });
 }
 
-/** Least and greatest of each stretch, so that no peak is lost. */
+/** Reduce a line to the minimum and maximum of each interval, so that peaks stay visible. */
 function thin(line) {
   if (line.length <= MAX_POINTS) return line;
   const size = Math.ceil(2 * line.length / MAX_POINTS), kept = [];

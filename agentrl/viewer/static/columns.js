@@ -1,4 +1,4 @@
-// The columns of the table of rollouts: which there are, and which are shown.
+// Columns of the table of rollouts, and which of them are shown.
 
 import {el, fill} from "./dom.js";
 
@@ -11,7 +11,7 @@ const HIDDEN = new Set(["uid", "number", "index", "calls", "trained"]);
 export const UNSORTED = new Set(["prompt", "answer", "outcomes", "guards"]);
 const GUARD = "reward/guard/", ON_A_LINE = 4;
 
-/** Every column of a run: [name, label, least width, kind, whether it is shown at first]. */
+/** Every column of a run: [name, label, minimum width, kind, shown by default]. */
 export function columnsOf(choices) {
   const rewards = choices.columns.filter((name) => name.startsWith("reward/"))
     .map((name) => [name, name.slice(7), Math.max(78, Math.min(150, 30 + 7 * (name.length - 7))), "n"]);
@@ -30,10 +30,10 @@ export function shownColumns(all) {
 
 const BROAD = {stop: 2, outcomes: 2, guards: ON_A_LINE};
 
-/** How many quarters of a phone's width a value with its label needs. */
+/** Width of a value with its label, in quarters of a phone's screen. */
 export const quarters = (name, label) => BROAD[name] ?? (label.length <= 8 ? 1 : label.length <= 20 ? 2 : ON_A_LINE);
 
-/** How many lines the values of a card take, but for prompt and answer. */
+/** Number of lines of a card's values, without prompt and answer. */
 export function cardLines(columns) {
   let lines = 1, used = 0;
   for (const [name, label] of columns.filter(([name]) => name !== "prompt" && name !== "answer")) {
@@ -47,7 +47,7 @@ export function cardLines(columns) {
 export const raisedGuards = (row) => Object.entries(row)
   .filter(([name, value]) => name.startsWith(GUARD) && value > 0).map(([name]) => name.slice(GUARD.length).replaceAll("_", " "));
 
-/** A list of boxes; what is chosen is remembered by the browser. */
+/** Checkboxes for the columns; the browser stores the choice. */
 export function columnChooser(changed) {
   const node = el("details.menu");
   const choose = (name, shown) => {
@@ -69,18 +69,18 @@ export function columnChooser(changed) {
   return {node, show};
 }
 
-let memory = "{}"; // where the browser keeps nothing
+let memory = "{}"; // if the browser's storage is off
 
 function kept() {
   try {
     const value = JSON.parse(localStorage.getItem(KEY) ?? memory);
     return value && typeof value === "object" ? value : {};
-  } catch { // storage is off, or holds something else
+  } catch { // storage is off, or has invalid content
     return JSON.parse(memory);
   }
 }
 
 function keep(columns) {
   memory = JSON.stringify(columns);
-  try { localStorage.setItem(KEY, memory); } catch { /* then for this page only */ }
+  try { localStorage.setItem(KEY, memory); } catch { /* storage is off: keep them for this page only */ }
 }

@@ -1,9 +1,9 @@
-// A rollout as a conversation: what each author wrote, and under a turn the calls that it made.
+// A rollout as a conversation: the text of each author, and the tool calls of each turn.
 
 import {cut, el, number, seconds} from "./dom.js";
 import {tokens} from "./tokens.js";
 
-/** By tokens, each segment a block. `mark`: the place of the first differing token. */
+/** One block per segment, with tokens. `mark`: position of the first different token. */
 export function bySegments(rollout, mode, scale, mark = null, withPrompt = true) {
   return rollout.trajectories.map((trajectory, number_) => {
     let turn = -1, start = 0;
@@ -42,11 +42,11 @@ export function callCard(call) {
     el("dl", {}, el("dt", {}, "arguments"), el("dd", {}, cut(call.arguments)), el("dt", {}, "result"), el("dd", {}, cut(call.result))));
 }
 
-/** By messages: what imported rollouts have, and what rewards are shown. */
+/** One block per message: imported rollouts have only messages, and reward functions receive messages. */
 export function byMessages(rollout, differs = () => false) {
   return rollout.trajectories.map((trajectory, number_) => el(".trajectory", {},
     rollout.trajectories.length > 1 && el("h3", {}, `trajectory ${number_}`),
-    trajectory.messages.map((message, at) => el(`article.block.by-${author(message.role)}${differs(at) ? ".parted" : ""}`, {},
+    trajectory.messages.map((message, at) => el(`article.block.by-${author(message.role)}${differs(at) ? ".differs" : ""}`, {},
       el("header", {}, el("b", {}, message.role || "message")),
       message.text && el(".tokens", {}, cut(message.text, 4000)),
       message.calls.map((call) => el("dl.called", {}, el("dt", {}, call.name || "unknown tool"), el("dd", {}, cut(call.arguments))))))));
@@ -54,14 +54,14 @@ export function byMessages(rollout, differs = () => false) {
 
 const author = (role) => ({assistant: "model", tool: "tool", user: "user"})[role] ?? "prompt";
 
-/** When each call began and how long it took. */
+/** Start and duration of each tool call. */
 export function timeline(rollout) {
   const ends = rollout.tool_calls.map((call) => call.started_s + call.duration_s);
-  const whole = Math.max(rollout.duration_s, ...ends, 1e-9);
-  return el(".timeline", {}, rollout.tool_calls.map((call) => el(".lane", {title: `${call.name}: began ${seconds(call.started_s)}, took ${seconds(call.duration_s)}`},
+  const total = Math.max(rollout.duration_s, ...ends, 1e-9);
+  return el(".timeline", {}, rollout.tool_calls.map((call) => el(".lane", {title: `${call.name}: start ${seconds(call.started_s)}, duration ${seconds(call.duration_s)}`},
     el("span.who", {}, call.name || "unknown"),
     el("span.track", {}, el(`i.bar.${call.outcome === "ok" ? "fine" : "bad"}`, {style: {
-      left: `${100 * call.started_s / whole}%`, width: `${100 * call.duration_s / whole}%`}})),
+      left: `${100 * call.started_s / total}%`, width: `${100 * call.duration_s / total}%`}})),
     el("span.took", {}, seconds(call.duration_s)))),
     el(".lane.axis", {}, el("span.who", {}, "rollout"), el("span.track", {}), el("span.took", {}, seconds(rollout.duration_s))));
 }

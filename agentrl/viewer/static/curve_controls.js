@@ -1,4 +1,4 @@
-// What the curves are drawn over and how: the axis of x, a logarithmic axis, smoothing, zoom, and which runs.
+// Controls of the curves: x-axis, logarithmic y-axis, smoothing, zoom, and choice of runs.
 
 import {el, fill} from "./dom.js";
 import {tickText, timeUnit} from "./scale.js";
@@ -6,7 +6,7 @@ import {tickText, timeUnit} from "./scale.js";
 const X = [["step", "step"], ["time", "time"], ["tokens", "tokens"]], SHOWN = 6;
 export const SLOTS = 8;
 
-/** `say(changed)` is called with the words of the address that change. */
+/** Calls `say(changed)` with the URL parameters that change. */
 export function controls(say) {
   const x = el("select", {name: "x", "aria-label": "x axis", onchange: () => say({x: x.value === "step" ? "" : x.value, from: "", to: ""})},
     X.map(([name, text]) => el("option", {value: name}, `x: ${text}`)));
@@ -25,7 +25,7 @@ export function controls(say) {
   return {node, show};
 }
 
-/** How charts are drawn under an address; `longest` is the largest place on x. Places are shown in units of `scale`. */
+/** Chart settings for URL parameters; `longest` is the largest x. Values of x are shown in units of `scale`. */
 export function viewOf(words, longest, onZoom) {
   const axis = axisOf(words.x, longest), ends = words.from && words.to ? [words.from, words.to].map(Number) : [NaN];
   const smooth = Math.min(0.99, Math.max(0, Number(words.smooth) || 0));
@@ -36,18 +36,18 @@ export function viewOf(words, longest, onZoom) {
 
 function axisOf(name, longest) {
   if (name === "tokens") return {scale: 1, xTitle: "tokens processed", xWord: "tokens", xText: tickText};
-  if (name !== "time") return {scale: 1, xTitle: "step", xWord: "step", xText: (at) => String(Math.round(at)), whole: true};
+  if (name !== "time") return {scale: 1, xTitle: "step", xWord: "step", xText: (at) => String(Math.round(at)), integers: true};
   const {unit, word} = timeUnit(longest);
   return {scale: unit, xTitle: `time in steps, ${word}`, xWord: "time", xText: (at) => tickText(Number(at.toPrecision(3)))};
 }
 
-/** Numbers of the runs whose curves are drawn: those the address names, else the first few. */
+/** Numbers of the runs whose curves are drawn: those in the URL, otherwise the first few. */
 export function chosenRuns(words, runs) {
   const named = words.runs?.split(",").map(Number).filter((run) => runs[run]);
   return named ?? [...runs.keys()].filter((run) => runs[run].has_curves).slice(0, SHOWN);
 }
 
-/** One box for each run that has curves; hidden where there is only one. */
+/** One checkbox per run with curves; hidden if there is only one. */
 export function runChooser(say) {
   const node = el("details.chooser");
   function show(words, runs) {

@@ -1,5 +1,5 @@
-// Every metric of the chosen runs, by the first word of its name; a chart is drawn when it comes into sight.
-// The server says which metrics and groups come first: agentrl/telemetry/metrics declares them.
+// Charts of all metrics of the chosen runs, grouped by prefix. A chart is drawn when it becomes visible.
+// agentrl/telemetry/metrics declares which metrics and groups come first.
 
 import {ask, link} from "./api.js";
 import {chart} from "./chart.js";
@@ -7,7 +7,7 @@ import {SLOTS, chosenRuns, controls, runChooser, viewOf} from "./curve_controls.
 import {el, fill, number} from "./dom.js";
 import {isFlat} from "./scale.js";
 
-const SHARED = ["metric", "runs"]; // words that change which charts there are; the others only how they are drawn
+const SHARED = ["metric", "runs"]; // parameters that change the list of charts; other parameters change only the drawing
 
 export async function mount(root, words, context) {
   const page = new Curves(root, words, context);
@@ -19,7 +19,7 @@ class Curves {
   constructor(root, words, context) {
     this.words = words;
     this.context = context;
-    this.read = new Map(); // of each run: the version of its curves, and what they are
+    this.read = new Map(); // run -> version and values of its curves
     this.seen = new IntersectionObserver((entries) => entries.forEach((entry) => entry.isIntersecting && this.draw(entry.target)), {rootMargin: "300px"});
     this.waiting = new WeakMap();
     this.drawn = new Map();
@@ -36,7 +36,7 @@ class Curves {
 
   close() { this.seen.disconnect(); }
 
-  /** Kept in the address: a link shows the same curves. */
+  /** Save the settings in the URL, so that a link shows the same curves. */
   say(changed) {
     const words = Object.fromEntries(Object.entries({...this.words, ...changed}).filter(([, value]) => value !== ""));
     history.replaceState(null, "", link("curves", words));
@@ -81,7 +81,7 @@ class Curves {
     fill(this.groups, grouped(found, this.overview, !wanted).map(([name, members]) => this.group(name, members)));
   }
 
-  /** The controls, and what the charts share. */
+  /** Update the controls and the settings that all charts share. */
   look() {
     const axis = this.words.x === "time" || this.words.x === "tokens" ? this.words.x : null;
     this.controls.show(this.words, [...new Set(this.runs.flatMap((run) => Object.keys(run.axes)))]);
@@ -109,7 +109,7 @@ class Curves {
     return this.runs.flatMap((run) => run.series[metric] ?? []).filter((value) => value !== null);
   }
 
-  /** Room for a chart, drawn once it is in sight. */
+  /** Placeholder of a chart, drawn when it becomes visible. */
   promise(metric) {
     const node = el(".card.promised", {"data-promise": metric});
     this.waiting.set(node, metric);

@@ -1,4 +1,4 @@
-// Elements made of text only: what a model, a tool or a dataset wrote is never markup.
+// Elements are made of text only: text of a model, a tool or a dataset is never markup.
 
 const HIDDEN = new RegExp(
   "[\\u0000-\\u0008\\u000b-\\u001f\\u007f-\\u009f\\u00ad\\u061c\\u180e\\u200b\\u200e\\u200f\\u2028-\\u202e" +
@@ -7,27 +7,27 @@ const HIDDEN = new RegExp(
 const name = (character) =>
   `⟨U+${character.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}⟩`;
 
-/** Text whose control and direction characters, and halves of surrogate pairs, are named: for attributes. */
+/** Text for attributes: control and direction characters and lone surrogates are replaced by their names. */
 export const visibleText = (text) => String(text).replace(HIDDEN, name);
 
-/** The same as nodes, the names set apart from what was written. */
+/** The same as nodes: each name is a separate element. */
 export function visible(text) {
-  const whole = String(text), nodes = [];
+  const all = String(text), nodes = [];
   let end = 0;
-  for (const found of whole.matchAll(HIDDEN)) {
-    if (found.index > end) nodes.push(whole.slice(end, found.index));
+  for (const found of all.matchAll(HIDDEN)) {
+    if (found.index > end) nodes.push(all.slice(end, found.index));
     const mark = document.createElement("span");
     mark.className = "control";
     mark.textContent = name(found[0]);
     nodes.push(mark);
     end = found.index + found[0].length;
   }
-  if (end < whole.length) nodes.push(whole.slice(end));
+  if (end < all.length) nodes.push(all.slice(end));
   return nodes;
 }
 
-/** An element. Properties that begin with `on` are listeners, `style` is an object; text among the children is made
-    visible. */
+/** Create an element. Properties that start with `on` are listeners; `style` is an object. Text children pass
+    `visible`. */
 export function el(tag, properties = {}, ...children) {
   const [kind, ...classes] = tag.split(".");
   const node = document.createElement(kind || "div");
@@ -51,7 +51,7 @@ export function add(node, children) {
   }
 }
 
-/** Other children. The new element with the id of the focused one is focused. */
+/** Replace the children. The new element with the id of the focused element gets the focus. */
 export function fill(node, ...children) {
   const focused = node.contains(document.activeElement) && document.activeElement.id;
   node.replaceChildren();
@@ -59,23 +59,23 @@ export function fill(node, ...children) {
   if (focused) document.getElementById(focused)?.focus({preventScroll: true});
 }
 
-/** Long text cut, with a button that shows the rest. */
+/** Shorten long text, with a button that shows the rest. */
 export function cut(text, limit = 1500) {
-  const whole = String(text);
-  if (whole.length <= limit) return visible(whole);
-  const holder = el("span", {}, whole.slice(0, limit), "… ");
-  const button = el("button.more", {type: "button", onclick: () => fill(holder, whole)},
-    `show all ${whole.length.toLocaleString("en")} characters`);
+  const all = String(text);
+  if (all.length <= limit) return visible(all);
+  const holder = el("span", {}, all.slice(0, limit), "… ");
+  const button = el("button.more", {type: "button", onclick: () => fill(holder, all)},
+    `show all ${all.length.toLocaleString("en")} characters`);
   holder.append(button);
   return [holder];
 }
 
 export const short = (text, limit = 60) => {
-  const whole = String(text);
-  return whole.length > limit ? `${whole.slice(0, limit)}…` : whole;
+  const all = String(text);
+  return all.length > limit ? `${all.slice(0, limit)}…` : all;
 };
 
-/** A number for a person: four significant digits. */
+/** Format a number with four significant digits. */
 export function number(value) {
   if (value === null || value === undefined) return "";
   if (typeof value !== "number") return String(value);
@@ -87,7 +87,7 @@ export function number(value) {
 
 export const seconds = (value) => value >= 1 || value === 0 ? `${number(value)} s` : `${number(1e3 * value)} ms`;
 
-/** Rewards by name, `score` first; a guard that was not raised says nothing. */
+/** Rewards by name, `score` first, without guards that were not raised. */
 export const worthShowing = (rewards) => Object.entries(rewards)
   .filter(([name, value]) => !name.startsWith("guard/") || value !== 0)
   .sort(([a], [b]) => (b === "score") - (a === "score"));

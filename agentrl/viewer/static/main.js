@@ -1,4 +1,4 @@
-// The frame: which page is shown, what is new in the runs, and what is wrong with them.
+// Frame of the page: header, current page, polling, and error banners.
 
 import {link, place, watch} from "./api.js";
 import {el, fill, visibleText} from "./dom.js";
@@ -11,12 +11,12 @@ const POLL_MS = 1000, NAMED = 3, PAGES = {curves, rollouts, rollout, siblings, t
 const top = document.getElementById("top"), banners = document.getElementById("banners");
 const root = document.getElementById("page"), poll = watch();
 const context = {runs: [], root};
-let shown = null, page = null, gone = false, turn = 0;
+let shown = null, page = null, disconnected = false, turn = 0;
 
-/** Curves first, where a run has any. */
+/** The default page: curves, if any run has them. */
 const first = () => context.runs.length && !context.runs.some((run) => run.has_curves) ? "rollouts" : "curves";
 
-/** Each page has a holder of its own: one that was left before its answers came draws where nobody looks. */
+/** Each page draws into its own holder. If the user leaves a page early, its late responses draw into a removed holder. */
 async function show() {
   const [name, words] = place();
   const wanted = PAGES[name] ? name : first();
@@ -63,34 +63,34 @@ function theme() {
   document.documentElement.dataset.theme = dark ? "light" : "dark";
 }
 
-function tell() {
+function showBanners() {
   const problems = context.runs.flatMap((run) => run.problems);
   const waiting = context.runs.filter((run) => run.num_files === 0 && run.rows > 0);
   fill(banners,
-    gone && el("p.problem", {}, "The server has ended: start `agentrl view` again."),
+    disconnected && el("p.problem", {}, "The server has stopped. Start `agentrl view` again."),
     problems.slice(0, 5).map((line) => el("p.problem", {}, line)),
-    problems.length > 5 && el("p.problem", {}, `and ${problems.length - 5} more files`),
-    waiting.map((run) => el("p.note", {}, `${run.name} has no rollouts yet; they appear here as they are written.`)));
+    problems.length > 5 && el("p.problem", {}, `and ${problems.length - 5} more problems`),
+    waiting.map((run) => el("p.note", {}, `${run.name} has no rollouts yet. New rollouts appear here.`)));
 }
 
-async function look() {
+async function update() {
   try {
     const runs = await poll();
-    const back = gone;
-    gone = false;
+    const reconnected = disconnected;
+    disconnected = false;
     if (runs) context.runs = runs;
-    if (runs || back) tell();
+    if (runs || reconnected) showBanners();
     if (runs) {
       header(shown ?? first(), place()[1]);
-      await page?.refresh?.(runs).catch(() => {}); // what is shown stays; what is wrong with its files is told above
+      await page?.refresh?.(runs).catch(() => {}); // keep the page; the banners show the file errors
     }
   } catch {
-    gone = true;
-    tell();
+    disconnected = true;
+    showBanners();
   }
-  setTimeout(look, POLL_MS);
+  setTimeout(update, POLL_MS);
 }
 
 addEventListener("hashchange", show);
-await look(); // a page needs to know how many runs there are
+await update(); // pages need the number of runs
 show();

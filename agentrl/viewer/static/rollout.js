@@ -1,4 +1,4 @@
-// One rollout: its conversation, its calls on a timeline, its rewards.
+// One rollout: conversation, timeline of tool calls, rewards.
 
 import {ask, filtersOf, link, rolloutLink} from "./api.js";
 import {byMessages, bySegments, timeline} from "./conversation.js";
@@ -17,7 +17,7 @@ class Page {
   constructor(root, context) {
     this.root = root;
     this.context = context;
-    this.turn = 0; // what was asked for before is not drawn under a newer address
+    this.turn = 0; // number of the latest navigation; responses to earlier ones are not drawn
     this.keys = (event) => this.key(event);
     addEventListener("keydown", this.keys);
   }
@@ -68,7 +68,7 @@ class Page {
       el("h1", {}, `Step ${rollout.step}`, el("span.soft", {}, ` ${rollout.split} · group `), el("code", {}, rollout.uid), el("span.soft", {}, ` · #${rollout.number}`)),
       rollout.reward !== null && el("span.reward.brief", {style: {"--r": Math.max(0, Math.min(1, rollout.reward))}}, number(rollout.reward)),
       el("span.links", {},
-        el("a", {href: link("siblings", {run: words.run, split: rollout.split, step: rollout.step, uid: rollout.uid})}, "siblings side by side"),
+        el("a", {href: link("siblings", {run: words.run, split: rollout.split, step: rollout.step, uid: rollout.uid})}, "group side by side"),
         el("a", {href: link("task", {run: words.run, source: rollout.source, index: rollout.index})}, this.context.runs.length > 1 ? "this task in another run" : "this task at other steps")),
       this.paging);
   }
@@ -76,11 +76,11 @@ class Page {
   async beside(turn) {
     const {run, at_split, at_step, at_uid, at_number} = this.words;
     const asked = ask("neighbours", {run, ...filtersOf(this.words), at_split, at_step, at_uid, at_number});
-    const way = await asked.catch(() => ({position: null})); // then there is only the way back to the table
+    const way = await asked.catch(() => ({position: null})); // on failure only the link to the table is shown
     if (turn !== this.turn) return;
     this.way = way;
     this.paths();
-    document.getElementById(this.focused)?.focus({preventScroll: true}); // from one to the next by keyboard
+    document.getElementById(this.focused)?.focus({preventScroll: true}); // for navigation by keyboard
   }
 
   paths() {
@@ -114,8 +114,8 @@ class Page {
     const named = (rewards) => worthShowing(rewards).map(([name, value]) => [name, number(value)]);
     return el("aside", {},
       el(".card", {}, el(".big", {}, number(rollout.reward), el("span.soft", {}, rollout.reward === null ? "no score" : " score")), list(named(rollout.rewards).filter(([name]) => name !== "score")),
-        Object.keys(rollout.tool_rewards).length > 0 && [el("h3", {}, "rewards of tools"), list(named(rollout.tool_rewards))],
-        rollout.turn_rewards.length > 0 && [el("h3", {}, "rewards of turns"), list(rollout.turn_rewards.map((each) => [each.name, number(each.value)]))]),
+        Object.keys(rollout.tool_rewards).length > 0 && [el("h3", {}, "tool rewards"), list(named(rollout.tool_rewards))],
+        rollout.turn_rewards.length > 0 && [el("h3", {}, "turn rewards"), list(rollout.turn_rewards.map((each) => [each.name, number(each.value)]))]),
       el(".card", {}, list([
         ["stop", el(`span.stop.${rollout.stop === "finished" ? "fine" : "odd"}`, {}, rollout.stop)],
         rollout.infra_failed && ["dropped", "infrastructure failure"],

@@ -1,4 +1,4 @@
-// The table of rollouts: filtered, sorted and paged by the server, of which only what is on the screen is drawn.
+// Table of rollouts. The server filters, sorts and pages; only visible rows are drawn.
 
 import {ask, filtersOf, link, rolloutLink} from "./api.js";
 import {el, fill, number, seconds, short} from "./dom.js";
@@ -6,9 +6,9 @@ import {UNSORTED, cardLines, columnChooser, columnsOf, quarters, raisedGuards, s
 import {bar} from "./filters.js";
 
 const ROW_PX = 32, CARD_PX = 66, LINE_PX = 24, BLOCK = 100, EXCERPTS = 25, SPARE = 10, SEARCH_MS = 250, SETTLED_MS = 60;
-const MARKS = 5; // tool calls that have a mark in a row
-const MAX_PX = 30_000_000; // browsers draw nothing further down
-const PHONE = matchMedia("(max-width: 640px)"); // rows are cards there
+const MARKS = 5; // maximum number of tool calls with a mark
+const MAX_PX = 30_000_000; // browsers draw nothing below this position
+const PHONE = matchMedia("(max-width: 640px)"); // rows are shown as cards
 
 export async function mount(root, words, context) {
   const table = new Table(root, words, context);
@@ -49,7 +49,7 @@ class Table {
     return PHONE.matches ? CARD_PX + LINE_PX * cardLines(this.shown) : ROW_PX;
   }
 
-  /** Other filters: kept in the address, without a step back in the history for each letter typed. */
+  /** Save new filters in the URL, without a history entry for each typed letter. */
   say(words) {
     history.replaceState(null, "", link("rollouts", words));
     this.change(words);
@@ -139,7 +139,7 @@ class Table {
     if (this.shown.some(([name]) => name === "prompt" || name === "answer")) this.readLater(first, last);
   }
 
-  /** Prompts and answers come after the rows: they may lie in many files. */
+  /** Prompts and answers are requested after the rows, because they may be in many files. */
   readLater(first, last) {
     clearTimeout(this.reading);
     this.reading = setTimeout(() => {
@@ -150,7 +150,7 @@ class Table {
   async readExcerpts(at) {
     if (this.excerpts.has(at)) return;
     const into = this.excerpts;
-    into.set(at, null); // asked once
+    into.set(at, null); // request only once
     try {
       const words = {...filtersOf(this.words), run: this.words.run, offset: at * EXCERPTS, limit: EXCERPTS};
       const {rows} = await ask("excerpts", words, this.asked.signal);
@@ -177,7 +177,7 @@ class Table {
   async fetch(at) {
     if (this.blocks.has(at)) return;
     const into = this.blocks;
-    into.set(at, []); // asked once
+    into.set(at, []); // request only once
     try {
       const answer = await this.block(at, this.asked.signal);
       into.set(at, answer.rows);
@@ -187,7 +187,7 @@ class Table {
     }
   }
 
-  /** Rows that moved under a reader's eyes would be worse than rows that wait. */
+  /** Do not move rows while the user reads: offer a button that shows new rollouts. */
   async refresh(runs) {
     const run = runs[this.run];
     if (!run || run.rows === this.version) return;
@@ -217,7 +217,7 @@ function cell(row, name) {
   return typeof value === "number" ? number(value) : short(value ?? "");
 }
 
-/** One mark a call; what went wrong is said. */
+/** One mark per tool call, and the first failed outcome as text. */
 function tools(row) {
   const wrong = row.outcomes.map((outcome, at) => [outcome, row.tools[at]]).filter(([outcome]) => outcome !== "ok");
   const marks = row.outcomes.slice(0, MARKS).map((outcome, at) => {

@@ -2,7 +2,7 @@
 
 import {number} from "./dom.js";
 
-const FLAT = 1e-6; // a spread below this share of the values is rounding: float32 has no more digits
+const FLAT = 1e-6; // a smaller relative spread is rounding error of float32
 
 export const isFlat = (values) => {
   const {low, high} = extent(values);
@@ -15,7 +15,7 @@ export function extent(values) {
   return {low, high};
 }
 
-/** From values to places on the screen. `kind`: "x", "y" or "share"; a y-axis of numbers above 0 begins at 0. */
+/** Linear map from values to screen positions. `kind`: "x", "y" or "share". A y-axis of positive numbers starts at 0. */
 export function linear(values, from, to, kind) {
   let {low, high} = extent(values);
   if (low > high) [low, high] = [0, 1];
@@ -27,7 +27,7 @@ export function linear(values, from, to, kind) {
   return placed((value) => value, (value) => value, low, high, from, to, ticks(low, high, kind === "x" ? 6 : 5));
 }
 
-/** Powers of ten lie equally far apart; null where no value is above 0. */
+/** Logarithmic map from values to screen positions; null if no value is positive. */
 export function logarithmic(values, from, to) {
   let {low, high} = extent(values.filter((value) => value > 0));
   if (low > high) return null;
@@ -49,7 +49,7 @@ function padded(low, high) {
   return [low === 0 ? 0 : low - margin, high + margin];
 }
 
-/** Multiples of 1, 2 or 5 times a power of ten, about `count` of them. */
+/** Multiples of 1, 2 or 5 times a power of ten, about `count` numbers. */
 export function ticks(low, high, count) {
   const rough = (high - low) / count, size = 10 ** Math.floor(Math.log10(rough));
   const step = size * [1, 2, 5, 10].find((factor) => factor * size >= rough * 0.999);
@@ -68,7 +68,7 @@ function powers(low, high) {
   return found;
 }
 
-/** A number on an axis: 12k, 3.5M. */
+/** Format a number on an axis: 12k, 3.5M. */
 export function tickText(value) {
   const size = Math.abs(value);
   for (const [unit, word] of [[1e9, "G"], [1e6, "M"], [1e4, "k"]])
@@ -76,7 +76,7 @@ export function tickText(value) {
   return number(value);
 }
 
-/** Seconds on an axis, all in the unit of the longest. */
+/** Unit of a time axis, from its largest value. */
 export function timeUnit(longest) {
   const [unit, word] = longest >= 2 * 3600 ? [3600, "h"] : longest >= 120 ? [60, "min"] : [1, "s"];
   return {unit, word};

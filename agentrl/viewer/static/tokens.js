@@ -1,4 +1,4 @@
-// Tokens in the colours of their authors, log-probabilities, advantages or policy versions.
+// Tokens, coloured by author, log-probability, advantage or policy version.
 
 import {el, fill, number, visible} from "./dom.js";
 
@@ -6,7 +6,7 @@ export const MODES = [["author", "Author"], ["logprob", "Log-probability"], ["ad
 const AT_ONCE = 3000, FIRST = 3000, PROMPT_SHOWN = 160, PROMPT_LONG = 320, LOWEST = -6;
 const SHADES = ["--s0", "--s1", "--s2", "--s3", "--s4", "--s5"];
 
-/** What all tokens of a page are measured by. */
+/** Scale of the colours: the largest advantage, and all policy versions of a page. */
 export function measure(rollouts) {
   let most = 0;
   const versions = new Set();
@@ -17,14 +17,14 @@ export function measure(rollouts) {
   return {most, versions: [...versions].sort((a, b) => a - b)};
 }
 
-/** Of a long rollout what is further down is plain text until it comes near: 50,000 elements take seconds. */
+/** In a long rollout, tokens outside the screen are plain text until the user scrolls near: 50,000 elements take seconds. */
 const waiting = new WeakMap();
 const near = new IntersectionObserver((entries) => entries.filter((entry) => entry.isIntersecting).forEach(({target}) => {
   near.unobserve(target);
   waiting.get(target)();
 }), {root: document.getElementById("page"), rootMargin: "800px"});
 
-/** The tokens of one segment; `mark` is the place of the token where it first differs, `same` dims what is before. */
+/** The tokens of one segment. `mark`: position of the first different token; tokens before it are pale. */
 export function tokens(segment, mode, scale, {start = 0, mark = null} = {}) {
   const node = el(`.tokens.by-${segment.author}${mode === "author" ? ".tinted" : ""}`);
   const total = segment.ids.length, prompt = segment.author === "prompt";
@@ -51,7 +51,7 @@ function token(segment, at, version, mode, scale, start, mark) {
   const text = segment.texts?.[at], node = el("span.token");
   node.append(...(text === undefined ? [`${segment.ids[at]} `] : shown(text)));
   const place = start + at;
-  if (mark !== null && place === mark) node.classList.add("parted");
+  if (mark !== null && place === mark) node.classList.add("differs");
   if (mark !== null && place < mark) node.classList.add("same");
   node.facts = {id: segment.ids[at], text, author: segment.author, logprob: segment.logprobs?.[at],
     advantage: segment.advantages?.[at], version, place, temperature: segment.temperature};
@@ -60,7 +60,7 @@ function token(segment, at, version, mode, scale, start, mark) {
   return node;
 }
 
-/** Line ends are seen, and end the line. */
+/** Text with visible line ends. */
 function shown(text) {
   if (text === "") return ["▯"];
   return text.split("\n").flatMap((line, at) => [...(at ? [el("span.newline", {}, "↵"), document.createTextNode("\n")] : []), ...visible(line)]);
@@ -76,7 +76,7 @@ function shade({logprob, advantage, version}, mode, scale) {
 
 const mix = (colour, share) => `color-mix(in srgb, var(${colour}) ${(100 * share).toFixed(1)}%, transparent)`;
 
-/** What the colours mean. */
+/** Legend of the colours. */
 export function legend(mode, scale, authors) {
   if (mode === "author") return el(".legend", {}, authors.map((author) => el("span", {}, el(`i.swatch.by-${author}`), author)));
   if (mode === "version") return el(".legend", {}, scale.versions.map((version, at) =>
@@ -106,7 +106,7 @@ function rows(facts) {
   const chance = Number.isFinite(facts.logprob) ? ` (${number(100 * Math.exp(facts.logprob))}%)` : "";
   return [
     ["token", facts.text === undefined ? "?" : facts.text === "" ? "part of a character" : JSON.stringify(facts.text)],
-    ["id", String(facts.id)], ["author", facts.author], ["place", String(facts.place)],
+    ["id", String(facts.id)], ["author", facts.author], ["position", String(facts.place)],
     facts.logprob !== undefined && ["log-prob", `${number(facts.logprob)}${chance}`],
     facts.advantage !== undefined && ["advantage", number(facts.advantage)],
     facts.version !== undefined && ["version", String(facts.version)],

@@ -96,4 +96,4 @@ def test_files_are_drawn_by_their_weights(task_folder, tmp_path, capsys):
 
     drawn = asyncio.run(first_step())
     assert (drawn.count("a"), drawn.count("b")) == (8, 24)
-    assert "fewer rows, 24, than data.train_batch_size=32" in capsys.readouterr().out
+    assert "24 rows, fewer than data.train_batch_size=32" in capsys.readouterr().out

@@ -110,7 +110,7 @@ def test_a_checkpoint_holds_the_critic(tmp_path: Path):
 
 def test_one_without_a_critic_is_refused(tmp_path: Path):
     asyncio.run(checkpoints(tmp_path, Recording("policy")).save(1))
-    with pytest.raises(ConfigError, match=r"'.*step-1': it holds no critic, and this run trains one"):
+    with pytest.raises(ConfigError, match=r"'.*step-1': it has no critic, but this run trains one"):
         asyncio.run(checkpoints(tmp_path, Recording(), Recording()).restore())
 
 
@@ -186,7 +186,7 @@ def test_a_run_whose_critic_is_gone_is_refused_in_one_line(task_folder, reward, 
     (run / "checkpoints/step-4/manifest.json").unlink()  # as in a checkpoint that never had one
     assert train(task_folder, run, *PPO, reward, "trainer.total_training_steps=5", "trainer.resume_mode=auto") == 2
     (said,) = capsys.readouterr().err.splitlines()
-    assert "step-4': it holds no critic, and this run trains one" in said
+    assert "step-4': it has no critic, but this run trains one" in said
 
 
 def test_a_warm_up_that_leaves_the_policy_no_step_is_refused(task_folder, reward, tmp_path, monkeypatch, capsys):
@@ -194,4 +194,4 @@ def test_a_warm_up_that_leaves_the_policy_no_step_is_refused(task_folder, reward
     epoch = ["data.train_max_samples=8", "trainer.critic_warmup=2", "trainer.total_training_steps=null"]
     assert train(task_folder, tmp_path, "algorithm.name=gae", reward, *epoch) == 2
     (said,) = capsys.readouterr().err.splitlines()
-    assert "'trainer.critic_warmup=2' leaves the policy no step: the run has 2" in said
+    assert "'trainer.critic_warmup=2' leaves no step to train the policy: the run has 2" in said

@@ -86,7 +86,7 @@ def steps(model: OnlineRewardModel, *groups: Group) -> list[dict[str, float]]:
 
 
 def score(model: OnlineRewardModel, solution: str = "x") -> float:
-    reward = model.brought(UserObjects()).reward
+    reward = model.with_reward(UserObjects()).reward
     return asyncio.run(reward("sums", solution, None, {"index": 4}))["score"]
 
 
@@ -98,12 +98,12 @@ def test_the_rule_pays_while_the_model_warms_up():
 
 
 def test_a_reward_from_python_has_no_place_beside_it():
-    with pytest.raises(ConfigError, match="bring no reward"):
-        online().brought(UserObjects(reward=paid))
+    with pytest.raises(ConfigError, match="do not pass a reward"):
+        online().with_reward(UserObjects(reward=paid))
 
 
 def test_a_rule_without_a_verdict_is_no_failure_of_the_policy():
-    with pytest.raises(InfraError, match="row 4 of 'sums': component 'rule' has no verdict"):
+    with pytest.raises(InfraError, match="row 4 of 'sums': component 'rule' has no value"):
         score(online(), "")
 
 
@@ -148,7 +148,7 @@ def test_rollouts_that_failed_teach_nothing():
 
 
 def test_an_outcome_that_is_no_probability_is_an_error():
-    with pytest.raises(RewardError, match=r"'rule' says 3, which is not from 0 to 1"):
+    with pytest.raises(RewardError, match=r"'rule' is 3, but it must be a probability from 0 to 1"):
         steps(online(), group(3.0))
 
 
@@ -164,7 +164,7 @@ def test_what_it_remembers_is_saved(tmp_path: Path):
 
 
 def test_a_checkpoint_without_one_is_refused(tmp_path: Path):
-    with pytest.raises(ConfigError, match="it holds no reward model, and this run trains one"):
+    with pytest.raises(ConfigError, match="it has no reward model, but this run trains one"):
         asyncio.run(online().load(tmp_path))
 
 

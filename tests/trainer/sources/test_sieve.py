@@ -96,7 +96,7 @@ def test_a_step_counts_from_anew_and_one_that_is_short_is_told_once(capsys):
         assert one.end_step(1)["sampling/drawn"] == 2
     told = capsys.readouterr().out.splitlines()
     assert told == [
-        "a step goes on with 1 of 2 groups (told once): of 2 groups drawn for a step, 1 differ in 'score'"
+        "a step trains on 1 of 2 groups (printed once): of 2 groups drawn for a step, 1 have different 'score'"
         " (0 all_correct, 1 all_wrong, 0 equal, 0 too_few)"
     ]
 
@@ -106,7 +106,9 @@ def test_a_search_without_end_is_told_now_and_then(capsys):
     for _ in range(61):
         one.passes(scored(1, 1))
     first, second = capsys.readouterr().out.splitlines()
-    assert first.startswith("of 30 groups drawn for a step, 0 differ in 'score' (30 all_correct, 0 all_wrong, 0 equal")
+    assert first.startswith(
+        "of 30 groups drawn for a step, 0 have different 'score' (30 all_correct, 0 all_wrong, 0 equal"
+    )
     assert second.startswith("of 60 groups")
 
 
@@ -215,7 +217,7 @@ def test_a_step_draws_no_more_than_it_may_and_goes_on_with_what_it_has():
 def test_a_step_that_finds_none_at_all_ends_the_run(kind):
     source = getattr(World(lambda draw: False), kind)(size=2, max_batches=3)
     with pytest.raises(
-        NothingToLearnError, match=r"0 differ in 'score' \(0 all_.*max_num_gen_batches=3 allows no more"
+        NothingToLearnError, match=r"0 have different 'score' \(0 all_.*max_num_gen_batches=3 is reached"
     ):
         take(source, 1)
 
