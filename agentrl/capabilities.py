@@ -148,15 +148,15 @@ def _known(name: str, registry: Registry[Any], names: Callable[[], list[str]]) -
 
 
 def engines_with(option: str) -> str:
-    """Built-in engines that read an option of `ENGINE_OPTIONS`, as the end of an error message."""
+    """Built-in engines that read an option of `ENGINE_OPTIONS`, as the end of a `Problem`'s text."""
     names = [name for name in ENGINES.builtins() if option in engine_spec(name).options]
-    return " or ".join(f"'rollout.engine={name}'" for name in names)
+    return " or ".join(f"`rollout.engine={name}`" for name in names)
 
 
 def backends_with(capability: str) -> str:
-    """Built-in backends that have a capability, or read an option, as the end of an error message."""
+    """Built-in backends that have a capability, or read an option, as the end of a `Problem`'s text."""
     names = [name for name in BACKENDS.builtins() if can(backend_spec(name), capability)]
-    return " or ".join(f"'actor.backend={name}'" for name in names)
+    return " or ".join(f"`actor.backend={name}`" for name in names)
 
 
 def can(spec: BackendSpec, capability: str) -> bool:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import StrEnum
 
 
 class AgentRLError(Exception):
@@ -13,8 +16,72 @@ class AgentRLError(Exception):
     """
 
 
+class Kind(StrEnum):
+    """Kind of a problem in the configuration."""
+
+    UNKNOWN_KEY = "unknown_key"
+    MISSING = "missing"
+    """A key that must be given, or that the value of another key needs."""
+    WRONG_VALUE = "wrong_value"
+    UNUSED = "unused"
+    """An option that has no effect."""
+    CONFLICT = "conflict"
+    NOT_SUPPORTED = "not_supported"
+    NOT_FOUND = "not_found"
+    """A file, a folder or a name."""
+    OTHER = "other"
+
+
+_MENTION = re.compile(r"`([\w.]+)(=[^`]*)?`")
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One problem in the configuration.
+
+    Attributes:
+        key: the dotted key; "" if the problem has none.
+        text: one line, with every key in backticks: `a.b` or `a.b=value`.
+    """
+
+    key: str
+    kind: Kind
+    text: str
+
+    def line(self, shown: Callable[[str], str] = str) -> str:
+        """Return the text with quoted keys. `shown` returns the name under which the user knows a key."""
+        return _MENTION.sub(lambda mention: f"'{shown(mention[1])}{mention[2] or ''}'", self.text)
+
+    def mentions(self, key: str) -> bool:
+        """Whether the problem is about `key` or names it."""
+        return key == self.key or key in self.text
+
+
 class ConfigError(AgentRLError):
-    """An invalid key, value or combination in the configuration."""
+    """Invalid keys, values or combinations in the configuration.
+
+    Args:
+        problems: a text is a problem per line, without key.
+    """
+
+    def __init__(self, *problems: Problem | str) -> None:
+        self.problems = [each for problem in problems for each in _problems_of(problem)]
+        super().__init__("\n".join(problem.line() for problem in self.problems))
+
+    def shown_as(self, shown: Callable[[str], str]) -> ConfigError:
+        """Return the error with keys under the names that the user knows; see `Problem.line`."""
+        return ConfigError("\n".join(problem.line(shown) for problem in self.problems))
+
+
+def _problems_of(problem: Problem | str) -> list[Problem]:
+    if isinstance(problem, Problem):
+        return [problem]
+    return [Problem("", Kind.OTHER, line) for line in problem.split("\n")]
+
+
+def problems_in(error: AgentRLError) -> list[Problem]:
+    """Return the problems of an error; those of other errors than ConfigError have no key."""
+    return error.problems if isinstance(error, ConfigError) else _problems_of(str(error))
 
 
 class DataError(AgentRLError):

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from agentrl.errors import suggestion
+from agentrl.errors import ConfigError, DataError, Kind, Problem, problems_in, suggestion
 
 
 @pytest.mark.parametrize(
@@ -20,3 +20,20 @@ def test_the_nearest_name_is_told_else_those_there_are(name, valid, told) -> Non
 
 def test_of_very_many_names_it_tells_some() -> None:
     assert suggestion("x", map(str, range(1000, 1060))).endswith("1007 and 52 more")
+
+
+def test_a_problem_shows_its_keys_under_the_names_that_the_user_knows():
+    problem = Problem("a.b", Kind.UNUSED, "`a.b=1` has no effect without `c.d`; see `agentrl config`")
+    assert problem.line() == "'a.b=1' has no effect without 'c.d'; see `agentrl config`"
+    assert problem.line(str.upper) == "'A.B=1' has no effect without 'C.D'; see `agentrl config`"
+    assert problem.mentions("a.b")
+    assert problem.mentions("c.d")
+    assert not problem.mentions("d.e")
+
+
+def test_an_error_keeps_its_problems():
+    error = ConfigError(problem := Problem("a", Kind.MISSING, "`a` must be given"), "two\nlines")
+    assert error.problems == [problem, Problem("", Kind.OTHER, "two"), Problem("", Kind.OTHER, "lines")]
+    assert str(error) == "'a' must be given\ntwo\nlines"
+    assert str(error.shown_as(str.upper)) == "'A' must be given\ntwo\nlines"
+    assert problems_in(DataError("rows.jsonl: empty")) == [Problem("", Kind.OTHER, "rows.jsonl: empty")]

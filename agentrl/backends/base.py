@@ -13,7 +13,7 @@ from agentrl.config.actor import ActorConfig
 from agentrl.config.model import ModelConfig
 from agentrl.config.run import RunConfig
 from agentrl.engines.base import WeightStream
-from agentrl.errors import ConfigError
+from agentrl.errors import ConfigError, Kind, Problem
 from agentrl.types.sample import Sample
 
 
@@ -135,6 +135,7 @@ def load_backend(config: RunConfig, request: ModelRequest) -> Backend:
     spec = backend_spec(name)
     if request.value_head and not spec.value_head:
         instead = backends_with("value_head")
-        raise ConfigError(f"'actor.backend={name}' trains no critic and no reward model: use {instead}")
+        text = f"`actor.backend={name}` trains no critic and no reward model: use {instead}"
+        raise ConfigError(Problem("actor.backend", Kind.NOT_SUPPORTED, text))
     backend: Backend = spec.load(config, request)
     return backend

@@ -20,7 +20,7 @@ from agentrl.cli.shipped import shipped
 from agentrl.config import RunConfig, validate_config
 from agentrl.config.environment import remember_environment
 from agentrl.config.validate import Check
-from agentrl.errors import ConfigError, suggestion
+from agentrl.errors import ConfigError, Kind, suggestion
 
 remember_environment()
 OmegaConf.register_new_resolver("agentrl", lambda path: str(shipped(path)), replace=True)
@@ -45,17 +45,16 @@ def compose_config(
         raise ConfigError(f"--config-dir: there is no folder '{config_dir}'")
     if file and not (file.is_file() and file.suffix == ".yaml"):
         raise ConfigError(f"--config: expected an existing .yaml file, got '{file}'")
-    problems = {override: line for override in overrides if (line := _problem(override, config_dir))}
+    unread = {override: line for override in overrides if (line := _problem(override, config_dir))}
     try:
-        values = _composed([override for override in overrides if override not in problems], config_dir, file)
+        values = _composed([override for override in overrides if override not in unread], config_dir, file)
         config = validate_config(values, *checks)
     except ConfigError as error:
-        further = str(error).splitlines()
-        if problems:  # an invalid override may contain the missing key
-            further = [line for line in further if "must be given" not in line]
-        raise ConfigError("\n".join([*problems.values(), *further])) from None
-    if problems:
-        raise ConfigError("\n".join(problems.values()))
+        # an invalid override may contain the missing key
+        further = [each for each in error.problems if not unread or each.kind is not Kind.MISSING]
+        raise ConfigError(*unread.values(), *further) from None
+    if unread:
+        raise ConfigError(*unread.values())
     return config
 
 

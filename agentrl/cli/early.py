@@ -12,7 +12,7 @@ from agentrl.config import RunConfig
 from agentrl.config.resolve import Purpose
 from agentrl.config.reward import NO_REWARD
 from agentrl.data.rows.open import check_dataset
-from agentrl.errors import AgentRLError, ConfigError, UnknownNameError, suggestion
+from agentrl.errors import AgentRLError, ConfigError, Kind, Problem, UnknownNameError, problems_in, suggestion
 from agentrl.models.adapter_folder import find_adapter
 from agentrl.models.folder import check_folder, is_folder
 
@@ -42,7 +42,7 @@ def check_early(config: RunConfig, purpose: Purpose = "train") -> None:
     """
     problems = [*_datasets(config, purpose), *_models(config, purpose), *_files(config), *_names(config)]
     if problems:
-        raise ConfigError("\n".join(problems))
+        raise ConfigError(*problems)
 
 
 def check_data_early(config: RunConfig) -> None:
@@ -53,12 +53,16 @@ def check_data_early(config: RunConfig) -> None:
     """
     keys = ("model.path", "model.tokenizer_path")
     paths = {key: path for key in keys if (path := _value(config, key)) is not None and is_folder(path)}
-    missing = [f"{key}: there is no folder '{path}'" for key, path in paths.items() if not _is_dir(path)]
+    missing = [
+        Problem(key, Kind.NOT_FOUND, f"{key}: there is no folder '{path}'")
+        for key, path in paths.items()
+        if not _is_dir(path)
+    ]
     if problems := [*_datasets(config, "train"), *missing, *_files(config), *_rewards(config)]:
-        raise ConfigError("\n".join(problems))
+        raise ConfigError(*problems)
 
 
-def _datasets(config: RunConfig, purpose: Purpose) -> Iterator[str]:
+def _datasets(config: RunConfig, purpose: Purpose) -> Iterator[Problem]:
     if config.data.custom_cls.path is not None:
         return  # the custom class interprets these names
     mode = config.trainer.mode
@@ -68,7 +72,7 @@ def _datasets(config: RunConfig, purpose: Purpose) -> Iterator[str]:
             yield from _problem(key, partial(check_dataset, name))
 
 
-def _models(config: RunConfig, purpose: Purpose) -> Iterator[str]:
+def _models(config: RunConfig, purpose: Purpose) -> Iterator[Problem]:
     keys = ["model.path", "model.tokenizer_path", "model.lora_adapter_path"]
     keys += ["ref.path", "critic.path"] if purpose == "train" else []
     for key in keys:
@@ -77,11 +81,11 @@ def _models(config: RunConfig, purpose: Purpose) -> Iterator[str]:
             continue
         if key == "model.tokenizer_path" or _holds_adapter(path):
             if not _is_dir(path):
-                yield f"{key}: there is no folder '{path}'"
+                yield Problem(key, Kind.NOT_FOUND, f"{key}: there is no folder '{path}'")
         elif key == "model.lora_adapter_path":
-            yield f"{key}: there is no adapter_config.json in '{path}'"
+            yield Problem(key, Kind.NOT_FOUND, f"{key}: there is no adapter_config.json in '{path}'")
         else:
-            yield from _problem("", partial(check_folder, Path(path), key))
+            yield from _problem(key, partial(check_folder, Path(path), key), "")
 
 
 def _holds_adapter(path: str) -> bool:
@@ -92,7 +96,7 @@ def _holds_adapter(path: str) -> bool:
         return True
 
 
-def _files(config: RunConfig) -> Iterator[str]:
+def _files(config: RunConfig) -> Iterator[Problem]:
     offline = config.trainer.mode == "train_only" and not config.data.val_files
     for key in (key for key in _READ if not (offline and key.startswith(_UNREAD_OFFLINE))):
         path = _value(config, key)
@@ -105,13 +109,13 @@ def _files(config: RunConfig) -> Iterator[str]:
             yield _no_file("rollout.script_path", file)
     saved = config.trainer.saved_rollouts
     if config.trainer.mode == "train_only" and saved is not None and not _is_dir(saved):
-        yield f"'trainer.saved_rollouts': there is no '{saved}'"
+        yield _not_found("trainer.saved_rollouts", f"there is no '{saved}'")
     start = config.trainer.resume_from_path
     if config.trainer.resume_mode == "path" and start is not None and not _is_dir(start):
-        yield f"'trainer.resume_from_path': there is no folder '{start}'"
+        yield _not_found("trainer.resume_from_path", f"there is no folder '{start}'")
 
 
-def _names(config: RunConfig) -> Iterator[str]:
+def _names(config: RunConfig) -> Iterator[Problem]:
     from agentrl.agent_loops.base import agent_loops
     from agentrl.algos.registries import ADVANTAGE_ESTIMATORS, POLICY_LOSSES
     from agentrl.chat.parsers.names import tool_parsers
@@ -132,7 +136,7 @@ def _names(config: RunConfig) -> Iterator[str]:
     yield from _rewards(config)
 
 
-def _rewards(config: RunConfig) -> Iterator[str]:
+def _rewards(config: RunConfig) -> Iterator[Problem]:
     named = {f"reward.components.{name}": each.reward for name, each in config.reward.components.items()}
     if not named and config.reward.custom_reward_function.path is None:
         named = {"reward.name": config.reward.name}
@@ -155,13 +159,19 @@ def check_reward(name: str) -> None:
         rewards.check(name)
 
 
-def _problem(key: str, check: Callable[[], object]) -> Iterator[str]:
+def _problem(key: str, check: Callable[[], object], prefix: str | None = None) -> Iterator[Problem]:
+    """Yield the problem that `check` raises. `prefix` replaces the key before the text."""
     try:
         check()
     except UnknownNameError as error:
-        yield f"'{key}': {error}"
+        yield _not_found(key, str(error))
     except AgentRLError as error:
-        yield f"{key}: {error}" if key else str(error)
+        before = f"{key}: " if prefix is None else prefix
+        yield from (Problem(key, Kind.WRONG_VALUE, before + each.text) for each in problems_in(error))
+
+
+def _not_found(key: str, text: str) -> Problem:
+    return Problem(key, Kind.NOT_FOUND, f"`{key}`: {text}")
 
 
 def _value(config: RunConfig, key: str):  # type: ignore[no-untyped-def]  # the type depends on the key
@@ -171,15 +181,15 @@ def _value(config: RunConfig, key: str):  # type: ignore[no-untyped-def]  # the 
     return value
 
 
-def _no_file(key: str, path: Path) -> str:
-    """Error message for a missing file, with a similar file name in the same folder if there is one."""
-    missing = f"'{key}': there is no file '{path}'"
+def _no_file(key: str, path: Path) -> Problem:
+    """Problem of a missing file, with a similar file name in the same folder if there is one."""
+    missing = f"there is no file '{path}'"
     if _is_dir(path):
-        return f"'{key}': expected a file, '{path}' is a folder"
+        return _not_found(key, f"expected a file, '{path}' is a folder")
     if not _is_dir(path.parent):
-        return missing
+        return _not_found(key, missing)
     near = suggestion(path.name, (file.name for file in path.parent.iterdir() if file.suffix == path.suffix))
-    return f"{missing}: {near}" if near.startswith("did you mean") else missing
+    return _not_found(key, f"{missing}: {near}" if near.startswith("did you mean") else missing)
 
 
 # os.path instead of pathlib, which raises on names that are too long

@@ -13,7 +13,7 @@ from pydantic_core import ErrorDetails
 from agentrl.config.base import Section
 from agentrl.config.rules.combinations import check_rules
 from agentrl.config.run import RunConfig
-from agentrl.errors import AgentRLError, ConfigError, suggestion
+from agentrl.errors import AgentRLError, ConfigError, Kind, Problem, problems_in, suggestion
 from agentrl.security.redaction import holds_redacted
 
 Check: TypeAlias = Callable[[RunConfig], None]
@@ -34,10 +34,10 @@ def validate_config(values: Mapping[str, object], *checks: Check) -> RunConfig:
     try:
         config = RunConfig.model_validate(values)
     except ValidationError as error:
-        lines = [_explain(each) for each in error.errors()]
-        raise ConfigError("\n".join([*lines, *_further(values, error.errors(), checks)])) from None
+        invalid = [_explain(each) for each in error.errors()]
+        raise ConfigError(*invalid, *_further(values, error.errors(), checks)) from None
     if problems := _problems(config, checks):
-        raise ConfigError("\n".join(problems))
+        raise ConfigError(*problems)
     return config
 
 
@@ -45,12 +45,9 @@ def _refuse_redacted(values: Mapping[str, object]) -> None:
     """Refuse placeholders of redacted secrets, which a saved config.yaml contains."""
     if not holds_redacted(values):
         return
-    lines = [
-        f"'{key}': secrets are not saved with a run: set it again, {key}=... or ${{oc.env:NAME}}"
-        for key, value in _leaves(values)
-        if holds_redacted(value)
-    ]
-    raise ConfigError("\n".join(lines))
+    why = "secrets are not saved with a run: set it again,"
+    keys = [key for key, value in _leaves(values) if holds_redacted(value)]
+    raise ConfigError(*(Problem(key, Kind.MISSING, f"`{key}`: {why} {key}=... or ${{oc.env:NAME}}") for key in keys))
 
 
 def _leaves(values: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
@@ -61,19 +58,19 @@ def _leaves(values: Mapping[str, object], prefix: str = "") -> Iterator[tuple[st
             yield f"{prefix}{name}", value
 
 
-def _problems(config: RunConfig, checks: Sequence[Check]) -> list[str]:
-    """Errors of all checks, without duplicates."""
-    lines: dict[str, None] = {}
+def _problems(config: RunConfig, checks: Sequence[Check]) -> list[Problem]:
+    """Problems that the checks find, without duplicates."""
+    problems: dict[Problem, None] = {}
     for check in checks:
         try:
             check(config)
         except AgentRLError as error:
-            lines |= dict.fromkeys(str(error).splitlines())
-    return list(lines)
+            problems |= dict.fromkeys(problems_in(error))
+    return list(problems)
 
 
-def _further(values: Mapping[str, object], errors: Sequence[ErrorDetails], checks: Sequence[Check]) -> list[str]:
-    """Errors of the checks for the valid keys only. Messages that mention an invalid key are dropped."""
+def _further(values: Mapping[str, object], errors: Sequence[ErrorDetails], checks: Sequence[Check]) -> list[Problem]:
+    """Problems of the valid keys only. Problems that mention an invalid key are dropped."""
     wrong = [".".join(map(str, error["loc"])) for error in errors]
     readable: object = values
     for error in errors:
@@ -85,8 +82,7 @@ def _further(values: Mapping[str, object], errors: Sequence[ErrorDetails], check
         config = RunConfig.model_validate(readable)
     except ValidationError:
         return []
-    lines = _problems(config, checks)
-    return [line for line in lines if not any(key in line for key in wrong)]
+    return [problem for problem in _problems(config, checks) if not any(map(problem.mentions, wrong))]
 
 
 def _without(values: object, place: Sequence[str]) -> object:
@@ -116,16 +112,17 @@ def section_of(field: FieldInfo) -> type[Section] | None:
     return next((c for c in choices if isinstance(c, type) and issubclass(c, Section)), None)
 
 
-def _explain(problem: ErrorDetails) -> str:
+def _explain(problem: ErrorDetails) -> Problem:
     place = [str(part) for part in problem["loc"]]
     key = ".".join(place)
     if problem["type"] == "extra_forbidden":
-        return f"unknown key '{key}': {_nearest(place)}"
+        return Problem(key, Kind.UNKNOWN_KEY, f"unknown key `{key}`: {_nearest(place)}")
     if problem["type"] == "missing":
-        return f"'{_required(key)}' must be given"
+        return Problem(required := _required(key), Kind.MISSING, f"`{required}` must be given")
     message = problem["msg"].removeprefix("Value error, ")
     got = "" if isinstance(problem["input"], dict) else f", got {problem['input']!r:.200}"
-    return f"'{key}': {message[0].lower() + message[1:]}{got}" if key else message
+    text = f"`{key}`: {message[0].lower() + message[1:]}{got}" if key else message
+    return Problem(key, Kind.WRONG_VALUE, text)
 
 
 def _required(key: str) -> str:

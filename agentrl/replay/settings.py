@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from agentrl.agent_loops.base import agent_loops
 from agentrl.agent_loops.loading import read_entries
@@ -46,8 +47,8 @@ def _check_saved(name: str, saved: Mapping[str, object]) -> None:
     try:
         validate_config(saved)
     except ConfigError as error:
-        lines = str(error).splitlines()
-        raise ConfigError("\n".join(f"'{name}': saved configuration: {line}" for line in lines)) from None
+        where = f"'{name}': saved configuration: "
+        raise ConfigError(*(replace(each, text=where + each.text) for each in error.problems)) from None
 
 
 def with_model(config: RunConfig, overrides: Mapping[str, object], **defaults: str) -> RunConfig:

@@ -86,6 +86,6 @@ def test_a_wrong_key_is_refused_before_anything_heavy_loads() -> None:
     assert done.stdout.strip() == "2 []"
     unknown, one, data, model = (line.removeprefix("agentrl: error: ") for line in done.stderr.splitlines())
     assert unknown == "unknown key 'rollout.nn': did you mean 'rollout.n'?"
-    assert one.startswith("'rollout.n=1' gives every group advantage 0 under grpo")
+    assert one.startswith("'rollout.n=1' gives every group advantage 0, because grpo")
     assert data.startswith("data.train_files: a.jsonl: no such file")
     assert model == "model.path: there is no folder 'm/m/m'"

@@ -316,9 +316,9 @@ def test_what_means_the_same_is_not_spoken_of() -> None:
         ({"trainer.logger": "consol"}, "did you mean 'console'?"),
         ({f"{ACTOR}.loss_agg_mode": "token_mean"}, "did you mean 'token-mean'?"),
         ({"actor.optim.lr_warmup_steps_ratio": 2}, "less than or equal to 1"),
-        ({"data.dataset_weights": [1], "data.train_files": ["a", "b"]}, "must hold one a train file, 2, not 1"),
+        ({"data.dataset_weights": [1], "data.train_files": ["a", "b"]}, "needs one weight per train file: 2, not 1"),
         ({f"{ROLLOUT}.gpu_memory_utilisation": 0.4}, f"did you mean '{ROLLOUT}.gpu_memory_utilization'?"),
-        ({f"{ROLLOUT}.n": 4, "algorithm.group_size": 8}, "set the same option to different values"),
+        ({f"{ROLLOUT}.n": 4, "algorithm.group_size": 8}, "set one option to different values"),
     ],
 )
 def test_what_could_change_numbers_is_refused_with_what_to_say(given, complaint) -> None:

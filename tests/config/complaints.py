@@ -6,7 +6,10 @@ from typing import Any
 
 from agentrl.config.rules.combinations import check_rules, check_training
 from agentrl.config.run import RunConfig
-from agentrl.errors import ConfigError
+from agentrl.config.validate import config_fields
+from agentrl.errors import ConfigError, Kind, Problem
+
+KEYS = [key for key, _ in config_fields()]
 
 
 def complaint(**sections: dict[str, Any]) -> str:  # Any: whatever a key holds
@@ -16,5 +19,14 @@ def complaint(**sections: dict[str, Any]) -> str:  # Any: whatever a key holds
         check_rules(config)
         check_training(config)
     except ConfigError as error:
-        return str(error)
-    return ""
+        problems = error.problems
+    else:
+        return ""
+    assert all(map(has_key_and_kind, problems)), problems
+    return "\n".join(problem.line() for problem in problems)
+
+
+def has_key_and_kind(problem: Problem) -> bool:
+    """Whether the problem names a key, or a section, that there is."""
+    known = any(f"{key}.".startswith(f"{problem.key}.") or problem.key.startswith(f"{key}.") for key in KEYS)
+    return known and problem.kind is not Kind.OTHER

@@ -29,7 +29,7 @@ def test_a_critic_s_keys_are_for_algorithms_that_have_one():
         ({"ppo_mini_batch_size": 3}, {}, "'critic.ppo_mini_batch_size=3' must divide 'data.train_batch_size'"),
         ({}, {"critic_warmup": 5, "total_training_steps": 5}, "'trainer.critic_warmup=5' leaves the policy no step"),
         ({"optim": {"muon_lr": 0.1}}, {}, "'critic.optim.muon_lr' has no effect without 'critic.optim.name=muon'"),
-        ({"optim": {"min_lr_ratio": 0.1}}, {}, "'critic.optim.min_lr_ratio' has no effect without a schedule"),
+        ({"optim": {"min_lr_ratio": 0.1}}, {}, "'critic.optim.min_lr_ratio' has no effect without a decaying schedule"),
     ],
 )
 def test_what_does_not_fit_is_named(critic: dict[str, Any], trainer: dict[str, Any], said: str):

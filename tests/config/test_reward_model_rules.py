@@ -6,7 +6,7 @@ import pytest
 
 from agentrl.config.rules.combinations import idle_options
 from agentrl.config.validate import validate_config
-from agentrl.errors import ConfigError
+from agentrl.errors import ConfigError, Kind
 
 MODEL = {"reward": "reward_model"}
 RULE = {"reward": "exact_match", "weight": 0}
@@ -19,7 +19,9 @@ def check(**sections: object) -> None:
 
 def test_a_model_that_nobody_asks():
     config = validate_config({"model": {"path": "x"}, "reward": {"reward_model": {"path": "rm"}}})
-    assert "without 'reward.name=reward_model' or a component" in idle_options(config)["reward.reward_model.path"]
+    (problem,) = idle_options(config)
+    assert (problem.key, problem.kind) == ("reward.reward_model.path", Kind.UNUSED)
+    assert "without 'reward.name=reward_model' or a component" in problem.line()
 
 
 def test_what_fits():

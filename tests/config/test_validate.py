@@ -41,7 +41,7 @@ MODEL = {"path": "m"}
                     "sglang": {"urls": ["http://a"], "router_url": "http://r"},
                 }
             },
-            "sglang-router does not pass 'rollout.routed_experts' on",
+            "sglang-router does not forward 'rollout.routed_experts'",
         ),
         (
             {"rollout": {"sglang": {"urls": ["node1:30000"]}}},
@@ -99,7 +99,10 @@ def test_all_mistakes_are_told_at_once() -> None:
     [
         ({"rollout": {"n": 2}}, "'data.train_files' must be given"),
         ({"data": {"train_files": "t"}, "rollout": {"n": 1}}, "'rollout.n=1' gives every group advantage 0"),
-        ({"data": {"train_files": "t"}, "rollout": {"n": 2, "top_p": 0.9}}, "'rollout.top_p' changes the distribution"),
+        (
+            {"data": {"train_files": "t"}, "rollout": {"n": 2, "top_p": 0.9}},
+            "'rollout.top_p' changes the sampling distribution",
+        ),
         (
             {
                 "data": {"train_files": "t", "train_batch_size": 6},

@@ -15,7 +15,7 @@ from agentrl.cli.main import finish
 from agentrl.cli.replay import nested_overrides
 from agentrl.cli.verl.overrides import read_verl
 from agentrl.compat.verl.keys.evaluation import EVALUATION, RESPONSE_KEY, RESPONSES
-from agentrl.compat.verl.keys.translate import nested, translate, with_verl_keys
+from agentrl.compat.verl.keys.translate import nested, translate, verl_key
 from agentrl.concurrency.notebook import run_loop
 from agentrl.config import RunConfig, validate_config
 from agentrl.errors import ConfigError
@@ -78,7 +78,7 @@ def _evaluate_verl(overrides: Sequence[str]) -> None:
     try:
         config = _config(nested(draft.values))
     except ConfigError as error:
-        raise ConfigError(with_verl_keys(str(error), draft.source_keys, EVALUATION)) from None
+        raise error.shown_as(verl_key(draft.source_keys, EVALUATION)) from None
     for notice in draft.lines():
         print(f"agentrl: notice: {notice}", file=sys.stderr)
     evaluate_texts(Path(str(file)), str(column), config)

@@ -15,7 +15,7 @@ from yaml import YAMLError
 
 from agentrl.cli.compose import parse_overrides
 from agentrl.compat.verl.keys.table import PPO, KeyTable
-from agentrl.compat.verl.keys.translate import flattened, nested, translate, with_verl_keys
+from agentrl.compat.verl.keys.translate import flattened, nested, translate, verl_key
 from agentrl.config import RunConfig, validate_config
 from agentrl.config.rules.combinations import idle_options
 from agentrl.config.validate import Check
@@ -57,14 +57,15 @@ def verl_config(values: Mapping[str, object], *checks: Check, table: KeyTable = 
         ConfigError: the configuration is invalid or not supported; the message uses the given verl keys.
     """
     draft = translate(values, table)
+    shown = verl_key(draft.source_keys, table)
     try:
-        for key, line in idle_options(validate_config(nested(draft.values))).items():
-            draft.values.pop(key, None)  # verl commands often contain options without effect
-            if draft.source_keys.get(key) in draft.given:
-                draft.notices.append(with_verl_keys(line, draft.source_keys, table))
+        for problem in idle_options(validate_config(nested(draft.values))):
+            draft.values.pop(problem.key, None)  # verl commands often contain options without effect
+            if draft.source_keys.get(problem.key) in draft.given:
+                draft.notices.append(problem.line(shown))
         config = validate_config(nested(draft.values), *checks)
     except ConfigError as error:
-        raise ConfigError(with_verl_keys(str(error), draft.source_keys, table)) from None
+        raise error.shown_as(shown) from None
     for notice in draft.lines():
         print(f"agentrl: notice: {notice}", file=sys.stderr)
     return config

@@ -7,19 +7,20 @@ from collections.abc import Iterator
 from agentrl.config.presets import PRESETS
 from agentrl.config.rules.unused import every, unused
 from agentrl.config.run import RunConfig
+from agentrl.errors import Kind, Problem
 
-LIVE = "live rollouts ('algorithm.name=grpo')"
+LIVE = "live rollouts (`algorithm.name=grpo`)"
 
 _CLIPS = ("clip_ratio", "clip_ratio_low", "clip_ratio_high", "clip_ratio_c", "tau_pos", "tau_neg")
 _OF_ESTIMATORS = (
     *("adv_estimator", "gamma", "lam", "norm_adv_by_std_in_grpo", "adv_options"),
     *("gdpo_reward_keys", "gdpo_reward_weights", "use_kl_in_reward", "zero_variance_groups"),
 )
-_POLICY_GRADIENT = "a policy gradient ('algorithm.name=grpo')"
-_PREFERENCE = "a preference ('algorithm.name=pairwise')"
+_POLICY_GRADIENT = "a policy gradient (`algorithm.name=grpo`)"
+_PREFERENCE = "a preference (`algorithm.name=pairwise`)"
 
 
-def ignored_by_algorithm(config: RunConfig) -> Iterator[str]:
+def ignored_by_algorithm(config: RunConfig) -> Iterator[Problem]:
     """Yield one error per option that the algorithm ignores."""
     algorithm, actor, family = config.algorithm, config.actor, config.algorithm.preset.family
     if not algorithm.live:
@@ -39,41 +40,49 @@ def ignored_by_algorithm(config: RunConfig) -> Iterator[str]:
         yield from unused("algorithm", algorithm, options, _PREFERENCE)
     yield from _ignored_by_reward_training(config)
     if algorithm.name == "ranking":
-        yield from unused("algorithm", algorithm, ("pairing",), "'algorithm.name=pairwise': a ranking takes all")
+        yield from unused("algorithm", algorithm, ("pairing",), "`algorithm.name=pairwise`: a ranking takes all")
     if algorithm.estimator != "threshold":
-        yield from unused("algorithm", algorithm, ("rft_threshold",), "'algorithm.name=rft'")
+        yield from unused("algorithm", algorithm, ("rft_threshold",), "`algorithm.name=rft`")
     if not config.uses_reference:
-        need = "a reference: 'actor.use_kl_loss=true', 'algorithm.use_kl_in_reward=true' or 'algorithm.name=dpo'"
+        need = "a reference: `actor.use_kl_loss=true`, `algorithm.use_kl_in_reward=true` or `algorithm.name=dpo`"
         yield from unused("ref", config.ref, ("path", "sync_steps"), need)
     yield from _uncorrected(config)
 
 
-def idle_in_algorithm(config: RunConfig) -> Iterator[str]:
+def idle_in_algorithm(config: RunConfig) -> Iterator[Problem]:
     """Yield one error per option without effect in training."""
     algorithm = config.algorithm
     if not algorithm.use_kl_in_reward:
-        need = "'algorithm.use_kl_in_reward=true'"
+        need = "`algorithm.use_kl_in_reward=true`"
         yield from unused("algorithm", algorithm, ("kl_penalty",), need)
         yield from unused("algorithm.kl_ctrl", algorithm.kl_ctrl, every(algorithm.kl_ctrl), need)
     elif algorithm.kl_ctrl.type == "fixed":
-        need = "'algorithm.kl_ctrl.type=adaptive'"
+        need = "`algorithm.kl_ctrl.type=adaptive`"
         yield from unused("algorithm.kl_ctrl", algorithm.kl_ctrl, ("horizon", "target_kl"), need)
     if algorithm.use_kl_in_reward and algorithm.estimator == "gdpo":
-        yield "'algorithm.use_kl_in_reward' has no effect: gdpo reads rewards by name; use 'actor.use_kl_loss=true'"
+        yield Problem(
+            "algorithm.use_kl_in_reward",
+            Kind.UNUSED,
+            "`algorithm.use_kl_in_reward` has no effect: gdpo reads rewards by name; use `actor.use_kl_loss=true`",
+        )
     if not algorithm.filter_groups.enable:
-        need, options = "'algorithm.filter_groups.enable=true'", ("metric", "max_num_gen_batches")
+        need, options = "`algorithm.filter_groups.enable=true`", ("metric", "max_num_gen_batches")
         yield from unused("algorithm.filter_groups", algorithm.filter_groups, options, need)
 
 
-def _ignored_by_preference(config: RunConfig) -> Iterator[str]:
+def _ignored_by_preference(config: RunConfig) -> Iterator[Problem]:
     actor, name = config.actor, config.algorithm.name
     yield from unused("actor", actor, ("loss_agg_mode",), f"{_POLICY_GRADIENT}: a preference is a mean over groups")
     if (config.loss_name == "ranking") != (name == "ranking"):
-        line = f"'actor.policy_loss.loss_mode={config.loss_name}' has no effect with 'algorithm.name={name}'"
-        yield f"{line}: 'algorithm.name=ranking' compares all of a group, and has a loss of its own"
+        line = f"`actor.policy_loss.loss_mode={config.loss_name}` has no effect with `algorithm.name={name}`"
+        yield Problem(
+            "actor.policy_loss.loss_mode",
+            Kind.UNUSED,
+            f"{line}: `algorithm.name=ranking` compares all of a group, and has a loss of its own",
+        )
 
 
-def _ignored_by_reward_training(config: RunConfig) -> Iterator[str]:
+def _ignored_by_reward_training(config: RunConfig) -> Iterator[Problem]:
     algorithm, where = config.algorithm, "algorithm.reward_training"
     only: dict[str, tuple[str, ...]] = {
         "reward_pairs": ("center_rewards_coefficient",),
@@ -83,17 +92,21 @@ def _ignored_by_reward_training(config: RunConfig) -> Iterator[str]:
     for option in every(algorithm.reward_training):
         names = [name for name, options in only.items() if option in options]
         if algorithm.name not in names:
-            need = " or ".join(f"'algorithm.name={name}'" for name in names)
+            need = " or ".join(f"`algorithm.name={name}`" for name in names)
             yield from unused(where, algorithm.reward_training, (option,), need)
     if algorithm.preset.family == "reward":
         need = "a policy that is trained: a reward model is trained whole, by a loss of its own"
         yield from unused("model", config.model, ("lora_rank", "lora_adapter_path"), need)
         yield from unused("actor", config.actor, ("entropy_coeff", "loss_agg_mode"), need)
         if config.trainer.mode in ("val_only", "rollout_only"):
-            yield f"'trainer.mode={config.trainer.mode}' needs a policy, and {algorithm.name} trains a reward model"
+            yield Problem(
+                "trainer.mode",
+                Kind.CONFLICT,
+                f"`trainer.mode={config.trainer.mode}` needs a policy, and {algorithm.name} trains a reward model",
+            )
 
 
-def _uncorrected(config: RunConfig) -> Iterator[str]:
+def _uncorrected(config: RunConfig) -> Iterator[Problem]:
     where, correction = "algorithm.rollout_correction", config.algorithm.rollout_correction
     reinforces = correction.loss_type == "reinforce"
     if config.algorithm.preset.family != "policy":
@@ -101,52 +114,72 @@ def _uncorrected(config: RunConfig) -> Iterator[str]:
         return
     if correction.rollout_is is None:
         weights = ("rollout_is_threshold", "rollout_is_batch_normalize")
-        yield from unused(where, correction, weights, f"'{where}.rollout_is'")
+        yield from unused(where, correction, weights, f"`{where}.rollout_is`")
     if correction.rollout_rs is None:
-        yield from unused(where, correction, ("rollout_rs_threshold",), f"'{where}.rollout_rs'")
+        yield from unused(where, correction, ("rollout_rs_threshold",), f"`{where}.rollout_rs`")
     elif correction.rollout_rs_threshold is None:
-        yield f"'{where}.rollout_rs={correction.rollout_rs}' needs '{where}.rollout_rs_threshold'"
+        yield Problem(
+            f"{where}.rollout_rs",
+            Kind.MISSING,
+            f"`{where}.rollout_rs={correction.rollout_rs}` needs `{where}.rollout_rs_threshold`",
+        )
     if not correction.bypass_mode:
-        yield from unused(where, correction, ("loss_type",), f"'{where}.bypass_mode=true'")
+        yield from unused(where, correction, ("loss_type",), f"`{where}.bypass_mode=true`")
     elif reinforces:
-        settings, need = config.actor.policy_loss, f"'{where}.loss_type=ppo_clip'"
+        settings, need = config.actor.policy_loss, f"`{where}.loss_type=ppo_clip`"
         yield from unused("actor", config.actor, _CLIPS, need)
         yield from unused("actor.policy_loss", settings, every(settings), need)
         if config.algorithm.preset.loss not in ("vanilla", "reinforce", "gpg"):
-            yield f"'algorithm.name={config.algorithm.name}' has a loss of its own, which has no effect without {need}"
+            yield Problem(
+                "algorithm.name",
+                Kind.UNUSED,
+                f"`algorithm.name={config.algorithm.name}` has a loss of its own, which has no effect without {need}",
+            )
     elif correction.rollout_is is not None and config.loss_name != "reinforce":
         # in bypass mode the clipped ratio already uses the engine's probabilities, so it is the importance weight
-        yield f"'{where}.rollout_is' has no effect without '{where}.bypass_mode=false' or '{where}.loss_type=reinforce'"
+        yield Problem(
+            f"{where}.rollout_is",
+            Kind.UNUSED,
+            f"`{where}.rollout_is` has no effect without `{where}.bypass_mode=false` or `{where}.loss_type=reinforce`",
+        )
 
 
 _WITHOUT_CRITIC = {preset.adv_estimator for preset in PRESETS.values()} - {"gae"}
 """Built-in estimators that need no values. Your own estimators may use a critic."""
 
 
-def idle_in_critic(config: RunConfig) -> Iterator[str]:
+def idle_in_critic(config: RunConfig) -> Iterator[Problem]:
     """Yield one error per option without effect in training."""
     if config.algorithm.estimator not in _WITHOUT_CRITIC:
         return
-    need = "a critic ('algorithm.name=gae')"
+    need = "a critic (`algorithm.name=gae`)"
     yield from unused("critic", config.critic, every(config.critic), need)
     yield from unused("trainer", config.trainer, ("critic_warmup",), need)
 
 
-def wrong_in_critic(config: RunConfig) -> Iterator[str]:
+def wrong_in_critic(config: RunConfig) -> Iterator[Problem]:
     """Yield one error per invalid critic option."""
     mini_batch, trainer = config.critic.ppo_mini_batch_size, config.trainer
     if mini_batch and config.data.train_batch_size % mini_batch:
-        yield f"'critic.ppo_mini_batch_size={mini_batch}' must divide 'data.train_batch_size'"
+        yield Problem(
+            "critic.ppo_mini_batch_size",
+            Kind.WRONG_VALUE,
+            f"`critic.ppo_mini_batch_size={mini_batch}` must divide `data.train_batch_size`",
+        )
     if trainer.total_training_steps and trainer.critic_warmup >= trainer.total_training_steps:
-        warmup = f"'trainer.critic_warmup={trainer.critic_warmup}'"
-        yield f"{warmup} leaves the policy no step: set it below 'trainer.total_training_steps'"
+        warmup = f"`trainer.critic_warmup={trainer.critic_warmup}`"
+        yield Problem(
+            "trainer.critic_warmup",
+            Kind.WRONG_VALUE,
+            f"{warmup} leaves the policy no step: set it below `trainer.total_training_steps`",
+        )
 
 
-_FILTER = "'algorithm.filter_groups.enable=true'"
-_SYNC = "'ref.sync_steps'"
+_FILTER = "`algorithm.filter_groups.enable=true`"
+_SYNC = "`ref.sync_steps`"
 
 
-def wrong_in_sampling(config: RunConfig) -> Iterator[str]:
+def wrong_in_sampling(config: RunConfig) -> Iterator[Problem]:
     """Yield one error per invalid use of dynamic sampling or reference sync."""
     if config.algorithm.filter_groups.enable:
         yield from _wrong_with_filter(config)
@@ -154,15 +187,27 @@ def wrong_in_sampling(config: RunConfig) -> Iterator[str]:
         yield from _wrong_with_sync(config)
 
 
-def _wrong_with_filter(config: RunConfig) -> Iterator[str]:
+def _wrong_with_filter(config: RunConfig) -> Iterator[Problem]:
     if config.trainer.mode in ("rollout_only", "train_only"):
-        yield f"{_FILTER} has no effect without 'trainer.mode=train'"
+        yield Problem(
+            "algorithm.filter_groups.enable", Kind.UNUSED, f"{_FILTER} has no effect without `trainer.mode=train`"
+        )
     if config.group_size < 2:
-        yield f"{_FILTER} keeps groups whose rollouts differ: set 'rollout.n' to 2 or more"
+        yield Problem(
+            "rollout.n", Kind.WRONG_VALUE, f"{_FILTER} keeps groups whose rollouts differ: set `rollout.n` to 2 or more"
+        )
 
 
-def _wrong_with_sync(config: RunConfig) -> Iterator[str]:
+def _wrong_with_sync(config: RunConfig) -> Iterator[Problem]:
     if config.model.lora_rank or config.model.lora_adapter_path:
-        yield f"{_SYNC} copies whole weights, and a LoRA adapter is trained: leave one of them out"
+        yield Problem(
+            "ref.sync_steps",
+            Kind.CONFLICT,
+            f"{_SYNC} copies whole weights, and a LoRA adapter is trained: leave one of them out",
+        )
     if config.ref.path and config.actor.freeze_modules:
-        yield f"{_SYNC} copies what is trained, and with 'actor.freeze_modules' the rest is still that of 'ref.path'"
+        yield Problem(
+            "ref.sync_steps",
+            Kind.CONFLICT,
+            f"{_SYNC} copies what is trained, and with `actor.freeze_modules` the rest is still that of `ref.path`",
+        )

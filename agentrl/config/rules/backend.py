@@ -8,16 +8,21 @@ from agentrl.capabilities import BACKEND_OPTIONS, backend_spec, backends_with, c
 from agentrl.config.base import Section
 from agentrl.config.rules.unused import every, unused
 from agentrl.config.run import RunConfig
+from agentrl.errors import Kind, Problem
 
 
-def ignored_by_backend(config: RunConfig) -> Iterator[str]:
+def ignored_by_backend(config: RunConfig) -> Iterator[Problem]:
     """Yield one error per option that the backend ignores."""
     spec = backend_spec(config.actor.backend)
     for need, where, section, option in _needs(config):
         if not can(spec, need):
             yield from unused(where, section, (option,), backends_with(need))
     if not spec.value_head and (config.algorithm.preset.family == "reward" or config.algorithm.estimator == "gae"):
-        yield f"'algorithm.name={config.algorithm.name}' trains a model of values: use {backends_with('value_head')}"
+        yield Problem(
+            "algorithm.name",
+            Kind.NOT_SUPPORTED,
+            f"`algorithm.name={config.algorithm.name}` trains a model of values: use {backends_with('value_head')}",
+        )
 
 
 def _needs(config: RunConfig) -> Iterator[tuple[str, str, Section, str]]:

@@ -21,7 +21,7 @@ from agentrl.config.rules.data import ignored_in_data
 from agentrl.config.rules.reward import idle_in_reward, ignored_by_reward
 from agentrl.config.rules.unused import beside, every, given, unused
 from agentrl.config.run import RunConfig
-from agentrl.errors import ConfigError
+from agentrl.errors import ConfigError, Kind, Problem
 
 _OF_STARTED_SERVERS = ("dtype", "max_num_seqs", "max_kv_tokens")
 _TRUNCATIONS = ("top_p", "top_k", "min_p")
@@ -39,46 +39,51 @@ def check_rules(config: RunConfig) -> None:
     """Raise a ConfigError for every option that has no effect or makes results wrong."""
     problems = [*_not_built(config), *_ignored(config), *_wrong(config)]
     if problems:
-        raise ConfigError("\n".join(problems))
+        raise ConfigError(*problems)
 
 
 def check_training(config: RunConfig, *, groups_of_one: bool = False) -> None:
     """Check the rules for training. `groups_of_one` allows groups of one rollout, whose advantage is 0."""
-    problems = [*_wrong_in_training(config, groups_of_one), *_wrong_in_mode(config), *idle_options(config).values()]
+    problems = [*_wrong_in_training(config, groups_of_one), *_wrong_in_mode(config), *idle_options(config)]
     problems += [*wrong_in_sampling(config), *wrong_in_critic(config)]
     if problems:
-        raise ConfigError("\n".join(problems))
+        raise ConfigError(*problems)
 
 
 def check_evaluation(config: RunConfig) -> None:
     """Check the rules for evaluation."""
     if not config.data.val_files:
-        raise ConfigError("'data.val_files' must be given")
+        raise ConfigError(Problem("data.val_files", Kind.MISSING, "`data.val_files` must be given"))
     if config.reward.name == NO_REWARD:
-        raise ConfigError("'reward.name=none' leaves nothing to evaluate: `agentrl generate` rolls out without a score")
+        why = "nothing is left to evaluate; `agentrl generate` rolls out without a score"
+        raise ConfigError(Problem("reward.name", Kind.CONFLICT, f"`reward.name=none`: {why}"))
 
 
 def check_generation(config: RunConfig) -> None:
     """Check the rules for generation. Options that only training uses are allowed and ignored."""
     if problems := list(_wrong_in_generation(config)):
-        raise ConfigError("\n".join(problems))
+        raise ConfigError(*problems)
 
 
-def idle_options(config: RunConfig) -> dict[str, str]:
-    """Training options without effect: key -> error message.
+def idle_options(config: RunConfig) -> list[Problem]:
+    """Return training options without effect.
 
     Only values that differ from the default count as given, because a saved config.yaml contains every key.
     """
-    return {line.split("'")[1]: line for line in _idle(config)}
+    return list({problem.key: problem for problem in _idle(config)}.values())
 
 
-def _not_built(config: RunConfig) -> Iterator[str]:
+def _not_built(config: RunConfig) -> Iterator[Problem]:
     backend = config.actor.backend
     if instead := PLANNED_BACKENDS.get(backend):
-        yield f"'actor.backend={backend}' is not in this version: use 'actor.backend={instead}'"
+        yield Problem(
+            "actor.backend",
+            Kind.NOT_SUPPORTED,
+            f"`actor.backend={backend}` is not in this version: use `actor.backend={instead}`",
+        )
 
 
-def _ignored(config: RunConfig) -> Iterator[str]:
+def _ignored(config: RunConfig) -> Iterator[Problem]:
     rollout = config.rollout
     yield from _ignored_by_engine(rollout)
     yield from ignored_by_backend(config)
@@ -89,19 +94,19 @@ def _ignored(config: RunConfig) -> Iterator[str]:
         yield from _ignored_by_optimizer(where, optim)
     if not rollout.val_kwargs.do_sample:
         sampling = ("temperature", "top_p", "top_k")
-        yield from unused("rollout.val_kwargs", rollout.val_kwargs, sampling, "'rollout.val_kwargs.do_sample=true'")
+        yield from unused("rollout.val_kwargs", rollout.val_kwargs, sampling, "`rollout.val_kwargs.do_sample=true`")
 
 
-def _ignored_by_optimizer(where: str, optim: OptimConfig) -> Iterator[str]:
+def _ignored_by_optimizer(where: str, optim: OptimConfig) -> Iterator[Problem]:
     if optim.name != "muon":
-        yield from unused(where, optim, ("muon_lr", "muon_momentum"), f"'{where}.name=muon'")
+        yield from unused(where, optim, ("muon_lr", "muon_momentum"), f"`{where}.name=muon`")
     if optim.lr_warmup_steps:
-        yield from unused(where, optim, ("lr_warmup_steps_ratio",), f"'{where}.lr_warmup_steps=0'")
+        yield from unused(where, optim, ("lr_warmup_steps_ratio",), f"`{where}.lr_warmup_steps=0`")
     if optim.lr_scheduler_type == "constant":
-        yield from unused(where, optim, ("min_lr_ratio", "total_updates"), "a schedule that runs down")
+        yield from unused(where, optim, ("min_lr_ratio", "total_updates"), "a decaying schedule")
 
 
-def _ignored_by_engine(rollout: RolloutConfig) -> Iterator[str]:
+def _ignored_by_engine(rollout: RolloutConfig) -> Iterator[Problem]:
     sglang, read = rollout.sglang, engine_spec(rollout.engine).options
     for option in (each for each in ENGINE_OPTIONS if each not in read and each != "sglang"):
         yield from unused("rollout", rollout, (option,), engines_with(option))
@@ -109,127 +114,191 @@ def _ignored_by_engine(rollout: RolloutConfig) -> Iterator[str]:
         yield from unused("rollout.sglang", sglang, every(sglang), engines_with("sglang"))
         return
     if sglang.urls:
-        need = "servers that are started here ('rollout.sglang.urls' names running ones)"
+        need = "servers that are started here (`rollout.sglang.urls` names running ones)"
         started = ("num_replicas", "server_args", "env", "max_restarts")
         yield from unused("rollout", rollout, _OF_STARTED_SERVERS, need)
         yield from unused("rollout.sglang", sglang, started, need)
         if sglang.router_url and rollout.routed_experts:
-            yield "'rollout.sglang.router_url': sglang-router does not pass 'rollout.routed_experts' on: leave one out"
+            yield Problem(
+                "rollout.sglang.router_url",
+                Kind.CONFLICT,
+                "`rollout.sglang.router_url`: sglang-router does not forward `rollout.routed_experts`: leave one out",
+            )
     else:
-        yield from unused("rollout.sglang", sglang, ("router_url",), "'rollout.sglang.urls', the servers behind it")
+        yield from unused("rollout.sglang", sglang, ("router_url",), "`rollout.sglang.urls`, the servers behind it")
 
 
-def _idle(config: RunConfig) -> Iterator[str]:
+def _idle(config: RunConfig) -> Iterator[Problem]:
     rollout, actor, data, trainer, model = config.rollout, config.actor, config.data, config.trainer, config.model
     yield from idle_in_reward(config.reward)
     if model.lora_adapter_path is not None:
-        yield from unused("model", model, ("target_modules", "exclude_modules"), "a new adapter ('model.lora_rank')")
+        yield from unused("model", model, ("target_modules", "exclude_modules"), "a new adapter (`model.lora_rank`)")
     elif not model.lora_rank:
         shape = ("lora_alpha", "target_modules", "exclude_modules")
-        yield from unused("model", model, shape, "'model.lora_rank' above 0")
+        yield from unused("model", model, shape, "`model.lora_rank` above 0")
     if rollout.multi_turn.interaction_config_path is None:
-        need = "'rollout.multi_turn.interaction_config_path'"
+        need = "`rollout.multi_turn.interaction_config_path`"
         yield from unused("rollout.multi_turn", rollout.multi_turn, ("max_user_turns",), need)
     if not actor.use_kl_loss:
-        yield from unused("actor", actor, ("kl_loss_coef", "kl_loss_type"), "'actor.use_kl_loss=true'")
+        yield from unused("actor", actor, ("kl_loss_coef", "kl_loss_type"), "`actor.use_kl_loss=true`")
     yield from idle_in_algorithm(config)
     yield from idle_in_critic(config)
     if None not in (actor.clip_ratio_low, actor.clip_ratio_high):
-        yield from beside("actor", actor, "clip_ratio", "'actor.clip_ratio_low' and 'actor.clip_ratio_high'")
+        yield from beside("actor", actor, "clip_ratio", "`actor.clip_ratio_low` and `actor.clip_ratio_high`")
     if not data.shuffle:
-        yield from unused("data", data, ("seed",), "'data.shuffle=true'")
+        yield from unused("data", data, ("seed",), "`data.shuffle=true`")
     if trainer.total_training_steps is not None:
-        yield from beside("trainer", trainer, "total_epochs", "'trainer.total_training_steps'")
+        yield from beside("trainer", trainer, "total_epochs", "`trainer.total_training_steps`")
     if not data.val_files and "val_files" not in data.model_fields_set:  # an explicit empty list is intended
-        yield from unused("trainer", trainer, ("test_freq",), "'data.val_files'")
-        yield from unused("rollout.val_kwargs", rollout.val_kwargs, every(rollout.val_kwargs), "'data.val_files'")
+        yield from unused("trainer", trainer, ("test_freq",), "`data.val_files`")
+        yield from unused("rollout.val_kwargs", rollout.val_kwargs, every(rollout.val_kwargs), "`data.val_files`")
     if not data.val_files:
-        yield from unused("trainer", trainer, ("save_best",), "'data.val_files'")
+        yield from unused("trainer", trainer, ("save_best",), "`data.val_files`")
     if trainer.mode != "rollout_only":
-        yield from unused("data", data, ("output_path",), "'trainer.mode=rollout_only', which is `agentrl generate`")
+        yield from unused("data", data, ("output_path",), "`trainer.mode=rollout_only`, which is `agentrl generate`")
     if not config.algorithm.live:
         yield from unused("trainer", trainer, _IN_FLIGHT, LIVE)
     if not any(given(trainer, option) for option in _IN_FLIGHT):
-        need = "'trainer.max_staleness' or 'trainer.over_sampling' above 0: nothing is under way when weights come"
+        need = "`trainer.max_staleness` or `trainer.over_sampling` above 0: else no rollout is in flight then"
         yield from unused("rollout", rollout, ("weight_update_mode",), need)
-    yield from unused("trainer", trainer, _NOT_IN_MODE.get(trainer.mode, ()), "'trainer.mode=train'")
+    yield from unused("trainer", trainer, _NOT_IN_MODE.get(trainer.mode, ()), "`trainer.mode=train`")
     if trainer.resume_mode != "path":
-        yield from unused("trainer", trainer, ("resume_from_path",), "'trainer.resume_mode=path'")
+        yield from unused("trainer", trainer, ("resume_from_path",), "`trainer.resume_mode=path`")
     if trainer.mode != "train_only":
-        yield from unused("trainer", trainer, ("saved_rollouts",), "'trainer.mode=train_only'")
+        yield from unused("trainer", trainer, ("saved_rollouts",), "`trainer.mode=train_only`")
 
 
-def _wrong(config: RunConfig) -> Iterator[str]:
+def _wrong(config: RunConfig) -> Iterator[Problem]:
     num_weights, num_files = len(config.data.dataset_weights), len(config.data.train_files)
     if num_weights and num_files and num_weights != num_files:
-        yield f"'data.dataset_weights' must hold one a train file, {num_files}, not {num_weights}"
+        yield Problem(
+            "data.dataset_weights",
+            Kind.WRONG_VALUE,
+            f"`data.dataset_weights` needs one weight per train file: {num_files}, not {num_weights}",
+        )
     engine = config.rollout.engine
     if "script_path" in engine_spec(engine).options and config.rollout.script_path is None:
-        yield f"'rollout.engine={engine}' needs 'rollout.script_path'"
+        yield Problem("rollout.engine", Kind.MISSING, f"`rollout.engine={engine}` needs `rollout.script_path`")
     if (output := config.data.output_path) and output.suffix != ".parquet":
-        yield f"'data.output_path' must name a Parquet file, not '{output}'"
+        yield Problem(
+            "data.output_path", Kind.WRONG_VALUE, f"`data.output_path` must name a Parquet file, not '{output}'"
+        )
     if config.rollout.val_kwargs.n > 1 and not config.rollout.val_kwargs.do_sample:
-        yield "'rollout.val_kwargs.n' above 1 repeats one greedy rollout: set 'rollout.val_kwargs.do_sample=true'"
+        yield Problem(
+            "rollout.val_kwargs.n",
+            Kind.WRONG_VALUE,
+            "`rollout.val_kwargs.n` above 1 repeats one greedy rollout: set `rollout.val_kwargs.do_sample=true`",
+        )
 
 
-def _wrong_in_training(config: RunConfig, groups_of_one: bool) -> Iterator[str]:
+def _wrong_in_training(config: RunConfig, groups_of_one: bool) -> Iterator[Problem]:
     rollout, trainer = config.rollout, config.trainer
     if not config.data.train_files and trainer.mode in ("train", "rollout_only"):
-        yield "'data.train_files' must be given"
+        yield Problem("data.train_files", Kind.MISSING, "`data.train_files` must be given")
     algorithm = config.algorithm
     compares = algorithm.live and algorithm.preset.compares
     if compares and config.group_size < 2 and trainer.mode == "train" and not groups_of_one:
-        yield (
-            f"'rollout.n=1' gives every group advantage 0 under {algorithm.name}, which compares siblings:"
-            " set 'rollout.n' to 2 or more"
-        )
+        why = f"{algorithm.name} compares the rollouts of a task: set `rollout.n` to 2 or more"
+        yield Problem("rollout.n", Kind.WRONG_VALUE, f"`rollout.n=1` gives every group advantage 0, because {why}")
     control, num_rollouts = algorithm.kl_ctrl, config.data.train_batch_size * config.group_size
     if algorithm.use_kl_in_reward and control.type == "adaptive" and control.horizon <= 0.2 * num_rollouts:
-        yield (
-            f"'algorithm.kl_ctrl.horizon={control.horizon}' is too short for {num_rollouts} rollouts a step: the"
-            f" coefficient could change its sign; take more than {0.2 * num_rollouts:g}"
+        yield Problem(
+            "algorithm.kl_ctrl.horizon",
+            Kind.WRONG_VALUE,
+            f"`algorithm.kl_ctrl.horizon={control.horizon}` is too short for {num_rollouts} rollouts per step: the"
+            f" coefficient could change its sign; set more than {0.2 * num_rollouts:g}",
         )
     for option in _TRUNCATIONS:
         if given(rollout, option) and algorithm.preset.family != "imitation":
-            yield f"'rollout.{option}' changes the distribution that is sampled: training on it would be biased"
+            yield Problem(
+                f"rollout.{option}",
+                Kind.WRONG_VALUE,
+                f"`rollout.{option}` changes the sampling distribution: training would be biased",
+            )
     if not rollout.temperature and trainer.mode == "train":
-        yield "'rollout.temperature=0' is greedy: siblings would all be the same, and nothing be learnt from them"
+        yield Problem(
+            "rollout.temperature",
+            Kind.WRONG_VALUE,
+            "`rollout.temperature=0` is greedy: all rollouts of a task would be the same, and nothing would be learned",
+        )
     if config.reward.name == NO_REWARD and trainer.mode != "rollout_only":
-        yield "'reward.name=none' is for `agentrl generate`: training and validation need a score"
+        yield Problem(
+            "reward.name",
+            Kind.WRONG_VALUE,
+            "`reward.name=none` is for `agentrl generate`: training and validation need a score",
+        )
     if trainer.stop_when and not (config.data.val_files and trainer.test_freq):
-        yield "'trainer.stop_when' needs 'data.val_files' and 'trainer.test_freq' above 0"
+        yield Problem(
+            "trainer.stop_when",
+            Kind.MISSING,
+            "`trainer.stop_when` needs `data.val_files` and `trainer.test_freq` above 0",
+        )
     if trainer.log_val_generations and not (config.data.val_files and set(trainer.logger) - {"console"}):
-        yield "'trainer.log_val_generations' needs 'data.val_files' and a logger other than console"
+        yield Problem(
+            "trainer.log_val_generations",
+            Kind.MISSING,
+            "`trainer.log_val_generations` needs `data.val_files` and a logger other than console",
+        )
     if trainer.resume_mode == "path" and trainer.resume_from_path is None:
-        yield "'trainer.resume_mode=path' needs 'trainer.resume_from_path', a checkpoint's folder"
+        yield Problem(
+            "trainer.resume_mode",
+            Kind.MISSING,
+            "`trainer.resume_mode=path` needs `trainer.resume_from_path`, a checkpoint's folder",
+        )
     mini_batch = config.actor.ppo_mini_batch_size
     if mini_batch and config.data.train_batch_size % mini_batch:
-        yield f"'actor.ppo_mini_batch_size={mini_batch}' must divide 'data.train_batch_size'"
+        yield Problem(
+            "actor.ppo_mini_batch_size",
+            Kind.WRONG_VALUE,
+            f"`actor.ppo_mini_batch_size={mini_batch}` must divide `data.train_batch_size`",
+        )
     if not config.actor.use_dynamic_bsz and config.actor.ppo_micro_batch_size_per_gpu is None:
-        yield "'actor.use_dynamic_bsz=false' needs 'actor.ppo_micro_batch_size_per_gpu'"
+        yield Problem(
+            "actor.use_dynamic_bsz",
+            Kind.MISSING,
+            "`actor.use_dynamic_bsz=false` needs `actor.ppo_micro_batch_size_per_gpu`",
+        )
 
 
-def _wrong_in_generation(config: RunConfig) -> Iterator[str]:
+def _wrong_in_generation(config: RunConfig) -> Iterator[Problem]:
     rollout, data = config.rollout, config.data
     if not data.train_files:
-        yield "'data.train_files' must be given: its rows are rolled out, each once"
+        yield Problem("data.train_files", Kind.MISSING, "`data.train_files` must be given: each row is rolled out once")
     if data.dataset_weights:
-        yield "'data.dataset_weights' has no effect in generation: each row is rolled out once"
+        yield Problem(
+            "data.dataset_weights",
+            Kind.UNUSED,
+            "`data.dataset_weights` has no effect in generation: each row is rolled out once",
+        )
     if not config.algorithm.live:
-        yield f"'algorithm.name={config.algorithm.name}' has no live rollouts: leave it out"
+        yield Problem(
+            "algorithm.name",
+            Kind.CONFLICT,
+            f"`algorithm.name={config.algorithm.name}` has no live rollouts: leave it out",
+        )
     if not rollout.temperature:
-        yield from unused("rollout", rollout, _TRUNCATIONS, "'rollout.temperature' above 0")
+        yield from unused("rollout", rollout, _TRUNCATIONS, "`rollout.temperature` above 0")
         if (rollout.n or 1) > 1:
-            yield "'rollout.n' above 1 repeats one greedy rollout: set 'rollout.temperature' above 0"
+            yield Problem(
+                "rollout.n",
+                Kind.WRONG_VALUE,
+                "`rollout.n` above 1 repeats one greedy rollout: set `rollout.temperature` above 0",
+            )
 
 
-def _wrong_in_mode(config: RunConfig) -> Iterator[str]:
+def _wrong_in_mode(config: RunConfig) -> Iterator[Problem]:
     trainer = config.trainer
     if trainer.mode == "val_only" and not config.data.val_files:
-        yield "'trainer.mode=val_only' needs 'data.val_files'"
+        yield Problem("trainer.mode", Kind.MISSING, "`trainer.mode=val_only` needs `data.val_files`")
     if trainer.mode == "val_only" and not trainer.val_before_train:
-        yield "'trainer.mode=val_only' is the validation before training: leave out 'trainer.val_before_train=false'"
+        yield Problem(
+            "trainer.mode",
+            Kind.CONFLICT,
+            "`trainer.mode=val_only` runs the validation before training: leave out `trainer.val_before_train=false`",
+        )
     if trainer.mode == "rollout_only" and not config.algorithm.live:
-        yield f"'trainer.mode=rollout_only' needs {LIVE}"
+        yield Problem("trainer.mode", Kind.CONFLICT, f"`trainer.mode=rollout_only` needs {LIVE}")
     if trainer.mode == "train_only" and trainer.saved_rollouts is None:
-        yield "'trainer.mode=train_only' needs 'trainer.saved_rollouts', a run's folder"
+        yield Problem(
+            "trainer.mode", Kind.MISSING, "`trainer.mode=train_only` needs `trainer.saved_rollouts`, a run's folder"
+        )

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from agentrl.config.reward import RewardConfig
 from agentrl.config.rules.unused import every, unused
-from agentrl.errors import suggestion
+from agentrl.errors import Kind, Problem, suggestion
 
 JUDGE = "judge"
 """Value of `reward.name`, or of a component's `reward`, for the LLM judge."""
@@ -14,47 +14,63 @@ REWARD_MODEL = "reward_model"
 """Value of `reward.name`, or of a component's `reward`, for the reward model."""
 
 
-def ignored_by_reward(reward: RewardConfig) -> Iterator[str]:
+def ignored_by_reward(reward: RewardConfig) -> Iterator[Problem]:
     """Yield one error per option that another option replaces."""
     custom = reward.custom_reward_function
     if reward.components:
-        need = "'reward.components' left out: they take its place"
+        need = "`reward.components` left out: they take its place"
         yield from unused("reward", reward, ("name",), need)
         yield from unused("reward.custom_reward_function", custom, every(custom), need)
     elif custom.path is None:
         yield from unused("reward.custom_reward_function", custom, ("name",), "a 'path' beside it")
     else:
-        need = "'reward.custom_reward_function.path=null': your own function takes its place"
+        need = "`reward.custom_reward_function.path=null`: your own function takes its place"
         yield from unused("reward", reward, ("name",), need)
     yield from _wrong_online(reward)
 
 
-def idle_in_reward(reward: RewardConfig) -> Iterator[str]:
+def idle_in_reward(reward: RewardConfig) -> Iterator[Problem]:
     """Yield one error per option of an unused judge or reward model. Replay may still use it with `--reward`."""
     if JUDGE not in rewards_asked(reward):
         yield from unused(
-            "reward.judge", reward.judge, every(reward.judge), "'reward.name=judge' or a component 'judge'"
+            "reward.judge", reward.judge, every(reward.judge), "`reward.name=judge` or a component 'judge'"
         )
     if REWARD_MODEL not in rewards_asked(reward):
-        need = "'reward.name=reward_model' or a component 'reward_model'"
+        need = "`reward.name=reward_model` or a component 'reward_model'"
         yield from unused("reward.reward_model", reward.reward_model, every(reward.reward_model), need)
 
 
-def _wrong_online(reward: RewardConfig) -> Iterator[str]:
+def _wrong_online(reward: RewardConfig) -> Iterator[Problem]:
     """Yield errors of an online reward model's configuration."""
     where, model, online = "reward.reward_model", reward.reward_model, reward.reward_model.online
     named = [name for name, each in reward.components.items() if each.reward == REWARD_MODEL]
     if online is None or REWARD_MODEL not in rewards_asked(reward):
         return
     if len(named) != 1:
-        yield f"'{where}.online' needs one component of 'reward.components' with reward: reward_model, not {len(named)}"
+        yield Problem(
+            f"{where}.online",
+            Kind.MISSING,
+            f"`{where}.online` needs one component of `reward.components` with reward: reward_model, not {len(named)}",
+        )
     elif online.outcome not in reward.components.keys() - named:
         near = suggestion(online.outcome, reward.components.keys() - named)
-        yield f"'{where}.online.outcome': unknown component '{online.outcome}': {near}"
+        yield Problem(
+            f"{where}.online.outcome",
+            Kind.WRONG_VALUE,
+            f"`{where}.online.outcome`: unknown component '{online.outcome}': {near}",
+        )
     elif reward.components[named[0]].reward_kwargs:
-        yield f"'reward.components.{named[0]}.reward_kwargs' has no effect with '{where}.online': set '{where}' itself"
+        yield Problem(
+            f"reward.components.{named[0]}.reward_kwargs",
+            Kind.UNUSED,
+            f"`reward.components.{named[0]}.reward_kwargs` has no effect with `{where}.online`: set `{where}` itself",
+        )
     elif model.activation == "none":
-        yield f"'{where}.activation=none' does not fit '{where}.online', which learns probabilities: leave it out"
+        yield Problem(
+            f"{where}.activation",
+            Kind.CONFLICT,
+            f"`{where}.activation=none` does not fit `{where}.online`, which learns probabilities: leave it out",
+        )
 
 
 def rewards_asked(reward: RewardConfig) -> set[str]:

@@ -6,18 +6,19 @@ from collections.abc import Iterator
 from functools import partial
 
 from agentrl.config.base import Section
+from agentrl.errors import Kind, Problem
 
 
-def unused(where: str, section: Section, options: tuple[str, ...], need: str) -> Iterator[str]:
+def unused(where: str, section: Section, options: tuple[str, ...], need: str) -> Iterator[Problem]:
     """Yield one error per given option, which has no effect without `need`."""
     for option in filter(partial(given, section), options):
-        yield f"'{where}.{option}' has no effect without {need}"
+        yield Problem(f"{where}.{option}", Kind.UNUSED, f"`{where}.{option}` has no effect without {need}")
 
 
-def beside(where: str, section: Section, option: str, stronger: str) -> Iterator[str]:
+def beside(where: str, section: Section, option: str, stronger: str) -> Iterator[Problem]:
     """Yield an error if the option is given although `stronger` replaces it."""
     if given(section, option):
-        yield f"'{where}.{option}' has no effect beside {stronger}"
+        yield Problem(f"{where}.{option}", Kind.UNUSED, f"`{where}.{option}` has no effect beside {stronger}")
 
 
 def given(section: Section, option: str) -> bool:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from agentrl.compat.verl.keys.draft import Draft
 from agentrl.compat.verl.keys.rows import Fixed, Hint, Mapped
 from agentrl.compat.verl.keys.table import PPO, KeyTable, own_keys
-from agentrl.errors import ConfigError, suggestion
+from agentrl.errors import ConfigError, Kind, Problem, suggestion
 
 
 def translate(nested: Mapping[str, object], table: KeyTable = PPO) -> Draft:
@@ -21,14 +20,14 @@ def translate(nested: Mapping[str, object], table: KeyTable = PPO) -> Draft:
         ConfigError: unknown keys, unsupported values, contradicting keys; one line each.
     """
     draft = Draft({key: value for key, value in flattened(nested, table) if not _class_of_verls(key, value)})
-    problems: list[str] = []
+    problems: list[Problem] = []
     for key, default in table.defaults.items():
         if key not in draft.given:
             problems += _take(draft, table, key, default)
     for key, value in draft.given.items():
         problems += _take(draft, table, key, value)
     if problems:
-        raise ConfigError("\n".join(problems))
+        raise ConfigError(*problems)
     table.adjust(draft)
     return draft
 
@@ -57,15 +56,11 @@ def nested(values: Mapping[str, object]) -> dict[str, object]:
     return tree
 
 
-def with_verl_keys(message: str, source_keys: Mapping[str, str], table: KeyTable = PPO) -> str:
-    """Replace agentrl's keys in an error message by the keys that the user gave, or by verl's."""
+def verl_key(source_keys: Mapping[str, str], table: KeyTable = PPO) -> Callable[[str], str]:
+    """Return a function from agentrl's key to the key that the user gave, or verl's."""
     mapped = [row for row in reversed(table.rows) if isinstance(row, Mapped) and isinstance(row.targets, str)]
     names = {row.targets: row.key for row in mapped} | dict(source_keys)
-
-    def renamed(match: re.Match[str]) -> str:
-        return f"'{names.get(match[1], match[1])}"
-
-    return re.sub(r"'([\w.]+)(?=['=])", renamed, message)
+    return lambda key: names.get(key, key)
 
 
 def _class_of_verls(key: str, value: object) -> bool:
@@ -73,21 +68,21 @@ def _class_of_verls(key: str, value: object) -> bool:
     return key.endswith("_target_") and str(value).startswith("verl.")
 
 
-def _take(draft: Draft, table: KeyTable, key: str, value: object) -> list[str]:
-    """Add one key to the draft; return errors."""
+def _take(draft: Draft, table: KeyTable, key: str, value: object) -> list[Problem]:
+    """Add one key to the draft; return problems."""
     row = table.find(key)
     if row is None:
-        return [f"unknown key '{key}': {suggestion(key, _suggestable(table))}"]
+        return [Problem(key, Kind.UNKNOWN_KEY, f"unknown key `{key}`: {suggestion(key, _suggestable(table))}")]
     if isinstance(row, Mapped):
         return _map(draft, row, value)
     if isinstance(row, Fixed) and not row.allows(value):
-        return [f"'{key}={value}' is not supported: {row.instead}"]
+        return [Problem(key, Kind.NOT_SUPPORTED, f"`{key}={value}` is not supported: {row.instead}")]
     if why := row.why if isinstance(row, Hint) else row.notice:
         draft.idle.setdefault(why, []).append(key)
     return []
 
 
-def _map(draft: Draft, row: Mapped, value: object) -> list[str]:
+def _map(draft: Draft, row: Mapped, value: object) -> list[Problem]:
     if value is None:  # null means "not given": drop verl's default, so that agentrl's default applies
         for target in row.names:
             if draft.source_keys.get(target) not in draft.given:  # another name of the key may have set it
@@ -97,11 +92,11 @@ def _map(draft: Draft, row: Mapped, value: object) -> list[str]:
         translated = row.values(value)
     except (ConfigError, TypeError, ValueError, OverflowError) as error:
         default = "" if row.key in draft.given else f" (verl's default {value})"
-        return [f"'{row.key}'{default}: {error}"]
+        return [Problem(row.key, Kind.WRONG_VALUE, f"`{row.key}`{default}: {error}")]
     for target, item in translated.items():
         other = draft.source_keys.get(target)
         if other in draft.given and other != row.key and row.key in draft.given and draft.values.get(target) != item:
-            return [f"'{other}' and '{row.key}' set the same option to different values"]
+            return [Problem(row.key, Kind.CONFLICT, f"`{other}` and `{row.key}` set one option to different values")]
         draft.values[target], draft.source_keys[target] = item, row.key
     return []
 
