@@ -38,7 +38,7 @@ def test_nan_while_training_skips_the_update_and_is_warned_of(bad):
     assert row["actor/skipped_updates"] == 1
     assert "actor/grad_norm" not in row  # nothing was updated
     (warning, *_) = (bad.folder / "run/warnings.jsonl").read_text().splitlines()
-    assert "an update was skipped: lower actor.optim.lr, or look for overflow" in json.loads(warning)["warning"]
+    assert "an update was skipped: lower actor.optim.lr, or check for overflow" in json.loads(warning)["warning"]
 
 
 def test_a_model_that_never_ends_its_turn_runs_into_the_limits(bad):
@@ -101,6 +101,6 @@ def test_a_loop_that_cannot_be_had(bad):
     assert "did you mean 'Mine'?" in bad.refused(f"{key}={bad.folder}/loop.py:Mien")
     bad.write("other.py", "class Mine:\n    def __init__(self, *given): pass\n")
     assert "must be a subclass of agentrl.agent_loops.AgentLoop" in bad.refused(f"{key}={bad.folder}/other.py:Mine")
-    assert f"write '{bad.folder}/other.py:Name'" in bad.refused(f"{key}={bad.folder}/other.py")
+    assert f"add the object's name, '{bad.folder}/other.py:Name'" in bad.refused(f"{key}={bad.folder}/other.py")
     file = bad.write("broken.py", "class Mine(:\n")
     assert f"SyntaxError: invalid syntax ({file}:1)" in bad.refused(f"{key}={file}:Mine")

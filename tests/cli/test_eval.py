@@ -184,7 +184,7 @@ def test_rewards_of_texts_find_what_is_known_of_rollouts(here, capsys):
     capsys.readouterr()
     assert main([*command, "info.py:of_tokens"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.endswith("texts have no tokens; only saved rollouts have 'token_ids'")
+    assert "texts have no tokens; only saved rollouts have 'token_ids': agentrl eval --from RUN" in line
     assert main([*command, "info.py:own_mistake"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "KeyError: 'nothing'" in line

@@ -82,7 +82,7 @@ class Handler(BaseHTTPRequestHandler):
         elif fault == "error":
             self.reply(200, {"status": "SandboxError", "message": "no space left on device", **NOTHING})
         elif fault == "hang":
-            time.sleep(1.5)
+            time.sleep(5.0)
         else:
             self.reply(200, self.counted(body))
 

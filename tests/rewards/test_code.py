@@ -109,9 +109,9 @@ def test_what_cannot_be_compiled_is_tried_once():
     assert len(behaviour.requests) == 1
 
 
-@pytest.mark.parametrize("fault", one_in(3, [429, 500, 502, 504, "garbage", "error", "hang"]))
+@pytest.mark.parametrize("fault", one_in(3, [429, "hang", 500, 502, "garbage", "error", 504]))
 def test_a_server_in_trouble_is_asked_again(fault, monkeypatch):
-    monkeypatch.setattr(client, "_MARGIN_S", -3.0)  # an answer may take a second
+    monkeypatch.setattr(client, "_MARGIN_S", 0.0)  # an answer may take four seconds
     with sandbox_fusion(fault, fault) as (url, behaviour):
         assert score(url, DOUBLE, DOUBLES, timeout_s=2.0)["score"] == 1.0
     assert len(behaviour.requests) == 6

@@ -136,14 +136,14 @@ def test_replay_reads_rollouts_with_images(here, model, capsys):
 def test_training_on_images_is_refused_by_the_row(here, model, capsys):
     assert main(["train", *words(model, "rollout.n=2")]) == 2
     told = capsys.readouterr().err
-    assert "rows.parquet row 0: field 'images': training on images is not supported: `agentrl generate`" in told
+    assert "rows.parquet row 0: field 'images': training on images is not supported: use `agentrl generate`" in told
 
 
 def test_training_on_stored_rollouts_with_images_is_refused(here, model, capsys):
     assert main(["generate", *words(model)]) == 0
     text = ["trainer.mode=train_only", "trainer.saved_rollouts=run", "trainer.default_local_dir=again"]
     assert main(["train", *words(model, *text)]) == 2
-    assert "hold images" in capsys.readouterr().err
+    assert "its rollouts have images" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -201,7 +201,7 @@ def test_a_model_without_a_processor_is_said_with_the_row(here, model, capsys, t
     (without / "preprocessor_config.json").unlink()
     assert main(["generate", *words(without)]) == 2
     told = capsys.readouterr().err
-    assert f"rows.parquet row 0: field 'images': the model at '{without}' takes no images, or has no processor" in told
+    assert f"rows.parquet row 0: field 'images': the model at '{without}' does not support images, or has no processor" in told
 
 
 def test_sglang_takes_no_images(here, model, capsys):
