@@ -176,7 +176,9 @@ def test_objects_are_taken_where_names_are(task_folder, tmp_path):
 
 def test_a_run_with_objects_of_python_is_not_resumed_by_a_command():
     config = validate_config({"model": {"path": "m"}, "trainer": {"python_objects": ["reward score"]}})
-    with pytest.raises(AgentRLError, match=r"started with Python objects \(reward score\): resume it with agentrl.train"):
+    with pytest.raises(
+        AgentRLError, match=r"started with Python objects \(reward score\): resume it with agentrl.train"
+    ):
         check_python_objects(config, UserObjects())
     check_python_objects(config, UserObjects(in_python=True))
 

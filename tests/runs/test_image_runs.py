@@ -201,7 +201,10 @@ def test_a_model_without_a_processor_is_said_with_the_row(here, model, capsys, t
     (without / "preprocessor_config.json").unlink()
     assert main(["generate", *words(without)]) == 2
     told = capsys.readouterr().err
-    assert f"rows.parquet row 0: field 'images': the model at '{without}' does not support images, or has no processor" in told
+    assert (
+        f"rows.parquet row 0: field 'images': the model at '{without}' does not support images, or has no processor"
+        in told
+    )
 
 
 def test_sglang_takes_no_images(here, model, capsys):
