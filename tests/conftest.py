@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,8 @@ PEERS = Path(__file__).parents[1] / "benchmarks/peers"
 def make_task():
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(CALCULATOR))
+        for file in CALCULATOR.glob("*.py"):  # another test may have imported a file of that name
+            patch.delitem(sys.modules, file.stem, raising=False)
         import make_task
 
         yield make_task.make_task
