@@ -58,10 +58,10 @@ def _read(part: Part, rows: Sequence[int]) -> Iterator[Mapping[str, object]]:
 
 def _excerpt(row: Mapping[str, object]) -> dict[str, str]:
     trajectories = row["trajectories"]
-    told = [_messages(each["messages"]) for each in trajectories] if isinstance(trajectories, list) else []
-    asked = _messages(row["messages"]) or (told[0] if told else [])
-    said = told[-1] if told else []
-    return {"prompt": _last(asked, "user") or _last(asked), "answer": _last(said, "assistant")}
+    histories = [_messages(each["messages"]) for each in trajectories] if isinstance(trajectories, list) else []
+    prompt = _messages(row["messages"]) or (histories[0] if histories else [])
+    answer = histories[-1] if histories else []
+    return {"prompt": _last(prompt, "user") or _last(prompt), "answer": _last(answer, "assistant")}
 
 
 def _messages(text: object) -> list[ShownMessage]:

@@ -137,7 +137,7 @@ class Admissions:
     @property
     def can_take(self) -> bool:
         """Whether the next step can start."""
-        if any(ticket.last_chance and self._is_due(begun) for ticket, begun in self.under_way.items()):
+        if any(ticket.last_chance and self._is_due(version) for ticket, version in self.under_way.items()):
             return False
         return len(self.ready) >= self._groups_per_step or self._drew_enough
 
@@ -172,8 +172,8 @@ class Admissions:
     @property
     def _num_last_chances(self) -> int:
         """Number of last chances started under this version."""
-        begun = [*self.under_way.items(), *self.ready.items()]
-        return sum(ticket.last_chance and version == self.version for ticket, version in begun)
+        started = [*self.under_way.items(), *self.ready.items()]
+        return sum(ticket.last_chance and version == self.version for ticket, version in started)
 
     @property
     def _next_take(self) -> int:
