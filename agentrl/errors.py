@@ -53,8 +53,11 @@ class Problem:
         return _MENTION.sub(lambda mention: f"'{shown(mention[1])}{mention[2] or ''}'", self.text)
 
     def mentions(self, key: str) -> bool:
-        """Whether the problem is about `key` or names it."""
-        return key == self.key or key in self.text
+        """Whether the problem is about `key`, or about a key inside it, or names one in its text."""
+        if not self.key:
+            return key in self.text  # the text of another error, whose keys are not marked
+        keys = (self.key, *(mention[1] for mention in _MENTION.finditer(self.text)))
+        return any(f"{each}.".startswith(f"{key}.") for each in keys)
 
 
 class ConfigError(AgentRLError):

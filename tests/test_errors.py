@@ -28,7 +28,10 @@ def test_a_problem_shows_its_keys_under_the_names_that_the_user_knows():
     assert problem.line(str.upper) == "'A.B=1' has no effect without 'C.D'; see `agentrl config`"
     assert problem.mentions("a.b")
     assert problem.mentions("c.d")
+    assert problem.mentions("a")
     assert not problem.mentions("d.e")
+    assert not problem.mentions("b")  # a part of a name is no key
+    assert Problem("", Kind.OTHER, "a.b: no").mentions("a.b")
 
 
 def test_an_error_keeps_its_problems():
