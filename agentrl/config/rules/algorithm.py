@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from agentrl.config.presets import PRESETS
-from agentrl.config.rules.unused import every, unused
+from agentrl.config.rules.unused import every, unused, wrong
 from agentrl.config.run import RunConfig
 from agentrl.errors import Kind, Problem
 
@@ -60,10 +60,10 @@ def idle_in_algorithm(config: RunConfig) -> Iterator[Problem]:
         need = "`algorithm.kl_ctrl.type=adaptive`"
         yield from unused("algorithm.kl_ctrl", algorithm.kl_ctrl, ("horizon", "target_kl"), need)
     if algorithm.use_kl_in_reward and algorithm.estimator == "gdpo":
-        yield Problem(
+        yield wrong(
             "algorithm.use_kl_in_reward",
+            "has no effect: gdpo reads rewards by name; use `actor.use_kl_loss=true`",
             Kind.UNUSED,
-            "`algorithm.use_kl_in_reward` has no effect: gdpo reads rewards by name; use `actor.use_kl_loss=true`",
         )
     if not algorithm.filter_groups.enable:
         need, options = "`algorithm.filter_groups.enable=true`", ("metric", "max_num_gen_batches")
@@ -99,10 +99,11 @@ def _ignored_by_reward_training(config: RunConfig) -> Iterator[Problem]:
         yield from unused("model", config.model, ("lora_rank", "lora_adapter_path"), need)
         yield from unused("actor", config.actor, ("entropy_coeff", "loss_agg_mode"), need)
         if config.trainer.mode in ("val_only", "rollout_only"):
-            yield Problem(
+            yield wrong(
                 "trainer.mode",
+                f"needs a policy, and {algorithm.name} trains a reward model",
                 Kind.CONFLICT,
-                f"`trainer.mode={config.trainer.mode}` needs a policy, and {algorithm.name} trains a reward model",
+                value=config.trainer.mode,
             )
 
 
@@ -118,10 +119,8 @@ def _uncorrected(config: RunConfig) -> Iterator[Problem]:
     if correction.rollout_rs is None:
         yield from unused(where, correction, ("rollout_rs_threshold",), f"`{where}.rollout_rs`")
     elif correction.rollout_rs_threshold is None:
-        yield Problem(
-            f"{where}.rollout_rs",
-            Kind.MISSING,
-            f"`{where}.rollout_rs={correction.rollout_rs}` needs `{where}.rollout_rs_threshold`",
+        yield wrong(
+            f"{where}.rollout_rs", f"needs `{where}.rollout_rs_threshold`", Kind.MISSING, value=correction.rollout_rs
         )
     if not correction.bypass_mode:
         yield from unused(where, correction, ("loss_type",), f"`{where}.bypass_mode=true`")
@@ -130,17 +129,18 @@ def _uncorrected(config: RunConfig) -> Iterator[Problem]:
         yield from unused("actor", config.actor, _CLIPS, need)
         yield from unused("actor.policy_loss", settings, every(settings), need)
         if config.algorithm.preset.loss not in ("vanilla", "reinforce", "gpg"):
-            yield Problem(
+            yield wrong(
                 "algorithm.name",
+                f"has a loss of its own, which has no effect without {need}",
                 Kind.UNUSED,
-                f"`algorithm.name={config.algorithm.name}` has a loss of its own, which has no effect without {need}",
+                value=config.algorithm.name,
             )
     elif correction.rollout_is is not None and config.loss_name != "reinforce":
         # in bypass mode the clipped ratio already uses the engine's probabilities, so it is the importance weight
-        yield Problem(
+        yield wrong(
             f"{where}.rollout_is",
+            f"has no effect without `{where}.bypass_mode=false` or `{where}.loss_type=reinforce`",
             Kind.UNUSED,
-            f"`{where}.rollout_is` has no effect without `{where}.bypass_mode=false` or `{where}.loss_type=reinforce`",
         )
 
 
@@ -161,11 +161,7 @@ def wrong_in_critic(config: RunConfig) -> Iterator[Problem]:
     """Yield one error per invalid critic option."""
     mini_batch, trainer = config.critic.ppo_mini_batch_size, config.trainer
     if mini_batch and config.data.train_batch_size % mini_batch:
-        yield Problem(
-            "critic.ppo_mini_batch_size",
-            Kind.WRONG_VALUE,
-            f"`critic.ppo_mini_batch_size={mini_batch}` must divide `data.train_batch_size`",
-        )
+        yield wrong("critic.ppo_mini_batch_size", "must divide `data.train_batch_size`", value=mini_batch)
     if trainer.total_training_steps and trainer.critic_warmup >= trainer.total_training_steps:
         warmup = f"`trainer.critic_warmup={trainer.critic_warmup}`"
         yield Problem(

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from agentrl.capabilities import BACKEND_OPTIONS, backend_spec, backends_with, can
 from agentrl.config.base import Section
-from agentrl.config.rules.unused import every, unused
+from agentrl.config.rules.unused import every, unused, wrong
 from agentrl.config.run import RunConfig
 from agentrl.errors import Kind, Problem
 
@@ -18,10 +18,11 @@ def ignored_by_backend(config: RunConfig) -> Iterator[Problem]:
         if not can(spec, need):
             yield from unused(where, section, (option,), backends_with(need))
     if not spec.value_head and (config.algorithm.preset.family == "reward" or config.algorithm.estimator == "gae"):
-        yield Problem(
+        yield wrong(
             "algorithm.name",
+            f"trains a model of values: use {backends_with('value_head')}",
             Kind.NOT_SUPPORTED,
-            f"`algorithm.name={config.algorithm.name}` trains a model of values: use {backends_with('value_head')}",
+            value=config.algorithm.name,
         )
 
 

@@ -19,7 +19,7 @@ from agentrl.config.rules.algorithm import (
 from agentrl.config.rules.backend import ignored_by_backend
 from agentrl.config.rules.data import ignored_in_data
 from agentrl.config.rules.reward import idle_in_reward, ignored_by_reward
-from agentrl.config.rules.unused import beside, every, given, unused
+from agentrl.config.rules.unused import beside, every, given, unused, wrong
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError, Kind, Problem
 
@@ -53,7 +53,7 @@ def check_training(config: RunConfig, *, groups_of_one: bool = False) -> None:
 def check_evaluation(config: RunConfig) -> None:
     """Check the rules for evaluation."""
     if not config.data.val_files:
-        raise ConfigError(Problem("data.val_files", Kind.MISSING, "`data.val_files` must be given"))
+        raise ConfigError(wrong("data.val_files", "must be given", Kind.MISSING))
     if config.reward.name == NO_REWARD:
         why = "nothing is left to evaluate; `agentrl generate` rolls out without a score"
         raise ConfigError(Problem("reward.name", Kind.CONFLICT, f"`reward.name=none`: {why}"))
@@ -76,10 +76,8 @@ def idle_options(config: RunConfig) -> list[Problem]:
 def _not_built(config: RunConfig) -> Iterator[Problem]:
     backend = config.actor.backend
     if instead := PLANNED_BACKENDS.get(backend):
-        yield Problem(
-            "actor.backend",
-            Kind.NOT_SUPPORTED,
-            f"`actor.backend={backend}` is not in this version: use `actor.backend={instead}`",
+        yield wrong(
+            "actor.backend", f"is not in this version: use `actor.backend={instead}`", Kind.NOT_SUPPORTED, value=backend
         )
 
 
@@ -171,35 +169,27 @@ def _idle(config: RunConfig) -> Iterator[Problem]:
 def _wrong(config: RunConfig) -> Iterator[Problem]:
     num_weights, num_files = len(config.data.dataset_weights), len(config.data.train_files)
     if num_weights and num_files and num_weights != num_files:
-        yield Problem(
-            "data.dataset_weights",
-            Kind.WRONG_VALUE,
-            f"`data.dataset_weights` needs one weight per train file: {num_files}, not {num_weights}",
-        )
+        yield wrong("data.dataset_weights", f"needs one weight per train file: {num_files}, not {num_weights}")
     engine = config.rollout.engine
     if "script_path" in engine_spec(engine).options and config.rollout.script_path is None:
-        yield Problem("rollout.engine", Kind.MISSING, f"`rollout.engine={engine}` needs `rollout.script_path`")
+        yield wrong("rollout.engine", "needs `rollout.script_path`", Kind.MISSING, value=engine)
     if (output := config.data.output_path) and output.suffix != ".parquet":
-        yield Problem(
-            "data.output_path", Kind.WRONG_VALUE, f"`data.output_path` must name a Parquet file, not '{output}'"
-        )
+        yield wrong("data.output_path", f"must name a Parquet file, not '{output}'")
     if config.rollout.val_kwargs.n > 1 and not config.rollout.val_kwargs.do_sample:
-        yield Problem(
-            "rollout.val_kwargs.n",
-            Kind.WRONG_VALUE,
-            "`rollout.val_kwargs.n` above 1 repeats one greedy rollout: set `rollout.val_kwargs.do_sample=true`",
+        yield wrong(
+            "rollout.val_kwargs.n", "above 1 repeats one greedy rollout: set `rollout.val_kwargs.do_sample=true`"
         )
 
 
 def _wrong_in_training(config: RunConfig, groups_of_one: bool) -> Iterator[Problem]:
     rollout, trainer = config.rollout, config.trainer
     if not config.data.train_files and trainer.mode in ("train", "rollout_only"):
-        yield Problem("data.train_files", Kind.MISSING, "`data.train_files` must be given")
+        yield wrong("data.train_files", "must be given", Kind.MISSING)
     algorithm = config.algorithm
     compares = algorithm.live and algorithm.preset.compares
     if compares and config.group_size < 2 and trainer.mode == "train" and not groups_of_one:
         why = f"{algorithm.name} compares the rollouts of a task: set `rollout.n` to 2 or more"
-        yield Problem("rollout.n", Kind.WRONG_VALUE, f"`rollout.n=1` gives every group advantage 0, because {why}")
+        yield wrong("rollout.n", f"gives every group advantage 0, because {why}", value="1")
     control, num_rollouts = algorithm.kl_ctrl, config.data.train_batch_size * config.group_size
     if algorithm.use_kl_in_reward and control.type == "adaptive" and control.horizon <= 0.2 * num_rollouts:
         yield Problem(
@@ -210,95 +200,58 @@ def _wrong_in_training(config: RunConfig, groups_of_one: bool) -> Iterator[Probl
         )
     for option in _TRUNCATIONS:
         if given(rollout, option) and algorithm.preset.family != "imitation":
-            yield Problem(
-                f"rollout.{option}",
-                Kind.WRONG_VALUE,
-                f"`rollout.{option}` changes the sampling distribution: training would be biased",
-            )
+            yield wrong(f"rollout.{option}", "changes the sampling distribution: training would be biased")
     if not rollout.temperature and trainer.mode == "train":
-        yield Problem(
+        yield wrong(
             "rollout.temperature",
-            Kind.WRONG_VALUE,
-            "`rollout.temperature=0` is greedy: all rollouts of a task would be the same, and nothing would be learned",
+            "is greedy: all rollouts of a task would be the same, and nothing would be learned",
+            value="0",
         )
     if config.reward.name == NO_REWARD and trainer.mode != "rollout_only":
-        yield Problem(
-            "reward.name",
-            Kind.WRONG_VALUE,
-            "`reward.name=none` is for `agentrl generate`: training and validation need a score",
-        )
+        yield wrong("reward.name", "is for `agentrl generate`: training and validation need a score", value="none")
     if trainer.stop_when and not (config.data.val_files and trainer.test_freq):
-        yield Problem(
-            "trainer.stop_when",
-            Kind.MISSING,
-            "`trainer.stop_when` needs `data.val_files` and `trainer.test_freq` above 0",
-        )
+        yield wrong("trainer.stop_when", "needs `data.val_files` and `trainer.test_freq` above 0", Kind.MISSING)
     if trainer.log_val_generations and not (config.data.val_files and set(trainer.logger) - {"console"}):
-        yield Problem(
-            "trainer.log_val_generations",
-            Kind.MISSING,
-            "`trainer.log_val_generations` needs `data.val_files` and a logger other than console",
+        yield wrong(
+            "trainer.log_val_generations", "needs `data.val_files` and a logger other than console", Kind.MISSING
         )
     if trainer.resume_mode == "path" and trainer.resume_from_path is None:
-        yield Problem(
-            "trainer.resume_mode",
-            Kind.MISSING,
-            "`trainer.resume_mode=path` needs `trainer.resume_from_path`, a checkpoint's folder",
+        yield wrong(
+            "trainer.resume_mode", "needs `trainer.resume_from_path`, a checkpoint's folder", Kind.MISSING, value="path"
         )
     mini_batch = config.actor.ppo_mini_batch_size
     if mini_batch and config.data.train_batch_size % mini_batch:
-        yield Problem(
-            "actor.ppo_mini_batch_size",
-            Kind.WRONG_VALUE,
-            f"`actor.ppo_mini_batch_size={mini_batch}` must divide `data.train_batch_size`",
-        )
+        yield wrong("actor.ppo_mini_batch_size", "must divide `data.train_batch_size`", value=mini_batch)
     if not config.actor.use_dynamic_bsz and config.actor.ppo_micro_batch_size_per_gpu is None:
-        yield Problem(
-            "actor.use_dynamic_bsz",
-            Kind.MISSING,
-            "`actor.use_dynamic_bsz=false` needs `actor.ppo_micro_batch_size_per_gpu`",
-        )
+        yield wrong("actor.use_dynamic_bsz", "needs `actor.ppo_micro_batch_size_per_gpu`", Kind.MISSING, value="false")
 
 
 def _wrong_in_generation(config: RunConfig) -> Iterator[Problem]:
     rollout, data = config.rollout, config.data
     if not data.train_files:
-        yield Problem("data.train_files", Kind.MISSING, "`data.train_files` must be given: each row is rolled out once")
+        yield wrong("data.train_files", "must be given: each row is rolled out once", Kind.MISSING)
     if data.dataset_weights:
-        yield Problem(
-            "data.dataset_weights",
-            Kind.UNUSED,
-            "`data.dataset_weights` has no effect in generation: each row is rolled out once",
-        )
+        yield wrong("data.dataset_weights", "has no effect in generation: each row is rolled out once", Kind.UNUSED)
     if not config.algorithm.live:
-        yield Problem(
-            "algorithm.name",
-            Kind.CONFLICT,
-            f"`algorithm.name={config.algorithm.name}` has no live rollouts: leave it out",
-        )
+        yield wrong("algorithm.name", "has no live rollouts: leave it out", Kind.CONFLICT, value=config.algorithm.name)
     if not rollout.temperature:
         yield from unused("rollout", rollout, _TRUNCATIONS, "`rollout.temperature` above 0")
         if (rollout.n or 1) > 1:
-            yield Problem(
-                "rollout.n",
-                Kind.WRONG_VALUE,
-                "`rollout.n` above 1 repeats one greedy rollout: set `rollout.temperature` above 0",
-            )
+            yield wrong("rollout.n", "above 1 repeats one greedy rollout: set `rollout.temperature` above 0")
 
 
 def _wrong_in_mode(config: RunConfig) -> Iterator[Problem]:
     trainer = config.trainer
     if trainer.mode == "val_only" and not config.data.val_files:
-        yield Problem("trainer.mode", Kind.MISSING, "`trainer.mode=val_only` needs `data.val_files`")
+        yield wrong("trainer.mode", "needs `data.val_files`", Kind.MISSING, value="val_only")
     if trainer.mode == "val_only" and not trainer.val_before_train:
-        yield Problem(
+        yield wrong(
             "trainer.mode",
+            "runs the validation before training: leave out `trainer.val_before_train=false`",
             Kind.CONFLICT,
-            "`trainer.mode=val_only` runs the validation before training: leave out `trainer.val_before_train=false`",
+            value="val_only",
         )
     if trainer.mode == "rollout_only" and not config.algorithm.live:
-        yield Problem("trainer.mode", Kind.CONFLICT, f"`trainer.mode=rollout_only` needs {LIVE}")
+        yield wrong("trainer.mode", f"needs {LIVE}", Kind.CONFLICT, value="rollout_only")
     if trainer.mode == "train_only" and trainer.saved_rollouts is None:
-        yield Problem(
-            "trainer.mode", Kind.MISSING, "`trainer.mode=train_only` needs `trainer.saved_rollouts`, a run's folder"
-        )
+        yield wrong("trainer.mode", "needs `trainer.saved_rollouts`, a run's folder", Kind.MISSING, value="train_only")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from agentrl.config.data import PASS_RATE, DataConfig
-from agentrl.config.rules.unused import every, given, unused
+from agentrl.config.rules.unused import every, given, unused, wrong
 from agentrl.config.run import RunConfig
 from agentrl.errors import Kind, Problem
 
@@ -39,4 +39,4 @@ def _given_of(data: DataConfig, sections: tuple[str, ...], need: str) -> Iterato
     for name in sections:
         section = getattr(data, name)
         if any(given(section, option) for option in every(section)):
-            yield Problem(f"data.{name}", Kind.UNUSED, f"`data.{name}` has no effect without {need}")
+            yield wrong(f"data.{name}", f"has no effect without {need}", Kind.UNUSED)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from agentrl.config.reward import RewardConfig
-from agentrl.config.rules.unused import every, unused
+from agentrl.config.rules.unused import every, unused, wrong
 from agentrl.errors import Kind, Problem, suggestion
 
 JUDGE = "judge"
@@ -47,10 +47,10 @@ def _wrong_online(reward: RewardConfig) -> Iterator[Problem]:
     if online is None or REWARD_MODEL not in rewards_asked(reward):
         return
     if len(named) != 1:
-        yield Problem(
+        yield wrong(
             f"{where}.online",
+            f"needs one component of `reward.components` with reward: reward_model, not {len(named)}",
             Kind.MISSING,
-            f"`{where}.online` needs one component of `reward.components` with reward: reward_model, not {len(named)}",
         )
     elif online.outcome not in reward.components.keys() - named:
         near = suggestion(online.outcome, reward.components.keys() - named)
@@ -60,16 +60,17 @@ def _wrong_online(reward: RewardConfig) -> Iterator[Problem]:
             f"`{where}.online.outcome`: unknown component '{online.outcome}': {near}",
         )
     elif reward.components[named[0]].reward_kwargs:
-        yield Problem(
+        yield wrong(
             f"reward.components.{named[0]}.reward_kwargs",
+            f"has no effect with `{where}.online`: set `{where}` itself",
             Kind.UNUSED,
-            f"`reward.components.{named[0]}.reward_kwargs` has no effect with `{where}.online`: set `{where}` itself",
         )
     elif model.activation == "none":
-        yield Problem(
+        yield wrong(
             f"{where}.activation",
+            f"does not fit `{where}.online`, which learns probabilities: leave it out",
             Kind.CONFLICT,
-            f"`{where}.activation=none` does not fit `{where}.online`, which learns probabilities: leave it out",
+            value="none",
         )
 
 

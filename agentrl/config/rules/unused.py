@@ -1,4 +1,4 @@
-"""Error messages for options without effect."""
+"""Problems of options: without effect, or wrong."""
 
 from __future__ import annotations
 
@@ -19,6 +19,11 @@ def beside(where: str, section: Section, option: str, stronger: str) -> Iterator
     """Yield an error if the option is given although `stronger` replaces it."""
     if given(section, option):
         yield Problem(f"{where}.{option}", Kind.UNUSED, f"`{where}.{option}` has no effect beside {stronger}")
+
+
+def wrong(key: str, text: str, kind: Kind = Kind.WRONG_VALUE, *, value: object = None) -> Problem:
+    """Return a problem whose text begins with the key, and with its value if `value` is given."""
+    return Problem(key, kind, f"`{key if value is None else f'{key}={value}'}` {text}")
 
 
 def given(section: Section, option: str) -> bool:
