@@ -68,7 +68,7 @@ def ended_by_signals() -> Iterator[None]:
         atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)  # registered last, called first
         signal.signal(signal.SIGTERM, earlier)
         signal.set_wakeup_fd(earlier_writer)
-        watchdog.stop()
+        watchdog.finish()
         os.close(writer)  # which ends the watcher
         watcher.join()
         os.close(reader)

@@ -63,6 +63,14 @@ class Watchdog:
                 os.close(self._lifeline)
                 process.wait()
 
+    def finish(self) -> None:
+        """Stop the watchdog, unless a call still runs, which may hold the interpreter lock while this process exits.
+
+        The watchdog then ends with this process.
+        """
+        if len(self._free) == NUM_SLOTS:
+            self.stop()
+
     def forget(self) -> None:
         """Reset after a fork: only the parent is watched."""
         if self._process is not None:
@@ -113,5 +121,5 @@ def _beat(memory: mmap.mmap) -> None:
 
 
 watchdog = Watchdog()
-atexit.register(watchdog.stop)
+atexit.register(watchdog.finish)
 os.register_at_fork(after_in_child=watchdog.forget)

@@ -140,6 +140,17 @@ def test_it_starts_with_the_first_call_and_ends_when_told():
     own.stop()
 
 
+def test_it_outlives_the_end_of_a_command_while_a_call_runs():
+    own = Watchdog()
+    slot = own.enter("x", 1.0)
+    process = own._process
+    own.finish()
+    assert process.poll() is None
+    own.leave(slot)
+    own.finish()
+    assert process.returncode == 0
+
+
 def test_its_process_needs_the_standard_library_alone():
     source = Path(watchdog_process.__file__).read_text(encoding="utf-8")
     names = set(re.findall(r"^(?:import|from) (\w+)", source, re.MULTILINE))
