@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar, cast
+from collections.abc import Sequence
+from typing import cast
 
 from agentrl.capabilities import engine_spec
 from agentrl.config import RunConfig
 from agentrl.engines.base import Colocated, Engine
 from agentrl.models.adapter_folder import find_adapter
 from agentrl.types.sample import Sample
-
-Learned = TypeVar("Learned")
 
 
 class SharedGpu:
@@ -30,29 +28,18 @@ class SharedGpu:
         self._released = False
         engine.check_memory_saver()
 
-    def learning(
-        self, learner: Callable[[Sequence[Sample], int], Awaitable[Learned]]
-    ) -> Callable[[Sequence[Sample], int], Awaitable[Learned]]:
-        """Wrap `learner`: the engine's memory is released while it runs. It stays paused until `publishing`."""
+    async def hand_over(self, samples: Sequence[Sample], step: int) -> dict[str, float]:
+        """Step hook: release the engine's memory. The engine is paused until weights are published."""
+        await self._engine.pause("drain")  # a server crashes if memory is released during requests, even paused
+        await self._engine.release_memory(weights=self._all_weights)
+        self._released = True
+        return {}
 
-        async def learn(samples: Sequence[Sample], step: int) -> Learned:
-            await self._engine.pause("drain")  # a server crashes if memory is released during requests, even paused
-            await self._engine.release_memory(weights=self._all_weights)
-            self._released = True
-            return await learner(samples, step)
-
-        return learn
-
-    def publishing(self, publish: Callable[[int], Awaitable[None]]) -> Callable[[int], Awaitable[None]]:
-        """Wrap `publish`: the engine gets its memory back first. `publish` resumes the engine at the end."""
-
-        async def published(version: int) -> None:
-            if self._released:
-                await self._engine.resume_memory(weights=self._all_weights)
-                self._released = False
-            await publish(version)
-
-        return published
+    async def take_back(self, version: int) -> None:
+        """Step hook: give the engine its memory back. Publishing the weights resumes the engine."""
+        if self._released:
+            await self._engine.resume_memory(weights=self._all_weights)
+            self._released = False
 
 
 def shared_gpu(config: RunConfig, engine: Engine) -> SharedGpu | None:

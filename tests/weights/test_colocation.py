@@ -10,6 +10,8 @@ import pytest
 from agentrl.config import RunConfig
 from agentrl.engines.sglang.client import ServerError
 from agentrl.engines.sglang.engine import SglangEngine
+from agentrl.telemetry.timing import Timer
+from agentrl.trainer.learner import StepHooks, named
 from agentrl.weights.colocation import SharedGpu, shared_gpu
 
 ON_GPU = SimpleNamespace(device="cuda", memory_saver=True)
@@ -46,10 +48,16 @@ def test_the_servers_give_their_memory_while_the_policy_learns(all_weights, tags
     gpu = SharedGpu(engine, all_weights=all_weights)
 
     async def step():
-        publish, learn = gpu.publishing(engine.publish), gpu.learning(engine.learn)
-        await publish(0)
-        assert await learn([], 0) == {"loss": 1.0}
-        await publish(1)
+        hooks = StepHooks(
+            Timer(),
+            before_update=named(gpu_handover=gpu.hand_over),
+            update=named(learn=engine.learn),
+            before_publish=named(gpu_return=gpu.take_back),
+            publish=named(publish=engine.publish),
+        )
+        await hooks.run_publish(0)
+        assert await hooks.run_learn([], 0) == {"loss": 1.0}
+        await hooks.run_publish(1)
 
     asyncio.run(step())
     assert engine.asked == ["publish", "drain", ("release", *tags), "learn", ("resume", *tags), "publish"]

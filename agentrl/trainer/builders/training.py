@@ -106,13 +106,13 @@ def open_training(
     hooks = StepHooks(
         timer,
         before_update=named(
-            gpu_handover=gpu.learning(_learn_nothing) if gpu else None,
+            gpu_handover=gpu.hand_over if gpu else None,
             kl_controller=feedback,
             critic=critic,
         ),
         update=named(learn=_learner(config, policy, algorithm, warmup, exclusions)),
         after_update=named(reference_sync=follower if config.ref.sync_steps else None, reward_model=online),
-        before_publish=named(gpu_return=gpu.publishing(publish_nothing) if gpu else None),
+        before_publish=named(gpu_return=gpu.take_back if gpu else None),
         publish=named(publish=publisher.publish if publisher else None),
     )
     return Training(algorithm, scorer, hooks, progress, [publisher.metrics] if publisher else ())
@@ -219,8 +219,3 @@ def _no_samples(groups: Sequence[Group]) -> list[Sample]:
 
 async def publish_nothing(version: int) -> None:
     """Do nothing: no rollouts need new weights; validation publishes them itself when it is due."""
-
-
-async def _learn_nothing(samples: Sequence[Sample], step: int) -> Metrics:
-    """Do nothing: the GPU is handed over before this call."""
-    return {}
