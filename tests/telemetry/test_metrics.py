@@ -40,7 +40,7 @@ def test_each_metric_is_declared_once_with_a_unit_and_a_sentence():
     "name",
     [
         *(f"timing_s/{part}" for part in ("gpu_handover", "kl_controller", "critic", "learn", "reference_sync")),
-        *("timing_s/reward_model", "rollout/excluded", "rollout/excluded/rejected_by_correction", "staleness/3"),
+        *("timing_s/reward_model", "rollout/excluded/rejected_by_correction", "staleness/3"),
         *("reward/my_part", "actor/my_number", "val/reward/my_part", "success/my_data", "tool/my_tool/timeout"),
     ],
 )

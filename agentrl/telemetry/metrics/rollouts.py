@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from agentrl.telemetry.metrics.base import Line, Metric, Range, Row
+from agentrl.types.excluded import Excluded
 
 RESPONSE_LENGTH = Metric(
     "response_length/mean",
@@ -34,12 +35,10 @@ DROPPED = Metric(
     report=Line("Dropped rollouts", "training"),
 )
 NUM_DROPPED = Metric("rollouts/num_dropped", "rollouts", "number of dropped rollouts")
-EXCLUDED = Metric("rollout/excluded", "rollouts", "number of rollouts that are not trained on, for any reason")
 EXCLUDED_FOR = Metric(
     "rollout/excluded/<reason>",
     "rollouts",
-    "number of rollouts that are not trained on for this reason: `failed`, `aborted`, `stale`, `over_sampled`, "
-    "`equal_rewards`, `overlong`, `rejected_by_correction`, …",
+    f"number of rollouts that are not trained on for this reason: {', '.join(f'`{reason}`' for reason in Excluded)}",
 )
 STOP = Metric("stop/<reason>", "share", "rollouts that ended for this reason (see Stop reasons in the reference)")
 TOOL_CALLS = Metric("tool_calls/mean", "calls", "mean number of tool calls per rollout", viewer=6)
