@@ -13,6 +13,10 @@ KEYS = [key for key, _ in config_fields()]
 
 
 def complaint(**sections: dict[str, Any]) -> str:  # Any: whatever a key holds
+    return "\n".join(problem.line() for problem in problems_of(**sections))
+
+
+def problems_of(**sections: dict[str, Any]) -> list[Problem]:  # Any: whatever a key holds
     base = {"data": {"train_files": ["a.jsonl"], "train_batch_size": 8}, "rollout": {"n": 2}}
     config = RunConfig.model_validate({"model": {"path": "m"}, **base, **sections})
     try:
@@ -21,9 +25,13 @@ def complaint(**sections: dict[str, Any]) -> str:  # Any: whatever a key holds
     except ConfigError as error:
         problems = error.problems
     else:
-        return ""
+        return []
     assert all(map(has_key_and_kind, problems)), problems
-    return "\n".join(problem.line() for problem in problems)
+    return problems
+
+
+def keys_and_kinds(problems: list[Problem]) -> set[tuple[str, Kind]]:
+    return {(problem.key, problem.kind) for problem in problems}
 
 
 def has_key_and_kind(problem: Problem) -> bool:
