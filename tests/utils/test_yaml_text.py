@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentrl.utils.yaml_text import yaml_text
@@ -15,6 +15,7 @@ VALUES = st.recursive(
 )
 
 
+@settings(max_examples=30)  # the Python parser is slow
 @given(st.dictionaries(TEXT, VALUES))
 def test_what_is_read_is_what_was_written(values):
     assert yaml.safe_load(yaml_text(values)) == values
