@@ -132,10 +132,11 @@ def _first_json(text: str) -> tuple[Json, int]:
 
 def _is_too_deep(value: Json) -> bool:
     """Whether a value is nested deeper than 100 levels; such a call counts as malformed."""
-    level = [value]
-    for _ in range(101):
+    level, depth = [value], 0
+    while level and depth <= 100:
         inner = [each for each in level if isinstance(each, dict | list)]
         level = [item for each in inner for item in (each.values() if isinstance(each, dict) else each)]
+        depth += 1
     return bool(level)
 
 
