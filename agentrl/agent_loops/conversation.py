@@ -86,7 +86,7 @@ class Conversation:
         self._parser = parser_for(bindings.parser, self.schemas)
         self._limits = bindings.limits
         self._number = len(bindings.conversations)
-        self._num_turns = 0  # counting all turns each time would take quadratic time
+        self._num_turns = 0  # a counter, because counting again each turn takes quadratic time
         self._num_user_turns = 0
         self._turn_segment = 0  # index of the model's last segment
         self._turn_closed = True

@@ -96,7 +96,7 @@ class Backend(Protocol):
     def reference_score(self) -> Score | None:
         """Return `score` under the reference policy, if this backend has one (the base model of a LoRA adapter).
 
-        None if a reference policy needs a separate backend.
+        Return None if a reference policy needs a separate backend.
         """
         ...
 

@@ -91,8 +91,8 @@ def pack_shared(
     """Split into micro-batches without padding, in which common prefixes are computed once (a prefix tree).
 
     Samples with a common prefix stay together if they fit. A sample that attends to a shared prefix needs copies of all
-    its keys and values, padded to the longest sample. `keys_a_token` copies count as one token of `max_tokens`. A
-    micro-batch with `enough_tokens` accepts only samples that share more tokens than they add. If `max_tokens` is None,
+    its keys and values, padded to the longest sample. `keys_a_token` copies count as one token of `max_tokens`. Beyond
+    `enough_tokens`, a micro-batch accepts only samples that share more tokens than they add. If `max_tokens` is None,
     every micro-batch except one has exactly `max_samples`.
 
         A = [1 1 1 5], B = [1 1 1 6 6], C = [2 2], D = [1 1 1 5 7 7 7]; sorted: A D B C

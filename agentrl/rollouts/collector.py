@@ -111,7 +111,7 @@ def group_of(task: Task, rollouts: Sequence[Rollout], n: int) -> Group:
 
 
 async def side_by_side(attempts: Sequence[Attempt], slots: asyncio.Semaphore) -> list[Rollout]:
-    """Return the results of `attempts`, in order. If one raises an error, all others are cancelled first."""
+    """Return the results of `attempts`, in order. If one raises, the others are first cancelled and cleaned up."""
 
     async def one(attempt: Attempt) -> Rollout:
         async with slots:

@@ -66,7 +66,7 @@ def check_free(config: RunConfig) -> None:
     """Check that the folder contains no run, unless the run is to be resumed.
 
     Raises:
-        ConfigError: the folder contains a run; the message lists the differing keys and the options of the user.
+        ConfigError: the folder contains a run; the message lists the differing keys and what to do.
     """
     folder, trainer = config.trainer.run_dir, config.trainer
     if trainer.default_local_dir is None or trainer.resume_mode != "disable" or not holds_run(folder):

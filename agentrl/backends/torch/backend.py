@@ -230,8 +230,8 @@ def load_scalar_backend(
     """Load a model that outputs one number per token, such as a critic: see `load_scalar_model`.
 
     A trained token's number is read at the position that predicts the token, so it depends only on earlier tokens. A
-    loss reads the numbers as `TokenBatch.scalars`; `score` returns them as `Scores.values`. For the number of a complete
-    sequence, append any token and mark it as trained.
+    loss reads the numbers as `TokenBatch.scalars`; `score` returns them as `Scores.values`. For the number of a
+    complete sequence, append any token and mark it as trained.
 
     Args:
         actor: training options, with the same meaning as for a policy.

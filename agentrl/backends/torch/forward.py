@@ -83,7 +83,7 @@ class PositionwiseModel:
         return self._windows is not None
 
     def running(self) -> AbstractContextManager[None]:
-        """Context for forward and backward passes, because checkpointed layers also run in the backward pass."""
+        """Context for forward and backward passes. Checkpointed layers also run in the backward pass."""
         return attention_implementation(self._configs, SHARED) if self.shares_prefixes else nullcontext()
 
     def states(self, batch: MicroBatch) -> Tensor:

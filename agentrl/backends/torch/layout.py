@@ -71,7 +71,7 @@ class Layout:
     """Which packed tokens attend to which.
 
     Attributes:
-        grids: all cells of the grids contain every packed token's query once, plus padding.
+        grids: their cells, concatenated in order, contain every packed token's query once, plus padding.
         cells: [M], the cell of each packed token.
         windows: the sliding window of each layer, None for full attention.
     """
