@@ -27,7 +27,7 @@ def model_segment(*token_ids: int, temperature: float = 1.0) -> Segment:
 
 
 def trajectory(*answer: int) -> Trajectory:
-    """The worked example of the design: prompt, call, tool, answer."""
+    """The worked example of docs/design.md: prompt, call, tool, answer."""
     return Trajectory([Segment(Author.PROMPT, [1, 2]), model_segment(3, 4), Segment(Author.TOOL, [5]), *_end(answer)])
 
 
@@ -59,7 +59,7 @@ def test_grpo_samples_carry_what_was_sampled():
     assert first.behaviour_logprobs == [0, 0, -0.5, -0.5, 0, -0.5]
     a = 0.5 / (0.5**0.5 + 1e-6)
     assert first.advantages == pytest.approx([0, 0, a, a, 0, a])
-    assert second.advantages == pytest.approx([0, 0, -a, -a, 0])  # not padded to its neighbour
+    assert second.advantages == pytest.approx([0, 0, -a, -a, 0])  # not padded to the length of the other sample
     assert first.rollout_id != second.rollout_id
     assert first.uid == second.uid == "a"
     assert first.old_logprobs is first.ref_logprobs is None
@@ -76,7 +76,7 @@ def test_credit_equals_the_estimator():
 
 def test_a_rollout_of_several_trajectories_counts_once():
     silent = Trajectory([Segment(Author.PROMPT, [1, 2])])
-    split = rollout(1, trajectory(6), trajectory(7), silent)  # the last one trains nothing and is dropped
+    split = rollout(1, trajectory(6), trajectory(7), silent)  # the last trajectory has no trained token and is dropped
     samples = credit(build_algorithm(config()), [group("a", split, rollout(0))])
     assert [sample.rollout_id for sample in samples] == ["a/0", "a/0", "a/1"]
     assert samples[0].advantages == samples[1].advantages
@@ -166,14 +166,14 @@ def test_scores_are_asked_for_where_something_compares_with_them(correction: dic
 
 
 def test_decoupled_ppo_equals_its_formula():
-    """Hilton et al. 2021, equation 4: clipped ratio to the proximal policy, weighed by proximal / behaviour."""
+    """Hilton et al. 2021, equation 4: clipped ratio to the proximal policy, weighted by proximal / behaviour."""
     weights = torch.tensor([[0.0, 1.5, 0.25]])
     logprobs = torch.tensor([[0.0, -0.6, -2.0]], requires_grad=True)
     loss, _ = corrected(bypass_mode=False, rollout_is="token").loss(
         token_batch(logprobs=logprobs, old_logprobs=OLD, importance_weights=weights)
     )
-    first = -1.5 * 1.2  # the ratio, e^0.5, is clipped: A = 1
-    second = 0.25 * math.exp(0.1)  # inside: A = -1
+    first = -1.5 * 1.2  # the ratio e^0.5 is clipped: A = 1
+    second = 0.25 * math.exp(0.1)  # the ratio is inside the bounds: A = -1
     assert loss.item() == pytest.approx((first + second) / 4)
     loss.backward()
     assert logprobs.grad[0].tolist() == pytest.approx([0, 0, second / 4])  # no gradient through the weights
@@ -186,7 +186,7 @@ def test_reinforce_takes_its_weights_outside_the_logarithm():
     loss, metrics = algorithm.loss(token_batch(logprobs=logprobs, old_logprobs=OLD, importance_weights=weights))
     loss.backward()
     assert logprobs.grad[0].tolist() == pytest.approx([0, -2.0 / 4, 0.5 / 4])
-    assert metrics["ppo_kl"].item() == pytest.approx(0.25)  # from the policy that sampled
+    assert metrics["ppo_kl"].item() == pytest.approx(0.25)  # divergence from the policy that sampled
 
 
 def test_the_divergence_from_the_reference_is_not_weighed():
@@ -226,7 +226,7 @@ def test_divergence_without_reference_scores_is_refused():
 
 
 def test_the_reward_pays_for_the_distance_to_the_reference():
-    """Two rollouts of one reward: the one that is nearer to the reference is the better."""
+    """Two rollouts with equal reward: the rollout nearer to the reference gets the higher advantage."""
     settings = {"use_kl_in_reward": True, "kl_ctrl": {"kl_coef": 0.1}}
     algorithm = build_algorithm(config(algorithm=settings))
     assert algorithm.needs == {"ref_logprobs"}

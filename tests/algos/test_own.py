@@ -1,4 +1,4 @@
-"""A user's own estimator or loss that fails, or answers wrongly, is one line with file and line."""
+"""An error in a user's estimator or loss, or a wrong return value, becomes one line with file and line number."""
 
 from __future__ import annotations
 

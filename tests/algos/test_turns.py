@@ -1,4 +1,4 @@
-"""Turn rewards, observation keys and rewards by name: on the right token, of the right turn, of the right rollout."""
+"""Turn rewards, observation keys and named rewards reach the right token, turn and rollout."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_where_nobody_rewards_turns_there_are_none():
 
 def test_rows_are_those_of_samples_where_trajectories_and_rollouts_have_none():
     silent, failed = conversation((PROMPT, 3)), rollout(worked_example(), stop=Stop.ERROR)
-    failed.turn_rewards = [TurnReward(9, 9, "lost", 1.0)]  # nothing reads it
+    failed.turn_rewards = [TurnReward(9, 9, "lost", 1.0)]  # no code reads it
     turns = [TurnReward(0, 1, "first", 1.0), TurnReward(2, 3, "third", 3.0), TurnReward(1, 0, "nobody's", 5.0)]
     several = rollout(worked_example(), silent, worked_example(), turns=turns)
     found = of(group("a", failed, several), group("b", rollout(worked_example())))

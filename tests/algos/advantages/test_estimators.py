@@ -1,4 +1,4 @@
-"""Every advantage estimator against its paper, and what holds for all of them."""
+"""Every advantage estimator against its paper, and properties that all estimators share."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_groups_of_one_and_of_equal_rewards_have_exactly_0(named: str):
 def _equal_steps(named: str, group: list[Any]) -> bool:
     scores = {rollout.score for rollout in group}
     if named in ("grpo_process of steps", "grpo_process of turns", "grpo_turn discounted") or "gigpo" in named:
-        return scores == {0.0}  # else the steps before the outcome earned less, or less is left of it
+        return scores == {0.0}  # otherwise earlier steps earn less, or keep less of the reward
     return len(scores) == 1
 
 

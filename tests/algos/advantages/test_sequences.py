@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from agentrl.algos.advantages.members import AdvantageBatch, find_members
 from agentrl.algos.advantages.sequences import Sequences, discounted_sums, find_sequences, find_steps, find_turns
 
-# rollout x: a call [t t], the tool [. .], an answer [t]; then a second row. y: one row between them
+# rollout x: a call [t t], the tool [. .], an answer [t], then a second row; y is the row between them
 MASK = torch.tensor([[0, 1, 1, 0, 0, 1], [0, 1, 1, 1, 0, 0], [0, 0, 1, 1, 0, 0]]).bool()
 NUMBERS = torch.arange(18.0).reshape(3, 6)
 

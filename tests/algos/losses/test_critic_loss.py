@@ -1,4 +1,4 @@
-"""The critic's loss as a backend takes it, against `value_loss` itself, and the share of the returns it explains."""
+"""The critic loss that a backend runs equals `value_loss`; also the explained variance of the returns."""
 
 from __future__ import annotations
 

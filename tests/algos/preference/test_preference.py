@@ -111,7 +111,7 @@ def test_who_needs_a_reference_says_so():
 
 
 def plackett_luce(logps: list[float], scores: list[float]) -> float:
-    """Of one group, term by term."""
+    """The loss of one group, term by term."""
     terms = []
     for own, score in zip(logps, scores, strict=True):
         below = [other for other, lower in zip(logps, scores, strict=True) if lower < score]
