@@ -1,4 +1,4 @@
-"""Answers to coding tasks that solve nothing and would pass; and honest ones that must still pass."""
+"""Cheating answers to coding tasks must fail; honest answers must still pass."""
 
 from __future__ import annotations
 
