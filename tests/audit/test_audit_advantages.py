@@ -1,4 +1,4 @@
-"""Advantages and scores of steps credited as in training: derived again for most estimators, others said by name."""
+"""The audit recomputes advantages and scores of most estimators, and names the estimators it cannot check."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def trajectories_of(rows: list[Row]) -> list[Row]:
 
 
 def double_one(rows: list[Row]) -> None:
-    """One advantage that is not 0 becomes twice as large."""
+    """Double one advantage that is not 0."""
     values = next(each["advantages"] for each in trajectories_of(rows) if any(each["advantages"]))
     place = next(index for index, value in enumerate(values) if value)
     values[place] *= 2
@@ -132,7 +132,7 @@ def test_a_file_of_version_2_passes_and_its_scores_are_said_to_lack(tmp_path: Pa
 
 
 def step_of(rewards: list[float], **more: object) -> Trained:
-    """One group of rollouts of a token each."""
+    """One group of rollouts with one token each."""
     count = len(rewards)
     given = {
         "valid": np.ones(count, np.bool_),

@@ -1,4 +1,4 @@
-"""The audit's own readers: of the formats' descriptions, and beside the parsers that training reads with."""
+"""The audit's own readers: against the format descriptions, and against the parsers used in training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs of every kind of loop, and files of which less is known: nothing passes that was not looked at."""
+"""Audits of runs with every kind of loop, and of files with missing information. Unchecked rollouts never pass."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ def test_without_a_tokenizer_nothing_of_text_passes(audited_run, tmp_path):
 
 @pytest.mark.parametrize("imported", [True, False])
 def test_a_foreign_dump_does_not_simply_pass(imported, audited_run, tmp_path):
-    """Rows without tokens and without a word of how they were made, which only imported ones may be."""
+    """Rows without tokens and without provenance, which only imported rows may lack."""
     (file,) = (audited_run / "trajectories/train").glob("step-000001.parquet")
     table = pq.read_table(file)
     rows = table.to_pylist()
@@ -202,7 +202,7 @@ def test_an_older_file_passes_as_it_did(as_older, audited_run, tmp_path):
     before, after = audited(audited_run), audited(run)
     assert broken(after) == set()
     num_rows = sum(len(pq.read_table(path)) for path in (run / "trajectories").rglob("*.parquet"))
-    num_new = num_rows  # `excluded`
+    num_new = num_rows  # the column `excluded`
     assert after.findings["seals"].num_checked == before.findings["seals"].num_checked - num_new > 0
 
 
@@ -228,7 +228,7 @@ def test_a_file_that_does_not_say_how_it_was_made_is_a_problem(name, audited_run
         ("train", [1], True, [1]),
         ("train", [2], True, [2]),
         ("train", [1], False, [1]),
-        ("train", [2], False, []),  # nothing tells that it was
+        ("train", [2], False, []),  # no record shows that it was excluded
         ("val", [0], True, [0]),
         ("val", [0], False, []),
     ],
