@@ -1,4 +1,4 @@
-"""Weights that stay as they are: found by name, left out of the optimizer and of what is published."""
+"""Frozen weights are found by name, and excluded from the optimizer and from weight sync."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The gradient of a mini-batch is exact whatever its cut, also of a loss that looks at several samples together."""
+"""The gradient of a mini-batch is exact for any micro-batch split, even if a loss compares several samples."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ SCOPES: list[Scope] = ["rollout", "group", "batch"]
 
 @dataclass(frozen=True)
 class Together:
-    """Like GSPO's: one ratio for all rows of a rollout, of a group, or of the batch; and not linear in it."""
+    """Like GSPO's ratio, but nonlinear: one ratio for all rows of a rollout, of a group, or of the batch."""
 
     looks_at: Scope
     says: Scope
-    """`looks_at`, if it is honest."""
+    """The declared scope, equal to `looks_at` in a correct loss."""
     aggregation: str = "token-mean"
     needs_entropy: bool = False
     norm_length: int | None = None
