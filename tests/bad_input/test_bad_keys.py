@@ -1,4 +1,4 @@
-"""Keys and values of the command line that mean nothing, and options that nothing would read."""
+"""Command-line keys and values that do not exist, and options that no code would read."""
 
 from __future__ import annotations
 
@@ -89,7 +89,8 @@ def test_verls_commands_give_them_and_are_told_once(tmp_path, monkeypatch, capsy
     ]
     assert main(["train", "--verl", *needed, *sizes, *given]) == 2
     *notices, error = capsys.readouterr().err.splitlines()
-    assert error.startswith("agentrl: error: model.path: there is no folder 'm'")  # so all the rest was accepted
+    # so the rest of the command was accepted
+    assert error.startswith("agentrl: error: model.path: there is no folder 'm'")
     idle = [line.split("'")[1] for line in notices if "has no effect" in line]
     assert len(idle) == len(set(idle))
     assert {"actor_rollout_ref.actor.kl_loss_coef", "trainer.total_epochs", "data.seed", "trainer.test_freq"} <= {*idle}

@@ -1,4 +1,4 @@
-"""Model folders that are not there, half written, or without what a conversation needs."""
+"""Model folders that are missing, incomplete, or lack what a conversation needs."""
 
 from __future__ import annotations
 

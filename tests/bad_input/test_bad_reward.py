@@ -1,4 +1,4 @@
-"""Rewards that fail, give no number, hang, or cannot be loaded."""
+"""Rewards that fail, return no number, hang, or cannot be loaded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Simulated users that misbehave or cannot be loaded."""
+"""Simulated users that fail, or cannot be loaded."""
 
 from __future__ import annotations
 
