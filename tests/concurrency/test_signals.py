@@ -1,4 +1,4 @@
-"""Signals in processes of their own: asked once, asked twice, asked too long ago."""
+"""Signals in separate processes: one signal, two signals, and a second signal long after the first."""
 
 from __future__ import annotations
 
