@@ -1,4 +1,4 @@
-"""What an algorithm would not honour is refused by key."""
+"""Options that an algorithm does not support are refused by key."""
 
 from __future__ import annotations
 

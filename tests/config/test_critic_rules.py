@@ -1,4 +1,4 @@
-"""What a critic cannot honour is refused by key."""
+"""Options that a critic does not support are refused by key."""
 
 from __future__ import annotations
 

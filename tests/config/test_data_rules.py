@@ -1,4 +1,4 @@
-"""Options of data that would change nothing, and are refused by name."""
+"""Data options without effect are refused by name."""
 
 from __future__ import annotations
 

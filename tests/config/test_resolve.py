@@ -1,4 +1,4 @@
-"""What a run chooses where the configuration leaves a value open."""
+"""The values that a run chooses for options left open by the configuration."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from agentrl.errors import ConfigError
 BIG = ModelFacts(600_000_000, 32768)
 
 
-def config(**sections: dict[str, Any]) -> RunConfig:  # Any: whatever a key holds
+def config(**sections: dict[str, Any]) -> RunConfig:  # Any: the value of any key
     return RunConfig.model_validate({"model": {"path": "m"}, **sections})
 
 

@@ -1,4 +1,4 @@
-"""Options of reward models that nothing would honour."""
+"""Reward-model options without effect are refused."""
 
 from __future__ import annotations
 

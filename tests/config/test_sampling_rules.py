@@ -1,4 +1,4 @@
-"""Dynamic sampling and a reference that follows, where they cannot work."""
+"""Dynamic sampling and a moving reference are refused where they cannot work."""
 
 from __future__ import annotations
 

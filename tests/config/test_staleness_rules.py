@@ -1,4 +1,4 @@
-"""Keys of staleness where they have no effect."""
+"""Staleness keys are refused where they have no effect."""
 
 from __future__ import annotations
 

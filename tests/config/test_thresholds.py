@@ -33,7 +33,8 @@ def test_every_name_is_a_rejection_that_verl_has():
         ({"rollout_is_threshold": "0.5-5"}, "rollout_is_threshold': expected a number, or a range such as '0.5_5.0'"),
         ({"rollout_is_threshold": -1}, "expected a positive number"),
         ({"rollout_is_threshold": "2.0_5.0"}, "the range must contain 1 (on-policy)"),
-        ({"rollout_is_threshold": 0.52}, "write both bounds with a decimal point: '0.5_2.0'"),  # YAML: 0.5_2
+        # YAML reads 0.5_2 as this number
+        ({"rollout_is_threshold": 0.52}, "write both bounds with a decimal point: '0.5_2.0'"),
         ({"rollout_rs": "token_k4"}, "rollout_rs': unknown rejection 'token_k4': did you mean 'token_k"),
         ({"rollout_rs": "seq_max_k1"}, "unknown rejection 'seq_max_k1'"),
         ({"rollout_rs": " , "}, "name at least one of token_k1"),
