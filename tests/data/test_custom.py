@@ -1,4 +1,4 @@
-"""The user's own dataset class: how it is constructed, how its rows are read, and what its errors name."""
+"""User-defined dataset classes: how they are constructed, how rows are read, and what errors name."""
 
 from __future__ import annotations
 
