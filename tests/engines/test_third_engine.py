@@ -1,4 +1,4 @@
-"""An engine in one file, which is added by its name: the contract suite, and a step of training."""
+"""An engine in one file, selected by its path: the contract suite, and one training step."""
 
 from __future__ import annotations
 

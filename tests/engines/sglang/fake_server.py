@@ -1,6 +1,6 @@
-"""A stand-in for SGLang, for speed alone: what was seen of 0.5.21's answers, pauses, aborts and spans, with no model.
+"""A fast fake SGLang server without a model: it imitates the answers, pauses, aborts and spans of SGLang 0.5.21.
 
-The contract also runs on the real server (`test_real_engine.py`); where the two differ, this one is wrong.
+The contract also runs on the real server (`test_real_engine.py`). If the two differ, fix this one.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class FakeServer:
         return self
 
     async def die(self) -> None:
-        """Every connection breaks, and all it knew is forgotten."""
+        """Break every connection and forget all state."""
         if self._runner is not None:
             runner, self._runner = self._runner, None
             for connection in runner.server.connections:
@@ -71,7 +71,7 @@ class FakeServer:
         self._begin_anew()
 
     async def replica(self, process: object | None = None) -> Replica:
-        """As the engine sees it."""
+        """The engine's handle of this server."""
         client = ServerClient(self.url)
         return Replica(client, await read_features(client), process)
 
@@ -190,7 +190,7 @@ class FakeServer:
 
 
 class FakeProcess:
-    """What the engine needs of a `LocalServer`, around a fake one."""
+    """The `LocalServer` methods that the engine needs, around a fake server."""
 
     log_file = Path("replica-0.log")
 

@@ -1,4 +1,4 @@
-"""What the engine counts: of later turns only what a cache can hold."""
+"""The engine's cache counters: for later turns, they count only tokens that a cache can hold."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def answer(tally: RequestCounters, session: str, num_context: int, num_sampled: 
 
 def test_what_tools_answered_since_is_new_and_no_miss():
     tally = RequestCounters()
-    answer(tally, "a", num_context=40, num_sampled=10, num_cached=16)  # a sibling had the beginning
+    answer(tally, "a", num_context=40, num_sampled=10, num_cached=16)  # a sibling had cached the shared prefix
     answer(tally, "a", num_context=60, num_sampled=5, num_cached=49)
     metrics = tally.metrics()
     assert (metrics["later_prompt_tokens"], metrics["later_cached_tokens"]) == (50, 49)

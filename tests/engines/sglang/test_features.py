@@ -1,4 +1,4 @@
-"""What a server says of itself, and what agentrl refuses to work with."""
+"""The features that a server reports, and servers that agentrl refuses to use."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PATHS = {path: {} for path in NEEDED_PATHS}
 
 
 class SaidServer:
-    """Answers as it is told to; what it is not told about is 404."""
+    """A server with scripted answers; any other path returns 404."""
 
     url = "http://here"
 
@@ -148,7 +148,7 @@ def test_the_real_server_is_attached_by_its_address(sglang_server, sglang_model)
         model_path=str(sglang_model),
         device="cpu",
         dtype="float32",
-        max_input_tokens=250,  # of 256: it keeps room for what it samples
+        max_input_tokens=250,  # of 256: the server reserves room for sampled tokens
         max_total_tokens=32768,
         weight_version="0",
         priority=True,

@@ -1,4 +1,4 @@
-"""Requests as SGLang takes them, and its answers as completions."""
+"""Our requests in SGLang's format, and its answers as completions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def request(token_ids=(5, 6, 7), **sampling) -> GenerateRequest:
 
 
 def answer(token_ids=(3, 4), spans=((0, 2),), finish=None, **meta) -> dict[str, object]:
-    """As SGLang 0.5.21 writes it, with what it says beside left out."""
+    """An answer as SGLang 0.5.21 writes it, without unused fields."""
     starts = [sum(number for _, number in spans[:i]) for i in range(len(spans))]
     said = {
         "finish_reason": finish or {"type": "length", "length": len(token_ids)},
@@ -81,7 +81,7 @@ def test_servers_are_asked_only_for_what_they_can():
     assert not {"priority", "return_routed_experts"} & TERMS.body(asked, "r").keys()
     body = Terms(97, 200, 250, priority=True, seeded=True, images=True, routed_experts=(2, 2)).body(asked, "r")
     assert (body["priority"], body["image_data"], body["return_routed_experts"]) == (-3, ["data:,"], True)
-    assert body["sampling_params"]["sampling_seed"] == 5  # SGLang takes signed 64 bits
+    assert body["sampling_params"]["sampling_seed"] == 5  # SGLang accepts signed 64-bit integers
 
 
 @pytest.mark.parametrize(("length", "asked", "room"), [(3, None, 197), (3, 8, 8), (199, 8, 1), (199, None, 1)])

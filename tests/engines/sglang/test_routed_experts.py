@@ -1,4 +1,4 @@
-"""Routed experts as servers say them."""
+"""Routed experts in the format that servers report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The engine over fake servers: the contract, sticky conversations, deadlines, pauses, servers that die or hang."""
+"""The engine on fake servers: the contract, sticky conversations, deadlines, pauses, servers that die or hang."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def test_a_conversation_stays_where_its_kv_is():
     async def run():
         async with open_fake_engine(3) as engine:
             for turn in range(3):
-                order = [i * (turn + 1) % 7 - 1 for i in range(1, 7)]  # another one each turn
+                order = [i * (turn + 1) % 7 - 1 for i in range(1, 7)]  # a different order in each turn
                 await asyncio.gather(*[engine.generate(ask([3 + i] * (4 + turn), f"s{i}")) for i in order])
             asked = [sorted({body["input_ids"][0] for body in server.requests}) for server in engine.servers]
             return asked, engine.metrics()
 
     asked, metrics = asyncio.run(run())
-    assert sorted(itertools.chain(*asked)) == [3, 4, 5, 6, 7, 8]  # no conversation at two servers
+    assert sorted(itertools.chain(*asked)) == [3, 4, 5, 6, 7, 8]  # no conversation used two servers
     assert [len(each) for each in asked] == [2, 2, 2]
     assert metrics["later_prompt_tokens"] == 6 * (5 + 6)
     assert metrics["later_cached_tokens"] == 6 * (4 + 5)
@@ -163,10 +163,10 @@ def test_a_server_that_is_lost_loses_nothing(break_it, num_replicas):
 
     completions, metrics, version = asyncio.run(run())
     assert {tuple(each.policy_versions) for each in completions} == {(VersionSpan(4, 200),)}
-    assert metrics["sampled_tokens"] == 20 * 200  # what was sent twice is counted once
+    assert metrics["sampled_tokens"] == 20 * 200  # a request that was sent twice is counted once
     assert (metrics["num_restarts"], metrics["replicas_ready"]) == (1, num_replicas)
     assert 0 < metrics["num_retried"] <= 20
-    assert version == "4"  # it came back with the weights sent last
+    assert version == "4"  # the restarted server has the latest weights
 
 
 def test_what_hangs_at_a_server_of_others_goes_elsewhere():
@@ -246,7 +246,7 @@ def test_the_only_replica_that_dies_in_an_update_comes_back_with_it():
 
 
 def test_a_suspect_takes_part_in_updates():
-    """One that is found well a moment later would serve the old weights, or stay paused for ever."""
+    """Otherwise, a server that recovers a moment later would serve old weights, or stay paused forever."""
 
     async def run():
         async with open_fake_engine(2, health_timeout_s=30) as engine:

@@ -17,7 +17,7 @@ from agentrl.errors import ConfigError
 
 @pytest.fixture(autouse=True)
 def sglang_is_installed(monkeypatch):
-    """Whether or not it is: nothing here starts it."""
+    """Pretends that SGLang is installed; no test here starts a server."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
 
 
@@ -32,7 +32,7 @@ def gpu(monkeypatch):
 
 
 def options(model_folder, index: int = 0, model: dict[str, object] | None = None, **rollout):
-    """Options that are given, without those that are left out."""
+    """The options that are set, without defaults."""
     config = RolloutConfig(engine="sglang", **rollout)
     given = server_options(ModelConfig(path=str(model_folder), **(model or {})), config, 1000, index)
     return {key: value for key, value in given.items() if value is not None and value is not False}
@@ -52,7 +52,7 @@ def test_without_a_gpu_memory_threads_and_idling_are_bounded(model_folder):
     on_cpu = options(model_folder)
     assert on_cpu == {
         "model_path": str(model_folder),
-        "dtype": "float32",  # sglang's auto would be float16
+        "dtype": "float32",  # sglang's auto would choose float16
         "enable_priority_scheduling": True,
         "disable_priority_preemption": True,
         "default_priority_value": 0,

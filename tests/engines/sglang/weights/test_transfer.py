@@ -1,4 +1,4 @@
-"""What transfers owe their callers, whatever the way: order, checks, who failed, what is remembered."""
+"""Guarantees of every transfer method: order, checks, which server failed, and which state is kept."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SHAPES = {"layers.0.a.weight": (2, 3), "layers.1.a.weight": (2, 3)}
 
 
 class Server:
-    """Notes what it is asked, and refuses `refused` so many times."""
+    """Records requests, and refuses the first `refused` of them."""
 
     def __init__(self, refused: str = "", times: int = 10) -> None:
         self.url = "http://127.0.0.1:1"
@@ -125,7 +125,7 @@ def test_a_restarted_replica_gets_what_was_sent_last():
         assert back.asked == []
         live = weights()
         await transfer.send([replica(first)], live, 4)
-        live[0][1].zero_()  # the policy has moved on
+        live[0][1].zero_()  # the policy was updated meanwhile
         restarted = replica(back)
         await transfer.refresh(restarted)
         assert back.asked == first.asked
