@@ -1,4 +1,4 @@
-"""LoRA adapters on models: where they go, that a new one changes nothing, and which ones are refused."""
+"""LoRA adapters: their target modules, no effect when new, and which ones are refused."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_an_adapter_made_by_peft_is_gone_on_with(qwen: Path, tmp_path: Path):
 def test_switched_off_it_is_the_base_bit_for_bit(base: Path):
     model = train_a_little(load(base, lora_rank=4))
     (_, first), *_ = adapter_parameters(model)
-    first.requires_grad_(False)  # as actor.freeze_modules may
+    first.requires_grad_(False)  # as actor.freeze_modules may do
     before = {name: value.requires_grad for name, value in model.named_parameters()}
     with adapter_off(model):
         assert torch.equal(logits(model), logits(load(base)))
@@ -206,4 +206,4 @@ def test_a_torn_adapter(qwen: Path, tmp_path: Path, num_bytes: int):
 def test_without_peft_the_line_says_how_to_get_it(qwen: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "peft", None)
     assert refusal(qwen, lora_rank=2) == "LoRA needs peft: pip install 'agentrl-train[lora]'"
-    load(qwen)  # and without LoRA nothing needs it
+    load(qwen)  # without LoRA this loads

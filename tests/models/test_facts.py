@@ -1,4 +1,4 @@
-"""Size and context of a model from its configuration alone."""
+"""Size and context length of a model, from its configuration alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models of one number a token: which checkpoints they are made of, and what is refused."""
+"""Scalar-head models: which checkpoints they can be built from, and which are refused."""
 
 from __future__ import annotations
 
