@@ -1,4 +1,4 @@
-"""Two stores whose scores are known, held against each other."""
+"""Compares two stores with known scores."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_tasks_with_fewer_rollouts_and_rollouts_without_scores_are_told(tmp_path
 
 
 def test_failed_rollouts_count_nowhere_but_among_the_failed(tmp_path):
-    failed = rollout(0.2, 3, 4, 5, 6, infra_failed=True, error="the world")  # its score says nothing of the policy
+    failed = rollout(0.2, 3, 4, 5, 6, infra_failed=True, error="the world")  # the failure says nothing about the policy
     a = keep(tmp_path / "a", [group(0, rollout(1, 3), failed), group(1, failed), scores(2, 0)])
     b = keep(tmp_path / "b", [scores(0, 1), scores(1, 1), scores(2, 0.5)])
     result = compared(a, b)
@@ -212,7 +212,7 @@ def test_both_sides_are_scored_anew(saved_run, tmp_path, before):
     assert (line["a"], line["b"], line["same"]) == (0.1375, 0.1375, line["tasks"])
     assert result.values["rewards"] == [name]
     assert f"Both sides are rescored with {name}." in result.tables[0].note
-    assert list(replay.scores) == [name] * before  # the modes after it go by what they did
+    assert list(replay.scores) == [name] * before  # later modes use the results of earlier ones
 
 
 def test_the_other_side_is_scored_by_the_same_reward_though_its_own_is_another(saved_run, tmp_path):

@@ -1,4 +1,4 @@
-"""`readvantage`: nothing changed is nothing changed, bit for bit; else what GRPO's formula says by hand."""
+"""`readvantage`: without changes it reproduces the advantages bit for bit; otherwise it follows GRPO's formula."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def credits_of(replay: Replay) -> list[Credit]:
 
 
 def grpo(scores: np.ndarray, by_std: bool = True) -> np.ndarray:
-    """(r - mean) / (std + 1e-6), unbiased std; 0 where all are equal."""
+    """(r - mean) / (std + 1e-6), with unbiased std; 0 if all rewards are equal."""
     if np.ptp(scores) == 0:
         return np.zeros_like(scores)
     return (scores - scores.mean()) / (scores.std(ddof=1) + 1e-6 if by_std else 1)

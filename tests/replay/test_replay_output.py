@@ -1,4 +1,4 @@
-"""Tables that fit, text that stays text, JSON that is finite: on the terminal, in a file and on a page."""
+"""Replay output: tables that fit, escaped text and finite JSON, on the terminal, in a file and on a page."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_a_value_that_json_cannot_say_is_our_own_bug():
 
 
 class Page(HTMLParser):
-    """Tags with their attributes, and the text between them."""
+    """Tags with their attributes, and the text between tags."""
 
     def __init__(self, page: str) -> None:
         super().__init__()

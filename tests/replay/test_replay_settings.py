@@ -1,4 +1,4 @@
-"""What a run kept names no code in replay: only the command line does."""
+"""Replay takes code only from the command line, never from a saved run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tools` and `from-turn`: stored rollouts rolled out again, their tools answering from the recording."""
+"""`tools` and `from-turn`: saved rollouts are re-run with their recorded tool answers."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from agentrl.types.trajectory import Author
 
 @pytest.fixture(scope="module")
 def babbled(task_folder, tmp_path_factory) -> Path:
-    """A deterministic run of two steps, each saved; beside it what its code was."""
+    """A deterministic run of two steps, with a checkpoint per step and its code files beside it."""
     folder = tmp_path_factory.mktemp("babbled")
     train(task_folder, folder, folder / "run", users=False, save_freq=1)
     return folder
 
 
 def code(folder: Path) -> list[str]:
-    """All that the command line must say again."""
+    """The command-line settings that replay needs again."""
     return [
         f"rollout.multi_turn.format={FORMAT}",
         f"rollout.agent.agent_loop_config_path={folder}/loops.yaml",
@@ -38,7 +38,7 @@ def rollouts(folder: Path, step: int) -> dict[tuple[str, int], Rollout]:
 
 
 def told(rollout: Rollout) -> list[object]:
-    """Tokens, log-probabilities, rewards, answers of tools, seed."""
+    """Tokens, log-probabilities, rewards, tool answers and seed."""
     answers = [(call.result, call.outcome, call.turn, call.num_tokens) for call in rollout.tool_calls]
     return [[(t.token_ids, t.logprobs) for t in rollout.trajectories], rollout.rewards, answers, rollout.seed]
 

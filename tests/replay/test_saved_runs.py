@@ -1,4 +1,4 @@
-"""What `PATH[@STEP]` means, what is known of the rollouts there, and the tokenizer they were made with."""
+"""`PATH[@STEP]`: how it is resolved, what is known about its rollouts, and their tokenizer."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_the_tokenizer_is_the_one_that_was_used(saved_run):
 
 
 def changed_tokenizer(saved_run: Path, folder: Path, part: str) -> Path:
-    """A copy of the run's tokenizer with another template, or one more token."""
+    """A copy of the run's tokenizer with another template, or with one more token."""
     shutil.copytree(saved_run.parent / "model", folder)
     if part == "template":
         template = folder / "chat_template.jinja"
@@ -171,7 +171,7 @@ def test_an_adapter_s_base_is_not_asked_of_the_hub_either(saved_run, tmp_path, m
 
 
 def test_the_newest_whole_checkpoint_brings_the_tokenizer(saved_run, tmp_path):
-    """Wherever `latest` leads, and whatever is torn."""
+    """Holds wherever `latest` points, and for any incomplete checkpoint."""
     run = rewritten(saved_run, tmp_path / "run", provenance=with_config(model={"path": "owner/name"}))
     for step in (1, 2, 3):
         shutil.copytree(saved_run.parent / "model", run / f"checkpoints/step-{step}")
