@@ -1,4 +1,4 @@
-"""What an evaluation says, held against counts by hand, and how it looks in 80 columns."""
+"""Evaluation numbers compared with counts by hand, and their layout in 80 columns."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_the_tables_say_what_was_achieved():
         ["all", "3", "10"],
     ]
     (two,) = [line for line in lines if line.startswith("2 ")]
-    assert "83.3%" in two  # of the three tasks 1, 0.5 and 1 of the pairs hold a success
+    assert "83.3%" in two  # 1, 0.5 and 1 of the pairs of the three tasks contain a success
     assert "sampling: greedy, 2 rollouts per task" in lines
     assert "mean per rollout: turns 1, response tokens 2, tool calls 0" in lines
     assert "stop reasons: finished 100.0%" in lines

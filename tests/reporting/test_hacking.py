@@ -1,4 +1,4 @@
-"""Which rollouts are suspect, what raising a guard pays, and how the report shows it."""
+"""Suspicious rollouts, the reward gained by raising a guard, and both in the report."""
 
 from __future__ import annotations
 

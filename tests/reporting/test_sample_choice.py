@@ -1,4 +1,4 @@
-"""Which rollouts of a run are kept as text."""
+"""Which rollouts of a run are saved as text samples."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from agentrl.types.task import Task
 
 
 def validated(uids: str, better_by: float = 0.0) -> list[Group]:
-    """A group of two for each uid; later ones are better."""
+    """A group of two for each uid; later groups have better scores."""
     return [
         Group(
             Task([], "", "sums", row, uid),
