@@ -48,7 +48,8 @@ def test_the_share_of_tests_passed():
         assert score(f"{url}/run_code", only_small, DOUBLES) == half
         assert score(url, only_small, DOUBLES, kwargs={"continuous": False})["score"] == 0.0
         assert score(url, only_small, DOUBLES, kwargs={"max_cases": 2}) == right
-        assert score(url, "print(2 * int(input()))", DOUBLES) == {"score": 0.0, "passed_all": 0.0}  # no block
+        # the answer has no code block
+        assert score(url, "print(2 * int(input()))", DOUBLES) == {"score": 0.0, "passed_all": 0.0}
     first = behaviour.requests[0]
     assert (first["memory_limit_MB"], first["run_timeout"], first["language"]) == (512, 7, "python")
 
@@ -80,7 +81,7 @@ def test_tests_by_calls(code, share):
         [
             ("def add(a, b):\n    return a + b", 1.0),
             ("def add(a, b):\n    return 3", 0.5),
-            ("import sys\nsys.exit(0)", 0.0),  # ends well, and before the test does
+            ("import sys\nsys.exit(0)", 0.0),  # exits with status 0, but before the test does
         ],
     ),
 )
@@ -125,7 +126,7 @@ def test_a_server_that_stays_in_trouble_is_infra():
         ):
             score(url, DOUBLE, DOUBLES)
     with pytest.raises(InfraError, match=r"4 tries failed, last error: Client\w*Error"):
-        score(url, DOUBLE, DOUBLES)  # it is gone
+        score(url, DOUBLE, DOUBLES)  # the server has stopped
 
 
 def test_one_failed_test_of_many_leaves_no_score():

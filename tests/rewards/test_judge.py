@@ -1,4 +1,4 @@
-"""The judge: its verdicts, its failures and whose fault they are, its cache, and that answers stay quotations."""
+"""The judge: verdicts, failures and whose fault they are, the cache, and answers that cannot break out of quotes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SEVEN = Reply('{"reason": "close", "score": 7}')
 
 @pytest.fixture
 def served():
-    """Makes servers that end with the test."""
+    """Makes servers that stop after the test."""
     with ExitStack() as stack:
         yield lambda *replies, **kwargs: stack.enter_context(serving(JudgeServer(replies, **kwargs)))
 
@@ -147,7 +147,7 @@ def test_the_wait_that_is_asked_for_is_kept_by_all(served):
     server, waits = served(Reply(status=429, headers={"Retry-After": "17"}), SEVEN, SEVEN), []
     judge = judge_of(server, waits, max_concurrent=1)
     assert [each["score"] for each in ask(judge, "five", "six")] == [0.7, 0.7]
-    assert len(waits) == 2  # both, though one was told
+    assert len(waits) == 2  # both requests waited, though only one got the header
     assert all(16 < wait <= 17 for wait in waits)
 
 
@@ -239,7 +239,7 @@ def test_processes_share_the_folder(tmp_path, caplog):
         found.append(VerdictCache(tmp_path, lambda verdict: None).get("ab" + "0" * 62))
     assert [writer.returncode for writer in writers] == [0, 0]
     assert any(found)
-    assert {len(each["reason"]) for each in found if each} == {20000}  # never half a file
+    assert {len(each["reason"]) for each in found if each} == {20000}  # never a partial file
     assert caplog.records == []
     assert [path.suffix for path in tmp_path.rglob("*") if path.is_file()] == [".json"]
 
@@ -255,7 +255,7 @@ def test_the_key_goes_to_the_endpoint_and_nowhere_else(served, tmp_path, monkeyp
     written = "".join(path.read_text() for path in tmp_path.rglob("*") if path.is_file()) + caplog.text
     assert "secret" not in written
     config = RunConfig.model_validate({"model": {"path": "m"}, "reward": {"judge": {"api_key_env": "JUDGE_KEY"}}})
-    assert redacted(config)["reward"]["judge"]["api_key_env"] == "JUDGE_KEY"  # a run that goes on needs it
+    assert redacted(config)["reward"]["judge"]["api_key_env"] == "JUDGE_KEY"  # a resumed run needs it
 
 
 @pytest.mark.parametrize("variable", ["sk-proj-123", "NOT_SET_ANYWHERE"])
@@ -327,7 +327,7 @@ def test_the_same_answer_is_the_same_request():
     one, same, other = (prompt.body("sums", answer, "5", EXTRA) for answer in ("5", "5", "6"))
     assert request_key("u", one) == request_key("u", same) != request_key("u", other)
     assert request_key("v", one) != request_key("u", one)
-    assert request_key("u", prompt.body("sums", "\ud800", None, {}))  # what UTF-8 has no bytes for
+    assert request_key("u", prompt.body("sums", "\ud800", None, {}))  # text that UTF-8 cannot encode
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Mixtures: weights, gates, priorities, what is not asked, and failures that are no zeros."""
+"""Reward mixtures: weights, gates, priorities, skipped components, and failures that must not count as 0."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from agentrl.types.task import Task
 
 
 def saying(value, asked=None, name=""):
-    """A reward that says `value`: a number, a dict, None for no verdict, or an error."""
+    """A reward that returns `value`: a number, a dict, None for no verdict, or an error."""
 
     async def reward(data_source, solution_str, ground_truth, extra_info):
         await asyncio.sleep(0)
@@ -39,7 +39,7 @@ def saying(value, asked=None, name=""):
 
 
 def mix(components, values):
-    """(rewards, or the error; which components were asked, sorted)."""
+    """(rewards, or the error; sorted names of the components that were called)."""
     asked = []
     parsed = RewardConfig.model_validate({"components": {n: {"reward": "r"} | each for n, each in components.items()}})
     mixture = Mixture(parsed.components, {name: saying(value, asked, name) for name, value in values.items()})
@@ -91,7 +91,7 @@ def test_a_rule_may_be_sure_of_success_alone():
     assert mix(components, {"rule": 1.0, "judge": 0.3}) == ({"score": 1.0, "rule": 1.0}, ["rule"])
     doubted = {"score": 0.3, "rule": 0.2, "judge": 0.3}
     assert mix(components, {"rule": 0.2, "judge": 0.3}) == (doubted, ["judge", "rule"])
-    # nobody else has anything to say: what the rule said stands
+    # no other component has a verdict: the rule's verdict counts
     assert mix(components, {"rule": 0.1, "judge": None})[0] == {"score": 0.1, "rule": 0.1}
 
 
@@ -136,7 +136,7 @@ def test_every_component_comes_after_what_it_waits_for(drawn):
     }
     try:
         order = asked_order(components)
-    except ValueError:  # a circle
+    except ValueError:  # a reference cycle
         return
     assert sorted(order) == sorted(components)
     for name, each in components.items():
@@ -230,7 +230,7 @@ def test_rules_files_and_judges_together(tmp_path):
         wrong = asyncio.run(reward("sums", "", "5", {}))
         close_reward(reward)
     assert right == {"score": pytest.approx(1.6), "right": 1.0, "short": 1.0, "style": 0.5, "style/verdict/score": 5.0}
-    assert wrong == {"score": 0.0, "right": 0.0}  # the file's function has no verdict on nothing
+    assert wrong == {"score": 0.0, "right": 0.0}  # the file's function has no verdict for an empty answer
     assert len(server.bodies) == 1
 
 

@@ -13,7 +13,7 @@ from agentrl.rewards.loading import load_reward
 
 
 def test_the_example_of_the_paper():
-    """DAPO's run: 16384 tokens expected, 4096 of buffer after them, 20480 at most."""
+    """DAPO's run: 16384 expected tokens, then a buffer of 4096; 20480 at most."""
     at = {length: overlong_penalty(length, 20480, 4096, 1.0) for length in (0, 16384, 18432, 20480)}
     assert at == {0: 0.0, 16384: 0.0, 18432: -0.5, 20480: -1.0}
 

@@ -1,4 +1,4 @@
-"""TRL's reward functions: what they are given, and what may come back."""
+"""TRL's reward functions: their arguments, and their allowed return values."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CHAT = [{"role": "user", "content": "?"}]
 
 
 def judge(*functions, **row) -> dict[str, float]:
-    """What functions say of two turns, whose prompt is a dialogue unless the row says otherwise."""
+    """Scores of the functions for two turns; the prompt is a dialogue unless the row has another."""
     extra = {"turn_texts": ["let me see", "it is 20"], "prompt": CHAT, "completion_ids": [4, 5, 6], **row}
     return asyncio.run(
         RewardFuncs(functions, RewardConfig(timeout_s=5.0))("doubles", "let me see\nit is 20", "20", extra)
@@ -47,7 +47,7 @@ def says(text: str) -> dict[str, str]:
 
 
 def test_text_prompts_come_as_text(tmp_path):
-    def words(prompts, completions, **columns):  # as in the first example of TRL's documents
+    def words(prompts, completions, **columns):  # as in the first example of TRL's docs
         assert prompts == ["What is 10+10?"]
         return [float(len(re.findall(r"\w+", completion))) for completion in completions]
 

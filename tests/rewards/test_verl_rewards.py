@@ -1,4 +1,4 @@
-"""Built-in rewards against verl's own functions, over answers that are easy to misread."""
+"""Built-in rewards against verl's own functions, on answers that are easily misread."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ ASKED = [*GSM8K, *MATH, *DAPO, *SEARCH]
 
 
 async def scores() -> list[float]:
-    """What ours say of each of ASKED."""
+    """Our rewards' scores of all ASKED answers."""
     rewards: dict[str, Reward] = {}
     found = []
     for kind, text, truth, kwargs in ASKED:
@@ -100,7 +100,7 @@ async def scores() -> list[float]:
     return found
 
 
-# What ours takes for right and theirs for wrong; docs/rewards.md has the reasons.
+# Answers that ours accepts and verl rejects; docs/rewards.md has the reasons.
 OURS_ALONE = {
     "gsm8k": {
         "so it is\n#### 7.",
@@ -120,7 +120,7 @@ OURS_ALONE = {
     },
     "search_r1_like_qa_em": set(),
 }
-# And the other way round: nothing but articles is nothing to them, and so any other nothing.
+# The reverse: verl strips articles, so it accepts an answer that has only articles.
 THEIRS_ALONE = {("search_r1_like_qa_em", "<answer>an a the</answer>")}
 
 

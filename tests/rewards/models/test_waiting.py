@@ -1,4 +1,4 @@
-"""Requests that wait together are scored together."""
+"""Requests that wait at the same time are scored in one batch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from agentrl.rewards.models.batcher import Batcher
 
 
 class Counting:
-    """Answers the sum of each conversation, once it is let."""
+    """Returns the sum of each conversation, once the test allows it."""
 
     def __init__(self) -> None:
         self.calls: list[list[int]] = []
@@ -25,7 +25,7 @@ class Counting:
 
 
 def ask(conversations: list[list[int]], **options: int) -> tuple[list[float], list[list[int]]]:
-    """(scores, lengths of each call), where all but the first come while the first is scored."""
+    """(scores, lengths of each call). All conversations but the first arrive while the first is scored."""
 
     async def work() -> tuple[list[float], list[list[int]]]:
         count = Counting()
