@@ -1,4 +1,4 @@
-"""The guard that compares siblings: a group's lengths, told once the last of them has ended."""
+"""The guard that compares siblings: it gets a group's lengths once the last sibling has ended."""
 
 from __future__ import annotations
 
