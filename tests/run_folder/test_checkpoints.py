@@ -1,4 +1,4 @@
-"""Checkpoints of a run: what is on the disk when, how many are kept, what is put in order when it goes on."""
+"""Checkpoints of a run: files on disk at each moment, how many are kept, and cleanup on resume."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from agentrl.trainer.sources.live import StoredSource
 
 
 class FileBackend:
-    """Its weights are a number, in a file within a folder."""
+    """Its weights are a number, saved in a file in a folder."""
 
     def __init__(self):
         self.weights = 0
@@ -47,7 +47,7 @@ def opened(run_dir, backend=None, **trainer):
 
 
 def save(run_dir, *steps, best=(), **trainer):
-    """A life of a run that saves those steps."""
+    """One process of a run, which saves those steps."""
     checkpoints = opened(run_dir, **trainer)
 
     async def life():
@@ -61,7 +61,7 @@ def save(run_dir, *steps, best=(), **trainer):
 
 
 def saved(run_dir):
-    """Names in the folder, links with where they lead."""
+    """Names in the folder; links with their targets."""
     paths = sorted((run_dir / "checkpoints").iterdir(), key=lambda path: (len(path.name), path.name))
     return [f"{path.name}>{path.readlink()}" if path.is_symlink() else path.name for path in paths]
 
@@ -87,8 +87,8 @@ def test_everything_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch)
     before, after = told[: told.index("renamed")], told[told.index("renamed") :]
     aside = "checkpoints/.step-1.partial"
     assert {f"{aside}/inner/weights", f"{aside}/run_state.json", f"{aside}/inner", aside} <= set(before)
-    assert after[1:3] == ["checkpoints", "."]  # the name, and that of the folder
-    assert after[-1] == "checkpoints"  # the links
+    assert after[1:3] == ["checkpoints", "."]  # fsync of the name, and of the folder's name
+    assert after[-1] == "checkpoints"  # fsync of the links
 
 
 def test_the_oldest_are_removed_but_never_the_best(tmp_path):
@@ -179,7 +179,7 @@ def test_a_kill_while_going_back_leaves_the_beginning_of_the_run(tmp_path, monke
         patch.setattr(shutil, "rmtree", killed)
         with pytest.raises(KeyboardInterrupt):
             save(tmp_path, **go_back(tmp_path, 1))
-    assert opened(tmp_path).latest_step == 3  # the newest went first
+    assert opened(tmp_path).latest_step == 3  # the newest was removed first
     save(tmp_path)
     assert saved(tmp_path) == ["latest>step-3", "step-1", "step-2", "step-3"]
 

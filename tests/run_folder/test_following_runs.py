@@ -1,4 +1,4 @@
-"""Whole runs whose reference follows the policy, whose KL coefficient follows the KL, and that draw further tasks."""
+"""Complete runs with a moving reference, with an adaptive KL coefficient, and with tasks added by rollouts."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_the_reference_is_the_policy_of_every_so_many_steps(following):
 
 def test_just_after_it_there_is_no_kl(following):
     apart = [abs(row["kl/reward_mean"]) for row in metrics(following)]
-    assert max(apart[0], apart[2]) < 1e-5  # steps 1 and 3 sample with what the reference is
+    assert max(apart[0], apart[2]) < 1e-5  # steps 1 and 3 sample with weights equal to the reference
     assert min(apart[1], apart[3]) > 1e-4
 
 

@@ -1,4 +1,4 @@
-"""A checkpoint whose files were changed, or are gone, is refused with the file's name."""
+"""A checkpoint with changed or missing files is refused; the error names the file."""
 
 from __future__ import annotations
 

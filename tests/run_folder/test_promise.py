@@ -1,4 +1,4 @@
-"""What a run says of its machine, and whether it repeats bit for bit."""
+"""The record of a run's machine, and whether the run is reproducible."""
 
 from __future__ import annotations
 
@@ -141,10 +141,10 @@ def test_going_on_elsewhere_is_told_and_kept_with_the_first_step(tmp_path, capsy
     assert lines[1].startswith("changed: cpu was an abacus and is now ")
     assert lines[2] == f"changed: threads was 7 and is now {torch.get_num_threads()}"
     assert lines[3].startswith("not reproducible: after step 4 torch was 1.0")
-    assert kept(tmp_path) == before  # it may be finished
+    assert kept(tmp_path) == before  # nothing is recorded yet: the run may be finished
     promise.watch(5, "train", [group()])
     assert [each["what"] for each in kept(tmp_path)["reproducible"]["changed"]] == ["torch", "cpu", "threads"]
-    for step in (3, 4):  # from before the change: those steps are done anew, the first ones ran elsewhere all the same
+    for step in (3, 4):  # a resume before the change repeats steps, but the first steps ran on another machine
         ReproducibilityReport(config(tmp_path), live=True).begin(step)
         assert f"not reproducible: after step {step} torch was 1.0" in capsys.readouterr().out
     ReproducibilityReport(config(tmp_path), live=True).begin(5)
@@ -196,7 +196,7 @@ def test_a_conversation_that_the_engine_forgot_ends_the_promise(tmp_path, capsys
     for deterministic in (True, False):
         folder, counter = tmp_path / str(deterministic), iter(evicted)
         engine = SimpleNamespace(metrics=lambda it=counter: {"evicted_sessions": next(it)})
-        rolling: Any = SimpleNamespace(engine=engine, toolbox=Toolbox())  # all of it that is looked at
+        rolling: Any = SimpleNamespace(engine=engine, toolbox=Toolbox())  # only these fields are read
         promise = open_reproducibility(config(folder, deterministic=deterministic), rolling)
         promise.begin(-1)
         for step in range(1, len(evicted)):
@@ -205,4 +205,4 @@ def test_a_conversation_that_the_engine_forgot_ends_the_promise(tmp_path, capsys
     what = "the engine evicted a conversation (rollout.max_num_seqs)"
     assert told == [f"no longer reproducible: {what} (step 2), and 1 more"]
     assert kept(tmp_path / "True")["reproducible"]["ended_by"] == [{"step": 2, "split": "train", "what": what}] * 2
-    assert kept(tmp_path / "False")["reproducible"]["ended_by"] == []  # it may forget, and never promised
+    assert kept(tmp_path / "False")["reproducible"]["ended_by"] == []  # never reproducible, so eviction is allowed

@@ -1,4 +1,4 @@
-"""A run's folder: one run at a time, what changed since it began, and a disk that is full."""
+"""A run's folder: one run at a time, changed settings on resume, and a full disk."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_folder_is_one_process_s_and_free_again_when_it_is_killed(tmp_path):
 
 
 def inputs(folder) -> list[str]:
-    """A model and rows that nothing is wrong with until they are loaded."""
+    """A model and rows without errors up to the point of loading."""
     folder.mkdir()
     (folder / "config.json").write_text("{}")
     (folder / "model.safetensors").write_bytes(struct.pack("<Q", 2) + b"{}")
@@ -76,7 +76,7 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path):
 def test_a_disk_that_is_full_at_the_start_is_one_line(tmp_path, monkeypatch, capsys):
     given = [*inputs(tmp_path / "in"), f"trainer.default_local_dir={tmp_path}"]
     with monkeypatch.context() as patch:
-        patch.setattr(os, "ftruncate", really_full)  # of the lock file
+        patch.setattr(os, "ftruncate", really_full)  # ftruncate of the lock file
         assert main(["train", *given]) == 2
     (said,) = capsys.readouterr().err.splitlines()
     assert f"writing to '{tmp_path}': no space left on device; make room" in said
@@ -93,7 +93,7 @@ def config(folder, **changes):
 
 @pytest.fixture
 def begun(tmp_path):
-    """A folder whose run may go on."""
+    """A folder with a run that can be resumed."""
     kept = redacted(config(tmp_path, reward__custom_reward_function={"reward_kwargs": {"api_key": "first"}}))
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(kept))
     save_steps(tmp_path, 3)
@@ -139,7 +139,7 @@ def test_what_leaves_rows_out_is_kept_where_rows_are_left_out(begun, capsys):
 
 
 def test_a_run_that_only_samples_keeps_the_size_of_its_steps(begun):
-    """Where it goes on is counted in them."""
+    """The resume position is counted in steps of this size."""
     sampling = {"trainer__mode": "rollout_only", "data__train_batch_size": 4}
     (begun / "config.yaml").write_text(yaml.safe_dump(redacted(config(begun, **sampling))))
     (begun / "trajectories/train").mkdir(parents=True)
@@ -274,7 +274,7 @@ def test_a_run_that_begins_anew_says_what_it_drops(tmp_path, capsys):
     (tmp_path / "trajectories/val").mkdir(parents=True)
     (tmp_path / "trajectories/val/step-000000.parquet").touch()
     with open_records(new, None, 1, 1):
-        assert capsys.readouterr().out == ""  # it goes on
+        assert capsys.readouterr().out == ""  # resuming prints nothing
     with open_records(new, None, 1, None):
         assert (tmp_path / "metrics.jsonl").read_text() == ""
     assert capsys.readouterr().out == (
@@ -316,7 +316,7 @@ def fail_in(folder, work):
 
 
 def test_a_disk_that_fails_is_one_line(tmp_path):
-    memory = Path("/proc/self/mem")  # nothing is at its beginning
+    memory = Path("/proc/self/mem")  # reading at its beginning fails
     with memory.open("rb", buffering=0) as file, pytest.raises(StorageError) as failed:
         fail_in(tmp_path, lambda: file.read(1))
     assert str(failed.value) == f"writing to '{tmp_path}': input/output error. go on"
@@ -384,7 +384,7 @@ def test_a_disk_that_fills_up_ends_a_run_in_one_line_with_its_last_checkpoint_wh
     assert said.startswith(f"agentrl: error: writing to '{tmp_path}': no space left on device; make room. stopped; ")
     assert (tmp_path / "checkpoints/latest").resolve().name == f"step-{last}"
     assert not list((tmp_path / "checkpoints").glob(".*"))
-    assert main(calculator) == 0  # with room again
+    assert main(calculator) == 0  # with free space again
     assert (tmp_path / "report.html").exists()
 
 
