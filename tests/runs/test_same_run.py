@@ -1,4 +1,4 @@
-"""The comparison of two runs can fail: whatever is changed in a run is named, and what a clock says is not."""
+"""Checks of the run comparison: it reports every change in a run, and ignores values from a clock."""
 
 from __future__ import annotations
 
