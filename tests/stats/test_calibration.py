@@ -1,4 +1,4 @@
-"""Calibration: what probabilities promise, and what comes."""
+"""Calibration: predicted probabilities against observed frequencies."""
 
 from __future__ import annotations
 

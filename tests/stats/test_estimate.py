@@ -1,4 +1,4 @@
-"""Figures as JSON that any reader takes."""
+"""Estimates as JSON that any parser can read."""
 
 from __future__ import annotations
 
