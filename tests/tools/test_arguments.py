@@ -83,7 +83,7 @@ READER = reader(NESTED)
 
 
 def fits(value):
-    """NESTED, written out by hand."""
+    """Checks the schema NESTED by hand."""
     if not isinstance(value, dict) or "points" not in value or not isinstance(value["points"], list):
         return False
     for point in value["points"]:
