@@ -20,7 +20,7 @@ def sample(uid: str) -> Sample:
 
 
 class CountingBackend:
-    """Reports how many samples each update was given."""
+    """Reports the number of samples of each update."""
 
     def __init__(self):
         self.batches = []
@@ -113,7 +113,7 @@ def test_epochs_deal_anew_and_metrics_are_means_over_updates():
 
 
 class SkippingBackend:
-    """Skips every second update; the others have a metric more."""
+    """Skips every second update; the other updates have an extra metric."""
 
     def __init__(self):
         self.num_updates = 0
@@ -131,7 +131,7 @@ def test_skipped_updates_are_counted_and_dilute_no_mean():
 
 
 class OverflowingBackend:
-    """The first update overflows and is skipped; the second is not finite and is not skipped."""
+    """The first update overflows and is skipped; the second has a non-finite gradient and is not skipped."""
 
     def __init__(self):
         self.updates = iter([(math.nan, math.inf, 1.0), (3.0, 2.0, 0.0), (5.0, math.inf, 0.0)])
@@ -153,7 +153,7 @@ def test_what_a_skipped_update_overflowed_to_stands_in_no_mean():
 
 
 class MeasuringBackend:
-    """Keeps what each update was given, and answers with a loss's metrics of one token a sample."""
+    """Records the samples of each update, and returns loss metrics for one token per sample."""
 
     def __init__(self):
         self.given = []

@@ -1,4 +1,4 @@
-"""What a run will not do although it was asked to is said in one line as it starts, and what it did as it ends."""
+"""Settings that a run ignores are reported in one line at the start; a summary is printed at the end."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ REWARD = "def compute_score(data_source, solution_str, ground_truth, extra_info=
 
 @pytest.fixture
 def run(task_folder, tmp_path, capsys):
-    """Runs `agentrl train` with overrides; what it said on standard output."""
+    """Runs `agentrl train` with overrides; returns its standard output."""
     (tmp_path / "script.py").write_text(SCRIPT)
     (tmp_path / "reward.py").write_text(REWARD)
     given = {

@@ -1,4 +1,4 @@
-"""The coefficient of a KL in the reward: what it follows, and that a run goes on with it."""
+"""The adaptive coefficient of a KL in the reward: its updates, and its value after a resume."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from agentrl.types.sample import Sample
 
 
 def sample(rollout_id: str, *differences: float, mask=None) -> Sample:
-    """Log-probabilities so far above the reference's; a prompt of one token before them."""
+    """Log-probabilities this far above the reference's; a prompt of one token precedes them."""
     num_tokens = len(differences) + 1
     return Sample(
         [1] * num_tokens,
@@ -60,7 +60,8 @@ def test_a_step_is_logged_with_the_coefficient_it_was_credited_with():
     feedback = KLFeedback(adaptive())
     first, second = (step(feedback, [sample("a", 1.0), sample("b", 3.0)]) for _ in range(2))
     assert first == {"kl/reward_coef": 0.5, "kl/reward_mean": 2.0}
-    assert second["kl/reward_coef"] == 0.5 * (1 + 0.2 * 2 / 100)  # the error is cut to 0.2, two rollouts of a horizon
+    # the error is clipped to 0.2; two rollouts, a horizon of 100
+    assert second["kl/reward_coef"] == 0.5 * (1 + 0.2 * 2 / 100)
 
 
 def test_a_fixed_coefficient_stays_and_a_step_without_samples_says_nothing():

@@ -1,4 +1,4 @@
-"""A reward model that learns beside the policy: who pays when, what it learns from, and that it goes on bitwise."""
+"""An online reward model: which rollouts it scores, its training data, and a bitwise equal resume."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[3]
 
 
 class Backend:
-    """Says of each conversation how long it is; remembers what it was trained on."""
+    """Scores each conversation by its length; records its training samples."""
 
     def __init__(self) -> None:
         self.batches: list[list[tuple[int, float]]] = []
@@ -59,7 +59,7 @@ def online(backend: Backend | None = None, **options: object) -> OnlineRewardMod
 
 
 def group(*outcomes: float, logit: float = 1.0) -> Group:
-    """One rollout each, the first of two tokens, the next of three, and so on."""
+    """One rollout per reward; the first has two tokens, the next three, and so on."""
     rollouts = [
         Rollout(
             [Trajectory([Segment(Author.DEMONSTRATION, [1] * (2 + number))])],

@@ -1,4 +1,4 @@
-"""What is said of a reward model on held-out rows."""
+"""Metrics of a reward model on held-out rows."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_pairs():
     assert found["accuracy"] == 0.5
     assert found["margin"] == 0.5
     assert found["num_pairs"] == 2
-    # right with 0.8808 and wrong with 0.7311
+    # predicts 0.8808 for the correct answer and 0.7311 for the wrong one
     assert found["ece"] == pytest.approx((0.1192 + 0.7311) / 2, abs=1e-4)
     assert found["brier"] == pytest.approx((0.1192**2 + 0.7311**2) / 2, abs=1e-4)
 

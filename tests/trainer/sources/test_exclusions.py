@@ -1,4 +1,4 @@
-"""What is recorded of rollouts that are not trained on."""
+"""Records of rollouts that are excluded from training."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_the_key_decides_what_is_saved(save, num_saved):
     exclusions = Exclusions(save)
     exclusions.drop(GROUP, [Excluded.STALE] * 2)
     groups, reasons = exclusions.take()
-    assert (len(groups), reasons) == (num_saved, REASONS)  # all are counted
+    assert (len(groups), reasons) == (num_saved, REASONS)  # all exclusions are counted
     assert exclusions.take() == ([], {})
     if save == "tokens":
         assert groups == [GROUP]

@@ -1,4 +1,4 @@
-"""A run's feed: the order that the configuration asks for, what rollouts add, and going on from a checkpoint."""
+"""A run's feed: the configured order, tasks added by rollouts, and resuming from a checkpoint."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ANSWER = Trajectory([Segment(Author.PROMPT, [1]), Segment(Author.DEMONSTRATION, 
 
 
 def open_run(tmp_path, **data):
-    """The feed of twelve rows, and a source of it whose rollouts add a task where they fail; row r passes r of 11."""
+    """The feed of twelve rows, and a source that uses it. Failed rollouts add a task; row r passes r of 11 times."""
     path = tmp_path / "rows.jsonl"
     path.write_text("".join(json.dumps({"prompt": f"row {row}", "level": -row}) + "\n" for row in range(12)))
     config = RunConfig(model={"path": "m"}, data={"train_files": [str(path)], "max_prompt_length": 20, **data})

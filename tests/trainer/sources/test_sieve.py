@@ -1,4 +1,4 @@
-"""Dynamic sampling: which groups a step takes, what is drawn in their place, and how a step ends that finds none."""
+"""Dynamic sampling: which groups a step trains on, their replacements, and steps that find no group."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_any_reward_may_be_the_one_that_must_differ():
     assert one.passes(Group(TASKS[0], [rollout(score=0.5, accuracy=value) for value in (0.0, 1.0)]))
     metrics = one.end_step(1)
     assert (metrics["sampling/equal"], metrics["sampling/drawn"], metrics["sampling/rounds"]) == (0.5, 2.0, 1.0)
-    assert metrics["sampling/reward_mean"] == (0.5 + 1.0 + 0.5 + 0.5) / 4  # of the filtered, too
+    assert metrics["sampling/reward_mean"] == (0.5 + 1.0 + 0.5 + 0.5) / 4  # mean over filtered groups, too
 
 
 def test_verl_s_acc_is_the_score_where_a_function_returns_a_bare_number():
@@ -119,7 +119,7 @@ DRAWS = {
 
 
 class World:
-    """Tasks whose siblings differ where `telling` says so of their draw."""
+    """Tasks with different sibling scores if `telling(draw)`, and equal ones otherwise."""
 
     def __init__(self, telling, n=2):
         self.draws = DRAWS
@@ -183,10 +183,10 @@ def test_what_teaches_nothing_is_replaced_by_the_next_tasks_in_their_order():
     assert source.metrics()["sampling/drawn"] == source.metrics()["sampling/filtered"] + 3
 
 
-@example(1, 2, {(0, 2)})  # of those that were left over
+@example(1, 2, {(0, 2)})  # one of the tasks that were left over
 @given(st.integers(1, 4), st.integers(1, 5), st.sets(st.tuples(st.integers(0, 4), st.integers(0, ROWS - 1))))
 def test_a_run_that_goes_on_takes_what_it_would_have_taken(size, at, silent):
-    """Wherever it stopped, also with tasks that an earlier life left over."""
+    """Holds for any stop, also with tasks left over from an earlier process."""
 
     def telling(draw):
         return (draw.epoch, draw.row) not in silent
@@ -202,7 +202,7 @@ def test_a_run_that_goes_on_takes_what_it_would_have_taken(size, at, silent):
     assert (whole.position, list(whole.pending)) == (second.position, list(second.pending))
     order = TaskOrder(ROWS, 3, True)
     drawn = [*left, *(order.at(place) for place in range(5, whole.position))]
-    assert [*world.drawn, *whole.pending] == drawn  # each once, none passed over
+    assert [*world.drawn, *whole.pending] == drawn  # each once, none skipped
     assert [world.draws[uid] for step in steps for uid in step] == [*filter(telling, world.drawn)]
 
 

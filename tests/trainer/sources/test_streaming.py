@@ -1,4 +1,4 @@
-"""Groups in flight while training goes on: what begins, what is cut off, how errors and cancellation end it."""
+"""Groups in flight during training: starts, cut-offs, errors and cancellation."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def sampled_by(*versions: int) -> Rollout:
 
 
 def endless(*indices):
-    """Rollouts of those rows never end, others soon."""
+    """Rollouts of these rows never end; others end soon."""
     return lambda task, turn: task.index in indices or turn < 1
 
 
 class World:
-    """Rollouts that take as many turns of the event loop as `lasts`, asked at each, has them take."""
+    """Rollouts that last while `lasts(task, turn)` is true, checked once per event-loop turn."""
 
     def __init__(self, lasts=lambda task, turn: turn < 1, n=2):
         self.version, self.under_way, self.most = 0, 0, 0
@@ -77,7 +77,7 @@ def source_of(
 
 
 def run(source, world, num_steps, between=lambda step: asyncio.sleep(0)):
-    """The steps' groups, as the loop takes them."""
+    """The groups of each step, as the training loop takes them."""
 
     async def steps():
         taken = []
@@ -103,7 +103,7 @@ def test_tasks_come_in_their_order_and_groups_go_on_while_a_step_is_trained_on()
     async def training(step):
         for _ in range(50):
             await asyncio.sleep(0)
-        assert len(world.begun) == 2 * 2 * (step + 2)  # rollouts of the next step, too
+        assert len(world.begun) == 2 * 2 * (step + 2)  # includes rollouts of the next step
 
     assert rows(run(source, world, 4, training)) == [[0, 1], [2, 3], [4, 5], [0, 1]]
     assert source.metrics()["staleness/mean"] == 1.0
@@ -128,7 +128,7 @@ def test_what_grows_too_old_is_cut_off_cleaned_up_and_begun_again():
     async def look(step):
         for _ in range(20):
             await asyncio.sleep(0)
-        assert [task.uid for task in world.cleaned_up].count(first) == 2  # at once, and both siblings
+        assert [task.uid for task in world.cleaned_up].count(first) == 2  # cut off at once, both siblings
 
     taken = run(source, world, 3, look)
     assert rows(taken)[:2] == [[0, 2], [1, 3]]
@@ -241,7 +241,7 @@ def test_a_cancelled_run_ends_all_rollouts_and_cleans_up():
             await task
         return len(asyncio.all_tasks())
 
-    assert asyncio.run(asyncio.wait_for(cancelled(), 20)) == 2  # this one, and wait_for's
+    assert asyncio.run(asyncio.wait_for(cancelled(), 20)) == 2  # this task, and the task of wait_for
     assert (world.under_way, len(world.cleaned_up)) == (0, 8)
 
 
@@ -285,7 +285,7 @@ def test_a_group_begins_only_where_there_is_room_so_that_it_does_not_age_waiting
 def test_what_comes_before_the_first_step_is_no_idleness():
     source, now = source_of(World()), [0.0]
     source._idle = IdleTime(clock=lambda: now[0])
-    now[0] = 100.0  # validated before training
+    now[0] = 100.0  # after validation, before training
     run(source, World(), 1)
     assert source.metrics()["staleness/engine_idle_s"] == 0.0
 
@@ -354,7 +354,7 @@ def test_each_side_s_waiting_is_measured():
         found.append(source.metrics())
 
     run(source, world, 2, idle)
-    assert found[1]["staleness/engine_idle_s"] >= 0.05  # at staleness 0 nothing may begin meanwhile
+    assert found[1]["staleness/engine_idle_s"] >= 0.05  # at staleness 0 no group may start meanwhile
     assert 0.5 < found[1]["staleness/engine_idle"] <= 1.0
     assert found[1]["staleness/in_flight"] == 0.0
     assert source._timer.take()["timing_s/wait_rollouts"] > 0
