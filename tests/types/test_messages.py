@@ -1,4 +1,4 @@
-"""The text of a message, whatever its content is made of."""
+"""The text of a message with any kind of content."""
 
 from __future__ import annotations
 
