@@ -1,4 +1,4 @@
-"""What comes, changes, goes or is damaged while a run is looked at."""
+"""Files that appear, change, vanish or are damaged while a run is viewed."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_curves_have_gaps_where_a_step_has_no_number_and_warnings_their_step(vie
     write_metrics(tmp_path, [{"step": 1, "a": 1.23456789, "b": None}, {"step": 2, "a": "<b>", "c": 3}])
     write_metrics(tmp_path, [{"step": 2, "warning": "<i>"}, {"no step": 1}], "warnings.jsonl")
     with (tmp_path / "metrics.jsonl").open("a") as file:
-        file.write('{"step": 3, "a"')  # a run under way
+        file.write('{"step": 3, "a"')  # a run that is still writing
     curves = view(tmp_path).json("api/curves")
     assert curves["steps"] == [1, 2]
     assert curves["series"] == {"a": [1.234568, None], "b": [None, None], "c": [None, 3.0]}
