@@ -1,4 +1,4 @@
-"""The probe: a few sampled tokens tell whether engine and backend hold the same policy."""
+"""The probe: a few sampled tokens show whether engine and backend have the same policy."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_weights_under_wrong_names_end_the_run():
 
 
 class Claims:
-    """An engine that answers what it was told to."""
+    """An engine with fixed answers."""
 
     def __init__(self, logprobs, version):
         self._logprobs, self._version, self.released = logprobs, version, []
@@ -76,7 +76,7 @@ class Claims:
 
 
 class Scored:
-    """A backend that says -1 for every token."""
+    """A backend that scores every token -1."""
 
     async def score(self, samples):
         (sample,) = samples

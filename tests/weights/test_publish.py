@@ -1,4 +1,4 @@
-"""Publishing: once a version, under a pause that always ends, measured."""
+"""Publishing: once per version, under a pause that always ends, with metrics."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from agentrl.weights.publish import Publisher
 
 
 class Recorder:
-    """Both sides of a publication: hands weights out, and notes what it was asked."""
+    """Both sides of a publication: provides weights, and records the requests."""
 
     def __init__(self, fails: bool = False):
         self.asked = []
