@@ -1,4 +1,4 @@
-"""The Python door, on the calculator's tiny model."""
+"""The Python API, on the calculator's tiny model."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_an_evaluation_has_metrics_and_rollouts_and_prints_a_line(task_folder, t
 
 
 class Once(AgentLoop):
-    """One turn."""
+    """A loop with one turn."""
 
     async def run(self, task, generate, tools, interaction, sampling):
         chat = self.open(task, generate, tools, interaction, sampling)
@@ -213,14 +213,14 @@ def test_objects_that_cannot_be_used_are_told(task_folder):
 
 
 class Nods(BaseInteraction):
-    """Has what it wanted after one answer."""
+    """A simulated user that is satisfied after one answer."""
 
     async def generate_response(self, instance_id, messages, **kwargs):
         return True, "thanks", 0.5, {}
 
 
 class Watched(HermesParser):
-    """Keeps what it read."""
+    """Records the texts that it reads."""
 
     read: ClassVar[list[str]] = []
 

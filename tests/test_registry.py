@@ -67,7 +67,7 @@ def test_a_family_answers_for_what_follows_its_prefix() -> None:
     registry: Registry[str] = Registry("sound", families={"loud/": "builtins:ascii"})
     assert registry.get("loud/bang") == "'bang'"
     assert registry.is_builtin("loud/bang")
-    assert registry.names() == []  # what they are is the family's to say
+    assert registry.names() == []  # only the family knows its names
     with pytest.raises(UnknownNameError, match="unknown sound 'bang': valid: loud/NAME"):
         registry.get("bang")
 
@@ -81,7 +81,7 @@ def test_a_path_that_begins_like_a_family_is_a_path() -> None:
 
 @pytest.fixture
 def own_modules(monkeypatch):
-    """Modules and import folders as they were before."""
+    """Restores modules and import folders after the test."""
     monkeypatch.setattr(sys, "path", [*sys.path])
     before = set(sys.modules)
     yield
