@@ -30,7 +30,7 @@ from agentrl.chat.prompt_cache import MAX_PROMPTS
 from agentrl.types.messages import Message
 from agentrl.types.trajectory import Author, Segment, Trajectory, VersionSpan
 
-# ---- what follows a turn --------------------------------------------------------------------------------------------
+# ---- messages after a turn ------------------------------------------------------------------------------------------
 
 
 @families
@@ -106,7 +106,7 @@ def test_template_variables_reach_the_template() -> None:
         assert quiet.text(ids).endswith("assistant\n<think>\n\n</think>\n\n")
 
 
-# ---- whole conversations --------------------------------------------------------------------------------------------
+# ---- complete conversations -----------------------------------------------------------------------------------------
 
 
 def model_segment(ids: Sequence[int]) -> Segment:
@@ -206,7 +206,7 @@ def test_the_number_of_learnt_shapes_is_bounded(monkeypatch: pytest.MonkeyPatch)
     assert len(chat._shapes) <= 3
 
 
-# ---- what a turn says -----------------------------------------------------------------------------------------------
+# ---- the text of a turn ---------------------------------------------------------------------------------------------
 
 
 def test_text_keeps_special_tokens_but_the_last_end_of_turn() -> None:
@@ -219,7 +219,7 @@ def test_text_keeps_special_tokens_but_the_last_end_of_turn() -> None:
     assert chat.text([len(TOKENIZERS["chatml"]) + 5, *hello]) == "hello <tool_call> ."  # an id beyond the vocabulary
 
 
-# ---- what is kept ---------------------------------------------------------------------------------------------------
+# ---- caches ---------------------------------------------------------------------------------------------------------
 
 
 def test_the_same_prompt_again_has_the_same_tokens_in_a_list_of_its_own() -> None:

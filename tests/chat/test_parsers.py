@@ -264,7 +264,7 @@ def test_a_parsers_name() -> None:
         tool_parsers.get("hermess")
 
 
-# ---- does it fit the template ---------------------------------------------------------------------------------------
+# ---- parser and template --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["chatml", "thinking"])
