@@ -1,4 +1,4 @@
-"""verl's off-policy correction: what combinations of its keys mean; keys without effect are dropped with a notice."""
+"""verl's off-policy correction: the meaning of key combinations; keys without effect are dropped with a notice."""
 
 from __future__ import annotations
 
