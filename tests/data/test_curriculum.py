@@ -114,7 +114,7 @@ def test_tasks_near_the_target_are_drawn_more_often_and_none_is_given_up():
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.sampled_from([0.0, 1.0])), max_size=30), st.integers(0, 29))
 def test_a_saved_order_goes_on_as_if_never_stopped(seen, stop):
-    """Holds in any order of results, and if the next draw was looked up before the run was saved."""
+    """Holds in any order of results, and if the run was saved after a look at the next draw."""
     order, others, rows, again = by_rate(6), None, [], []
     for position, (row, score) in enumerate(seen):
         if position == stop:
