@@ -24,10 +24,10 @@ class Subject:
     Attributes:
         make: a new engine.
         weights: a full set of its weights, None for an engine without weights.
-        stop_token_id: ends its answers to `request()`.
-        seeded: whether equal seeds give equal answers. Where they do not, answers are compared greedily.
-        counts_steps: whether its steps can be counted: it computes in this process.
-        exact: whether the same request gives the same log-probabilities bit for bit, whatever is cached.
+        stop_token_id: the token that ends its answers to `request()`.
+        seeded: whether equal seeds give equal answers. If not, greedy answers are compared.
+        counts_steps: whether its steps can be counted, because it computes in this process.
+        exact: whether equal requests give bitwise equal log-probabilities with any cache content.
     """
 
     make: Callable[[], Engine | Awaitable[Engine]]

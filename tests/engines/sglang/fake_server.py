@@ -20,15 +20,15 @@ POSTS = [path for path in NEEDED_PATHS if path not in ("/server_info", "/model_i
 
 
 class FakeServer:
-    """Answers with tokens that follow from the context alone, one every `token_s` seconds.
+    """Answers with tokens that depend only on the context, one every `token_s` seconds.
 
     Attributes:
-        accept_s: seconds until a request is known; what would abort it before is lost.
-        hung: while set, nothing is answered, as by a process that was stopped.
+        accept_s: seconds until a request is registered; an earlier abort is lost.
+        hung: while set, the server answers no request, like a stopped process.
         refuse: paths that answer `success: false`.
-        failing: path -> how many times more it answers 500.
-        requests: bodies of `/generate`, in the order they came.
-        headers: theirs.
+        failing: path -> number of further answers with status 500.
+        requests: bodies of `/generate`, in order of arrival.
+        headers: the headers of these requests.
     """
 
     def __init__(self, token_s: float = 0.0005) -> None:
