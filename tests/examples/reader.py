@@ -40,7 +40,7 @@ score = compute_score
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A fenced block: its language, what follows the language, and its text."""
+    """A fenced block: its language, the words after the language, and its text."""
 
     language: str
     kind: str
@@ -79,7 +79,7 @@ def add_own_files(folder: Path) -> None:
         pq.write_table(pa.Table.from_pylist(part), folder / f"{name}.parquet")
     (folder / "train.json").write_text(json.dumps(rows[:32]))
     shutil.copy2(folder / "questions.parquet", folder / "geo3k.parquet")
-    (folder / "data/gsm8k").mkdir(parents=True)  # what examples/gsm8k_tool/prepare.py writes from the hub's dataset
+    (folder / "data/gsm8k").mkdir(parents=True)  # the output of examples/gsm8k_tool/prepare.py on the hub's dataset
     for name in ("train", "test"):
         shutil.copy2(folder / f"{name}.parquet", folder / f"data/gsm8k/{name}.parquet")
     for name in ("reward.py", "my_reward.py"):
