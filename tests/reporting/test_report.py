@@ -248,7 +248,7 @@ def test_a_line_goes_up_as_values_do_and_is_read_where_it_is():
 def test_ticks_are_told_apart(values, write, labels):
     drawing = draw(Chart("x", [Series("a", list(enumerate(values)))], write))
     assert [label for _, label in drawing.y_ticks] == labels
-    assert all(len(label) * 6.5 <= drawing.left for label in labels)  # no label leaves its card
+    assert all(len(label) * 6.5 <= drawing.left for label in labels)  # every label fits into its card
 
 
 def test_readings_tell_as_much_as_ticks():
