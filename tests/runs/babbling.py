@@ -119,8 +119,8 @@ def train(
     """Run with delays drawn from `seed`; returns the order in which its calls ended.
 
     Args:
-        folder: for `train.jsonl`, `reward.py`, `users.yaml` and `loops.yaml`.
-        users: whether a simulated user takes part.
+        folder: where `train.jsonl`, `reward.py`, `users.yaml` and `loops.yaml` are written.
+        users: whether a simulated user replies.
     """
     (folder / "reward.py").write_text(REWARD)
     (folder / "loops.yaml").write_text(yaml.safe_dump([{"name": LOOP, "_target_": "babbling.BabblingReact"}]))

@@ -1,10 +1,10 @@
-"""Runs that are killed at a named moment: `python killed_runs.py TASK_FOLDER OUT SCENARIO ...`, a JSON line each.
+"""Runs that are killed at a named moment: `python killed_runs.py TASK_FOLDER OUT SCENARIO ...`; one JSON line each.
 
-A scenario is `VARIANT:PHASE=COUNT,PHASE=COUNT,...`: in the first life of the run in OUT/SCENARIO the process kills
-itself when that phase is reached for the COUNTth time, in the second life at the next, and so on; the last life is left
-alone. `VARIANT:random=SEED` draws phases with counts and moments of the clock, until a life has ended by itself.
+A scenario is `VARIANT:PHASE=COUNT,PHASE=COUNT,...` and runs in OUT/SCENARIO. The first process kills itself when it
+reaches the first phase for the COUNTth time, the next process at the next phase, and so on. The last process is not
+killed. `VARIANT:random=SEED` draws phases with counts, and times, until a process ends by itself.
 
-What is heavy is imported once; every life is a fork.
+Heavy libraries are imported once; every process is a fork.
 """
 
 from __future__ import annotations

@@ -17,11 +17,12 @@ import yaml
 MOST_OF_A_FILE = 5
 PLACES = ("default_local_dir", "resume_mode", "resume_from_path")  # of `trainer`: a run's folder, and how it resumes
 _CLOCK = re.compile(r"(^|/)(timing_s|perf|engine)/|_s(/mean|/max)?$")
-"""Names of metrics and columns that a clock fills: timing_s/step, rollout_s/mean, tool_calls.started_s; what the engine
-computes at once, and keeps, follows from when requests come."""
+"""Names of metrics and columns that depend on a clock: timing_s/step, rollout_s/mean, tool_calls.started_s. The
+engine's batching and cache depend on the arrival times of requests.
+"""
 _NOT_COMPARED = re.compile(
     r"(\.lock|report\.html|.*manifest\.json|[a-z]+_id|(tensorboard|profile)/.*)"
-)  # drawn from the rest, or times
+)  # derived from other files, or times
 
 
 def differences(one: Path, other: Path) -> list[str]:
