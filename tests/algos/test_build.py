@@ -51,7 +51,7 @@ def demonstration() -> Trajectory:
     return Trajectory([Segment(Author.PROMPT, [1, 2]), Segment(Author.DEMONSTRATION, [3, 4])])
 
 
-def test_grpo_samples_carry_what_was_sampled():
+def test_grpo_samples_carry_the_sampled_tokens():
     (first, second) = credit(build_algorithm(config()), [group("a", rollout(1), rollout(0, trajectory()))])
     assert first.token_ids == [1, 2, 3, 4, 5, 6]
     assert first.loss_mask == [0, 0, 1, 1, 0, 1]
@@ -138,12 +138,12 @@ def corrected(**correction: object) -> Algorithm:
 OLD = torch.tensor([[0.0, -1.1, -2.1]])
 
 
-def test_ratios_are_taken_to_what_was_sampled_with():
+def test_ratios_are_relative_to_the_sampling_policy():
     for algorithm in (corrected(), corrected(rollout_rs="token_k1", rollout_rs_threshold=2)):
         assert algorithm.loss(token_batch(old_logprobs=OLD))[1]["ratio_mean"] == 1
 
 
-def test_decoupled_ratios_are_taken_to_the_start_of_the_step():
+def test_decoupled_ratios_are_relative_to_the_policy_at_step_start():
     loss = corrected(bypass_mode=False).loss
     _, metrics = loss(token_batch(old_logprobs=OLD))
     assert metrics["ratio_mean"].item() == pytest.approx(math.exp(0.1))
@@ -196,7 +196,7 @@ def test_the_divergence_from_the_reference_is_not_weighed():
     assert loss(token_batch(importance_weights=weights))[0].item() == pytest.approx((0.5 + 0.5) / 4)
 
 
-def test_what_the_configuration_asks_for_is_corrected():
+def test_the_configured_correction_is_applied():
     algorithm = corrected(loss_type="reinforce", rollout_is="token", rollout_is_threshold=1.5)
     samples = [
         replace(each, old_logprobs=[0.0] * 6) for each in credit(algorithm, [group("a", rollout(1), rollout(0))])
@@ -207,7 +207,7 @@ def test_what_the_configuration_asks_for_is_corrected():
     assert build_algorithm(config()).correct(samples) == (samples, {})
 
 
-def test_loss_is_told_what_the_configuration_says():
+def test_the_loss_gets_the_configured_options():
     algorithm = build_algorithm(
         config(
             actor={"loss_agg_mode": "seq-mean-token-sum-norm", "clip_ratio": 0.1, "clip_ratio_high": 0.5},
@@ -246,7 +246,7 @@ def test_rollouts_above_the_threshold_are_imitated():
     assert metrics == {"kept/samples": 0.5}
 
 
-def test_a_group_without_its_greedy_rollout_teaches_nothing():
+def test_a_group_without_its_greedy_rollout_has_no_advantage():
     algorithm = build_algorithm(config(algorithm={"name": "remax"}))
     scored = [replace(rollout(score), rewards={"score": score, "baseline": 0.25}) for score in (1.0, 0.0)]
     samples = credit(algorithm, [group("a", *scored), group("b", rollout(1), rollout(0))])

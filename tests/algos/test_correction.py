@@ -31,7 +31,7 @@ def settings_of(**changes: object) -> RolloutCorrectionConfig:
     return RolloutCorrectionConfig.model_validate(changes)
 
 
-def test_nothing_asked_for_changes_nothing():
+def test_without_options_nothing_changes():
     assert correct(STEP, NOTHING) == (STEP, {})
     assert correct([], settings_of(rollout_is="token")) == ([], {})
 
@@ -119,7 +119,7 @@ def test_samples_that_were_not_scored_are_a_mistake_of_ours():
     ),
     st.randoms(),
 )
-def test_what_a_sample_is_given_does_not_depend_on_where_it_stands(trajectories, changes, random):
+def test_weights_do_not_depend_on_the_position_of_a_sample(trajectories, changes, random):
     step = [sample([None, *logs], f"r{rollout}") for logs, rollout in trajectories]
     order = random.sample(range(len(step)), len(step))
     plain, metrics = correct(step, settings_of(**changes))

@@ -35,7 +35,7 @@ def test_of_scored_samples_all_tokens_count():
     assert mismatch_of([], 3) == {}
 
 
-def test_tokens_of_older_versions_are_told_apart():
+def test_tokens_of_older_versions_have_separate_metrics():
     step = [replace(sample([None, *LOGS]), policy_versions=[0, 2, 3, 1, 3])]
     found = mismatch_of(step, 3)
     current, older = by_hand([LOGS[1], LOGS[3]]), by_hand([LOGS[0], LOGS[2]])

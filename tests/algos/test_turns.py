@@ -44,7 +44,7 @@ def of(*groups: Group):
     return turn_credit(groups, samples_of(groups))
 
 
-def test_a_turn_reward_stands_on_the_last_token_of_its_turn():
+def test_a_turn_reward_is_on_the_last_token_of_its_turn():
     turns = [TurnReward(0, 1, "call", 0.5, "start"), TurnReward(0, 3, "answer", 0.25)]
     found = of(group("a", rollout(worked_example(), turns=turns)))
     assert found.turn_rewards.tolist() == [[0, 0, 0, 0.5, 0, 0.25]]
@@ -101,7 +101,7 @@ def test_an_address_that_is_none_is_named(address):
         of(group("a", rollout(worked_example(), turns=[TurnReward(*address, "x", 1.0)])))
 
 
-def test_what_was_sampled_in_another_trajectory_earns_nothing_here():
+def test_tokens_of_another_trajectory_earn_nothing_here():
     copied = conversation((PROMPT, 2), (PROMPT, 2), (TOOL, 1), (MODEL, 1))
     found = of(group("a", rollout(copied, turns=[TurnReward(0, 1, "x", 1.0), TurnReward(0, 2, "x", 1.0)])))
     assert found.turn_rewards is None

@@ -137,7 +137,9 @@ def test_a_hostile_value_of_each_key(honest_run: Path, tmp_path: Path, trap: Tra
         attacked(honest_run, tmp_path / str(number), {key: value}, trap)
 
 
-def test_what_a_run_was_made_with_is_said(honest_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_refused_settings_of_a_run_are_printed(
+    honest_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run = copied(honest_run, tmp_path / "run", with_keys({"algorithm.adv_estimator": "evil.py:f"}))
 
     assert main(["replay", str(run), "readvantage"]) == 2

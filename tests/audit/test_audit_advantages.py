@@ -51,7 +51,7 @@ def double_one(rows: list[Row]) -> None:
 
 
 @pytest.mark.parametrize("name", DERIVED)
-def test_advantages_are_derived_anew_and_another_one_is_found(name: str, tmp_path: Path) -> None:
+def test_advantages_are_recomputed_and_a_changed_one_is_found(name: str, tmp_path: Path) -> None:
     run = written(tmp_path, name)
     found = audited(run)["advantages"]
     assert (found.status, found.problems, found.unchecked) == ("passed", [], {})
@@ -80,7 +80,7 @@ def test_options_of_an_estimator_count(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", NOT_DERIVED)
-def test_what_is_not_derived_is_said_by_name(name: str, tmp_path: Path) -> None:
+def test_estimators_that_are_not_checked_are_named(name: str, tmp_path: Path) -> None:
     (why,) = audited(written(tmp_path, name))["advantages"].unchecked
     assert why == f"estimator '{name}' of '{name}'"
 
@@ -123,7 +123,7 @@ def test_a_coefficient_that_follows_a_target_is_one_of_the_whole_step(tmp_path: 
     assert [problem.expected for problem in found.problems] == ["0.5"]
 
 
-def test_a_file_of_version_2_passes_and_its_scores_are_said_to_lack(tmp_path: Path) -> None:
+def test_a_file_of_version_2_passes_with_a_note_about_missing_scores(tmp_path: Path) -> None:
     run = written(tmp_path, "grpo")
     as_version_2(run / "trajectories/train/step-000001.parquet")
     found = audited(run)

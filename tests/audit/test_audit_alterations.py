@@ -116,7 +116,7 @@ def test_an_altered_value_breaks_its_seal(path: str, seed: int, files, auditor, 
 @pytest.mark.parametrize("path", one_in(3, DERIVED))
 @FEW
 @given(seed=SEEDS)
-def test_an_altered_value_is_found_although_it_is_sealed_anew(path: str, seed: int, files, auditor, tmp_path_factory):
+def test_an_altered_value_is_found_even_with_recomputed_seals(path: str, seed: int, files, auditor, tmp_path_factory):
     altered_and_found(path, seed, files, auditor, tmp_path_factory.getbasetemp())
 
 
@@ -197,7 +197,7 @@ def _alter(path: str, row: dict[str, Any], random: Random) -> None:
         ("trajectories.segments.logprobs", float("nan")),
     ],
 )
-def test_what_only_a_seal_guards_still_has_bounds(column, value, files, auditor, tmp_path):
+def test_columns_protected_only_by_seals_still_have_bounds(column, value, files, auditor, tmp_path):
     table, originals = files[0]
     rows = list(originals)
     copies = [copy.deepcopy(row) for row in rows]

@@ -64,7 +64,7 @@ def test_a_step_of_training_and_a_reference(task_folder, tmp_path, monkeypatch):
     assert (tmp_path / "checkpoints/latest/reference/model.safetensors").is_file()
 
 
-def test_what_the_backend_cannot_do_is_refused(task_folder, tmp_path, monkeypatch, capsys):
+def test_unsupported_backend_options_are_refused(task_folder, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(ROOT)
     asked = ["model.lora_rank=4", "ref.param_offload=true", "actor.share_prefixes=false", "algorithm.name=gae"]
     assert train(task_folder, tmp_path, *asked) == 2

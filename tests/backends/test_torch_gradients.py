@@ -122,7 +122,7 @@ def test_a_second_pass_is_made_only_where_something_would_be_parted(model: Posit
 
 @settings(derandomize=True, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(["", "a", "b", "c"]), st.integers(0, 3)), max_size=8))
-def test_what_is_parted(placed: list[tuple[str, int]]):
+def test_splits_within_a_rollout_or_group_are_detected(placed: list[tuple[str, int]]):
     samples = [Sample([1, 2], [0, 1], [1, 1], [0, 0], rollout_id=name, uid=name) for name, _ in placed]
     packs = [[index for index, (_, place) in enumerate(placed) if place == number] for number in range(4)]
     packs = [pack for pack in packs if pack]

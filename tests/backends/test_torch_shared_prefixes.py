@@ -138,7 +138,7 @@ def tree_samples(tree: list[list[tuple[int, bool]]]) -> list[Sample]:
 
 @settings(derandomize=True, deadline=None)
 @given(TREES)
-def test_every_token_is_predicted_from_what_stands_before_it(tree):
+def test_every_token_is_predicted_from_the_tokens_before_it(tree):
     samples = tree_samples(tree)
     tokens = pack_tokens(samples, {}, CPU)
     trained = [(sample, index) for sample in samples for index, mask in enumerate(sample.loss_mask) if mask]
@@ -291,7 +291,7 @@ def assert_runs_as_before(model, why: str, caplog: pytest.LogCaptureFixture) -> 
     return positionwise
 
 
-def test_what_is_run_whole_cannot_share(caplog: pytest.LogCaptureFixture):
+def test_models_with_logits_at_all_positions_cannot_share_prefixes(caplog: pytest.LogCaptureFixture):
     positionwise = assert_runs_as_before(model := make_model("opt"), "its logits are computed at all positions", caplog)
     assert_same(ours(positionwise, make_groups()), one_by_one(model, make_groups()), 1e-3)
 

@@ -31,7 +31,7 @@ from agentrl.config.rules.combinations import check_training
         ("rollout.n", "rollout.n"),
     ],
 )
-def test_a_key_or_value_that_means_nothing(bad, override, complaint):
+def test_unknown_keys_and_values_are_refused(bad, override, complaint):
     assert complaint in bad.refused(override)
 
 
@@ -54,11 +54,11 @@ IDLE = [
 
 
 @pytest.mark.parametrize(("overrides", "complaint"), IDLE)
-def test_an_option_that_nothing_reads(bad, overrides, complaint):
+def test_unused_options_are_refused(bad, overrides, complaint):
     assert bad.refused(*overrides) == complaint
 
 
-def test_what_a_run_says_of_itself_passes_though_it_says_everything():
+def test_a_saved_configuration_with_every_key_passes():
     values = {"model": {"path": "m"}, "data": {"train_files": ["t"], "shuffle": False}, "rollout": {"n": 2}}
     clip = {"clip_ratio_low": 0.1, "clip_ratio_high": 0.2}
     config = validate_config({**values, "actor": clip, "trainer": {"total_training_steps": 3}})

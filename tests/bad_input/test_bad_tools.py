@@ -42,7 +42,7 @@ def act(bad, body: str, kind: str = "def", mark: str = "@tool") -> list[str]:
         ],
     ),
 )
-def test_what_a_tool_does_wrong_is_data(bad, kind, body, outcome):
+def test_tool_errors_are_data(bad, kind, body, outcome):
     slow = ["rollout.multi_turn.tool_timeout_s=5"] if "10_000_000" in body else []
     row = bad.goes_on(*act(bad, body, kind), *slow, "data.max_response_length=600")
     assert row[f"tool/act/{outcome}"] == row["tool/act/calls"] == 8
@@ -50,7 +50,7 @@ def test_what_a_tool_does_wrong_is_data(bad, kind, body, outcome):
     assert row["reward/mean"] == 1.0  # every rollout continued and answered "done"
 
 
-def test_a_coroutine_that_blocks_its_loop_is_left_behind(bad):
+def test_a_coroutine_that_blocks_its_loop_is_abandoned(bad):
     row = bad.goes_on(*act(bad, "time.sleep(1)", "async def"))
     assert row["tool/act/timeout"] >= 1
     # only the rollouts queued behind the hung call failed

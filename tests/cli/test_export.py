@@ -58,7 +58,7 @@ def files(folder: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("lora_rank", [0, 4])
-def test_what_is_exported_is_the_same_policy_and_stands_alone(base: Path, tmp_path: Path, lora_rank: int):
+def test_the_export_is_the_same_policy_and_self_contained(base: Path, tmp_path: Path, lora_rank: int):
     expected = checkpoint(base, tmp_path / "run/checkpoints/step-3", lora_rank)
     (tmp_path / "run/checkpoints/latest").symlink_to("step-3")
     vocabulary = AutoTokenizer.from_pretrained(base).get_vocab()
@@ -95,7 +95,9 @@ def test_a_small_update_of_a_bfloat16_base_is_kept(base: Path, tmp_path: Path, c
     assert (logits(half).float() - logits(policy)).abs().max() > 1e-4
 
 
-def test_of_a_run_the_newest_whole_checkpoint_is_taken(base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_the_newest_complete_checkpoint_of_a_run_is_exported(
+    base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
     checkpoint(base, tmp_path / "run/checkpoints/step-9")
     expected = checkpoint(base, tmp_path / "run/checkpoints/step-10")
     shutil.copytree(tmp_path / "run/checkpoints/step-9", tmp_path / "run/checkpoints/step-11")
@@ -121,7 +123,7 @@ def refusal(capsys: pytest.CaptureFixture[str], *words: object) -> str:
     return line.removeprefix("agentrl: error: ")
 
 
-def test_what_cannot_be_exported(base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_exports_that_are_refused(base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     checkpoint(base, tmp_path / "step", 4)
     capsys.readouterr()
     new = tmp_path / "new"

@@ -60,7 +60,7 @@ def test_many_calls_at_a_time_reuse_threads():
     assert 8 <= offloaded(main) < 24
 
 
-def test_an_overdue_function_is_told_to_stop():
+def test_an_overdue_function_is_signalled_to_stop():
     gate = threading.Event()
 
     async def main(offload, lane):

@@ -34,5 +34,5 @@ def test_a_critic_s_keys_are_for_algorithms_that_have_one():
         ({"optim": {"min_lr_ratio": 0.1}}, {}, ("critic.optim.min_lr_ratio", Kind.UNUSED)),
     ],
 )
-def test_what_does_not_fit_is_named(critic: dict[str, Any], trainer: dict[str, Any], problem: tuple[str, Kind]):
+def test_unsupported_settings_are_named(critic: dict[str, Any], trainer: dict[str, Any], problem: tuple[str, Kind]):
     assert problem in keys_and_kinds(problems_of(algorithm=PPO, critic=critic, trainer=trainer))

@@ -50,7 +50,7 @@ def test_every_name_is_a_rejection_that_verl_has():
         ({"rollout_is": "token"}, "rollout_is' has no effect without 'algorithm.rollout_correction.bypass_mode=false'"),
     ],
 )
-def test_what_cannot_be_honoured_is_refused_by_name(section, complaint):
+def test_unsupported_thresholds_are_refused_by_name(section, complaint):
     with pytest.raises(ConfigError) as raised:
         validate_config({"model": {"path": "m"}, "algorithm": {"rollout_correction": section}})
     assert complaint in str(raised.value)
@@ -60,7 +60,7 @@ def test_what_cannot_be_honoured_is_refused_by_name(section, complaint):
 @pytest.mark.parametrize(
     "section", [{"bypass_mode": False}, {"rollout_is": "token"}, {"loss_type": "reinforce"}, {"rollout_rs": "token_k1"}]
 )
-def test_imitation_has_nothing_to_correct(section):
+def test_sft_has_no_off_policy_correction(section):
     algorithm = {"name": "sft", "rollout_correction": section}
     with pytest.raises(ConfigError, match=r"has no effect without a policy gradient"):
         validate_config({"model": {"path": "m"}, "algorithm": algorithm})

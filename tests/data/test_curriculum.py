@@ -113,7 +113,7 @@ def test_tasks_near_the_target_are_drawn_more_often_and_none_is_given_up():
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.sampled_from([0.0, 1.0])), max_size=30), st.integers(0, 29))
-def test_a_saved_order_goes_on_as_if_never_stopped(seen, stop):
+def test_a_saved_order_resumes_without_difference(seen, stop):
     """Holds in any order of results, and if the run was saved after a look at the next draw."""
     order, others, rows, again = by_rate(6), None, [], []
     for position, (row, score) in enumerate(seen):
@@ -142,7 +142,7 @@ def test_a_run_may_begin_a_curriculum_midway():
     assert [order.at(position) for position in range(11, 16)] == [plain.at(position) for position in range(11, 16)]
 
 
-def test_metrics_tell_what_is_known_and_how_much_is_passed_over():
+def test_metrics_have_the_measured_rows_and_the_skipped_share():
     order = by_rate(num_rows=2, floor=0.01)
     assert order.metrics() == {"curriculum/measured_rows": 0.0}
     order.observe([group(0, 1.0, 1.0), group(1, 1.0, 0.0)])

@@ -75,7 +75,7 @@ def test_a_row_that_cannot_be_measured_is_named(tmp_path):
         fit_prompts(load(tmp_path, (1, 1)), Measure(refuse, list), config(5))
 
 
-def test_what_no_cut_can_shorten_is_refused_with_the_reason(tmp_path):
+def test_prompts_that_no_cut_can_shorten_are_refused_with_the_reason(tmp_path):
     heavy = Measure(lambda task: 7 + len(task.messages[0]["content"]), list)
     with pytest.raises(DataError, match=r"row 0 .*7 tokens even without the text of its last user message, .* 5"):
         fit_prompts(load(tmp_path, (3,)), heavy, config(5, truncation="left"))

@@ -111,7 +111,7 @@ def test_a_bad_row_is_a_warning_with_its_reason(caplog):
     assert "no field 'prompt', expected text or a list of messages (data.prompt_key); did you mean 'promt'?" in second
 
 
-def test_what_the_run_refuses_of_a_row_is_told_too(caplog):
+def test_rows_refused_by_the_run_are_reported_too(caplog):
     def read(row, number):
         raise FieldError("its prompt has 2000 tokens, data.max_prompt_length is 1024")
 
@@ -184,7 +184,7 @@ def test_a_drawn_task_is_held_while_it_is_in_flight():
         tasks[FIRST + 1]
 
 
-def test_a_saved_order_goes_on_as_if_never_stopped():
+def test_a_saved_order_resumes_without_difference():
     tasks, rows = buffer(max_tasks=9), []
     mixed = order(tasks, share=0.25)
     add(tasks, *({"prompt": str(number)} for number in range(4)))

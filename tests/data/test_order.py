@@ -26,7 +26,7 @@ def test_every_row_once_an_epoch(num_rows, seed, shuffle, epoch):
 
 @exhaustive
 @given(size=st.integers(1, 50), resumed_at=st.integers(0, 6), **ORDERS)
-def test_resumed_anywhere_it_goes_on_as_if_never_stopped(num_rows, seed, shuffle, size, resumed_at):
+def test_resumed_at_any_position_the_order_is_the_same(num_rows, seed, shuffle, size, resumed_at):
     uninterrupted = TaskOrder(num_rows, seed, shuffle)
     whole = [draw for step in range(8) for draw in uninterrupted.batch(step, size)]
     resumed = TaskOrder(num_rows, seed, shuffle)

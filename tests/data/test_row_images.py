@@ -120,6 +120,6 @@ def test_rows_given_in_python_may_hold_images(tmp_path, image):
 
 
 @pytest.mark.parametrize("value", [b"no image", Path("red.png"), object()])
-def test_what_else_json_cannot_express_is_refused(value):
+def test_other_values_without_json_form_are_refused(value):
     with pytest.raises(DataError, match=r"data\[0\]: not JSON"):
         given_files([{"prompt": "x", "images": [value]}], "data")

@@ -279,7 +279,7 @@ def test_a_rows_tool_options(tmp_path, suffix):
         ({"audios": ["a.wav"]}, "field 'audios': videos and audio are not supported"),
     ],
 )
-def test_what_derived_datasets_bring_is_checked(tmp_path, row, expected):
+def test_columns_of_derived_datasets_are_checked(tmp_path, row, expected):
     message = message_of(tmp_path / "t.jsonl", [{"prompt": "good"}, {"prompt": "x"} | row])
     assert message.startswith(f"{tmp_path}/t.jsonl row 1 (line 2): ")
     assert expected in message

@@ -209,7 +209,7 @@ def test_more_sessions_than_fit_wait_their_turn(deterministic):
         ([1] * 100, 100, "more than max_kv_tokens, 160"),
     ],
 )
-def test_what_can_never_be_served_is_refused(token_ids, length, message):
+def test_requests_that_can_never_fit_are_refused(token_ids, length, message):
     async def use(engine: TorchEngine) -> None:
         with pytest.raises(ValueError, match=message):
             await engine.generate(ask(token_ids, length=length))
@@ -325,7 +325,7 @@ def test_weights_may_change_in_the_middle_of_a_request():
         assert completion.logprobs[start:end] == pytest.approx(expected, abs=1e-4)
 
 
-def test_new_weights_drop_what_was_cached():
+def test_new_weights_clear_the_cache():
     async def use(engine: TorchEngine) -> None:
         await engine.generate(ask(PROMPT, "a"))
         await engine.load_weights(tiny_model("qwen3").named_parameters(), version=1)
@@ -425,7 +425,7 @@ def test_aborting_the_one_that_computes_a_shared_prompt_lets_the_others_go_on():
     with_engine(use)
 
 
-def test_a_drain_does_not_wait_for_what_finds_no_room():
+def test_a_drain_does_not_wait_for_queued_requests():
     async def use(engine: TorchEngine) -> None:
         first = await engine.generate(ask(PROMPT, "holds the room"))
         waiting = asyncio.create_task(engine.generate(ask(PROMPT, "finds none")))

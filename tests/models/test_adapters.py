@@ -102,7 +102,7 @@ def test_an_adapter_is_what_peft_and_transformers_read(base: Path, tmp_path: Pat
         assert torch.equal(logits(again), logits(model))
 
 
-def test_an_adapter_made_by_peft_is_gone_on_with(qwen: Path, tmp_path: Path):
+def test_training_continues_an_adapter_made_by_peft(qwen: Path, tmp_path: Path):
     theirs = get_peft_model(load(qwen), LoraConfig(r=3, lora_alpha=12, target_modules=["q_proj", "v_proj"]))
     train_a_little(theirs.base_model.model)
     theirs.save_pretrained(str(tmp_path / "adapter"))
@@ -130,7 +130,7 @@ def test_a_new_adapter_is_seen_by_a_check_only_while_shaken(qwen: Path):
     assert torch.equal(logits(model), plain)
 
 
-def test_where_it_goes(qwen: Path):
+def test_adapted_modules(qwen: Path):
     layers = {f"model.layers.{number}." for number in (0, 1)}
     linear = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj"}
     linear |= {"mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"}
@@ -203,7 +203,7 @@ def test_a_torn_adapter(qwen: Path, tmp_path: Path, num_bytes: int):
     assert "there is no adapter_model.safetensors" in refusal(file.parent)
 
 
-def test_without_peft_the_line_says_how_to_get_it(qwen: Path, monkeypatch: pytest.MonkeyPatch):
+def test_without_peft_the_error_has_the_install_command(qwen: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "peft", None)
     assert refusal(qwen, lora_rank=2) == "LoRA needs peft: pip install 'agentrl-train[lora]'"
     load(qwen)  # without LoRA this loads

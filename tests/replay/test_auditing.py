@@ -30,7 +30,7 @@ def altered(run: Path, folder: Path) -> Path:
     return folder
 
 
-def test_a_run_passes_and_says_what_was_looked_at(saved_run, capsys):
+def test_a_run_passes_and_reports_what_was_checked(saved_run, capsys):
     for split in ("train", "val"):
         (result,) = values_of(capsys, saved_run, "audit", "--split", split)
         assert not result["failed"]
@@ -69,7 +69,7 @@ def bare(run: Path, folder: Path, **provenance: str) -> Path:
     return folder
 
 
-def test_what_cannot_be_checked_fails_unless_that_is_allowed(saved_run, tmp_path, capsys):
+def test_unchecked_rollouts_fail_unless_allowed(saved_run, tmp_path, capsys):
     store = bare(saved_run, tmp_path / "store", imported_from="trl")
     (result,) = values_of(capsys, store, "audit", "--allow-unchecked")
     assert not result["failed"]

@@ -30,7 +30,7 @@ def injected(rollout):
     rollout.rewards["score"] = 1.0
 
 
-def test_what_guards_said_in_training(saved_run, capsys):
+def test_guard_results_of_training(saved_run, capsys):
     result = hacking(capsys, saved_run)
     guards = result["values"]["guards"]
     assert set(guards) == {"repetition", "length", "format_only", "grader_injection", "answer_spam"}

@@ -128,7 +128,7 @@ def test_the_tally_counts_what_changes():
     assert [one.key[2] for one in tally.largest] == [1]
 
 
-def test_what_was_not_trained_on_is_refused(saved_run, capsys, tmp_path):
+def test_rollouts_without_advantages_are_refused(saved_run, capsys, tmp_path):
     assert "step 0 of split 'val' has no saved advantages" in refused(
         capsys, saved_run, "--split", "val", "readvantage"
     )
@@ -150,7 +150,7 @@ def test_an_unknown_algorithm_is_named(saved_run, capsys):
     )
 
 
-def test_without_a_kept_configuration_it_says_what_it_goes_by(saved_run, tmp_path, capsys):
+def test_without_a_saved_configuration_it_names_its_assumptions(saved_run, tmp_path, capsys):
     other = TrajectoryStore(tmp_path / "trajectories/train")
     groups = TrajectoryStore(saved_run / "trajectories/train").groups(1)
     algorithm = build_algorithm(replay_config(replay_of(saved_run)))

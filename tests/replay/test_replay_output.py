@@ -95,7 +95,7 @@ def test_a_table_that_is_too_wide_is_read_row_by_row():
     ]
 
 
-def test_what_models_wrote_drives_no_terminal_and_no_markup():
+def test_model_text_cannot_control_the_terminal_or_the_markup():
     text = printed(Result("mode", HOSTILE, [Table(HOSTILE, [HOSTILE], [[HOSTILE]], HOSTILE)]), width=300)
     assert not re.search("[\x00-\x09\x0b-\x1f\u202e\ud800-\udfff]", text)
     assert text.count("⟨U+202E⟩") == 5

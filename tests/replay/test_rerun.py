@@ -55,7 +55,7 @@ def test_the_policy_that_sampled_samples_the_same_bits_again_and_no_tool_runs(ba
 
 
 @pytest.mark.slow
-def test_another_policy_parts_and_what_was_not_recorded_is_told(babbled, tmp_path, capsys):
+def test_another_policy_diverges_and_unrecorded_calls_are_reported(babbled, tmp_path, capsys):
     run = shutil.copytree(babbled / "run", tmp_path / "run", symlinks=True)
     (result,) = replayed(capsys, f"{run}@2", "tools", *code(babbled), "--unrecorded", "stub")["results"]
     values = result["values"]
@@ -95,13 +95,13 @@ def test_new_rollouts_say_what_they_were_replayed_from(babbled, saved_run, tmp_p
     assert made_with["replayed_from"] == f"tools of {babbled}/run@2"
 
 
-def test_a_loop_that_may_keep_a_state_is_not_gone_on_with(babbled, tmp_path, capsys):
+def test_loops_that_may_keep_state_are_not_continued(babbled, tmp_path, capsys):
     said = refused(capsys, f"{babbled}/run@1", "from-turn", 1, *code(babbled), "--out", tmp_path)
     assert f"'{LOOP}' may have state" in said
 
 
 @pytest.mark.slow
-def test_each_rollout_is_gone_on_with_n_times(saved_run, tmp_path, capsys):
+def test_each_rollout_is_continued_n_times(saved_run, tmp_path, capsys):
     words = [
         f"{saved_run}@2",
         "from-turn",

@@ -184,7 +184,7 @@ def test_a_built_in_reward_goes_by_its_name(saved_run, capsys):
         (["--reward", "gsm8k", "reward.timeout=1"], "unknown key 'reward.timeout': did you mean 'reward.timeout_s'?"),
     ],
 )
-def test_what_cannot_be_is_one_line(saved_run, capsys, words, line):
+def test_invalid_arguments_are_one_line(saved_run, capsys, words, line):
     assert refused(capsys, saved_run, "rescore", *words).startswith(line)
 
 
@@ -202,7 +202,7 @@ def test_code_that_the_run_names_is_never_run(saved_run, capsys, tmp_path, monke
 
 
 @pytest.mark.parametrize("mode", ["rescore", "tools"])
-def test_a_run_without_a_reward_says_what_to_give(saved_run, capsys, tmp_path, mode):
+def test_a_run_without_a_reward_names_the_needed_option(saved_run, capsys, tmp_path, mode):
     own = rewritten(saved_run, tmp_path, provenance=with_config(reward={"name": "none"}))
     line = refused(capsys, own, mode, f"model.path={saved_run.parent}/model")
     assert line.startswith("no reward: give --reward file.py:function, or one of auto, classification, code,")

@@ -115,7 +115,7 @@ def test_how_far_the_engine_is_from_the_backend_and_behind_it():
     )
 
 
-def test_what_an_algorithm_learns_by_is_shown_where_it_is_there():
+def test_the_learning_signal_of_an_algorithm_is_shown_if_present():
     tracker = ConsoleTracker(2, "x", clock=clock(0, 1, 2), console=(screen := console()))
     tracker.log(1, {"actor/accuracy": 0.75, "actor/margin": 0.5, "kept/samples": 0.25})
     tracker.log(2, {"kl/reward_mean": 0.02, "kl/reward_coef": 0.1})

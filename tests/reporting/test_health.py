@@ -126,11 +126,11 @@ def test_a_rule_fires_on_its_bad_curve_and_no_other_does(rule, change, num_steps
         ({"actor/entropy": 0.051}, 20),
     ],
 )
-def test_what_is_brief_or_within_the_range_is_healthy(change, num_steps):
+def test_short_deviations_and_values_in_range_are_healthy(change, num_steps):
     assert warnings([HEALTHY] * 10 + [HEALTHY | change] * num_steps) == []
 
 
-def test_groups_that_over_sampling_begins_again_are_no_loss():
+def test_groups_requeued_by_over_sampling_cause_no_warning():
     steps = [HEALTHY | {"staleness/requeued_share": 0.3}] * 5
     planned = Health(("search",), over_sampling=0.25)
     assert [text for step in steps for text in planned.check(step)] == []
@@ -189,7 +189,7 @@ def test_one_warning_until_it_has_recovered():
     assert [step for step, _ in warnings([bad, *[good] * RECOVERED_AFTER, bad])] == [1, 2 + RECOVERED_AFTER]
 
 
-def test_what_comes_and_goes_for_ever_is_told_ever_less_often():
+def test_a_recurring_problem_is_reported_less_and_less_often():
     """One warning if it never recovers, and few warnings for any period."""
     limited = HEALTHY | {"stop/max_response_tokens": 1.0}
     assert [step for step, _ in warnings(([HEALTHY] * 10 + [limited] * 4) * 47)] == [13]
@@ -237,5 +237,5 @@ def test_imitation_has_no_rewards_and_becomes_certain():
 
 @settings(derandomize=True, deadline=None, max_examples=100)
 @given(st.lists(st.dictionaries(st.sampled_from(sorted(HEALTHY)), st.floats()), max_size=30))
-def test_no_metrics_are_too_strange_to_look_at(steps):
+def test_unusual_metrics_raise_no_error(steps):
     assert all("\n" not in text for _, text in warnings(steps))

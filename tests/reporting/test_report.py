@@ -343,7 +343,7 @@ def values_of(metric: str, values) -> list[dict[str, float]]:
         ("actor/lr", [1e-6, 1e-6]),
     ],
 )
-def test_what_never_changes_but_for_rounding_is_text_and_no_curve(tmp_path, metric, values):
+def test_a_metric_constant_up_to_rounding_is_text_and_no_curve(tmp_path, metric, values):
     (chart,) = chain.from_iterable(charts(values_of(metric, values)))
     assert chart.is_constant
     text, page = page_of(tmp_path, history=values_of(metric, values))

@@ -33,7 +33,7 @@ def batch_manager():
     return {"reward_manager": {"name": "batch"}}
 
 
-def test_a_call_has_what_waits_and_each_rollout_its_own_answer():
+def test_a_call_scores_all_waiting_rollouts_and_each_gets_its_result():
     sizes = []
 
     def function(data_sources, solution_strs, ground_truths, extra_infos):
@@ -50,7 +50,7 @@ def test_a_call_has_what_waits_and_each_rollout_its_own_answer():
     assert sizes == [3, 3, 1]
 
 
-def test_what_ends_while_a_call_runs_is_scored_by_the_next():
+def test_rollouts_that_end_during_a_call_are_scored_by_the_next():
     sizes = []
 
     def slow(solution_strs):

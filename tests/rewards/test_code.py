@@ -104,14 +104,14 @@ def test_programs_that_fail_do_not_pass(code):
     assert found == {"score": 0.0, "passed_all": 0.0}
 
 
-def test_what_cannot_be_compiled_is_tried_once():
+def test_code_that_does_not_compile_is_tried_once():
     with sandbox_fusion() as (url, behaviour):
         assert score(url, "```cpp\nint main() {\n```", DOUBLES, kwargs={"language": "cpp"})["score"] == 0.0
     assert len(behaviour.requests) == 1
 
 
 @pytest.mark.parametrize("fault", one_in(3, [429, "hang", 500, 502, "garbage", "error", 504]))
-def test_a_server_in_trouble_is_asked_again(fault, monkeypatch):
+def test_a_failing_server_is_retried(fault, monkeypatch):
     monkeypatch.setattr(client, "_MARGIN_S", 0.0)  # an answer may take four seconds
     with sandbox_fusion(fault, fault) as (url, behaviour):
         assert score(url, DOUBLE, DOUBLES, timeout_s=2.0)["score"] == 1.0

@@ -48,7 +48,7 @@ def test_the_longest_trajectory_counts():
     }
 
 
-def test_what_cannot_be_measured_is_refused():
+def test_unsupported_length_penalties_are_refused():
     with pytest.raises(ConfigError, match="needs responses as tokens"):
         score({"enable": True, "len": 20})
     with pytest.raises(ConfigError, match=r"len=101 must be at most data\.max_response_length=100"):

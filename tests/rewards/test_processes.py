@@ -117,7 +117,7 @@ def gone(pid):
         time.sleep(0.01)
 
 
-def test_others_go_on_beside_one_that_hangs(user_file):
+def test_other_calls_continue_while_one_hangs(user_file):
     async def calls(reward):
         await asyncio.gather(ask(reward, "fine"), ask(reward, "fine"))  # both processes have started
         reward._timeout_s = 1.0
@@ -192,7 +192,7 @@ def test_a_process_that_cannot_start_is_infra(user_file, monkeypatch):
         run(lambda reward: ask(reward, "fine"), user_file)
 
 
-def test_failures_keep_their_kind_and_are_told_once(user_file):
+def test_failures_keep_their_kind_and_are_reported_once(user_file):
     with pytest.raises(NoVerdictError):
         run(lambda reward: ask(reward, "none"), user_file)
     with pytest.raises(RewardError, match=r"\) raised KeyError: 'k' \([^()]*\)$"):

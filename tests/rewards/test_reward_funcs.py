@@ -60,7 +60,7 @@ def test_text_prompts_come_as_text(tmp_path):
 
 @pytest.mark.parametrize("returned", [[0.5], (0.5,), np.array([0.5]), torch.tensor([0.5]), [torch.tensor(0.5)]])
 @pytest.mark.filterwarnings("error")
-def test_what_holds_one_number_is_a_score(returned):
+def test_objects_with_one_number_are_scores(returned):
     def any_kind(completions):
         return returned
 
@@ -70,7 +70,7 @@ def test_what_holds_one_number_is_a_score(returned):
 @pytest.mark.parametrize(
     "returned", [[1.0, 2.0], [], 1.0, "1", {"score": 1.0}, torch.tensor(1.0), np.array(1.0), ["1"], [float("nan")]]
 )
-def test_what_does_not_is_named(returned):
+def test_other_objects_are_refused_by_name(returned):
     def wrong(completions):
         return returned
 
@@ -110,7 +110,7 @@ def test_async_ones_of_every_kind_are_awaited(function):
     assert judge(function)["score"] == 1.0
 
 
-def test_what_only_trls_trainer_has_is_refused_at_the_start():
+def test_arguments_only_trls_trainer_has_are_refused_at_the_start():
     def curious(completions, trainer_state):
         return [1.0]
 

@@ -125,7 +125,7 @@ THEIRS_ALONE = {("search_r1_like_qa_em", "<answer>an a the</answer>")}
 
 
 @pytest.mark.slow
-def test_scores_are_verls_but_for_what_is_listed(run_peer: Callable[..., Any], tmp_path: Path):
+def test_scores_equal_verls_except_for_the_listed_cases(run_peer: Callable[..., Any], tmp_path: Path):
     (tmp_path / "asked.json").write_text(json.dumps(ASKED))
     theirs = run_peer("verl", PEER, tmp_path / "asked.json")
     found: dict[str, set[str]] = {kind: set() for kind in OURS_ALONE}

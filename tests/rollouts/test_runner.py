@@ -148,7 +148,7 @@ def test_a_reward_whose_service_is_down_is_not_the_policys_fault():
     assert (rollout.infra_failed, rollout.error, rollout.valid) == (True, "reward: the judge is down", False)
 
 
-def test_what_the_reward_is_shown():
+def test_inputs_of_the_reward():
     shown = {}
 
     async def reward(data_source, solution_str, ground_truth, extra_info):

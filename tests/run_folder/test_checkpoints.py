@@ -123,7 +123,7 @@ def test_a_checkpoint_of_before_there_were_any_is_read(tmp_path):
     assert read_state(file.parent).pending == ()
 
 
-def test_what_a_kill_left_is_put_in_order_when_the_run_goes_on(tmp_path):
+def test_leftovers_of_a_kill_are_cleaned_up_on_resume(tmp_path):
     save(tmp_path, 1, 2, best=[2])
     folder = tmp_path / "checkpoints"
     for name in (".step-3.partial", "..step-3.partial.partial", ".step-0.removed"):
@@ -137,13 +137,13 @@ def test_what_a_kill_left_is_put_in_order_when_the_run_goes_on(tmp_path):
     assert sorted(path.name for path in (folder / "step-2").iterdir()) == ["inner", "manifest.json", "run_state.json"]
 
 
-def test_what_a_kill_in_the_first_checkpoint_left_is_gone_with_the_next(tmp_path):
+def test_leftovers_of_a_killed_first_checkpoint_are_deleted_by_the_next(tmp_path):
     (tmp_path / "checkpoints/.step-1.partial/inner").mkdir(parents=True)
     save(tmp_path, 2)
     assert saved(tmp_path) == ["latest>step-2", "step-2"]
 
 
-def test_a_step_that_is_not_whole_is_passed_over_and_written_again(tmp_path):
+def test_an_incomplete_step_is_skipped_and_written_again(tmp_path):
     save(tmp_path, 1, 2)
     (tmp_path / "checkpoints/step-2/run_state.json").write_text('{"step":')
     assert opened(tmp_path).latest_step == 1
@@ -152,7 +152,7 @@ def test_a_step_that_is_not_whole_is_passed_over_and_written_again(tmp_path):
     assert opened(tmp_path).latest_step == 2
 
 
-def test_going_back_drops_what_came_after_and_says_so(tmp_path, capsys):
+def test_going_back_deletes_later_checkpoints_and_reports_it(tmp_path, capsys):
     save(tmp_path, 1, 2, 3, best=[1, 3])
     back = save(tmp_path, **go_back(tmp_path, 2))
     assert (back.latest_step, back._backend.weights, back._source.position) == (2, 2, 2)
@@ -184,7 +184,7 @@ def test_a_kill_while_going_back_leaves_the_beginning_of_the_run(tmp_path, monke
     assert saved(tmp_path) == ["latest>step-3", "step-1", "step-2", "step-3"]
 
 
-def test_what_cannot_be_read_leaves_the_folder_as_it_was(tmp_path):
+def test_an_unreadable_checkpoint_leaves_the_folder_unchanged(tmp_path):
     save(tmp_path, 1, 2, max_checkpoints_to_keep=2)
     (tmp_path / "checkpoints/latest").unlink()
     for trainer in ({"max_checkpoints_to_keep": 1}, go_back(tmp_path, 1)):

@@ -89,7 +89,7 @@ def test_the_coefficient_follows_and_is_saved(following):
 
 
 @pytest.mark.parametrize("step", [slow(1), 2, slow(3)])
-def test_a_run_that_goes_on_from_anywhere_ends_as_it_did(task_folder, following, tmp_path, step):
+def test_a_run_resumed_at_any_step_ends_in_the_same_way(task_folder, following, tmp_path, step):
     again = Path(shutil.copytree(following, tmp_path / "again", symlinks=True))
     back = ["trainer.resume_mode=path", f"trainer.resume_from_path={again}/checkpoints/step-{step}"]
     assert train(task_folder, again, *FOLLOWING, *back) == 0
@@ -97,7 +97,7 @@ def test_a_run_that_goes_on_from_anywhere_ends_as_it_did(task_folder, following,
 
 
 @pytest.mark.slow
-def test_a_reference_that_moved_is_gone_on_with_also_where_it_moves_no_more(task_folder, following, tmp_path):
+def test_a_moved_reference_is_kept_on_resume_even_if_it_is_now_fixed(task_folder, following, tmp_path):
     again = Path(shutil.copytree(following, tmp_path / "again", symlinks=True))
     back = ["trainer.resume_mode=path", f"trainer.resume_from_path={again}/checkpoints/step-2", "ref.sync_steps=null"]
     assert train(task_folder, again, *FOLLOWING, *back) == 0
@@ -111,7 +111,7 @@ def problems(folder):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("most", [0, 2])
-def test_a_run_that_filters_goes_on_and_ends_as_it_did(task_folder, tmp_path, most):
+def test_a_resumed_run_with_filtering_ends_in_the_same_way(task_folder, tmp_path, most):
     options = [*FILTERING, f"algorithm.filter_groups.max_num_gen_batches={most}"]
     whole = tmp_path / "whole"
     assert train(task_folder, whole, *options) == 0

@@ -54,7 +54,7 @@ def test_a_new_run_keeps_where_it_runs_and_promises(tmp_path, capsys):
     assert reproducibility_text(found) == "yes"
 
 
-def test_nothing_is_promised_of_tools_that_do_not_say_they_repeat(tmp_path):
+def test_tools_not_declared_deterministic_make_a_run_not_reproducible(tmp_path):
     @tool(deterministic=True)
     def steady() -> str:
         """Answer."""
@@ -82,11 +82,11 @@ def test_nothing_is_promised_of_tools_that_do_not_say_they_repeat(tmp_path):
         ({"engine": "scripted", "script_path": "a.py:reply", "deterministic": False, "device": "auto"}, True, []),
     ],
 )
-def test_what_keeps_a_run_from_being_repeated(tmp_path, settings, live, reasons):
+def test_settings_that_make_a_run_not_reproducible(tmp_path, settings, live, reasons):
     assert list(why_not(config(tmp_path, **settings), live)) == reasons
 
 
-def test_a_gpu_promises_nothing(tmp_path, monkeypatch):
+def test_a_gpu_run_is_not_reproducible(tmp_path, monkeypatch):
     monkeypatch.setattr("agentrl.run_folder.environment.find_device", lambda name, key: torch.device("cuda"))
     reasons = list(why_not(config(tmp_path), live=True))
     assert reasons == ["rollout.device is cuda", "actor.device is cuda"]
@@ -98,7 +98,7 @@ def test_what_a_script_answers_is_the_user_s(tmp_path):
     assert kept(tmp_path)["reproducible"]["provided"][-1] == "the script is deterministic: a.py:reply"
 
 
-def test_what_a_clock_cut_off_ends_the_promise_once_told(tmp_path, capsys):
+def test_timeouts_end_reproducibility_and_are_reported_once(tmp_path, capsys):
     promise = ReproducibilityReport(config(tmp_path), live=True)
     promise.begin(-1)
     promise.watch(1, "train", [group()])
@@ -151,7 +151,7 @@ def test_going_on_elsewhere_is_told_and_kept_with_the_first_step(tmp_path, capsy
     assert "not reproducible: after step 4 torch was 1.0" in capsys.readouterr().out
 
 
-def test_a_run_that_kept_nothing_promises_nothing_when_it_goes_on(tmp_path, capsys):
+def test_a_resumed_run_without_records_is_not_reproducible(tmp_path, capsys):
     promise = ReproducibilityReport(config(tmp_path), live=True)
     promise.begin(4)
     assert "environment.json was missing" in capsys.readouterr().out
@@ -182,7 +182,7 @@ def test_what_another_run_s_step_starts_is_compared_with_that_run(tmp_path, caps
     assert kept(tmp_path / "one") == edited
 
 
-def test_steps_done_under_settings_that_promise_nothing_are_remembered(tmp_path, capsys):
+def test_steps_under_nondeterministic_settings_are_remembered(tmp_path, capsys):
     promise = ReproducibilityReport(config(tmp_path, deterministic=False), live=True)
     promise.begin(-1)
     promise.watch(1, "train", [group()])
@@ -191,7 +191,7 @@ def test_steps_done_under_settings_that_promise_nothing_are_remembered(tmp_path,
     assert capsys.readouterr().out == "not reproducible: rollout.deterministic=false\n"
 
 
-def test_a_conversation_that_the_engine_forgot_ends_the_promise(tmp_path, capsys):
+def test_an_evicted_conversation_ends_reproducibility(tmp_path, capsys):
     evicted = [0.0, 0.0, 2.0, 2.0]
     for deterministic in (True, False):
         folder, counter = tmp_path / str(deterministic), iter(evicted)

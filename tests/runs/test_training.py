@@ -70,7 +70,7 @@ def test_a_run_leaves_everything_it_promises(task_folder, tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_a_run_that_was_stopped_goes_on_as_if_it_never_had(task_folder, tmp_path):
+def test_a_stopped_run_resumes_without_difference(task_folder, tmp_path):
     whole, halves = tmp_path / "whole", tmp_path / "halves"
     for run, num_steps in ((whole, 4), (halves, 2), (halves, 4)):
         schedule = "actor.optim.total_updates=4"  # for the complete run, also in its first half
@@ -140,7 +140,7 @@ def test_evaluation_is_of_the_weights_it_is_given(task_folder, tmp_path):
         (["trainer.stop_when={metric: val/sucess, at_least: 1}"], "val/sucess"),
     ],
 )
-def test_what_cannot_work_is_refused_at_the_start_in_one_line(task_folder, tmp_path, capsys, overrides, complaint):
+def test_impossible_settings_are_refused_at_the_start_in_one_line(task_folder, tmp_path, capsys, overrides, complaint):
     assert grpo(task_folder, tmp_path, *overrides) == 2
     said = capsys.readouterr().err.splitlines()
     assert len(said) == 1

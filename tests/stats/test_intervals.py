@@ -62,7 +62,7 @@ def test_at_the_edge_siblings_count_as_one_rollout():
     assert ends(mean_estimate([[1, 1, 1]] * 10)) == ends(mean_estimate([[1]] * 10))
 
 
-def test_what_cannot_be_told_has_no_interval():
+def test_undetermined_cases_have_no_interval():
     assert mean_estimate([[0.5, 0.7]]) == Estimate(pytest.approx(0.6), None, None, 1)
     assert mean_estimate([[0.1], [0.1], [0.1]]).low is None
     assert paired_difference([([1], [1]), ([0, 1], [1, 0])]) == Estimate(0.0, None, None, 2)
@@ -129,7 +129,7 @@ def test_the_bootstrap_is_that_of_scipy_on_a_skewed_ratio():
     assert ends(estimate) == pytest.approx((0.4751, 1.4796), abs=0.02)
 
 
-def test_the_bootstrap_repeats_itself_and_says_what_it_cannot_tell():
+def test_the_bootstrap_is_reproducible_and_reports_undetermined_cases():
     values = np.arange(10.0)
     first, again = (bootstrap(values, lambda rows: float(rows.mean()), seed=5) for _ in range(2))
     assert first == again

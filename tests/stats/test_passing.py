@@ -35,7 +35,7 @@ def test_a_small_chance_keeps_its_digits():
 
 
 @pytest.mark.parametrize(("n", "c", "k"), [(4, 1, 5), (4, 1, 0), (4, 5, 1), (4, -1, 1), (0, 0, 1)])
-def test_what_cannot_be_is_refused(n, c, k):
+def test_impossible_counts_are_refused(n, c, k):
     for passing in (pass_at_k, pass_hat_k):
         with pytest.raises(ValueError, match="expected 1 <= k <= n"):
             passing(n, c, k)

@@ -117,7 +117,7 @@ def test_imported_rollouts_have_no_tokens_and_take_no_part_in_training(tmp_path:
     assert [list(trajectory.segments) for trajectory in one.rollout.trajectories] == [[]]
 
 
-def test_what_a_log_says_beside_its_messages_is_kept(tmp_path: Path) -> None:
+def test_extra_columns_of_a_log_are_kept(tmp_path: Path) -> None:
     tool = {"type": "function", "function": {"name": "add"}}
     row = {"messages": DIALOGUE, "tools": [tool], "score": 0.5, "rewards": {"style": 2}, "ground_truth": {"answer": 2}}
     named = {**row, "data_source": "sums", "uid": "u", "step": 4, "metadata": {"model": "m"}}
@@ -230,7 +230,7 @@ def test_the_format_is_that_of_the_first_row_that_has_one(row: object, found: st
 
 
 @pytest.mark.parametrize("row", [{"messages": [], "prompt": "", "completion": ""}, {"text": ""}])
-def test_a_format_that_cannot_be_told_is_asked_for(row: object, tmp_path: Path) -> None:
+def test_an_ambiguous_format_must_be_named(row: object, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="give --format verl or messages or trl"):
         guess_format(lines(tmp_path / "log.jsonl", [row]))
 
@@ -255,7 +255,7 @@ texts = (
 
 @settings(derandomize=True, deadline=None, max_examples=100)
 @given(st.sampled_from(list(FORMATS)), st.lists(texts | st.binary(max_size=20), min_size=1, max_size=4))
-def test_garbage_is_told_by_row_and_never_raises_anything_else(form: str, rows: list[bytes]) -> None:
+def test_garbage_is_reported_by_row_without_other_errors(form: str, rows: list[bytes]) -> None:
     good = {"verl": verl_line(), "messages": DIALOGUE, "trl": {"prompt": "q", "completion": "a", "r": 1}}[form]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "log.jsonl"

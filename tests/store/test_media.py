@@ -39,7 +39,7 @@ def group_of(uid: str, shown: list[list[int]]) -> Group:
 
 @settings(max_examples=25)  # each example writes files
 @given(st.lists(st.lists(st.lists(st.integers(0, 2), max_size=3), min_size=1, max_size=3), min_size=1, max_size=4))
-def test_what_was_shown_is_read_back(rollouts):
+def test_images_are_read_back(rollouts):
     with TemporaryDirectory() as folder:
         store = TrajectoryStore(Path(folder) / "trajectories" / "train")
         groups = [group_of(f"t{number}", shown) for number, shown in enumerate(rollouts)]

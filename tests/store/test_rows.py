@@ -68,7 +68,7 @@ def test_dialogues_are_what_supervised_fine_tuning_reads(tmp_path: Path) -> None
     assert second.messages[-1]["content"] == "2"
 
 
-def test_what_cannot_be_imitated_is_left_out_and_told(tmp_path: Path) -> None:
+def test_failed_and_malformed_rollouts_are_skipped_and_reported(tmp_path: Path) -> None:
     failed, malformed = rollout(9.0, "2", stop=Stop.ERROR), rollout(1.0, call('{"a": '))
     several = Rollout([rollout(1.0, "a").trajectories[0], rollout(1.0, "b").trajectories[0]], Stop.FINISHED)
     selection = Selection()

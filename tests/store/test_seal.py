@@ -75,7 +75,7 @@ def test_rows_that_differ_have_other_seals(one: list[list[list[int]]], other: li
 
 
 @pytest.mark.parametrize("said", [["train"] * 5, ["train", "value", "other", "a", ""], ["eight by"] * 4 + ["bytes..."]])
-def test_rows_that_are_alike_are_summed_as_others_are(said: list[str]):
+def test_seals_are_the_same_on_the_fast_path(said: list[str]):
     """Rows with equal sizes or equal texts use a faster code path."""
     expected = [[number(pack("<i", len(text)) + text.encode())] for text in said]
     assert seals([pa.array(said)]).to_pylist() == expected

@@ -61,7 +61,7 @@ def wandb(library):
     return SimpleNamespace(module=wandb, open=installed.open)
 
 
-def test_wandb_is_told_everything_and_a_resumed_run_keeps_its_id(wandb, tmp_path):
+def test_wandb_logs_everything_and_a_resumed_run_keeps_its_id(wandb, tmp_path):
     tell(wandb.open(TrackedRun(tmp_path, "project", "name", CONFIG)))
     (started,) = [call.kwargs for call in wandb.module.init.mock_calls if "project" in call.kwargs]
     assert (started["project"], started["name"], started["config"]) == ("project", "name", CONFIG)
@@ -94,7 +94,7 @@ def test_wandb_alerts(wandb, tmp_path):
     wandb.module.init.return_value.alert.assert_called_once_with(title="step 3", text="all is lost")
 
 
-def test_mlflow_is_told_everything_and_a_resumed_run_keeps_its_id(library, tmp_path):
+def test_mlflow_logs_everything_and_a_resumed_run_keeps_its_id(library, tmp_path):
     installed = library("mlflow", "mlflow.entities")
     client = MagicMock()
     installed.mlflow.MlflowClient = lambda: client
@@ -125,7 +125,7 @@ def test_mlflow_is_told_everything_and_a_resumed_run_keeps_its_id(library, tmp_p
     client.update_run.assert_called_once_with("run-1", status="RUNNING")
 
 
-def test_trackio_is_told_everything(library, tmp_path):
+def test_trackio_logs_everything(library, tmp_path):
     installed = library("trackio")
     installed.trackio.init, installed.trackio.Table = MagicMock(), lambda columns, data: (columns, data)
     tell(installed.open(TrackedRun(tmp_path, "project", "name", CONFIG)))

@@ -98,7 +98,7 @@ def test_created_and_released_balance(script, num_calls, cancel_after_s, paralle
     assert set(outcomes) <= {Outcome.OK, Outcome.TOOL_ERROR, Outcome.TIMEOUT}
 
 
-def test_what_a_blocked_loop_was_creating_is_released_and_made_anew(monkeypatch):
+def test_an_instance_of_a_blocked_loop_is_released_and_recreated(monkeypatch):
     """The first `create` blocks its loop; the next call creates on a new loop; both instances are released once."""
     gate = threading.Event()
 
@@ -192,7 +192,7 @@ class Whole(Recorder):
         (Exact, {}, None),
     ],
 )
-def test_what_a_row_gives_a_tool_is_held_against_its_methods(tool, arguments, complaint):
+def test_a_rows_tool_arguments_are_checked_against_the_methods(tool, arguments, complaint):
     box = Toolbox([tool()])
     if complaint is None:
         box.check(task(tools_kwargs={"recorder": arguments}))

@@ -42,7 +42,7 @@ def test_a_call_is_answered():
         (ParsedCall("calculator", '{"expression": "1", "more": 1}'), "'more'"),
     ],
 )
-def test_the_models_mistakes_are_told_to_it(parsed, text):
+def test_the_model_is_informed_of_its_mistakes(parsed, text):
     (result,), _ = run_calls([calculator], parsed)
     assert result.outcome is Outcome.FORMAT_ERROR
     assert text in result.text
@@ -67,7 +67,7 @@ class StrangeError(Exception):
     ],
 )
 @pytest.mark.parametrize("is_async", [False, True])
-def test_what_a_tool_raises_is_an_outcome(error, outcome, text, is_async):
+def test_a_tool_exception_is_an_outcome(error, outcome, text, is_async):
     def plain() -> str:
         raise error
 
@@ -186,7 +186,7 @@ def test_a_hanging_thread_is_left_behind_counted_and_bounded():
     assert (other, hanging, again) == (Outcome.OK, 3, Outcome.OK)
 
 
-def test_a_coroutine_that_blocks_its_loop_stalls_nobody_else():
+def test_a_coroutine_that_blocks_its_loop_does_not_stall_others():
     """The blocking call times out, the main loop continues, a concurrent call is an infra error, later calls work."""
     gate = []
 
@@ -378,7 +378,7 @@ def test_everything_is_released_when_the_rollout_is_cancelled_twice():
     assert tool.released == tool.created != []
 
 
-def test_what_is_created_after_the_end_is_released_too():
+def test_instances_created_after_the_end_are_released_too():
     """A `create` that ignores cancellation, and returns after the session has ended."""
     gate = []
 

@@ -89,7 +89,7 @@ def test_the_best_step_so_far_is_saved_and_linked(tmp_path, capsys):
     )
 
 
-def test_the_best_value_survives_going_on(tmp_path):
+def test_the_best_value_survives_a_resume(tmp_path):
     play(tmp_path, [0.25, 0.5, 0.4])
     play(tmp_path, [0.3, 0.45], num_steps=4)
     assert weights(tmp_path, "best") == 1
@@ -97,7 +97,7 @@ def test_the_best_value_survives_going_on(tmp_path):
     assert (weights(tmp_path, "best"), weights(tmp_path, "latest")) == (6, 7)
 
 
-def test_another_metric_begins_anew(tmp_path):
+def test_another_metric_resets_the_best_value(tmp_path):
     play(tmp_path, [0.25, 0.5])
     state = tmp_path / "checkpoints/latest/run_state.json"
     state.write_text(state.read_text().replace(NAME, "val/reward/mean"))
@@ -105,7 +105,7 @@ def test_another_metric_begins_anew(tmp_path):
     assert weights(tmp_path, "best") == 2
 
 
-def test_a_best_first_step_is_gone_on_from_without_validating_it_twice(tmp_path, capsys):
+def test_a_best_first_step_is_not_validated_again_on_resume(tmp_path, capsys):
     with pytest.raises(RuntimeError, match="StopIteration"):
         play(tmp_path, [0.5], num_steps=2)  # ends before the validation of step 1
     play(tmp_path, [0.25, 0.125], num_steps=2)
@@ -113,7 +113,7 @@ def test_a_best_first_step_is_gone_on_from_without_validating_it_twice(tmp_path,
     assert weights(tmp_path, "best") == 0
 
 
-def test_a_step_that_is_gone_on_from_may_turn_out_the_best(tmp_path):
+def test_a_resumed_step_may_become_the_best(tmp_path):
     play(tmp_path, [0.25, 0.5], save_best=None)
     goal = {"metric": NAME, "at_least": 0.9}  # the goal is checked before resuming
     play(tmp_path, [0.75, 0.5], num_steps=2, stop_when=goal)
@@ -147,7 +147,7 @@ def test_a_goal_that_is_met_before_the_first_step_leaves_a_checkpoint(tmp_path, 
     assert weights(tmp_path, "latest") == 0
 
 
-def test_a_latest_step_that_is_gone_is_not_begun_anew(tmp_path):
+def test_a_missing_latest_step_does_not_restart_the_run(tmp_path):
     play(tmp_path, [0.25, 0.5], save_best=None)
     (tmp_path / "checkpoints/step-1").rename(tmp_path / "elsewhere")
     with pytest.raises(ConfigError, match=r"'step-1', which is missing or incomplete, .* restore it"):

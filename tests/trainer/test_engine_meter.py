@@ -20,7 +20,7 @@ def test_counts_are_of_one_step_and_shares_of_its_tokens() -> None:
     assert meter() == {"engine/prompt_tokens": 0.0, "engine/cached_tokens": 0.0}  # without tokens there is no share
 
 
-def test_what_holds_at_the_moment_is_said_as_it_is() -> None:
+def test_gauges_are_reported_unchanged() -> None:
     now = {"num_restarts": 0.0, "replicas_ready": 2.0, "later_prompt_tokens": 0.0, "later_cached_tokens": 0.0}
     meter = EngineMeter(lambda: dict(now))
     now |= {"num_restarts": 1.0, "replicas_ready": 1.0, "later_prompt_tokens": 8.0, "later_cached_tokens": 6.0}

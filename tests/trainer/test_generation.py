@@ -108,7 +108,7 @@ def test_the_keys_of_a_training_run_are_overruled_and_a_shuffle_that_is_asked_fo
 
 
 @pytest.mark.slow
-def test_killed_in_the_middle_of_a_file_it_goes_on_as_if_it_never_was(task_folder, here, capsys):
+def test_killed_in_the_middle_of_a_file_it_resumes_without_difference(task_folder, here, capsys):
     if not (pid := os.fork()):  # a fork: heavy modules are imported already
         os.environ.update(AT_CALL="11", SIGNAL=str(int(signal.SIGKILL)))
         main(words(task_folder))
@@ -135,7 +135,7 @@ def ctrl_c_is_heard_again():
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def test_ctrl_c_says_how_to_go_on(task_folder, here, capsys, monkeypatch, ctrl_c_is_heard_again):
+def test_ctrl_c_prints_how_to_resume(task_folder, here, capsys, monkeypatch, ctrl_c_is_heard_again):
     monkeypatch.setenv("AT_CALL", "11")
     monkeypatch.setenv("SIGNAL", str(int(signal.SIGINT)))
     assert main(scripted(task_folder)) == 130
@@ -246,7 +246,7 @@ def test_mistakes_are_one_line_and_leave_nothing_behind(task_folder, here, capsy
     assert not list(here.glob("run/trajectories/train/*"))
 
 
-def test_what_the_rollouts_were_made_by_is_kept_for_life(task_folder, here, capsys):
+def test_settings_that_determine_rollouts_cannot_change_on_resume(task_folder, here, capsys):
     assert main(scripted(task_folder)) == 0
     for change in ("rollout.n=3", "rollout.temperature=0.5", "data.train_batch_size=8"):
         assert main(scripted(task_folder, change)) == 2
@@ -303,7 +303,7 @@ def test_progress_is_a_bar_on_a_terminal():
 
 
 @pytest.mark.parametrize("door", ["main_generation", "main_generation_server"])
-def test_both_of_verls_doors_are_the_same(capsys, monkeypatch, door):
+def test_both_verl_commands_are_equal(capsys, monkeypatch, door):
     monkeypatch.setattr("sys.argv", [door, "data.paht=x"])
     with pytest.raises(SystemExit) as ended:
         runpy.run_module(f"agentrl.trainer.{door}", run_name="__main__")

@@ -44,7 +44,7 @@ def said(lines: list[str], word: str) -> list[str]:
     return [line for line in lines if word in line]
 
 
-def test_steps_that_there_are_none_of(run, tmp_path: Path):
+def test_step_settings_beyond_the_end_are_reported(run, tmp_path: Path):
     lines = run(mode="rollout_only", total_training_steps=2, profile_steps="[1,7]")
     (line,) = said(lines, "profile")
     assert line == "trainer.profile_steps: the run has 2 steps, so step 7 is never profiled"

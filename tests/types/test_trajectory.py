@@ -72,7 +72,7 @@ def experts(num_tokens: int, first: int) -> torch.Tensor:
     return torch.full((num_tokens, 2, 2), first, dtype=torch.int32)
 
 
-def test_routed_experts_grow_turn_by_turn_and_stay_as_first_said() -> None:
+def test_routed_experts_grow_turn_by_turn_and_are_never_overwritten() -> None:
     trajectory = Trajectory([prompt(1, 2), model(3, 4)])
     assert trajectory.routed_experts is None
     trajectory.keep_routed_experts(experts(3, 1))

@@ -377,7 +377,7 @@ def test_two_runs_lie_over_and_beside_each_other(visit, run, tmp_path):
     assert page.locator(".column .swatch.s1").count() == 1
 
 
-def test_curves_are_searched_and_say_what_was_warned_of(visit, run):
+def test_curves_can_be_searched_and_show_warnings(visit, run):
     page = visit(run)
     page.click("text=Curves")
     page.wait_for_selector("[data-metric='actor/loss'] svg .warning")
@@ -534,7 +534,7 @@ def test_everything_that_takes_a_word_or_a_click_has_a_name(visit, run):
     assert "group3" in page.title()
 
 
-def test_a_run_deleted_while_it_is_viewed_is_said(visit, run):
+def test_a_run_deleted_while_it_is_viewed_is_reported(visit, run):
     page = visit(run)
     expect_status(page, "189 of 189 rollouts")
     run.rename(run.with_name("moved"))
@@ -565,7 +565,7 @@ def test_a_run_under_way_grows_without_a_reload(visit, run):
     assert page.evaluate("window.kept")
 
 
-def test_a_damaged_file_is_said_and_the_rest_works(visit, run):
+def test_a_damaged_file_is_reported_and_the_rest_works(visit, run):
     path = run / "trajectories/train/step-000002.parquet"
     path.write_bytes(b"nonsense")
     page = visit(run)
@@ -573,7 +573,7 @@ def test_a_damaged_file_is_said_and_the_rest_works(visit, run):
     expect_status(page, "126 of 126 rollouts")
 
 
-def test_a_server_that_ended_is_said(visit, run, chromium):
+def test_a_stopped_server_is_reported(visit, run, chromium):
     page = visit(run)
     page.route("**/api/state*", lambda route: route.fulfill(status=503))
     page.wait_for_selector("text=The server has stopped")

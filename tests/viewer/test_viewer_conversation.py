@@ -20,7 +20,7 @@ CALCULATOR = Path(__file__).parents[2] / "examples/calculator"
 PLACE = {"split": "train", "step": 1, "number": 0}
 
 
-def test_what_was_kept_is_told_token_by_token(view, tmp_path):
+def test_saved_values_are_shown_token_by_token(view, tmp_path):
     sampled = rollout(reward=1.0, calls=(("f", Outcome.TIMEOUT),))
     trajectory = sampled.trajectories[0]
     advantages = [0.0, 0.0, 0.5, 0.5, 0.5, 0.0, 0.5]
@@ -117,7 +117,7 @@ def test_token_texts_join_to_the_text_and_a_shared_character_stands_at_its_last_
     assert tokens.texts(ids[:-1])[-1] == "\N{REPLACEMENT CHARACTER}"  # cut inside a character
 
 
-def test_the_tokenizer_is_the_runs_own_and_held_against_what_was_used(tokenizer, model, tmp_path):
+def test_the_runs_tokenizer_is_compared_with_the_recorded_one(tokenizer, model, tmp_path):
     from agentrl.run_folder import provenance
 
     kept = {VOCABULARY: provenance.hashes(tokenizer)[VOCABULARY]}

@@ -136,7 +136,7 @@ def test_filters_and_sorting_are_those_of_a_walk_over_all_rollouts(asked, rows, 
     assert answer["total"] == len(rows)
 
 
-def test_a_row_says_what_the_rollout_is(asked, rows):
+def test_a_row_describes_its_rollout(asked, rows):
     split, stored = next((split, stored) for split, stored in rows if len(stored.rollout.tool_calls) == 3)
     (row,) = asked.json("api/rows", uid=stored.task.uid, number=stored.number, split=split)["rows"]
     rollout_, (trajectory,) = stored.rollout, stored.rollout.trajectories
@@ -185,7 +185,7 @@ def test_there_are_choices_for_what_is_there(asked):
         ({"run": "3"}, "no run has the number 3"),
     ],
 )
-def test_what_cannot_be_answered_is_one_line(asked, words, line):
+def test_invalid_queries_are_one_line(asked, words, line):
     answer = asked.get("api/rows", **words)
     assert answer.status_code == 400
     assert answer.json()["error"].startswith(line)

@@ -57,7 +57,7 @@ def test_a_damaged_file_is_named_and_the_rest_works(view, tmp_path, damage):
     assert until(asked, lambda state: state["num_rollouts"] == 3)["problems"] == []
 
 
-def test_our_own_mistake_is_said_beside_its_file_and_the_page_goes_on(view, tmp_path, monkeypatch):
+def test_an_internal_error_is_shown_with_its_file_and_the_page_still_works(view, tmp_path, monkeypatch):
     def mistaken(path, split):
         if path.name == "step-000002.parquet":
             raise IndexError("list index out of range")
@@ -73,7 +73,7 @@ def test_our_own_mistake_is_said_beside_its_file_and_the_page_goes_on(view, tmp_
     until(asked, lambda state: state["num_rollouts"] == 3)
 
 
-def test_a_run_that_is_deleted_while_it_is_viewed_is_said_and_one_that_comes_back_is_read(view, tmp_path):
+def test_a_deleted_run_is_reported_and_a_restored_one_is_read(view, tmp_path):
     folder = write_run(tmp_path / "run", {1: [group("a", rollout())]})
     asked = view(folder)
     folder.rename(tmp_path / "moved")

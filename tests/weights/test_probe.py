@@ -50,7 +50,7 @@ def published(policy, served, *, mixed_up: bool = False) -> dict[str, float]:
     return asyncio.run(run())
 
 
-def test_what_was_published_is_what_is_sampled():
+def test_the_engine_samples_from_the_published_weights():
     metrics = published(scaled(1.5), tiny_model("qwen3"))
     assert 0 <= metrics["publish/probe_mean_diff"] <= metrics["publish/probe_max_diff"] < 1e-5
     assert metrics["publish/probe_s"] > 0

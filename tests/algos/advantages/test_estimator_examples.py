@@ -120,7 +120,7 @@ def test_a_reward_after_the_last_trained_token_is_not_lost():
         ("rloo", {"gamma": 0.9}, "has no option 'gamma'"),
     ],
 )
-def test_what_is_missing_is_said(name: str, given: dict[str, object], said: str):
+def test_missing_inputs_are_named(name: str, given: dict[str, object], said: str):
     with pytest.raises(ConfigError, match=said):
         outcome(name, [1, 0], **given)
 

@@ -56,7 +56,7 @@ def test_every_entry_has_a_reference():
 
 
 @pytest.mark.parametrize("named", ESTIMATORS)
-def test_is_what_the_paper_says(named: str):
+def test_equals_the_formula_of_the_paper(named: str):
     name, reads, options, reference = ESTIMATORS[named]
     nonzero = 0
     for seed in range(BATCHES):
@@ -103,7 +103,7 @@ def test_the_order_of_rollouts_changes_nothing(named: str):
 
 
 @pytest.mark.parametrize("named", ESTIMATORS)
-def test_padding_and_what_stands_between_turns_change_nothing(named: str):
+def test_padding_and_tokens_between_turns_change_nothing(named: str):
     rows = random_rows(2)
     padded = [
         replace(

@@ -24,7 +24,7 @@ def test_the_rows_of_a_rollout_are_one_sequence_of_trained_tokens():
     assert torch.equal(found.spread(found.of_tokens(NUMBERS)), torch.where(MASK, NUMBERS, 0.0).double())
 
 
-def test_what_stands_between_belongs_to_the_token_before():
+def test_observations_belong_to_the_token_before():
     assert sequences().sums(torch.ones(3, 6)).tolist() == [[2, 3, 3, 1, 3], [2, 1, 3, 0, 0]]
 
 

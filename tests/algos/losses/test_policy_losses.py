@@ -194,7 +194,7 @@ def test_value_and_gradient_are_the_papers(name, options, aggregation, paper, se
 
 
 @pytest.mark.parametrize("name", POLICY_LOSSES.names())
-def test_what_stands_off_the_mask_does_not_matter(name):
+def test_values_off_the_mask_are_ignored(name):
     logprobs, old, advantages = draw_batch(0)
     loss, _ = loss_of(name, (logprobs, old, advantages), {})
     spoilt = logprobs.masked_fill(~MASK, -torch.inf).requires_grad_()
@@ -281,7 +281,7 @@ def test_clip_cov_holds_its_share_the_same_in_every_call():
     assert metrics["pg_clipfrac"] > 0
 
 
-def test_a_gate_and_a_trust_region_are_told_by_metrics():
+def test_a_gate_and_a_trust_region_have_metrics():
     logprobs = torch.tensor([[math.log(0.5), math.log(0.9)]])
     old = torch.tensor([[math.log(0.5), math.log(0.5)]])
     ones = torch.ones(1, 2)

@@ -59,7 +59,7 @@ def test_the_bounds_of_k1_are_of_behaviour_over_policy():
 
 
 @pytest.mark.parametrize("name", REJECTIONS)
-def test_what_is_not_a_number_is_left_out(name):
+def test_nan_ratios_are_rejected(name):
     bounds = Bounds(0.5, 2.0) if name.endswith("k1") else Bounds(None, 1.0)
     assert stays(Rejection(name, bounds), [(float("nan"), 0), (0.0, 1)]) == [False, True]
 

@@ -37,7 +37,7 @@ def chosen(*groups: Group, pairing: str = "best_worst") -> dict[str, float]:
     return signs(choose(groups, samples_of(groups), pairing))
 
 
-def test_the_best_is_held_against_the_worst() -> None:
+def test_the_best_is_paired_with_the_worst() -> None:
     assert chosen(group("a", 0.5, 1.0, 0.2, None)) == {"a/0": 0, "a/1": 1, "a/2": -1}
 
 

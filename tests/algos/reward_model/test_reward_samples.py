@@ -75,6 +75,6 @@ def test_rewards_of_a_turn_are_added_up_or_chosen_by_name():
     assert one.returns == [0, 0, 0, 0, 1]
 
 
-def test_no_label_at_all_is_said():
+def test_missing_labels_are_reported():
     with pytest.raises(DataError, match="none of these rollouts has turn rewards called 'ok'"):
         read_turns([steps(TurnReward(0, 1, "brief", 1.0))], "ok", "bce")

@@ -49,7 +49,7 @@ def read(paths: object = PATHS, server: object = SERVER, model: object = MODEL, 
     return asyncio.run(read_features(SaidServer({**answers, **{f"/{k}": v for k, v in others.items()}})))
 
 
-def test_a_server_says_what_it_is():
+def test_a_server_reports_its_features():
     features = read()
     assert (features.version, features.model_path, features.device, features.dtype) == (
         "0.5.21.post1",
@@ -102,7 +102,7 @@ def test_an_older_or_foreign_answer_is_refused(server, message):
         read(server=server)
 
 
-def test_what_is_no_sglang_or_samples_nothing_is_refused():
+def test_servers_that_are_not_sglang_or_do_not_sample_are_refused():
     with pytest.raises(ServerError, match="not an SGLang server: it has no /generate"):
         read({"/v1/completions": {}})
     with pytest.raises(ServerError, match=r"not an SGLang server: .*404"):

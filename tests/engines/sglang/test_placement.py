@@ -47,7 +47,7 @@ def test_nothing_goes_to_a_replica_out_of_service(health):
 
 @settings(derandomize=True, max_examples=100)
 @given(st.lists(ACTIONS, max_size=40))
-def test_what_is_placed_is_in_service_and_nothing_is_left_behind(actions):
+def test_placed_sessions_are_on_live_replicas_and_nothing_leaks(actions):
     some = replicas()
     placement, sessions = Placement(some), set()
     for what, session, number in actions:
@@ -72,7 +72,7 @@ def test_what_is_placed_is_in_service_and_nothing_is_left_behind(actions):
     assert sum(placement._num_placed.values()) == 0
 
 
-def test_who_may_share_kv_after_an_update_that_kept_it():
+def test_kv_sharing_after_an_update_that_kept_the_cache():
     """Old conversations share KV with each other; new conversations share only among themselves."""
     placement = Placement([])
     assert placement.cache_key("old") is None

@@ -139,7 +139,7 @@ def test_the_server_samples_from_the_new_weights(way, sglang_server, tmp_path):
 
 @EVERY_WAY
 @pytest.mark.parametrize("mode", ["retract", "in_place"])
-def test_a_request_under_way_goes_on_under_the_new_weights(mode, way, sglang_server, tmp_path):
+def test_a_running_request_continues_with_the_new_weights(mode, way, sglang_server, tmp_path):
     async def check(transfer, replica):
         await transfer.send([replica], weights_of(old := policy(3)), 3)
         started = [asyncio.Event() for _ in range(8)]  # enough requests that none ends before
@@ -174,7 +174,7 @@ class Unbegun(ServerClient):
 
 
 @EVERY_WAY
-def test_a_refused_update_is_told_at_once_and_the_next_one_succeeds(way, sglang_server, tmp_path):
+def test_a_refused_update_is_reported_at_once_and_the_next_one_succeeds(way, sglang_server, tmp_path):
     async def check(transfer, replica):
         async with asyncio.timeout(10):
             with pytest.raises(UpdateFailedError, match=str(sglang_server.url)) as caught:

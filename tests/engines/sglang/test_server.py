@@ -220,7 +220,7 @@ time.sleep(1000)
         ({"tokenizer_worker_num": 0}, ServerError, r"ended with status 1: AssertionError: .*server\.log"),
     ],
 )
-def test_what_the_real_server_refuses_at_its_start(sglang_model, tmp_path, options, error, message):
+def test_options_that_the_real_server_refuses_at_start(sglang_model, tmp_path, options, error, message):
     server = new_server(sglang_model, tmp_path / "server.log", sglang={"server_args": options})
     server.start()
     with pytest.raises(error, match=message):

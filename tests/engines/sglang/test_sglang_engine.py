@@ -61,7 +61,7 @@ def test_an_abort_keeps_the_tokens_so_far():
         assert 0 < len(completion.token_ids) < 200
 
 
-def test_an_abort_that_overtakes_its_request_is_said_again():
+def test_an_abort_that_overtakes_its_request_is_sent_again():
     async def run():
         async with open_fake_engine() as engine:
             engine.servers[0].accept_s = 0.15
@@ -90,7 +90,7 @@ def test_cancelling_aborts_on_the_server():
 
 
 @pytest.mark.parametrize("mode", ["retract", "in_place"])
-def test_what_comes_in_a_pause_waits_here(mode):
+def test_requests_during_a_pause_wait_in_the_client(mode):
     async def run():
         async with open_fake_engine() as engine:
             await engine.pause(mode)
@@ -169,7 +169,7 @@ def test_a_server_that_is_lost_loses_nothing(break_it, num_replicas):
     assert version == "4"  # the restarted server has the latest weights
 
 
-def test_what_hangs_at_a_server_of_others_goes_elsewhere():
+def test_requests_hanging_at_an_external_server_move_to_another():
     async def run():
         async with open_fake_engine(2) as engine:
             work = [asyncio.create_task(engine.generate(ask([3, 4 + i], f"s{i}", **LONG))) for i in range(6)]
@@ -200,7 +200,7 @@ def test_a_server_that_cannot_be_started_ends_the_run():
             assert part in str(error)
 
 
-def test_a_server_of_others_rejoins_when_it_answers():
+def test_an_external_server_rejoins_when_it_answers():
     async def run():
         async with open_fake_engine() as engine:
             await engine.load_weights(iter(WEIGHTS), 2)
@@ -322,7 +322,7 @@ def test_a_router_that_hangs_ends_the_run():
     asyncio.run(run())
 
 
-def test_an_update_that_nobody_took_is_an_error():
+def test_an_update_refused_by_every_server_is_an_error():
     async def run():
         async with open_fake_engine() as engine:
             engine.servers[0].refuse = {"/begin_weight_update", "/end_weight_update"}

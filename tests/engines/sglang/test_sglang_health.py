@@ -97,7 +97,7 @@ def test_a_condemned_server_is_started_again_though_it_answers():
     assert asyncio.run(run()) == 1
 
 
-def test_a_server_of_others_that_missed_the_end_of_a_pause_goes_on():
+def test_an_external_server_that_missed_the_end_of_a_pause_continues():
     async def run():
         async with monitored(processes=False) as (_, servers, replicas, lost, _):
             servers[0].hung = servers[0].paused = True
@@ -109,7 +109,7 @@ def test_a_server_of_others_that_missed_the_end_of_a_pause_goes_on():
     assert asyncio.run(run()) == (False, "0")
 
 
-def test_a_run_waits_not_for_ever_for_servers_of_others():
+def test_a_run_does_not_wait_forever_for_external_servers():
     async def run():
         async with monitored(2, processes=False, start_timeout_s=0.3) as (monitor, servers, _, lost, _):
             await servers[0].die()
@@ -125,7 +125,7 @@ def test_a_run_waits_not_for_ever_for_servers_of_others():
     assert asyncio.run(run()) is None
 
 
-def test_nothing_is_looked_at_while_weights_are_sent():
+def test_no_health_checks_run_while_weights_are_sent():
     async def run():
         async with monitored() as (monitor, servers, _, lost, _):
             async with monitor.weights:
@@ -139,7 +139,7 @@ def test_nothing_is_looked_at_while_weights_are_sent():
     assert asyncio.run(run()) == ([], [])
 
 
-def test_after_the_last_restart_it_is_told_why():
+def test_after_the_last_restart_the_reason_is_reported():
     async def run():
         async with monitored(max_restarts=1) as (monitor, servers, replicas, lost, _):
             for number in (1, 2):
@@ -155,7 +155,7 @@ def test_after_the_last_restart_it_is_told_why():
         assert part in told
 
 
-def test_an_error_of_our_own_is_told_to_those_who_wait():
+def test_an_internal_error_reaches_the_waiting_callers():
     async def run():
         async with monitored() as (monitor, servers, replicas, _, transfer):
             transfer.refresh = None  # a bug of ours

@@ -60,7 +60,7 @@ def test_a_data_source_without_a_reward_is_named(task_folder, tmp_path, capsys):
     assert f"{tmp_path}/val.jsonl row 1 (line 2): there is no built-in reward for data_source 'gsm9k' (did you" in said
 
 
-def test_what_is_too_long_is_cut_to_fit_beside_tools_and_instructions(task_folder, tmp_path, capsys):
+def test_long_prompts_are_cut_to_fit_beside_tools_and_instructions(task_folder, tmp_path, capsys):
     long = [{"prompt": "1+1? " * 300, "agent_name": name} for name in ("tool_agent", "react_agent", "single_turn")]
     config = compose_config([*options(task_folder, tmp_path, *long), "data.max_prompt_length=400"])
     config = config.model_copy(update={"data": config.data.model_copy(update={"truncation": "left"})})

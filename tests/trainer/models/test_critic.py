@@ -60,7 +60,7 @@ def critic(backend: Recording, **options: object) -> Critic:
     return Critic(backend, ValueLoss(), **{"mini_batch_groups": None, "epochs": 1, "seed": 0} | options)
 
 
-def test_it_says_what_it_did_and_what_it_knew_before():
+def test_it_reports_its_updates_and_the_previous_explained_variance():
     samples = [sample("a", 0.0, 0.0), sample("b", 1.0, 1.0), sample("c", 2.0, 3.0)]
     assert asyncio.run(critic(Recording(), mini_batch_groups=2, epochs=2)(samples, 0)) == {
         "critic/vf_loss": 2.0,
@@ -72,7 +72,7 @@ def test_it_says_what_it_did_and_what_it_knew_before():
     }
 
 
-def test_the_policy_learns_after_it():
+def test_the_critic_is_updated_before_the_policy():
     backend, order = Recording(), []
 
     async def learn(samples: Sequence[Sample], step: int) -> dict[str, float]:
@@ -161,7 +161,7 @@ def test_a_run_with_a_critic(whole: Path):
 
 
 @pytest.mark.slow
-def test_a_run_with_a_critic_goes_on_bitwise(task_folder, reward, whole, tmp_path, monkeypatch):
+def test_a_run_with_a_critic_resumes_bitwise(task_folder, reward, whole, tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
     shutil.copytree(whole, run := tmp_path / "run", symlinks=True)
     back = ["trainer.resume_mode=path", f"trainer.resume_from_path={run}/checkpoints/step-2"]
@@ -179,7 +179,7 @@ def test_learning_again_from_the_stored_rollouts_is_bitwise_the_same(task_folder
 
 
 @pytest.mark.slow
-def test_a_run_whose_critic_is_gone_is_refused_in_one_line(task_folder, reward, whole, tmp_path, monkeypatch, capsys):
+def test_a_run_with_a_missing_critic_is_refused_in_one_line(task_folder, reward, whole, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(ROOT)
     shutil.copytree(whole, run := tmp_path / "run", symlinks=True)
     shutil.rmtree(run / "checkpoints/step-4/critic")

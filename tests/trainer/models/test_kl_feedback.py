@@ -71,7 +71,7 @@ def test_a_fixed_coefficient_stays_and_a_step_without_samples_says_nothing():
     assert step(feedback, [])["kl/reward_coef"] == 0.25
 
 
-def test_a_run_goes_on_with_the_very_coefficient(tmp_path):
+def test_a_resumed_run_keeps_the_coefficient(tmp_path):
     before, after = adaptive(0.1), adaptive(0.7)
     step(KLFeedback(before), [sample("a", 1.0 / 3)])
     asyncio.run(KLFeedback(before).save(tmp_path))
@@ -79,7 +79,7 @@ def test_a_run_goes_on_with_the_very_coefficient(tmp_path):
     assert after.control.value == before.control.value != 0.1
 
 
-def test_a_checkpoint_of_before_there_was_one_leaves_it_as_it_is(tmp_path):
+def test_an_old_checkpoint_without_coefficient_does_not_change_it(tmp_path):
     reward = adaptive(0.7)
     asyncio.run(KLFeedback(reward).load(tmp_path))
     assert reward.control.value == 0.7

@@ -44,7 +44,7 @@ def test_labels():
     assert found.keys() == {"accuracy", "auc", "ece", "brier"}
 
 
-def test_where_all_came_alike_there_is_no_order():
+def test_equal_outcomes_have_no_ranking():
     assert "auc" not in judged([0.2, 0.7], [1.0, 1.0])
 
 
@@ -71,7 +71,7 @@ def check(answers: list[list[float]]) -> RewardModelCheck:
     return RewardModelCheck(lambda: PAIRS, algorithm, score, of_pairs)
 
 
-def test_the_same_rows_each_time_and_after_a_stop(tmp_path: Path):
+def test_the_rows_are_the_same_each_time_and_after_a_resume(tmp_path: Path):
     whole = check([[0.0, 1.0, 2.0, 3.0], [3.0, 2.0, 1.0, 0.0]])
     first, groups = asyncio.run(whole(0))
     assert groups == []

@@ -37,7 +37,7 @@ def test_the_key_decides_what_is_saved(save, num_saved):
         assert (groups[0].task, saved.rewards, saved.stop, saved.seed) == (GROUP.task, {"score": 0.5}, ROLLOUT.stop, 7)
 
 
-def test_what_a_correction_removes_is_recorded():
+def test_rollouts_removed_by_a_correction_are_recorded():
     exclusions, sample = Exclusions(), Sample([1, 2], [0, 1], [1, 1], [0, 1.0], uid="u", rollout_id="u/1")
     correct = exclusions.observed(lambda samples: ([], {"correction/ess": 0.5}), overlong=False)
     assert correct([sample]) == ([], {"correction/ess": 0.5})

@@ -102,7 +102,7 @@ def test_bounds_hold_and_no_task_is_lost_doubled_or_cut_off_twice(size, stalenes
 
 @settings(derandomize=True, deadline=None, max_examples=50)
 @given(SIZES, STALENESS, SHARES, st.integers(0, 2**32), st.sampled_from([0.1, 0.5, 0.9]), st.integers(0, 3))
-def test_bounds_hold_where_groups_teach_nothing(size, staleness, over_sampling, seed, silent, batches):
+def test_bounds_hold_with_filtered_groups(size, staleness, over_sampling, seed, silent, batches):
     """Each drawn task is trained on, filtered or pending, once. Steps have all their groups or drew the maximum."""
     books = admissions(size, staleness, over_sampling, max_drawn=batches * size or None)
     run = Run(books, size, staleness, over_sampling, silent=silent, max_drawn=batches * size or None)
@@ -114,7 +114,7 @@ def test_bounds_hold_where_groups_teach_nothing(size, staleness, over_sampling, 
 
 @settings(derandomize=True, deadline=None, max_examples=50)
 @given(SIZES, STALENESS, SHARES, st.randoms(use_true_random=False), st.integers(0, 3))
-def test_a_run_that_is_killed_goes_on_with_what_was_in_flight(size, staleness, over_sampling, chance, save_every):
+def test_a_killed_run_resumes_with_the_groups_in_flight(size, staleness, over_sampling, chance, save_every):
     run = Run(admissions(size, staleness, over_sampling), size, staleness, over_sampling)
     saved = (0, [], 0, [])
     for _ in range(6):
@@ -146,7 +146,7 @@ def test_no_task_starves_however_slow_it_is(size, staleness, over_sampling, chan
     assert max([worst, *oldest]) <= 2 * window + staleness + 1
 
 
-def test_what_a_step_leaves_is_too_old_at_staleness_0_and_comes_first_in_the_next():
+def test_at_staleness_0_leftover_groups_are_requeued_first():
     books = admissions(size=2, staleness=0, over_sampling=0.5)
     books.published(0)
     first = [books.begin() for _ in range(3)]
@@ -198,7 +198,7 @@ def test_a_last_chance_goes_first_by_when_it_began_however_young_its_tokens():
     assert books.take() == [chance]
 
 
-def test_what_is_filtered_makes_room_for_one_more_at_once():
+def test_a_filtered_group_frees_room_for_another_at_once():
     books = admissions(size=1, staleness=0)
     books.published(0)
     first = books.begin()
@@ -223,7 +223,7 @@ def test_a_step_that_drew_enough_begins_with_what_is_ready():
     assert books.take() == [ready]
 
 
-def test_what_was_cut_off_waits_before_all_that_was_admitted_later():
+def test_requeued_groups_come_before_later_ones():
     books = admissions(size=1, staleness=0)
     books.pending = [Draw(0, 3), Draw(0, 5, 1), Draw(0, 6, 1)]
     books.published(0)
@@ -239,7 +239,7 @@ def test_nothing_begins_before_weights_are_published():
 
 
 @pytest.mark.parametrize("staleness", [0, 2])
-def test_what_no_step_would_take_is_not_begun(staleness):
+def test_groups_that_no_step_would_take_are_not_started(staleness):
     books = admissions(size=4, staleness=staleness, over_sampling=0.25, num_steps=3)
     for step in range(3):
         books.published(step)
@@ -260,7 +260,7 @@ def test_a_run_that_goes_on_with_smaller_steps_has_tasks_for_all_of_them():
     assert (books.position, books.pending) == (8 * 4 + 4, [])
 
 
-def test_one_that_was_cut_off_may_still_end_without_effect():
+def test_a_requeued_group_may_still_end_without_effect():
     books = admissions(size=1, staleness=0, over_sampling=1)
     books.published(0)
     late, soon = books.begin(), books.begin()

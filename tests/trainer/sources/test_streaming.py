@@ -120,7 +120,7 @@ def test_a_rollout_may_go_on_under_new_weights():
     assert source.metrics()["staleness/tokens_lag_1"] == 1 / 3
 
 
-def test_what_grows_too_old_is_cut_off_cleaned_up_and_begun_again():
+def test_stale_groups_are_cut_off_cleaned_up_and_requeued():
     first, second = (task_of(Draw(0, 1, draw), TASKS, 7).uid for draw in (0, 1))
     world = World(lambda task, turn: task.uid == first or turn < 1)
     source = source_of(world, staleness=0, over_sampling=0.5)
@@ -135,7 +135,7 @@ def test_what_grows_too_old_is_cut_off_cleaned_up_and_begun_again():
     assert taken[1][0].uid == second
 
 
-def test_what_was_cut_off_is_counted():
+def test_requeued_groups_are_counted():
     world = World(lambda task, turn: world.version < 1 if task.index == 1 else turn < 1)
     source = source_of(world, staleness=0, over_sampling=0.5)
     found = []
@@ -149,7 +149,7 @@ def test_what_was_cut_off_is_counted():
 
 
 @pytest.mark.parametrize(("staleness", "reason"), [(0, "over_sampled"), (1, "stale")])
-def test_what_was_cut_off_is_recorded_with_what_had_ended(staleness, reason):
+def test_requeued_groups_are_recorded_with_their_finished_rollouts(staleness, reason):
     dropped, first = [], task_of(Draw(0, 1, 0), TASKS, 7).uid
     begun = []
 
@@ -176,7 +176,7 @@ def test_what_was_cut_off_is_recorded_with_what_had_ended(staleness, reason):
     assert {each.uid for each, _ in dropped}.isdisjoint(each.uid for step in taken for each in step)
 
 
-def test_what_is_in_flight_is_saved_as_tasks_and_comes_first():
+def test_groups_in_flight_are_saved_as_tasks_and_come_first():
     world = World(endless(1))
     source = source_of(world, staleness=3, num_steps=2)
     (first,) = run(source, world, 1)
@@ -188,7 +188,7 @@ def test_what_is_in_flight_is_saved_as_tasks_and_comes_first():
 
 
 @pytest.mark.parametrize("error", [ConfigError("reward.name: wrong"), ZeroDivisionError("ours")])
-def test_what_a_rollout_raises_ends_the_run_at_the_next_take(error):
+def test_a_rollout_error_ends_the_run_at_the_next_take(error):
     world = World(endless(4))
 
     def attempts(task, priority):
@@ -212,7 +212,7 @@ def test_what_a_rollout_raises_ends_the_run_at_the_next_take(error):
     assert world.under_way == 0
 
 
-def test_what_a_rollout_raises_is_told_also_where_no_step_follows():
+def test_a_rollout_error_is_reported_even_if_no_step_follows():
     async def fails():
         raise ConfigError("x: wrong")
 
@@ -282,7 +282,7 @@ def test_a_group_begins_only_where_there_is_room_so_that_it_does_not_age_waiting
     assert most == 2
 
 
-def test_what_comes_before_the_first_step_is_no_idleness():
+def test_time_before_the_first_step_is_not_idle_time():
     source, now = source_of(World()), [0.0]
     source._idle = IdleTime(clock=lambda: now[0])
     now[0] = 100.0  # after validation, before training
@@ -291,7 +291,7 @@ def test_what_comes_before_the_first_step_is_no_idleness():
 
 
 @pytest.mark.parametrize("num_turns", range(2, 6))
-def test_what_ends_as_it_is_cut_off_leaves_no_room_that_is_not_there(num_turns):
+def test_a_rollout_that_ends_while_cut_off_frees_its_room_once(num_turns):
     world = World(lambda task, turn: turn < (num_turns if task.index == 1 else 1), n=1)
     source = source_of(world, staleness=0, over_sampling=0.5)
     counted = []

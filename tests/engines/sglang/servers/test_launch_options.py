@@ -116,7 +116,7 @@ def test_options_that_agentrl_sets_itself_are_refused(model_folder, args, messag
         options(model_folder, sglang={"server_args": args})
 
 
-def test_what_cannot_be_is_refused(model_folder, monkeypatch, gpu):
+def test_impossible_options_are_refused(model_folder, monkeypatch, gpu):
     with pytest.raises(ConfigError, match=r"server_args\.tp_size must be an integer, not 'two'"):
         options(model_folder, sglang={"server_args": {"tp_size": "two"}})
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)

@@ -35,7 +35,7 @@ def unpacked(bucket: Bucket) -> dict[str, torch.Tensor]:
         ([*ones(), ones()[0]], "weight 'model.norm.weight' is given twice"),
     ],
 )
-def test_what_the_server_does_not_have_is_refused(weights, message):
+def test_weights_unknown_to_the_server_are_refused(weights, message):
     with pytest.raises(ValueError, match=message):
         list(checked(weights, SHAPES, None))
 
