@@ -1,7 +1,7 @@
 """Runs that a signal ends in a named phase: `python interrupted_runs.py TASK_FOLDER OUT PHASE:SIGNAL ...`.
 
-Prints a JSON line per run. Heavy libraries are imported once; every run is a fork. It signals itself inside the phase,
-so no test has to wait for the right moment.
+Prints a JSON line per run. Heavy libraries are imported once; every run is a fork. Each run signals itself inside the
+phase, so no test has to wait for the right moment.
 """
 
 from __future__ import annotations
