@@ -1,4 +1,4 @@
-"""What all tests share: Ctrl-C that is heard, the calculator task, made once by its own script, an SGLang server."""
+"""Shared fixtures: Ctrl-C handling, the calculator task (built once by its own script), an SGLang server."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ from sglang_server import _session_server, sglang_model, sglang_server  # noqa: 
 from agentrl.telemetry.jsonl import JsonlTracker
 from agentrl.telemetry.metrics import find_metric
 
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background, and all it starts, would ignore it
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job and its children would ignore Ctrl-C
 
-settings.register_profile("agentrl", deadline=None, derandomize=True)  # the same cases on every, also a busy, machine
+# the same cases on every machine, and no time limit on a busy one
+settings.register_profile("agentrl", deadline=None, derandomize=True)
 settings.load_profile("agentrl")
 
 CALCULATOR = Path(__file__).parents[1] / "examples/calculator"
@@ -63,7 +64,7 @@ def declared_metrics(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyP
 
 @pytest.fixture
 def run_peer(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
-    """Runs a script in a peer's environment; Any: the JSON of its last line."""
+    """Runs a script in a peer library's environment. Any: the JSON in its last output line."""
 
     def run(name: str, script: Path, *arguments: Path) -> Any:
         monkeypatch.syspath_prepend(str(PEERS))

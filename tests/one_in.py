@@ -1,4 +1,4 @@
-"""Cases of a test that are split between `make test` and `make test-all`."""
+"""Splits the cases of a test between `make test` and `make test-all`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 
-def one_in(n: int, cases: Iterable[Any]) -> list[Any]:  # Any: whatever a test is given
-    """For `parametrize`: the first and every n-th case after it; the others are slow."""
+def one_in(n: int, cases: Iterable[Any]) -> list[Any]:  # Any: the arguments of a test
+    """For `parametrize`: the first and then every n-th case run in `make test`; the others are marked slow."""
     return [
         case
         if number % n == 0

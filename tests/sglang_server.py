@@ -1,4 +1,4 @@
-"""One real SGLang server for all tests that need one, on the CPU; started when the first of them asks for it."""
+"""One real SGLang server on the CPU, shared by all tests that need one; the first of these tests starts it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ START_S = 240.0
 
 
 def save_tiny_model(folder: Path, family: str = "qwen3", **changes: object) -> Path:
-    """A model of `engine_models.FAMILIES` as a folder, with a tokenizer whose words are w0 to w96."""
+    """Save a model of `engine_models.FAMILIES` as a folder, with a tokenizer whose words are w0 to w96."""
     from engine_models import tiny_model
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
@@ -32,7 +32,7 @@ def save_tiny_model(folder: Path, family: str = "qwen3", **changes: object) -> P
 
 
 def require_sglang() -> None:
-    """Tests that need SGLang are left out where it is not installed, but for CI, where they fail."""
+    """Skips tests that need SGLang if it is not installed; in CI they fail instead."""
     import torch
 
     needed = ("sglang",) if torch.cuda.is_available() else ("sglang", "sglang_on_cpu")
@@ -41,7 +41,7 @@ def require_sglang() -> None:
 
 
 def new_server(model: Path, log: Path, *, api_key: str | None = None, **rollout: object):
-    """A server as a run would start it; the caller starts and stops it."""
+    """A server with the settings of a run; the caller starts and stops it."""
     from agentrl.config.model import ModelConfig
     from agentrl.config.rollout import RolloutConfig
     from agentrl.engines.sglang.servers.options import server_options
@@ -50,7 +50,7 @@ def new_server(model: Path, log: Path, *, api_key: str | None = None, **rollout:
     require_sglang()
     config = RolloutConfig(engine="sglang", **rollout)
     options = server_options(ModelConfig(path=str(model)), config, 256)
-    return LocalServer({**options, "api_key": api_key}, log, config.sglang.env)  # tests ask it in many ways
+    return LocalServer({**options, "api_key": api_key}, log, config.sglang.env)  # the tests use many kinds of requests
 
 
 @pytest.fixture(scope="session")
@@ -61,7 +61,7 @@ def sglang_model(tmp_path_factory) -> Path:
 
 @contextmanager
 def serving(model: Path, log: Path) -> Iterator[object]:
-    """A server of its own, ready, for as long as this is open."""
+    """A ready server of its own while the context is open."""
     server = new_server(model, log)
     server.start()
     try:
@@ -79,7 +79,7 @@ def _session_server(sglang_model, tmp_path_factory) -> Iterator[object]:
 
 @pytest.fixture
 def sglang_server(_session_server, sglang_model):
-    """A real server (`.url`, `.log_file`), with the weights of `sglang_model` as version 0 and an empty cache."""
+    """A real server (`.url`, `.log_file`) with the weights of `sglang_model` as version 0, and an empty cache."""
     asyncio.run(_as_new(_session_server, sglang_model))
     return _session_server
 

@@ -1,4 +1,4 @@
-"""The Python door, on the calculator's tiny model."""
+"""The Python API, on the calculator's tiny model."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_evaluation_works_where_an_event_loop_runs_already(task_folder, tmp_path
     assert asyncio.run(cell_of_a_notebook())["val/num_tasks"] == 2
 
 
-def test_mistakes_are_told_as_on_the_command_line(tmp_path):
+def test_errors_are_the_same_as_on_the_command_line(tmp_path):
     with pytest.raises(AgentRLError, match=r"unknown key 'rollout.nn': did you mean 'rollout.n'\?"):
         agentrl.train("m", ROWS, settings={"rollout.nn": 1})
     settings = {"rollout.n": 2, "trainer.default_local_dir": str(tmp_path)}
@@ -137,7 +137,7 @@ def test_an_evaluation_has_metrics_and_rollouts_and_prints_a_line(task_folder, t
 
 
 class Once(AgentLoop):
-    """One turn."""
+    """A loop with one turn."""
 
     async def run(self, task, generate, tools, interaction, sampling):
         chat = self.open(task, generate, tools, interaction, sampling)
@@ -202,7 +202,7 @@ def test_errors_name_the_rows_that_were_given(task_folder):
         agentrl.train(task_folder / "model", ROWS, reward=score, val_data=rows, settings={**SMALL, "rollout.n": 2})
 
 
-def test_objects_that_cannot_be_used_are_told(task_folder):
+def test_unusable_objects_are_reported(task_folder):
     with pytest.raises(AgentRLError, match=r"interactions\[0\] must be a BaseInteraction instance"):
         agentrl.train("m", ROWS, interactions=[Once])
     settings = {"a": lambda batch: 1, "b": lambda batch: 2}
@@ -213,14 +213,14 @@ def test_objects_that_cannot_be_used_are_told(task_folder):
 
 
 class Nods(BaseInteraction):
-    """Has what it wanted after one answer."""
+    """A simulated user that is satisfied after one answer."""
 
     async def generate_response(self, instance_id, messages, **kwargs):
         return True, "thanks", 0.5, {}
 
 
 class Watched(HermesParser):
-    """Keeps what it read."""
+    """Records the texts that it reads."""
 
     read: ClassVar[list[str]] = []
 

@@ -1,4 +1,4 @@
-"""Registries of engines and backends, and what their specs say."""
+"""Registries of engines and backends, and the capabilities in their specs."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_a_saved_run_never_names_code_for_replay(tmp_path):
 
 
 def test_no_module_compares_the_name_of_an_engine_or_backend():
-    """verl's keys are translated by name."""
+    """verl's keys are translated by name, so they are exempt."""
     compared = re.compile(r"\.(engine|backend) (==|!=|in|not in) [\"'({]")
     modules = [path for path in PACKAGE.rglob("*.py") if "verl" not in path.parts]
     assert [str(path) for path in modules if compared.search(path.read_text(encoding="utf-8"))] == []

@@ -30,7 +30,7 @@ def test_a_problem_shows_its_keys_under_the_names_that_the_user_knows():
     assert problem.mentions("c.d")
     assert problem.mentions("a")
     assert not problem.mentions("d.e")
-    assert not problem.mentions("b")  # a part of a name is no key
+    assert not problem.mentions("b")  # a part of a name does not count as the key
     assert Problem("", Kind.OTHER, "a.b: no").mentions("a.b")
 
 

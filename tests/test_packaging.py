@@ -1,4 +1,4 @@
-"""What `pip install` brings: every import is declared, every declaration is imported, and no text names a stranger."""
+"""Packaging: every import is declared, every dependency is imported, and no text names an unknown package."""
 
 from __future__ import annotations
 
@@ -30,21 +30,22 @@ TOLD_TO_INSTALL = re.compile(r"pip install (?:[^`\n]*['\" ])?agentrl(?![\w-])")
 
 
 def requirements(*groups: str) -> dict[str, Requirement]:
-    """The declared ones of the core (named "") and of extras, by canonical name."""
+    """The declared requirements of the core (named "") and of the extras, by canonical name."""
     declared = {"": PROJECT["dependencies"], **PROJECT["optional-dependencies"]}
     parsed = (Requirement(line) for group in groups for line in declared[group])
     return {canonicalize_name(each.name): each for each in parsed}
 
 
 def imported_distributions() -> Iterator[tuple[str, Path]]:
-    """(distribution, file) of each import of another project inside agentrl."""
+    """(distribution, file) of each third-party import inside agentrl."""
     providers = packages_distributions()
     for path in (ROOT / "agentrl").rglob("*.py"):
         for module in imported_modules(ast.parse(path.read_text(encoding="utf-8"))):
             top = module.partition(".")[0]
             if found := IMPORTED_BY_TORCH.get(module):
                 yield found, path
-            if top not in {"agentrl", *sys.stdlib_module_names}:  # an extra that is not installed has its module's name
+            # an extra that is not installed uses its module's name
+            if top not in {"agentrl", *sys.stdlib_module_names}:
                 yield str(canonicalize_name(providers.get(top, [top])[0])), path
 
 
@@ -59,7 +60,7 @@ def imported_modules(tree: ast.AST) -> Iterator[str]:
 def test_every_import_is_declared_and_every_declaration_is_imported():
     extras = [name for name in PROJECT["optional-dependencies"] if name != "dev"]
     imported = {name for name, _ in imported_distributions()}
-    assert "torch" in imported  # the probe sees imports
+    assert "torch" in imported  # the test does see imports
     assert imported - requirements("", *extras).keys() == set()
     assert requirements("", *extras).keys() - imported == set()
 
@@ -102,13 +103,14 @@ def test_what_is_tested_with_is_within_the_bounds_and_the_bounds_end_somewhere()
     ] == []
     every = requirements("", *PROJECT["optional-dependencies"].keys() - {"dev"})
     unbounded = [name for name, each in every.items() if "<" not in str(each.specifier).replace("<=", "<")]
-    assert unbounded == ["pydantic-core", "certifi"]  # pydantic pins it; calendar versions of one file
-    assert "0.5.21" in every["sglang"].specifier  # what `make sglang` installs and its tests run on
+    # pydantic pins the one; the other has calendar versions and a single file
+    assert unbounded == ["pydantic-core", "certifi"]
+    assert "0.5.21" in every["sglang"].specifier  # the version that `make sglang` installs and its tests use
     assert "sglang==0.5.21" in (ROOT / "Makefile").read_text(encoding="utf-8")
 
 
 def test_the_lock_agrees_with_what_is_declared_and_tested():
-    """`uv lock` brings it up to date."""
+    """To fix a failure, run `uv lock`."""
     locked = tomllib.loads((ROOT / "uv.lock").read_text(encoding="utf-8"))["package"]
     (own,) = [package for package in locked if package["name"] == PROJECT["name"]]
     declared = requirements("", *PROJECT["optional-dependencies"])
@@ -134,7 +136,7 @@ def test_the_lock_names_public_hosts_alone():
 
 @pytest.fixture(scope="session")
 def wheel(tmp_path_factory) -> Path:
-    """Built from nothing but what the Dockerfile copies."""
+    """Built only from the files that the Dockerfile copies."""
     folder = tmp_path_factory.mktemp("wheel")
     for name in copied_sources():
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
@@ -160,13 +162,13 @@ def test_the_wheel_brings_configs_examples_types_and_license(wheel):
 
 @pytest.mark.slow
 def test_the_quickstart_runs_from_the_wheel_alone(wheel, tmp_path):
-    """In an environment whose only agentrl is the wheel, in a folder with nothing in it."""
+    """In an environment with the agentrl wheel only, in an empty folder."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
     python = tmp_path / "venv/bin/python"
     install = ["install", "--quiet", "--no-deps", str(wheel)]
     subprocess.run([sys.executable, "-m", "pip", "--python", str(python), *install], check=True)
     (packages,) = (tmp_path / "venv/lib").glob("python3*/site-packages")
-    # a line of a .pth file: its own .pth files, such as that of an editable agentrl, are not read
+    # a .pth line; .pth files in that folder, such as an editable agentrl's, are not read
     (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
     (tmp_path / "empty").mkdir()
     env = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}

@@ -41,7 +41,7 @@ def test_a_file_is_imported_once_by_its_path(tmp_path) -> None:
         load_object(f"{file}:Mime")
 
 
-def test_what_does_not_import_is_said_in_one_line(tmp_path) -> None:
+def test_a_failing_import_is_one_line(tmp_path) -> None:
     broken = tmp_path / "broken.py"
     broken.write_text("import nothing_of_that_name\n")
     before = set(sys.modules)
@@ -63,11 +63,11 @@ def test_a_users_own_name_wins_over_an_alias() -> None:
     assert registry.get("route") is int
 
 
-def test_a_family_answers_for_what_follows_its_prefix() -> None:
+def test_a_family_resolves_names_with_its_prefix() -> None:
     registry: Registry[str] = Registry("sound", families={"loud/": "builtins:ascii"})
     assert registry.get("loud/bang") == "'bang'"
     assert registry.is_builtin("loud/bang")
-    assert registry.names() == []  # what they are is the family's to say
+    assert registry.names() == []  # only the family knows its names
     with pytest.raises(UnknownNameError, match="unknown sound 'bang': valid: loud/NAME"):
         registry.get("bang")
 
@@ -81,7 +81,7 @@ def test_a_path_that_begins_like_a_family_is_a_path() -> None:
 
 @pytest.fixture
 def own_modules(monkeypatch):
-    """Modules and import folders as they were before."""
+    """Restores modules and import folders after the test."""
     monkeypatch.setattr(sys, "path", [*sys.path])
     before = set(sys.modules)
     yield

@@ -1,4 +1,4 @@
-"""What surrounds the code, for people, agents and machines: the workflow, templates, Dockerfile, citation."""
+"""Files around the code: the CI workflow, templates, Dockerfile, citation."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_the_image_has_a_pinned_base_and_does_not_run_as_root():
     assert f">={base.removeprefix('python:').rpartition('.')[0]}" == PROJECT["requires-python"]
     assert int(of("USER")[-1]) > 0
     names = [name for name, _ in instructions()]
-    assert names.index("USER") > names.index("RUN")  # installed by root, run by somebody else
+    assert names.index("USER") > names.index("RUN")  # root installs, another user runs
     assert of("ENTRYPOINT") == ['["agentrl"]']
     assert not {"ADD", "MAINTAINER"} & set(names)
 

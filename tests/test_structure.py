@@ -1,4 +1,4 @@
-"""The structure of the package: layers, cycles, sizes, and what loads heavy libraries (docs/design.md, section 2)."""
+"""Package structure: layers, import cycles, sizes, and imports of heavy libraries (docs/design.md, section 2)."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ LAYERS = [
     {"reporting"},
     {"cluster"},
     {"trainer"},
-    {"replay"},  # the viewer opens runs as it does
+    {"replay"},  # the viewer opens runs in the same way
     {"viewer"},
-    {"saved"},  # runs in Python: summaries as the viewer has them
+    {"saved"},  # runs in Python: summaries as in the viewer
     {"api", "cli"},
     {"__main__"},
 ]
@@ -69,12 +69,12 @@ def dotted(path: Path) -> str:
 
 
 def part(module: str) -> str:
-    """The package of a module, or its own name: agentrl.tools.function -> tools."""
+    """The package of a module, or the module's own name: agentrl.tools.function -> tools."""
     return "cli" if module in VERL_COMMANDS else module.split(".")[1]
 
 
 def imported(tree: ast.AST) -> Iterator[str]:
-    """Every module named in an import; `from package import name` may mean `package.name`, so both are given."""
+    """Every module named in an import; `from package import name` may import `package.name`, so both count."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -90,10 +90,10 @@ def syntax(path: Path) -> ast.Module:
 
 @cache
 def edges() -> list[tuple[str, str]]:
-    """(module, module it imports), inside agentrl."""
+    """(module, imported module) for all imports inside agentrl."""
     return [
         (dotted(path), name)
-        for path in set(MODULES) - {PACKAGE / "__init__.py"}  # it loads the Python API lazily
+        for path in set(MODULES) - {PACKAGE / "__init__.py"}  # __init__ imports the Python API lazily
         for name in imported(syntax(path))
         if name.startswith("agentrl.")
     ]
@@ -110,7 +110,7 @@ def test_imports_only_go_down():
 
 
 def test_packages_of_one_layer_meet_only_through_base():
-    """The base layer, whose packages import each other, is left out."""
+    """The base layer is left out: its packages import each other."""
     beside = [
         f"{source} -> {target}"
         for source, target in edges()
@@ -122,7 +122,7 @@ def test_packages_of_one_layer_meet_only_through_base():
 
 
 def test_no_module_imports_itself_through_others():
-    """Lazy imports count; those for the type checker alone do not."""
+    """Lazy imports count; imports for type checking only do not."""
     graph: dict[str, set[str]] = {dotted(path): set() for path in MODULES}
     for path in set(MODULES) - {PACKAGE / "__init__.py"}:
         module = dotted(path)
@@ -132,7 +132,7 @@ def test_no_module_imports_itself_through_others():
 
 
 def in_cycles(graph: dict[str, set[str]]) -> list[str]:
-    """The modules of import cycles, and those that import one of them."""
+    """Modules in import cycles, and modules that import one of them."""
     left = dict(graph)
     while done := {module for module, names in left.items() if not names & left.keys()}:
         left = {module: names for module, names in left.items() if module not in done}
@@ -156,7 +156,7 @@ def test_the_audit_shares_nothing_with_what_it_audits():
 
 
 def test_optional_libraries_are_imported_only_inside_functions_or_leaves():
-    """A module that needs one at its top may itself be imported only inside functions."""
+    """A module that imports an optional library at its top may itself only be imported inside functions."""
     tops = {dotted(path): set(imported(top_level(path))) for path in MODULES}
     needy = {module for module, names in tops.items() if {name.split(".")[0] for name in names} & OPTIONAL}
     users = [
@@ -177,7 +177,7 @@ def without_type_checking(path: Path) -> ast.AST:
 
 
 def top_level(path: Path) -> ast.Module:
-    """The module without what runs only in functions or only for the type checker."""
+    """The module without function bodies and without type-checking imports."""
 
     class Strip(ast.NodeTransformer):
         def visit_FunctionDef(self, node: ast.FunctionDef) -> None: ...
@@ -197,7 +197,7 @@ def test_words_configuration_and_command_line_load_nothing_heavy():
     joints = [dotted(path) for path in MODULES if path.name == "base.py"]
     code = f"import sys, {', '.join(['agentrl', 'agentrl.cli.main', *words, *joints])}; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    assert "agentrl.types.trajectory" in loaded  # the probe sees what was loaded
+    assert "agentrl.types.trajectory" in loaded  # the probe does see loaded modules
     assert {name.split(".")[0] for name in loaded} & (HEAVY | OPTIONAL) == set()
 
 

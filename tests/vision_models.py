@@ -1,4 +1,4 @@
-"""A tiny vision-language model on disk, as transformers saves and loads one: random weights, a processor of its own."""
+"""A tiny vision-language model on disk, in transformers' format: random weights, and its own processor."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ _FAMILIES: dict[str, tuple[str, dict[str, object], dict[str, object]]] = {
 
 
 def picture(color: str = "red", size: tuple[int, int] = (30, 20), kind: str = "PNG") -> bytes:
-    """An image file: a square on a coloured ground."""
+    """An image file: a square on a coloured background."""
     image = Image.new("RGB", size, color)
     image.paste("white", (2, 2, size[0] // 2, size[1] // 2))
     buffer = BytesIO()

@@ -34,13 +34,13 @@ class AgentLoop:
         class MyAgent(AgentLoop):
             async def run(self, task, generate, tools, interaction, sampling):
                 chat = self.open(task, generate, tools, interaction, sampling)
-                while turn := await chat.model_turn():  # None once a limit was reached: chat.stop says which
+                while turn := await chat.model_turn():  # None if a limit was reached: see chat.stop
                     if not turn.calls:
                         break
                     await chat.tool_turn(turn)
                 return chat.rollout()
 
-    A loop may also build its `Rollout` itself, from segments made by `model_segment`; `sampling` then already has the
+    A loop may also build its `Rollout` itself, from segments made by `model_segment`; `sampling` already contains the
     stop tokens and `data.max_response_length`. Under `rollout.routed_experts` such a loop calls
     `trajectory.keep_routed_experts(completion.routed_experts)` after each segment.
 
@@ -50,8 +50,8 @@ class AgentLoop:
         uses_tools: whether the loop calls tools; if no loop does, configured tools are rejected.
         conversation_class: class of the conversations that `open` makes; a subclass may override `opening` and
             `answer_messages`.
-        resume_point: saved state to continue from, in place of the prompt (`agentrl replay RUN from-turn`). It does not
-            work for a loop that keeps its own state over several turns.
+        resume_point: saved state to continue from, in place of the prompt (`agentrl replay RUN from-turn`). Loops with
+            their own state over several turns cannot use it.
     """
 
     tool_format: ClassVar[str | None] = None
@@ -95,7 +95,7 @@ class AgentLoop:
         *,
         messages: Sequence[Message] | None = None,
     ) -> Conversation:
-        """Start a conversation with the task's prompt, or with `messages` (for a sub-agent). Each is one trajectory."""
+        """Start a conversation with the task's prompt, or with `messages` (for a sub-agent), as a new trajectory."""
         limits = Limits.of(self.config, sampling, task.tool_options.max_tool_calls)
         bindings = ConversationContext(
             *(self.chat, self.parser, limits, generate, tools, interaction, sampling, self.conversations),
@@ -129,8 +129,8 @@ agent_loops: Registry[Callable[..., AgentLoop]] = Registry(
         "react_agent_loop": "react_agent",
     },
 )
-"""Name -> factory of an agent loop: `(chat, parser, config, **options) -> AgentLoop`, or a class with such a factory as
-its `as_agent_loop` (the adapter of loops written for another interface).
+"""Name -> factory of an agent loop: `(chat, parser, config, **options) -> AgentLoop`, or a class with such a factory
+named `as_agent_loop` (an adapter for loops with another interface).
 """
 
 register = agent_loops.register

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 class ConversationContext:
     """Everything that a conversation needs. All conversations of one rollout share the list `conversations`.
 
-    `images` are the bytes of the images that messages name: the task's, and those in tool answers.
+    `images` maps the names in messages to image bytes: images of the task and of tool answers.
     """
 
     chat: ChatFormat
@@ -60,12 +60,13 @@ class Conversation:
 
     The conversation enforces the limits of `rollout.multi_turn` and `data.max_response_length`:
 
-    - A turn that reached a length limit is kept. Calls in it are not run.
-    - Answers that would leave the model no token to reply with are not appended: the conversation stops with
+    - A turn that reached a length limit is kept. Tool calls in this turn are not run.
+    - If answers would leave no token for the model's reply, they are not appended. The conversation stops with
       `max_response_tokens`. So a response never has more than `data.max_response_length` tokens.
     - Calls beyond `max_parallel_calls` or `max_tool_calls` are answered with an error that the model reads. If the
       model calls again after an error about `max_tool_calls`, the conversation stops with `max_tool_calls`.
-    - Calls of the last allowed turn are recorded as `limit_error` and not run. The simulated user still scores it.
+    - Calls of the last allowed turn are recorded as `limit_error` and not run. The simulated user still scores the
+      turn.
 
     Attributes:
         schemas: list of `ToolSchema`, the tools of this rollout.
@@ -85,7 +86,7 @@ class Conversation:
         self._parser = parser_for(bindings.parser, self.schemas)
         self._limits = bindings.limits
         self._number = len(bindings.conversations)
-        self._num_turns = 0  # counted, because deriving it each turn makes long conversations quadratic
+        self._num_turns = 0  # a counter, because counting again each turn takes quadratic time
         self._num_user_turns = 0
         self._turn_segment = 0  # index of the model's last segment
         self._turn_closed = True
@@ -110,10 +111,10 @@ class Conversation:
         return tool_messages(calls, texts, self._num_turns)
 
     async def model_turn(self) -> ParsedTurn | None:
-        """Sample a model turn and append it. Return None if a limit was reached, now or before: `stop` says which."""
+        """Sample a model turn and append it. Return None if a limit was reached; `stop` is then the reason."""
         self._stop_if(self._no_turn_left, Stop.MAX_ASSISTANT_TURNS)
         if self.stop is not None:
-            await asyncio.sleep(0)  # lets the deadline cancel a loop that never stops asking
+            await asyncio.sleep(0)  # lets the deadline cancel a loop that calls this forever
             return None
         sampling = self._turn_sampling()
         completion = await self._generate(sampling)
@@ -122,11 +123,13 @@ class Conversation:
         return turn if self.stop is None else None
 
     async def tool_turn(self, turn: ParsedTurn) -> bool:
-        """Run the calls of `turn` concurrently, and append the answers in call order. Return False if it stopped.
+        """Run the calls of `turn` concurrently, and append the answers in call order.
+
+        Return False if the conversation stopped.
 
         Raises:
-            InfraError: a call failed for reasons outside the policy. Everything is recorded first.
-            ConfigError: a tool answered with an image, and the model does not accept images.
+            InfraError: a call failed for reasons outside the policy. All results are recorded first.
+            ConfigError: a tool returned an image, and the model does not accept images.
         """
         self._stop_if(self._no_turn_left, Stop.MAX_ASSISTANT_TURNS)
         self._stop_if(self._told_no_calls_left, Stop.MAX_TOOL_CALLS)
@@ -144,7 +147,7 @@ class Conversation:
     async def user_turn(self) -> bool:
         """Append an answer of the simulated user. Return False if the conversation stopped.
 
-        It stops if there is no simulated user, if the user ends it, or at a limit.
+        The conversation stops if there is no simulated user, if the user ends it, or at a limit.
         """
         self._stop_if(self._bound.interaction is None, Stop.FINISHED)
         self._stop_if(self._num_user_turns == self._limits.multi_turn.max_user_turns, Stop.MAX_USER_TURNS)
@@ -165,9 +168,9 @@ class Conversation:
         return self.stop is None
 
     def restart(self, messages: Sequence[Message]) -> Conversation:
-        """Continue in a new trajectory with rewritten messages as its prompt (compaction). Use the new conversation.
+        """Continue in a new trajectory with rewritten messages as its prompt (compaction). Use only the returned one.
 
-        The turns so far still count. For a sub-agent, which counts its own turns, use `AgentLoop.open`.
+        Earlier turns still count towards the limits. For a sub-agent with separate limits, use `AgentLoop.open`.
         """
         successor = type(self)(self._bound, messages)
         successor._num_turns, successor._num_user_turns = self._num_turns, self._num_user_turns
@@ -272,7 +275,7 @@ class Conversation:
         return results[:num_allowed] + beyond
 
     def _append_answers(self, calls: Sequence[ParsedCall], results: Sequence[ToolResult]) -> list[int]:
-        """Return how many tokens each answer added; the template's tokens around them count to the first and last."""
+        """Return the number of tokens each answer added; surrounding template tokens count for the first or last."""
         messages = self.answer_messages(calls, [result.text for result in results])
         messages = with_images(messages, [self._images(result) for result in results])
         num_added = self._append(Author.TOOL, messages)
@@ -299,7 +302,7 @@ class Conversation:
         self.trajectory.images.update(zip(media, data, strict=True))
 
     def _images(self, result: ToolResult) -> list[str]:
-        """Names of an answer's images; messages may use the names from now on."""
+        """Register an answer's images for use in messages; return their names."""
         images = {content_hash(data): data for data in result.images}
         self._bound.images.update(images)
         return [content_hash(data) for data in result.images]

@@ -1,4 +1,4 @@
-"""Interface with which an agent loop samples: one call per model turn."""
+"""Interface that an agent loop uses for sampling: one call per model turn."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Generate(Protocol):
         images: Sequence[bytes] = (),
         image_starts: Sequence[int] = (),
     ) -> Completion:
-        """Sample after the context `token_ids`, [T]. `trajectory` tells concurrent calls of a loop apart.
+        """Sample after the context `token_ids`, [T]. `trajectory` distinguishes concurrent calls of a loop.
 
         Args:
             images: images of the context, in order; the tokens of each image begin at `image_starts`.

@@ -53,7 +53,7 @@ class Limits:
         return min(num_calls, self.multi_turn.max_parallel_calls, *([] if num_left is None else [num_left]))
 
     def refusal(self, position: int, num_left: int | None) -> ToolResult:
-        """Answer to the call at `position` of its turn, which is beyond the limits."""
+        """Error answer to a call beyond the limits; `position` is the call's position in its turn."""
         if num_left is not None and position >= num_left:
             return refused("no tool calls are left, this one was not run; answer without tools")
         return refused(f"calls in one turn are limited to {self.multi_turn.max_parallel_calls}, this one was not run")

@@ -32,7 +32,7 @@ class LoopEntry:
 
 
 class LoopFactory:
-    """Builds agent loops by name, a new one each time, since a loop may keep state on `self`.
+    """Builds agent loops by name. Each rollout gets a new one, because a loop may keep state on `self`.
 
     A name is an entry of `rollout.agent.agent_loop_config_path`, or any name that the registry accepts.
 
@@ -95,10 +95,10 @@ def configured_loops(config: RunConfig) -> dict[str, LoopEntry]:
 def refuse_code_of_row(
     config: RunConfig, entries: Mapping[str, LoopEntry], agent_name: str | None, tool_format: str | None
 ) -> None:
-    """Reject a row with a path to code, unless the configuration has the same path: a dataset must not run code.
+    """Reject a row with a path to code, unless the configuration has the same path. Datasets must not run code.
 
     Raises:
-        DataError: names the field, and what to add.
+        DataError: the row is rejected; the message names the field and what to add to the configuration.
     """
     rollout = config.rollout
     named = agent_name in entries or agent_name == rollout.agent.default_agent_loop
@@ -136,7 +136,7 @@ def read_entries(path: Path) -> dict[str, LoopEntry]:
     """Read verl's YAML list of `{name, _target_, <options>}`; return the entries by name.
 
     Raises:
-        ConfigError: the file cannot be read, or an entry lacks a name or a target. The message names it.
+        ConfigError: the file cannot be read, or an entry lacks a name or a target. The message names the entry.
     """
     try:
         listed = yaml.safe_load(path.read_text())

@@ -12,7 +12,7 @@ from agentrl.types.trajectory import Author, Segment, VersionSpan
 V = TypeVar("V")
 
 _TAIL = 32
-"""Number of context tokens compared, besides the context's length: comparing all tokens would take quadratic time."""
+"""Number of context tokens compared, besides the context's length: comparing all tokens takes quadratic time."""
 
 
 def model_segment(completion: Completion, sampling: SamplingParams) -> Segment:
@@ -22,7 +22,7 @@ def model_segment(completion: Completion, sampling: SamplingParams) -> Segment:
         completion.token_ids,
         completion.logprobs,
         completion.policy_versions,
-        sampling.temperature or 1.0,  # greedy log-probabilities are those of temperature 1
+        sampling.temperature or 1.0,  # greedy sampling reports log-probabilities of temperature 1
     )
 
 
@@ -51,7 +51,7 @@ class Recording:
     def claim(self, token_ids: Sequence[int], start: int, stop: int, logprobs: Sequence[float] = ()) -> list[Segment]:
         """Return the model segments that `token_ids[start:stop]` consists of; a completion may be cut at `stop`.
 
-        If the same context has several equal completions, `logprobs` of these tokens select the right one.
+        If the same context has several equal completions, `logprobs` of the tokens select the right one.
 
         Raises:
             ValueError: the tokens were never sampled, were sampled in another context, or are claimed twice.
@@ -77,7 +77,7 @@ class Recording:
             raise ValueError(f"tokens {start} to {stop} are marked as sampled, {self._diagnosis(wanted)}")
         if len(found) == 1:
             return found[0]
-        # a context may have been sampled several times: prefer a complete completion to part of another
+        # a context may have several completions: prefer a complete one to the beginning of a longer one
         return max(
             found,
             key=lambda sampled: (
@@ -96,7 +96,7 @@ class Recording:
 
 
 def _tail(context: Sequence[int], num_context: int) -> int:
-    """Hash of the last of the first `num_context` tokens. A number, since kept objects slow down garbage collection."""
+    """Hash of the last `_TAIL` context tokens. A number, because stored objects slow down garbage collection."""
     return hash(tuple(context[max(0, num_context - _TAIL) : num_context]))
 
 

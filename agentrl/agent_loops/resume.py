@@ -16,9 +16,9 @@ class ResumePoint:
     """State before model turn `num_turns`, counted from 0.
 
     Attributes:
-        segments: saved segments, token by token. Sampled tokens become prompt: they are not trained a second time.
+        segments: saved segments with their tokens. Sampled tokens become prompt tokens, so they are not trained again.
         messages: all saved messages.
-        tool_calls, turn_rewards: those of earlier turns.
+        tool_calls, turn_rewards: tool calls and rewards of earlier turns.
     """
 
     segments: Sequence[Segment]
@@ -29,7 +29,7 @@ class ResumePoint:
 
     @classmethod
     def of(cls, saved: Rollout, num_turns: int) -> Self | None:
-        """Return None if `saved` has no such turn, or has several trajectories because it rewrote its history."""
+        """Return the state; None if `saved` has no such turn, or has several trajectories (rewritten history)."""
         if len(saved.trajectories) != 1:
             return None
         (trajectory,) = saved.trajectories

@@ -81,12 +81,12 @@ def aborted() -> ToolResult:
 
 
 async def run_calls(tools: ToolSession, calls: Sequence[ParsedCall], results: list[ToolResult]) -> None:
-    """Run `calls` concurrently. Each writes its entry of `results`, so that finished results survive a cancellation."""
+    """Run `calls` concurrently. Each call sets its entry of `results`, so finished results survive a cancellation."""
 
     async def run(position: int) -> None:
         results[position] = await tools.call(calls[position])
 
-    if len(calls) == 1:  # the common case needs no tasks
+    if len(calls) == 1:  # no asyncio tasks in the common case
         await run(0)
         return
     async with asyncio.TaskGroup() as group:

@@ -48,7 +48,7 @@ class ModelRequest:
     """A model that a backend should load: the policy, a reference, a critic or a reward model.
 
     Attributes:
-        actor: training options; those of a critic or a reward model are given as an `actor` section.
+        actor: training options; for a critic or a reward model, its options as an `actor` section.
         total_updates: length of the learning rate schedule, unless `actor.optim.total_updates` is set.
         trainable: False for a model that only scores, such as a reference.
         value_head: the model outputs one number per token, as a critic or a reward model does.
@@ -94,9 +94,9 @@ class Backend(Protocol):
         ...
 
     def reference_score(self) -> Score | None:
-        """Return `score` under the reference policy if this backend has it: the base model of a LoRA adapter.
+        """Return `score` under the reference policy, if this backend has one (the base model of a LoRA adapter).
 
-        None if a reference policy needs a separate backend.
+        Return None if a reference policy needs a separate backend.
         """
         ...
 
@@ -109,7 +109,7 @@ class Backend(Protocol):
         ...
 
     async def copy_weights(self, weights: WeightStream) -> None:
-        """Replace the weights by those of another backend of the same model (`weights`)."""
+        """Replace the weights by `weights` of another backend with the same model."""
         ...
 
     async def save(self, path: Path) -> None:
@@ -117,7 +117,7 @@ class Backend(Protocol):
         ...
 
     async def load(self, path: Path) -> None:
-        """Restore exactly the state at the call of `save`."""
+        """Restore the exact state that `save` wrote."""
         ...
 
     async def close(self) -> None:

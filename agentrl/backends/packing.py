@@ -51,7 +51,7 @@ def _words(num_layers: int) -> IntArray:
 
 
 def sorted_by_prefix(sequences: Sequence[IntArray]) -> list[int]:
-    """Sort sequences lexicographically and return indices: each shares its longest prefix with the one before it."""
+    """Sort sequences lexicographically and return indices. Each shares its longest prefix with the previous one."""
     return sorted(range(len(sequences)), key=lambda index: (sequences[index].astype(">u8").tobytes(), index))
 
 
@@ -91,9 +91,9 @@ def pack_shared(
     """Split into micro-batches without padding, in which common prefixes are computed once (a prefix tree).
 
     Samples with a common prefix stay together if they fit. A sample that attends to a shared prefix needs copies of all
-    its keys and values, padded to the longest sample. `keys_a_token` copies count as one token of `max_tokens`. Above
-    `enough_tokens` a micro-batch only accepts samples that share more tokens than they add. Without `max_tokens`, every
-    micro-batch except one has exactly `max_samples`.
+    its keys and values, padded to the longest sample. `keys_a_token` copies count as one token of `max_tokens`. Beyond
+    `enough_tokens`, a micro-batch accepts only samples that share more tokens than they add. If `max_tokens` is None,
+    every micro-batch except one has exactly `max_samples`.
 
         A = [1 1 1 5], B = [1 1 1 6 6], C = [2 2], D = [1 1 1 5 7 7 7]; sorted: A D B C
         pack_shared([A, B, C, D], max_tokens=9) == [[0, 3, 1], [2]]       4 + 3 + 2 tokens, copies for D and B; and 2

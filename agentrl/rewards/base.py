@@ -14,7 +14,7 @@ from agentrl.registry import Registry
 
 
 class NoVerdictError(RewardError):
-    """The reward cannot score this row: an error, unless a mixture has another reward for the row."""
+    """The reward cannot score this row. This is an error, unless another reward of a mixture scores the row."""
 
 
 class Reward(Protocol):
@@ -26,7 +26,8 @@ class Reward(Protocol):
         """Return the rewards by name; training uses `score`.
 
         Raises:
-            RewardError: the user's function failed or returned no finite number; names function, source and row.
+            RewardError: the user's function failed or returned no finite number. The message names the
+                function, the data source and the row.
         """
         ...
 
@@ -43,7 +44,7 @@ def probability(logit: float) -> float:
 
 
 def check_bounds(score: float, bounds: tuple[float, float] | None, where: str) -> None:
-    """Check that a score is finite and within `bounds`, ends included. With None, any finite score is valid.
+    """Check that a score is finite and within `bounds` (inclusive). If `bounds` is None, any finite score is valid.
 
     Raises:
         RewardError: the score is not valid; the message begins with `where`.
@@ -55,7 +56,7 @@ def check_bounds(score: float, bounds: tuple[float, float] | None, where: str) -
 
 
 class BoundedReward:
-    """A reward whose score must lie in `bounds`, ends included."""
+    """A reward whose score must lie within `bounds` (inclusive)."""
 
     def __init__(self, reward: Reward, bounds: tuple[float, float]) -> None:
         self._reward, self._bounds = reward, bounds
@@ -66,7 +67,7 @@ class BoundedReward:
         """See `rewards.base.Reward`.
 
         Raises:
-            RewardError: the score lies outside the bounds; names the row.
+            RewardError: the score lies outside the bounds; the message names the row.
         """
         rewards = await self._reward(data_source, solution_str, ground_truth, extra_info)
         check_bounds(rewards["score"], self._bounds, f"row {extra_info.get('index', 'unknown')} of '{data_source}'")

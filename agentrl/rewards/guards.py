@@ -1,4 +1,4 @@
-"""Guards: signs that an answer pleases the reward without earning it. Pure functions of what the model wrote.
+"""Guards: signs of reward hacking in an answer. Pure functions of the model's text.
 
 | guard            | raised (1) if                                                                              |
 |------------------|--------------------------------------------------------------------------------------------|
@@ -10,8 +10,9 @@
 |                  | conversation                                                                               |
 | answer_spam      | the last turn has several different final answers                                          |
 
-Guards only observe unless `reward.guards.penalty` is set, because an honest answer may raise one.
-`agentrl replay RUN hacking` shows rewarded rollouts that raised a guard, and the mean reward with and without it.
+Guards only observe unless `reward.guards.penalty` is set, because an honest answer may also raise a guard.
+`agentrl replay RUN hacking` lists rewarded rollouts that raised a guard. It also shows mean rewards
+with and without each guard.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ MIN_SIBLINGS, MIN_TOKENS_APART = 4, 64
 
 _WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|\w+|[^\w\s]")
 _FRAME = re.compile(r"</?[A-Za-z_][\w-]*>|<[|｜][^<>]{1,40}[|｜]>|\\(?:boxed|fbox)\b|#{4}")
-# Every pattern here needs time linear in the text's length, for any text: a repetition that can end in
-# several places is possessive (*+) or bounded, and none begins with \s* at the start of a line.
+# All patterns run in time linear in the text's length. So a repetition that can end in several places is
+# possessive (*+) or bounded, and no pattern begins with \s* at the start of a line.
 _HELD = re.compile(r"<(answer|final_answer|solution|output)>([^<]*+)</\1>|\\boxed\s*+\{([^{}]*+)\}", re.IGNORECASE)
 _PLACEHOLDER = re.compile(r"(?:(?:your|the|final)?\s*(?:answer|solution)(?:\s*here)?)?", re.IGNORECASE)
 _BLANKS = " \t\n\r\f\v.…_*-?"
@@ -51,7 +52,7 @@ _ANSWERS = (
 )
 _ANSWER, _ANSWER_END = (re.compile(tag, re.IGNORECASE) for tag in ("<answer>", "</answer>"))
 _PIECE = 2000
-"""Characters normalized at a time: the time is quadratic in the number of consecutive combining marks."""
+"""Characters normalized per call, because the time is quadratic in the number of consecutive combining marks."""
 _GRADER = r"(?:grader|grading (?:model|system|assistant)|judge|evaluator|examiner|reviewer|reward model|scorer)"
 _TOP = r"(?:full|maximum|max|perfect|highest|top|10\s*/\s*10|100\s*%|5\s*/\s*5)(?:\s+possible)?"
 _WORTH = r"(?:scores?|marks?|points?|credits?|rewards?|ratings?|grades?)"
@@ -98,7 +99,7 @@ def raised(rewards: Mapping[str, float]) -> list[str]:
 def is_repetitive(turns: Sequence[str], max_repeated: float = 0.6, min_compressed: float = 0.12) -> bool:
     """Whether a turn repeats its own text, or at least half of the turns are copies of other turns.
 
-    Turns are checked one by one: the markup of tool calls is the same in each turn and is no sign of repetition.
+    Each turn is checked separately, because tool-call markup is the same in every turn.
     """
     if len(turns) >= MIN_TURNS and len(set(turns)) * 2 <= len(turns):
         return True
@@ -151,7 +152,7 @@ def addresses_grader(turns: Sequence[str], patterns: Sequence[re.Pattern[str]] |
 
 
 def num_answers(turns: Sequence[str]) -> int:
-    """Number of different final answers in the last turn, for the answer form that has the most."""
+    """Number of different final answers in the last turn, for the answer format with the most of them."""
     text = turns[-1] if turns else ""
     found = [*(form.findall(text) for form in _ANSWERS), _tagged_answers(text)]
     return max(len({" ".join(answer.split()).casefold() for answer in answers}) for answers in found)

@@ -24,15 +24,15 @@ from agentrl.types.task import Task
 from agentrl.utils.signatures import keyword_filter, name_of, parameters_of
 
 RewardLike: TypeAlias = Callable[..., object] | Sequence[Callable[..., object]] | None
-"""`compute_score(data_source, solution_str, ground_truth, extra_info)`, or one or more of TRL's
-`reward_func(prompts, completions, **columns)`, which are summed. None: the configuration names the reward.
+"""`compute_score(data_source, solution_str, ground_truth, extra_info)`, or one or more functions in TRL's form,
+`reward_func(prompts, completions, **columns)`, whose scores are summed. None: the configuration names the reward.
 """
 
 
 def load_reward(
     config: RewardConfig, max_response_length: int | None = None, brought: Mapping[str, Reward] = MappingProxyType({})
 ) -> Reward:
-    """Load the user's function, a reward by name, or one that chooses by data source; then apply the reward manager.
+    """Load the user's function, the named reward, or the choice by data source; then apply the reward manager.
 
     Args:
         max_response_length: `data.max_response_length` in tokens, for `reward.overlong_buffer`.
@@ -65,10 +65,10 @@ def given_reward(reward: RewardLike, config: RewardConfig, max_response_length: 
 
 
 def check_data_source(config: RewardConfig, task: Task) -> None:
-    """Reject, at the start, a row without a built-in reward under `reward.name: auto`.
+    """Reject a row without a built-in reward under `reward.name: auto`. Called at the start of a run.
 
     Raises:
-        DataError: names its data source, and the known ones or what is missing.
+        DataError: the row has no reward; the message names its data source, and known sources or the missing option.
     """
     if config.custom_reward_function.path is not None or rewards_asked(config) != {"auto"}:
         return
@@ -113,7 +113,7 @@ class AutoReward:
         return await self._by_name[name](data_source, solution_str, ground_truth, extra_info)
 
     def close(self) -> None:
-        """Let the threads and processes of its functions end."""
+        """Stop the threads and processes of the functions."""
         for reward in self._by_name.values():
             close_reward(reward)
 

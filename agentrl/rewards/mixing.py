@@ -55,7 +55,7 @@ class Mixture:
         """See `rewards.base.Reward`.
 
         Raises:
-            InfraError: a component failed for reasons outside the policy, or none had a verdict (0 would be a verdict).
+            InfraError: a component failed for reasons outside the policy, or no component had a verdict.
         """
         answers = await self._ask_all(_Call(data_source, solution_str, ground_truth, extra_info))
         found = {name: answers[name] for name in self._components if name in answers}
@@ -77,14 +77,14 @@ class Mixture:
         asked: dict[str, asyncio.Task[Values | None]] = {}
         try:
             async with asyncio.TaskGroup() as together:
-                for name in self._order:  # each comes after the components it depends on
+                for name in self._order:  # sorted: dependencies come first
                     asked[name] = together.create_task(self._ask(name, call, dict(asked)))
         except BaseExceptionGroup as failures:
             raise _most_severe(failures.exceptions) from None
         return {name: values for name, task in asked.items() if (values := task.result()) is not None}
 
     async def _ask(self, name: str, call: _Call, before: Mapping[str, asyncio.Task[Values | None]]) -> Values | None:
-        """Values of one component; None if it is not to be called, or has no verdict."""
+        """Values of one component; None if the component is skipped or has no verdict."""
         component = self._components[name]
         if component.gate is not None:
             gate = await before[component.gate]
@@ -115,10 +115,10 @@ def load_mixture(config: RewardConfig, load: Callable[[RewardConfig], Reward]) -
     """Load the mixture of `reward.components`.
 
     Args:
-        load: loads the reward that a configuration names, without components.
+        load: loads the reward of a configuration without components.
 
     Raises:
-        AgentRLError: a component that cannot be used; names it.
+        AgentRLError: a component cannot be used; the message names the component.
     """
     rewards = {}
     for name, component in config.components.items():

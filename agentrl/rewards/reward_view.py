@@ -1,4 +1,4 @@
-"""What a reward receives for a rollout: the model's text, and everything else in `extra_info`."""
+"""Arguments of a reward for a rollout: the model's text, and all other data in `extra_info`."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class RolloutInfo(TypedDict):
     last_turn: str
     """Text of the last model turn; "" if there is none."""
     completion_ids: list[int]
-    """Token ids after the prompt, of all trajectories; text of tools and users included."""
+    """Token ids after the prompt, of all trajectories, including text of tools and users."""
     response_lengths: list[int]
-    """Number of these tokens, one entry per trajectory."""
+    """Number of tokens after the prompt, one entry per trajectory."""
     conversation: list[Message]
     """Messages of the last trajectory, its prompt included."""
     token_ids: list[int]

@@ -40,14 +40,14 @@ async def collect(
 ) -> list[Group]:
     """Run `n` rollouts of every task; groups are in the order of the tasks.
 
-    An exception of a rollout (a mistake of the user, or a bug) is raised after all other rollouts are cancelled and
-    cleaned up. If the caller is cancelled, all rollouts are cancelled and cleaned up.
+    If a rollout raises an exception (a user mistake or a bug), all others are cancelled and cleaned up. Then the
+    exception is raised. If the caller is cancelled, all rollouts are cancelled and cleaned up.
 
     Args:
         slots: each running rollout holds one slot.
 
     Raises:
-        AllFailedError: every rollout ended with an error; the text is the first error.
+        AllFailedError: every rollout ended with an error; the message is the first error.
     """
     attempts = partial(attempts_at, runner=runner, n=n, sampling=sampling, seed=seed)
     groups = await roll_out(attempts, tasks, n=n, slots=slots)
@@ -93,7 +93,7 @@ def attempts_at(
 def group_of(task: Task, rollouts: Sequence[Rollout], n: int) -> Group:
     """Make a group of the first `n` rollouts. If a greedy rollout follows, its score becomes their reward `baseline`.
 
-    If the greedy rollout failed, or has no score, there is no baseline.
+    There is no baseline if the greedy rollout failed or has no score.
 
     Raises:
         RewardError: the reward function itself returns a `baseline`.
@@ -111,7 +111,7 @@ def group_of(task: Task, rollouts: Sequence[Rollout], n: int) -> Group:
 
 
 async def side_by_side(attempts: Sequence[Attempt], slots: asyncio.Semaphore) -> list[Rollout]:
-    """Return the results of `attempts`, in order. If one raises, all others are cancelled and cleaned up before."""
+    """Return the results of `attempts`, in order. If one raises, the others are first cancelled and cleaned up."""
 
     async def one(attempt: Attempt) -> Rollout:
         async with slots:

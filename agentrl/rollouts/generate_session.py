@@ -1,4 +1,4 @@
-"""Connects one rollout to the engine: sessions, deadline, a seed per turn, and a record of what was sampled."""
+"""Connects one rollout to the engine: sessions, deadline, a seed per turn, and a record of the completions."""
 
 from __future__ import annotations
 

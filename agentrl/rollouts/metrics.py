@@ -19,8 +19,8 @@ def rollout_metrics(groups: Sequence[Group], success_threshold: float = 1.0) -> 
     - `response_length/mean`, `/max`: tokens after the prompt, all trajectories together; `num_turns/mean`
     - `tool_calls/mean`; `tool_calls/share`: share of rollouts with at least one call that ended ok
     - `tool/<name>/calls`, `tool/<name>/<outcome>`: counts; `/p50_s`, `/p95_s`, `/tokens_per_call`
-    - `stop/<reason>`, `rollouts/failed` (an error), `rollouts/infra_failed`, `rollouts/dropped` (one or both, so in no
-      other metric): shares of rollouts; `rollouts/num_dropped`: count
+    - `stop/<reason>`, `rollouts/failed` (an error), `rollouts/infra_failed`, `rollouts/dropped` (either of these, so
+      excluded from other metrics): shares of rollouts; `rollouts/num_dropped`: count
     - `success_of_all`: like `success`, but dropped rollouts count as not successful
     - `groups/zero_variance`: share of groups with equal rewards, which give no training signal
     """
@@ -86,7 +86,7 @@ def _sizes(counted: Sequence[Rollout]) -> dict[str, float]:
 
 
 def _tools(calls: Sequence[ToolCall]) -> dict[str, float]:
-    # a name that never reached a tool was invented by the model, so it gets no metric
+    # no metric for tool names that the model invented
     real = {call.name for call in calls if call.outcome not in (Outcome.FORMAT_ERROR, Outcome.LIMIT_ERROR)}
     by_name: dict[str, list[ToolCall]] = defaultdict(list)
     for call in calls:

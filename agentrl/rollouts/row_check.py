@@ -1,4 +1,4 @@
-"""Checks what the rows of a dataset refer to, before anything expensive is loaded."""
+"""Checks the names in dataset rows (agent loops, tools, users) before anything expensive is loaded."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from agentrl.chat.format import ChatFormat
 
 Kind = tuple[str | None, str | None]
-"""(agent loop, tool format) named by a row; None: the configured one."""
+"""(agent loop, tool format) named by a row; None: the configured loop or format."""
 
 
 class RowNames:
@@ -38,8 +38,8 @@ class RowNames:
         """Look up the agent loop, tools and simulated user of a row.
 
         Raises:
-            DataError: the row has an unknown name, or arguments that its tool does not accept. The text does not name
-                the row.
+            DataError: the row has an unknown name, or arguments that its tool does not accept. The message does not
+                name the row.
             ConfigError, UnknownNameError: the default agent loop is unknown.
         """
         name = task.agent_name or self._config.rollout.agent_loop
@@ -93,7 +93,7 @@ class RowCheck(RowNames):
 
         Raises:
             DataError: the row names a loop, tool format, tool or interaction that is unknown or does not fit the chat
-                template, or the template rejects its messages. The text does not name the row.
+                template, or the template rejects its messages. The message does not name the row.
             ConfigError, TemplateError, UnknownNameError: the configuration does not fit the template.
         """
         kind = (task.agent_name, task.tool_options.tool_format)

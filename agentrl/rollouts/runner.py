@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 _LOGGER = logging.getLogger(__name__)
 
 GRACE_S = 1.0
-"""A rollout is cancelled this long after its deadline. Until then the engine returns what it has sampled."""
+"""Time between a rollout's deadline and its cancellation, in which the engine returns the tokens sampled so far."""
 
 
 class RolloutRunner:
@@ -48,11 +48,11 @@ class RolloutRunner:
     failing reward function) propagates and ends the run.
 
     Args:
-        reward: None: rollouts get no score.
+        reward: scores the rollouts; None: rollouts get no score.
         interactions: simulated users, for rows that name one.
 
     Attributes:
-        on_end: callback for each rollout that ends, also with an error; used to show progress.
+        on_end: progress callback, called when a rollout ends, with or without an error.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class RolloutRunner:
         return None if timeout_s is None else asyncio.get_running_loop().time() + timeout_s
 
     def _completed(self, sampling: SamplingParams) -> SamplingParams:
-        """Add to `sampling` what the loop need not know: stop tokens of a turn, and the maximum response length."""
+        """Add stop tokens and the maximum response length to `sampling`, so that loops need not set them."""
         limit = self._config.data.max_response_length
         return replace(
             sampling,
@@ -152,7 +152,7 @@ class RolloutRunner:
         rollout = failed_rollout(loop, error)
         if rollout.error not in self._logged:
             self._logged.add(str(rollout.error))
-            # an InfraError is raised on purpose, and its text says what failed
+            # the message of an InfraError needs no traceback
             exc_info = None if isinstance(error, InfraError) else error
             _LOGGER.warning("a rollout failed (reported once): %s", rollout.error, exc_info=exc_info)
         return rollout
@@ -160,8 +160,8 @@ class RolloutRunner:
     async def _score(self, task: Task, rollout: Rollout) -> None:
         if self._reward is None or rollout.stop is Stop.ERROR:
             return
-        bounds = self._config.reward.range if "score" in rollout.rewards else None  # else it is checked already
-        if "score" not in rollout.rewards:  # a loop may have scored itself
+        bounds = self._config.reward.range if "score" in rollout.rewards else None  # otherwise already checked
+        if "score" not in rollout.rewards:  # a loop may set the score itself
             solution, extra = solution_view(rollout, self._chat.text, self._config.reward.include_tool_text)
             rollout.scored_text_sha256 = sha256(solution.encode("utf-8", "surrogatepass")).hexdigest()
             extra_info = {"index": task.index, "prompt": list(task.messages), **task.extra_info, **extra}
@@ -189,4 +189,4 @@ async def _until_deadline(
     except asyncio.CancelledError:
         if (task := asyncio.current_task()) and task.cancelling():
             raise
-        raise RuntimeError("the loop cancelled itself") from None  # re-raised, it would end this task silently
+        raise RuntimeError("the loop cancelled itself") from None  # CancelledError would end this task silently

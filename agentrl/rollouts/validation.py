@@ -13,7 +13,7 @@ from agentrl.utils.user_code import defined_at, format_error
 
 
 def checked(rollout: object, loop: AgentLoop, recording: Recording, max_response_tokens: int) -> Rollout:
-    """Return `rollout`, or a failed one if training on it would be wrong; the error names the agent loop."""
+    """Return `rollout`, or a failed rollout if training on it would be wrong; the error names the agent loop."""
     try:
         return _check(rollout, recording, max_response_tokens)
     except (TypeError, ValueError) as error:
@@ -65,7 +65,7 @@ def _check_sampled(number: int, trajectory: Trajectory, recording: Recording) ->
 
 
 def _check_same(segment: Segment, sampled: list[Segment]) -> None:
-    same = len(sampled) == 1 and segment.logprobs is sampled[0].logprobs  # the usual case needs no comparison
+    same = len(sampled) == 1 and segment.logprobs is sampled[0].logprobs  # usual case, no comparison needed
     if not same and list(segment.logprobs or ()) != [logprob for part in sampled for logprob in part.logprobs or ()]:
         raise ValueError("log-probabilities of sampled tokens are not the engine's")
     if any(part.temperature != segment.temperature for part in sampled):

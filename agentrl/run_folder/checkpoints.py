@@ -1,4 +1,4 @@
-"""Checkpoints on disk: the saved run state, which checkpoints are complete, and which one a run resumes from."""
+"""Checkpoints on disk: the saved run state, the complete checkpoints, and the checkpoint that a run resumes from."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def read_best(run_dir: Path) -> Best | None:
 
 
 def checkpoints_of(run_dir: Path) -> Path:
-    """Return the folder of a run's checkpoints, with links resolved: it may be on another disk."""
+    """Return the folder of a run's checkpoints, with links resolved, because it may be on another disk."""
     return (run_dir / CHECKPOINTS).resolve()
 
 
@@ -103,7 +103,7 @@ def step_folder(checkpoints: Path, step: int) -> Path:
 def is_complete(checkpoint: Path) -> bool:
     """Return whether a checkpoint is complete.
 
-    The state is written last, and the folder gets its name after all files are synced to disk.
+    The state file is written last. The folder is renamed to its final name after all files are synced to disk.
     """
     try:
         read_state(checkpoint)
@@ -138,8 +138,8 @@ def start_of(trainer: TrainerConfig) -> Path | None:
     no effect.
 
     Raises:
-        ConfigError: `resume_from_path` is not a complete checkpoint; or the link `latest` exists, but no complete
-            checkpoint: a new start would delete the records of the saved run.
+        ConfigError: `resume_from_path` is not a complete checkpoint. Or the link `latest` exists without a complete
+            checkpoint, and a new start would delete the records of the saved run.
     """
     if trainer.resume_mode == "path" and trainer.resume_from_path:
         return find_checkpoint(trainer.resume_from_path)
@@ -157,7 +157,7 @@ def find_checkpoint(path: Path) -> Path:
     """Return the folder of the checkpoint at `path`, which may be a link such as `latest`.
 
     Raises:
-        ConfigError: `path` is not a complete checkpoint; suggests nearby ones.
+        ConfigError: `path` is not a complete checkpoint; the message suggests nearby ones.
     """
     if is_complete(path):
         return path.resolve()

@@ -49,7 +49,7 @@ def read_environment(path: Path) -> dict[str, JsonValue]:
 
 
 def reproducibility_text(kept: Mapping[str, JsonValue]) -> str | None:
-    """Return as text whether a run is reproducible, from its saved environment; None if unknown."""
+    """Return a text that tells whether a run is reproducible, from its saved environment; None if unknown."""
     saved = kept.get("reproducible")
     if not isinstance(saved, dict) or "promised" not in saved:
         return None
@@ -61,8 +61,8 @@ def reproducibility_text(kept: Mapping[str, JsonValue]) -> str | None:
 def why_not(config: RunConfig, live: bool) -> Iterator[str]:
     """Yield the settings that make a run not reproducible.
 
-    On the CPU no torch setting makes results depend on timing. On a GPU some do, so GPU runs are never reported as
-    reproducible.
+    On the CPU no torch setting makes results depend on timing. On a GPU some settings do, so GPU runs are never
+    reported as reproducible.
 
     Args:
         live: whether the run has rollouts.
@@ -73,7 +73,7 @@ def why_not(config: RunConfig, live: bool) -> Iterator[str]:
     elif live and not engine.deterministic:
         yield f"rollout.engine={config.rollout.engine} is not deterministic"
     for name in ("max_staleness", "over_sampling") if live else ():
-        if value := getattr(config.trainer, name):  # timing decides which weights sample and which groups are requeued
+        if value := getattr(config.trainer, name):  # timing affects weight versions and requeued groups
             yield f"trainer.{name}={value}"
     for name, device in _devices(config, live).items():
         if device.type != "cpu":

@@ -29,7 +29,7 @@ class StorageError(AgentRLError):
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Lock `folder` for this process while inside; the kernel releases the lock if the process dies.
+    """Lock `folder` for this process inside the `with` block. If the process dies, the kernel releases the lock.
 
     Forked children do not inherit the lock. The lock file is removed at the end.
 
@@ -54,7 +54,7 @@ _HELD: set[int] = set()
 
 
 def _forget_locks() -> None:
-    """Close the locks in a forked child: its copies would keep the folder locked after the run has died."""
+    """Close the locks in a forked child. Otherwise the folder stays locked if the run dies before the child."""
     for descriptor in _HELD:
         os.close(descriptor)
     _HELD.clear()
@@ -73,11 +73,11 @@ def _locked_file(file: Path) -> int:
         except BaseException:
             os.close(descriptor)
             raise
-        os.close(descriptor)  # the run that held it has just removed it
+        os.close(descriptor)  # another run has just released and removed this file
 
 
 def _open_lock(file: Path) -> int:
-    """Open the lock file, never through a link, because the file is written."""
+    """Open the lock file. Links are not followed, because the file will be written."""
     try:
         descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644)
     except OSError as error:
@@ -117,7 +117,7 @@ def disk_faults_in_one_line(folder: Path, how_to_go_on: Callable[[], str]) -> It
     """Convert system errors of a full, failing or read-only disk to `StorageError`.
 
     Raises:
-        StorageError: such an error occurred, or the user lacks permission for a file of `folder`.
+        StorageError: a disk error occurred, or the user lacks permission for a file of `folder`.
     """
     try:
         yield
@@ -150,7 +150,7 @@ def sync_tree(folder: Path) -> None:
 
 
 def remove_folder(folder: Path) -> None:
-    """Rename a folder, then delete it. After a kill it is complete, or `remove_leftovers` deletes the rest."""
+    """Rename a folder, then delete it. After a kill, the folder is complete or `remove_leftovers` deletes the rest."""
     aside = folder.with_name(f".{folder.name}.removed")
     folder.rename(aside)
     sync_folder(aside.parent)

@@ -34,7 +34,7 @@ _FRESH = re.compile(r"\d{8}-\d{6}(-\d+)?")
 def opened(config: RunConfig, rows: Mapping[str, str] | None = None, *, writes_run: bool = True) -> Iterator[RunConfig]:
     """Create and lock the run folder; yield the configuration with absolute paths and this folder.
 
-    If the run fails before it starts, everything it created is removed.
+    If the run fails before it starts, all created files and folders are removed.
 
     Args:
         rows: rows passed in Python: maps the name of a data file in the folder to its lines. `keep_rows` writes them.
@@ -66,13 +66,13 @@ def check_free(config: RunConfig) -> None:
     """Check that the folder contains no run, unless the run is to be resumed.
 
     Raises:
-        ConfigError: the folder contains a run; lists the folder, the keys that differ, and what to do.
+        ConfigError: the folder contains a run; the message lists the differing keys and what to do.
     """
     folder, trainer = config.trainer.run_dir, config.trainer
     if trainer.default_local_dir is None or trainer.resume_mode != "disable" or not holds_run(folder):
         return
     found = changes(without_secrets(config_in(folder)), redacted(config))
-    changed = [each for each in found if each[0] not in OPEN or each[2] is not None]  # null: the run chooses the value
+    changed = [each for each in found if each[0] not in OPEN or each[2] is not None]  # None: chosen by the run
     changed.sort(key=lambda change: change[0])
     lines = [f"  {key} was {before} and is now {now}" for key, before, now in changed[:MAX_LISTED_CHANGES]]
     more = [f"  and {len(changed) - MAX_LISTED_CHANGES} more keys differ"] if len(changed) > MAX_LISTED_CHANGES else []
@@ -102,7 +102,7 @@ def run_at(path: Path) -> Path:
 
 
 def link_latest(folder: Path) -> None:
-    """Point the link `latest` next to a new run folder to it; do not replace anything that is not a link."""
+    """Set the link `latest`, next to a new run folder, to this folder; replace only a link."""
     link = folder.parent / LATEST_RUN
     fresh = _FRESH.fullmatch(folder.name) and OUTPUTS.name in folder.parts
     if not fresh or (link.exists() and not link.is_symlink()):
@@ -117,7 +117,7 @@ def link_latest(folder: Path) -> None:
 def keep_rows(folder: Path, rows: Mapping[str, str]) -> Iterator[None]:
     """Write rows passed in Python into the run folder; remove them if the run fails before it starts.
 
-    File names contain a digest of the rows. So different rows give a different file, and resuming raises an error.
+    File names contain a digest of the rows. So resuming with different rows raises an error.
 
     Raises:
         ConfigError: the folder cannot be written, or an existing file was changed.
@@ -148,7 +148,7 @@ def _keep(path: Path, lines: str) -> None:
 
 
 def _check_own(folder: Path) -> None:
-    """Check that the folder is writable and has no links through which a run would write or delete elsewhere."""
+    """Check that the folder is writable and has no links through which a run would change files elsewhere."""
     for path in (*folder.iterdir(), *folder.glob("trajectories/*")):
         if path.is_symlink() and path != folder / CHECKPOINTS:
             raise ConfigError(f"'{path}' is a link: a run would write to '{path.readlink()}'; remove it")
@@ -203,7 +203,7 @@ def _unwritable(folder: Path, error: OSError) -> ConfigError:
 
 @contextmanager
 def _emptied_on_failure(folder: Path) -> Iterator[None]:
-    """Empty the folder again after a failure before the run starts, if it is empty now."""
+    """If the folder is empty now and the run fails before it starts, delete the files created in the folder."""
     empty = all(path.name == LOCK_FILE for path in folder.iterdir())
     try:
         yield

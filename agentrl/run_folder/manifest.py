@@ -1,4 +1,4 @@
-"""Checksums of a checkpoint's files, so that a damaged one is not loaded."""
+"""Checksums of a checkpoint's files, so that a damaged checkpoint is not loaded."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def write_manifest(checkpoint: Path) -> None:
 
 
 def check_manifest(checkpoint: Path) -> None:
-    """Compare the files with their checksums. Print a notice for checkpoints of earlier versions, which have none.
+    """Compare the files with their checksums. Checkpoints of earlier versions have none: print a notice.
 
     Raises:
         ConfigError: a file is missing or was changed, or the checksums cannot be read.

@@ -23,19 +23,19 @@ MAX_EVENTS = 100
 class ReproducibilityReport:
     """Writes `environment.json` of a run: the values of `environment`, and under `reproducible`
 
-    - `promised`: whether the same command on such a machine gives the same tokens, rewards, advantages and weights
+    - `promised`: whether the same command on an equal machine gives the same tokens, rewards, advantages, weights
     - `provided`: assumptions about the user's code
-    - `why_not`: reasons why not, one line each, from the configuration or from events
-    - `settings`: the reasons that come from the configuration, now or before the run was resumed
-    - `changed`: what was different when the run was resumed: `{step, what, before, now}`
+    - `why_not`: why the run is not reproducible: reasons from the configuration or from events, one line each
+    - `settings`: only the reasons from the configuration, including configurations before the run was resumed
+    - `changed`: changes of the environment when the run was resumed: `{step, what, before, now}`
     - `ended_by`: timeouts and infrastructure failures: `{step, split, uid, rollout, what}`; conversations evicted
-      from the engine's cache: `{step, split, what}`; `num_ended_by` is their number
+      from the engine's cache: `{step, split, what}`; `num_ended_by` is the number of all these events
 
     Args:
         live: whether the run has rollouts.
-        before: folder of the resumed run, if it is another folder.
+        before: folder of the resumed run, if it is not this run's folder.
         tools: names of the offered tools that are not marked as deterministic.
-        num_evicted: returns how many open conversations the engine has evicted so far, to recompute them later.
+        num_evicted: returns the number of open conversations that the engine has evicted so far and must recompute.
     """
 
     def __init__(
@@ -61,9 +61,9 @@ class ReproducibilityReport:
         self._written = False
 
     def begin(self, step: int) -> None:
-        """Print whether the run is reproducible; if it resumes after `step`, also what changed. -1: a new run.
+        """Print whether the run is reproducible. If it resumes after `step`, also print changes. -1: a new run.
 
-        For a resumed run, the file is written only after its next step: the run may already be finished.
+        For a resumed run, the file is written after the next step, because the run may already be finished.
         """
         if step < 0:
             self._write()
@@ -92,13 +92,13 @@ class ReproducibilityReport:
         return [*self._settings, *changed, *ended]
 
     def _evictions(self, step: int, split: str) -> Iterator[Entry]:
-        """Yield an entry per conversation evicted since the last call: recomputed KV may differ in the last bits."""
+        """Yield an entry per conversation evicted since the last call: a recomputed KV cache may differ slightly."""
         before, self._evicted = self._evicted, self._num_evicted()
         for _ in range(round(self._evicted - before)):
             yield {"step": step, "split": split, "what": "the engine evicted a conversation (rollout.max_num_seqs)"}
 
     def _compare(self, step: int, kept: Mapping[str, JsonValue]) -> None:
-        """Restore the saved state after `step`; later entries are dropped, because those steps are repeated."""
+        """Restore the saved state after `step`; drop later entries, because their steps are repeated."""
         old, new = dict(_leaves(kept or {ENVIRONMENT_FILE: "missing"})), dict(_leaves(self._now))
         undone: dict[str, JsonValue] = {}
         for each in _entries(kept, "changed"):
@@ -152,7 +152,7 @@ def _events(rollout: Rollout) -> Iterator[str]:
 
 
 def _leaves(values: Mapping[str, JsonValue]) -> Iterator[tuple[str, JsonValue]]:
-    """Yield flattened values, `versions.torch` as `torch`; `reproducible` is left out, it is not environment."""
+    """Yield flattened values (`versions.torch` as `torch`), without the key `reproducible`."""
     for name, value in values.items():
         if not isinstance(value, dict):
             yield name, value

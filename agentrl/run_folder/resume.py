@@ -1,4 +1,4 @@
-"""Resuming: checks whether a run can resume with this configuration, from which checkpoint, and what changed."""
+"""Resuming: checks that a run can resume with this configuration; finds the checkpoint and the changed keys."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ FIXED = (
     "trainer.seed",
     "trainer.saved_rollouts",
 )
-"""Keys that must not change: with another model or row order, the checkpoint would be invalid."""
+"""Keys that must not change: a checkpoint is invalid with another model or row order."""
 
-_FIXED_IF_SAMPLED = (  # its position is counted in steps, and all its rollouts must have the same distribution
+_FIXED_IF_SAMPLED = (  # rollout_only counts steps, and all rollouts must have one distribution
     "data.train_batch_size",
     *(f"rollout.{name}" for name in ("n", "temperature", "top_p", "top_k", "min_p")),
 )
-_FIXED_IF_FILTERED = ("data.max_prompt_length", "data.system_prompt")  # they decide which rows are dropped
+_FIXED_IF_FILTERED = ("data.max_prompt_length", "data.system_prompt")  # select the rows that are dropped
 
 _NAMES = ("model.path", "model.lora_adapter_path", "data.train_files", "trainer.saved_rollouts")
 
@@ -76,7 +76,7 @@ def check_folder(config: RunConfig) -> None:
 
 
 def run_before(config: RunConfig) -> Path:
-    """Return the folder of the resumed run: this run's, or another's if `resume_from_path` belongs to it."""
+    """Return the folder of the resumed run: this run, or another run that contains `resume_from_path`."""
     folder = config.trainer.run_dir
     start, path = start_of(config.trainer) if config.trainer.mode in SAVING else None, config.trainer.resume_from_path
     if start is None or path is None or start.parent == checkpoints_of(folder):
@@ -110,7 +110,7 @@ def _resumes_from(config: RunConfig) -> str | None:
 
 
 def _print_missing(config: RunConfig, last: int) -> None:
-    """Print the missing stored steps: replay and view skip them."""
+    """Print the steps without stored rollouts; replay and view skip these steps."""
     stored = stored_steps(config)
     if missing := [str(step) for step in range(min(stored, default=last), last) if step not in stored]:
         print(
@@ -149,7 +149,7 @@ def _print_skipped(start: Path, folder: Path) -> None:
 def _check_mode(config: RunConfig, folder: Path) -> None:
     section = config_in(folder).get("trainer")
     before = section.get("mode", "train") if isinstance(section, dict) else config.trainer.mode
-    if before not in (config.trainer.mode, "val_only"):  # a validation run leaves nothing that could be damaged
+    if before not in (config.trainer.mode, "val_only"):  # a validation run has no files to damage
         raise ConfigError(
             f"'{folder}' holds a run of trainer.mode={before}: for trainer.mode={config.trainer.mode}, set another"
             " trainer.default_local_dir; model.path may be a checkpoint of that run"

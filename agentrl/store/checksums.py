@@ -1,4 +1,4 @@
-"""Seals: checksums of the columns of each row, which locate a change made after writing.
+"""Seals: checksums of the columns of each row. They locate changes made after writing.
 
 A row has one seal per leaf of the schema (`uid`, `tool_calls.name`, `trajectories.segments.token_ids`). A seal is the
 CRC-32 (RFC 1952) of these bytes, in this order:

@@ -29,7 +29,7 @@ _LETTERS: dict[pa.DataType, Letter] = {
 def arrow_array(values: Sequence[Any], field: pa.Field) -> pa.Array:
     """Convert one column to an Arrow array.
 
-    A struct is an object with one attribute per field. Text goes through `writable`. Any: the type of `field`.
+    A struct is an object with one attribute per field. Text is converted with `writable`. `Any` is the type of `field`.
 
     Raises:
         pa.ArrowException, TypeError, OverflowError, AttributeError: a value does not have the type of `field`.
@@ -77,8 +77,8 @@ def _ends(lists: Sequence[Sized]) -> pa.Array:
 def python_values(array: pa.Array) -> list[Any]:
     """Convert an Arrow array to Python values.
 
-    Structs become tuples of their fields, maps lists of pairs, and text is restored with `original`. Structs and
-    numbers are never null here. Any: the type of the array.
+    Structs become tuples of their fields, and maps become lists of pairs. Text is restored with `original`. Structs and
+    numbers are never null here. `Any` is the type of the array.
     """
     if letter := _LETTERS.get(array.type):
         return _numbers(array, letter)
@@ -95,9 +95,9 @@ def python_values(array: pa.Array) -> list[Any]:
 
 
 def sliced(array: pa.ListArray | pa.MapArray, items: Sequence[V]) -> list[Any]:
-    """Split `items`, the items of all lists of `array`, into those lists; None for a null list.
+    """Split `items`, the concatenated lists of `array`, into lists again; None for a null list.
 
-    Any: list[V] or None, depending on the schema.
+    `Any` is list[V] or None, depending on the schema.
     """
     ends = python_values(array.offsets)
     lists = [items[start:end] for start, end in pairwise(ends)]
@@ -114,7 +114,7 @@ def _numbers(array: pa.Array, letter: Letter) -> list[Any]:
 
 
 def text_values(array: pa.StringArray, meaning: Callable[[str], object] = str) -> list[Any]:
-    """Apply `meaning` to each text, once per distinct text: authors and names repeat. Any: the result of `meaning`."""
+    """Apply `meaning` to each text, once per distinct text, because authors and names repeat."""
     encoded = array.dictionary_encode()
     meanings = [meaning(original(text)) for text in encoded.dictionary.to_pylist()]
     if array.null_count:

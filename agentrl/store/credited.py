@@ -1,4 +1,4 @@
-"""Matching of samples, and so of advantages, to trajectories."""
+"""Matching of samples and their advantages to trajectories."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def samples_by_rollout(groups: Sequence[Group], samples: Sequence[Sample]) -> It
 def _belongs_to(sample: Sample, rollout_id: str, trajectory: Trajectory, is_only: bool) -> bool:
     """Whether `sample` was made from `trajectory`.
 
-    If a rollout has several trajectories, the loss masks are compared too: a trajectory with equal tokens may have no
-    trained token, and so no sample.
+    If a rollout has several trajectories, the loss masks are compared too. Otherwise a trajectory with equal tokens but
+    without trained tokens, and so without a sample, could match.
     """
     return (
         sample.rollout_id == rollout_id

@@ -22,10 +22,10 @@ from agentrl.types.trajectory import Author, Segment, Trajectory, VersionSpan
 T = TypeVar("T")
 
 Columns = Mapping[str, Sequence[Any]]
-"""Values by column, one per row. Any: each column has its own type, defined by the schema."""
+"""Values by column, one per row. `Any`: the schema defines the type of each column."""
 
 Read = Callable[[pa.Array], Iterable[Any]]
-"""Converts an array to values; used where `python_values` is not enough. Any: as above."""
+"""Converts an array to values; used where `python_values` is not enough."""
 
 
 def stored_rollouts(table: pa.Table) -> Iterator[StoredRollout]:

@@ -23,7 +23,7 @@ from agentrl.types.task import Task
 from agentrl.types.trajectory import Segment
 
 ROWS_PER_BATCH = 128
-"""Rollouts that are read or skipped together. Small, so that a step of long conversations is never in memory twice."""
+"""Rollouts that are read or skipped together. Small batches avoid a second copy of an entire step in memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ def batches(
     """Yield the rows of a step in batches.
 
     Args:
-        excluded: rollout id (`uid/number`) -> why it was not trained on; others have `Rollout.excluded`.
+        excluded: rollout id (`uid/number`) -> why the rollout was not trained on; others use `Rollout.excluded`.
 
     Raises:
         DataError: a row cannot hold a value; the message names step or task, and column.
@@ -80,7 +80,7 @@ def batches(
 
 
 def _values(column: str, rows: Sequence[_Row]) -> list[Any]:
-    """Return the values of a column. Any: the type of the column in the schema."""
+    """Return the values of a column. `Any` is the type of the column in the schema."""
     if column in TASK:
         return [row.task[column] for row in rows]
     values = list(map(attrgetter(_OF_ROW.get(column, f"rollout.{column}")), rows))
@@ -117,7 +117,7 @@ def _rows(
             histories = _histories(group.uid, rollout, next(credited))
             reason = excluded.get(f"{group.uid}/{number}", rollout.excluded)
             yield _Row(step, split, number, task, rollout, histories, reason)
-    next(credited, None)  # raises if a sample is left
+    next(credited, None)  # raises an error if a sample is left
 
 
 def _task(task: Task) -> dict[str, Any]:

@@ -50,7 +50,7 @@ def write_batches(
         file,
         SCHEMA.with_metadata(metadata),
         compression="zstd",
-        use_dictionary=False,  # slower and larger for token ids; zstd finds the repetitions
+        use_dictionary=False,  # slower, and larger files for token ids; zstd compresses them
         write_statistics=list(FILTERS),
         write_page_checksum=True,
     ) as writer:
@@ -75,7 +75,7 @@ def open_file(path: Path) -> pq.ParquetFile:
 
 
 def read_without_maps(path: Path) -> pa.Table:
-    """Read all columns; older versions get lists of {name, value} for maps, and an empty column `excluded`.
+    """Read all columns. In older versions, convert maps to lists of {name, value} and add an empty `excluded`.
 
     Raises:
         DataError: the file cannot be read.

@@ -1,8 +1,8 @@
 """Routed experts, saved next to a file of trajectories: `step-000012.experts.safetensors`, one tensor per trajectory.
 
 The file is in safetensors format. Its header holds a checksum of each tensor, and the file of trajectories holds the
-hash of that header. So a file that is missing, damaged, or from another step is detected. Reading maps the file into
-memory.
+hash of that header. So a file that is missing, damaged, or from another step is detected. Readers map the file
+into memory.
 """
 
 from __future__ import annotations

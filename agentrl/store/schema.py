@@ -123,7 +123,7 @@ SEALS = "seals"
 """Column with the checksums of all other columns, see `store.checksums`."""
 
 EXCLUDED = "excluded"
-"""Column with the reason why a rollout was not trained on (`types.excluded`); null if it was. New in version 5."""
+"""Column with the reason why a rollout was not trained on (`types.excluded`), else null. New in version 5."""
 
 PLACE = {"step": _INTEGER, "split": _TEXT, "rollout": _INTEGER}
 SCHEMA = pa.schema(

@@ -27,9 +27,9 @@ class StoredRollout:
 
     Attributes:
         number: index of the rollout in its group, from 0.
-        advantages: for each trajectory one value per token, or None if it was not trained on.
+        advantages: for each trajectory one value per token, or None if the trajectory was not trained on.
         scores: scores of each trajectory; files of schema version 2 have none.
-        excluded: why the rollout was not trained on; None if it was, or if the file is older than schema version 5.
+        excluded: why the rollout was not trained on; None if it was trained on, or in schema versions before 5.
     """
 
     step: int

@@ -30,7 +30,7 @@ _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=_
 def writable(text: str) -> str:
     """Return `text` with each lone surrogate replaced by U+FDD0 and its hex digits, so that it is valid UTF-8.
 
-    A lone surrogate can occur because JSON can escape it and a model can write it.
+    Lone surrogates occur because JSON can escape them and models can write them.
 
     "a\\ud83d"  ->  "a\\ufdd0d83d"
     """

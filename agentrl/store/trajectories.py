@@ -69,11 +69,11 @@ class TrajectoryStore:
     ) -> Path:
         """Save the rollouts of `step`, replacing earlier ones; return the file.
 
-        A group without rollouts has no row. Advantages and `Scores` (saved as float32) come from `samples`, which are
-        in the order of their trajectories.
+        A group without rollouts has no row. Advantages and `Scores` (saved as float32) come from `samples`, which
+        must be in the order of their trajectories.
 
         Args:
-            excluded: rollout id (`uid/number`) -> why it was not trained on; others have `Rollout.excluded`.
+            excluded: rollout id (`uid/number`) -> why the rollout was not trained on; others use `Rollout.excluded`.
 
         Raises:
             DataError: a value cannot be saved; the message names step or task, and field.

@@ -16,8 +16,8 @@ class SharedGpu:
     """Switches one GPU between an engine and a learner.
 
     Args:
-        all_weights: whether every publication sends all weights. If not, the engine keeps its weights in memory:
-            it loses the weights that it releases, and unsent ones would be missing afterwards.
+        all_weights: whether every publication sends all weights. If not, the engine keeps its weights in memory,
+            because released weights are lost and only some of them would be sent again.
 
     Raises:
         AgentRLError: the engine cannot release its memory.
@@ -36,7 +36,7 @@ class SharedGpu:
         return {}
 
     async def take_back(self, version: int) -> None:
-        """Step hook: give the engine its memory back. Publishing the weights resumes the engine."""
+        """Step hook: restore the engine's memory. Publishing the weights resumes the engine."""
         if self._released:
             await self._engine.resume_memory(weights=self._all_weights)
             self._released = False

@@ -9,9 +9,9 @@ from agentrl.types.sample import Sample
 
 CONTEXT = (1, 2, 3, 4, 5, 6, 7, 8)
 MAX_MEAN_DIFF = 1.0
-"""Largest accepted mean difference, in nats per token. Other kernels and dtypes cause about 0.01; bfloat16 versus
-float32 up to 0.1. Weights that were misnamed, of another layer or not sent cause several nats. The change of one step
-is too small to detect, so a smaller bound would find no more errors."""
+"""Largest accepted mean difference, in nats per token. Different kernels and dtypes cause about 0.01, bfloat16 versus
+float32 up to 0.1. Misnamed, swapped or missing weights cause several nats. The weight change of one step is too small
+to detect, so a smaller bound would find no more errors."""
 
 
 class ProbeError(AgentRLError):
@@ -28,7 +28,7 @@ class Probe:
         """Return the metrics `publish/probe_max_diff` and `publish/probe_mean_diff`, in nats.
 
         Raises:
-            ProbeError: the difference is larger than numerical errors explain, or the tokens have another version.
+            ProbeError: the difference is too large for a numerical error, or the tokens have another weight version.
         """
         completion = await self._sampled(version)
         versions = {span.version for span in completion.policy_versions}
@@ -47,7 +47,7 @@ class Probe:
         return {"publish/probe_max_diff": max(diffs), "publish/probe_mean_diff": mean}
 
     async def _sampled(self, version: int) -> Completion:
-        session = f"probe-{version}"  # a separate session: an engine may keep KV of older weights for a session
+        session = f"probe-{version}"  # a separate session: an engine may reuse a session's KV cache of older weights
         sampling = SamplingParams(max_new_tokens=self._num_tokens, seed=version)
         try:
             return await self._engine.generate(GenerateRequest(CONTEXT, sampling, session))

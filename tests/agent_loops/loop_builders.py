@@ -1,4 +1,4 @@
-"""An engine that says what a list tells it, a chat format, tools, and a runner around them."""
+"""Test helpers: an engine with scripted replies, a chat format, tools, and a rollout runner that combines them."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def ids(text: str) -> list[int]:
 
 
 class ListEngine(ScriptedEngine):
-    """Its n-th completion is `replies[n]`, with log-probabilities -0.5, -1.5, ...; keeps the requests.
+    """Its n-th completion is `replies[n]`, with log-probabilities -0.5, -1.5, ...; it stores the requests.
 
-    A reply of None hangs until the deadline, then comes back with two tokens, as a sampling engine would.
+    A reply of None hangs until the deadline, then returns two tokens, as a sampling engine would.
     """
 
     def __init__(self, *replies: str | None) -> None:

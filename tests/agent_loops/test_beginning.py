@@ -1,4 +1,4 @@
-"""A rollout gone on with from one of its turns: the loop goes on as if it had come there itself."""
+"""Rollouts resumed at one of their turns continue exactly as if the loop had produced the earlier turns itself."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ def test_the_same_replies_give_the_same_rollout(loop, turn):
     assert [list(segment.token_ids) for segment in after.segments] == [list(s.token_ids) for s in before.segments]
     assert (again.stop, again.rewards, called(again)) == (saved.stop, saved.rewards, called(saved))
     trained = [segment for segment in after.segments if segment.author is Author.MODEL]
-    assert len(trained) == len(LOOPS[loop]) - turn  # what was sampled before is prompt: it is trained where it was
+    # earlier samples are part of the prompt: they were trained in their own rollout
+    assert len(trained) == len(LOOPS[loop]) - turn
     assert sum(after.loss_mask) == sum(map(len, trained))
     assert engine.requests[0].token_ids == before.token_ids[: len(engine.requests[0].token_ids)]
 

@@ -1,4 +1,4 @@
-"""Images in turns: what a tool shows becomes part of its answer, stands where it was shown, and is never trained."""
+"""Images in turns: an image from a tool is part of the tool's answer, keeps its position, and is never trained."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ TOKENIZER = vision_tokenizer()
 
 
 class Counted(Counting):
-    """Three tokens an image."""
+    """An image processor that gives three tokens per image."""
 
     def tokens(self, place: str, data: bytes) -> list[int]:
         return [PLACE] * 3
 
 
 class Replies:
-    """An engine that says what it is told to, and keeps what it was shown."""
+    """An engine with scripted replies, which stores the images it receives."""
 
     def __init__(self, *replies: str) -> None:
         self.replies = list(replies)

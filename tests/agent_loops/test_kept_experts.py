@@ -1,4 +1,4 @@
-"""What an engine says of routed experts stands in the trajectory, turn by turn, and where it says nothing, nothing."""
+"""Routed experts that an engine reports are stored in the trajectory, turn by turn; otherwise nothing is stored."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from agentrl.types.trajectory import Author, Segment, Trajectory
 
 
 class RoutingEngine(ListEngine):
-    """In its n-th answer every token was sent to expert n, in both layers; in those of `silent` it says nothing."""
+    """In its n-th answer, both layers sent every token to expert n. For answers in `silent` it reports no experts."""
 
     def __init__(self, *replies: str, silent: tuple[int, ...] = ()) -> None:
         super().__init__(*replies)

@@ -1,4 +1,4 @@
-"""Loops that users write: with a conversation, with several, and with none."""
+"""User-written loops: with one conversation, with several, and with none."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def run(monkeypatch):
 
 
 class Twice(AgentLoop):
-    """Ten lines: asks again, whatever the answer."""
+    """Samples a second answer, regardless of the first one."""
 
     async def run(self, task, generate, tools, interaction, sampling):
         chat = self.open(task, generate, tools, interaction, sampling)
@@ -66,7 +66,7 @@ def test_a_loop_without_a_conversation(run):
 
 
 class Compacting(AgentLoop):
-    """Calls a tool, writes a summary, and goes on from that alone."""
+    """Calls a tool, writes a summary, and continues from the summary alone."""
 
     async def run(self, task, generate, tools, interaction, sampling):
         chat = self.open(task, generate, tools, interaction, sampling)
@@ -118,7 +118,7 @@ def test_sub_agents_have_trajectories_sessions_and_seeds_of_their_own(run):
 
 
 def answering(make):
-    """A loop whose rollout `make` builds of (prompt ids, completion, sampling)."""
+    """A loop whose rollout is built by `make(prompt ids, completion, sampling)`."""
 
     class Answering(AgentLoop):
         async def run(self, task, generate, tools, interaction, sampling):
@@ -180,7 +180,7 @@ def test_a_completion_may_be_cut(run):
 
 @pytest.mark.parametrize("kept", [0, 1])
 def test_one_of_several_samples_of_a_context_may_be_kept(run, kept):
-    """The second begins like the first and goes on."""
+    """The second trajectory begins like the first and continues it."""
 
     class BestOf(AgentLoop):
         async def run(self, task, generate, tools, interaction, sampling):

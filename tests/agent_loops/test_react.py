@@ -1,4 +1,4 @@
-"""ReAct: everything is text, whatever the chat template can do."""
+"""ReAct: tool calls and answers are plain text, independent of the chat template's tool support."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_tools_stand_in_the_system_message():
     assert '"integer"' in told
     prompt = texts(roll(ListEngine("Final Answer: 5"), config("react")))[0][1]
     assert f"<|im_start|>system\n{told}<|im_end|>" in prompt
-    assert "# Tools" not in prompt  # that is the template's own way
+    assert "# Tools" not in prompt  # the template's native tool section
 
     task = replace(TASK, messages=[{"role": "system", "content": "Be brief."}, *TASK.messages])
     prompt = texts(roll(ListEngine("Final Answer: 5"), config("react"), task))[0][1]

@@ -1,4 +1,4 @@
-"""Which of several answers to one context a rollout means."""
+"""Which of several answers to one context a rollout refers to."""
 
 from __future__ import annotations
 

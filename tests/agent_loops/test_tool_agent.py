@@ -1,4 +1,4 @@
-"""The tool agent: what is in the tokens, who wrote it, and what each limit does."""
+"""The tool agent: the tokens of a rollout, their authors, and the effect of each limit."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def test_a_turn_cut_by_the_response_limit():
 
 @pytest.mark.parametrize("spare", [-5, 0, 1])
 def test_tool_text_never_takes_the_last_token(spare):
-    """The response so far is the call and its answer; it is appended only if a token is left to reply with."""
+    """The response is the call plus the tool's answer. The answer is appended only if a token is left for a reply."""
     whole = roll(ListEngine(SUM, "5"), config()).trajectories[0]
     limit = sum(len(segment) for segment in whole.segments[1:3]) + spare
     rollout = roll(ListEngine(SUM, "5"), config(max_response_length=limit))

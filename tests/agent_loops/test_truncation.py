@@ -1,4 +1,4 @@
-"""Shortening tool answers: verl's meanings since May 2026."""
+"""Shortening tool answers, with the option meanings of verl since May 2026."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def model_segment(*token_ids: int, temperature: float = 1.0) -> Segment:
 
 
 def trajectory(*answer: int) -> Trajectory:
-    """The worked example of the design: prompt, call, tool, answer."""
+    """The worked example of docs/design.md: prompt, call, tool, answer."""
     return Trajectory([Segment(Author.PROMPT, [1, 2]), model_segment(3, 4), Segment(Author.TOOL, [5]), *_end(answer)])
 
 
@@ -51,7 +51,7 @@ def demonstration() -> Trajectory:
     return Trajectory([Segment(Author.PROMPT, [1, 2]), Segment(Author.DEMONSTRATION, [3, 4])])
 
 
-def test_grpo_samples_carry_what_was_sampled():
+def test_grpo_samples_carry_the_sampled_tokens():
     (first, second) = credit(build_algorithm(config()), [group("a", rollout(1), rollout(0, trajectory()))])
     assert first.token_ids == [1, 2, 3, 4, 5, 6]
     assert first.loss_mask == [0, 0, 1, 1, 0, 1]
@@ -59,7 +59,7 @@ def test_grpo_samples_carry_what_was_sampled():
     assert first.behaviour_logprobs == [0, 0, -0.5, -0.5, 0, -0.5]
     a = 0.5 / (0.5**0.5 + 1e-6)
     assert first.advantages == pytest.approx([0, 0, a, a, 0, a])
-    assert second.advantages == pytest.approx([0, 0, -a, -a, 0])  # not padded to its neighbour
+    assert second.advantages == pytest.approx([0, 0, -a, -a, 0])  # not padded to the length of the other sample
     assert first.rollout_id != second.rollout_id
     assert first.uid == second.uid == "a"
     assert first.old_logprobs is first.ref_logprobs is None
@@ -76,7 +76,7 @@ def test_credit_equals_the_estimator():
 
 def test_a_rollout_of_several_trajectories_counts_once():
     silent = Trajectory([Segment(Author.PROMPT, [1, 2])])
-    split = rollout(1, trajectory(6), trajectory(7), silent)  # the last one trains nothing and is dropped
+    split = rollout(1, trajectory(6), trajectory(7), silent)  # the last trajectory has no trained token and is dropped
     samples = credit(build_algorithm(config()), [group("a", split, rollout(0))])
     assert [sample.rollout_id for sample in samples] == ["a/0", "a/0", "a/1"]
     assert samples[0].advantages == samples[1].advantages
@@ -138,12 +138,12 @@ def corrected(**correction: object) -> Algorithm:
 OLD = torch.tensor([[0.0, -1.1, -2.1]])
 
 
-def test_ratios_are_taken_to_what_was_sampled_with():
+def test_ratios_are_relative_to_the_sampling_policy():
     for algorithm in (corrected(), corrected(rollout_rs="token_k1", rollout_rs_threshold=2)):
         assert algorithm.loss(token_batch(old_logprobs=OLD))[1]["ratio_mean"] == 1
 
 
-def test_decoupled_ratios_are_taken_to_the_start_of_the_step():
+def test_decoupled_ratios_are_relative_to_the_policy_at_step_start():
     loss = corrected(bypass_mode=False).loss
     _, metrics = loss(token_batch(old_logprobs=OLD))
     assert metrics["ratio_mean"].item() == pytest.approx(math.exp(0.1))
@@ -166,14 +166,14 @@ def test_scores_are_asked_for_where_something_compares_with_them(correction: dic
 
 
 def test_decoupled_ppo_equals_its_formula():
-    """Hilton et al. 2021, equation 4: clipped ratio to the proximal policy, weighed by proximal / behaviour."""
+    """Hilton et al. 2021, equation 4: clipped ratio to the proximal policy, weighted by proximal / behaviour."""
     weights = torch.tensor([[0.0, 1.5, 0.25]])
     logprobs = torch.tensor([[0.0, -0.6, -2.0]], requires_grad=True)
     loss, _ = corrected(bypass_mode=False, rollout_is="token").loss(
         token_batch(logprobs=logprobs, old_logprobs=OLD, importance_weights=weights)
     )
-    first = -1.5 * 1.2  # the ratio, e^0.5, is clipped: A = 1
-    second = 0.25 * math.exp(0.1)  # inside: A = -1
+    first = -1.5 * 1.2  # the ratio e^0.5 is clipped: A = 1
+    second = 0.25 * math.exp(0.1)  # the ratio is inside the bounds: A = -1
     assert loss.item() == pytest.approx((first + second) / 4)
     loss.backward()
     assert logprobs.grad[0].tolist() == pytest.approx([0, 0, second / 4])  # no gradient through the weights
@@ -186,7 +186,7 @@ def test_reinforce_takes_its_weights_outside_the_logarithm():
     loss, metrics = algorithm.loss(token_batch(logprobs=logprobs, old_logprobs=OLD, importance_weights=weights))
     loss.backward()
     assert logprobs.grad[0].tolist() == pytest.approx([0, -2.0 / 4, 0.5 / 4])
-    assert metrics["ppo_kl"].item() == pytest.approx(0.25)  # from the policy that sampled
+    assert metrics["ppo_kl"].item() == pytest.approx(0.25)  # divergence from the policy that sampled
 
 
 def test_the_divergence_from_the_reference_is_not_weighed():
@@ -196,7 +196,7 @@ def test_the_divergence_from_the_reference_is_not_weighed():
     assert loss(token_batch(importance_weights=weights))[0].item() == pytest.approx((0.5 + 0.5) / 4)
 
 
-def test_what_the_configuration_asks_for_is_corrected():
+def test_the_configured_correction_is_applied():
     algorithm = corrected(loss_type="reinforce", rollout_is="token", rollout_is_threshold=1.5)
     samples = [
         replace(each, old_logprobs=[0.0] * 6) for each in credit(algorithm, [group("a", rollout(1), rollout(0))])
@@ -207,7 +207,7 @@ def test_what_the_configuration_asks_for_is_corrected():
     assert build_algorithm(config()).correct(samples) == (samples, {})
 
 
-def test_loss_is_told_what_the_configuration_says():
+def test_the_loss_gets_the_configured_options():
     algorithm = build_algorithm(
         config(
             actor={"loss_agg_mode": "seq-mean-token-sum-norm", "clip_ratio": 0.1, "clip_ratio_high": 0.5},
@@ -226,7 +226,7 @@ def test_divergence_without_reference_scores_is_refused():
 
 
 def test_the_reward_pays_for_the_distance_to_the_reference():
-    """Two rollouts of one reward: the one that is nearer to the reference is the better."""
+    """Two rollouts with equal reward: the rollout nearer to the reference gets the higher advantage."""
     settings = {"use_kl_in_reward": True, "kl_ctrl": {"kl_coef": 0.1}}
     algorithm = build_algorithm(config(algorithm=settings))
     assert algorithm.needs == {"ref_logprobs"}
@@ -246,7 +246,7 @@ def test_rollouts_above_the_threshold_are_imitated():
     assert metrics == {"kept/samples": 0.5}
 
 
-def test_a_group_without_its_greedy_rollout_teaches_nothing():
+def test_a_group_without_its_greedy_rollout_has_no_advantage():
     algorithm = build_algorithm(config(algorithm={"name": "remax"}))
     scored = [replace(rollout(score), rewards={"score": score, "baseline": 0.25}) for score in (1.0, 0.0)]
     samples = credit(algorithm, [group("a", *scored), group("b", rollout(1), rollout(0))])

@@ -11,14 +11,14 @@ from agentrl.config.run import RunConfig
 from agentrl.errors import AgentRLError
 
 
-def test_only_what_is_given_is_passed_on() -> None:
+def test_only_given_options_are_passed_on() -> None:
     assert estimator_options(AlgorithmConfig()) == {}
     assert policy_loss_options("vanilla", ActorConfig()) == {}
     given = AlgorithmConfig(name="gae", gamma=0.9, lam=0.95)
     assert estimator_options(given) == {"gamma": 0.9, "lam": 0.95}
 
 
-def test_one_clip_stands_for_both_sides() -> None:
+def test_one_clip_value_applies_to_both_sides() -> None:
     actor = ActorConfig(clip_ratio=0.1, clip_ratio_high=0.3)
     assert policy_loss_options("vanilla", actor) == {"clip_ratio_low": 0.1, "clip_ratio_high": 0.3}
 
@@ -55,7 +55,7 @@ def test_further_options_go_by_their_own_names() -> None:
         ),
     ],
 )
-def test_what_is_not_taken_is_refused_by_its_key(algorithm: dict, actor: dict, complaint: str) -> None:
+def test_unsupported_options_are_refused_by_key(algorithm: dict, actor: dict, complaint: str) -> None:
     config = RunConfig.model_validate({"model": {"path": "unused"}, "algorithm": algorithm, "actor": actor})
     with pytest.raises(AgentRLError) as raised:
         build_algorithm(config)

@@ -15,7 +15,7 @@ NOTHING = RolloutCorrectionConfig()
 
 
 def sample(log_ratios: list[float | None], rollout_id: str = "") -> Sample:
-    """One trajectory: None where the token is not trained."""
+    """A trajectory with these log-ratios; None marks a token that is not trained."""
     mask = [int(value is not None) for value in log_ratios]
     behaviour = [-1.0 * trained for trained in mask]
     old = [(value - 1) if value is not None else 0.0 for value in log_ratios]
@@ -31,7 +31,7 @@ def settings_of(**changes: object) -> RolloutCorrectionConfig:
     return RolloutCorrectionConfig.model_validate(changes)
 
 
-def test_nothing_asked_for_changes_nothing():
+def test_without_options_nothing_changes():
     assert correct(STEP, NOTHING) == (STEP, {})
     assert correct([], settings_of(rollout_is="token")) == ([], {})
 
@@ -63,7 +63,7 @@ def test_a_sequence_is_a_rollout_with_all_its_trajectories():
         pytest.approx([0, math.e]),
         pytest.approx([0, 1 / math.e]),
     ]
-    assert metrics["correction/weight_mean"] == pytest.approx((math.e + 1 / math.e) / 2)  # of the two rollouts
+    assert metrics["correction/weight_mean"] == pytest.approx((math.e + 1 / math.e) / 2)  # mean over the two rollouts
     nameless = [replace(each, rollout_id="") for each in STEP]
     assert correct(nameless, settings_of(rollout_is="sequence"))[0][2].importance_weights == pytest.approx(
         [0, 1 / math.e]
@@ -88,7 +88,7 @@ def test_rejected_tokens_and_rollouts_leave_the_mask():
     assert [each.loss_mask for each in corrected] == [[0, 1, 0, 0], [0, 1], [0, 0]]
     assert metrics == pytest.approx({"correction/rejected_tokens": 0.5, "correction/rejected_rollouts": 0.5})
     both = settings_of(rollout_rs="seq_sum_k1,token_k2", rollout_rs_threshold="0.35_3.0,0.3")
-    corrected, metrics = correct(STEP, both)  # behaviour / policy of a whole rollout: e^-1 and e
+    corrected, metrics = correct(STEP, both)  # behaviour / policy of a complete rollout: e^-1 and e
     assert [each.loss_mask for each in corrected] == [[0, 1, 0, 0], [0, 1], [0, 0]]
     alone = settings_of(rollout_rs="seq_sum_k1", rollout_rs_threshold="0.4_3.0")
     assert [each.loss_mask for each in correct(STEP, alone)[0]] == [[0, 0, 0, 0], [0, 0], [0, 1]]
@@ -119,7 +119,7 @@ def test_samples_that_were_not_scored_are_a_mistake_of_ours():
     ),
     st.randoms(),
 )
-def test_what_a_sample_is_given_does_not_depend_on_where_it_stands(trajectories, changes, random):
+def test_weights_do_not_depend_on_the_position_of_a_sample(trajectories, changes, random):
     step = [sample([None, *logs], f"r{rollout}") for logs, rollout in trajectories]
     order = random.sample(range(len(step)), len(step))
     plain, metrics = correct(step, settings_of(**changes))

@@ -27,17 +27,17 @@ def test_a_policy_gradient_reads_everything(name: str) -> None:
     assert keep_of(AlgorithmConfig(name=name)) is None
 
 
-def test_what_teaches_nothing_is_left_out_where_asked_for() -> None:
+def test_zero_advantage_samples_are_dropped_on_request() -> None:
     assert kept(zero_variance_groups="drop") == [SAMPLES[0], SAMPLES[3]]
 
 
-def test_what_was_cut_off_is_left_out_where_asked_for() -> None:
+def test_truncated_samples_are_dropped_on_request() -> None:
     assert kept(overlong_filter=True) == [*SAMPLES[:3], SAMPLES[4]]
     assert kept(overlong_filter=True, zero_variance_groups="drop") == [SAMPLES[0]]
 
 
 @pytest.mark.parametrize("name", ["rft", "sft"])
-def test_imitation_reads_what_was_chosen(name: str) -> None:
+def test_sft_uses_the_chosen_rollouts(name: str) -> None:
     assert kept(name=name) == [SAMPLES[0], SAMPLES[3]]
 
 
@@ -58,7 +58,7 @@ def test_a_ranking_reads_whole_groups() -> None:
     assert kept(name="ranking", overlong_filter=True) == SAMPLES[:2]
 
 
-def test_what_the_loss_does_not_read_has_a_reason() -> None:
+def test_samples_unused_by_the_loss_have_a_reason() -> None:
     rejected = replace(SAMPLES[0], loss_mask=[0, 0])
     read = kept(overlong_filter=True, zero_variance_groups="drop")
     assert read == SAMPLES[:1]

@@ -8,7 +8,7 @@ from agentrl.errors import ConfigError
 
 def test_the_worked_example():
     control = AdaptiveKL(init=0.5, target=0.2, horizon=1000)
-    control.update(0.3, 100)  # 50 % too far, of which 20 % count
+    control.update(0.3, 100)  # the KL is 50% too high; the error is clipped to 20%
     assert control.value == pytest.approx(0.5 * 1.02)
 
 
@@ -23,7 +23,7 @@ def test_it_follows_the_paper():
 def test_it_settles_where_the_divergence_answers_to_it():
     control = AdaptiveKL(1e-3, 0.1, 500)
     for _ in range(500):
-        control.update(0.02 / control.value, 100)  # the stronger the pull, the smaller the divergence
+        control.update(0.02 / control.value, 100)  # a higher coefficient lowers the divergence
     assert control.value == pytest.approx(0.2, rel=1e-3)
 
 

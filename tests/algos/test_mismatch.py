@@ -35,7 +35,7 @@ def test_of_scored_samples_all_tokens_count():
     assert mismatch_of([], 3) == {}
 
 
-def test_tokens_of_older_versions_are_told_apart():
+def test_tokens_of_older_versions_have_separate_metrics():
     step = [replace(sample([None, *LOGS]), policy_versions=[0, 2, 3, 1, 3])]
     found = mismatch_of(step, 3)
     current, older = by_hand([LOGS[1], LOGS[3]]), by_hand([LOGS[0], LOGS[2]])
@@ -43,7 +43,8 @@ def test_tokens_of_older_versions_are_told_apart():
         assert found[f"mismatch/current/{name}"] == pytest.approx(current[f"mismatch/{name}"])
         assert found[f"mismatch/older/{name}"] == pytest.approx(older[f"mismatch/{name}"])
     assert found["mismatch/current/share"] == found["mismatch/older/share"] == 0.5
-    assert not any("older" in name for name in mismatch_of(step, 1))  # where there are none, nothing is said
+    # no tokens from older versions, so no metrics about them
+    assert not any("older" in name for name in mismatch_of(step, 1))
 
 
 def test_a_watched_loss_is_the_loss_and_measures_what_it_is_given():
@@ -70,7 +71,8 @@ def test_demonstrations_have_nothing_to_compare():
 @pytest.mark.parametrize("cut", [1, 2, 3])
 def test_moments_add_up_however_the_batch_is_cut(cut):
     logs = torch.tensor([[0.3, 0.0], [-0.2, 0.1], [0.02, -1.5], [0.0, 0.0]])
-    mask = torch.tensor([[True, False], [True, True], [True, False], [False, True]])  # -1.5 is not trained
+    # the token with -1.5 is not trained
+    mask = torch.tensor([[True, False], [True, True], [True, False], [False, True]])
     older = torch.tensor([[True, False], [False, True], [True, True], [False, False]])
     whole = summary({name: float(each) for name, each in moments(logs, mask, older).items()})
     assert whole["mismatch/max"] == pytest.approx(0.3)

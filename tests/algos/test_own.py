@@ -1,4 +1,4 @@
-"""A user's own estimator or loss that fails, or answers wrongly, is one line with file and line."""
+"""An error in a user's estimator or loss, or a wrong return value, becomes one line with file and line number."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def failing(batch):
     ("run", "what"),
     [(estimate, "advantage estimator"), (lose, "policy loss"), (prefer, "preference loss")],
 )
-def test_what_raises_is_one_line(run, what):
+def test_user_exceptions_are_one_line(run, what):
     with pytest.raises(ConfigError, match=rf"^{what} 'own' failed: ZeroDivisionError: no scores \(.*{HERE}"):
         run(failing)
 
@@ -81,7 +81,7 @@ def test_losses_that_answer_wrongly(answer, complaint):
         lose(answer)
 
 
-def test_what_stands_off_the_mask_is_nobodys_concern():
+def test_values_off_the_mask_are_ignored():
     def infinite_elsewhere(batch) -> tuple[Tensor, Tensor]:
         return (batch.token_rewards.masked_fill(~batch.loss_mask, torch.inf),) * 2
 

@@ -1,4 +1,4 @@
-"""Whose weights sampled which token, from spans to what a loss reads."""
+"""Weight versions of sampled tokens: from version spans to the tensors that a loss reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Turn rewards, observation keys and rewards by name: on the right token, of the right turn, of the right rollout."""
+"""Turn rewards, observation keys and named rewards reach the right token, turn and rollout."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def of(*groups: Group):
     return turn_credit(groups, samples_of(groups))
 
 
-def test_a_turn_reward_stands_on_the_last_token_of_its_turn():
+def test_a_turn_reward_is_on_the_last_token_of_its_turn():
     turns = [TurnReward(0, 1, "call", 0.5, "start"), TurnReward(0, 3, "answer", 0.25)]
     found = of(group("a", rollout(worked_example(), turns=turns)))
     assert found.turn_rewards.tolist() == [[0, 0, 0, 0.5, 0, 0.25]]
@@ -77,7 +77,7 @@ def test_where_nobody_rewards_turns_there_are_none():
 
 def test_rows_are_those_of_samples_where_trajectories_and_rollouts_have_none():
     silent, failed = conversation((PROMPT, 3)), rollout(worked_example(), stop=Stop.ERROR)
-    failed.turn_rewards = [TurnReward(9, 9, "lost", 1.0)]  # nothing reads it
+    failed.turn_rewards = [TurnReward(9, 9, "lost", 1.0)]  # no code reads it
     turns = [TurnReward(0, 1, "first", 1.0), TurnReward(2, 3, "third", 3.0), TurnReward(1, 0, "nobody's", 5.0)]
     several = rollout(worked_example(), silent, worked_example(), turns=turns)
     found = of(group("a", failed, several), group("b", rollout(worked_example())))
@@ -101,7 +101,7 @@ def test_an_address_that_is_none_is_named(address):
         of(group("a", rollout(worked_example(), turns=[TurnReward(*address, "x", 1.0)])))
 
 
-def test_what_was_sampled_in_another_trajectory_earns_nothing_here():
+def test_tokens_of_another_trajectory_earn_nothing_here():
     copied = conversation((PROMPT, 2), (PROMPT, 2), (TOOL, 1), (MODEL, 1))
     found = of(group("a", rollout(copied, turns=[TurnReward(0, 1, "x", 1.0), TurnReward(0, 2, "x", 1.0)])))
     assert found.turn_rewards is None

@@ -1,4 +1,4 @@
-"""One small run that attacks are made of."""
+"""One small run, which the attack tests copy and alter."""
 
 from __future__ import annotations
 

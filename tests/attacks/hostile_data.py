@@ -1,4 +1,4 @@
-"""Data files that nobody meant well: odd JSON, odd Parquet, wrong encodings, things that are no files."""
+"""Hostile data files: unusual JSON and Parquet, wrong encodings, and paths that are not files."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ ARROW = {
 
 
 def hostile_files(folder: Path) -> Iterator[Path]:
-    """Writes them one by one; some are folders, links, or not there at all."""
+    """Yields the hostile files one by one; some are folders, links, or missing."""
     for name, rows in [*_odd_rows(), *_odd_messages()]:
         yield _written(folder / f"{name}.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
     for name, content in _odd_bytes().items():

@@ -1,4 +1,4 @@
-"""Copies of a small real run in which somebody wrote something else: its configuration, or values of its columns."""
+"""Copies of a small real run with an altered configuration or altered column values."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CONFIG = b"agentrl.provenance.config"
 
 
 def copied(run: Path, folder: Path, alter: Callable[[pa.Table], pa.Table]) -> Path:
-    """The run with each file of trajectories altered."""
+    """A copy of the run with each trajectory file altered."""
     shutil.copytree(run, folder, symlinks=True)
     for file in sorted((folder / "trajectories").rglob("*.parquet")):
         pq.write_table(alter(pq.read_table(file)), file)
@@ -23,7 +23,7 @@ def copied(run: Path, folder: Path, alter: Callable[[pa.Table], pa.Table]) -> Pa
 
 
 def with_keys(values: dict[str, object]) -> Callable[[pa.Table], pa.Table]:
-    """Alters the kept configuration: dotted key -> value."""
+    """Change the saved configuration: dotted key -> value."""
 
     def alter(table: pa.Table) -> pa.Table:
         metadata = dict(table.schema.metadata)
@@ -36,7 +36,7 @@ def with_keys(values: dict[str, object]) -> Callable[[pa.Table], pa.Table]:
 
 
 def put(config: dict[str, Any], key: str, value: object) -> None:
-    """Set a dotted key; Any: a configuration as plain values."""
+    """Set a dotted key. Any: a configuration as plain values."""
     *sections, name = key.split(".")
     for section in sections:
         config[section] = config.get(section) or {}

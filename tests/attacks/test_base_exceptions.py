@@ -1,4 +1,4 @@
-"""Tools and rewards that raise what is no `Exception`: the call fails, and the run goes on."""
+"""Tools and rewards that raise a `BaseException` that is no `Exception`: the call fails, and the run continues."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from agentrl.types.task import Task
 
 
 class PanicException(BaseException):
-    """As pyo3 raises for a panic of Rust."""
+    """Like pyo3's exception for a Rust panic."""
 
 
 RAISED = {

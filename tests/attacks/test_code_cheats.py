@@ -1,4 +1,4 @@
-"""Answers to coding tasks that solve nothing and would pass; and honest ones that must still pass."""
+"""Cheating answers to coding tasks must fail; honest answers must still pass."""
 
 from __future__ import annotations
 
@@ -121,13 +121,13 @@ def score(*answers, tests):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", CHEATS)
-def test_what_solves_nothing_passes_nothing(how):
+def test_cheats_pass_no_test(how):
     assert score(CHEATS[how], tests=ASSERTS) == [0.0]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("code", HONEST, ids=range(len(HONEST)))
-def test_what_is_right_passes(code):
+def test_correct_answers_pass(code):
     assert score(code, tests=HONEST[code]) == [1.0]
 
 

@@ -1,4 +1,4 @@
-"""Malformed and hostile data files: a finding or an error of one line, never a traceback."""
+"""Malformed and hostile data files give a finding or a one-line error, never a traceback."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from agentrl.errors import DataError
 
 
 def look_at(path):
-    """(what became of it, the lines that say what is wrong)."""
+    """(outcome, the lines that report a problem)."""
     try:
         found = inspect([open_rows(str(path))], DataConfig())
     except DataError as error:

@@ -1,4 +1,4 @@
-"""Judges, sandboxes and engines that answer with bombs, endless streams and nonsense: a typed failure, in bounds."""
+"""Judges, sandboxes and engines that send compressed bombs, endless streams or nonsense: a typed, bounded failure."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from agentrl.utils.http_client import open_session, request
 
 @contextmanager
 def answering(headers, chunks):
-    """The address of a server that answers each request with these headers and byte strings, then hangs up."""
+    """Address of a server that answers each request with these headers and byte strings, then closes the connection."""
 
     class Handler(socketserver.StreamRequestHandler):
         def handle(self):
@@ -39,7 +39,7 @@ def answering(headers, chunks):
                 self.wfile.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\n" + headers.encode() + b"\r\n\r\n")
                 for chunk in chunks() if callable(chunks) else [chunks]:
                     self.wfile.write(chunk)
-            except OSError:  # who asked has gone
+            except OSError:  # the client has disconnected
                 pass
 
     server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler)
@@ -60,7 +60,7 @@ def completion(text):
 
 
 def bomb():
-    """Four megabytes in four kilobytes."""
+    """Four megabytes, compressed to four kilobytes."""
     return [gzip.compress(b"[" * 2**22)]
 
 
@@ -91,7 +91,7 @@ VERDICTS = {
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
-    """Bounds that are reached at once, and no pauses."""
+    """Small limits that are reached immediately, and no waits."""
     monkeypatch.setattr(remote.read_body, "__defaults__", (2**20,))
     monkeypatch.setattr(client, "MAX_ANSWER_BYTES", 2**20)
     monkeypatch.setattr(retries, "FIRST_WAIT_S", 0.0)

@@ -1,4 +1,4 @@
-"""A tool that holds the interpreter's lock, as a catastrophic regular expression does, ends its run in one line."""
+"""A tool that holds the GIL, as a catastrophic regular expression does, ends its run with one line."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_the_run_ends_with_one_line_that_names_the_tool(kind):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_second_signal_ends_it_at_once(number):
     process = started("def")
-    time.sleep(1.0)  # the search holds the lock by then, also on a busy machine
+    time.sleep(1.0)  # by now the regex search holds the GIL, even on a busy machine
     for _ in range(2):
         process.send_signal(number)
         time.sleep(0.3)

@@ -1,4 +1,4 @@
-"""A run's folder that somebody else made: links in it lead nowhere, damaged records are left out."""
+"""Run folders from other people: links in them are not followed, and damaged records are skipped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Saved rows with values that no run writes: one line that names the file and the row, never a traceback."""
+"""Saved rows with values that no run writes give one line with file and row, never a traceback."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from agentrl.cli.main import main
 
 
 def replaced(column: str, value: object) -> Callable[[pa.Table], pa.Table]:
-    """A table whose first row has another value in a column."""
+    """A table whose first row has another value in one column."""
 
     def alter(table: pa.Table) -> pa.Table:
         index, kind = table.schema.get_field_index(column), table.schema.field(column).type
@@ -50,7 +50,7 @@ def test_no_command_ends_in_a_traceback(
 ) -> None:
     run = copied(honest_run, tmp_path / "run", MUTATIONS[name])
     for words in commands(run, tmp_path / "out"):
-        status = main(words)  # an error that is no AgentRLError would be raised
+        status = main(words)  # any error that is not an AgentRLError would be raised
         said = capsys.readouterr().err
         assert status != 2 or said.startswith("agentrl: error: "), words
 

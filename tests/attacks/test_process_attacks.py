@@ -1,4 +1,4 @@
-"""Tools and rewards in processes that fork, forge and leave children harm no other rollout, nor the run's end."""
+"""Tools and rewards in processes that fork, forge results or leave children: other rollouts and runs stay unharmed."""
 
 from __future__ import annotations
 
@@ -89,6 +89,6 @@ def test_a_tool_that_dies_and_leaves_children_does_not_hold_up_the_end(tmp_path,
         result, closing_s = asyncio.run(main())
     finally:
         for pid in (tmp_path / "orphans").read_text().split():
-            os.kill(int(pid), signal.SIGKILL)  # it left the group, as a daemon does
+            os.kill(int(pid), signal.SIGKILL)  # it left the process group, as a daemon does
     assert result.outcome is Outcome.INFRA_ERROR
     assert closing_s < 10

@@ -1,4 +1,4 @@
-"""Text that a model or a judge writes to slow a regular expression down. One that is not linear takes minutes."""
+"""Model or judge text that makes a regular expression slow. A non-linear expression would take minutes."""
 
 from __future__ import annotations
 
@@ -61,6 +61,6 @@ def test_no_reader_of_text_takes_more_than_linear_time():
 
 
 def ends(code):
-    """In a process, which can be killed though a regular expression holds the interpreter."""
+    """Runs in a process, which can be killed even while a regular expression holds the GIL."""
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=150)
     assert ended.stdout == "done\n", ended.stderr[-2000:]

@@ -1,4 +1,4 @@
-"""A dataset runs no code: a path of code in a row is refused before it is imported."""
+"""Datasets run no code: a code path in a row is refused before it is imported."""
 
 from __future__ import annotations
 

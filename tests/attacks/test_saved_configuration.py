@@ -1,4 +1,4 @@
-"""A saved run's configuration, written by somebody else: no key of it runs code, writes a file or contacts a server."""
+"""A hostile saved configuration: no key of it runs code, writes a file or contacts a server."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from agentrl.replay.trusted_config import trusted_values
 MARKS = {key: mark_of(field) for key, field in config_fields()}
 HOSTILE = sorted(key for key, mark in MARKS.items() if mark.use is not Use.PLAIN)
 OTHER_TYPES = {"algorithm.beta", "reward.include_tool_text", "reward.judge.score_range", "rollout.top_p"}
-"""Keys of types that hold no text: a number, a flag, a pair of numbers, a bounded number."""
+"""Keys that accept no text: a number, a flag, a pair of numbers, a bounded number."""
 TEXTS = {
     key
     for key, field in config_fields()
@@ -29,7 +29,7 @@ EXPLOIT = "{{ ''.__class__.__mro__[1].__subclasses__() }}{{ answer }}{{ cycler._
 
 
 class Trap:
-    """A file of code that leaves a mark where it is run, and a port that tells who came."""
+    """A code file that leaves a mark when it is run, and a port that records connections."""
 
     def __init__(self, folder: Path, listener: socket.socket) -> None:
         folder.mkdir()
@@ -41,7 +41,7 @@ class Trap:
         self.url = f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
 
     def values(self, key: str) -> list[object]:
-        """Values for a key, of the kinds that it may have."""
+        """Values of every type that the key accepts."""
         mark, command = MARKS[key], f"touch {self.canary}"
         if key.endswith("trust_remote_code"):
             return [True]
@@ -62,7 +62,7 @@ class Trap:
 
     @property
     def sprung(self) -> bool:
-        """Whether code was run or the port was asked."""
+        """Whether the code was run or the port was contacted."""
         try:
             self._listener.accept()[0].close()
         except BlockingIOError:
@@ -78,7 +78,7 @@ def trap(tmp_path: Path) -> Iterator[Trap]:
 
 
 def commands(run: Path, out: Path) -> list[list[str]]:
-    """Every command that reads a saved run and no code of the user's, but `view`."""
+    """Every command except `view` that reads a saved run without user code."""
     out.mkdir(exist_ok=True)
     replay = ["replay", str(run)]
     own = ["--reward", "exact_match"]
@@ -99,11 +99,11 @@ def commands(run: Path, out: Path) -> list[list[str]]:
 
 
 def attacked(honest_run: Path, folder: Path, values: dict[str, object], trap: Trap) -> None:
-    """Run every command over a copy with those values; none springs the trap or ends in a traceback."""
+    """Run every command on a copy with those values; no command triggers the trap or ends in a traceback."""
     run = copied(honest_run, folder / "run", with_keys(values))
     for words in commands(run, folder / "out"):
         with watched() as seen:
-            main(words)  # an error that is no AgentRLError would be raised
+            main(words)  # any error that is not an AgentRLError would be raised
         assert not trap.sprung, words
         assert suspicious(seen, folder / "out") == [], words
 
@@ -137,7 +137,9 @@ def test_a_hostile_value_of_each_key(honest_run: Path, tmp_path: Path, trap: Tra
         attacked(honest_run, tmp_path / str(number), {key: value}, trap)
 
 
-def test_what_a_run_was_made_with_is_said(honest_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_refused_settings_of_a_run_are_printed(
+    honest_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run = copied(honest_run, tmp_path / "run", with_keys({"algorithm.adv_estimator": "evil.py:f"}))
 
     assert main(["replay", str(run), "readvantage"]) == 2

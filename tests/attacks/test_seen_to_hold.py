@@ -1,4 +1,4 @@
-"""Attacks that held when they were first tried: many rollouts at once, odd text, answers, queries and damaged files."""
+"""Attacks that agentrl has always withstood: many rollouts, odd text, answers, queries and damaged files."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_two_hundred_steps_are_flat_in_memory_and_descriptors(task_folder, tmp_p
     _, status, *pairs = line.split()
     memory, descriptors = zip(*(map(int, pair.split("/")) for pair in pairs), strict=True)
     assert (status, len(memory)) == ("0", 200)
-    assert max(memory[100:]) - max(memory[50:100]) < 40, memory[::20]  # MiB; a leak of 1 MiB a step would be 100
+    assert max(memory[100:]) - max(memory[50:100]) < 40, memory[::20]  # MiB; a leak of 1 MiB per step would add 100
     assert max(descriptors[100:]) <= max(descriptors[20:100]) + 2, descriptors[::20]
 
 
@@ -195,7 +195,7 @@ def test_the_viewer_answers_hostile_queries(tmp_path):
 
 
 class Canary:
-    """Leaves a file behind where it is unpickled."""
+    """Creates a file when it is unpickled."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -1,4 +1,4 @@
-"""Turns that SGLang's detectors take minutes to read: each is a malformed call within seconds."""
+"""Turns that take SGLang's detectors minutes to parse: each becomes a malformed call within seconds."""
 
 from __future__ import annotations
 

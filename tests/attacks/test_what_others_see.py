@@ -1,4 +1,4 @@
-"""What other programs and users see: arguments of processes, the standard output, a terminal."""
+"""No secrets in process arguments, standard output or the terminal, which other programs and users can read."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_the_address_of_the_viewer_is_in_no_arguments() -> None:
         assert "http://127.0.0.1:1/secret/" in file.read_text()
         assert file.stat().st_mode & 0o077 == file.parent.stat().st_mode & 0o077 == 0
     assert not file.parent.exists()
-    assert webbrowser  # what opens it gets `opened` as an argument
+    assert webbrowser  # the opener process gets `opened` as an argument
 
 
 @pytest.mark.slow

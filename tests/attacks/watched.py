@@ -1,4 +1,4 @@
-"""What code does behind a test's back: files it writes, processes it starts, addresses it contacts."""
+"""Records the side effects of code: files it writes, processes it starts, addresses it contacts."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ _FILES = ("write", "os.mkdir")
 _watching: list[list[tuple[str, str]]] = []
 
 
-def _hook(event: str, arguments: tuple[Any, ...]) -> None:  # Any: what each audit event passes
-    if not _watching or (event == "subprocess.Popen" and watchdog_process.__file__ in (arguments[1] or ())):  # ours
+def _hook(event: str, arguments: tuple[Any, ...]) -> None:  # Any: the arguments of each audit event
+    # our own watchdog process
+    if not _watching or (event == "subprocess.Popen" and watchdog_process.__file__ in (arguments[1] or ())):
         return
     if event == "open" and isinstance(arguments[2], int) and arguments[2] & _WRITES:
         _watching[-1].append(("write", str(arguments[0])))
@@ -29,7 +30,7 @@ sys.addaudithook(_hook)
 
 @contextmanager
 def watched() -> Iterator[list[tuple[str, str]]]:
-    """Collects (event, what) of everything that happens inside; the folders where writing is fine are the caller's."""
+    """Collects (event, argument) of every side effect; the caller names the folders where writing is allowed."""
     seen: list[tuple[str, str]] = []
     _watching.append(seen)
     try:
@@ -39,6 +40,6 @@ def watched() -> Iterator[list[tuple[str, str]]]:
 
 
 def suspicious(seen: list[tuple[str, str]], *allowed: Path) -> list[tuple[str, str]]:
-    """What is neither a file in one of those folders nor the null device."""
+    """The events that touch neither a file in one of those folders nor the null device."""
     fine = (*map(str, allowed), "/dev/null")
     return [(event, what) for event, what in seen if event not in _FILES or not any(place in what for place in fine)]

@@ -1,4 +1,4 @@
-"""One value of a file of rollouts altered: at a random place of a column, the seals left alone or computed anew."""
+"""Alters one value of a rollout file, at a random place of a column; the seals are kept or recomputed."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ NEW_ITEMS = {
     "tool_rewards": {"name": "other", "value": 0.5},
     "media": "0a1b",
 }
-"""What is put into lists that a run of text and functions leaves empty."""
+"""Items for lists that are empty in a text-only run with function tools."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """A value: `holder[key]`, with the path of its leaf, and the row it is in."""
+    """A value: `holder[key]`, with the path of its leaf and its row."""
 
     row: int
     holder: Any
@@ -59,7 +59,7 @@ def _below(row: int, holder: Any, path: list[str]) -> Iterator[Place]:
 
 
 def with_new_item(values: dict[str, Any], path: str) -> None:
-    """Put an item into the list that the leaf at `path` belongs to."""
+    """Add an item to the list that contains the leaf at `path`."""
     if path.endswith("media"):
         values["trajectories"][0]["segments"][0]["media"].append(NEW_ITEMS["media"])
     else:
@@ -67,7 +67,7 @@ def with_new_item(values: dict[str, Any], path: str) -> None:
 
 
 def other(value: Any, kind: str, random: Random) -> Any:
-    """Another value of the same type; of a null, one that is none."""
+    """Another value of the same type; for null, a non-null value."""
     if value is None:
         return [-0.5] if kind in ("double", "float") else "x"
     if isinstance(value, bool):
@@ -81,14 +81,14 @@ def other(value: Any, kind: str, random: Random) -> Any:
 
 
 def json_edit(text: str, random: Random) -> str:
-    """The messages with one content changed."""
+    """The messages with the content of one changed."""
     messages = json.loads(text)
     random.choice(messages)["content"] += random.choice(["x", " and", "7"])
     return json.dumps(messages, ensure_ascii=False, separators=(",", ":"))
 
 
 def write(table: pa.Table, rows: list[dict[str, Any]], path: Path, *, sealed: bool) -> None:
-    """The rows as a file; `sealed` anew, by the audit's own reading of what a seal is."""
+    """Write the rows as a file; `sealed` recomputes the seals with the audit's own implementation."""
     altered = pa.Table.from_pylist(rows, schema=table.schema)
     if sealed:
         seals = seals_of(Step(path, altered, 0)).tolist()

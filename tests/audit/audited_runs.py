@@ -1,4 +1,4 @@
-"""A small real run for the audit: tools that answer, fail and hide control tokens, and rollouts that end every way."""
+"""A small real run for the audit: tools answer, fail and return control tokens; rollouts end in every possible way."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One small run for all tests of the audit; who alters it copies it."""
+"""One small run for all audit tests; tests that alter it work on a copy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Advantages and scores of steps credited as in training: derived again for most estimators, others said by name."""
+"""The audit recomputes advantages and scores of most estimators, and names the estimators it cannot check."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def trajectories_of(rows: list[Row]) -> list[Row]:
 
 
 def double_one(rows: list[Row]) -> None:
-    """One advantage that is not 0 becomes twice as large."""
+    """Double one advantage that is not 0."""
     values = next(each["advantages"] for each in trajectories_of(rows) if any(each["advantages"]))
     place = next(index for index, value in enumerate(values) if value)
     values[place] *= 2
 
 
 @pytest.mark.parametrize("name", DERIVED)
-def test_advantages_are_derived_anew_and_another_one_is_found(name: str, tmp_path: Path) -> None:
+def test_advantages_are_recomputed_and_a_changed_one_is_found(name: str, tmp_path: Path) -> None:
     run = written(tmp_path, name)
     found = audited(run)["advantages"]
     assert (found.status, found.problems, found.unchecked) == ("passed", [], {})
@@ -80,7 +80,7 @@ def test_options_of_an_estimator_count(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", NOT_DERIVED)
-def test_what_is_not_derived_is_said_by_name(name: str, tmp_path: Path) -> None:
+def test_estimators_that_are_not_checked_are_named(name: str, tmp_path: Path) -> None:
     (why,) = audited(written(tmp_path, name))["advantages"].unchecked
     assert why == f"estimator '{name}' of '{name}'"
 
@@ -123,7 +123,7 @@ def test_a_coefficient_that_follows_a_target_is_one_of_the_whole_step(tmp_path: 
     assert [problem.expected for problem in found.problems] == ["0.5"]
 
 
-def test_a_file_of_version_2_passes_and_its_scores_are_said_to_lack(tmp_path: Path) -> None:
+def test_a_file_of_version_2_passes_with_a_note_about_missing_scores(tmp_path: Path) -> None:
     run = written(tmp_path, "grpo")
     as_version_2(run / "trajectories/train/step-000001.parquet")
     found = audited(run)
@@ -132,7 +132,7 @@ def test_a_file_of_version_2_passes_and_its_scores_are_said_to_lack(tmp_path: Pa
 
 
 def step_of(rewards: list[float], **more: object) -> Trained:
-    """One group of rollouts of a token each."""
+    """One group of rollouts with one token each."""
     count = len(rewards)
     given = {
         "valid": np.ones(count, np.bool_),

@@ -1,4 +1,4 @@
-"""Any column of any row altered at a random place: the audit fails, and names the place."""
+"""After altering any column of any row at a random place, the audit fails and names the place."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ ONLY_SEALED = {
     "trajectories.segments.logprobs": "any at most 0 is plausible without the weights",
     "rewards.value": "of other rewards than the score",
 }
-"""Columns of which the audit knows bounds, but not the value: within the bounds only a seal tells."""
+"""Columns for which the audit knows bounds only: within the bounds, only a seal shows a change."""
 
 ALIKE = {
-    "rewards": {"reward"},  # each is held against the other
+    "rewards": {"reward"},  # each reward column is compared with the other
     "stop": {"error", "infra_failed"},
     "error": {"stop", "infra_failed"},
     "infra_failed": {"error"},
 }
-"""Two columns contradict each other, and either may be named."""
+"""Groups of columns that contradict each other after a change; the audit may name any of them."""
 
 
 class Files(list[tuple[Any, list[dict[str, Any]]]]):
-    """Tables, and their rows."""
+    """Tables and their rows."""
 
-    def __repr__(self) -> str:  # what a failing property shows
+    def __repr__(self) -> str:  # shown when a hypothesis property fails
         return "the run's files"
 
 
@@ -68,7 +68,7 @@ def found_in(auditor: Auditor, path: Path) -> list[Problem]:
 
 
 def names(problem: Problem, row: dict[str, Any], columns: set[str]) -> bool:
-    """Whether a problem is of this rollout, and of one of these columns, down to the leaf where they say one."""
+    """Whether a problem names this rollout and one of these columns (or leaves, if the problem names leaves)."""
     leaf = re.sub(r"\[\d+\]", "", problem.column)
     at = (problem.uid, problem.rollout) == (row["uid"], row["rollout"])
     return at and any(leaf == column or leaf.startswith(f"{column}.") for column in columns)
@@ -109,14 +109,14 @@ def test_an_altered_value_breaks_its_seal(path: str, seed: int, files, auditor, 
         if problem.invariant == "seals"
     ]
     assert len(problems) == 1 or not found
-    # an altered seal stands for some column's
+    # an altered seal may be reported under any column
     assert any(names(problem, row, set(LEAVES) if path == "seals" else {path}) for problem in problems)
 
 
 @pytest.mark.parametrize("path", one_in(3, DERIVED))
 @FEW
 @given(seed=SEEDS)
-def test_an_altered_value_is_found_although_it_is_sealed_anew(path: str, seed: int, files, auditor, tmp_path_factory):
+def test_an_altered_value_is_found_even_with_recomputed_seals(path: str, seed: int, files, auditor, tmp_path_factory):
     altered_and_found(path, seed, files, auditor, tmp_path_factory.getbasetemp())
 
 
@@ -138,7 +138,7 @@ def written_and_audited(table, rows, auditor: Auditor, folder: Path, *, sealed: 
 
 
 def _row_with(path: str, files, random: Random, candidates) -> tuple[Any, list[dict[str, Any]], int]:
-    """(table, rows, number of a row of its own that has such values, if any row has)."""
+    """(table, rows, number of a row that is unaltered so far and has such values, if any row has)."""
     fitting = [
         (table, rows, number)
         for table, rows in files
@@ -150,7 +150,7 @@ def _row_with(path: str, files, random: Random, candidates) -> tuple[Any, list[d
 
 
 def _candidates(path: str, row: dict[str, Any]) -> list[Any]:
-    """Places whose value the audit derives; a list that is empty gets an item, which is then found."""
+    """Values that the audit recomputes; an empty list gets an extra item, which the audit must report."""
     found = list(places(0, row, path))
     if path == "rewards.name":
         return [place for place in found if place.value == "score"]
@@ -171,7 +171,7 @@ def _alter(path: str, row: dict[str, Any], random: Random) -> None:
         with_new_item(row, path)
     elif path in ("messages", "trajectories.messages"):
         place.put(json_edit(place.value, random))
-    elif path == "error":  # its wording is free; whether there is one is not
+    elif path == "error":  # the error text may be anything, but its presence is checked
         place.put(None if place.value else "ValueError: no")
     elif path == "stop":
         place.put(random.choice([stop for stop in STOPS if stop != place.value]))
@@ -197,7 +197,7 @@ def _alter(path: str, row: dict[str, Any], random: Random) -> None:
         ("trajectories.segments.logprobs", float("nan")),
     ],
 )
-def test_what_only_a_seal_guards_still_has_bounds(column, value, files, auditor, tmp_path):
+def test_columns_protected_only_by_seals_still_have_bounds(column, value, files, auditor, tmp_path):
     table, originals = files[0]
     rows = list(originals)
     copies = [copy.deepcopy(row) for row in rows]

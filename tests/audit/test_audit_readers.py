@@ -1,4 +1,4 @@
-"""The audit's own readers: of the formats' descriptions, and beside the parsers that training reads with."""
+"""The audit's own readers: against the format descriptions, and against the parsers used in training."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ REACT_PARTS += ['{"a": 1}', "[1]", "`", "json", "text", '"{}"', "NaN", "\ud800"]
 )
 @settings(derandomize=True, deadline=None, max_examples=400)
 @given(data=st.data())
-def test_reads_what_training_reads(read, parser, parts, data):
+def test_audit_parsers_agree_with_training_parsers(read, parser, parts, data):
     text = "".join(data.draw(st.lists(st.sampled_from(parts), max_size=14)))
     said, parsed = read(text), parser.parse(text)
     assert said.content == parsed.content

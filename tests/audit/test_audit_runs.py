@@ -1,4 +1,4 @@
-"""Runs of every kind of loop, and files of which less is known: nothing passes that was not looked at."""
+"""Audits of runs with every kind of loop, and of files with missing information. Unchecked rollouts never pass."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_react_is_read_by_its_own_reader(tmp_path, task_folder):
     assert {call["outcome"] for calls in table["tool_calls"].to_pylist() for call in calls} >= {"ok", "format_error"}
 
 
-def test_calls_in_a_format_that_is_not_read_here_are_said_to_be_unchecked(audited_run):
+def test_calls_in_an_unknown_format_are_reported_as_unchecked(audited_run):
     ledger = audited(audited_run, overrides={"rollout": {"multi_turn": {"format": "sglang/qwen"}}})
     assert (broken(ledger), unchecked(ledger)) == (set(), {"calls", "answers", "outcomes"})
 
@@ -79,7 +79,7 @@ def test_one_turn_without_tools_and_rewards_that_read_everything(tmp_path, task_
     assert (broken(ledger), unchecked(ledger)) == (set(), {"answer tokens"})
 
 
-def test_tool_text_in_the_scored_text_is_what_was_configured(tmp_path, task_folder):
+def test_tool_text_in_the_scored_text_follows_the_configuration(tmp_path, task_folder):
     run = short(tmp_path, task_folder, "reward.include_tool_text=true")
     assert broken(audited(run)) == set()
     assert broken(audited(run, overrides={"reward": {"include_tool_text": False}})) == {"scored text"}
@@ -126,7 +126,7 @@ def test_the_loops_that_a_run_brought_are_its_own(audited_run, tmp_path):
         assert any(why in reason for reason in ledger.findings["calls"].unchecked)
 
 
-def test_of_an_own_loop_what_can_be_checked_is(tmp_path, task_folder):
+def test_runs_of_a_custom_loop_are_checked_as_far_as_possible(tmp_path, task_folder):
     (tmp_path / "own.py").write_text(OWN_LOOP)
     run = short(tmp_path, task_folder, f"rollout.agent.default_agent_loop={tmp_path}/own.py:Twice")
     ledger = audited(run)
@@ -176,7 +176,7 @@ def test_without_a_tokenizer_nothing_of_text_passes(audited_run, tmp_path):
 
 @pytest.mark.parametrize("imported", [True, False])
 def test_a_foreign_dump_does_not_simply_pass(imported, audited_run, tmp_path):
-    """Rows without tokens and without a word of how they were made, which only imported ones may be."""
+    """Rows without tokens and without provenance, which only imported rows may lack."""
     (file,) = (audited_run / "trajectories/train").glob("step-000001.parquet")
     table = pq.read_table(file)
     rows = table.to_pylist()
@@ -202,7 +202,7 @@ def test_an_older_file_passes_as_it_did(as_older, audited_run, tmp_path):
     before, after = audited(audited_run), audited(run)
     assert broken(after) == set()
     num_rows = sum(len(pq.read_table(path)) for path in (run / "trajectories").rglob("*.parquet"))
-    num_new = num_rows  # `excluded`
+    num_new = num_rows  # the column `excluded`
     assert after.findings["seals"].num_checked == before.findings["seals"].num_checked - num_new > 0
 
 
@@ -228,7 +228,7 @@ def test_a_file_that_does_not_say_how_it_was_made_is_a_problem(name, audited_run
         ("train", [1], True, [1]),
         ("train", [2], True, [2]),
         ("train", [1], False, [1]),
-        ("train", [2], False, []),  # nothing tells that it was
+        ("train", [2], False, []),  # no record shows that it was excluded
         ("val", [0], True, [0]),
         ("val", [0], False, []),
     ],

@@ -1,4 +1,4 @@
-"""What every backend must do. A test module names its backend in a `make_backend` fixture and imports these tests."""
+"""Contract tests for every backend. A test module defines a `make_backend` fixture and imports these tests."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from agentrl.algos.losses.policy import PolicyLoss
 from agentrl.backends.base import Backend
 
 MakeBackend = Callable[..., Backend]
-"""(trainable=True, **changes to the actor section) -> the same tiny model every time."""
+"""(trainable=True, **changes to the actor section) -> the same tiny model on every call."""
 
 SFT = PolicyLoss("sft")
 
@@ -66,7 +66,7 @@ def test_training_raises_the_likelihood_of_what_is_imitated(make_backend: MakeBa
     assert losses[-1] < 0.9 * losses[0]
     scores = asyncio.run(backend.score(samples))
     mean_nll = -sum(map(sum, scores.logprobs)) / sum(sample.num_trained_tokens for sample in samples)
-    assert mean_nll < losses[-1]  # the scores are those of the updated weights
+    assert mean_nll < losses[-1]  # the scores come from the updated weights
 
 
 def test_statistics_of_an_update(make_backend: MakeBackend):

@@ -32,7 +32,7 @@ CPU = torch.device("cpu")
 
 
 class PlainBackend:
-    """See `Backend`. Each call runs in a thread; a lock admits one at a time."""
+    """A minimal `Backend`. Each call runs in a thread; a lock admits one call at a time."""
 
     def __init__(self, model: PreTrainedModel, tokenizer: object, actor: ActorConfig, trainable: bool) -> None:
         self.model, self._tokenizer, self._actor = model.requires_grad_(trainable), tokenizer, actor

@@ -1,4 +1,4 @@
-"""The gradient and the metrics of every algorithm are the same however a mini-batch is cut."""
+"""The gradient and the metrics of every algorithm do not depend on the split of a mini-batch into micro-batches."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def said(count: int) -> Segment:
 
 
 def trajectory(prompt: list[int]) -> Trajectory:
-    """A turn, a tool's answer and another turn, of lengths of their own."""
+    """A model turn, a tool answer and another model turn, with the given lengths."""
     tool = Segment(Author.TOOL, tokens(draw.randint(1, 3)))
     return Trajectory([Segment(Author.PROMPT, prompt), said(draw.randint(1, 6)), tool, said(draw.randint(1, 6))])
 
 
 def rollout(prompt: list[int], score: float | None, num_trajectories: int = 1) -> Rollout:
-    """None: it failed for reasons outside the policy."""
+    """A reward of None: the rollout failed for reasons outside the policy."""
     return Rollout(
         [trajectory(prompt) for _ in range(num_trajectories)],
         Stop.FINISHED,
@@ -55,7 +55,7 @@ def rollout(prompt: list[int], score: float | None, num_trajectories: int = 1) -
 
 
 def groups() -> list[Group]:
-    """Uneven groups, of several trajectories, a failed rollout and equal rewards."""
+    """Uneven groups with several trajectories, a failed rollout and equal rewards."""
     draw.seed(0)
     scores: list[list[float | None]] = [[1.0, 0.0, 0.5], [0.2, 0.9, None, 0.4, 0.9], [1.0, 1.0], [0.0, 1.0]]
     found = []
@@ -67,7 +67,7 @@ def groups() -> list[Group]:
 
 
 def scored(sample: Sample) -> Sample:
-    """What the need of any algorithm is answered with."""
+    """The sample with random values for every extra input that an algorithm may need."""
     mask = sample.loss_mask
 
     def on_mask(low: float, high: float) -> list[float]:
@@ -93,7 +93,7 @@ def gradients(
 
 
 def cuts(samples: list[Sample]) -> list[list[list[int]]]:
-    """In two anyhow; every sample alone; every group alone."""
+    """Three splits: two arbitrary halves; one sample each; one group each."""
     dealt = random.Random(1).sample(range(len(samples)), len(samples))
     of_group = [[place for place, each in enumerate(samples) if each.uid == uid] for uid in {s.uid: 0 for s in samples}]
     return [[dealt[::2], dealt[1::2]], [[place] for place in dealt], of_group]

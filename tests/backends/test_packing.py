@@ -12,7 +12,7 @@ from agentrl.types.sample import Sample
 LENGTHS = st.lists(st.integers(1, 60), max_size=40)
 LIMITS = st.one_of(st.none(), st.integers(1, 8))
 SEQUENCES = st.lists(st.lists(st.integers(1, 3), min_size=1, max_size=12), max_size=20)
-"""Few different tokens, so that many begin alike."""
+"""Few different tokens, so that many sequences share a prefix."""
 
 
 def test_worked_example():
@@ -52,12 +52,12 @@ def arrays(sequences: list[list[int]]) -> list[IntArray]:
 
 
 def tree_size(sequences: list[list[int]]) -> int:
-    """How many different beginnings there are: the tokens that must be computed."""
+    """The number of distinct prefixes, which is the number of tokens that must be computed."""
     return len({tuple(tokens[: end + 1]) for tokens in sequences for end in range(len(tokens))})
 
 
 def memory(sequences: list[list[int]], keys_a_token: int) -> int:
-    """In tokens: what is computed, and a row of keys for each sequence that goes on from another's beginning."""
+    """Memory in tokens: computed tokens, plus a row of keys for each sequence that continues another one's prefix."""
     ordered = sorted(sequences)
     pairs = zip([[], *ordered], ordered, strict=False)
     looking = [own for before, own in pairs if 0 < num_common(*arrays([before, own])) < len(own)]
@@ -75,7 +75,7 @@ def test_copied_keys_are_in_the_budget():
     assert [len(members) for members in pack_shared(sequences, max_tokens=132 + 31 * 101 // 16)] == [32]
     assert [len(members) for members in pack_shared(sequences, max_tokens=132 + 31 * 101 // 16 - 1)] == [31, 1]
     assert [len(members) for members in pack_shared(sequences, max_tokens=201, keys_a_token=64)] == [32]
-    assert pack_shared([sequences[0]] * 9, max_tokens=101) == [[*range(9)]]  # computed once, looked at once
+    assert pack_shared([sequences[0]] * 9, max_tokens=101) == [[*range(9)]]  # computed once, attended to once
 
 
 @settings(derandomize=True, deadline=None)
@@ -90,7 +90,7 @@ def test_shared_every_sample_once_and_within_the_budget(sequences, max_tokens, m
         assert max_samples is None or len(indices) <= max_samples
         computed = tree_size([sequences[index] for index in indices])
         if enough_tokens is not None and computed > enough_tokens and len(indices) > 1:
-            last = sequences[indices[-1]]  # it shares more than it adds
+            last = sequences[indices[-1]]  # it shares more tokens than it adds
             assert 2 * num_common(*arrays([sequences[indices[-2]], last])) > len(last)
 
 

@@ -1,4 +1,4 @@
-"""A backend in one file, which is added by its name: the contract suite, and a step of training."""
+"""A backend in one file, selected by its path: the contract suite, and one training step."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_value_head_that_the_backend_cannot_train_is_refused(tmp_path: Path):
 
 
 def train(task_folder: Path, folder: Path, *overrides: str) -> int:
-    """A step of the calculator task, with a reference that copies the policy."""
+    """One step of the calculator task, with a copy of the policy as reference."""
     options = [
         *(f"model.path={task_folder}/model", f"data.train_files={task_folder}/train.jsonl", "data.val_files=[]"),
         *("data.train_batch_size=2", "rollout.n=2", "rollout.val_kwargs={}", "rollout.multi_turn.max_turn_tokens=8"),
@@ -64,7 +64,7 @@ def test_a_step_of_training_and_a_reference(task_folder, tmp_path, monkeypatch):
     assert (tmp_path / "checkpoints/latest/reference/model.safetensors").is_file()
 
 
-def test_what_the_backend_cannot_do_is_refused(task_folder, tmp_path, monkeypatch, capsys):
+def test_unsupported_backend_options_are_refused(task_folder, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(ROOT)
     asked = ["model.lora_rank=4", "ref.param_offload=true", "actor.share_prefixes=false", "algorithm.name=gae"]
     assert train(task_folder, tmp_path, *asked) == 2

@@ -1,4 +1,4 @@
-"""Checkpoints that are torn, foreign, or cannot be written: one line that says which file and what to do."""
+"""Checkpoints that are truncated, foreign or cannot be written give one line with the file and what to do."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def refusal(backend: TorchBackend, path: Path) -> str:
 
 @pytest.fixture(params=[0, 4], ids=["whole", "lora"])
 def run(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[TorchBackend, Path]:
-    """A backend and a checkpoint of it, whose weights it no longer has."""
+    """A backend and its checkpoint; the backend was trained further afterwards."""
     backend = load(save_model(tmp_path / "model"), request.param)
     asyncio.run(backend.save(tmp_path / "step-1"))
     asyncio.run(backend.train_step(make_samples(3), PolicyLoss("sft")))
@@ -105,7 +105,7 @@ def assert_last_one_stands(folder: Path, error: str) -> None:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 1 MiB, where this user may mount one."""
+    """A disk of 1 MiB, if this user may mount one."""
     (tmp_path / "disk").mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=1M", "tmpfs", str(tmp_path / "disk")]
     if not shutil.which("mount") or subprocess.run(mount, capture_output=True).returncode:
@@ -124,7 +124,7 @@ def test_a_full_disk(small_disk: Path, left_kib: int, tmp_path: Path):
         asyncio.run(backend.save(small_disk / "step-1"))
     (small_disk / "filled").unlink()
     assert_last_one_stands(small_disk, str(caught.value))
-    asyncio.run(backend.save(small_disk / "step-2"))  # once there is room, it goes on
+    asyncio.run(backend.save(small_disk / "step-2"))  # saving works again once there is space
 
 
 SAVE_UNDER_A_LIMIT = """

@@ -21,7 +21,7 @@ PARTS: dict[str, tuple[dict[str, object], dict[str, object]]] = {
     "cuda_offload": ({}, {"device": "cuda", "param_offload": True, "optimizer_offload": True}),
     "cuda_lora": ({"lora_rank": 4, "lora_alpha": 32}, {"device": "cuda"}),
 }
-"""What is trained, and where: changes to the model section and to the actor section."""
+"""Which weights are trained, and on which device: changes to the model section and to the actor section."""
 ON_A_GPU = ["qwen3-adamw-cuda", "qwen3-muon-cuda", "qwen3-adamw-cuda_offload", "qwen3-adamw-cuda_lora"]
 
 

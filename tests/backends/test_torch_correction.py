@@ -1,4 +1,4 @@
-"""Off-policy corrections under the torch backend: the gradient and the metrics do not depend on the cut."""
+"""Off-policy corrections under the torch backend: gradient and metrics do not depend on the micro-batch split."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CORRECTIONS = {
 
 
 def sampled(samples: list[Sample], logprobs: list[list[float]]) -> list[Sample]:
-    """As another policy near `logprobs` would have sampled them."""
+    """Samples as if drawn by another policy, close to `logprobs`."""
     draw = random.Random(1)
     return [
         replace(
@@ -53,7 +53,7 @@ def test_the_gradient_does_not_depend_on_the_cut(name: str, tmp_path: Path):
     plain = make_samples(9)
     scored = sampled(plain, asyncio.run(load(path).score(plain)).logprobs)
     samples, metrics = algorithm.correct(scored)
-    assert 0 < metrics.get("correction/rejected_tokens", 0.5) < 1  # something is left, and something is not
+    assert 0 < metrics.get("correction/rejected_tokens", 0.5) < 1  # some tokens are rejected and some are kept
     loss = WatchedLoss(algorithm.loss, 3)
     whole = gradients(load(path, ppo_max_token_len_per_gpu=10**6), samples, loss)
     assert any(gradient.abs().max() > 0 for gradient in whole[1])

@@ -1,4 +1,4 @@
-"""Log-probabilities of every family equal those of plain transformers, one sample at a time."""
+"""Log-probabilities of every model family equal a plain transformers forward on one sample at a time."""
 
 from __future__ import annotations
 
@@ -53,9 +53,10 @@ def check(positionwise: PositionwiseModel, tolerance: float = 2e-5) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_equals_plain_transformers(family: str):
-    """On padded rows; test_torch_shared_prefixes.py has the rest."""
+    """Uses padded rows; test_torch_shared_prefixes.py tests the other layouts."""
     positionwise = PositionwiseModel(make_model(family), share_prefixes=False)
-    assert positionwise.splits == (family != "opt")  # OPT's head reaches into its body, so it is run whole
+    # OPT's head needs the model body, so logits are computed for all positions
+    assert positionwise.splits == (family != "opt")
     check(positionwise)
 
 
@@ -103,7 +104,7 @@ def test_temperature_0_counts_as_1_and_so_does_none(monkeypatch: pytest.MonkeyPa
 
 
 def test_temperatures_are_left_out_where_all_are_1():
-    sample = Sample([1, 2, 3], [0, 1, 1], [0.5, 1.0, 1.0], [0.0] * 3)  # the first is trained nowhere
+    sample = Sample([1, 2, 3], [0, 1, 1], [0.5, 1.0, 1.0], [0.0] * 3)  # the first token is never trained
     assert micro_batch([sample], CPU).temperatures is None
     assert micro_batch([sample, replace(sample, temperatures=[1.0, 1.0, 0.7])], CPU).temperatures is not None
 

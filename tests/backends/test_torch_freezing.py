@@ -1,4 +1,4 @@
-"""Weights that stay as they are: found by name, left out of the optimizer and of what is published."""
+"""Frozen weights are found by name, and excluded from the optimizer and from weight sync."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_patterns_that_fit_nothing_or_everything(patterns: list[str], complaint:
     assert "\n" not in str(caught.value)
 
 
-def test_what_is_frozen_is_neither_changed_nor_published(tmp_path: Path):
+def test_frozen_weights_are_neither_changed_nor_published(tmp_path: Path):
     path = save_model(tmp_path)
     backend = load(path, "model.layers.0", "model.embed_tokens")
     before = {name: value.clone() for name, value in backend.model.state_dict().items()}

@@ -1,4 +1,4 @@
-"""The gradient of a mini-batch is exact whatever its cut, also of a loss that looks at several samples together."""
+"""The gradient of a mini-batch is exact for any micro-batch split, even if a loss compares several samples."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ SCOPES: list[Scope] = ["rollout", "group", "batch"]
 
 @dataclass(frozen=True)
 class Together:
-    """Like GSPO's: one ratio for all rows of a rollout, of a group, or of the batch; and not linear in it."""
+    """Like GSPO's ratio, but nonlinear: one ratio for all rows of a rollout, of a group, or of the batch."""
 
     looks_at: Scope
     says: Scope
-    """`looks_at`, if it is honest."""
+    """The declared scope, equal to `looks_at` in a correct loss."""
     aggregation: str = "token-mean"
     needs_entropy: bool = False
     norm_length: int | None = None
@@ -122,7 +122,7 @@ def test_a_second_pass_is_made_only_where_something_would_be_parted(model: Posit
 
 @settings(derandomize=True, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(["", "a", "b", "c"]), st.integers(0, 3)), max_size=8))
-def test_what_is_parted(placed: list[tuple[str, int]]):
+def test_splits_within_a_rollout_or_group_are_detected(placed: list[tuple[str, int]]):
     samples = [Sample([1, 2], [0, 1], [1, 1], [0, 0], rollout_id=name, uid=name) for name, _ in placed]
     packs = [[index for index, (_, place) in enumerate(placed) if place == number] for number in range(4)]
     packs = [pack for pack in packs if pack]

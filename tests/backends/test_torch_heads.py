@@ -1,4 +1,4 @@
-"""A model of one number a token under the torch backend: what it answers, learns and saves."""
+"""Scalar-head models under the torch backend: their values, training and checkpoints."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def load(path: Path, trainable: bool = True, model: dict[str, object] | None = N
 
 
 def with_a_head(path: Path, family: str) -> Path:
-    """A checkpoint whose head is random, so that its values say something."""
+    """A checkpoint with a random head, so that its values are not all 0."""
     model = AutoModelForSequenceClassification.from_pretrained(save_model(path / "lm", family), num_labels=1)
     torch.nn.init.normal_(model.score.weight)
     model.save_pretrained(path / "rm")
@@ -37,7 +37,7 @@ def with_a_head(path: Path, family: str) -> Path:
 
 
 def with_returns(samples: list[Sample]) -> list[Sample]:
-    """Targets that follow from the token before, and old values of 0."""
+    """Samples whose targets depend on the previous token, with old values of 0."""
     return [
         replace(
             sample,
@@ -53,7 +53,7 @@ def with_returns(samples: list[Sample]) -> list[Sample]:
 
 @torch.no_grad()
 def value_before(model: PreTrainedModel, sample: Sample, index: int) -> float:
-    """By transformers' own forward pass over what precedes a token."""
+    """Values from transformers' own forward pass over the tokens before each token."""
     return float(model(input_ids=torch.tensor([sample.token_ids[:index]])).logits[0, 0])
 
 
@@ -103,7 +103,7 @@ def test_the_cut_changes_no_update(tmp_path: Path, optimizer: str):
     (one, weights), (other, same) = found
     assert one == pytest.approx(other, rel=1e-4)
     for name, value in weights.items():
-        torch.testing.assert_close(value, same[name], rtol=1e-3, atol=2e-4)  # of steps of 5e-3
+        torch.testing.assert_close(value, same[name], rtol=1e-3, atol=2e-4)  # tolerance for steps of 5e-3
 
 
 def test_values_are_clipped_to_the_old_ones(tmp_path: Path):
@@ -148,7 +148,7 @@ def test_lora_and_recomputing_are_those_of_the_body(tmp_path: Path):
     plain = load(path)
     other = load(path, model={"lora_rank": 4, "enable_gradient_checkpointing": True})
     results = [asyncio.run(each.train_step(samples, ValueLoss())) for each in (plain, other)]
-    assert results[0] == results[1]  # trained whole, layer by layer
+    assert results[0] == results[1]  # all layers trained, one after the other
 
 
 def test_a_value_is_no_coarser_than_float32(tmp_path: Path):
@@ -158,7 +158,7 @@ def test_a_value_is_no_coarser_than_float32(tmp_path: Path):
 
 
 def learned(backend: TorchBackend, folder: Path) -> list[object]:
-    """All that a critic computes over three updates, a checkpoint between each."""
+    """Everything that a critic computes over three updates, with a checkpoint after each update."""
     found: list[object] = []
     for seed in range(3):
         found.append(asyncio.run(backend.score(make_samples(4, seed))))

@@ -108,7 +108,7 @@ def test_a_kill_leaves_only_whole_folders(tmp_path: Path, monkeypatch: pytest.Mo
         checkpoint.save_checkpoint(tmp_path / "step", backend.model, None, {})
     assert not (tmp_path / "step").exists()
     monkeypatch.undo()
-    asyncio.run(backend.save(tmp_path / "step"))  # what the kill left is no hindrance
+    asyncio.run(backend.save(tmp_path / "step"))  # files left by the kill do not prevent saving
     assert sorted(folder.name for folder in tmp_path.iterdir()) == ["model", "step"]
 
 

@@ -1,4 +1,4 @@
-"""LoRA in training: what is published and saved, the reference without it, and what the engine makes of it."""
+"""LoRA training: published and saved weights, the reference without the adapter, and the engine's log-probabilities."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_adapters_alone_are_trained_published_and_saved(tmp_path: Path):
 @pytest.mark.parametrize("deterministic", [False, True])
 @pytest.mark.parametrize("family", one_in(3, ["qwen3", "gemma2", "qwen3_moe"]))
 def test_the_engine_samples_from_the_trained_adapter(family: str, deterministic: bool, tmp_path: Path):
-    """Its log-probabilities over cached KV are those of the backend's plain forward."""
+    """The engine's log-probabilities over cached KV equal those of the backend's plain forward."""
     path = save_model(tmp_path, family)
     backend = load(path)
     train(backend, 3)
@@ -107,7 +107,7 @@ def test_the_engine_samples_from_the_trained_adapter(family: str, deterministic:
                 GenerateRequest([5, 6, 7, 8 + seed], SamplingParams(seed=seed, max_new_tokens=20)) for seed in range(4)
             ]
             answers = [await engine.generate(r) for r in requests]
-            if deterministic:  # bitwise the same beside others, with an adapter too
+            if deterministic:  # bitwise equal in any batch, with an adapter too
                 together = await asyncio.gather(*map(engine.generate, requests))
                 assert [(a.token_ids, a.logprobs) for a in together] == [(a.token_ids, a.logprobs) for a in answers]
             return engine.kv_reuse, list(zip(requests, answers, strict=True))
@@ -132,7 +132,7 @@ def as_sample(prompt, answer) -> Sample:
 
 @pytest.mark.parametrize("frozen", [(), ("*.layers.0.*",)])
 def test_gradient_checkpointing_changes_no_gradient(frozen: tuple[str, ...], tmp_path: Path):
-    """The first layers train nothing then, so nothing before them requires a gradient."""
+    """The first layers are frozen here, so no input to them requires a gradient."""
     path = save_model(tmp_path)
     pair = [load(path, {**LORA, "enable_gradient_checkpointing": on}, freeze_modules=frozen) for on in (False, True)]
     for backend in pair:

@@ -1,4 +1,4 @@
-"""Weights and averages that leave the device between uses: bitwise the same training, and nothing left behind."""
+"""Offloading weights and optimizer state between uses gives bitwise the same training and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OFFLOAD = {"param_offload": True, "optimizer_offload": True}
 
 
 class Elsewhere:
-    """A second device on the CPU: what leaves it is no longer there (NaN), so that a forgotten move shows."""
+    """A second device on the CPU: offloaded tensors become NaN, so a missing move back is noticed."""
 
     def __init__(self) -> None:
         self.moved: Counter[str] = Counter()
@@ -54,7 +54,7 @@ def load(
 
 
 def trained(backend: TorchBackend, folder: Path) -> list[object]:
-    """Everything a run computes: metrics, scores, published weights, and the same again after going on."""
+    """Everything a run computes: metrics, scores and published weights, then the same after a resume."""
     found: list[object] = []
     for seed in range(3):
         found.append(asyncio.run(backend.train_step(make_samples(4, seed), SFT)).metrics)
@@ -90,7 +90,7 @@ def test_tensors_are_away_except_while_in_use():
             raise KeyError
 
     with pytest.raises(KeyError):
-        fails()  # what fails parks them all the same
+        fails()  # a failed call also offloads its weights
     assert elsewhere.moved == {"out": 4, "back": 2}
     assert [tensor.data_ptr() for tensor in tensors] != first
     assert all(tensor.eq(1).all() for tensor in tensors)

@@ -1,4 +1,4 @@
-"""Tokens go to the experts recorded for them, in every layout, as plain transformers with a hook sends them."""
+"""Replayed expert routing, in every layout, equals plain transformers with a hook that forces the experts."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ MORE = {
 
 
 def moe(family: str):
-    """A random model; normalised gates except where its name says otherwise."""
+    """A random model with normalised gates unless its name says otherwise."""
     if family not in MORE:
         return make_model(family)
     torch.manual_seed(0)
@@ -68,8 +68,11 @@ def moe(family: str):
 
 
 def routed(samples: list[Sample], seed: int = 0) -> list[Sample]:
-    """Experts that siblings share where they share tokens; every third sample has others from its second token on, one
-    has none, and one none of its last tokens."""
+    """Random experts, equal where samples share a prefix.
+
+    Every third sample has different experts from its second token on; one sample has none; one has none for its last
+    tokens.
+    """
     result = []
     for number, sample in enumerate(samples):
         rows = []
@@ -86,7 +89,7 @@ def routed(samples: list[Sample], seed: int = 0) -> list[Sample]:
 
 
 def hooked_forward(model, sample: Sample) -> Tensor:
-    """Logits of one sample by transformers alone, its routers told which experts to take; [T, V]."""
+    """Logits of one sample by transformers alone, with forced experts; [T, V]."""
     handles, layers = [], model.base_model.layers
     for number, layer in enumerate(layers):
         gate = getattr(layer.mlp, "gate", None)
@@ -95,7 +98,8 @@ def hooked_forward(model, sample: Sample) -> Tensor:
         experts = sample.routed_experts[:, number].long()
 
         def route(module, inputs, output, experts=experts, block=layer.mlp):
-            if not isinstance(output, tuple):  # DeepSeek-V3's gate answers logits alone; what follows is replaced below
+            # DeepSeek-V3's gate returns logits alone; the hook replaces the selection below
+            if not isinstance(output, tuple):
                 block.wanted = experts
                 return output
             logits, _, own = output
@@ -124,7 +128,7 @@ def hooked_forward(model, sample: Sample) -> Tensor:
 
 
 def weigh(logprobs_N: Tensor) -> Tensor:
-    """A loss in which every token counts differently."""
+    """A loss in which every token has a different weight."""
     return (torch.sin(1 + torch.arange(len(logprobs_N))) * logprobs_N).sum()
 
 
@@ -161,7 +165,7 @@ def test_logprobs_and_gradients_are_those_of_transformers_with_a_hook(family, la
     model, samples = moe(family), routed(make_groups())
     reference = expected(model, samples)
     plain = expected(model, [replace(sample, routed_experts=None) for sample in samples])
-    assert (reference[0] - plain[0]).abs().max() > 0.05  # the experts matter
+    assert (reference[0] - plain[0]).abs().max() > 0.05  # the choice of experts changes the result
     if layout == "checkpointed":
         enable_checkpointing(model)
     positionwise = PositionwiseModel(model, share_prefixes=layout != "padded", replay=RoutingReplay(model))

@@ -1,4 +1,4 @@
-"""What samples begin with alike, computed once, has the gradient of plain transformers, one sample at a time."""
+"""Shared prefixes are computed once, with the gradient of plain transformers on one sample at a time."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ Result = tuple[Tensor, Tensor, list[Tensor]]
 
 
 def weigh(logprobs_N: Tensor, entropy_N: Tensor) -> Tensor:
-    """A loss in which every token counts differently, and so does its entropy."""
+    """A loss in which every token's log-probability and entropy have different weights."""
     numbers_N = torch.arange(len(logprobs_N), dtype=logprobs_N.dtype)
     return (torch.sin(1 + numbers_N) * logprobs_N + 0.3 * torch.cos(numbers_N) * entropy_N).sum()
 
 
 def one_by_one(model, samples: list[Sample]) -> Result:
-    """transformers alone: each sample whole, by itself."""
+    """transformers alone: each complete sample in a forward of its own."""
     logprobs, entropy = [], []
     for sample in samples:
         logits = model(input_ids=torch.tensor([sample.token_ids]), use_cache=False).logits[0]
@@ -78,7 +78,8 @@ def assert_same(one: Result, other: Result, tolerance: float) -> None:
 
 
 EXACT = ("qwen3", "llama", "mistral", "gemma3_text", "gpt_oss", "gpt_neox", "gpt2")
-IN_FLOAT32 = ("gemma2", "qwen2_moe", "qwen3_moe", "cohere")  # as transformers computes a softmax or a norm of theirs
+# families whose softmax or norms transformers computes in float32
+IN_FLOAT32 = ("gemma2", "qwen2_moe", "qwen3_moe", "cohere")
 TOLERANCE = dict.fromkeys(EXACT, 1e-9) | dict.fromkeys(IN_FLOAT32, 2e-6)
 
 
@@ -86,7 +87,7 @@ TOLERANCE = dict.fromkeys(EXACT, 1e-9) | dict.fromkeys(IN_FLOAT32, 2e-6)
 def test_gradient_is_that_of_transformers_one_sample_at_a_time(family: str):
     model = in_float64(make_model(family))
     if family == "gemma2":
-        model.set_attn_implementation("eager")  # transformers' sdpa leaves out its soft cap
+        model.set_attn_implementation("eager")  # transformers' sdpa ignores the soft cap
     positionwise = PositionwiseModel(model, share_prefixes=True)
     assert positionwise.shares_prefixes
     samples = make_groups()
@@ -113,14 +114,14 @@ def test_a_beginning_is_computed_once_and_nothing_is_padding():
     fork = Sample([5, 6, 7, 2, 9, 9], [0, 0, 0, 1, 0, 1], [1.0] * 6, [0.0] * 6)
     alone = Sample([8, 9, 1, 2], [0, 1, 0, 0], [1.0] * 4, [0.0] * 4)
     tokens = pack_tokens([*samples, samples[1], fork, alone], {}, CPU)
-    # the last trained token, and what follows it, predicts nothing
+    # the last trained token and the tokens after it predict nothing
     assert tokens.token_ids.tolist() == [5, 6, 7, 2, 3, 9, 8]
     assert tokens.positions.tolist() == [0, 1, 2, 3, 4, 4, 0]
     assert tokens.predictors.tolist() == [2, 2, 3, 4, 2, 3, 4, 2, 5, 6]
 
 
 TREES = st.lists(st.lists(st.tuples(st.integers(1, 3), st.booleans()), min_size=2, max_size=9), min_size=1, max_size=6)
-"""(token, whether it is trained) of samples that fork anywhere."""
+"""(token, whether it is trained) of samples that may diverge at any token."""
 
 
 def tree_samples(tree: list[list[tuple[int, bool]]]) -> list[Sample]:
@@ -137,7 +138,7 @@ def tree_samples(tree: list[list[tuple[int, bool]]]) -> list[Sample]:
 
 @settings(derandomize=True, deadline=None)
 @given(TREES)
-def test_every_token_is_predicted_from_what_stands_before_it(tree):
+def test_every_token_is_predicted_from_the_tokens_before_it(tree):
     samples = tree_samples(tree)
     tokens = pack_tokens(samples, {}, CPU)
     trained = [(sample, index) for sample in samples for index, mask in enumerate(sample.loss_mask) if mask]
@@ -245,7 +246,7 @@ def test_autocast_stays_near_float32(family: str):
     with torch.autocast("cpu", dtype=torch.bfloat16):
         low, plain = ours(positionwise, samples), one_by_one(model, samples)
     assert not torch.equal(low[0], exact[0])
-    # no further from exact than transformers itself is under autocast
+    # no further from the exact result than transformers itself under autocast
     for number in (0, 1):
         assert (low[number] - exact[number]).abs().mean() < 1.5 * (plain[number] - exact[number]).abs().mean()
 
@@ -262,17 +263,17 @@ def test_scores_are_those_of_padded_rows(tmp_path: Path):
 
 
 def blend(module: torch.nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
-    """Each token with the one before it: a past that is not keys and values, as of a convolution."""
+    """Mixes each token with the token before it: a state that is not KV, as in a convolution."""
     return output + torch.nn.functional.pad(output, (0, 0, 1, 0))[:, :-1]
 
 
 def stretch(module: torch.nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
-    """Other numbers in a row that is longer than a sample, from each token alone."""
+    """Different values if a row is longer than a sample; each value depends on its token alone."""
     return output * (1 + output.shape[1] / 1000)
 
 
 def faint(model, dtype: torch.dtype):
-    """The same model with weights so small that its layers hardly change what passes through them."""
+    """The same model with weights so small that its layers hardly change their input."""
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.ndim >= 2:
@@ -290,7 +291,7 @@ def assert_runs_as_before(model, why: str, caplog: pytest.LogCaptureFixture) -> 
     return positionwise
 
 
-def test_what_is_run_whole_cannot_share(caplog: pytest.LogCaptureFixture):
+def test_models_with_logits_at_all_positions_cannot_share_prefixes(caplog: pytest.LogCaptureFixture):
     positionwise = assert_runs_as_before(model := make_model("opt"), "its logits are computed at all positions", caplog)
     assert_same(ours(positionwise, make_groups()), one_by_one(model, make_groups()), 1e-3)
 
@@ -343,7 +344,8 @@ def test_layers_without_attention_do_not_share(
             parameter.mul_(scale if parameter.ndim >= 2 else 1.0)
     assert_runs_as_before(model.to(dtype), "1 of its 2 layers use", caplog)
     monkeypatch.setattr(forward, "windows_of_all_layers", learn_windows)
-    monkeypatch.setattr(forward, "difference", lambda actual, expected: 0.0)  # the last check alone notices too
+    # so that only the last check can notice the difference
+    monkeypatch.setattr(forward, "difference", lambda actual, expected: 0.0)
     caplog.clear()
     assert_runs_as_before(model, SEES, caplog)
 
@@ -356,7 +358,7 @@ def test_bfloat16_shares_too(family: str):
 
 def test_running_out_of_memory_is_no_reason_to_run_otherwise():
     def fail(module: torch.nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        if output.shape[1] > 20:  # packed
+        if output.shape[1] > 20:  # a packed row
             raise torch.OutOfMemoryError("no room")
 
     model = make_model("llama")

@@ -1,6 +1,6 @@
-"""The gradient of the torch backend: independent of the cut, equal to a plain computation, clipped.
+"""The gradient of the torch backend: independent of the split, equal to a plain computation, clipped.
 
-GPT-NeoX where float64 is meant to be exact: the others compute their norms in float32.
+GPT-NeoX is used where float64 must be exact: the other families compute their norms in float32.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def load(path: Path, *, model: dict[str, object] | None = None, **actor: object)
 def gradients(
     backend: TorchBackend, samples: list[Sample], loss: PolicyLoss
 ) -> tuple[dict[str, float], list[torch.Tensor]]:
-    """The metrics of an update, and the gradients it was made from."""
+    """The metrics of an update, and the gradients behind it."""
     caught: list[torch.Tensor] = []
     optimizer = backend._optimizer
     step, parameters = optimizer.step, list(backend.model.parameters())
@@ -85,7 +85,7 @@ def test_gradient_equals_a_plain_computation(tmp_path: Path):
         torch.testing.assert_close(mine, theirs.grad, rtol=1e-6, atol=1e-7)  # temperatures are float32 numbers
 
 
-@pytest.mark.parametrize("family", ["qwen3", "gpt_neox", "gpt2", "opt"])  # all but the first have dropout: it stays off
+@pytest.mark.parametrize("family", ["qwen3", "gpt_neox", "gpt2", "opt"])  # all but qwen3 have dropout, which stays off
 def test_gradient_checkpointing_gives_the_same_gradient(family: str, tmp_path: Path):
     path = save_model(tmp_path, family, torch.float64)
     samples = make_groups()
@@ -95,7 +95,7 @@ def test_gradient_checkpointing_gives_the_same_gradient(family: str, tmp_path: P
     attention = next(module for name, module in backend.model.named_modules() if name.endswith(("attn", "attention")))
     attention.register_forward_pre_hook(lambda *_: calls.append(1))
     assert_same(gradients(backend, samples, PolicyLoss("vanilla")), plain, 1e-10)
-    assert len(calls) == 2  # once forward, once more backward
+    assert len(calls) == 2  # one forward, and one recomputation in backward
 
 
 @pytest.mark.parametrize("kind", [{"model": {"dtype": "bfloat16"}}, {"autocast": "bfloat16"}])

@@ -1,4 +1,4 @@
-"""Tiny random models of several families, and samples to train them on."""
+"""Tiny random models of several families, and training samples."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FAMILIES: dict[str, dict[str, object]] = {
     "gemma2": {"final_logit_softcapping": 0.5, "sliding_window": 8},
     "cohere": {"logit_scale": 0.5},
     "gpt_neox": {"attention_dropout": 0.3, "hidden_dropout": 0.3},
-    "gpt2": {  # names its sizes in its own way
+    "gpt2": {  # GPT-2's config has its own names for sizes
         "vocab_size": VOCAB,
         "n_embd": 32,
         "n_layer": 2,
@@ -59,13 +59,13 @@ FAMILIES: dict[str, dict[str, object]] = {
         "num_experts_per_tok": 2,
         "layer_types": ["sliding_attention", "full_attention"],
         "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
-        "attn_implementation": "eager",  # learned sinks have no other on a CPU
+        "attn_implementation": "eager",  # the only CPU attention that supports learned sinks
     },
 }
 
 
 def make_model(family: str = "qwen3", seed: int = 0) -> PreTrainedModel:
-    """A random model whose logits are far from flat, so that a wrong temperature or a lost soft cap shows."""
+    """A random model with logits far from uniform, so that a wrong temperature or a missing soft cap is noticed."""
     torch.manual_seed(seed)
     special = dict(FAMILIES[family])
     attention = special.pop("attn_implementation", "sdpa")
@@ -84,23 +84,23 @@ def save_model(path: Path, family: str = "qwen3", dtype: torch.dtype = torch.flo
 
 
 def in_float64(model: PreTrainedModel) -> PreTrainedModel:
-    """The same model in float64 throughout: norms that transformers computes in float32 are computed as they are."""
+    """The same model fully in float64, including the norms that transformers computes in float32."""
     for module in model.double().modules():
         if type(module).__name__.endswith("RMSNorm"):
             module.forward = partial(_norm, module)
     if hasattr(model.config, "num_experts_per_tok"):
-        model.set_experts_implementation("eager")  # the grouped product knows no float64
+        model.set_experts_implementation("eager")  # the grouped matrix product does not support float64
     return model
 
 
 def _norm(module: torch.nn.Module, states: torch.Tensor) -> torch.Tensor:
     epsilon = getattr(module, "variance_epsilon", None)
-    weight = module.weight if epsilon is not None else 1 + module.weight  # Gemma's
+    weight = module.weight if epsilon is not None else 1 + module.weight  # Gemma's norms
     return torch.nn.functional.rms_norm(states, states.shape[-1:], weight, epsilon or module.eps)
 
 
 def make_samples(num_samples: int, seed: int = 0, max_length: int = 24, *, ref: bool = False) -> list[Sample]:
-    """Random multi-turn samples; two consecutive ones share a rollout now and then."""
+    """Random multi-turn samples; some consecutive samples share a rollout."""
     draw = random.Random(seed)
     return [_sample(draw, f"rollout-{number - number % 3 // 2}", max_length, ref) for number in range(num_samples)]
 
@@ -108,9 +108,9 @@ def make_samples(num_samples: int, seed: int = 0, max_length: int = 24, *, ref: 
 def make_groups(
     seed: int = 0, *, prompts: tuple[tuple[int, int], ...] = ((9, 3), (5, 1), (14, 2), (1, 2))
 ) -> list[Sample]:
-    """For each (length, number) of `prompts` so many samples that share a prompt of that length, shuffled.
+    """For each (length, number) of `prompts`: `number` samples that share a prompt of that length, shuffled.
 
-    The first of each has one token of its own; the last of all equals the first of all.
+    The first sample of each prompt has one token of its own; the last sample of all equals the first.
     """
     draw = random.Random(seed)
     samples = []

@@ -1,6 +1,6 @@
-"""A tiny run through the command line, to be given one bad thing at a time: four rows, two rollouts each, one step.
+"""A tiny command-line run with one bad input at a time: four rows, two rollouts each, one step.
 
-Rollouts are scripted unless a test asks for the model: they answer a tool call, then "done".
+Rollouts are scripted unless a test requests the model: they call a tool, then answer "done".
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PREFIX = "agentrl: error: "
 
 @pytest.fixture(scope="session")
 def model(tmp_path_factory) -> Path:
-    """Random weights, a tokenizer, a chat template that knows tools."""
+    """A model with random weights, a tokenizer, and a chat template that supports tools."""
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(CALCULATOR))
         from tiny_model import make_model, make_tokenizer
@@ -33,7 +33,7 @@ def model(tmp_path_factory) -> Path:
 
 
 class Bad:
-    """The folder of one test, and the run in it."""
+    """The folder of one test, and its run."""
 
     def __init__(self, folder: Path, model: Path, capsys: pytest.CaptureFixture[str]) -> None:
         self.folder, self.model, self._capsys = folder, model, capsys
@@ -42,7 +42,7 @@ class Bad:
         self.write("script.py", "def reply(context):\n    return 'done'\n")
 
     def write(self, name: str, text: str) -> Path:
-        """A file with this text, its common indent taken away."""
+        """Write a file with this text, dedented."""
         path = self.folder / name
         path.write_text(textwrap.dedent(text))
         return path
@@ -52,13 +52,13 @@ class Bad:
         return self.write("train.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
 
     def calls(self, name: str, **arguments: object) -> None:
-        """Let rollouts call a tool in their first turn."""
+        """Make rollouts call a tool in their first turn."""
         call = f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
         text = f"def reply(context):\n    return 'done' if '<tool_response>' in context else {call!r}\n"
         self.write("script.py", text)
 
     def options(self, *overrides: str) -> list[str]:
-        """The whole command line; later words win."""
+        """The complete command line; later words override earlier ones."""
         return [
             f"model.path={self.model}",
             f"data.train_files={self.folder}/train.jsonl",
@@ -72,20 +72,20 @@ class Bad:
         ]
 
     def refused(self, *overrides: str, command: str = "train") -> str:
-        """The one line that refuses; `--traceback` shows where it was found."""
+        """The one line that refuses the command; `--traceback` shows where the error was raised."""
         with pytest.raises(AgentRLError) as shown:
             main([command, "--traceback", *self.options(*overrides)])
 
         def as_it_was() -> None:
             raise shown.value
 
-        assert finish(as_it_was) == 2  # what a command without --traceback comes to
+        assert finish(as_it_was) == 2  # exit status of a command without --traceback
         (line,) = self._capsys.readouterr().err.splitlines()
         assert line.startswith(PREFIX)
         return line.removeprefix(PREFIX)
 
     def goes_on(self, *overrides: str) -> dict[str, float]:
-        """The metrics of the one step of a run that this does not stop."""
+        """The metrics of the one step, for input that must not stop the run."""
         assert main(["train", *self.options(*overrides)]) == 0
         (row,) = (self.folder / "run/metrics.jsonl").read_text().splitlines()
         return json.loads(row)

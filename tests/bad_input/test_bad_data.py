@@ -1,4 +1,4 @@
-"""Datasets that cannot be used: file, row and field are named."""
+"""Unusable datasets: the error names file, row and field."""
 
 from __future__ import annotations
 

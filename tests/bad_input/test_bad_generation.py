@@ -1,4 +1,4 @@
-"""Models that never stop or answer NaN, and agent loops that return garbage."""
+"""Models that never stop or return NaN, and agent loops that return garbage."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SAMPLED = ["rollout.engine=torch", "rollout.script_path=null"]
 
 
 def overflowing(model: Path, folder: Path) -> Path:
-    """A copy of the model whose weights are finite and whose logits are not."""
+    """A copy of the model with finite weights and non-finite logits."""
     shutil.copytree(model, folder)
     weights = load_file(folder / "model.safetensors")
     weights["model.norm.weight"].fill_(1e38)
@@ -36,7 +36,7 @@ def test_nan_while_training_skips_the_update_and_is_warned_of(bad):
     bad.write("reward.py", "scores = iter(range(8))\ndef compute_score():\n    return next(scores)\n")
     row = bad.goes_on(f"model.path={folder}")
     assert row["actor/skipped_updates"] == 1
-    assert "actor/grad_norm" not in row  # nothing was updated
+    assert "actor/grad_norm" not in row  # no update was made
     (warning, *_) = (bad.folder / "run/warnings.jsonl").read_text().splitlines()
     assert "an update was skipped: lower actor.optim.lr, or check for overflow" in json.loads(warning)["warning"]
 

@@ -1,4 +1,4 @@
-"""Keys and values of the command line that mean nothing, and options that nothing would read."""
+"""Command-line keys and values that do not exist, and options that no code would read."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from agentrl.config.rules.combinations import check_training
         ("rollout.n", "rollout.n"),
     ],
 )
-def test_a_key_or_value_that_means_nothing(bad, override, complaint):
+def test_unknown_keys_and_values_are_refused(bad, override, complaint):
     assert complaint in bad.refused(override)
 
 
@@ -54,11 +54,11 @@ IDLE = [
 
 
 @pytest.mark.parametrize(("overrides", "complaint"), IDLE)
-def test_an_option_that_nothing_reads(bad, overrides, complaint):
+def test_unused_options_are_refused(bad, overrides, complaint):
     assert bad.refused(*overrides) == complaint
 
 
-def test_what_a_run_says_of_itself_passes_though_it_says_everything():
+def test_a_saved_configuration_with_every_key_passes():
     values = {"model": {"path": "m"}, "data": {"train_files": ["t"], "shuffle": False}, "rollout": {"n": 2}}
     clip = {"clip_ratio_low": 0.1, "clip_ratio_high": 0.2}
     config = validate_config({**values, "actor": clip, "trainer": {"total_training_steps": 3}})
@@ -89,7 +89,8 @@ def test_verls_commands_give_them_and_are_told_once(tmp_path, monkeypatch, capsy
     ]
     assert main(["train", "--verl", *needed, *sizes, *given]) == 2
     *notices, error = capsys.readouterr().err.splitlines()
-    assert error.startswith("agentrl: error: model.path: there is no folder 'm'")  # so all the rest was accepted
+    # so the rest of the command was accepted
+    assert error.startswith("agentrl: error: model.path: there is no folder 'm'")
     idle = [line.split("'")[1] for line in notices if "has no effect" in line]
     assert len(idle) == len(set(idle))
     assert {"actor_rollout_ref.actor.kl_loss_coef", "trainer.total_epochs", "data.seed", "trainer.test_freq"} <= {*idle}

@@ -1,4 +1,4 @@
-"""Model folders that are not there, half written, or without what a conversation needs."""
+"""Model folders that are missing, incomplete, or lack what a conversation needs."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def without_template(folder: Path) -> None:
         (without_template, "tokenizer '{model}' has no chat template: set model.chat_template"),
     ],
 )
-def test_a_folder_that_is_not_whole(bad, spoil, complaint):
+def test_an_incomplete_model_folder(bad, spoil, complaint):
     folder = bad.folder / "model"
     shutil.copytree(bad.model, folder)
     spoil(folder)

@@ -1,4 +1,4 @@
-"""The Python door, given what it cannot use."""
+"""Invalid arguments to the Python API."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def search(query: str) -> str:
 
 @pytest.fixture
 def said(tmp_path, model):
-    """What is said of arguments that cannot be used, in one line."""
+    """The one-line error for unusable arguments."""
 
     def refused(data=ROWS, function=agentrl.train, model=model, reward=score, **arguments) -> str:
         own = {"trainer.default_local_dir": str(tmp_path / "run"), "rollout.n": 2, **SHORT}
@@ -40,7 +40,7 @@ def said(tmp_path, model):
 
 
 def frame() -> object:
-    """What a data frame looks like from outside: iterating it gives the names of its columns."""
+    """A minimal stand-in for a data frame: iterating over it yields its column names."""
     return type("DataFrame", (dict,), {"iloc": None})(prompt=["a"])
 
 

@@ -1,4 +1,4 @@
-"""Rewards that fail, give no number, hang, or cannot be loaded."""
+"""Rewards that fail, return no number, hang, or cannot be loaded."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NO_NUMBER = "expected a finite number or a dict with a 'score', got "
     ),
 )
 @pytest.mark.parametrize("kind", ["def", "async def"])
-def test_what_it_does_wrong_ends_the_run(bad, kind, body, complaint):
+def test_reward_errors_end_the_run(bad, kind, body, complaint):
     file = bad.write("reward.py", f"import json\n{kind} compute_score(solution_str):\n    {body}\n")
     line = bad.refused()
     assert line.startswith(WHERE)
@@ -35,7 +35,7 @@ def test_what_it_does_wrong_ends_the_run(bad, kind, body, complaint):
 
 
 @pytest.mark.parametrize("kind", ["def", "async def"])
-def test_what_ends_the_process_ends_the_run_in_one_line(bad, kind):
+def test_a_reward_that_ends_the_process_ends_the_run_in_one_line(bad, kind):
     file = bad.write("reward.py", f"import sys\n{kind} compute_score(solution_str):\n    sys.exit(3)\n")
     assert f"SystemExit: 3 ({file}:3)" in bad.refused()
 

@@ -1,4 +1,4 @@
-"""Tools that misbehave are data; tools that cannot be loaded are refused."""
+"""Tool failures become data of the rollout; tools that fail to load are refused."""
 
 from __future__ import annotations
 
@@ -42,18 +42,19 @@ def act(bad, body: str, kind: str = "def", mark: str = "@tool") -> list[str]:
         ],
     ),
 )
-def test_what_a_tool_does_wrong_is_data(bad, kind, body, outcome):
+def test_tool_errors_are_data(bad, kind, body, outcome):
     slow = ["rollout.multi_turn.tool_timeout_s=5"] if "10_000_000" in body else []
     row = bad.goes_on(*act(bad, body, kind), *slow, "data.max_response_length=600")
     assert row[f"tool/act/{outcome}"] == row["tool/act/calls"] == 8
     assert row["response_length/max"] < 600  # an answer is cut to max_tool_response_length
-    assert row["reward/mean"] == 1.0  # all went on to say "done"
+    assert row["reward/mean"] == 1.0  # every rollout continued and answered "done"
 
 
-def test_a_coroutine_that_blocks_its_loop_is_left_behind(bad):
+def test_a_coroutine_that_blocks_its_loop_is_abandoned(bad):
     row = bad.goes_on(*act(bad, "time.sleep(1)", "async def"))
     assert row["tool/act/timeout"] >= 1
-    assert row["rollouts/failed"] == row["rollouts/infra_failed"] < 1  # those that only stood behind it
+    # only the rollouts queued behind the hung call failed
+    assert row["rollouts/failed"] == row["rollouts/infra_failed"] < 1
 
 
 def test_a_tool_that_ends_its_process_ends_no_other(bad):

@@ -1,4 +1,4 @@
-"""Simulated users that misbehave or cannot be loaded."""
+"""Simulated users that fail, or cannot be loaded."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def user(bad, text: str) -> list[str]:
     ],
 )
 @pytest.mark.parametrize("kind", ["def", "async def"])
-def test_what_it_does_wrong_is_named(bad, kind, body, complaint):
+def test_simulated_user_errors_are_named(bad, kind, body, complaint):
     line = bad.refused(*user(bad, ANSWER.format(kind=kind, body=body)))
     assert line.startswith("all 8 rollouts failed; the first: InfraError: interaction 'user'")
     assert complaint in line

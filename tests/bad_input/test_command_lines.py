@@ -1,4 +1,4 @@
-"""Wrong command lines: each mistake is one line that says what is expected, and nothing slow is imported for it."""
+"""Wrong command lines: each mistake gives one line with the expected value, before any slow import."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from one_in import one_in
 
 from agentrl.cli.main import main
 
-# what is added to a good `agentrl train` -> what the error says
+# overrides of a valid `agentrl train` -> the expected error
 VALUES = {
     "model.path=": "model.path",
     "model.path=no/such/folder": "there is no folder 'no/such/folder'",
@@ -184,7 +184,7 @@ VALUES = {
 
 @pytest.fixture
 def good(tmp_path, monkeypatch) -> list[str]:
-    """The shortest command that trains, up to loading its model."""
+    """The shortest valid training command, up to loading the model."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "model").mkdir()
     (tmp_path / "model/config.json").write_text("{}")
@@ -195,7 +195,7 @@ def good(tmp_path, monkeypatch) -> list[str]:
 
 
 def lines_of(capsys, *words: str) -> list[str]:
-    """The error lines of a command that is refused."""
+    """The error lines of a refused command."""
     try:
         status = main(words)
     except SystemExit as ended:

@@ -12,5 +12,5 @@ def test_its_smallest_case_runs(monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["agent_loop.py", "--rollouts", "1", "--turns", "3"])
     agent_loop.main()
     lines = [line for line in capsys.readouterr().out.splitlines() if line.split()[:2] == ["1", "3"]]
-    assert len(lines) == 2  # as trained, and in place
+    assert len(lines) == 2  # two lines: as in training, and in place
     assert all(float(figure) > 0 for line in lines for figure in line.split()[-3:])

@@ -38,20 +38,20 @@ def test_a_rollout_meets_the_same_however_often_its_task_is_begun(module):
         return [tail.begin(row, name).random(), tail.turn(name).random(), tail.turn(name).random()]
 
     first, second, again, other = met(7, "a"), met(7, "b"), met(7, "c"), met(8, "d")
-    assert again == first  # of the same task, begun again
+    assert again == first  # a repeated call for the same task
     assert len({*first, *second, *other}) == 9
 
 
 def test_the_bound_is_the_busiest_of_all(module, tmp_path):
     long_tail = module("long_tail")
-    steps = [{"rollout_s/mean": 0.5, "rollouts/failed": 0.0}] * 10  # 128 x 0.5 s of rollouts a step
+    steps = [{"rollout_s/mean": 0.5, "rollouts/failed": 0.0}] * 10  # 128 x 0.5 s of rollouts per step
 
     def result(wall_s: float, **seconds: float) -> object:
         return long_tail.Result([0.0, wall_s], seconds, steps, tmp_path)
 
     on_policy = result(20.0, learn=4.0, publish=1.0, take=15.0, engine=10.0)
     late = result(10.0, learn=6.0, publish=1.0, take=3.0, engine=8.0)
-    unhurried = long_tail.Result([0.0, 1.0], {"engine": 4.0}, steps[:2], tmp_path)  # two of five steps: 0.4 s a step
+    unhurried = long_tail.Result([0.0, 1.0], {"engine": 4.0}, steps[:2], tmp_path)  # two of five steps: 0.4 s per step
     runs = {"staleness 0": on_policy, "staleness 1": late, "staleness 4": late, long_tail.UNHURRIED: unhurried}
     first, *sides = long_tail.table(runs)
     assert first == "L 0.5 s a step, E 0.4 s a step"

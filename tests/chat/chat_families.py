@@ -1,4 +1,4 @@
-"""Chat templates in the structure of well-known ones, and small byte-level tokenizers to go with them."""
+"""Chat templates modelled on well-known ones, and small byte-level tokenizers for them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SPECIAL = {
     "headers": ["<|begin|>", "<|start_header|>", "<|end_header|>", "<|eot|>"],
     "inst": ["<s>", "</s>", "[INST]", "[/INST]", "[TOOLS]", "[/TOOLS]", "[CALLS]", "[RESULTS]", "[/RESULTS]"],
 }
-# As in Qwen: found whole by the tokenizer, but not special
+# As in Qwen: single tokens of the tokenizer, but not marked as special
 ADDED = ["<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "<think>", "</think>"]
 
 _CHATML_SYSTEM = """
@@ -56,7 +56,7 @@ CHATML = f"""{_CHATML_SYSTEM}
     {{%- endif %}}
 {{%- endfor %}}{_CHATML_PROMPT}"""
 
-# Like Qwen3: thoughts before the last question are taken away, the last turn always has a thinking block
+# Like Qwen3: thoughts before the last question are removed, and the last turn always has a thinking block
 THINKING = f"""{_CHATML_SYSTEM}
 {{%- set ns = namespace(question=messages|length - 1, open=true) %}}
 {{%- for message in messages[::-1] %}}
@@ -113,8 +113,8 @@ HEADERS = """
 {%- endfor %}
 {%- if add_generation_prompt %}{{- header('assistant') }}{% endif %}"""
 
-# Like Mistral: no generation prompt, tools stand before the last user message, ids of calls are rendered and checked,
-# an assistant message that calls loses its content, a remark stands after the last assistant message only
+# Like Mistral: no generation prompt; tools before the last user message; call ids are rendered and checked;
+# an assistant message with calls loses its content; a system remark follows only the last assistant message
 INST = """
 {{- bos_token }}
 {%- set ns = namespace(last=0) %}
@@ -200,7 +200,7 @@ CHATS = {name: ChatFormat(tokenizer) for name, tokenizer in TOKENIZERS.items()}
 relaxed = settings(derandomize=True, deadline=None, max_examples=60)
 families = pytest.mark.parametrize("name", NAMES)
 
-# Text that templates and tokenizers may trip over, without the text of control tokens
+# Text that may break templates and tokenizers, without the text of control tokens
 words = st.sampled_from(
     ["hello", " the", "\n", "  ", "{", "}", '"', "\\", "'", "<", ">", "é", "日本", "🙂", "[1]", "{{ x }}"]
 )
@@ -226,7 +226,7 @@ def end_text(name: str) -> str:
 
 
 def rendered(name: str, messages: Sequence[Message], tools: object = TOOLS) -> str:
-    """The independent reference: transformers' rendering of the whole conversation."""
+    """The independent reference: transformers' rendering of the complete conversation."""
     offered = [schema.for_template() for schema in tools] or None  # type: ignore[attr-defined]  # a list of schemas
     return TOKENIZERS[name].apply_chat_template(messages, tools=offered, tokenize=False, add_generation_prompt=True)
 
@@ -235,7 +235,7 @@ def full_ids(name: str, text: str) -> list[int]:
     return TOKENIZERS[name](text, add_special_tokens=False)["input_ids"]
 
 
-# A template that does more with a content than put it in
+# A template that does not simply insert a message's content
 CONDITIONAL = CHATML.replace(
     "message.content + '\\n</tool_response>'",
     "('FAILED: ' if 'rror' in message.content else '') + message.content + '\\n</tool_response>'",

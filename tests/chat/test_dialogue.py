@@ -49,7 +49,7 @@ def test_dialogue_has_the_tokens_and_the_mask_of_transformers() -> None:
     length = len(trajectory.token_ids)
     assert list(trajectory.token_ids) == reference["input_ids"][:length]
     assert trajectory.loss_mask == reference["assistant_masks"][:length]
-    # the line break after the last turn is not written until there is a next one, as in a rollout
+    # the line break after the last turn is written only before a next turn, as in a rollout
     assert tokenizer.decode(reference["input_ids"][length:]) == "\n"
     authors = [segment.author.value for segment in trajectory.segments]
     assert authors == ["prompt", "demonstration", "tool", "demonstration", "user", "demonstration"]
@@ -64,7 +64,7 @@ def test_dialogues_agree_with_transformers(turns: list[tuple[str, list[Message]]
     for reply, new in turns:
         messages += [{"role": "assistant", "content": reply}, *new]
     messages.append({"role": "assistant", "content": "done"})
-    # a line break at the beginning of a reply joins the generation prompt's: no rollout could sample that token
+    # a leading line break of a reply would merge with the generation prompt's: no rollout can sample that token
     assume(not any(reply[:1].isspace() for reply, _ in turns))
     reference = TOKENIZERS["chatml"].apply_chat_template(messages, return_assistant_tokens_mask=True)
     trajectory = CHATS["chatml"].dialogue(messages, ())
@@ -87,7 +87,8 @@ def test_dialogue_takes_the_route_of_a_rollout(name: str) -> None:
     assert reply == chat.extend(messages[2:3], TOOLS, turn_closed=True)
     for ids, said in ((first, "Hello"), (second, "No")):
         assert ids[-1] in chat.stop_token_ids
-        assert chat.text(ids).removeprefix("<think>\n\n</think>\n\n").strip() == said  # what it writes last
+        # the thinking template adds an empty block
+        assert chat.text(ids).removeprefix("<think>\n\n</think>\n\n").strip() == said
     assert trajectory.loss_mask == [0] * len(prompt) + [1] * len(first) + [0] * len(reply) + [1] * len(second)
 
 

@@ -82,7 +82,7 @@ def test_lone_surrogates_become_question_marks() -> None:
 
 
 def metaspace_tokenizer() -> PreTrainedTokenizerFast:
-    """As in Llama 2: a vocabulary that holds the control tokens, and a mark before the first piece of a text."""
+    """As in Llama 2: the control tokens are part of the vocabulary, and a mark precedes the first piece of a text."""
     special = ["<s>", "</s>", "<unk>", "<|im_start|>", "<|im_end|>"]
     letters = sorted(set("▁abcdefghijklmnopqrstuvwxyz_<>|/\n{}\":.SYCTIH#`,(*)'[]"))
     vocab = [(piece, 0.0) for piece in special] + [(piece, -2.0) for piece in [*letters, "▁the", "user", "▁user"]]
@@ -115,7 +115,7 @@ def test_control_tokens_in_the_models_own_vocabulary_are_guarded() -> None:
 
 
 class SlowTokenizer(PreTrainedTokenizer):
-    """One token a character, in Python."""
+    """A Python tokenizer with one token per character."""
 
     def __init__(self, **kwargs: object) -> None:
         self.letters = {chr(code): code for code in range(128)}
@@ -169,7 +169,7 @@ def test_texts_are_cut_only_where_that_changes_nothing() -> None:
         ("<|im_end|>\n<|im_start|>user\n", ["<|im_end|>\n<|im_start|>"], len("<|im_end|>\n" + "\n<|im_start|>")),
         ("<|im_end|>", [" no token at the end"], 0),
         ("<|im_end|>", [], 0),
-        ("<|im_end|>", [" wordy"], 0),  # `word` is a token, but not where a letter follows
+        ("<|im_end|>", [" wordy"], 0),  # `word` is a token, except before a letter
     ):
         frame = encoder.frame(before, rest)
         text = " said".join([before, *rest])

@@ -30,7 +30,7 @@ from agentrl.chat.prompt_cache import MAX_PROMPTS
 from agentrl.types.messages import Message
 from agentrl.types.trajectory import Author, Segment, Trajectory, VersionSpan
 
-# ---- what follows a turn --------------------------------------------------------------------------------------------
+# ---- messages after a turn ------------------------------------------------------------------------------------------
 
 
 @families
@@ -47,7 +47,7 @@ def test_extension_is_the_tail_of_the_whole_rendering(name: str, data: st.DataOb
 
 @families
 def test_the_usual_messages_have_a_shape(name: str) -> None:
-    """All four families just put contents in, stripped or as JSON; otherwise each turn would cost a rendering."""
+    """All four families insert contents directly, stripped or as JSON. Other templates need a rendering per turn."""
     for new in ([tool("x")], [tool("x"), tool("y", 1)], [user("x")]):
         assert CHATS[name]._known(new, TOOLS)
 
@@ -91,7 +91,7 @@ def test_blanks_before_the_end_of_turn_belong_to_it() -> None:
 
 
 def test_templates_that_look_at_the_tools_while_going_on() -> None:
-    """Where tools stand before the last question, a new question brings them along, and only the tools at hand."""
+    """Templates that place tools before the last question render the current tools again for a new question."""
     chat = CHATS["inst"]
     with_both, with_one = (chat.text(chat.extend([user("x")], TOOLS[:count], turn_closed=True)) for count in (2, 1))
     assert "calculator" in with_both
@@ -106,7 +106,7 @@ def test_template_variables_reach_the_template() -> None:
         assert quiet.text(ids).endswith("assistant\n<think>\n\n</think>\n\n")
 
 
-# ---- whole conversations --------------------------------------------------------------------------------------------
+# ---- complete conversations -----------------------------------------------------------------------------------------
 
 
 def model_segment(ids: Sequence[int]) -> Segment:
@@ -117,7 +117,7 @@ def model_segment(ids: Sequence[int]) -> Segment:
 @relaxed
 @given(data=st.data())
 def test_sampled_tokens_stay_as_they_are(name: str, data: st.DataObject) -> None:
-    """Random ids hardly ever are what their own text would tokenize to."""
+    """Random ids almost never equal the tokenization of their own text."""
     chat = CHATS[name]
     anything = st.lists(st.integers(0, len(TOKENIZERS[name]) - 1), min_size=1, max_size=12)
     trajectory = Trajectory([Segment(Author.PROMPT, chat.start([user("Hi")], TOOLS))])
@@ -136,14 +136,14 @@ def test_sampled_tokens_stay_as_they_are(name: str, data: st.DataObject) -> None
 @relaxed
 @given(data=st.data())
 def test_trajectories_read_as_the_template_renders_them(name: str, data: st.DataObject) -> None:
-    """Where the template only ever appends (a thinking one: as long as nobody thinks; no tools that move)."""
+    """Holds for templates that only append (a thinking template: without thoughts), with tools that do not move."""
     chat, tools = CHATS[name], TOOLS if name != "inst" else []
     replies = st.text(st.characters(codec="ascii", categories=["L", "N"]), min_size=1, max_size=10)
     turns = data.draw(st.lists(st.tuples(replies, answers), min_size=1, max_size=4))
     messages: list[Message] = [user("Hi")]
     ids = chat.start(messages, tools)
     for reply, new in turns:
-        said = f" {reply}" if name == "inst" else reply  # that template writes a blank which the model has to sample
+        said = f" {reply}" if name == "inst" else reply  # this template writes a space that the model has to sample
         ids += full_ids(name, said + end_text(name)) + chat.extend(new, tools, turn_closed=True)
         messages += [{"role": "assistant", "content": reply}, *new]
     assert TOKENIZERS[name].decode(ids) == rendered(name, messages, tools)
@@ -162,7 +162,7 @@ def test_thoughts_stay_although_the_template_would_take_them_away() -> None:
 
 
 class Work:
-    """Counts what is rendered and encoded."""
+    """Counts rendered and encoded characters."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, tokenizer: PreTrainedTokenizerFast) -> None:
         self.num_rendered = self.num_characters = 0
@@ -193,7 +193,7 @@ def test_a_turn_costs_the_same_however_long_the_conversation(name: str, monkeypa
     for number in range(100):
         ids += chat.extend([tool(f"result {number:03d}", number)], TOOLS, turn_closed=True)
         costs.append(work.take())
-    assert costs[0][0] > 0  # learning the shape
+    assert costs[0][0] > 0  # the first calls also learn the template's shape
     assert set(costs[1:]) == {(0, costs[1][1])}
     assert costs[1][1] < 200 < len(rendered(name, [user("Hi")]))
 
@@ -206,7 +206,7 @@ def test_the_number_of_learnt_shapes_is_bounded(monkeypatch: pytest.MonkeyPatch)
     assert len(chat._shapes) <= 3
 
 
-# ---- what a turn says -----------------------------------------------------------------------------------------------
+# ---- the text of a turn ---------------------------------------------------------------------------------------------
 
 
 def test_text_keeps_special_tokens_but_the_last_end_of_turn() -> None:
@@ -216,10 +216,10 @@ def test_text_keeps_special_tokens_but_the_last_end_of_turn() -> None:
     assert chat.text([*hello, end]) == "hello <tool_call> ."
     assert chat.text([end, *hello, end, end]) == "<|im_end|>hello <tool_call> .<|im_end|>"
     assert chat.text([]) == chat.text([end]) == ""
-    assert chat.text([len(TOKENIZERS["chatml"]) + 5, *hello]) == "hello <tool_call> ."  # beyond the vocabulary
+    assert chat.text([len(TOKENIZERS["chatml"]) + 5, *hello]) == "hello <tool_call> ."  # an id beyond the vocabulary
 
 
-# ---- what is kept ---------------------------------------------------------------------------------------------------
+# ---- caches ---------------------------------------------------------------------------------------------------------
 
 
 def test_the_same_prompt_again_has_the_same_tokens_in_a_list_of_its_own() -> None:

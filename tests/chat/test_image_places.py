@@ -1,4 +1,4 @@
-"""Images in a chat: the tokens that stand for them, where they are, and what never becomes one."""
+"""Images in a chat: their placeholder tokens, the positions, and text that must not become a placeholder."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ IMAGES = {"one": b"\x01", "three": b"\x03"}
 
 
 class Counting:
-    """As many tokens as the first byte says, as a processor would give for a size."""
+    """An image processor that gives as many tokens as the first byte of the image."""
 
     places = ("<|image_pad|>",)
 
@@ -60,7 +60,7 @@ def test_an_image_has_the_tokens_that_the_processor_gives_it():
 def test_a_tools_image_adds_only_its_own_message():
     ids = CHAT.extend([message("one", "seen", role="tool")], (), turn_closed=True, images=IMAGES)
     assert ids.count(PLACE) == 1
-    assert CHAT.text(ids).count("<|im_start|>") == 2  # the answer's and the next turn's
+    assert CHAT.text(ids).count("<|im_start|>") == 2  # the starts of the answer and of the next turn
 
 
 @pytest.mark.parametrize("spelled", ["<|image_pad|>", "<|vision_start|><|image_pad|><|vision_end|>"])
@@ -70,7 +70,7 @@ def test_text_never_becomes_an_image(spelled, images):
     answer = CHAT.extend([message(*images, spelled, role="tool")], (), turn_closed=True, images=IMAGES)
     for ids in (prompt, answer, CHAT.start([{"role": "user", "content": spelled}], ())):
         assert ids.count(PLACE) == (3 * len(images) if ids is prompt or ids is answer else 0)
-        assert spelled in CHAT.text(ids)  # the letters are all there
+        assert spelled in CHAT.text(ids)  # the spelled-out control token stays as text
 
 
 def test_a_prompt_s_other_control_tokens_are_still_trusted():

@@ -55,7 +55,7 @@ def test_hermes_reads_calls_and_content() -> None:
 @relaxed
 @given(arguments)
 def test_hermes_reads_back_any_arguments(value: dict[str, object]) -> None:
-    """Anything but the opening tag itself, which begins the next call wherever it stands."""
+    """Any argument except one that contains the opening tag: the tag always begins the next call."""
     text = hermes_call("f", value)
     if text.count("<tool_call>") == 1:
         call = only(HERMES.parse(text))
@@ -103,7 +103,7 @@ def test_hermes_says_what_is_wrong_and_where(body: str, name: str, says: str) ->
     assert call.name == name
     assert call.error is not None
     assert re.search(says, call.error)
-    assert call.error.endswith("</tool_call>")  # it shows the right form
+    assert call.error.endswith("</tool_call>")  # the error shows the correct form
     assert call.arguments == body.strip()
 
 
@@ -221,7 +221,7 @@ _fragments = st.sampled_from([*_TAGS, *_LABELS, '"', "\\", "}", "]", "[" * 50, "
 def test_parsers_never_raise(parser: object, text: str) -> None:
     turn = parser.parse(text)  # type: ignore[attr-defined]
     for call in turn.calls:
-        assert call.name.isascii() or call.name.encode()  # can be stored
+        assert call.name.isascii() or call.name.encode()  # the name can be encoded, so it can be stored
         if call.error is None:
             assert call.name
             assert isinstance(json.loads(call.arguments), dict)
@@ -249,7 +249,7 @@ HOSTILE = [
 
 @pytest.mark.parametrize("parser", [HERMES, REACT], ids=["hermes", "react"])
 def test_hostile_text_takes_linear_time(parser: object) -> None:
-    """Milliseconds to tenths of a second; work that is quadratic in 100 000 characters would take minutes."""
+    """Linear parsing takes at most tenths of a second; quadratic parsing of 100,000 characters takes minutes."""
     for pattern in HOSTILE:
         text = pattern * (100_000 // len(pattern))
         for whole in (text, f"<tool_call>{text}", f"Action: f\nAction Input: {text}"):
@@ -264,7 +264,7 @@ def test_a_parsers_name() -> None:
         tool_parsers.get("hermess")
 
 
-# ---- does it fit the template ---------------------------------------------------------------------------------------
+# ---- parser and template --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["chatml", "thinking"])
@@ -281,7 +281,7 @@ def test_a_parser_that_does_not_fit_is_refused_with_one_that_does() -> None:
 
 
 def test_a_parser_must_read_the_same_arguments() -> None:
-    """A template that writes arguments as text in the manner of Python is not read back."""
+    """A template that renders arguments as Python text cannot be parsed back."""
     printed = CHATML.replace("call.function.arguments | tojson", "call.function.arguments | string")
     with pytest.raises(ConfigError, match="no registered parser does"):
         check_parser("hermes", ChatFormat(tokenizer_for(printed)), schemas())

@@ -1,4 +1,4 @@
-"""A text as pieces, one a token."""
+"""Text pieces, one per token."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_pieces_are_the_text_and_as_many_as_its_tokens(name, text):
 def test_added_tokens_and_characters_stay_whole():
     pieces = token_pieces(TOKENIZERS["chatml"], "a<|im_end|>日")
     assert [piece for piece in pieces if piece] == ["a", "<|im_end|>", "日"]
-    assert len(pieces) == 5  # the last character is three bytes, a token each
+    assert len(pieces) == 5  # the last character has three bytes, with one token each
 
 
 @pytest.mark.parametrize("text", ["", "\ud800x"])

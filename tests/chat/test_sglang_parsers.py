@@ -1,4 +1,4 @@
-"""SGLang's own detectors behind our parser; beside our Hermes parser, which shares no code with them."""
+"""SGLang's detectors behind our parser, compared with our own Hermes parser, which shares no code with them."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_call_as_each_family_writes_it(name: str) -> None:
 
 @pytest.mark.parametrize("name", CALLS)
 def test_a_tool_that_is_not_there_is_called_all_the_same(name: str) -> None:
-    """The toolbox tells the model; SGLang by default would leave the call out."""
+    """The toolbox reports the unknown tool to the model; SGLang's default would drop the call."""
     other = parser_for(tool_parsers.get(f"sglang/{name}")(), schemas())
     assert [call.name for call in other.parse(CALLS[name]).calls] == ["f"]
 
@@ -130,7 +130,7 @@ texts = st.lists(fragments | st.text(max_size=8), max_size=5).map("".join)
 @settings(relaxed, max_examples=60)
 @given(st.data())
 def test_nothing_that_a_model_writes_raises(data: st.DataObject) -> None:
-    """Nor does what comes out break its promise: calls without an error have a name and an object."""
+    """The output also stays valid: calls without an error have a name and an argument object."""
     text = data.draw(texts | st.text())
     cut = data.draw(st.integers(0, len(text)))
     for name in sglang.detectors():
@@ -170,7 +170,7 @@ def test_an_unknown_name_is_told_the_nearest() -> None:
 
 
 def test_loading_is_quiet_and_needs_no_kernels() -> None:
-    """In a process of its own: no line is printed, no GPU is begun, and what needs one is not imported."""
+    """In a separate process: loading prints nothing, initializes no GPU, and imports nothing that needs one."""
     script = (
         "import sys\n"
         "from agentrl.chat.parsers import tool_parsers\n"

@@ -65,7 +65,7 @@ def test_the_minimal_template_itself_is_accepted() -> None:
 
 
 def test_a_turn_ended_by_what_follows_it_is_refused_where_that_varies() -> None:
-    """As in GLM-4: the next role's token ends the turn before. With one role that works, with two it does not."""
+    """As in GLM-4: the next role's token ends the previous turn. This works with one such role, but not with two."""
     template = (
         "{% for m in messages %}<|{{ m.role }}|>\n{{ m.content }}{% endfor %}"
         "{% if add_generation_prompt %}<|assistant|>{% endif %}"

@@ -1,4 +1,4 @@
-"""`agentrl data check`: what it finds in rows, lengths, tools and rewards; its exit status, its two forms."""
+"""`agentrl data check`: its findings in rows, lengths, tools and rewards; exit status; both output forms."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def found(document, split="train", kind="problems"):
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    """A tokenizer for which a word is a token, and the template adds two."""
+    """A tokenizer with one token per word, and a template that adds two tokens."""
     from tokenizers import Tokenizer, models, pre_tokenizers
 
     words = Tokenizer(models.WordLevel({"<unk>": 0, "<end>": 1, "ask": 2, "answer": 3}, unk_token="<unk>"))
@@ -182,7 +182,7 @@ SCHEMA = (
 
 @pytest.fixture
 def shelves(tmp_path):
-    """Words of the command line for a tool whose `create` needs a shelf, and a simulated user."""
+    """Arguments for a tool whose `create` needs a shelf, and for a simulated user."""
     (tmp_path / "shelves.py").write_text(SHELVES)
     tools, users = tmp_path / "tools.yaml", tmp_path / "users.yaml"
     tools.write_text(f"tools: [{{class_name: '{tmp_path}/shelves.py:FindShelf', config: {{}}, tool_schema: {SCHEMA}}}]")

@@ -1,4 +1,4 @@
-"""`agentrl eval`: of a model, of saved rollouts, of texts; and verl's main_eval."""
+"""`agentrl eval` on a model, on saved rollouts and on texts; and verl's main_eval."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def test_rewards_of_texts_find_what_is_known_of_rollouts(here, capsys):
     command = ["eval", "--responses", "out.parquet", "--json", "x.json", "--reward"]
     assert main([*command, "info.py:of_everything"]) == 0
     assert figures("x.json")["val/reward/mean"] == 1.0
-    write_responses(tool_outcomes=["ok", "ok"])  # a column of the file is what was recorded
+    write_responses(tool_outcomes=["ok", "ok"])  # the file now records tool outcomes
     assert main([*command, "info.py:of_everything"]) == 0
     assert figures("x.json")["val/reward/mean"] == 3.0
     capsys.readouterr()
@@ -237,7 +237,7 @@ def test_mistakes_are_one_line(here, capsys, arguments, complaint):
 
 @pytest.mark.parametrize("value", [None, 0, {}, [], False])
 def test_what_is_no_text_is_refused_and_not_passed_over(here, capsys, value):
-    """`[]` is no text among texts; as the whole column it is a row without any."""
+    """`[]` is an invalid text in a row with texts; as the complete column it means a row without texts."""
     row = {"prompt": "?", "ground_truth": "1", "data_source": "a"}
     lines = [{**row, "responses": ["1"]}, {**row, "responses": ["a", value, ""]}]
     Path("out.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))

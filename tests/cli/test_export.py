@@ -1,4 +1,4 @@
-"""`agentrl export`: what it writes is the same policy, and stands alone."""
+"""`agentrl export`: its output is the same policy and needs no other files."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def base(tmp_path: Path) -> Path:
 
 
 def checkpoint(base: Path, path: Path, lora_rank: int = 0) -> torch.Tensor:
-    """Saves a changed policy as a run does; answers its logits."""
+    """Save a changed policy as a run does; return its logits."""
     config = ModelConfig(path=str(base), lora_rank=lora_rank)
     model = load_model(config, torch.device("cpu"))
     with torch.no_grad():
@@ -58,7 +58,7 @@ def files(folder: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("lora_rank", [0, 4])
-def test_what_is_exported_is_the_same_policy_and_stands_alone(base: Path, tmp_path: Path, lora_rank: int):
+def test_the_export_is_the_same_policy_and_self_contained(base: Path, tmp_path: Path, lora_rank: int):
     expected = checkpoint(base, tmp_path / "run/checkpoints/step-3", lora_rank)
     (tmp_path / "run/checkpoints/latest").symlink_to("step-3")
     vocabulary = AutoTokenizer.from_pretrained(base).get_vocab()
@@ -95,12 +95,14 @@ def test_a_small_update_of_a_bfloat16_base_is_kept(base: Path, tmp_path: Path, c
     assert (logits(half).float() - logits(policy)).abs().max() > 1e-4
 
 
-def test_of_a_run_the_newest_whole_checkpoint_is_taken(base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_the_newest_complete_checkpoint_of_a_run_is_exported(
+    base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
     checkpoint(base, tmp_path / "run/checkpoints/step-9")
     expected = checkpoint(base, tmp_path / "run/checkpoints/step-10")
     shutil.copytree(tmp_path / "run/checkpoints/step-9", tmp_path / "run/checkpoints/step-11")
-    (tmp_path / "run/checkpoints/step-11/run_state.json").write_text('{"step":')  # cut off
-    (tmp_path / "run/checkpoints/latest").symlink_to("step-9")  # as a kill between the two leaves it
+    (tmp_path / "run/checkpoints/step-11/run_state.json").write_text('{"step":')  # a truncated file
+    (tmp_path / "run/checkpoints/latest").symlink_to("step-9")  # as a kill between the two writes leaves it
     assert main(["export", str(tmp_path / "run"), str(tmp_path / "new")]) == 0
     assert "checkpoints/step-10 to" in capsys.readouterr().out
     exported = AutoModelForCausalLM.from_pretrained(tmp_path / "new")
@@ -121,7 +123,7 @@ def refusal(capsys: pytest.CaptureFixture[str], *words: object) -> str:
     return line.removeprefix("agentrl: error: ")
 
 
-def test_what_cannot_be_exported(base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_exports_that_are_refused(base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     checkpoint(base, tmp_path / "step", 4)
     capsys.readouterr()
     new = tmp_path / "new"
@@ -162,4 +164,4 @@ def test_adapters_that_go_beyond_lora_are_merged(base: Path, tmp_path: Path):
     torch.testing.assert_close(
         logits(AutoModelForCausalLM.from_pretrained(tmp_path / "new")), logits(model), rtol=0, atol=1e-5
     )
-    assert (tmp_path / "new/tokenizer.json").is_file()  # the base's
+    assert (tmp_path / "new/tokenizer.json").is_file()  # copied from the base model

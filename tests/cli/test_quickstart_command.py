@@ -1,4 +1,4 @@
-"""`agentrl quickstart` removes only its own files, refuses early, and ends with commands that work."""
+"""`agentrl quickstart` removes only its own files, refuses early, and prints commands that work."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SUMMARY = {
 
 @pytest.fixture
 def started(monkeypatch) -> list[list[str]]:
-    """Commands that would have been run."""
+    """The commands that would have been run."""
     commands: list[list[str]] = []
     monkeypatch.setattr(module, "run", lambda command: commands.append(list(command)) or 0.0)
     return commands

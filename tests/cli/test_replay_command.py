@@ -1,4 +1,4 @@
-"""`agentrl replay`: its words, its flags, what it writes where, and its exit status."""
+"""`agentrl replay`: its arguments, flags, output files and exit status."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ asked: list[Replay] = []
 
 
 def noisy(replay: Replay) -> Result:
-    """A mode that prints, and shows what it was given."""
+    """A mode that prints, and reports its arguments."""
     print("noise")
     asked.append(replay)
     replay.scores["noisy"] = {(0, "a", 0): 2.0}
@@ -33,7 +33,7 @@ def noisy(replay: Replay) -> Result:
 
 
 def failing(replay: Replay) -> Result:
-    """A mode that fails, and goes by what an earlier one found."""
+    """A mode that fails because of an earlier mode's result."""
     return Result("failing", f"scores of {', '.join(replay.scores)}", failed=True)
 
 
@@ -140,7 +140,7 @@ def test_modes_run_in_order_and_a_failed_one_is_status_1(run, capsys):
 
 
 def impossible(replay: Replay) -> Result:
-    """A mode that cannot be done with what is there."""
+    """A mode whose inputs are missing."""
     raise DataError("there is nothing\nof the kind")
 
 

@@ -1,4 +1,4 @@
-"""`agentrl import-rollouts` and `agentrl export-rollouts`, from the command line."""
+"""`agentrl import-rollouts` and `agentrl export-rollouts`."""
 
 from __future__ import annotations
 

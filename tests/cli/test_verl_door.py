@@ -1,4 +1,4 @@
-"""verl's command line, its YAML files and the short form: whole runs of a tiny model, and refusals in one line."""
+"""verl's command line, its YAML files and the short form: complete runs of a tiny model, and one-line refusals."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory) -> Path:
-    """Random weights, a context of 1024 tokens."""
+    """A model with random weights and a context of 1024 tokens."""
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(ROOT / "examples/calculator"))
         from tiny_model import make_model, make_tokenizer
@@ -39,7 +39,7 @@ def model(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def here(tmp_path, monkeypatch) -> Path:
-    """An empty folder to stand in, with no variable of the short form set."""
+    """Change into an empty folder, with all variables of the short form unset."""
     monkeypatch.chdir(tmp_path)
     for short in SHORT:
         monkeypatch.delenv(short.variable or "_", raising=False)
@@ -127,7 +127,7 @@ def compute_score(data_source, solution_str, ground_truth, extra_info=None):
 
 
 def typed(command: str, model: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """A command as a person types it into a shell, with this Python as `python3`."""
+    """A command as typed into a shell, with this Python as `python3`."""
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     variables = os.environ | {"PATH": path, "PYTHONPATH": str(ROOT)} | environment
     text = command.replace("MODEL", str(model))
@@ -174,7 +174,7 @@ def test_the_short_form_trains_on_a_list_of_prompts_with_ones_own_reward(model, 
     assert short_form([*flags, "data.max_response_length=8", *more, "trainer.logger=file"]) == 0
     run = here / "outputs/short/latest"
     config = yaml.safe_load((run / "config.yaml").read_text())
-    assert (config["rollout"]["n"], config["data"]["train_batch_size"]) == (2, 4)  # a flag wins over the environment
+    assert (config["rollout"]["n"], config["data"]["train_batch_size"]) == (2, 4)  # a flag overrides the environment
     assert (config["actor"]["use_kl_loss"], config["actor"]["kl_loss_coef"]) == (True, 0.01)
     assert config["algorithm"]["norm_adv_by_std_in_grpo"] is False
     assert config["actor"]["optim"]["lr"] == 5e-7
@@ -239,7 +239,7 @@ def test_refusal_comes_before_anything_heavy_loads(here):
 
 
 def test_yaml_files_of_verls_are_read_under_the_command_line(here):
-    # what is not said, here project_name, is verl's default to an interpolation
+    # a key that is not set, here project_name, gets verl's default in an interpolation
     (here / "mine.yaml").write_text(
         "hydra: {searchpath: [file://verl/trainer/config]}\ndefaults: [ppo_trainer, _self_]\n"
         "data: {train_batch_size: 8, max_response_length: 64}\n"
@@ -276,7 +276,7 @@ def test_mistakes_in_the_short_form_are_one_line(arguments, variable, complaint,
 
 
 def short_config(arguments: list[str], monkeypatch) -> RunConfig:
-    """What the short form would train with."""
+    """The configuration that the short form would train with."""
     configs: list[RunConfig] = []
     Path("x.json").write_text("[]")
     monkeypatch.setattr("agentrl.trainer.run.run_training", configs.append)

@@ -1,4 +1,4 @@
-"""Loops written for verl, through the runner."""
+"""Agent loops written for verl, run by our rollout runner."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_a_single_turn_loop_yields_the_engines_own_segment():
     assert answer.logprobs == [-0.5, -1.5]
     assert list(answer.policy_versions) == [VersionSpan(7, 2)]
     assert rollout.stop is Stop.FINISHED
-    assert rollout.rewards["score"] == 1.0  # by our reward: the loop gave none
+    assert rollout.rewards["score"] == 1.0  # from our reward: the loop gave none
 
 
 def test_a_long_answer_is_cut_as_its_loop_cuts_it():
@@ -62,13 +62,13 @@ def test_two_turns_with_tool_text_between_them(tmp_path):
         "tool",
         "assistant",
     ]
-    assert rollout.rewards == {"score": 1.25, "acc": 1.0}  # the loop's own
+    assert rollout.rewards == {"score": 1.25, "acc": 1.0}  # the loop's own score
     assert len({request.session for request in engine.requests}) == 1
     assert len({request.sampling.seed for request in engine.requests}) == 2
 
 
 class Claiming(AgentLoopBase):
-    """Answers with whatever `claim` makes of what was sampled."""
+    """Returns the fields that `claim` makes from the sampled tokens."""
 
     claim = staticmethod(lambda prompt, sampled: None)
 
@@ -119,7 +119,7 @@ def test_several_outputs_are_several_trajectories_and_the_last_score_counts(monk
 
 
 def test_an_empty_mask_is_an_empty_response(monkeypatch):
-    """verl's tool agent then answers `prompt_ids[-0:]`, the whole prompt, as the response."""
+    """verl's tool agent then returns `prompt_ids[-0:]`, the complete prompt, as the response."""
     rollout = claimed(monkeypatch, lambda prompt, sampled: output(prompt, prompt, []))
     assert rollout.error is None
     assert [segment.author for segment in rollout.trajectories[0].segments] == [Author.PROMPT]

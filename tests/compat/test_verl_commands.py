@@ -1,4 +1,4 @@
-"""Commands as verl's users have them: what of each is honoured, told and refused."""
+"""Real commands of verl users: which keys are used, ignored with a notice, or refused."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from agentrl.compat.verl.keys.table import PPO
 from agentrl.config.rules.combinations import check_training
 from agentrl.errors import ConfigError
 
-IN_USE = Path(__file__).with_name("verl_keys_in_use.txt")  # of verl's example scripts and its default configurations
+IN_USE = Path(__file__).with_name("verl_keys_in_use.txt")  # keys of verl's example scripts and default configurations
 
 GRPO = """
 algorithm.adv_estimator=grpo data.train_files=$HOME/gsm8k/train.parquet data.val_files=$HOME/gsm8k/test.parquet
@@ -74,7 +74,7 @@ def config_of(*commands: str):
 
 
 def refused(*commands: str) -> set[str]:
-    """The keys that a command is refused for."""
+    """The keys for which a command is refused."""
     with pytest.raises(ConfigError) as error:
         config_of(*commands)
     return {line.split("'")[1].partition("=")[0] for line in str(error.value).splitlines()}
@@ -104,7 +104,7 @@ def test_ppo():
     assert (critic.path, critic.optim.lr, critic.optim.lr_warmup_steps) == ("Qwen/Qwen3-8B", 1e-5, 20)
     assert (critic.cliprange_value, critic.grad_clip, critic.param_offload) == (0.5, 1.0, True)
     assert config.trainer.critic_warmup == 9
-    assert build_algorithm(config).needs == {"values", "ref_logprobs"}  # its KL loss
+    assert build_algorithm(config).needs == {"values", "ref_logprobs"}  # because of its KL loss
 
 
 def test_dapo():
@@ -162,7 +162,7 @@ def test_what_needs_another_backend_or_more_devices_is_refused():
 
 
 def test_a_configuration_that_verl_wrote_is_read(tmp_path):
-    """It says everything, names its classes, and refers to whole sections."""
+    """A saved verl configuration sets every key, names its classes, and has interpolations."""
     (tmp_path / "full.yaml").write_text(
         "algorithm: {_target_: verl.trainer.config.AlgoConfig, adv_estimator: grpo}\n"
         "data: {train_files: x.parquet}\n"

@@ -1,4 +1,4 @@
-"""verl's off-policy correction: what its keys mean together, and what it would not read is left out with a notice."""
+"""verl's off-policy correction: the meaning of key combinations; keys without effect are dropped with a notice."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ def said(**keys: object) -> dict[str, object]:
     ("given", "section"),
     [
         ({}, {}),
-        (said(rollout_is=None, rollout_rs=None, rollout_is_threshold=2.0, loss_type="ppo_clip"), {}),  # its own YAML
+        # verl's default YAML
+        (said(rollout_is=None, rollout_rs=None, rollout_is_threshold=2.0, loss_type="ppo_clip"), {}),
         (said(bypass_mode=False), {"bypass_mode": False}),
         (said(rollout_is="token", rollout_is_threshold=3), {"bypass_mode": False, "rollout_is": "token"}),
         (said(rollout_is="sequence", rollout_is_batch_normalize=True), {"rollout_is_batch_normalize": True}),

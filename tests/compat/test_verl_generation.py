@@ -1,4 +1,4 @@
-"""verl's keys for generating responses and for scoring them: every one is mapped, told or refused."""
+"""verl's keys for generating and scoring responses: every key is mapped, ignored with a notice, or refused."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ actor_rollout_ref.rollout.tensor_model_parallel_size=1 actor_rollout_ref.actor.s
 
 
 def config_of(*commands: str) -> RunConfig:
-    """What a command would generate with."""
+    """The configuration that a command would generate with."""
     words = [word for command in commands for word in shlex.split(command)]
     return for_generation(read_verl_config(parse(["generate", "--verl", *words]), check_generation))
 
@@ -107,7 +107,7 @@ def test_the_trainers_own_keys_are_told_and_not_looked_at(capsys):
 def test_a_command_is_the_servers_where_it_has_a_key_of_the_trainers():
     assert generation_table(["data.path", "rollout.n"]) is GENERATION
     assert generation_table(["data.train_files"]) is generation_table([], "ppo_trainer") is SERVER
-    assert PPO.find("data.output_path") is not None  # a key of ours
+    assert PPO.find("data.output_path") is not None  # a key of agentrl
 
 
 @pytest.mark.parametrize(

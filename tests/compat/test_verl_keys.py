@@ -1,4 +1,4 @@
-"""verl's keys, translated: what is mapped, what is only noticed, what is refused."""
+"""verl's keys: which are mapped, ignored with a notice, or refused."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_no_key_stands_twice_and_every_target_is_a_key_of_ours() -> None:
 
 
 def test_verls_asynchronous_trainers_are_known() -> None:
-    """Every key that their YAML files add; those that cannot be honoured say why."""
+    """Keys that the YAML files of verl's asynchronous trainers add; unsupported keys give a reason."""
     names = (
         *("staleness_threshold", "trigger_parameter_sync_step", "require_batches", "partial_rollout"),
         *("use_trainer_do_validate", "use_dynamic_resource_scheduling", "dynamic_schedule_policy"),
@@ -116,7 +116,8 @@ def test_verls_defaults_stand_in_for_what_is_not_said() -> None:
         ({f"{ROLLOUT}.name": "hf"}, "rollout.engine", "torch"),
         (SGLANG, "rollout.engine", "sglang"),
         (SGLANG, "rollout.dtype", "bfloat16"),
-        (SGLANG | {"rollout.sglang.urls": ["http://h:1"]}, "rollout.dtype", "auto"),  # whoever started it has said
+        # the user who started the server chose its dtype
+        (SGLANG | {"rollout.sglang.urls": ["http://h:1"]}, "rollout.dtype", "auto"),
         (SGLANG | {"trainer.device": "cuda"}, "rollout.device", "auto"),
         (SGLANG | {"trainer.device": "cuda"}, "actor.device", "cuda"),
         (SGLANG | {f"{ROLLOUT}.max_num_seqs": 64}, "rollout.max_num_seqs", 64),
@@ -160,13 +161,14 @@ def test_verls_defaults_stand_in_for_what_is_not_said() -> None:
         ({f"{ACTOR}.fsdp_config.model_dtype": "bf16"}, "model.dtype", "bfloat16"),
         ({f"{ACTOR}.optim.warmup_style": "cosine"}, "actor.optim.lr_scheduler_type", "cosine"),
         ({f"{ACTOR}.clip_ratio_high": 0.28}, "actor.clip_high", 0.28),
-        ({f"{ACTOR}.clip_ratio": 0.3}, "actor.clip_high", 0.2),  # as in verl: its two sides have defaults of their own
+        # as in verl: the lower and the upper clip have separate defaults
+        ({f"{ACTOR}.clip_ratio": 0.3}, "actor.clip_high", 0.2),
         ({f"{ACTOR}.clip_ratio": 0.3, f"{ACTOR}.clip_ratio_high": None}, "actor.clip_high", 0.3),
         # two steps of warm-up, of 1024 / 256 = 4 updates each
         ({f"{ACTOR}.optim.lr_warmup_steps": 2}, "actor.optim.lr_warmup_steps", 8),
         ({f"{ACTOR}.optim.lr_warmup_steps": 2.0}, "actor.optim.lr_warmup_steps", 8),
         ({f"{ACTOR}.optim.lr_warmup_steps": "2.5"}, "actor.optim.lr_warmup_steps", 8),
-        ({"actor.optim.lr_warmup_steps": 2}, "actor.optim.lr_warmup_steps", 2),  # in our words, updates
+        ({"actor.optim.lr_warmup_steps": 2}, "actor.optim.lr_warmup_steps", 2),  # agentrl's key counts updates
         ({f"{ACTOR}.optim.lr_warmup_steps": -1}, "actor.optim.lr_warmup_steps", 0),
         ({f"{ACTOR}.optim.lr_warmup_steps_ratio": 0.1}, "actor.optim.lr_warmup_steps_ratio", 0.1),
         (
@@ -179,7 +181,7 @@ def test_verls_defaults_stand_in_for_what_is_not_said() -> None:
             "actor.optim.lr_warmup_steps_ratio",
             0,
         ),
-        # off unless said, but where nothing else cuts micro-batches
+        # off by default in verl, but here nothing else limits micro-batches
         ({}, "actor.use_dynamic_bsz", True),
         ({f"{ACTOR}.ppo_micro_batch_size_per_gpu": 4}, "actor.use_dynamic_bsz", False),
         ({f"{ACTOR}.ppo_micro_batch_size": 4}, "actor.use_dynamic_bsz", False),
@@ -196,7 +198,7 @@ def test_verls_defaults_stand_in_for_what_is_not_said() -> None:
             None,
         ),
         ({"trainer.val_only": "on"}, "trainer.mode", "val_only"),
-        ({"algorithm.use_kl_in_reward": "off"}, "trainer.mode", "train"),  # as false: nothing to refuse
+        ({"algorithm.use_kl_in_reward": "off"}, "trainer.mode", "train"),  # "off" is false, so nothing to refuse
         (
             {f"{ROLLOUT}.name": "scripted", "rollout.script_path": "s.py:reply"},
             "rollout.dtype",
@@ -207,7 +209,7 @@ def test_verls_defaults_stand_in_for_what_is_not_said() -> None:
             "actor.ppo_micro_batch_size_per_gpu",
             4,
         ),
-        # verl goes by the temperature
+        # verl samples if the temperature is above 0
         ({f"{ROLLOUT}.val_kwargs.temperature": 0.6}, "rollout.val_kwargs.do_sample", True),
         ({f"{ROLLOUT}.val_kwargs.temperature": 0.6}, "rollout.val_kwargs.temperature", 0.6),
         ({f"{ROLLOUT}.val_kwargs.do_sample": True}, "rollout.val_kwargs.do_sample", False),
@@ -224,7 +226,7 @@ def test_verls_defaults_stand_in_for_what_is_not_said() -> None:
             "rollout.agent.default_agent_loop",
             "tool_agent",
         ),
-        # ours, where verl has no such key
+        # an agentrl key without a verl equivalent
         ({"rollout.deterministic": True}, "rollout.deterministic", True),
         ({"rollout.n": 6}, "rollout.n", 6),
         ({"actor.optim.lr": 1e-5}, "actor.optim.lr", 1e-5),

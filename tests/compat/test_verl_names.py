@@ -1,4 +1,4 @@
-"""verl's estimators, losses and rewards in agentrl's terms: none is lost, and what each reads is what it takes here."""
+"""verl's estimators, losses and rewards under agentrl's names: none is missing, and each reads the same options."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_every_loss_is_ours_with_what_verl_gives_it(name: str) -> None:
 
 
 def test_what_a_name_reads_in_verl_is_an_option_of_ours() -> None:
-    """Otherwise a key would be handed on that the part refuses."""
+    """Otherwise a key would be passed to an algorithm that refuses it."""
     short = {"algorithm.norm_adv_by_std_in_grpo": "norm_adv_by_std"}
     for name, targets in READ_BY_ESTIMATOR.items():
         options = options_of(ADVANTAGE_ESTIMATORS.get(name))
@@ -74,7 +74,7 @@ def test_what_a_name_reads_in_verl_is_an_option_of_ours() -> None:
         ({LOSS_MODE: "dppo_kl"}, "grpo", "dppo_kl", None),
         ({"algorithm.adv_estimator": "mine.py:raw"}, "grpo", None, "mine.py:raw"),
         ({LOSS_MODE: "mine.py:capped", "actor.policy_loss.options": {"cap": 3}}, "grpo", "mine.py:capped", None),
-        ({"algorithm.name": "gigpo", "algorithm.gamma": 0.9}, "gigpo", None, "grpo"),  # NEEDED says grpo
+        ({"algorithm.name": "gigpo", "algorithm.gamma": 0.9}, "gigpo", None, "grpo"),  # NEEDED has grpo
     ],
 )
 def test_one_name_stands_for_estimator_and_loss(
@@ -115,7 +115,7 @@ def test_bypass_mode_takes_the_place_of_the_loss_as_in_verl() -> None:
         ({"use_kl_in_reward": True}, (True, "kl", "fixed", 0.001)),
         ({"use_kl_in_reward": True, "kl_penalty": "low_var_kl+", "kl_ctrl.kl_coef": 0.1}, (True, "low_var_kl+", 0.1)),
         ({"use_kl_in_reward": True, "kl_ctrl.type": "adaptive"}, (True, "kl", "adaptive")),
-        ({"kl_penalty": "k3", "kl_ctrl.type": "adaptive"}, (False, "kl", "fixed")),  # verl reads neither
+        ({"kl_penalty": "k3", "kl_ctrl.type": "adaptive"}, (False, "kl", "fixed")),  # verl ignores both
     ],
 )
 def test_kl_in_the_reward(given: dict[str, object], values: tuple[object, ...]) -> None:
@@ -165,15 +165,16 @@ def test_the_critics_loss_is_summed_up_as_the_actors() -> None:
             "overlong_buffer.len",
             64,
         ),
-        ({"reward_model.overlong_buffer.enable": True}, "overlong_buffer.enable", False),  # of the dapo manager alone
+        # read by the dapo manager only
+        ({"reward_model.overlong_buffer.enable": True}, "overlong_buffer.enable", False),
         ({"reward_model.sandbox_fusion.url": "http://h:1"}, "sandbox_fusion.url", "http://h:1"),
-        # a configuration that verl wrote says null under the other names
+        # a configuration that verl saved has null under the unused names
         ({"sandbox_fusion.url": "http://h:1", "reward.sandbox_fusion.url": None}, "sandbox_fusion.url", "http://h:1"),
         ({"reward.timeout": 5}, "timeout_s", 5),
         ({"reward_model.enable": True, "reward_model.model.path": "m"}, "name", "reward_model"),
         ({"reward.reward_model.enable": True, "reward.reward_model.model_path": "m"}, "reward_model.path", "m"),
         ({"reward.reward_model.enable": False, "reward.reward_model.model_path": "m"}, "reward_model.path", None),
-        # in our words
+        # agentrl's own key
         ({"reward.name": "reward_model", "reward.reward_model.path": "m"}, "reward_model.path", "m"),
     ],
 )
@@ -198,11 +199,12 @@ def test_a_dataset_class_and_workers_are_passed_on() -> None:
 def test_a_critic_that_would_never_be_asked_is_not_waited_for() -> None:
     with pytest.raises(ConfigError, match=r"trainer\.critic_warmup=5.* needs no critic"):
         config_of(**{"trainer.critic_warmup": 5})
-    assert config_of(**{"trainer.critic_warmup": 1}).trainer.critic_warmup == 0  # in verl the first step trains both
+    # in verl the first step trains both models
+    assert config_of(**{"trainer.critic_warmup": 1}).trainer.critic_warmup == 0
 
 
 @pytest.mark.slow
-def test_the_names_are_all_that_verl_registers(run_peer: Callable[..., Any]) -> None:  # Any: what the script prints
+def test_the_names_are_all_that_verl_registers(run_peer: Callable[..., Any]) -> None:  # Any: the script's output
     estimators, losses = run_peer("verl", Path(verl_names_peer.__file__))
     assert set(estimators) - NOT_HERE == set(ESTIMATORS)
     assert set(losses) - NOT_HERE == set(LOSSES)

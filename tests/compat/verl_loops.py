@@ -1,4 +1,4 @@
-"""Agent loops exactly as users of verl write them, but for the import line."""
+"""Agent loops as verl users write them; only the import line differs."""
 
 import json
 import re
@@ -39,7 +39,7 @@ class SingleTurnLoop(AgentLoopBase):
 
 
 class SumLoop(AgentLoopBase):
-    """Two turns with tool text between them, written against the tokenizer."""
+    """Two turns with tool text between them, written with the tokenizer alone."""
 
     def __init__(self, trainer_config, server_manager, tokenizer, processor, bonus=0.0, **kwargs):
         super().__init__(trainer_config, server_manager, tokenizer, processor, **kwargs)

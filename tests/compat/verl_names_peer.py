@@ -1,4 +1,4 @@
-"""Run by verl's own interpreter: the estimators and the policy losses that verl registers."""
+"""Lists the estimators and policy losses that verl registers; runs in verl's interpreter."""
 
 from __future__ import annotations
 

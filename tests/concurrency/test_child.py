@@ -100,7 +100,7 @@ def test_one_that_dies_and_leaves_the_pipe_to_its_own_child_holds_up_nobody(chil
 
 
 def _stdout_copy(pid):
-    """The descriptor of the process to which it writes its answers."""
+    """The file descriptor to which the process writes its answers."""
     folder = Path(f"/proc/{pid}/fd")
     pipes = {int(each.name): str(each.readlink()) for each in folder.iterdir()}
     flags = {number: (folder.parent / "fdinfo" / str(number)).read_text().split()[3] for number in pipes}
@@ -136,7 +136,7 @@ def test_none_outlives_its_parent_though_it_holds_the_interpreter(tmp_path):
     script = HOLDING.format(folder=str(tmp_path))
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as parent:
         pid = int(parent.stdout.readline())
-        time.sleep(0.3)  # for the question to reach it
+        time.sleep(0.3)  # time for the request to reach the process
         parent.kill()
     _await_end([pid])
 

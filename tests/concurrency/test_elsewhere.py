@@ -1,4 +1,4 @@
-"""Ctrl-C where an event loop is at work on the main thread: real signals, in processes of their own."""
+"""Ctrl-C while an event loop runs on the main thread: real signals, in separate processes."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ async def cell():
 CTRL_C = "os.kill(os.getpid(), signal.SIGINT)"
 ENDED = "cleaned up\ntold how to go on\nthe cell goes on\n"
 MAINS = {
-    "asyncio.run": "asyncio.run(cell())",  # cancels the task
-    "notebook": "asyncio.new_event_loop().run_until_complete(cell())",  # raises in it
+    "asyncio.run": "asyncio.run(cell())",  # Ctrl-C cancels the task
+    "notebook": "asyncio.new_event_loop().run_until_complete(cell())",  # Ctrl-C raises in the main thread
 }
 
 

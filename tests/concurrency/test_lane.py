@@ -36,9 +36,9 @@ def test_a_row_of_hung_calls_closes_the_lane_but_for_a_try_now_and_then(clock):
     assert [refused(closed) for _ in range(2)] == [False, True]
     clock[0] += lane.RETRY_S
     closed.enter()
-    closed.ended()  # that try came back in time
+    closed.ended()  # that call returned in time
     assert not any(refused(closed) for _ in range(5))
-    assert closed.num_abandoned == 3  # still counted, and still bounded
+    assert closed.num_abandoned == 3  # the abandoned calls still count towards the limit
 
 
 def test_however_many_succeed_the_number_left_behind_is_bounded(clock):

@@ -7,7 +7,7 @@ from agentrl.concurrency.mailbox import Mailbox
 
 
 class Wakes:
-    """A loop as a mailbox sees it, which counts how often it is woken."""
+    """An event loop as a mailbox sees it; counts its wake-ups."""
 
     def __init__(self):
         self.callbacks = []

@@ -17,7 +17,7 @@ def short_grace(monkeypatch):
 
 
 def offloaded(main):
-    """What `main(offload, lane)` returns."""
+    """The return value of `main(offload, lane)`."""
 
     async def body():
         offload = Offload()
@@ -52,7 +52,7 @@ def test_many_calls_at_a_time_reuse_threads():
     async def main(offload, lane):
         seen = set()
         for _ in range(3):
-            all_at_once = threading.Barrier(8)  # passed only by eight threads at a time
+            all_at_once = threading.Barrier(8)  # the barrier opens only for eight threads at a time
             calls = [offload.run_function(partial(meet, all_at_once), 5.0, lane) for _ in range(8)]
             seen.update(await asyncio.gather(*calls))
         return len(seen)
@@ -60,7 +60,7 @@ def test_many_calls_at_a_time_reuse_threads():
     assert 8 <= offloaded(main) < 24
 
 
-def test_an_overdue_function_is_told_to_stop():
+def test_an_overdue_function_is_signalled_to_stop():
     gate = threading.Event()
 
     async def main(offload, lane):
@@ -100,7 +100,7 @@ def test_a_call_cancelled_before_its_first_step_is_over_at_once(monkeypatch):
 
     async def holding():
         held.set()
-        gate.wait(10)  # of the thread, not of its loop: it is told nothing meanwhile
+        gate.wait(10)  # blocks the thread, not its loop; the call learns nothing meanwhile
 
     async def coroutine():
         begun.append(True)
@@ -109,9 +109,9 @@ def test_a_call_cancelled_before_its_first_step_is_over_at_once(monkeypatch):
         holder = asyncio.create_task(offload.run(holding, 60, lane))
         await asyncio.to_thread(held.wait, 10)
         call = asyncio.create_task(offload.run(coroutine, 60, lane))
-        await asyncio.sleep(0)  # it is posted, and the loop thread not yet told
+        await asyncio.sleep(0)  # posted, but the loop thread has not been notified yet
         call.cancel()
-        await asyncio.sleep(0)  # the call hears of it
+        await asyncio.sleep(0)  # now the call is notified
         gate.set()
         with pytest.raises(asyncio.CancelledError):
             await asyncio.wait_for(asyncio.shield(call), 10)

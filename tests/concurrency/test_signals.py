@@ -1,4 +1,4 @@
-"""Signals in processes of their own: asked once, asked twice, asked too long ago."""
+"""Signals in separate processes: one signal, two signals, and a second signal long after the first."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def run(program: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("first", ["SIGINT", "SIGTERM"])
-def test_the_first_asks(first):
+def test_the_first_signal_requests_a_stop(first):
     done = ended(first)
     assert (done.returncode, done.stdout, done.stderr) == (STATUS[first], "cleaned up\n", ENDED)
 
@@ -60,7 +60,7 @@ def test_the_second_ends_at_once(second):
     assert done.stderr.endswith("agentrl: go on from step 3\nagentrl: interrupted, ended at once\n")
 
 
-def test_what_takes_too_long_is_ended_too():
+def test_a_stop_that_takes_too_long_is_forced():
     done = ended("SIGTERM", "time.sleep(60)", grace_s=0.2)
     assert (done.returncode, done.stderr.splitlines()[-1]) == (143, "agentrl: interrupted, ended at once")
 

@@ -1,4 +1,4 @@
-"""The watchdog's verdicts, by a clock of the test's own, and the calls that it is told of."""
+"""The watchdog's verdicts under a fake clock, and the calls it watches."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def write(memory, slot, due, left, name):
 
 
 def verdicts(memory, times, *, beating=False, signals=-1):
-    """The first verdict of those at `times`, with its time."""
+    """The first verdict at any of `times`, with its time."""
     watch = Watch(os.getpid(), memory, signals)
     for number, now in enumerate(times):
         if beating:
@@ -48,9 +48,9 @@ def test_a_call_past_its_deadline_that_holds_the_interpreter():
 @pytest.mark.parametrize(
     ("slot", "times", "beating"),
     [
-        ((1002.0, 0.0), every_half_second(1000.0, 1100.0), True),  # others run
+        ((1002.0, 0.0), every_half_second(1000.0, 1100.0), True),  # other calls run
         ((0.0, 0.0), every_half_second(1000.0, 1100.0), False),  # no call runs
-        ((2000.0, 0.0), every_half_second(1000.0, 1100.0), False),  # it still has time
+        ((2000.0, 0.0), every_half_second(1000.0, 1100.0), False),  # the call still has time
         ((1002.0, 1.0), every_half_second(1000.0, 1100.0), False),  # others ran after its deadline
         ((1002.0, 0.0), range(1000, 1500, 20), False),  # the machine sleeps, and this process with it
     ],
@@ -97,7 +97,7 @@ async def until(condition):
 
 
 def watched():
-    """(deadline over at, left behind) of each call that is watched now."""
+    """(deadline over at, abandoned) of each call that is watched now."""
     slots = (SLOT.unpack_from(watchdog._memory, HEAD.size + number * SLOT.size) for number in range(512))
     return {name.rstrip(b"\0").decode(): (due, left) for due, left, name in slots if due}
 
@@ -136,7 +136,7 @@ def test_it_starts_with_the_first_call_and_ends_when_told():
     own.leave(slot)
     own.stop()
     assert process.returncode == 0
-    assert own.enter("x", 1.0) is not None  # with the next call another one starts
+    assert own.enter("x", 1.0) is not None  # the next call starts a new watchdog
     own.stop()
 
 

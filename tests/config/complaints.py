@@ -1,4 +1,4 @@
-"""What the rules say of a configuration."""
+"""The error messages of the configuration rules."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from agentrl.errors import ConfigError, Kind, Problem
 KEYS = [key for key, _ in config_fields()]
 
 
-def complaint(**sections: dict[str, Any]) -> str:  # Any: whatever a key holds
+def complaint(**sections: dict[str, Any]) -> str:  # Any: the value of any key
     return "\n".join(problem.line() for problem in problems_of(**sections))
 
 
-def problems_of(**sections: dict[str, Any]) -> list[Problem]:  # Any: whatever a key holds
+def problems_of(**sections: dict[str, Any]) -> list[Problem]:  # Any: the value of any key
     base = {"data": {"train_files": ["a.jsonl"], "train_batch_size": 8}, "rollout": {"n": 2}}
     config = RunConfig.model_validate({"model": {"path": "m"}, **base, **sections})
     try:
@@ -35,6 +35,6 @@ def keys_and_kinds(problems: list[Problem]) -> set[tuple[str, Kind]]:
 
 
 def has_key_and_kind(problem: Problem) -> bool:
-    """Whether the problem names a key, or a section, that there is."""
+    """Whether the problem names an existing key or section."""
     known = any(f"{key}.".startswith(f"{problem.key}.") or problem.key.startswith(f"{key}.") for key in KEYS)
     return known and problem.kind is not Kind.OTHER

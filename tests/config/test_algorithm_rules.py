@@ -1,4 +1,4 @@
-"""What an algorithm would not honour is refused by key."""
+"""Options that an algorithm does not support are refused by key."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ REINFORCE = {"rollout_correction": {"loss_type": "reinforce"}}
         ({"name": "rloo", **REINFORCE}, {}, None),
     ],
 )
-def test_what_has_no_effect_is_refused(
+def test_options_without_effect_are_refused(
     algorithm: dict[str, Any], actor: dict[str, Any], expected: tuple[str, Kind] | None
 ) -> None:
     problems = keys_and_kinds(problems_of(algorithm=algorithm, actor=actor))

@@ -1,4 +1,4 @@
-"""What a critic cannot honour is refused by key."""
+"""Options that a critic does not support are refused by key."""
 
 from __future__ import annotations
 
@@ -34,5 +34,5 @@ def test_a_critic_s_keys_are_for_algorithms_that_have_one():
         ({"optim": {"min_lr_ratio": 0.1}}, {}, ("critic.optim.min_lr_ratio", Kind.UNUSED)),
     ],
 )
-def test_what_does_not_fit_is_named(critic: dict[str, Any], trainer: dict[str, Any], problem: tuple[str, Kind]):
+def test_unsupported_settings_are_named(critic: dict[str, Any], trainer: dict[str, Any], problem: tuple[str, Kind]):
     assert problem in keys_and_kinds(problems_of(algorithm=PPO, critic=critic, trainer=trainer))

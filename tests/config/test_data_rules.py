@@ -1,4 +1,4 @@
-"""Options of data that would change nothing, and are refused by name."""
+"""Data options without effect are refused by name."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def check(data, **sections):
         ),
     ],
 )
-def test_what_would_have_no_effect_is_refused(data, sections, complaint):
+def test_options_without_effect_are_refused(data, sections, complaint):
     with pytest.raises(ConfigError) as caught:
         check(data, **sections)
     assert complaint in str(caught.value)
 
 
-def test_what_is_honoured_passes():
+def test_supported_options_pass():
     config = check(
         {"curriculum": {"by": "pass_rate", "target": 0.3}, "online": {"max_tasks": 8, "share": 0.25}},
         trainer={"max_staleness": 1},

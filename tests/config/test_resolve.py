@@ -1,4 +1,4 @@
-"""What a run chooses where the configuration leaves a value open."""
+"""The values that a run chooses for options left open by the configuration."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from agentrl.errors import ConfigError
 BIG = ModelFacts(600_000_000, 32768)
 
 
-def config(**sections: dict[str, Any]) -> RunConfig:  # Any: whatever a key holds
+def config(**sections: dict[str, Any]) -> RunConfig:  # Any: the value of any key
     return RunConfig.model_validate({"model": {"path": "m"}, **sections})
 
 
@@ -89,7 +89,7 @@ def test_the_learning_rate_follows_method_size_and_lora(name, size, lora, rate):
         ({"max_prompt_length": 200, "max_response_length": 300}, (200, 300)),
     ],
 )
-def test_lengths_that_nobody_gave_fit_the_model(given, lengths):
+def test_default_lengths_fit_the_model(given, lengths):
     data = resolve(config(data=given), ModelFacts(context=512))[0].data
     assert (data.max_prompt_length, data.max_response_length) == lengths
 

@@ -1,4 +1,4 @@
-"""Options of reward models that nothing would honour."""
+"""Reward-model options without effect are refused."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ def check(**sections: object) -> None:
     validate_config({"model": {"path": "x"}, **sections})
 
 
-def test_a_model_that_nobody_asks():
+def test_an_unused_reward_model_is_refused():
     config = validate_config({"model": {"path": "x"}, "reward": {"reward_model": {"path": "rm"}}})
     (problem,) = idle_options(config)
     assert (problem.key, problem.kind) == ("reward.reward_model.path", Kind.UNUSED)
     assert "without 'reward.name=reward_model' or a component" in problem.line()
 
 
-def test_what_fits():
+def test_valid_settings_pass():
     check(reward={"name": "reward_model", "reward_model": {"path": "rm"}})
     check(reward=ONLINE)
     check(algorithm={"name": "reward_pairs", "pairing": "best_random"})
@@ -71,6 +71,6 @@ def test_what_fits():
         ),
     ],
 )
-def test_what_does_not(sections, said):
+def test_invalid_settings_are_refused(sections, said):
     with pytest.raises(ConfigError, match=said):
         check(**sections)

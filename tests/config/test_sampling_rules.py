@@ -1,4 +1,4 @@
-"""Dynamic sampling and a reference that follows, where they cannot work."""
+"""Dynamic sampling and a moving reference are refused where they cannot work."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SYNC = {"ref": {"sync_steps": 4}, "actor": {"use_kl_loss": True}}
 
 
 @pytest.mark.parametrize("sections", [FILTER, SYNC, {**SYNC, "ref": {"path": "other", "sync_steps": 4}}])
-def test_what_works_passes(sections):
+def test_valid_settings_pass(sections):
     checked(**sections)
 
 
@@ -45,6 +45,6 @@ def test_what_works_passes(sections):
         ),
     ],
 )
-def test_what_cannot_work_is_refused(sections, told):
+def test_impossible_settings_are_refused(sections, told):
     with pytest.raises(ConfigError, match=told):
         checked(**sections)

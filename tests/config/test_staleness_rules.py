@@ -1,4 +1,4 @@
-"""Keys of staleness where they have no effect."""
+"""Staleness keys are refused where they have no effect."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def checked(rollout=None, algorithm=None, **trainer):
         ({"rollout": {"weight_update_mode": "drain"}}, "'rollout.weight_update_mode' has no effect without"),
     ],
 )
-def test_what_would_have_no_effect_is_refused(options, told):
+def test_options_without_effect_are_refused(options, told):
     with pytest.raises(ConfigError, match=told):
         checked(**options)
 
 
 @pytest.mark.parametrize("trainer", [{"max_staleness": 2}, {"over_sampling": 0.5}])
-def test_what_keeps_rollouts_in_flight_lets_them_choose_what_new_weights_do(trainer):
+def test_rollouts_in_flight_allow_a_weight_update_mode(trainer):
     checked({"weight_update_mode": "drain"}, **trainer)
 
 

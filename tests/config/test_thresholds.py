@@ -33,7 +33,8 @@ def test_every_name_is_a_rejection_that_verl_has():
         ({"rollout_is_threshold": "0.5-5"}, "rollout_is_threshold': expected a number, or a range such as '0.5_5.0'"),
         ({"rollout_is_threshold": -1}, "expected a positive number"),
         ({"rollout_is_threshold": "2.0_5.0"}, "the range must contain 1 (on-policy)"),
-        ({"rollout_is_threshold": 0.52}, "write both bounds with a decimal point: '0.5_2.0'"),  # YAML: 0.5_2
+        # YAML reads 0.5_2 as this number
+        ({"rollout_is_threshold": 0.52}, "write both bounds with a decimal point: '0.5_2.0'"),
         ({"rollout_rs": "token_k4"}, "rollout_rs': unknown rejection 'token_k4': did you mean 'token_k"),
         ({"rollout_rs": "seq_max_k1"}, "unknown rejection 'seq_max_k1'"),
         ({"rollout_rs": " , "}, "name at least one of token_k1"),
@@ -49,7 +50,7 @@ def test_every_name_is_a_rejection_that_verl_has():
         ({"rollout_is": "token"}, "rollout_is' has no effect without 'algorithm.rollout_correction.bypass_mode=false'"),
     ],
 )
-def test_what_cannot_be_honoured_is_refused_by_name(section, complaint):
+def test_unsupported_thresholds_are_refused_by_name(section, complaint):
     with pytest.raises(ConfigError) as raised:
         validate_config({"model": {"path": "m"}, "algorithm": {"rollout_correction": section}})
     assert complaint in str(raised.value)
@@ -59,7 +60,7 @@ def test_what_cannot_be_honoured_is_refused_by_name(section, complaint):
 @pytest.mark.parametrize(
     "section", [{"bypass_mode": False}, {"rollout_is": "token"}, {"loss_type": "reinforce"}, {"rollout_rs": "token_k1"}]
 )
-def test_imitation_has_nothing_to_correct(section):
+def test_sft_has_no_off_policy_correction(section):
     algorithm = {"name": "sft", "rollout_correction": section}
     with pytest.raises(ConfigError, match=r"has no effect without a policy gradient"):
         validate_config({"model": {"path": "m"}, "algorithm": algorithm})

@@ -21,7 +21,7 @@ MODEL = {"path": "m"}
         ({"actor": {"clip_ratio_c": 1.1}}, "'actor': clip_ratio_c must be above 1 + clip_ratio_high, 1.2"),
     ],
 )
-def test_the_message_says_what_is_expected(values, complaint) -> None:
+def test_the_message_names_the_expected_value(values, complaint) -> None:
     with pytest.raises(ConfigError) as raised:
         validate_config({"model": MODEL, **values})
     assert complaint in str(raised.value)
@@ -89,13 +89,13 @@ def test_the_message_says_what_is_expected(values, complaint) -> None:
         ({"algorithm": {"name": "sft"}, "actor": {"clip_ratio": 0.1}}, ("actor.clip_ratio", Kind.UNUSED)),
     ],
 )
-def test_what_cannot_be_honoured_is_refused_by_name(values, problem) -> None:
+def test_unsupported_options_are_refused_by_name(values, problem) -> None:
     with pytest.raises(ConfigError) as raised:
         validate_config({"model": MODEL, **values})
     assert problem in keys_and_kinds(raised.value.problems)
 
 
-def test_sglang_takes_what_an_experiment_sets_for_the_embedded_engine() -> None:
+def test_sglang_accepts_options_of_the_embedded_engine() -> None:
     rollout = {"engine": "sglang", "deterministic": True, "dtype": "float32", "max_num_seqs": 8, "max_kv_tokens": 4096}
     assert validate_config({"model": MODEL, "rollout": rollout}).rollout.deterministic
 
@@ -105,7 +105,7 @@ def test_one_server_may_be_given_without_a_list() -> None:
     assert validate_config({"model": MODEL, "rollout": rollout}).rollout.sglang.urls == ("http://node1:30000",)
 
 
-def test_all_mistakes_are_told_at_once() -> None:
+def test_all_mistakes_are_reported_together() -> None:
     with pytest.raises(ConfigError) as raised:
         validate_config({"rollout": {"n": 0, "tmperature": 1}})
     assert len(str(raised.value).splitlines()) == 3
@@ -173,7 +173,7 @@ def test_every_key_has_a_sentence() -> None:
     assert not [key for key, field in config_fields() if not field.description]
 
 
-def test_what_is_kept_can_be_started_again_and_holds_no_secret() -> None:
+def test_a_saved_configuration_can_be_rerun_and_has_no_secret() -> None:
     config = validate_config(
         {"model": MODEL, "reward": {"custom_reward_function": {"reward_kwargs": {"api_key": "k"}}}}
     )

@@ -1,4 +1,4 @@
-"""Curricula: the order of a column, and drawing by measured pass rates, resumable at any draw."""
+"""Curricula: order by a column, and sampling by measured pass rates; both resume at any draw."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def tasks(tmp_path, *columns):
 
 
 def group(row, *scores, failed=()):
-    """A group of a row, of rollouts with those scores, and of failed ones."""
+    """A group of one row: rollouts with the given scores, plus failed rollouts."""
     told = Trajectory([Segment(Author.PROMPT, [1]), Segment(Author.DEMONSTRATION, [2])])
     rollouts = [Rollout([told], Stop.FINISHED, {"score": score}) for score in scores]
     rollouts += [Rollout([told], Stop.ERROR, {"score": score}) for score in failed]
@@ -113,8 +113,8 @@ def test_tasks_near_the_target_are_drawn_more_often_and_none_is_given_up():
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.sampled_from([0.0, 1.0])), max_size=30), st.integers(0, 29))
-def test_a_saved_order_goes_on_as_if_never_stopped(seen, stop):
-    """However the groups fell, and also where the next draw was looked at before the run was saved."""
+def test_a_saved_order_resumes_without_difference(seen, stop):
+    """Holds in any order of results, and if the run was saved after a look at the next draw."""
     order, others, rows, again = by_rate(6), None, [], []
     for position, (row, score) in enumerate(seen):
         if position == stop:
@@ -142,7 +142,7 @@ def test_a_run_may_begin_a_curriculum_midway():
     assert [order.at(position) for position in range(11, 16)] == [plain.at(position) for position in range(11, 16)]
 
 
-def test_metrics_tell_what_is_known_and_how_much_is_passed_over():
+def test_metrics_have_the_measured_rows_and_the_skipped_share():
     order = by_rate(num_rows=2, floor=0.01)
     assert order.metrics() == {"curriculum/measured_rows": 0.0}
     order.observe([group(0, 1.0, 1.0), group(1, 1.0, 0.0)])

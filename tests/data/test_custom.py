@@ -1,4 +1,4 @@
-"""The user's own dataset class: how it is constructed, how its rows are read, and what its errors name."""
+"""User-defined dataset classes: how they are constructed, how rows are read, and what errors name."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_one_with_fewer_parameters_or_any(tmp_path):
     assert said(load(tmp_path / "any", ANY)) == ["config data_files max_samples processor tokenizer"]
 
 
-def test_what_other_libraries_hold_becomes_plain(tmp_path):
+def test_values_of_other_libraries_become_plain_python(tmp_path):
     row = {
         "raw_prompt": np.array([{"role": "user", "content": "hi"}], dtype=object),
         "prompt": "unrendered",

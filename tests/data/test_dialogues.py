@@ -1,4 +1,4 @@
-"""Conversations to imitate: what is read from a row, and what is refused."""
+"""Conversations for SFT: which rows are read, and which are refused."""
 
 from __future__ import annotations
 

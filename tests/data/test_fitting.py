@@ -1,4 +1,4 @@
-"""Prompts that are too long: refused, left out, or cut; here a token is a character."""
+"""Prompts that are too long are refused, dropped, or cut; here a token is a character."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_a_row_that_cannot_be_measured_is_named(tmp_path):
         fit_prompts(load(tmp_path, (1, 1)), Measure(refuse, list), config(5))
 
 
-def test_what_no_cut_can_shorten_is_refused_with_the_reason(tmp_path):
+def test_prompts_that_no_cut_can_shorten_are_refused_with_the_reason(tmp_path):
     heavy = Measure(lambda task: 7 + len(task.messages[0]["content"]), list)
     with pytest.raises(DataError, match=r"row 0 .*7 tokens even without the text of its last user message, .* 5"):
         fit_prompts(load(tmp_path, (3,)), heavy, config(5, truncation="left"))
@@ -87,7 +87,7 @@ def test_what_no_cut_can_shorten_is_refused_with_the_reason(tmp_path):
 def test_both_ends_together_never_spell_a_control_token():
     task = Task([{"role": "user", "content": "ab<|_______|>yz"}])
     measure = Measure(CHARACTERS.length_of, list, ["<||>"])
-    (message,) = cut_prompt(task, measure, 8, "middle").messages  # at 8 the ends are ab<| and |>yz
+    (message,) = cut_prompt(task, measure, 8, "middle").messages  # with 8 characters the ends are ab<| and |>yz
     assert message["content"] == "ab<|>yz"
 
 
@@ -111,7 +111,7 @@ def test_only_the_last_user_text_is_cut_and_no_more_than_needed(texts, limit, si
     kept = cut.messages[3]["content"]
     num_tail = {"left": len(kept), "middle": len(kept) // 2, "right": 0}[side]
     assert kept == texts[2][: len(kept) - num_tail] + texts[2][len(texts[2]) - num_tail :]
-    assert task.messages[3]["content"] == texts[2]  # the row itself stays whole
+    assert task.messages[3]["content"] == texts[2]  # the row itself is not changed
 
 
 def many(tmp_path, num_rows):
@@ -126,7 +126,7 @@ def test_any_number_of_threads_measures_the_same_in_the_same_order(tmp_path, num
 
     def length_of(task):
         threads.add(threading.get_ident())
-        time.sleep(0)  # another thread's turn
+        time.sleep(0)  # lets the other thread run
         return CHARACTERS.length_of(task)
 
     assert prompt_lengths(tasks, length_of, num_threads) == [1 + row % 7 for row in range(1500)]

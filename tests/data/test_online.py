@@ -1,4 +1,4 @@
-"""Tasks that rollouts add: bounded, checked, told apart, in an order that timing does not change."""
+"""Tasks added by rollouts: limited, checked, deduplicated, in an order that does not depend on timing."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def buffer(**config):
 
 
 def add(tasks, *rows, uid="a", number=0):
-    """What one rollout adds."""
+    """The tasks that one rollout adds."""
 
     async def attempt():
         return [add_task(row) for row in rows]
@@ -48,7 +48,7 @@ def test_a_task_that_is_added_is_a_task_like_that_of_a_file():
     tasks = buffer(max_tasks=4)
     row = {"prompt": "2*3?", "reward_model": {"ground_truth": "6"}, "data_source": "mine", "level": 2}
     assert add(tasks, row) == [True]
-    assert tasks.draw() is None  # not before the groups are done
+    assert tasks.draw() is None  # available only after the groups are done
     tasks.take_up()
     task = tasks[tasks.draw()]
     assert (task.ground_truth, task.data_source, task.index, task.extra_info["level"]) == ("6", "mine", FIRST, 2)
@@ -111,7 +111,7 @@ def test_a_bad_row_is_a_warning_with_its_reason(caplog):
     assert "no field 'prompt', expected text or a list of messages (data.prompt_key); did you mean 'promt'?" in second
 
 
-def test_what_the_run_refuses_of_a_row_is_told_too(caplog):
+def test_rows_refused_by_the_run_are_reported_too(caplog):
     def read(row, number):
         raise FieldError("its prompt has 2000 tokens, data.max_prompt_length is 1024")
 
@@ -129,7 +129,7 @@ def test_where_nothing_takes_tasks_the_answer_is_no_and_the_reason_is_told_once(
 
 
 def test_functions_and_coroutines_on_other_threads_add_to_their_own_rollout():
-    """As synchronous and asynchronous tools and rewards run: many at a time, whose calls reach the thread together."""
+    """As for synchronous and asynchronous tools and rewards: many calls at a time reach the thread together."""
     inbox, offload, lane = Inbox(9), Offload(), CircuitBreaker("tools")
 
     async def attempt(name):
@@ -165,7 +165,7 @@ def test_added_tasks_are_a_share_of_the_draws_while_there_are_some():
     mixed.observe([])
     rows = draws(mixed, range(4, 12))
     assert [row for row in rows if row >= FIRST] == [FIRST, FIRST + 1, FIRST + 2]
-    assert [row for row in rows if row < FIRST] == [1, 2, 0, 1, 2]  # the files go on where they were
+    assert [row for row in rows if row < FIRST] == [1, 2, 0, 1, 2]  # the order of the file rows continues
     assert {rows[place] >= FIRST for place in range(0, 6, 2)} != {rows[place] >= FIRST for place in range(1, 6, 2)}
 
 
@@ -179,12 +179,12 @@ def test_a_drawn_task_is_held_while_it_is_in_flight():
     assert draws(mixed, range(3)) == [FIRST, FIRST + 1, FIRST + 2]
     mixed.observe([])
     assert tasks[FIRST].messages[0]["content"] == "0"
-    assert tasks[FIRST + 2].messages[0]["content"] == "2"  # the last draw may be asked for again
+    assert tasks[FIRST + 2].messages[0]["content"] == "2"  # the last draw may be requested again
     with pytest.raises(KeyError):
         tasks[FIRST + 1]
 
 
-def test_a_saved_order_goes_on_as_if_never_stopped():
+def test_a_saved_order_resumes_without_difference():
     tasks, rows = buffer(max_tasks=9), []
     mixed = order(tasks, share=0.25)
     add(tasks, *({"prompt": str(number)} for number in range(4)))

@@ -1,4 +1,4 @@
-"""The order of rows: complete, seeded, and the same from wherever it is resumed."""
+"""The order of rows: complete, seeded, and the same after a resume at any position."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_every_row_once_an_epoch(num_rows, seed, shuffle, epoch):
 
 @exhaustive
 @given(size=st.integers(1, 50), resumed_at=st.integers(0, 6), **ORDERS)
-def test_resumed_anywhere_it_goes_on_as_if_never_stopped(num_rows, seed, shuffle, size, resumed_at):
+def test_resumed_at_any_position_the_order_is_the_same(num_rows, seed, shuffle, size, resumed_at):
     uninterrupted = TaskOrder(num_rows, seed, shuffle)
     whole = [draw for step in range(8) for draw in uninterrupted.batch(step, size)]
     resumed = TaskOrder(num_rows, seed, shuffle)
@@ -60,7 +60,7 @@ def weighted(files, seed, shuffle) -> WeightedOrder:
 
 
 def by_file(files, draws) -> list[list[Draw]]:
-    """The draws of each file, their rows counted within it."""
+    """The draws of each file, with row numbers within the file."""
     ends = list(accumulate(size for size, _ in files))
     split: list[list[Draw]] = [[] for _ in files]
     for draw in draws:
@@ -84,7 +84,7 @@ def test_files_are_drawn_in_proportion_at_any_time(files, seed, shuffle, num_dra
 def test_every_row_of_a_file_once_a_pass_of_that_file(files, seed, shuffle):
     order = weighted(files, seed, shuffle)
     draws = [order.at(position) for position in range(200)]
-    assert len(set(draws)) == len(draws)  # so no two groups of a run have one uid
+    assert len(set(draws)) == len(draws)  # so every group of a run has its own uid
     for (size, _), drawn in zip(files, by_file(files, draws), strict=True):
         for start in range(0, len(drawn), size):
             one_pass = drawn[start : start + size]

@@ -1,4 +1,4 @@
-"""Preference pairs: what is read from a row in either of TRL's forms, and what is refused."""
+"""Preference pairs in either of TRL's formats: which rows are read, and which are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The images of rows: from their column and their messages to the places that a prompt has for them."""
+"""Images of rows: from the image column and the messages to the prompt's placeholders."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_marks_and_parts_of_several_messages_share_the_column(tmp_path):
     ]
     task = task_of(tmp_path, {"prompt": prompt, "images": [data_url(data) for data in (RED, BLUE, RED)]})
     assert image_names(task.messages) == [content_hash(data) for data in (RED, BLUE, RED, BLUE)]
-    assert len(task.images) == 2  # an image is kept once
+    assert len(task.images) == 2  # each image is stored once
 
 
 def test_parts_as_chat_clients_send_them(tmp_path):
@@ -120,6 +120,6 @@ def test_rows_given_in_python_may_hold_images(tmp_path, image):
 
 
 @pytest.mark.parametrize("value", [b"no image", Path("red.png"), object()])
-def test_what_else_json_cannot_express_is_refused(value):
+def test_other_values_without_json_form_are_refused(value):
     with pytest.raises(DataError, match=r"data\[0\]: not JSON"):
         given_files([{"prompt": "x", "images": [value]}], "data")

@@ -1,4 +1,4 @@
-"""Tasks from every kind of file, and every way a row can be wrong."""
+"""Tasks from every file format, and every error a row can have."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_verls_columns(tmp_path, suffix):
     assert calculator.extra_info["tool_selection"] == ["calculator"]
     assert calculator.extra_info["ability"] == "math"
     assert calculator.extra_info["index"] == 7
-    # Parquet gives each struct the keys of all rows: the search tool must not show up, empty, in the calculator's row
+    # Parquet gives each struct the keys of all rows: the search tool must not appear, empty, in the calculator's row
     assert calculator.tools_kwargs == {"calculator": {"create_kwargs": {"ground_truth": "2"}}}
     assert search.tools_kwargs == {"search": {"execute_kwargs": {"limit": 3}}}
     assert search.interaction_kwargs == {}
@@ -279,7 +279,7 @@ def test_a_rows_tool_options(tmp_path, suffix):
         ({"audios": ["a.wav"]}, "field 'audios': videos and audio are not supported"),
     ],
 )
-def test_what_derived_datasets_bring_is_checked(tmp_path, row, expected):
+def test_columns_of_derived_datasets_are_checked(tmp_path, row, expected):
     message = message_of(tmp_path / "t.jsonl", [{"prompt": "good"}, {"prompt": "x"} | row])
     assert message.startswith(f"{tmp_path}/t.jsonl row 1 (line 2): ")
     assert expected in message
@@ -301,7 +301,7 @@ def test_rows_that_were_replaced_keep_their_place(tmp_path):
 
 
 def answer_for_the_hub(monkeypatch, load_dataset, configs=("main", "socratic")):
-    """The functions that ask the hub, in their place: it needs a network."""
+    """Replaces the functions that contact the hub, which need a network."""
     monkeypatch.setattr(data_hub, "check_hub_dataset", lambda name: None)
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
     monkeypatch.setattr(datasets, "get_dataset_config_names", lambda path: list(configs))

@@ -1,4 +1,4 @@
-"""What every engine owes its callers: `CONTRACT` lists the checks, each an async function of a `Subject`."""
+"""The contract of every engine: `CONTRACT` lists the checks; each is an async function of a `Subject`."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class Subject:
     Attributes:
         make: a new engine.
         weights: a full set of its weights, None for an engine without weights.
-        stop_token_id: ends its answers to `request()`.
-        seeded: whether equal seeds give equal answers. Where they do not, answers are compared greedily.
-        counts_steps: whether its steps can be counted: it computes in this process.
-        exact: whether the same request gives the same log-probabilities bit for bit, whatever is cached.
+        stop_token_id: the token that ends its answers to `request()`.
+        seeded: whether equal seeds give equal answers. If not, greedy answers are compared.
+        counts_steps: whether its steps can be counted, because it computes in this process.
+        exact: whether equal requests give bitwise equal log-probabilities with any cache content.
     """
 
     make: Callable[[], Engine | Awaitable[Engine]]
@@ -39,7 +39,7 @@ class Subject:
 
     @property
     def repeatable(self) -> dict[str, object]:
-        """Sampling that gives the same answer again."""
+        """Sampling that gives the same answer on every call."""
         return {} if self.seeded else {"temperature": 0.0}
 
 
@@ -53,7 +53,7 @@ def request(
 def long_request(
     session: str = "", seed: int = 1, deadline_s: float | None = None, **sampling: object
 ) -> GenerateRequest:
-    """Work that is still under way when something happens to it."""
+    """A request that still runs when the test interferes."""
     return request(session=session, max_new_tokens=200, seed=seed, deadline_s=deadline_s, **sampling)
 
 
@@ -64,7 +64,7 @@ def assert_well_formed(completion: Completion) -> None:
 
 
 async def started(engine: Engine, work: asyncio.Task[Completion]) -> None:
-    """Wait until the engine computes something."""
+    """Wait until the engine computes tokens."""
     for _ in range(2000):
         if engine.metrics()["sampled_tokens"] > 0 or engine.metrics().get("running_requests"):
             return
@@ -74,7 +74,7 @@ async def started(engine: Engine, work: asyncio.Task[Completion]) -> None:
 
 
 def crowd(subject: Subject, engine: Engine) -> list[asyncio.Task[Completion]]:
-    """Conversations s0, s1, …, so many that none ends before something happens to it."""
+    """Conversations s0, s1, …; enough that none ends before the test interferes."""
     requests = [long_request(f"s{i}", **subject.repeatable) for i in range(6)]
     return [asyncio.create_task(engine.generate(each)) for each in requests]
 
@@ -142,7 +142,7 @@ async def abort_ends_one_session_only(subject: Subject, engine: Engine) -> None:
 
 
 async def a_deadline_ends_the_answer(subject: Subject, engine: Engine) -> None:
-    await engine.pause("in_place")  # so that it cannot be met
+    await engine.pause("in_place")  # so that the deadline cannot be met
     completion = await engine.generate(long_request(deadline_s=0.005))
     assert completion.finish_reason is FinishReason.ABORT
     await engine.resume()
@@ -244,7 +244,7 @@ CONTRACT = [
 
 
 def check_contract(check: Callable[[Subject, Engine], object], subject: Subject) -> None:
-    """Run one check on a new engine, and see that no thread outlives it."""
+    """Run one check on a new engine; no thread may outlive the engine."""
 
     async def run() -> None:
         made = subject.make()
@@ -258,4 +258,5 @@ def check_contract(check: Callable[[Subject, Engine], object], subject: Subject)
     threads = set(threading.enumerate())
     asyncio.run(run())
     left = set(threading.enumerate()) - threads
-    assert [thread for thread in left if type(thread).__name__ != "TMonitor"] == []  # tqdm's, started once a process
+    # tqdm's monitor thread, started once per process
+    assert [thread for thread in left if type(thread).__name__ != "TMonitor"] == []

@@ -71,10 +71,10 @@ WITHOUT_KV: dict[str, tuple[str, dict[str, object]]] = {
 
 
 def tiny_model(family: str, attention: str = "eager", **changes: object) -> PreTrainedModel:
-    """A model of the family, the same weights every time."""
+    """A model of the family, with the same weights on every call."""
     name, special = {**FAMILIES, **WITHOUT_KV}[family]
     config = getattr(transformers, name)(**{**COMMON, **special, **changes})
     torch.manual_seed(0)
-    # eager is the reference: sdpa leaves out what it cannot do, such as Gemma 2's caps
+    # eager is the reference: sdpa ignores features it does not support, such as Gemma 2's soft caps
     model = AutoModelForCausalLM.from_config(config, attn_implementation=attention)
     return model.eval()

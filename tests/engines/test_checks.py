@@ -1,4 +1,4 @@
-"""What no engine takes."""
+"""Requests that every engine refuses."""
 
 from __future__ import annotations
 

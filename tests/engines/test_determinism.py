@@ -1,4 +1,4 @@
-"""Deterministic mode: a session's tokens and log-probabilities are bitwise the same whatever runs beside it."""
+"""Deterministic mode: a session's tokens and log-probabilities do not change with concurrent requests, bit for bit."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LENGTHS = [3, 16, 17, 18, 33, 50, 54, 70]
 
 
 async def session(engine: TorchEngine, number: int, answers: Answers, pauses: random.Random) -> None:
-    """Sessions 2n and 2n + 1 begin with the same prompt."""
+    """Sessions 2n and 2n + 1 have the same prompt."""
     context = [(number // 2 * 5 + i * i) % 90 for i in range(LENGTHS[number // 2 % len(LENGTHS)])]
     answers[number] = []
     for turn in range(3):
@@ -71,12 +71,12 @@ def test_where_rows_disturb_each_other_they_run_alone(family):
 
 @torch.inference_mode()
 def test_much_longer_contexts_beside_change_no_bit(task_folder):
-    """From some 200 keys on, a sum over more of them is added up in another order, though these weigh nothing."""
+    """Beyond about 200 keys, a sum is computed in another order, even if the extra keys have weight 0."""
     model = AutoModelForCausalLM.from_pretrained(task_folder / "model").eval()
     windows, limits = windows_of_all_layers(model), limits_for("cpu", 4, fixed=True)
 
     def logits(*lengths: int) -> torch.Tensor:
-        """Of the last one."""
+        """Logits of the last token."""
         probe = _Probe(model, windows, lengths)
         probe.prefill(limits.prefill, 16)
         return torch.stack([probe.decode(limits.decode, back)[-1] for back in (2, 1)])
@@ -94,7 +94,7 @@ def test_how_much_is_read_follows_from_the_length_alone_and_takes_few_values():
 
 
 def test_without_the_mode_last_bits_differ():
-    """The test above can fail: batches of free shape do change bits."""
+    """Shows that the test above can fail: without deterministic mode, batching changes bits."""
 
     async def logprobs(num_beside: int) -> list[float]:
         engine = TorchEngine(tiny_model("qwen3"), max_num_seqs=32)

@@ -1,4 +1,4 @@
-"""The contract suite, on the embedded engine (free and deterministic) and on the scripted one."""
+"""The contract suite on the embedded engine (normal and deterministic) and on the scripted engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Log-probabilities over multi-turn sessions agree with a plain transformers forward, family by family."""
+"""Log-probabilities over multi-turn sessions equal a plain transformers forward, for every model family."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Turn = tuple[list[int], float, Completion]
 
 
 async def conversation(engine: TorchEngine, number: int, num_turns: int = 3) -> list[Turn]:
-    """Turns of one session: temperatures differ, the tool's text comes from nowhere."""
+    """Turns of one session with different temperatures; the tool's text is random."""
     context, turns = [(3 * number + 7 * i) % 90 for i in range(17)], []
     for turn in range(num_turns):
         temperature = (1.0, 0.7, 1.6)[turn % 3]
@@ -39,7 +39,7 @@ def run_conversations(engine: TorchEngine, numbers: range) -> list[Turn]:
 
 @torch.no_grad()
 def largest_difference(model, turns: list[Turn]) -> float:
-    """Against a plain forward of the whole sequence, through transformers' own attention."""
+    """Against a plain forward of the complete sequence, with transformers' own attention."""
     worst = 0.0
     for context, temperature, completion in turns:
         logits = model(torch.tensor([[*context, *completion.token_ids]]), use_cache=False).logits[0].double()

@@ -1,4 +1,4 @@
-"""Conversations with images: what is sampled over the cache is what transformers' own model says of the whole."""
+"""Conversations with images: sampling over cached KV equals transformers' own forward of the complete context."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def engine_for(family: str) -> TorchEngine:
 
 @dataclass
 class Talk:
-    """A context that grows as a conversation's does."""
+    """A growing context, as in a conversation."""
 
     family: str
     ids: list[int] = field(default_factory=list)
@@ -78,7 +78,7 @@ class Talk:
 
 @torch.inference_mode()
 def plain_logprobs(talk: Talk, context: int) -> list[float]:
-    """Of the tokens from `context` on, by one forward of transformers' model over all of it."""
+    """Log-probabilities of the tokens from `context` on, by one transformers forward of all tokens."""
     model = AutoModelForImageTextToText.from_pretrained(model_config(talk.family).path, dtype=torch.float32).eval()
     inputs = images_of(talk.family).inputs("<|image_pad|>", talk.images) if talk.images else {}
     ids = torch.tensor([talk.ids])
@@ -89,7 +89,7 @@ def plain_logprobs(talk: Talk, context: int) -> list[float]:
 
 
 async def sampled(engine: TorchEngine, talk: Talk, **options: int) -> tuple[Completion, int]:
-    """A turn, appended; and how long the context before it was."""
+    """Sample a turn and append it; also returns the context length before it."""
     completion = await engine.generate(talk.request(**options))
     context = len(talk.ids)
     talk.ids += completion.token_ids
@@ -107,11 +107,11 @@ def test_three_turns_with_images_agree_with_one_plain_forward(family):
             talk.add(*images)
         turns.append(await sampled(engine, talk, seed=4))
         for completion, context in turns:
-            assert IMAGE_ID not in completion.token_ids  # a plain forward would take it for an image
+            assert IMAGE_ID not in completion.token_ids  # a plain forward would treat it as an image
             expected = plain_logprobs(talk, context)[: len(completion.logprobs)]
             assert completion.logprobs == pytest.approx(expected, abs=1e-5)
         cached = [completion.num_cached_tokens for completion, _ in turns]
-        # all of a turn but its last token, which nothing followed
+        # all tokens of a turn except the last, which was never an input
         assert cached == [0, *(context + len(turn.token_ids) - 1 for turn, context in turns[:-1])]
         assert engine.metrics()["cached_tokens"] == sum(cached)
         await engine.close()
@@ -138,13 +138,13 @@ def test_images_matter_and_text_alone_is_served_too(family):
 
 
 def test_a_sampled_token_that_looks_like_an_image_s_is_none():
-    """Whether its KV was computed as it was sampled, or anew with all the rest."""
+    """Whether its KV was computed while sampling, or recomputed with the complete context."""
 
     async def run() -> None:
         engine, talk = engine_for("qwen2_5_vl"), Talk("qwen2_5_vl")
         talk.add(RED)
         await sampled(engine, talk, seed=1)
-        talk.ids += [IMAGE_ID]  # as if it had been sampled
+        talk.ids += [IMAGE_ID]  # as if the model had sampled it
         talk.add(BLUE)
         kept = await engine.generate(talk.request(seed=2))
         await engine.release("s")
@@ -162,7 +162,7 @@ def test_a_session_whose_images_changed_is_computed_anew():
         engine, talk, other = engine_for("qwen2_5_vl"), Talk("qwen2_5_vl"), Talk("qwen2_5_vl")
         talk.add(RED)
         other.add(picture("yellow"))
-        assert talk.ids == other.ids  # images of one shape have the same tokens
+        assert talk.ids == other.ids  # images of equal size have the same tokens
         first, _ = await sampled(engine, talk)
         other.ids += first.token_ids
         for each in (talk, other):
@@ -192,14 +192,14 @@ def test_requests_that_cannot_be_served(images, starts, expected):
         bad = GenerateRequest(talk.ids, images=tuple(map(data_url, images)), image_starts=starts)
         with pytest.raises(ValueError, match=expected):
             await engine.generate(bad)
-        assert (await engine.generate(talk.request())).token_ids  # nothing else is disturbed
+        assert (await engine.generate(talk.request())).token_ids  # other requests still work
         await engine.close()
 
     asyncio.run(run())
 
 
 def test_a_model_that_a_cache_changes_is_refused(monkeypatch):
-    """As one would be whose positions are not those of its tokens."""
+    """For example, a model whose positions differ from its token indices."""
     monkeypatch.setattr(
         ImageRunner, "_positions", lambda self, seen: torch.zeros(3, 1, len(seen.token_ids) - seen.num_cached)
     )

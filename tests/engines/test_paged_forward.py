@@ -1,4 +1,4 @@
-"""One forward for rows that decode and tokens beside them, against plain forwards of each sequence."""
+"""One forward for decoding rows and prompt tokens together, against plain forwards of each sequence."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_logits_are_those_of_plain_forwards_whatever_is_computed_beside(family):
     last = [Row(ids, len(ids) - 1, len(ids), own) for ids, own in zip(sequences, blocks, strict=True)]
     free = Shape(64, 16, fixed=False)
     runner.prefill(before[:20], free)
-    # the others' beginnings are computed in the very forward that decodes their last tokens
+    # the other sequences' prefixes are computed in the same forward that decodes their last tokens
     logits = runner.decode(last, free, before[20:])
     plain = [model(input_ids=torch.tensor([ids]), use_cache=False).logits[0, -1] for ids in sequences]
     torch.testing.assert_close(logits, torch.stack(plain), rtol=1e-4, atol=1e-4)

@@ -1,4 +1,4 @@
-"""Random sessions under a tight KV budget: every log-probability is right, and no block is lost."""
+"""Random sessions under a tight KV budget: every log-probability is right, and no block leaks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Seen = list[tuple[list[int], list[int], list[float]]]
 
 
 async def wander(engine: TorchEngine, name: str, choose: random.Random, seen: Seen) -> None:
-    """Turns that go on, rewrite, start again, are aborted, cancelled or released."""
+    """Turns that continue, rewrite, restart, are aborted, cancelled or released."""
     context = [choose.randrange(3)] * choose.randrange(1, 40)
     for turn in range(5):
         params = SamplingParams(max_new_tokens=choose.randrange(1, 12), seed=turn)

@@ -15,7 +15,7 @@ from agentrl.engines.torch.sampling import Draw, sample, truncate, uniforms
 
 
 def naive_truncate(probs: list[float], params: SamplingParams) -> set[int]:
-    """The tokens left, one by one and in float64."""
+    """The remaining tokens, one by one and in float64."""
     order = sorted(range(len(probs)), key=lambda token: (-probs[token], token))
     if params.top_k > 0:
         order = order[: params.top_k]
@@ -103,7 +103,7 @@ def test_splitmix64_is_the_published_generator():
 def test_rows_that_are_not_finite_are_told_apart():
     logits = torch.zeros(4, 5)
     logits[1, 2], logits[2, 0] = torch.nan, torch.inf
-    logits[3, :4] = -torch.inf  # a masked vocabulary is fine
+    logits[3, :4] = -torch.inf  # a partly masked vocabulary is allowed
     token_ids, _ = sample(logits, [Draw(SamplingParams(), 0, 0)] * 4)
     assert (token_ids[1], token_ids[2], token_ids[3]) == (-1, -1, 4)
     assert token_ids[0] >= 0

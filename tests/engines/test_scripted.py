@@ -1,4 +1,4 @@
-"""The scripted engine's own promises; the contract suite covers the rest."""
+"""Guarantees specific to the scripted engine; the contract suite covers the others."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from agentrl.engines.scripted import ScriptedEngine
 
 
 class Characters:
-    """A token a character."""
+    """A tokenizer with one token per character."""
 
     def encode(self, text, *, add_special_tokens):
         assert not add_special_tokens

@@ -1,4 +1,4 @@
-"""An engine in one file, which is added by its name: the contract suite, and a step of training."""
+"""An engine in one file, selected by its path: the contract suite, and one training step."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_step_of_training(task_folder, tmp_path, monkeypatch):
     assert said["promised"], said
 
 
-def test_what_the_engine_cannot_do_is_refused(task_folder, tmp_path, monkeypatch, capsys):
+def test_unsupported_engine_options_are_refused(task_folder, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(ROOT)
     assert train(task_folder, tmp_path, "rollout.routed_experts=true", "rollout.sglang.num_replicas=2") == 2
     (*lines,) = capsys.readouterr().err.splitlines()

@@ -1,4 +1,4 @@
-"""The embedded engine: what is computed and what is not, capacity, weights under way, failures."""
+"""The embedded engine: which tokens are computed, capacity, weight changes, failures."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PROMPT = [(i * i) % 90 for i in range(54)]
 
 
 def ask(token_ids: list[int], session: str = "", seed: int = 0, length: int = 6, **sampling: object) -> GenerateRequest:
-    """Always `length` tokens: nothing stops it."""
+    """Request exactly `length` tokens: no stop token ends the answer."""
     sampling = {"stop_token_ids": (VOCABULARY,), **sampling}
     return GenerateRequest(token_ids, SamplingParams(max_new_tokens=length, seed=seed, **sampling), session)
 
@@ -43,7 +43,8 @@ def with_engine(use: Callable[[TorchEngine], Awaitable[object]], model=None, **o
 def test_a_turn_forwards_only_what_is_new():
     async def use(engine: TorchEngine) -> None:
         first = await engine.generate(ask(PROMPT, "a"))
-        assert engine.metrics()["forwarded_tokens"] == 54 + 5  # the sixth token is fed only if the session goes on
+        # the sixth token is computed only if the session continues
+        assert engine.metrics()["forwarded_tokens"] == 54 + 5
         assert engine.metrics()["decode_steps"] == 6
         longer = [*PROMPT, *first.token_ids, 1, 2, 3]
         second = await engine.generate(ask(longer, "a"))
@@ -58,7 +59,7 @@ def test_a_group_computes_its_prompt_once(deterministic):
     async def use(engine: TorchEngine) -> None:
         completions = await asyncio.gather(*[engine.generate(ask(PROMPT, f"s{i}", seed=i)) for i in range(8)])
         assert sorted(c.num_cached_tokens for c in completions) == [0] + [53] * 7
-        # where shapes are free, the first sibling's first token comes with the prompt, before the others can start
+        # without deterministic mode, the first sibling's first token comes with the prompt, before the others can start
         groups = [completions] if deterministic else [completions[:1], completions[1:]]
         contexts = [{tuple(c.token_ids[:length]) for c in group for length in range(6)} for group in groups]
         assert engine.metrics()["forwarded_tokens"] == 53 + sum(map(len, contexts))
@@ -69,7 +70,7 @@ def test_a_group_computes_its_prompt_once(deterministic):
 
 @pytest.mark.parametrize("deterministic", [False, True])
 def test_siblings_that_agree_cost_what_one_costs_until_they_differ(deterministic):
-    """Greedy siblings say the same; then a tool answers all of them alike, then each of them something else."""
+    """Greedy siblings sample the same text; the tool answers all alike, then each of them differently."""
     replies = [[[70, 71, 72]] * 4, [[80 + i, 1, 2] for i in range(4)]]
     costs: list[float] = []
 
@@ -208,7 +209,7 @@ def test_more_sessions_than_fit_wait_their_turn(deterministic):
         ([1] * 100, 100, "more than max_kv_tokens, 160"),
     ],
 )
-def test_what_can_never_be_served_is_refused(token_ids, length, message):
+def test_requests_that_can_never_fit_are_refused(token_ids, length, message):
     async def use(engine: TorchEngine) -> None:
         with pytest.raises(ValueError, match=message):
             await engine.generate(ask(token_ids, length=length))
@@ -249,7 +250,7 @@ def test_rollouts_of_several_sessions_that_hold_all_slots_do_not_wait_for_each_o
     monkeypatch.setattr(worker, "STALL_S", 0.01)
 
     async def rollout(engine: TorchEngine, name: str) -> None:
-        for part in ("a", "b"):  # the first session is idle, and holds its slot, while the second asks for one
+        for part in ("a", "b"):  # the first session is idle, but holds its slot, while the second requests one
             await engine.generate(ask(PROMPT, f"{name}-{part}"))
         for part in ("a", "b"):
             await engine.release(f"{name}-{part}")
@@ -297,7 +298,7 @@ def plain_logprobs(model, context: list[int], token_ids: list[int]) -> list[floa
 
 
 def test_weights_may_change_in_the_middle_of_a_request():
-    """Tokens before the change are the old weights', tokens after it the new ones', and each says so."""
+    """Tokens before the change use the old weights, tokens after it the new ones, and each has the right version."""
     old, new = tiny_model("qwen3"), tiny_model("qwen3")
     with torch.no_grad():
         for parameter in new.parameters():
@@ -324,7 +325,7 @@ def test_weights_may_change_in_the_middle_of_a_request():
         assert completion.logprobs[start:end] == pytest.approx(expected, abs=1e-4)
 
 
-def test_new_weights_drop_what_was_cached():
+def test_new_weights_clear_the_cache():
     async def use(engine: TorchEngine) -> None:
         await engine.generate(ask(PROMPT, "a"))
         await engine.load_weights(tiny_model("qwen3").named_parameters(), version=1)
@@ -361,7 +362,7 @@ def test_logits_that_are_not_finite_fail_their_request_and_leave_no_trace():
         with pytest.raises(NonFiniteLogitsError, match="session 'bad'"):
             await engine.generate(ask([50] * 20, "bad"))
         expected = list((await good).token_ids)
-        for _ in range(3):  # the blocks are used again
+        for _ in range(3):  # the blocks are reused
             assert list((await engine.generate(ask([1] * 20, length=30, temperature=0))).token_ids) == expected
 
     with_engine(use, model=model)
@@ -424,7 +425,7 @@ def test_aborting_the_one_that_computes_a_shared_prompt_lets_the_others_go_on():
     with_engine(use)
 
 
-def test_a_drain_does_not_wait_for_what_finds_no_room():
+def test_a_drain_does_not_wait_for_queued_requests():
     async def use(engine: TorchEngine) -> None:
         first = await engine.generate(ask(PROMPT, "holds the room"))
         waiting = asyncio.create_task(engine.generate(ask(PROMPT, "finds none")))
@@ -433,7 +434,7 @@ def test_a_drain_does_not_wait_for_what_finds_no_room():
             await engine.pause("drain")
         await engine.release("holds the room")
         await asyncio.sleep(0.05)
-        assert not waiting.done()  # nothing is computed under a pause
+        assert not waiting.done()  # nothing is computed during a pause
         await engine.resume()
         assert (await waiting).token_ids == first.token_ids
         assert engine.metrics()["evicted_sessions"] == 0

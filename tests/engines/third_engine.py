@@ -1,4 +1,4 @@
-"""A third engine, in one file: it runs the model of `transformers` for one token of one request at a time.
+"""A third engine, in one file: it runs a `transformers` model for one token of one request at a time.
 
 Select it with `rollout.engine=tests/engines/third_engine.py:SPEC`.
 """
@@ -49,7 +49,7 @@ class Job:
 
 
 class PlainEngine:
-    """See `Engine`. It computes on the event loop, so nothing else runs during a token."""
+    """A minimal `Engine`. It computes on the event loop, so no other code runs while it computes a token."""
 
     def __init__(self, model: PreTrainedModel, max_sequence_length: int) -> None:
         self.model, self._max_sequence_length = model.eval().requires_grad_(False), max_sequence_length

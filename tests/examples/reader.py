@@ -1,14 +1,14 @@
-"""What a reader of the documentation has: a clone, a model in the hub's cache, files of their own, and a shell.
+"""The setup of a documentation reader: a clone, a model in the hub's cache, own files, and a shell.
 
-Code blocks are run as a reader would paste them. What follows the language says where:
+Code blocks are run as a reader would paste them. The words after the language select where:
 
     ```sh             in the clone, after the quickstart
     ```sh sglang      the same, where SGLang is installed
     ```sh gpu         needs GPUs: every `agentrl train` is checked with --dry-run
     ```sh model       needs a model that no test has; not run
-    ```sh install     makes the environment; `.ci/run` does that from nothing
-    ```sh server      starts a server of somebody else's; not run
-    ```python         is run as a module; one that begins with `# name.py` is also saved under that name
+    ```sh install     creates the environment; not run: `.ci/run` does that
+    ```sh server      starts a third-party server; not run
+    ```python         is run as a module; if it begins with `# name.py`, it is also saved under that name
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ score = compute_score
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A fenced block: its language, what follows the language, and its text."""
+    """A fenced block: its language, the words after the language, and its text."""
 
     language: str
     kind: str
@@ -48,7 +48,7 @@ class Block:
 
     @property
     def file(self) -> str | None:
-        """The name that a block gives itself in its first line."""
+        """The file name that a block declares in its first line."""
         found = re.match(r"# ([\w/]+\.(?:py|yaml|jsonl))\n", self.text)
         return found[1] if found else None
 
@@ -69,7 +69,7 @@ def make_clone(folder: Path) -> None:
 
 
 def add_own_files(folder: Path) -> None:
-    """The files that pages take for granted: rows and a reward of the reader's."""
+    """Files that pages assume: the reader's rows and reward."""
     rows = [
         {"prompt": f"What is {a}+{b}?", "ground_truth": str(a + b), "data_source": "openai/gsm8k"}
         for a in range(3, 10)
@@ -79,7 +79,7 @@ def add_own_files(folder: Path) -> None:
         pq.write_table(pa.Table.from_pylist(part), folder / f"{name}.parquet")
     (folder / "train.json").write_text(json.dumps(rows[:32]))
     shutil.copy2(folder / "questions.parquet", folder / "geo3k.parquet")
-    (folder / "data/gsm8k").mkdir(parents=True)  # what examples/gsm8k_tool/prepare.py writes from the hub's dataset
+    (folder / "data/gsm8k").mkdir(parents=True)  # the output of examples/gsm8k_tool/prepare.py on the hub's dataset
     for name in ("train", "test"):
         shutil.copy2(folder / f"{name}.parquet", folder / f"data/gsm8k/{name}.parquet")
     for name in ("reward.py", "my_reward.py"):
@@ -87,7 +87,7 @@ def add_own_files(folder: Path) -> None:
 
 
 def add_hub_models(folder: Path, model: Path) -> None:
-    """A tiny model under the names of real ones, as the hub's cache lays them out."""
+    """A tiny model stored under the names of real models, in the hub's cache layout."""
     revision = "0" * 40
     for name in HUB_MODELS:
         cached = folder / "hub/hub" / f"models--{name.replace('/', '--')}"
@@ -99,7 +99,7 @@ def add_hub_models(folder: Path, model: Path) -> None:
 
 
 def shell(folder: Path, script: str, kind: str = "") -> subprocess.CompletedProcess[str]:
-    """Run a block in bash: its first failing command ends it."""
+    """Run a block in bash; the first failing command ends it."""
     tools = folder / "bin"
     tools.mkdir(exist_ok=True)
     command = tools / "agentrl"

@@ -1,4 +1,4 @@
-"""`agentrl` for the commands of the documentation: training takes two steps, the viewer serves one page and ends."""
+"""`agentrl` for the commands of the documentation: training takes two steps, and the viewer serves one page."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def main(arguments: list[str]) -> int:
 
 
 def view(arguments: list[str]) -> int:
-    """Ask the address that is printed for its page, then Ctrl-C."""
-    arguments = [word for word in arguments if word != "--open"]  # there is no browser
+    """Request the page at the printed address, then send Ctrl-C."""
+    arguments = [word for word in arguments if word != "--open"]  # no browser is installed
     with subprocess.Popen([*AGENTRL, *arguments], stdout=subprocess.PIPE, text=True) as viewer:
         assert viewer.stdout is not None
         for line in viewer.stdout:

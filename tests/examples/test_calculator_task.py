@@ -1,4 +1,4 @@
-"""The quickstart's task is what it says: counted, checked against the tool, disjoint, and a function of the seed."""
+"""The quickstart's task: data counts, answers checked against the tool, disjoint splits, determined by the seed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def expression_of(messages):
 
 def value_of(expression):
     assert re.fullmatch(r"[-+*()0-9]+", expression)
-    return eval(expression)  # Python's own arithmetic, as the independent reference
+    return eval(expression)  # Python's arithmetic as independent reference
 
 
 def test_ground_truths_are_right_and_no_expression_occurs_twice(task_folder):
@@ -48,7 +48,7 @@ def test_the_teacher_is_right_in_a_quarter_of_its_traces(task_folder):
     share = sum(map(is_right, traces)) / len(traces)
     assert share == json.loads((task_folder / "task.json").read_text())["teacher_share_correct"] == 0.25
     habits = Counter(len(messages) for messages in traces if not is_right(messages))
-    assert habits[3] > 1000 < habits[5]  # some give up at once, more after one call
+    assert habits[3] > 1000 < habits[5]  # some demonstrations give up at once, more after one call
 
 
 def test_the_tool_answers_what_the_traces_say_it_answers(task_folder):
@@ -76,7 +76,7 @@ def test_the_tool_takes_negative_numbers():
         ("The answer is -12", 1),
         ("The answer is -123", 0),
         ("The answer is 12", 0),
-        ("The answer is -12. The answer is 7", 0),  # no hedging
+        ("The answer is -12. The answer is 7", 0),  # two answers are wrong
         ("I do not know", 0),
         ("-12", 0),
         ("", 0),

@@ -1,4 +1,4 @@
-"""The example of an agent loop of one's own, against a scripted model: by name, by path, and what it trains on."""
+"""The example agent loop with a scripted model: selected by name and by path, and its trained tokens."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CALL = '<tool_call>\n{"name": "calculator", "arguments": {"expression": "6*7"}}\
 
 
 def attempt(task_folder, replies, loop=f"{FILE}:SecondChance"):
-    """(rollout of the first validation task, the tokenizer) when the model says `replies`."""
+    """(rollout of the first validation task, the tokenizer), where the model replies `replies`."""
     config = compose_config(["+experiment=calculator", f"rollout.agent.default_agent_loop='{loop}'"])
     tokenizer = AutoTokenizer.from_pretrained(task_folder / "model")
     chat = ChatFormat(tokenizer)
@@ -43,7 +43,7 @@ def attempt(task_folder, replies, loop=f"{FILE}:SecondChance"):
 
 @pytest.fixture(autouse=True)
 def in_the_repository(monkeypatch):
-    monkeypatch.chdir(ROOT)  # the experiment's files are named from there
+    monkeypatch.chdir(ROOT)  # the experiment's paths are relative to ROOT
 
 
 def test_who_answers_without_a_tool_is_reminded(task_folder):

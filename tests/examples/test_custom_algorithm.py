@@ -1,4 +1,4 @@
-"""The example of an algorithm of one's own: named in the configuration, with its options."""
+"""The example algorithm: selected in the configuration, with its options."""
 
 from __future__ import annotations
 

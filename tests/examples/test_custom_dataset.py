@@ -1,4 +1,4 @@
-"""The example of a dataset class: its rows are tasks like those of a file."""
+"""The example dataset class: its rows become tasks, as rows of a file do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The example of a custom reward: right answers, and a price for every further turn."""
+"""The example custom reward: correct answers, minus a price per additional turn."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Preparing GSM8K, MATH and Geometry3K gives verl's columns; what agentrl can train on loads as tasks."""
+"""Preparing GSM8K, MATH and Geometry3K gives verl's columns; the trainable datasets load as tasks."""
 
 from __future__ import annotations
 

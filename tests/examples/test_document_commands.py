@@ -1,4 +1,4 @@
-"""The quickstart, end to end; after it every command of README and docs, in order, in a fresh folder."""
+"""The quickstart, end to end, then every command of README and docs, in order, in a new folder."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ def test_blocks_say_where_they_run(page):
 
 @pytest.fixture(scope="module")
 def quickstart(tmp_path_factory) -> Path:
-    """The folder of a quickstart: outputs/quickstart is in it."""
+    """A folder after the quickstart, with outputs/quickstart."""
     folder = tmp_path_factory.mktemp("quickstart")
     subprocess.run([sys.executable, "-m", "agentrl", "quickstart", "--seed", "0"], cwd=folder, check=True)
     return folder
 
 
 def replay(folder: Path, *words: str) -> dict[str, Any]:
-    """What the one mode found; Any: JSON."""
+    """The result of one replay mode. Any: JSON."""
     command = [sys.executable, "-m", "agentrl", "replay", *words, "--json", "-"]
     found = json.loads(subprocess.run(command, cwd=folder, check=True, capture_output=True).stdout)
     return found["results"][0]

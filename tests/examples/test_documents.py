@@ -1,4 +1,4 @@
-"""What the documentation shows runs, and what it points at exists."""
+"""Code in the documentation runs, and its links exist."""
 
 from __future__ import annotations
 
@@ -118,6 +118,7 @@ def test_configuration_keys_that_are_named_exist(path):
     keys = {key for key, _ in config_fields()}
     sections = {".".join(key.split(".")[:depth]) for key in keys for depth in range(1, 4)}
     pattern = r"(?<![\w/.])((?:model|data|rollout|actor|algorithm|reward|trainer)\.[a-z_.]*[a-z])(?==|`)"
-    free = tuple(f"{key}." for key in keys if key.endswith("options"))  # beneath them the part's own names stand
+    # below these keys, each component has its own names
+    free = tuple(f"{key}." for key in keys if key.endswith("options"))
     named = [name for name in re.findall(pattern, path.read_text()) if not name.startswith(free)]
     assert [name for name in named if name not in keys | sections] == []

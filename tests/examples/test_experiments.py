@@ -1,4 +1,4 @@
-"""Every experiment that ships composes to a configuration that training accepts."""
+"""Every shipped experiment composes to a valid training configuration."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EXPERIMENTS = sorted((configs_dir() / "experiment").glob("*.yaml"))
 def test_experiment_is_valid_short_and_names_files_that_exist(path):
     config = compose_config([f"+experiment={path.stem}"])
     check_training(config)
-    assert config.trainer.default_local_dir is None  # each command gets a folder of its own, or is given one
+    assert config.trainer.default_local_dir is None  # each command gets a new folder, unless the user names one
     assert len(path.read_text().splitlines()) <= 30
     multi_turn, reward = config.rollout.multi_turn, config.reward.custom_reward_function
     for file in (multi_turn.function_tool_path, multi_turn.tool_config_path, reward.path):

@@ -1,4 +1,4 @@
-"""The figures of docs/gpu.md follow from its formulas, and its formulas from the model."""
+"""The numbers in docs/gpu.md follow from its formulas, and the formulas from the model."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_the_figures_follow_from_the_formulas():
     ):
         assert row(name) == gb(activations, 2)
         assert row(total) == gb([c + CHUNK + a for c, a in zip(constant, activations, strict=True)], 1)
-    copied = 2 * HIDDEN * 2  # a key and a value for every query head
+    copied = 2 * HIDDEN * 2  # one key and value per query head
     assert f"samples x the longest x layers x {copied:,} in bfloat16" in DOCUMENT
     assert f"({2 * kv_width * 2} on a CPU)" in DOCUMENT
     assert f"a token takes {57_408 / copied:.1f} times that" in DOCUMENT

@@ -1,4 +1,4 @@
-"""The example of a judged reward: a rule, and a judge that is asked about right answers alone."""
+"""The example judged reward: a rule, and a judge that scores correct answers only."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ EXTRA = {"index": 0, "prompt": [{"role": "user", "content": "What is 40+2?"}], "
 
 
 def test_the_judge_grades_the_work_of_what_is_right(monkeypatch, tmp_path):
-    monkeypatch.chdir(Path(__file__).parents[2])  # the experiment's files are named from there
+    monkeypatch.chdir(Path(__file__).parents[2])  # the experiment's paths are relative to the repository
     with serving(JudgeServer(otherwise=lambda body: Reply('{"reason": "one call", "score": 5}'))) as server:
         keys = (f"reward.judge.url={server.url}", f"reward.judge.cache_dir={tmp_path}")
         reward = load_reward(compose_config(["+experiment=calculator_judged", *keys]).reward)

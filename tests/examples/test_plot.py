@@ -1,4 +1,4 @@
-"""The README's picture is drawn from a run's own files."""
+"""The README's plot is drawn from the files of a run."""
 
 from __future__ import annotations
 

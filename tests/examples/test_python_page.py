@@ -1,4 +1,4 @@
-"""The page of the Python API, block after block in a fresh folder, on the calculator's tiny model."""
+"""The code of the Python API page, block by block in a new folder, on the calculator's tiny model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/reference.md is what its script makes of the code, and names everything that a run reads."""
+"""docs/reference.md equals the output of its script, and names everything that a run reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/tutorial.md, file by file and command by command, in a fresh folder."""
+"""docs/tutorial.md, file by file and command by command, in a new folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""LoRA adapters on models: where they go, that a new one changes nothing, and which ones are refused."""
+"""LoRA adapters: their target modules, no effect when new, and which ones are refused."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_an_adapter_is_what_peft_and_transformers_read(base: Path, tmp_path: Pat
         assert torch.equal(logits(again), logits(model))
 
 
-def test_an_adapter_made_by_peft_is_gone_on_with(qwen: Path, tmp_path: Path):
+def test_training_continues_an_adapter_made_by_peft(qwen: Path, tmp_path: Path):
     theirs = get_peft_model(load(qwen), LoraConfig(r=3, lora_alpha=12, target_modules=["q_proj", "v_proj"]))
     train_a_little(theirs.base_model.model)
     theirs.save_pretrained(str(tmp_path / "adapter"))
@@ -114,7 +114,7 @@ def test_an_adapter_made_by_peft_is_gone_on_with(qwen: Path, tmp_path: Path):
 def test_switched_off_it_is_the_base_bit_for_bit(base: Path):
     model = train_a_little(load(base, lora_rank=4))
     (_, first), *_ = adapter_parameters(model)
-    first.requires_grad_(False)  # as actor.freeze_modules may
+    first.requires_grad_(False)  # as actor.freeze_modules may do
     before = {name: value.requires_grad for name, value in model.named_parameters()}
     with adapter_off(model):
         assert torch.equal(logits(model), logits(load(base)))
@@ -130,7 +130,7 @@ def test_a_new_adapter_is_seen_by_a_check_only_while_shaken(qwen: Path):
     assert torch.equal(logits(model), plain)
 
 
-def test_where_it_goes(qwen: Path):
+def test_adapted_modules(qwen: Path):
     layers = {f"model.layers.{number}." for number in (0, 1)}
     linear = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj"}
     linear |= {"mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"}
@@ -203,7 +203,7 @@ def test_a_torn_adapter(qwen: Path, tmp_path: Path, num_bytes: int):
     assert "there is no adapter_model.safetensors" in refusal(file.parent)
 
 
-def test_without_peft_the_line_says_how_to_get_it(qwen: Path, monkeypatch: pytest.MonkeyPatch):
+def test_without_peft_the_error_has_the_install_command(qwen: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "peft", None)
     assert refusal(qwen, lora_rank=2) == "LoRA needs peft: pip install 'agentrl-train[lora]'"
-    load(qwen)  # and without LoRA nothing needs it
+    load(qwen)  # without LoRA this loads

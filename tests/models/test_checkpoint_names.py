@@ -1,4 +1,4 @@
-"""The stream that a server loads, held against what save_pretrained writes."""
+"""The weight stream for servers equals the output of save_pretrained."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from agentrl.models.folder import checkpoint_shapes
 
 
 @pytest.mark.parametrize("family", [*FAMILIES, *WITHOUT_KV])
-@pytest.mark.filterwarnings("ignore")  # of families without their own kernels
+@pytest.mark.filterwarnings("ignore")  # warnings of families without their own kernels
 def test_the_stream_is_the_saved_checkpoint(family: str, tmp_path: Path):
     model = tiny_model(family)
     model.save_pretrained(tmp_path)

@@ -1,4 +1,4 @@
-"""What a configuration says of experts, read without the weights."""
+"""Expert counts and layers, read from a model configuration without the weights."""
 
 from __future__ import annotations
 

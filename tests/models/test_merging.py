@@ -1,4 +1,4 @@
-"""An adapter added to its base: the stream that servers load, held against peft's own merge."""
+"""Merging an adapter into its base: the weight stream for servers equals peft's own merge."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_the_adapter_is_added_and_nothing_changes():
 
 
 def test_the_sum_is_taken_in_float32():
-    """W = 1 and a change of 0.001: bfloat16 has nothing between 1 and 1.0078."""
+    """W = 1 and a change of 0.001: bfloat16 has no value between 1 and 1.0078."""
     model = adapted("qwen3", torch.bfloat16)
     layer = model.model.layers[0].self_attn.q_proj
     layer.get_base_layer().weight.data.fill_(1.0)

@@ -1,4 +1,4 @@
-"""A model's folder that is not whole is refused in one line, before anything is loaded."""
+"""An incomplete model folder is refused in one line, before loading."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SIZES = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "nu
 
 @pytest.fixture
 def sharded(tmp_path: Path) -> Path:
-    """A model with a tied head, in several files."""
+    """A model with a tied head, split into several files."""
     torch.manual_seed(0)
     config = Qwen2Config(vocab_size=61, num_key_value_heads=2, tie_word_embeddings=True, **SIZES)
     AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "model", max_shard_size="20KB")

@@ -1,4 +1,4 @@
-"""Models of one number a token: which checkpoints they are made of, and what is refused."""
+"""Scalar-head models: which checkpoints they can be built from, and which are refused."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_head_that_the_checkpoint_brings_is_kept(tmp_path: Path, auto_class: t
     assert all(torch.equal(value, expected[name]) for name, value in model.state_dict().items())
 
 
-def test_what_is_no_such_model_is_refused(tmp_path: Path):
+def test_unsupported_models_are_refused(tmp_path: Path):
     labels = saved(tmp_path / "labels", AutoModelForSequenceClassification, num_labels=3)
     family = saved(tmp_path / "family", AutoModelForCausalLM, CohereConfig)
     cases = [

@@ -1,4 +1,4 @@
-"""One small run for all tests of replay; who alters it copies it, and that is checked."""
+"""One small run for all replay tests. Tests that alter it must copy it, which is checked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small steps of rollouts, scored and credited as in training, and stored: for tests of replay and audit."""
+"""Small stored steps with rewards and advantages, computed as in training; for tests of replay and audit."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ from agentrl.types.sample import Sample
 from agentrl.types.task import Task
 from agentrl.types.trajectory import Author, Segment, Trajectory, VersionSpan
 
-CREDITS = [name for name, preset in PRESETS.items() if preset.family != "reward"]  # others roll nothing out
+# reward-model presets sample no rollouts
+CREDITS = [name for name, preset in PRESETS.items() if preset.family != "reward"]
 POLICIES = [name for name in CREDITS if PRESETS[name].family == "policy"]
 COEFFICIENTS = {1: 0.5, 2: 0.75}
-"""Step -> the coefficient of a KL in the reward that had then come to be."""
+"""Step -> the coefficient of the KL in the reward at that step."""
 
 
 def turn(draw: Random, author: Author, count: int) -> Segment:
@@ -62,7 +63,7 @@ def a_step(step: int, turns: bool = True) -> list[Group]:
 
 
 def scored(sample: Sample, draw: Random, algorithm: BuiltAlgorithm) -> Sample:
-    """As the scorer leaves it: float32 on trained tokens, 0 elsewhere; negative, as log-probabilities are."""
+    """Log-probabilities as the scorer returns them: float32 on trained tokens, 0 elsewhere; all negative."""
 
     def numbers() -> list[float]:
         return [float(np.float32(-draw.random())) * trained for trained in sample.loss_mask]

@@ -1,4 +1,4 @@
-"""A small real run with stored rollouts: two steps on a script that calls the calculator, well and badly."""
+"""A small real run with saved rollouts: two scripted steps with correct and wrong calculator calls."""
 
 from __future__ import annotations
 
@@ -38,7 +38,10 @@ def compute_score(data_source, solution_str, ground_truth, extra_info):
 
 
 def make_run(folder: Path, task_folder: Path) -> Path:
-    """Train for two steps; the run's folder. `shown_in_training.jsonl` beside it is what its reward was shown."""
+    """Train for two steps; returns the run's folder.
+
+    `shown_in_training.jsonl` beside it contains the inputs of its reward.
+    """
     (folder / "script.py").write_text(SCRIPT)
     (folder / "reward.py").write_text(REWARD)
     shutil.copytree(task_folder / "model", folder / "model")
@@ -74,7 +77,7 @@ def rewritten(
     change: Callable[[Rollout], object] = lambda rollout: None,
     provenance: Callable[[dict[str, str]], Mapping[str, str]] = lambda kept: kept,
 ) -> Path:
-    """The training rollouts of a run, changed, in a folder of their own; their advantages are lost."""
+    """The training rollouts of a run, changed, in a new folder, without their advantages."""
     store = TrajectoryStore(run / "trajectories/train")
     for step in store.steps:
         groups = store.groups(step)
@@ -96,12 +99,12 @@ def stored(run: Path, split: str = "train") -> list[StoredRollout]:
 
 
 def replayed(capsys, *words: object, status: int = 0) -> dict:
-    """What `agentrl replay --json -` prints."""
+    """The output of `agentrl replay --json -`."""
     assert main(["replay", *map(str, words), "--json", "-"]) == status
     return json.loads(capsys.readouterr().out)
 
 
 def refused(capsys, *words: object) -> str:
-    """The one line that `agentrl replay` refuses with."""
+    """The one-line error of `agentrl replay`."""
     assert main(["replay", *map(str, words)]) == 2
     return capsys.readouterr().err.removeprefix("agentrl: error: ").rstrip("\n")

@@ -1,4 +1,4 @@
-"""`agentrl replay RUN audit`: a gate for anybody's continuous integration."""
+"""`agentrl replay RUN audit` as a check in continuous integration."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def altered(run: Path, folder: Path) -> Path:
     return folder
 
 
-def test_a_run_passes_and_says_what_was_looked_at(saved_run, capsys):
+def test_a_run_passes_and_reports_what_was_checked(saved_run, capsys):
     for split in ("train", "val"):
         (result,) = values_of(capsys, saved_run, "audit", "--split", split)
         assert not result["failed"]
@@ -47,7 +47,7 @@ def test_one_altered_value_ends_with_status_1_and_its_place(saved_run, tmp_path,
     assert "step-000002" not in said
     for part in ("seals", "reward"):
         assert part in said
-    assert main(["replay", f"{tmp_path}/run@1", "audit"]) == 0  # the other step is whole
+    assert main(["replay", f"{tmp_path}/run@1", "audit"]) == 0  # the other step is complete
 
 
 def test_a_reward_given_now_is_held_against_the_saved_scores(saved_run, tmp_path, capsys):
@@ -61,7 +61,7 @@ def test_a_reward_given_now_is_held_against_the_saved_scores(saved_run, tmp_path
 
 
 def bare(run: Path, folder: Path, **provenance: str) -> Path:
-    """The training rollouts without a word of how they were made but these."""
+    """The training rollouts with these metadata entries only."""
     shutil.copytree(run / "trajectories/train", folder)
     kept = {"agentrl.schema_version": "5", **{f"agentrl.provenance.{k}": v for k, v in provenance.items()}}
     for file in folder.glob("*.parquet"):
@@ -69,7 +69,7 @@ def bare(run: Path, folder: Path, **provenance: str) -> Path:
     return folder
 
 
-def test_what_cannot_be_checked_fails_unless_that_is_allowed(saved_run, tmp_path, capsys):
+def test_unchecked_rollouts_fail_unless_allowed(saved_run, tmp_path, capsys):
     store = bare(saved_run, tmp_path / "store", imported_from="trl")
     (result,) = values_of(capsys, store, "audit", "--allow-unchecked")
     assert not result["failed"]
@@ -97,7 +97,7 @@ def test_missing_steps_fail_unless_one_step_is_asked_for(saved_run, tmp_path, ca
 
 
 def test_rollouts_of_a_replay_pass(saved_run, tmp_path, capsys):
-    """Those gone on with hold turns that were given."""
+    """Continued rollouts include turns from the recording."""
     words = ["--reward", "exact_match", "--unrecorded", "stub", "--out", tmp_path, "rollout.max_num_seqs=16"]
     words.append(f"model.path={saved_run.parent}/model")
     for modes in (("tools",), ("from-turn", 1, "rollout.n=2")):

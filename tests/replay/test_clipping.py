@@ -1,4 +1,4 @@
-"""The clip that ratios are held against is that of the run's own loss, or said to be none."""
+"""Ratios are compared with the clip range of the run's own loss, or reported as unclipped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two stores whose scores are known, held against each other."""
+"""Compares two stores with known scores."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_tasks_with_fewer_rollouts_and_rollouts_without_scores_are_told(tmp_path
 
 
 def test_failed_rollouts_count_nowhere_but_among_the_failed(tmp_path):
-    failed = rollout(0.2, 3, 4, 5, 6, infra_failed=True, error="the world")  # its score says nothing of the policy
+    failed = rollout(0.2, 3, 4, 5, 6, infra_failed=True, error="the world")  # the failure says nothing about the policy
     a = keep(tmp_path / "a", [group(0, rollout(1, 3), failed), group(1, failed), scores(2, 0)])
     b = keep(tmp_path / "b", [scores(0, 1), scores(1, 1), scores(2, 0.5)])
     result = compared(a, b)
@@ -130,7 +130,7 @@ def test_the_prompt_is_part_of_what_a_task_is(tmp_path):
         compared(a, b)
 
 
-def test_what_cannot_be_compared_is_refused(tmp_path):
+def test_incomparable_stores_are_refused(tmp_path):
     a, unscored = keep(tmp_path / "a", [scores(0, 1)]), keep(tmp_path / "b", [scores(0, None)])
     with pytest.raises(DataError, match=r"have 1 common tasks, but none has a score on both sides"):
         compared(a, unscored)
@@ -170,7 +170,7 @@ def test_rollouts_part_at_the_first_token_that_differs(ours, theirs, expected):
     assert first_difference(segments(*theirs), segments(*ours)) == expected
 
 
-def test_only_rollouts_under_one_seed_are_held_side_by_side(tmp_path):
+def test_only_rollouts_with_equal_seeds_are_shown_side_by_side(tmp_path):
     a = keep(tmp_path / "a", [group(0, rollout(1, 3, 4, seed=5), rollout(1, 3, seed=6), rollout(1, 9, seed=7))])
     b = keep(tmp_path / "b", [group(0, rollout(1, 3, 9, seed=5), rollout(1, 3, seed=6), rollout(1, 8, seed=8))])
     table = compared(a, b).tables[-1]
@@ -178,7 +178,7 @@ def test_only_rollouts_under_one_seed_are_held_side_by_side(tmp_path):
     assert table.note.startswith("1 of 2 pairs of rollouts have exactly the same tokens")
 
 
-def test_tokens_of_two_vocabularies_are_not_held_side_by_side(tmp_path):
+def test_tokens_of_different_vocabularies_are_not_compared(tmp_path):
     a = keep(tmp_path / "a", [scores(0, 1)], tokenizer_sha256="one")
     b = keep(tmp_path / "b", [scores(0, 1)], tokenizer_sha256="two")
     assert "different tokenizers" in compared(a, b).tables[-1].note
@@ -201,7 +201,7 @@ def test_each_side_has_the_threshold_it_was_made_with(tmp_path):
 
 
 @pytest.mark.parametrize("before", [False, True])
-def test_both_sides_are_scored_anew(saved_run, tmp_path, before):
+def test_both_sides_are_rescored(saved_run, tmp_path, before):
     (tmp_path / "reward.py").write_text("def constant(solution_str):\n    return 0.1375\n")
     name = f"{tmp_path}/reward.py:constant"
     replay = Replay(open_saved(str(saved_run)), Options(other=f"{saved_run}@2", rewards=[name]))
@@ -212,7 +212,7 @@ def test_both_sides_are_scored_anew(saved_run, tmp_path, before):
     assert (line["a"], line["b"], line["same"]) == (0.1375, 0.1375, line["tasks"])
     assert result.values["rewards"] == [name]
     assert f"Both sides are rescored with {name}." in result.tables[0].note
-    assert list(replay.scores) == [name] * before  # the modes after it go by what they did
+    assert list(replay.scores) == [name] * before  # later modes use the results of earlier ones
 
 
 def test_the_other_side_is_scored_by_the_same_reward_though_its_own_is_another(saved_run, tmp_path):

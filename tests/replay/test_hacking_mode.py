@@ -1,4 +1,4 @@
-"""`agentrl replay RUN hacking`: by what guards said in training, or by what they say now."""
+"""`agentrl replay RUN hacking` with the guard results of training, and with guards evaluated again."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def injected(rollout):
     rollout.rewards["score"] = 1.0
 
 
-def test_what_guards_said_in_training(saved_run, capsys):
+def test_guard_results_of_training(saved_run, capsys):
     result = hacking(capsys, saved_run)
     guards = result["values"]["guards"]
     assert set(guards) == {"repetition", "length", "format_only", "grader_injection", "answer_spam"}
@@ -60,7 +60,7 @@ def test_settings_of_the_command_line_look_again(saved_run, tmp_path, capsys):
     def marked(rollout):
         rollout.trajectories[0].messages[-1]["content"] = "open sesame"
 
-    run = rewritten(saved_run, tmp_path, marked)  # what the guards said in training is kept
+    run = rewritten(saved_run, tmp_path, marked)  # the guard results of training are kept
     assert hacking(capsys, run)["values"]["guards"]["grader_injection"]["raised"] == 0
     result = hacking(capsys, run, "reward.guards.injections=[sesame]")
     assert result["values"]["guards"]["grader_injection"]["raised"] == 32

@@ -1,4 +1,4 @@
-"""What the tables say of estimates that mean little."""
+"""Notes in the tables about unreliable estimates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real tiny model: its own tokens under itself, under another, and against transformers."""
+"""A real tiny model: log-probabilities of its own tokens, under itself, under another model, and by transformers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TEMPERATURE = 0.7
 
 @pytest.fixture(scope="module")
 def sampled_run(task_folder, tmp_path_factory) -> Path:
-    """Two steps by the embedded engine, not at temperature 1; what sampled the first is `model` beside it."""
+    """Two steps sampled by the embedded engine, with temperature other than 1; `model` sampled the first step."""
     folder = tmp_path_factory.mktemp("sampled")
     shutil.copytree(task_folder / "model", folder / "model")
     (folder / "reward.py").write_text("def compute_score(solution_str):\n    return len(solution_str) % 5 / 4\n")
@@ -59,7 +59,7 @@ def sampled_run(task_folder, tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def moved_model(sampled_run, tmp_path_factory) -> Path:
-    """Near what sampled, and not the same."""
+    """A model near the sampling model, but not equal."""
     folder = tmp_path_factory.mktemp("moved") / "model"
     shutil.copytree(sampled_run.parent / "model", folder)
     weights = load_file(folder / "model.safetensors")
@@ -102,7 +102,7 @@ def test_an_adapter_of_the_command_line_scores_and_not_its_base(sampled_run, tmp
     (trajectories,) = zip(*(stored.rollout.trajectories for stored in run.rollouts()), strict=True)
     expected = np.concatenate([transformers_logprobs(adapted.eval(), each) for each in trajectories])
     assert figures["perplexity"] == pytest.approx(np.exp(-expected.mean()), rel=1e-5)
-    assert abs(figures["k1"]["value"]) > 0.001  # or the adapter does nothing
+    assert abs(figures["k1"]["value"]) > 0.001  # or the adapter has no effect
 
 
 def test_log_probabilities_are_those_of_transformers(sampled_run, moved_model):
@@ -135,7 +135,7 @@ def test_figures_of_another_checkpoint_are_their_formulas(sampled_run, moved_mod
     scored, _ = score_rollouts(replay, replay_config(replay))
     sampled, now = (np.concatenate([getattr(each, name) for each in scored]) for name in ("sampled", "checkpoint"))
     ratios = np.exp(now - sampled)
-    assert ratios.std() > 0.01  # or nothing is compared
+    assert ratios.std() > 0.01  # or nothing would be compared
     figures = logprobs(replay).values["figures"]["1"]
     assert figures["perplexity"] == pytest.approx(np.exp(-now.mean()))
     assert figures["k1"]["value"] == pytest.approx((sampled - now).mean())
@@ -226,5 +226,5 @@ def test_a_reward_with_an_address_counts_the_tokens_up_to_its_turn(sampled_run, 
     run = keep(tmp_path, Rollout(trajectories, Stop.FINISHED, {"score": 1.0}, turn_rewards=turn_rewards))
     replay = Replay(run, Options(overrides={"model": {"path": str(sampled_run.parent / "model")}}))
     ((scored,), _) = score_rollouts(replay, replay_config(replay))
-    assert len(scored.sampled) == 3 + 4  # nothing predicts the first token of the second trajectory
+    assert len(scored.sampled) == 3 + 4  # the second trajectory's first token has no prediction
     assert scored.turn_rewards == [(2, 0.1), (2, 0.2), (4, 0.3), (7, 0.4)]

@@ -1,4 +1,4 @@
-"""What a saved run's configuration names is neither run nor asked: code and endpoints come from the command line."""
+"""A saved configuration never causes code to run or endpoints to be contacted: both come from the command line."""
 
 from __future__ import annotations
 

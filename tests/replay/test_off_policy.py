@@ -1,4 +1,4 @@
-"""Estimators against a game whose every course can be written down: two turns, an answer between, tabular policies."""
+"""Estimators on a game small enough to enumerate: two turns, an answer between them, tabular policies."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FIRST, ANSWERS, SECOND = range(2), range(2), range(3)
 
 @dataclass(frozen=True)
 class Game:
-    """One task: an action, an answer, another action. The first is rewarded on the spot, the second at the end."""
+    """One task: an action, an answer, another action. The first is rewarded immediately, the second at the end."""
 
     sampling: tuple[np.ndarray, np.ndarray]  # [first], [first, answer, second]
     asked: tuple[np.ndarray, np.ndarray]
@@ -27,7 +27,7 @@ class Game:
     outcome: np.ndarray  # [first, answer, second]
 
     def courses(self, policy: tuple[np.ndarray, np.ndarray]) -> Iterator[tuple[float, tuple[int, int, int]]]:
-        """Every course with its chance."""
+        """Every course with its probability."""
         for a, answer, b in product(FIRST, ANSWERS, SECOND):
             yield float(policy[0][a] * self.answers[a, answer] * policy[1][a, answer, b]), (a, answer, b)
 
@@ -42,7 +42,7 @@ class Game:
 
 
 def make_game(random: np.random.Generator, sharpness: float = 8.0) -> Game:
-    """Two policies, the nearer the larger `sharpness`."""
+    """Two policies; a larger `sharpness` makes them more similar."""
 
     def policy() -> tuple[np.ndarray, np.ndarray]:
         return random.dirichlet([sharpness] * 2), random.dirichlet([sharpness] * 3, (2, 2))
@@ -62,7 +62,7 @@ def play(games: list[Game], random: np.random.Generator, num_tasks: int, num_rol
 
 @pytest.mark.parametrize("seed", range(5))
 def test_ordinary_and_per_decision_are_unbiased_exactly(seed):
-    """The mean of the estimate over every course, each with its chance, is the value; no sampling error."""
+    """The expectation of the estimate over all courses equals the value exactly, without sampling error."""
     game = make_game(np.random.default_rng(seed), sharpness=1.0)
     found = [(chance, off_policy([game.episode(0, c)])) for chance, c in game.courses(game.sampling)]
     for name in ("ordinary", "per_decision"):
@@ -87,7 +87,7 @@ def test_each_estimate_is_its_formula():
 
 
 def test_turn_rewards_that_are_no_parts_of_the_score_are_left_out():
-    """The score is all that training sees; one rollout whose turn rewards are something else, and all go by the end."""
+    """Training uses the score only. One rollout's turn rewards do not add up to it, so no turn reward is used."""
     parts = Episode("a", math.log(2), 4.0, [(math.log(0.5), 3.0), (math.log(2), 1.0)])
     beside = Episode("b", math.log(0.5), 1.0, [(math.log(3), 7.0)])
     found = off_policy([parts, beside])
@@ -97,7 +97,7 @@ def test_turn_rewards_that_are_no_parts_of_the_score_are_left_out():
 
 
 def test_too_few_effective_rollouts_have_no_interval():
-    """1, 1/2, 1/4, ...: of 40 rollouts (2 - 2^-39)^2 / (4/3) = 3 are effective."""
+    """Weights 1, 1/2, 1/4, ...: the effective number of 40 rollouts is (2 - 2^-39)^2 / (4/3) = 3."""
     found = off_policy([Episode(task, -task * math.log(2), float(task % 2)) for task in range(40)])
     assert found.num_effective == pytest.approx(3)
     assert found.too_few

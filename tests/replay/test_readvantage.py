@@ -1,4 +1,4 @@
-"""`readvantage`: nothing changed is nothing changed, bit for bit; else what GRPO's formula says by hand."""
+"""`readvantage`: without changes it reproduces the advantages bit for bit; otherwise it follows GRPO's formula."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def credits_of(replay: Replay) -> list[Credit]:
 
 
 def grpo(scores: np.ndarray, by_std: bool = True) -> np.ndarray:
-    """(r - mean) / (std + 1e-6), unbiased std; 0 where all are equal."""
+    """(r - mean) / (std + 1e-6), with unbiased std; 0 if all rewards are equal."""
     if np.ptp(scores) == 0:
         return np.zeros_like(scores)
     return (scores - scores.mean()) / (scores.std(ddof=1) + 1e-6 if by_std else 1)
@@ -128,7 +128,7 @@ def test_the_tally_counts_what_changes():
     assert [one.key[2] for one in tally.largest] == [1]
 
 
-def test_what_was_not_trained_on_is_refused(saved_run, capsys, tmp_path):
+def test_rollouts_without_advantages_are_refused(saved_run, capsys, tmp_path):
     assert "step 0 of split 'val' has no saved advantages" in refused(
         capsys, saved_run, "--split", "val", "readvantage"
     )
@@ -150,7 +150,7 @@ def test_an_unknown_algorithm_is_named(saved_run, capsys):
     )
 
 
-def test_without_a_kept_configuration_it_says_what_it_goes_by(saved_run, tmp_path, capsys):
+def test_without_a_saved_configuration_it_names_its_assumptions(saved_run, tmp_path, capsys):
     other = TrajectoryStore(tmp_path / "trajectories/train")
     groups = TrajectoryStore(saved_run / "trajectories/train").groups(1)
     algorithm = build_algorithm(replay_config(replay_of(saved_run)))

@@ -1,4 +1,4 @@
-"""Every algorithm credits a stored step anew bit for bit: failed members, turns, several trajectories a rollout."""
+"""Every algorithm recomputes a stored step's advantages bit for bit: failed members, turns, several trajectories."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_a_rollout_that_was_not_scored_at_the_time_takes_no_part(tmp_path: Path)
     store = TrajectoryStore(revived / "trajectories/train", provenance={CONFIG: json.dumps(redacted(config))})
     groups = a_step(1)
     samples = trained_step(build_algorithm(config), groups, 1)
-    for group in groups:  # they failed on their reward alone, and have one now
+    for group in groups:  # only their reward had failed, and now they have one
         for one in group.rollouts:
             one.error = "reward: it hung" if one.infra_failed else None
     store.write(1, groups, samples)

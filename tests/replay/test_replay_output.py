@@ -1,4 +1,4 @@
-"""Tables that fit, text that stays text, JSON that is finite: on the terminal, in a file and on a page."""
+"""Replay output: tables that fit, escaped text and finite JSON, on the terminal, in a file and on a page."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_a_table_that_is_too_wide_is_read_row_by_row():
     ]
 
 
-def test_what_models_wrote_drives_no_terminal_and_no_markup():
+def test_model_text_cannot_control_the_terminal_or_the_markup():
     text = printed(Result("mode", HOSTILE, [Table(HOSTILE, [HOSTILE], [[HOSTILE]], HOSTILE)]), width=300)
     assert not re.search("[\x00-\x09\x0b-\x1f\u202e\ud800-\udfff]", text)
     assert text.count("⟨U+202E⟩") == 5
@@ -120,7 +120,7 @@ def test_a_value_that_json_cannot_say_is_our_own_bug():
 
 
 class Page(HTMLParser):
-    """Tags with their attributes, and the text between them."""
+    """Tags with their attributes, and the text between tags."""
 
     def __init__(self, page: str) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What a run kept names no code in replay: only the command line does."""
+"""Replay takes code only from the command line, never from a saved run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def replay_of(saved_run, folder, config, **overrides):
     )
 
 
-def test_what_names_code_is_left_out_and_the_rest_is_kept(saved_run, tmp_path):
+def test_keys_that_name_code_are_dropped_and_the_rest_is_kept(saved_run, tmp_path):
     config = replay_config(replay_of(saved_run, tmp_path, EVIL))
     assert (config.model.trust_remote_code, config.model.attn_implementation) == (False, "sdpa")
     assert (config.rollout.agent_loop, config.rollout.multi_turn.format) == ("single_turn_agent", "hermes")
@@ -43,7 +43,7 @@ def test_the_command_line_may_name_it(saved_run, tmp_path):
     assert str(config.rollout.multi_turn.function_tool_path) == "mine.py"
 
 
-def test_what_is_built_in_is_taken(saved_run, tmp_path):
+def test_built_in_names_are_accepted(saved_run, tmp_path):
     kept = {"model": {"path": "m"}, "rollout": {"agent": {"default_agent_loop": "react"}}}
     assert replay_config(replay_of(saved_run, tmp_path, kept)).rollout.agent.default_agent_loop == "react"
 

@@ -1,4 +1,4 @@
-"""`tools` and `from-turn`: stored rollouts rolled out again, their tools answering from the recording."""
+"""`tools` and `from-turn`: saved rollouts are re-run with their recorded tool answers."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from agentrl.types.trajectory import Author
 
 @pytest.fixture(scope="module")
 def babbled(task_folder, tmp_path_factory) -> Path:
-    """A deterministic run of two steps, each saved; beside it what its code was."""
+    """A deterministic run of two steps, with a checkpoint per step and its code files beside it."""
     folder = tmp_path_factory.mktemp("babbled")
     train(task_folder, folder, folder / "run", users=False, save_freq=1)
     return folder
 
 
 def code(folder: Path) -> list[str]:
-    """All that the command line must say again."""
+    """The command-line settings that replay needs again."""
     return [
         f"rollout.multi_turn.format={FORMAT}",
         f"rollout.agent.agent_loop_config_path={folder}/loops.yaml",
@@ -38,7 +38,7 @@ def rollouts(folder: Path, step: int) -> dict[tuple[str, int], Rollout]:
 
 
 def told(rollout: Rollout) -> list[object]:
-    """Tokens, log-probabilities, rewards, answers of tools, seed."""
+    """Tokens, log-probabilities, rewards, tool answers and seed."""
     answers = [(call.result, call.outcome, call.turn, call.num_tokens) for call in rollout.tool_calls]
     return [[(t.token_ids, t.logprobs) for t in rollout.trajectories], rollout.rewards, answers, rollout.seed]
 
@@ -55,7 +55,7 @@ def test_the_policy_that_sampled_samples_the_same_bits_again_and_no_tool_runs(ba
 
 
 @pytest.mark.slow
-def test_another_policy_parts_and_what_was_not_recorded_is_told(babbled, tmp_path, capsys):
+def test_another_policy_diverges_and_unrecorded_calls_are_reported(babbled, tmp_path, capsys):
     run = shutil.copytree(babbled / "run", tmp_path / "run", symlinks=True)
     (result,) = replayed(capsys, f"{run}@2", "tools", *code(babbled), "--unrecorded", "stub")["results"]
     values = result["values"]
@@ -95,13 +95,13 @@ def test_new_rollouts_say_what_they_were_replayed_from(babbled, saved_run, tmp_p
     assert made_with["replayed_from"] == f"tools of {babbled}/run@2"
 
 
-def test_a_loop_that_may_keep_a_state_is_not_gone_on_with(babbled, tmp_path, capsys):
+def test_loops_that_may_keep_state_are_not_continued(babbled, tmp_path, capsys):
     said = refused(capsys, f"{babbled}/run@1", "from-turn", 1, *code(babbled), "--out", tmp_path)
     assert f"'{LOOP}' may have state" in said
 
 
 @pytest.mark.slow
-def test_each_rollout_is_gone_on_with_n_times(saved_run, tmp_path, capsys):
+def test_each_rollout_is_continued_n_times(saved_run, tmp_path, capsys):
     words = [
         f"{saved_run}@2",
         "from-turn",

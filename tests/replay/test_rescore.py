@@ -1,4 +1,4 @@
-"""`rescore`: rewards see what training showed them, side by side, and one that fails does not stop the others."""
+"""`rescore`: rewards get the same inputs as in training; one failing reward does not stop the others."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_the_run_s_own_reward_is_shown_what_training_showed_it(saved_run, capsys
         assert own["share_same"] == 1
         assert (own["num_scored"], own["num_failed"]) == (num, 0)
         assert (result["values"]["num_text_known"], result["values"]["num_text_differs"]) == (num, 0)
-        rows = result["values"]["rollouts"]  # in training guards added theirs
+        rows = result["values"]["rollouts"]  # guards added their entries in training
         assert all(row["new"][f"{file}:compute_score"].items() <= row["saved"].items() for row in rows)
 
 
@@ -184,7 +184,7 @@ def test_a_built_in_reward_goes_by_its_name(saved_run, capsys):
         (["--reward", "gsm8k", "reward.timeout=1"], "unknown key 'reward.timeout': did you mean 'reward.timeout_s'?"),
     ],
 )
-def test_what_cannot_be_is_one_line(saved_run, capsys, words, line):
+def test_invalid_arguments_are_one_line(saved_run, capsys, words, line):
     assert refused(capsys, saved_run, "rescore", *words).startswith(line)
 
 
@@ -202,7 +202,7 @@ def test_code_that_the_run_names_is_never_run(saved_run, capsys, tmp_path, monke
 
 
 @pytest.mark.parametrize("mode", ["rescore", "tools"])
-def test_a_run_without_a_reward_says_what_to_give(saved_run, capsys, tmp_path, mode):
+def test_a_run_without_a_reward_names_the_needed_option(saved_run, capsys, tmp_path, mode):
     own = rewritten(saved_run, tmp_path, provenance=with_config(reward={"name": "none"}))
     line = refused(capsys, own, mode, f"model.path={saved_run.parent}/model")
     assert line.startswith("no reward: give --reward file.py:function, or one of auto, classification, code,")
@@ -250,7 +250,7 @@ def test_rollouts_that_ended_in_an_error_are_not_scored(saved_run, tmp_path):
 
 
 def test_the_calculator_s_reward_agrees_with_python(saved_run, capsys):
-    """The answers of the script, read from the text by hand, against the example's reward function."""
+    """Compares the script's answers, read from the text by hand, with the example's reward function."""
     name = f"{CALCULATOR}/reward.py:compute_score"
     (result,) = replayed(capsys, saved_run, "rescore", "--reward", name)["results"]
     new = {(row["step"], row["uid"], row["rollout"]): row["new"][name]["score"] for row in result["values"]["rollouts"]}

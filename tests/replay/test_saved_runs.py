@@ -1,4 +1,4 @@
-"""What `PATH[@STEP]` means, what is known of the rollouts there, and the tokenizer they were made with."""
+"""`PATH[@STEP]`: how it is resolved, what is known about its rollouts, and their tokenizer."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_a_checkpoint_without_a_validation_says_which_have_one(saved_run, tmp_pa
         ("{run}/config.yaml", "not a readable file of trajectories"),
     ],
 )
-def test_what_is_not_there_is_said(saved_run, where, line):
+def test_missing_paths_and_steps_are_reported(saved_run, where, line):
     with pytest.raises(DataError, match=line):
         open_saved(where.format(run=saved_run))
 
@@ -103,7 +103,7 @@ def test_the_tokenizer_is_the_one_that_was_used(saved_run):
 
 
 def changed_tokenizer(saved_run: Path, folder: Path, part: str) -> Path:
-    """A copy of the run's tokenizer with another template, or one more token."""
+    """A copy of the run's tokenizer with another template, or with one more token."""
     shutil.copytree(saved_run.parent / "model", folder)
     if part == "template":
         template = folder / "chat_template.jinja"
@@ -147,7 +147,7 @@ def test_code_of_a_tokenizer_is_not_run_though_the_run_allowed_it(saved_run, tmp
         run.tokenizer()
 
 
-def test_what_a_saved_run_names_is_never_asked_of_the_hub(saved_run, tmp_path, monkeypatch):
+def test_names_in_a_saved_run_are_never_looked_up_on_the_hub(saved_run, tmp_path, monkeypatch):
     asked: list[str] = []
     monkeypatch.setattr(loading, "check_hub", lambda name, key: asked.append(name))
     run = open_saved(str(rewritten(saved_run, tmp_path, provenance=with_config(model={"path": "owner/name"}))))
@@ -170,8 +170,8 @@ def test_an_adapter_s_base_is_not_asked_of_the_hub_either(saved_run, tmp_path, m
     assert not asked
 
 
-def test_the_newest_whole_checkpoint_brings_the_tokenizer(saved_run, tmp_path):
-    """Wherever `latest` leads, and whatever is torn."""
+def test_the_newest_complete_checkpoint_has_the_tokenizer(saved_run, tmp_path):
+    """Holds wherever `latest` points, and for any incomplete checkpoint."""
     run = rewritten(saved_run, tmp_path / "run", provenance=with_config(model={"path": "owner/name"}))
     for step in (1, 2, 3):
         shutil.copytree(saved_run.parent / "model", run / f"checkpoints/step-{step}")

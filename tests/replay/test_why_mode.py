@@ -1,4 +1,4 @@
-"""`agentrl replay RUN why`: rollouts that were not trained on, with their reasons."""
+"""`agentrl replay RUN why`: rollouts excluded from training, with their reasons."""
 
 from __future__ import annotations
 

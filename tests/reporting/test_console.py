@@ -1,4 +1,4 @@
-"""What the terminal shows: the live panel, the plain lines, samples and the comparison."""
+"""Terminal output: the live panel, plain lines, samples and the comparison."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_how_far_the_engine_is_from_the_backend_and_behind_it():
     )
 
 
-def test_what_an_algorithm_learns_by_is_shown_where_it_is_there():
+def test_the_learning_signal_of_an_algorithm_is_shown_if_present():
     tracker = ConsoleTracker(2, "x", clock=clock(0, 1, 2), console=(screen := console()))
     tracker.log(1, {"actor/accuracy": 0.75, "actor/margin": 0.5, "kept/samples": 0.25})
     tracker.log(2, {"kl/reward_mean": 0.02, "kl/reward_coef": 0.1})
@@ -335,7 +335,7 @@ def test_comparison_as_a_table():
 @pytest.mark.parametrize(("first", "said"), [(0, "before training"), (1, "step 1")])
 def test_validations_are_named_by_their_steps(first, said):
     rows = [{"step": first, "success": 0.9, "val/success": 0.2}, {"step": 2, "success": 0.7}]
-    assert first_and_last(rows) is None  # one validation compares with nothing
+    assert first_and_last(rows) is None  # a single validation has no comparison
     before, after = first_and_last([*rows, {"step": 3, "success": 0.0, "val/success": 0.5}])
     screen = console()
     print_comparison(before, after, screen)
@@ -346,7 +346,7 @@ def test_validations_are_named_by_their_steps(first, said):
 
 
 def test_the_time_left_does_not_jump_around_validations():
-    """Each step takes 1 s, each fifth is followed by a validation of 10 s: 3 s a step on average."""
+    """Each step takes 1 s, and every fifth is followed by a validation of 10 s: 3 s per step on average."""
     now, left = [0.0], []
     tracker = ConsoleTracker(40, "run", clock=lambda: now[0], console=Console(file=io.StringIO()), live=False)
     for step in range(1, 31):

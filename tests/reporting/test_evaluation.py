@@ -1,4 +1,4 @@
-"""What an evaluation says, held against counts by hand, and how it looks in 80 columns."""
+"""Evaluation numbers compared with counts by hand, and their layout in 80 columns."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_draws_of_one_row_are_one_task():
     assert list(found.pass_at_k) == [1, 2, 4, 6]
 
 
-def test_what_failed_or_has_no_score_is_counted_and_left_out():
+def test_failed_and_unscored_rollouts_are_counted_and_excluded():
     failed = [rollout(None, Stop.ERROR, error="x"), rollout(None, infra_failed=True), rollout(None)]
     empty = Group(Task([], index=7, data_source="a"), [rollout(None, Stop.ERROR)])
     found = evaluation([Group(GROUPS[0].task, [*GROUPS[0].rollouts, *failed]), empty], 1.0).overall
@@ -114,7 +114,7 @@ def shown(*groups: Group) -> list[str]:
     return [line.strip() for line in lines]
 
 
-def test_the_tables_say_what_was_achieved():
+def test_the_tables_show_the_results():
     lines = shown(*GROUPS)
     assert [line.split()[:3] for line in lines if "%" in line and line[0] in "ab"] == [
         ["a", "2", "8"],
@@ -122,7 +122,7 @@ def test_the_tables_say_what_was_achieved():
         ["all", "3", "10"],
     ]
     (two,) = [line for line in lines if line.startswith("2 ")]
-    assert "83.3%" in two  # of the three tasks 1, 0.5 and 1 of the pairs hold a success
+    assert "83.3%" in two  # 1, 0.5 and 1 of the pairs of the three tasks contain a success
     assert "sampling: greedy, 2 rollouts per task" in lines
     assert "mean per rollout: turns 1, response tokens 2, tool calls 0" in lines
     assert "stop reasons: finished 100.0%" in lines
@@ -138,7 +138,7 @@ def test_names_from_data_and_models_are_text_that_fits():
     assert "failed: 1 of 3 rollouts, not in the results" in lines
 
 
-def test_many_sources_are_cut_and_said():
+def test_a_long_list_of_sources_is_truncated_with_a_note():
     lines = shown(*(group(0, 1.0, source=f"source-{number:03}") for number in range(50)))
     assert "20 more data sources: see the file" in lines
     assert any(line.startswith("all ") for line in lines)

@@ -1,4 +1,4 @@
-"""Which rollouts are suspect, what raising a guard pays, and how the report shows it."""
+"""Suspicious rollouts, the reward gained by raising a guard, and both in the report."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def found_in(tmp_path, *groups, threshold=1.0):
     return of_run(store, threshold)
 
 
-def test_suspect_is_what_is_rewarded_with_a_guard_raised(tmp_path):
+def test_rewarded_rollouts_with_a_raised_guard_are_suspect(tmp_path):
     solved = [rollout(1.0, "no", "repetition", right=1.0), rollout(1.0), rollout(0.0, "", "repetition")]
     better = [rollout(0.5, "best", "grader_injection"), rollout(0.25), rollout(0.75)]
     alike = [rollout(0.5, "", "repetition"), rollout(0.5, "", "repetition")]
@@ -54,13 +54,13 @@ def test_above_the_others_of_its_group_is_rewarded(tmp_path):
     assert len(found_in(tmp_path / "low", [rollout(0.3, "x", "repetition")], threshold=0.3).suspects) == 1
 
 
-def test_what_has_no_score_or_was_not_watched_counts_for_nothing(tmp_path):
+def test_rollouts_without_score_or_guards_are_ignored(tmp_path):
     found = found_in(tmp_path, [rollout(None, "x", "repetition"), rollout(1.0, watched=())])
     assert (found.num_rollouts, found.suspects, found.tallies) == (1, [], {})
     assert disagreements([], 1.0).num_rollouts == 0
 
 
-def test_the_last_steps_are_looked_at(tmp_path, monkeypatch):
+def test_only_the_last_steps_are_used(tmp_path, monkeypatch):
     monkeypatch.setattr("agentrl.reporting.guard_report.NUM_STEPS", 2)
     found = found_in(tmp_path, *[[rollout(1.0, "", "repetition")]] * 4)
     assert [each.step for each in found.suspects] == [3, 4]
@@ -87,7 +87,7 @@ def test_the_worst_come_first_and_then_the_latest(tmp_path):
     assert [each.step for each in worst(found, 2)] == [1, 3]
 
 
-def test_a_mean_of_nothing_is_none():
+def test_an_empty_mean_is_none():
     assert Tally([1.0], []).values() == {
         "raised": 1,
         "others": 0,

@@ -1,4 +1,4 @@
-"""Each warning comes on its bad curve, once; none on good ones."""
+"""Each warning fires once on its bad curve, and none fires on good curves."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ SEARCHES = {"tool/search/calls": 10.0, "tool/search/ok": 4.0}
 
 
 def firing(steps, tools=("search",), compares=True):
-    """Names of the rules that fire at the end of `steps`."""
+    """Names of the rules that fire after `steps`."""
     history = History(tools, compares)
     for step in steps:
         history.add(step)
@@ -111,8 +111,8 @@ def test_a_rule_fires_on_its_bad_curve_and_no_other_does(rule, change, num_steps
         ({"critic/vf_explained_var": -0.5}, 9),
         ({"critic/vf_explained_var": 0.0}, 20),
         ({"mismatch/current/k3": 0.02}, 4),
-        ({"mismatch/k3": 0.02}, 10),  # of older weights alone
-        ({"mismatch/k3": 0.02, "mismatch/current/k3": 0.001}, 10),  # the rest is staleness
+        ({"mismatch/k3": 0.02}, 10),  # only tokens of older weights
+        ({"mismatch/k3": 0.02, "mismatch/current/k3": 0.001}, 10),  # the difference is due to staleness
         ({"publish/probe_mean_diff": 0.04}, 10),
         ({"staleness/requeued_share": 0.09}, 10),
         ({"actor/replayed_share": 0.95}, 10),
@@ -120,17 +120,17 @@ def test_a_rule_fires_on_its_bad_curve_and_no_other_does(rule, change, num_steps
         ({"engine/later_cached_share": 0.4, "engine/later_prompt_tokens": 1000.0}, 5),
         (LATER | {"engine/later_cached_share": 0.95}, 10),
         ({"reward/guard/repetition": 0.12}, 20),
-        ({"reward/guard/own": 0.5}, 5),  # there was none in the first steps
+        ({"reward/guard/own": 0.5}, 5),  # this metric is missing in the first steps
         ({"response_length/mean": 31.0}, 20),
         ({"response_length/mean": 299.0}, 20),
         ({"actor/entropy": 0.051}, 20),
     ],
 )
-def test_what_is_brief_or_within_the_range_is_healthy(change, num_steps):
+def test_short_deviations_and_values_in_range_are_healthy(change, num_steps):
     assert warnings([HEALTHY] * 10 + [HEALTHY | change] * num_steps) == []
 
 
-def test_groups_that_over_sampling_begins_again_are_no_loss():
+def test_groups_requeued_by_over_sampling_cause_no_warning():
     steps = [HEALTHY | {"staleness/requeued_share": 0.3}] * 5
     planned = Health(("search",), over_sampling=0.25)
     assert [text for step in steps for text in planned.check(step)] == []
@@ -189,8 +189,8 @@ def test_one_warning_until_it_has_recovered():
     assert [step for step, _ in warnings([bad, *[good] * RECOVERED_AFTER, bad])] == [1, 2 + RECOVERED_AFTER]
 
 
-def test_what_comes_and_goes_for_ever_is_told_ever_less_often():
-    """Once where it never recovers, and a few lines whatever the rhythm."""
+def test_a_recurring_problem_is_reported_less_and_less_often():
+    """One warning if it never recovers, and few warnings for any period."""
     limited = HEALTHY | {"stop/max_response_tokens": 1.0}
     assert [step for step, _ in warnings(([HEALTHY] * 10 + [limited] * 4) * 47)] == [13]
     for period in (1, 5, 49, 50, 51, 60, 110, 300):
@@ -237,5 +237,5 @@ def test_imitation_has_no_rewards_and_becomes_certain():
 
 @settings(derandomize=True, deadline=None, max_examples=100)
 @given(st.lists(st.dictionaries(st.sampled_from(sorted(HEALTHY)), st.floats()), max_size=30))
-def test_no_metrics_are_too_strange_to_look_at(steps):
+def test_unusual_metrics_raise_no_error(steps):
     assert all("\n" not in text for _, text in warnings(steps))

@@ -1,4 +1,4 @@
-"""The report: self-contained, safe whatever was written into it, and readable while a run goes on."""
+"""The report: self-contained, escapes all text, and readable during a run."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def sample(text="The answer is 2", **changes):
 
 
 class Page(HTMLParser):
-    """What a browser would make of the page: its elements, its text by innermost class, its attributes."""
+    """The page as a browser parses it: elements, text by innermost class, attributes."""
 
     def __init__(self, text):
         super().__init__()
@@ -67,7 +67,7 @@ class Page(HTMLParser):
     def handle_starttag(self, tag, attrs):
         self.tags.append(tag)
         self.attributes += attrs
-        if tag != "meta":  # the one element here that HTML leaves open
+        if tag != "meta":  # the only element here that HTML does not close
             self.open.append(tag)
 
     def handle_startendtag(self, tag, attrs):
@@ -128,7 +128,7 @@ def test_hostile_text_stays_text(tmp_path):
 
 def test_samples_say_who_wrote_what(tmp_path):
     text, page = page_of(tmp_path, samples=[sample(step=0, reward=0.0), sample(step=20), sample(uid="u2")])
-    assert text.count('class="task"') == 2  # attempts at one task stand side by side
+    assert text.count('class="task"') == 2  # attempts at one task are shown side by side
     assert text.count('class="segment model"') == 3
     assert text.count('class="segment prompt"') == 2  # once per task
     for words in (
@@ -150,7 +150,7 @@ def test_before_and_after_are_the_first_and_last_validation(tmp_path):
     assert "from 25.0% +50.0 pp" in page.text
     assert "Held-out, step 5 → step 15" in page.text
     _, page = page_of(tmp_path, history=list(history(3)))
-    assert "Held-out" not in page.text  # one validation compares with nothing
+    assert "Held-out" not in page.text  # a single validation has no comparison
 
 
 def test_every_metric_has_a_chart(tmp_path):
@@ -160,9 +160,9 @@ def test_every_metric_has_a_chart(tmp_path):
         "Success: training from 0.0% at step 0 to 95.0% at step 19; held-out from 0.0% at step 0 to 75.0% at step 15"
         in labels
     )
-    assert "Tool calls by outcome, timeout 25.0%" in page.text  # one that never changed is a line of text
+    assert "Tool calls by outcome, timeout 25.0%" in page.text  # a constant metric is shown as one line of text
     assert any(label.startswith("custom/metric:") for label in labels)
-    assert not any("Gradient" in label for label in labels)  # it was never a number
+    assert not any("Gradient" in label for label in labels)  # never a number
 
 
 def test_a_run_without_a_step_yet(tmp_path):
@@ -183,7 +183,7 @@ def test_a_redone_step_counts_as_the_last_time_and_holes_are_left_out():
 def test_report_of_an_unfinished_run(tmp_path):
     lines = "".join(json.dumps(row) + "\n" for row in history(7))
     (tmp_path / "metrics.jsonl").write_text(lines + '{"step": 7, "rew')
-    assert report_from_run(tmp_path) == tmp_path / "report.html"  # neither config nor samples yet
+    assert report_from_run(tmp_path) == tmp_path / "report.html"  # the folder has neither config nor samples yet
     (tmp_path / "config.yaml").write_text("trainer: {experiment_name: sums, total_training_steps: 60, seed: 0}")
     (tmp_path / "samples.json").write_text(json.dumps([sample()])[:-9])
     report_from_run(tmp_path)
@@ -248,7 +248,7 @@ def test_a_line_goes_up_as_values_do_and_is_read_where_it_is():
 def test_ticks_are_told_apart(values, write, labels):
     drawing = draw(Chart("x", [Series("a", list(enumerate(values)))], write))
     assert [label for _, label in drawing.y_ticks] == labels
-    assert all(len(label) * 6.5 <= drawing.left for label in labels)  # none is written outside its card
+    assert all(len(label) * 6.5 <= drawing.left for label in labels)  # every label fits into its card
 
 
 def test_readings_tell_as_much_as_ticks():
@@ -335,7 +335,7 @@ def values_of(metric: str, values) -> list[dict[str, float]]:
 @pytest.mark.parametrize(
     ("metric", "values"),
     [
-        ("actor/ppo_kl", [1e-8, -3e-8, 2e-8]),  # rounding of log-probabilities
+        ("actor/ppo_kl", [1e-8, -3e-8, 2e-8]),  # rounding errors of log-probabilities
         ("actor/loss", [1e-9, -2e-8, 4e-8]),
         ("publish/probe_mean_diff", [2e-7, 1e-7, 3e-7]),
         ("actor/pg_clipfrac", [0.0, 0.0, 0.0]),
@@ -343,7 +343,7 @@ def values_of(metric: str, values) -> list[dict[str, float]]:
         ("actor/lr", [1e-6, 1e-6]),
     ],
 )
-def test_what_never_changes_but_for_rounding_is_text_and_no_curve(tmp_path, metric, values):
+def test_a_metric_constant_up_to_rounding_is_text_and_no_curve(tmp_path, metric, values):
     (chart,) = chain.from_iterable(charts(values_of(metric, values)))
     assert chart.is_constant
     text, page = page_of(tmp_path, history=values_of(metric, values))
@@ -409,7 +409,7 @@ def test_facts_count_dropped_rollouts_and_name_how_validation_samples():
     assert counted == f"{told} (48 of 320 rollouts; success of all rollouts 72.5%)"
     assert [share in told for share in ("20.0%", "30.0%", "15.0%")] == [True] * 3
     assert dict(facts_of([{"step": 1.0, "rollouts/dropped": 0.0}], {}, None, None))["dropped rollouts"] == "none"
-    assert "dropped rollouts" not in dict(facts_of([{"step": 1.0}], {}, None, None))  # an older run
+    assert "dropped rollouts" not in dict(facts_of([{"step": 1.0}], {}, None, None))  # a run of an older version
 
     def sampling(**settings):
         return sampling_of({"rollout": {"val_kwargs": settings}})

@@ -1,4 +1,4 @@
-"""Which rollouts of a run are kept as text."""
+"""Which rollouts of a run are saved as text samples."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from agentrl.types.task import Task
 
 
 def validated(uids: str, better_by: float = 0.0) -> list[Group]:
-    """A group of two for each uid; later ones are better."""
+    """A group of two for each uid; later groups have better scores."""
     return [
         Group(
             Task([], "", "sums", row, uid),
@@ -40,7 +40,7 @@ def test_each_is_shown_at_the_first_the_middle_and_the_last_step(tmp_path):
     assert len(kept) == 9
 
 
-def test_what_earlier_steps_lack_is_left_out(tmp_path):
+def test_samples_missing_in_earlier_steps_are_skipped(tmp_path):
     store = TrajectoryStore(tmp_path, split="val")
     store.write(0, validated("a"))
     store.write(5, validated("ab"))

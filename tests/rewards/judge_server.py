@@ -1,4 +1,4 @@
-"""A judge's endpoint on this machine: speaks OpenAI's chat completions over HTTP, grades, and fails as it is told."""
+"""A judge endpoint on this machine: OpenAI's chat completions over HTTP, with scripted grades and failures."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Body = dict[str, Any]  # Any: as parsed from JSON
 
 @dataclass(frozen=True)
 class Reply:
-    """One answer: `text` is what the model says; `raw` takes the place of the whole body."""
+    """One answer: `text` is the model's text; `raw` replaces the complete body."""
 
     text: str = ""
     status: int = 200
@@ -28,7 +28,7 @@ class Reply:
 
 
 def grade(body: Body) -> Reply:
-    """10 where the quoted answer holds the quoted reference, else 0: honest, and it reads blocks by their code."""
+    """10 if the quoted answer contains the quoted reference, else 0. It finds the quoted blocks by their code."""
     asked = body["messages"][-1]["content"]
     blocks = re.finditer(r"<<<([A-Z_]+) ([0-9a-f]{16})\n(.*?)\n\1 \2>>>", asked, re.DOTALL)
     said = {block[1]: block[3] for block in blocks}
@@ -37,7 +37,7 @@ def grade(body: Body) -> Reply:
 
 
 class JudgeServer:
-    """Answers by `replies`, one after the other, then by `otherwise`; keeps what it was asked."""
+    """Answers with `replies` in order, then with `otherwise`; stores the requests."""
 
     def __init__(self, replies: Iterable[Reply] = (), otherwise: Callable[[Body], Reply] = grade) -> None:
         self.bodies: list[Body] = []
@@ -72,7 +72,7 @@ def completion(reply: Reply, model: str) -> bytes:
 
 @contextmanager
 def serving(judge: JudgeServer) -> Iterator[JudgeServer]:
-    """The server at work."""
+    """A running server."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -87,7 +87,7 @@ def serving(judge: JudgeServer) -> Iterator[JudgeServer]:
                     self.send_header(name, value)
                 self.end_headers()
                 self.wfile.write(content)
-            except OSError:  # who asked has gone
+            except OSError:  # the client has disconnected
                 self.close_connection = True
 
         def log_message(self, *args: object) -> None: ...

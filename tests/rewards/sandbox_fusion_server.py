@@ -1,4 +1,4 @@
-"""A Sandbox Fusion server for tests: really runs Python, answers as bytedance/SandboxFusion does, and can misbehave."""
+"""A Sandbox Fusion test server: it runs Python, answers like bytedance/SandboxFusion, and can misbehave."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ KNOWN = {
 
 @dataclass
 class Behaviour:
-    """What it does to the next requests, one a request: a status, `error`, `garbage` or `hang`; then it behaves."""
+    """The behaviour for the next requests, one entry each: a status, `error`, `garbage` or `hang`; then normal."""
 
     faults: list[int | str] = field(default_factory=list)
     headers: dict[str, str] = field(default_factory=dict)
@@ -42,7 +42,7 @@ class Behaviour:
 
 @contextmanager
 def sandbox_fusion(*faults: int | str, headers: dict[str, str] | None = None) -> Iterator[tuple[str, Behaviour]]:
-    """(its address, what it does)."""
+    """(its address, its behaviour)."""
     behaviour = Behaviour(list(faults), headers or {})
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, behaviour))
     server.daemon_threads = True
@@ -114,7 +114,7 @@ NOTHING = {"compile_result": None, "run_result": None, "executor_pod_name": None
 
 
 def run_code(body: dict[str, object]) -> dict[str, object]:
-    """What the server answers for a program in Python; one in C++ is only compiled, and never well."""
+    """The server's answer for a Python program; a C++ program is only compiled, and always fails."""
     if body["language"] != "python":
         compiled = command("Finished", 1, "", "error: expected ';'")
         return {"status": "Failed", "message": "", **NOTHING, "compile_result": compiled}

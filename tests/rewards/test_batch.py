@@ -13,7 +13,7 @@ from agentrl.tools.base import InfraError
 
 
 def scored(function, num, *, spread_s=0.0, **options):
-    """What `num` rollouts are told, which end one after another."""
+    """The results of `num` rollouts that end one after another."""
 
     async def main():
         reward = BatchReward(function, {}, RewardConfig(**{"batch_wait_s": 0.05, **batch_manager(), **options}), "mine")
@@ -33,7 +33,7 @@ def batch_manager():
     return {"reward_manager": {"name": "batch"}}
 
 
-def test_a_call_has_what_waits_and_each_rollout_its_own_answer():
+def test_a_call_scores_all_waiting_rollouts_and_each_gets_its_result():
     sizes = []
 
     def function(data_sources, solution_strs, ground_truths, extra_infos):
@@ -50,7 +50,7 @@ def test_a_call_has_what_waits_and_each_rollout_its_own_answer():
     assert sizes == [3, 3, 1]
 
 
-def test_what_ends_while_a_call_runs_is_scored_by_the_next():
+def test_rollouts_that_end_during_a_call_are_scored_by_the_next():
     sizes = []
 
     def slow(solution_strs):
@@ -96,7 +96,7 @@ def test_a_function_that_raises_or_hangs():
         assert f"row {index}) raised KeyError" in str(error)
     hung, late = scored(lambda solution_strs: time.sleep(0.3), 2, spread_s=0.1, timeout_s=0.05, batch_wait_s=0.0)
     assert isinstance(hung, InfraError)
-    assert isinstance(late, InfraError)  # its own call was made, and hung too
+    assert isinstance(late, InfraError)  # the second rollout had its own call, which hung too
 
 
 def test_a_rollout_that_was_cancelled_is_left_out():

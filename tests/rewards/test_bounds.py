@@ -15,12 +15,12 @@ def test_both_ends_are_inside(score):
 
 
 @pytest.mark.parametrize("score", [1.5, -1.5, math.inf, -math.inf, math.nan])
-def test_what_lies_outside_names_the_row(score):
+def test_a_score_outside_the_bounds_names_the_row(score):
     with pytest.raises(RewardError, match=r"row 3: the score"):
         check_bounds(score, (-1.0, 1.0), "row 3")
 
 
 @pytest.mark.parametrize("score", [math.inf, math.nan])
-def test_what_is_no_finite_number_never_passes(score):
+def test_non_finite_scores_never_pass(score):
     with pytest.raises(RewardError, match="not a finite number"):
         check_bounds(score, None, "row 3")

@@ -48,7 +48,8 @@ def test_the_share_of_tests_passed():
         assert score(f"{url}/run_code", only_small, DOUBLES) == half
         assert score(url, only_small, DOUBLES, kwargs={"continuous": False})["score"] == 0.0
         assert score(url, only_small, DOUBLES, kwargs={"max_cases": 2}) == right
-        assert score(url, "print(2 * int(input()))", DOUBLES) == {"score": 0.0, "passed_all": 0.0}  # no block
+        # the answer has no code block
+        assert score(url, "print(2 * int(input()))", DOUBLES) == {"score": 0.0, "passed_all": 0.0}
     first = behaviour.requests[0]
     assert (first["memory_limit_MB"], first["run_timeout"], first["language"]) == (512, 7, "python")
 
@@ -80,7 +81,7 @@ def test_tests_by_calls(code, share):
         [
             ("def add(a, b):\n    return a + b", 1.0),
             ("def add(a, b):\n    return 3", 0.5),
-            ("import sys\nsys.exit(0)", 0.0),  # ends well, and before the test does
+            ("import sys\nsys.exit(0)", 0.0),  # exits with status 0, but before the test does
         ],
     ),
 )
@@ -103,14 +104,14 @@ def test_programs_that_fail_do_not_pass(code):
     assert found == {"score": 0.0, "passed_all": 0.0}
 
 
-def test_what_cannot_be_compiled_is_tried_once():
+def test_code_that_does_not_compile_is_tried_once():
     with sandbox_fusion() as (url, behaviour):
         assert score(url, "```cpp\nint main() {\n```", DOUBLES, kwargs={"language": "cpp"})["score"] == 0.0
     assert len(behaviour.requests) == 1
 
 
 @pytest.mark.parametrize("fault", one_in(3, [429, "hang", 500, 502, "garbage", "error", 504]))
-def test_a_server_in_trouble_is_asked_again(fault, monkeypatch):
+def test_a_failing_server_is_retried(fault, monkeypatch):
     monkeypatch.setattr(client, "_MARGIN_S", 0.0)  # an answer may take four seconds
     with sandbox_fusion(fault, fault) as (url, behaviour):
         assert score(url, DOUBLE, DOUBLES, timeout_s=2.0)["score"] == 1.0
@@ -125,7 +126,7 @@ def test_a_server_that_stays_in_trouble_is_infra():
         ):
             score(url, DOUBLE, DOUBLES)
     with pytest.raises(InfraError, match=r"4 tries failed, last error: Client\w*Error"):
-        score(url, DOUBLE, DOUBLES)  # it is gone
+        score(url, DOUBLE, DOUBLES)  # the server has stopped
 
 
 def test_one_failed_test_of_many_leaves_no_score():

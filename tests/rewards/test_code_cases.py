@@ -58,7 +58,7 @@ def test_forms_of_tests(truth, cases):
         (" ", "no test"),
     ],
 )
-def test_what_is_no_test(truth, told):
+def test_malformed_test_cases(truth, told):
     with pytest.raises(RewardError, match=told):
         read_cases(truth)
 
@@ -75,7 +75,7 @@ def test_what_is_no_test(truth, told):
         ("", "", True),
     ],
 )
-def test_what_is_printed(printed, expected, passed):
+def test_cases_that_compare_output(printed, expected, passed):
     assert Case("stdin", "", expected).passed(printed, "mark") is passed
 
 
@@ -99,7 +99,7 @@ def test_what_is_printed(printed, expected, passed):
         ("1" + "0" * 400, 0.5, False),
     ],
 )
-def test_what_is_returned(result, expected, passed):
+def test_cases_that_compare_return_values(result, expected, passed):
     case = Case("call", "[]", expected, "f")
     assert case.passed(f"noise\n\nmark{result}\nat exit", "mark") is passed
     assert case.passed(result, "mark") is False

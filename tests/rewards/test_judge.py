@@ -1,4 +1,4 @@
-"""The judge: its verdicts, its failures and whose fault they are, its cache, and that answers stay quotations."""
+"""The judge: verdicts, failures and whose fault they are, the cache, and answers that cannot break out of quotes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SEVEN = Reply('{"reason": "close", "score": 7}')
 
 @pytest.fixture
 def served():
-    """Makes servers that end with the test."""
+    """Makes servers that stop after the test."""
     with ExitStack() as stack:
         yield lambda *replies, **kwargs: stack.enter_context(serving(JudgeServer(replies, **kwargs)))
 
@@ -110,7 +110,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("bad", BAD.values(), ids=BAD.keys())
-def test_what_is_no_verdict_is_asked_for_again(served, bad):
+def test_an_invalid_verdict_is_retried(served, bad):
     server, waits = served(bad, bad, SEVEN), []
     assert ask(judge_of(server, waits), "five")["score"] == 0.7
     assert len(server.bodies) == 3
@@ -120,7 +120,7 @@ def test_what_is_no_verdict_is_asked_for_again(served, bad):
 
 
 @pytest.mark.parametrize("bad", BAD.values(), ids=BAD.keys())
-def test_what_stays_so_is_no_verdict_on_the_rollout(served, bad):
+def test_a_verdict_that_stays_invalid_is_an_infra_error(served, bad):
     server = served(otherwise=lambda body: bad)
     with pytest.raises(
         InfraError, match=r"judge \(data source 'sums', row 3\): .*no verdict: 2 tries failed, last error"
@@ -143,11 +143,11 @@ def test_nobody_there(served):
         ask(Judge(config), "five")
 
 
-def test_the_wait_that_is_asked_for_is_kept_by_all(served):
+def test_a_requested_wait_applies_to_all_callers(served):
     server, waits = served(Reply(status=429, headers={"Retry-After": "17"}), SEVEN, SEVEN), []
     judge = judge_of(server, waits, max_concurrent=1)
     assert [each["score"] for each in ask(judge, "five", "six")] == [0.7, 0.7]
-    assert len(waits) == 2  # both, though one was told
+    assert len(waits) == 2  # both requests waited, though only one got the header
     assert all(16 < wait <= 17 for wait in waits)
 
 
@@ -184,7 +184,7 @@ def test_at_most_so_many_at_a_time(served):
     assert len(server.bodies) == 12
 
 
-def test_the_same_answer_is_asked_about_once(served):
+def test_the_same_answer_is_judged_once(served):
     server = served()
     judge = judge_of(server)
     ask(judge, "It is 5", "It is 5", "It is 4", "It is 5")
@@ -203,7 +203,7 @@ def test_verdicts_outlive_the_process(served, tmp_path):
 
 
 @pytest.mark.parametrize("content", ["", "{", "[1]", '{"score": 99, "reason": ""}', "\0\0\0"])
-def test_a_damaged_verdict_is_asked_for_again(served, tmp_path, content, caplog):
+def test_a_damaged_cached_verdict_is_requested_again(served, tmp_path, content, caplog):
     server = served()
     ask(judge_of(server, cache_dir=tmp_path), "It is 5")
     (file,) = tmp_path.rglob("*.json")
@@ -239,7 +239,7 @@ def test_processes_share_the_folder(tmp_path, caplog):
         found.append(VerdictCache(tmp_path, lambda verdict: None).get("ab" + "0" * 62))
     assert [writer.returncode for writer in writers] == [0, 0]
     assert any(found)
-    assert {len(each["reason"]) for each in found if each} == {20000}  # never half a file
+    assert {len(each["reason"]) for each in found if each} == {20000}  # never a partial file
     assert caplog.records == []
     assert [path.suffix for path in tmp_path.rglob("*") if path.is_file()] == [".json"]
 
@@ -255,11 +255,11 @@ def test_the_key_goes_to_the_endpoint_and_nowhere_else(served, tmp_path, monkeyp
     written = "".join(path.read_text() for path in tmp_path.rglob("*") if path.is_file()) + caplog.text
     assert "secret" not in written
     config = RunConfig.model_validate({"model": {"path": "m"}, "reward": {"judge": {"api_key_env": "JUDGE_KEY"}}})
-    assert redacted(config)["reward"]["judge"]["api_key_env"] == "JUDGE_KEY"  # a run that goes on needs it
+    assert redacted(config)["reward"]["judge"]["api_key_env"] == "JUDGE_KEY"  # a resumed run needs it
 
 
 @pytest.mark.parametrize("variable", ["sk-proj-123", "NOT_SET_ANYWHERE"])
-def test_a_key_that_is_not_there_is_told_without_it(variable):
+def test_the_error_about_a_missing_key_does_not_show_it(variable):
     config = JudgeConfig(url="http://localhost", model="judge", api_key_env=variable)
     with pytest.raises(ConfigError, match=r"reward\.judge\.api_key_env") as caught:
         Judge(config)
@@ -280,7 +280,7 @@ def test_a_key_that_is_not_there_is_told_without_it(variable):
         ({"answer_schema": "no/such.json"}, "cannot be read as JSON"),
     ],
 )
-def test_what_cannot_be_used_is_refused_at_the_start(options, said):
+def test_unusable_settings_are_refused_at_the_start(options, said):
     config = JudgeConfig.model_validate({"url": "http://localhost/v1", "model": "judge", **options})
     with pytest.raises(ConfigError, match=said):
         Judge(config)
@@ -327,7 +327,7 @@ def test_the_same_answer_is_the_same_request():
     one, same, other = (prompt.body("sums", answer, "5", EXTRA) for answer in ("5", "5", "6"))
     assert request_key("u", one) == request_key("u", same) != request_key("u", other)
     assert request_key("v", one) != request_key("u", one)
-    assert request_key("u", prompt.body("sums", "\ud800", None, {}))  # what UTF-8 has no bytes for
+    assert request_key("u", prompt.body("sums", "\ud800", None, {}))  # text that UTF-8 cannot encode
 
 
 @pytest.mark.parametrize(
@@ -339,11 +339,11 @@ def test_the_same_answer_is_the_same_request():
         ('\n {"score": 1} ', {"score": 1}),
     ],
 )
-def test_what_an_answer_may_stand_in(text, value):
+def test_one_json_object_is_read(text, value):
     assert read_json(text) == value
 
 
 @pytest.mark.parametrize("text", ['{"score": 1} {"score": 2}', 'so: {"score": 1}', "", '<think>{"score": 1}'])
-def test_what_it_may_not(text):
+def test_other_answers_are_refused(text):
     with pytest.raises(InvalidAnswerError, match="expected one JSON object"):
         read_json(text)

@@ -21,7 +21,7 @@ NAMES = ("answer", "question")
         "{% for a in answer %}{{ 1 / 0 }}{% endfor %}",
     ],
 )
-def test_what_reaches_out_of_the_sandbox_is_an_error(text: str) -> None:
+def test_template_access_outside_the_sandbox_is_an_error(text: str) -> None:
     with pytest.raises(RewardError, match=r"reward\.judge\.prompt: "):
         JudgeTemplate(text, NAMES).render({"answer": "x" * 10, "question": "q"})
 

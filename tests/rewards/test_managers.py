@@ -74,7 +74,7 @@ def score(reward, text, **extra):
 
 
 @pytest.mark.parametrize("manager", MANAGERS)
-def test_every_manager_scores_and_tells_whose_fault_a_failure_is(path, manager):
+def test_every_manager_scores_and_attributes_failures(path, manager):
     assert score(load_reward(config(path, manager)), "fine") == {"score": 0.5}
     with pytest.raises(InfraError, match=r"row 3\).*the service is down"):
         score(load_reward(config(path, manager)), "down")

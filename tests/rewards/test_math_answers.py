@@ -33,7 +33,7 @@ def test_plainly_the_same(answer, truth):
     [
         ("8", "7"),
         ("1/3", "0.333"),
-        ("Mondya", "Monday"),  # algebra would take the letters for factors
+        ("Mondya", "Monday"),  # algebra would treat the letters as factors
         ("", "7"),
         ("", ""),
         ("1,2", "12"),

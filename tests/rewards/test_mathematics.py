@@ -13,7 +13,7 @@ from agentrl.rewards.loading import load_reward
 
 
 def score(name, *solutions, truth="5", **kwargs):
-    """What a built-in reward says, away from the main thread, where math-verify's signals do not work."""
+    """A built-in reward's result, computed off the main thread, where math-verify's signals do not work."""
     custom = CustomRewardConfig(reward_kwargs=kwargs)
     config = RewardConfig(name=name, num_workers=1, custom_reward_function=custom)
 
@@ -60,7 +60,7 @@ def test_geometry():
 
 def test_an_answer_that_cannot_be_compared_is_wrong_and_told(monkeypatch, caplog):
     monkeypatch.setattr(mathematics, "_ALGEBRA_TIMEOUT_S", 2.5)
-    bomb = r"\boxed{9^{9^{9^{9}}} + x}"  # a number that no memory holds
+    bomb = r"\boxed{9^{9^{9^{9}}} + x}"  # a number too large for any memory
     assert [each["score"] for each in score("math", bomb, r"\boxed{x^2}", truth="x*x")] == [0.0, 1.0]
     assert [record.getMessage()[:60] for record in caplog.records if "compared" in record.getMessage()]
 

@@ -1,4 +1,4 @@
-"""Mixtures: weights, gates, priorities, what is not asked, and failures that are no zeros."""
+"""Reward mixtures: weights, gates, priorities, skipped components, and failures that must not count as 0."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from agentrl.types.task import Task
 
 
 def saying(value, asked=None, name=""):
-    """A reward that says `value`: a number, a dict, None for no verdict, or an error."""
+    """A reward that returns `value`: a number, a dict, None for no verdict, or an error."""
 
     async def reward(data_source, solution_str, ground_truth, extra_info):
         await asyncio.sleep(0)
@@ -39,7 +39,7 @@ def saying(value, asked=None, name=""):
 
 
 def mix(components, values):
-    """(rewards, or the error; which components were asked, sorted)."""
+    """(rewards, or the error; sorted names of the components that were called)."""
     asked = []
     parsed = RewardConfig.model_validate({"components": {n: {"reward": "r"} | each for n, each in components.items()}})
     mixture = Mixture(parsed.components, {name: saying(value, asked, name) for name, value in values.items()})
@@ -59,7 +59,7 @@ def test_a_weighted_sum_with_every_part_beside_it():
 
 
 @pytest.mark.parametrize(("gate", "score", "asked"), [(1.0, 1.4, ["judge", "right"]), (0.9, 0.9, ["right"])])
-def test_behind_a_gate_nothing_is_asked_that_does_not_count(gate, score, asked):
+def test_components_behind_a_closed_gate_are_not_called(gate, score, asked):
     components = {"judge": {"weight": 0.5, "gate": "right"}, "right": {}}
     found, who = mix(components, {"right": gate, "judge": 0.8})
     assert (found["score"], who) == (pytest.approx(score), asked)
@@ -82,7 +82,7 @@ CHAIN = {"rule": {"priority": 1}, "judge": {"priority": 2, "weight": 0.5}, "last
         ({"rule": None, "judge": None, "last": 0.25}, {"score": 0.25, "last": 0.25}, ["judge", "last", "rule"]),
     ],
 )
-def test_the_first_that_has_a_verdict_counts_and_no_other_is_asked(values, found, asked):
+def test_the_first_verdict_counts_and_no_other_component_is_called(values, found, asked):
     assert mix(CHAIN, values) == (found, asked)
 
 
@@ -91,7 +91,7 @@ def test_a_rule_may_be_sure_of_success_alone():
     assert mix(components, {"rule": 1.0, "judge": 0.3}) == ({"score": 1.0, "rule": 1.0}, ["rule"])
     doubted = {"score": 0.3, "rule": 0.2, "judge": 0.3}
     assert mix(components, {"rule": 0.2, "judge": 0.3}) == (doubted, ["judge", "rule"])
-    # nobody else has anything to say: what the rule said stands
+    # no other component has a verdict: the rule's verdict counts
     assert mix(components, {"rule": 0.1, "judge": None})[0] == {"score": 0.1, "rule": 0.1}
 
 
@@ -102,7 +102,7 @@ def test_a_component_that_fails_is_no_zero(error):
     assert str(found) == f"component 'judge': {error}"
 
 
-def test_what_ends_the_run_is_told_before_what_ends_a_rollout():
+def test_run_errors_take_precedence_over_rollout_errors():
     found, _ = mix({"a": {}, "b": {}}, {"a": InfraError("down"), "b": RewardError("broken")})
     assert str(found) == "component 'b': broken"
 
@@ -113,7 +113,7 @@ def test_without_any_verdict_there_is_no_score():
     assert "row 3 of 'sums': no component of the reward returned a verdict" in str(found)
 
 
-def test_those_that_need_not_wait_are_asked_side_by_side():
+def test_independent_components_run_concurrently():
     meeting = asyncio.Barrier(2)
 
     async def waiting(*_):
@@ -129,14 +129,14 @@ def test_those_that_need_not_wait_are_asked_side_by_side():
         st.sampled_from("abcde"), st.tuples(st.none() | st.integers(1, 9), st.none() | st.sampled_from("abcde"))
     )
 )
-def test_every_component_comes_after_what_it_waits_for(drawn):
+def test_every_component_runs_after_its_dependencies(drawn):
     components = {
         name: ComponentConfig(reward="r", priority=priority, gate=gate if gate in drawn else None)
         for name, (priority, gate) in drawn.items()
     }
     try:
         order = asked_order(components)
-    except ValueError:  # a circle
+    except ValueError:  # a reference cycle
         return
     assert sorted(order) == sorted(components)
     for name, each in components.items():
@@ -170,7 +170,7 @@ def test_every_component_comes_after_what_it_waits_for(drawn):
         ({"a": {"reward": "r", "weight": float("inf")}}, "finite"),
     ],
 )
-def test_what_does_not_hold_together_is_refused(components, said):
+def test_contradictory_mixtures_are_refused(components, said):
     with pytest.raises(ValidationError, match=said):
         RewardConfig.model_validate({"components": components})
 
@@ -183,7 +183,7 @@ def test_what_does_not_hold_together_is_refused(components, said):
         ({"components": {"a": {"reward": "r", "wieght": 2}}}, r"'reward\.components\.a': unknown key 'wieght'"),
     ],
 )
-def test_what_would_have_no_effect_is_refused(reward, said):
+def test_options_without_effect_are_refused(reward, said):
     with pytest.raises(ConfigError, match=said):
         check_training(validate_config({"model": {"path": "m"}, "reward": reward}))
 
@@ -230,7 +230,7 @@ def test_rules_files_and_judges_together(tmp_path):
         wrong = asyncio.run(reward("sums", "", "5", {}))
         close_reward(reward)
     assert right == {"score": pytest.approx(1.6), "right": 1.0, "short": 1.0, "style": 0.5, "style/verdict/score": 5.0}
-    assert wrong == {"score": 0.0, "right": 0.0}  # the file's function has no verdict on nothing
+    assert wrong == {"score": 0.0, "right": 0.0}  # the file's function has no verdict for an empty answer
     assert len(server.bodies) == 1
 
 

@@ -13,7 +13,7 @@ from agentrl.rewards.loading import load_reward
 
 
 def test_the_example_of_the_paper():
-    """DAPO's run: 16384 tokens expected, 4096 of buffer after them, 20480 at most."""
+    """DAPO's run: 16384 expected tokens, then a buffer of 4096; 20480 at most."""
     at = {length: overlong_penalty(length, 20480, 4096, 1.0) for length in (0, 16384, 18432, 20480)}
     assert at == {0: 0.0, 16384: 0.0, 18432: -0.5, 20480: -1.0}
 
@@ -48,7 +48,7 @@ def test_the_longest_trajectory_counts():
     }
 
 
-def test_what_cannot_be_measured_is_refused():
+def test_unsupported_length_penalties_are_refused():
     with pytest.raises(ConfigError, match="needs responses as tokens"):
         score({"enable": True, "len": 20})
     with pytest.raises(ConfigError, match=r"len=101 must be at most data\.max_response_length=100"):

@@ -76,7 +76,7 @@ def test_calls_run_in_a_process_that_stays(user_file, caplog):
     assert {answer["score"] for answer in answers} == {2.0}
     assert len({answer["pid"] for answer in answers}) == 1
     assert answers[0]["pid"] != os.getpid()
-    assert len(caplog.records) == 1  # the entry that is no number, once
+    assert len(caplog.records) == 1  # the non-number entry is reported once
     with pytest.raises(ProcessLookupError):
         os.kill(int(answers[0]["pid"]), 0)
 
@@ -110,16 +110,16 @@ def test_a_scorer_that_hangs_is_killed_and_costs_one_score(user_file, kind):
 
 
 def gone(pid):
-    """Wait until a process has ended and was fetched by its parent."""
+    """Wait until a process has ended and its parent has reaped it."""
     late = time.monotonic() + 10
     while Path(f"/proc/{pid}").exists():
         assert time.monotonic() < late
         time.sleep(0.01)
 
 
-def test_others_go_on_beside_one_that_hangs(user_file):
+def test_other_calls_continue_while_one_hangs(user_file):
     async def calls(reward):
-        await asyncio.gather(ask(reward, "fine"), ask(reward, "fine"))  # both are started
+        await asyncio.gather(ask(reward, "fine"), ask(reward, "fine"))  # both processes have started
         reward._timeout_s = 1.0
         hung = asyncio.create_task(ask(reward, "hang"))
         fine = [await ask(reward, "fine") for _ in range(5)]
@@ -192,7 +192,7 @@ def test_a_process_that_cannot_start_is_infra(user_file, monkeypatch):
         run(lambda reward: ask(reward, "fine"), user_file)
 
 
-def test_failures_keep_their_kind_and_are_told_once(user_file):
+def test_failures_keep_their_kind_and_are_reported_once(user_file):
     with pytest.raises(NoVerdictError):
         run(lambda reward: ask(reward, "none"), user_file)
     with pytest.raises(RewardError, match=r"\) raised KeyError: 'k' \([^()]*\)$"):

@@ -77,7 +77,7 @@ def test_gold_answers():
     [
         ("positive", "Positive", 1.0),
         ("It is positive.", "positive", 1.0),
-        ("It is not negative but positive.", "positive", 0.0),  # names both
+        ("It is not negative but positive.", "positive", 0.0),  # the text contains both words
         ("Answer: negative", "positive", 0.0),
         ("nonpositive", "positive", 0.0),
         ("", "positive", 0.0),

@@ -11,7 +11,7 @@ from agentrl.rewards.functions.rate_limits import RateLimitedReward, RateLimiter
 
 
 class Clock:
-    """Time that passes only where somebody sleeps: whoever wakes first goes first."""
+    """A fake clock that advances only while tasks sleep; the earliest wake-up runs first."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -26,7 +26,7 @@ class Clock:
 
 
 def limited(num, **options):
-    """When each of `num` calls that come at once began."""
+    """Start times of `num` calls that arrive together."""
     clock, began = Clock(), []
 
     async def reward(data_source, solution_str, ground_truth, extra_info):
@@ -88,7 +88,7 @@ def test_never_more_in_a_minute_than_allowed(arrivals, per_minute):
     passed = asyncio.run(main())
     for first, (start, _) in enumerate(passed):
         within = [units for when, units in passed[first:-1] if when < start + 60 - 1e-6]
-        # whoever begins within the minute may still be spending its units at the end of it
+        # the last call within the minute may spend its units after the minute
         assert sum(within[:-1]) <= per_minute + 1e-6
 
 

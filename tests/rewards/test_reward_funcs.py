@@ -1,4 +1,4 @@
-"""TRL's reward functions: what they are given, and what may come back."""
+"""TRL's reward functions: their arguments, and their allowed return values."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CHAT = [{"role": "user", "content": "?"}]
 
 
 def judge(*functions, **row) -> dict[str, float]:
-    """What functions say of two turns, whose prompt is a dialogue unless the row says otherwise."""
+    """Scores of the functions for two turns; the prompt is a dialogue unless the row has another."""
     extra = {"turn_texts": ["let me see", "it is 20"], "prompt": CHAT, "completion_ids": [4, 5, 6], **row}
     return asyncio.run(
         RewardFuncs(functions, RewardConfig(timeout_s=5.0))("doubles", "let me see\nit is 20", "20", extra)
@@ -47,7 +47,7 @@ def says(text: str) -> dict[str, str]:
 
 
 def test_text_prompts_come_as_text(tmp_path):
-    def words(prompts, completions, **columns):  # as in the first example of TRL's documents
+    def words(prompts, completions, **columns):  # as in the first example of TRL's docs
         assert prompts == ["What is 10+10?"]
         return [float(len(re.findall(r"\w+", completion))) for completion in completions]
 
@@ -60,7 +60,7 @@ def test_text_prompts_come_as_text(tmp_path):
 
 @pytest.mark.parametrize("returned", [[0.5], (0.5,), np.array([0.5]), torch.tensor([0.5]), [torch.tensor(0.5)]])
 @pytest.mark.filterwarnings("error")
-def test_what_holds_one_number_is_a_score(returned):
+def test_objects_with_one_number_are_scores(returned):
     def any_kind(completions):
         return returned
 
@@ -70,7 +70,7 @@ def test_what_holds_one_number_is_a_score(returned):
 @pytest.mark.parametrize(
     "returned", [[1.0, 2.0], [], 1.0, "1", {"score": 1.0}, torch.tensor(1.0), np.array(1.0), ["1"], [float("nan")]]
 )
-def test_what_does_not_is_named(returned):
+def test_other_objects_are_refused_by_name(returned):
     def wrong(completions):
         return returned
 
@@ -110,7 +110,7 @@ def test_async_ones_of_every_kind_are_awaited(function):
     assert judge(function)["score"] == 1.0
 
 
-def test_what_only_trls_trainer_has_is_refused_at_the_start():
+def test_arguments_only_trls_trainer_has_are_refused_at_the_start():
     def curious(completions, trainer_state):
         return [1.0]
 

@@ -37,7 +37,7 @@ def score(function, *, timeout_s=5.0, ground_truth="7", **kwargs):
     ],
 )
 @pytest.mark.parametrize("is_async", [False, True])
-def test_what_counts_as_a_score(returned, numbers, is_async, caplog):
+def test_valid_return_values_are_scores(returned, numbers, is_async, caplog):
     def plain(solution_str):
         return returned
 
@@ -51,7 +51,7 @@ def test_what_counts_as_a_score(returned, numbers, is_async, caplog):
 
 
 @pytest.mark.parametrize("returned", [None, math.nan, math.inf, "1", {}, {"acc": 1.0}, {"score": "1"}, [1, 2], (1, {})])
-def test_what_does_not(returned):
+def test_invalid_return_values_are_errors(returned):
     def bad(solution_str):
         return returned
 
@@ -66,7 +66,7 @@ class Judge:
 
 
 @pytest.mark.parametrize("function", [Judge(), partial(Judge()), lambda solution_str: Judge()(solution_str)])
-def test_what_returns_a_coroutine_is_awaited(function):
+def test_a_returned_coroutine_is_awaited(function):
     assert score(function) == {"score": 8.0}
 
 

@@ -1,4 +1,4 @@
-"""Built-in rewards against verl's own functions, over answers that are easy to misread."""
+"""Built-in rewards against verl's own functions, on answers that are easily misread."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ ASKED = [*GSM8K, *MATH, *DAPO, *SEARCH]
 
 
 async def scores() -> list[float]:
-    """What ours say of each of ASKED."""
+    """Our rewards' scores of all ASKED answers."""
     rewards: dict[str, Reward] = {}
     found = []
     for kind, text, truth, kwargs in ASKED:
@@ -100,7 +100,7 @@ async def scores() -> list[float]:
     return found
 
 
-# What ours takes for right and theirs for wrong; docs/rewards.md has the reasons.
+# Answers that ours accepts and verl rejects; docs/rewards.md has the reasons.
 OURS_ALONE = {
     "gsm8k": {
         "so it is\n#### 7.",
@@ -120,12 +120,12 @@ OURS_ALONE = {
     },
     "search_r1_like_qa_em": set(),
 }
-# And the other way round: nothing but articles is nothing to them, and so any other nothing.
+# The reverse: verl strips articles, so it accepts an answer that has only articles.
 THEIRS_ALONE = {("search_r1_like_qa_em", "<answer>an a the</answer>")}
 
 
 @pytest.mark.slow
-def test_scores_are_verls_but_for_what_is_listed(run_peer: Callable[..., Any], tmp_path: Path):
+def test_scores_equal_verls_except_for_the_listed_cases(run_peer: Callable[..., Any], tmp_path: Path):
     (tmp_path / "asked.json").write_text(json.dumps(ASKED))
     theirs = run_peer("verl", PEER, tmp_path / "asked.json")
     found: dict[str, set[str]] = {kind: set() for kind in OURS_ALONE}

@@ -68,7 +68,7 @@ def test_several_trajectories_are_joined_and_copies_do_not_count_twice():
     assert extra["completion_ids"] == list(b"call<tool>42</tool>It is 42.done")
 
 
-def test_a_rollout_in_which_nothing_was_said():
+def test_a_rollout_without_model_text():
     solution, extra = solution_view(rollout([(Author.PROMPT, "hello")]), text, include_tool_text=True)
     assert (solution, extra["last_turn"], extra["num_turns"]) == ("", "", 0)
 

@@ -1,4 +1,4 @@
-"""What a loop returns is held against what it claims: here the addresses of its turn rewards."""
+"""A loop's return value is checked; here the addresses of its turn rewards."""
 
 from __future__ import annotations
 

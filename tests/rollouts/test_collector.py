@@ -1,4 +1,4 @@
-"""Groups of rollouts: order, seeds, concurrency, and how failures end."""
+"""Groups of rollouts: order, seeds, concurrency, and how failures end a group."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_the_users_mistake_ends_the_run_and_everything_is_released(monkeypatch):
 
 
 def with_greedy(rolls, tasks=TASKS, n=2):
-    """The groups that come of attempts with a greedy one beside them."""
+    """The groups collected when each has a greedy attempt."""
     sampling = SamplingParams(temperature=0.7, top_k=5, min_p=0.1)
     attempts = partial(attempts_at, runner=rolls, n=n, sampling=sampling, seed=3, greedy_baseline=True)
     return asyncio.run(roll_out(attempts, tasks, n=n, slots=asyncio.Semaphore(9)))
@@ -150,7 +150,7 @@ def test_no_tasks_no_groups():
 
 
 def test_tokens_do_not_depend_on_what_runs_beside():
-    """A reply that is a function of the context and the seed, as a sampler's is."""
+    """As with a sampler, a reply is a function of the context and the seed."""
 
     class Sampler(ListEngine):
         async def generate(self, request):

@@ -30,7 +30,7 @@ MEASURES = {(name, loop): measure_of(name) for name in ("chatml", "thinking") fo
 
 
 def prompt_text(name: str, task: Task) -> str:
-    """The independent reference: the whole prompt as the template writes it."""
+    """The independent reference: the complete prompt as the template renders it."""
     return CHATS[name].template.render(task.messages, Toolbox([add]).schemas, prompt=True)
 
 
@@ -60,7 +60,7 @@ def test_the_result_fits_and_differs_only_inside_the_last_user_text(key, blocks,
     assert any(whole.startswith(kept[:split]) and whole.endswith(kept[split:]) for split in splits)
     before, after = prompt_text(name, task).split(whole)
     assert prompt_text(name, cut) == f"{before}{kept}{after}"
-    for token in CHATS[name].template.control_tokens:  # none is made of what is left
+    for token in CHATS[name].template.control_tokens:  # cutting must not create a control token
         assert kept.count(token) <= whole.count(token)
 
 

@@ -1,4 +1,4 @@
-"""What one rollout asks of the engine."""
+"""The engine requests of one rollout."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from agentrl.rollouts.generate_session import RolloutGenerate
 
 
 class Listening(ScriptedEngine):
-    """Keeps what it was asked."""
+    """Stores the requests."""
 
     def __init__(self) -> None:
         super().__init__([[1, 2]])

@@ -1,4 +1,4 @@
-"""What rows ask for, refused at the start, and how long their prompts are."""
+"""Row options that are refused at the start, and prompt lengths."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One rollout: what bounds it, what is released, whose fault is what."""
+"""One rollout: its limits, releases of tools, and who is at fault for an error."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_a_loop_that_raises_is_a_failed_rollout(own, caplog):
     line = run.__code__.co_firstlineno + 3
     assert (rollout.stop, rollout.error) == (Stop.ERROR, f"KeyError: 'answer' ({__file__}:{line})")
     assert (rollout.infra_failed, rollout.rewards, rollout.reward) == (False, {}, 0.0)
-    assert rollout.trajectories[0].num_turns == 1  # what was said stays visible
+    assert rollout.trajectories[0].num_turns == 1  # turns before the error stay visible
     assert caplog.records[0].levelno == logging.WARNING
 
 
@@ -148,7 +148,7 @@ def test_a_reward_whose_service_is_down_is_not_the_policys_fault():
     assert (rollout.infra_failed, rollout.error, rollout.valid) == (True, "reward: the judge is down", False)
 
 
-def test_what_the_reward_is_shown():
+def test_inputs_of_the_reward():
     shown = {}
 
     async def reward(data_source, solution_str, ground_truth, extra_info):
@@ -186,7 +186,7 @@ def test_without_a_reward_there_is_no_score():
 
 
 class Counter(BaseTool):
-    """Counts its calls, and is rewarded for them."""
+    """Counts its calls, and gets a reward for them."""
 
     def __init__(self):
         super().__init__({}, as_tool(hang).schema)

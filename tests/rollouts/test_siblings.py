@@ -1,4 +1,4 @@
-"""The guard that compares siblings: a group's lengths, told once the last of them has ended."""
+"""The guard that compares siblings: it gets a group's lengths once the last sibling has ended."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ def watched(rollouts, config=None, num=None):
     return [each.rewards.get("guard/length") for each in rollouts]
 
 
-def test_who_stands_out_is_told_of_all():
+def test_every_sibling_gets_a_length_verdict():
     assert watched([rollout(length) for length in (100, 110, 500, 90)]) == [0.0, 0.0, 1.0, 0.0]
 
 
-def test_what_failed_or_has_no_score_is_left_out():
+def test_failed_and_unscored_rollouts_are_excluded():
     failed = rollout(5000, infra_failed=True)
     unscored = rollout(5000, rewards={})
     fine = [rollout(length) for length in (100, 110, 500, 90)]

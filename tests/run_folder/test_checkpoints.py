@@ -1,4 +1,4 @@
-"""Checkpoints of a run: what is on the disk when, how many are kept, what is put in order when it goes on."""
+"""Checkpoints of a run: files on disk at each moment, how many are kept, and cleanup on resume."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from agentrl.trainer.sources.live import StoredSource
 
 
 class FileBackend:
-    """Its weights are a number, in a file within a folder."""
+    """Its weights are a number, saved in a file in a folder."""
 
     def __init__(self):
         self.weights = 0
@@ -47,7 +47,7 @@ def opened(run_dir, backend=None, **trainer):
 
 
 def save(run_dir, *steps, best=(), **trainer):
-    """A life of a run that saves those steps."""
+    """One process of a run, which saves those steps."""
     checkpoints = opened(run_dir, **trainer)
 
     async def life():
@@ -61,7 +61,7 @@ def save(run_dir, *steps, best=(), **trainer):
 
 
 def saved(run_dir):
-    """Names in the folder, links with where they lead."""
+    """Names in the folder; links with their targets."""
     paths = sorted((run_dir / "checkpoints").iterdir(), key=lambda path: (len(path.name), path.name))
     return [f"{path.name}>{path.readlink()}" if path.is_symlink() else path.name for path in paths]
 
@@ -87,8 +87,8 @@ def test_everything_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch)
     before, after = told[: told.index("renamed")], told[told.index("renamed") :]
     aside = "checkpoints/.step-1.partial"
     assert {f"{aside}/inner/weights", f"{aside}/run_state.json", f"{aside}/inner", aside} <= set(before)
-    assert after[1:3] == ["checkpoints", "."]  # the name, and that of the folder
-    assert after[-1] == "checkpoints"  # the links
+    assert after[1:3] == ["checkpoints", "."]  # fsync of the name, and of the folder's name
+    assert after[-1] == "checkpoints"  # fsync of the links
 
 
 def test_the_oldest_are_removed_but_never_the_best(tmp_path):
@@ -123,7 +123,7 @@ def test_a_checkpoint_of_before_there_were_any_is_read(tmp_path):
     assert read_state(file.parent).pending == ()
 
 
-def test_what_a_kill_left_is_put_in_order_when_the_run_goes_on(tmp_path):
+def test_leftovers_of_a_kill_are_cleaned_up_on_resume(tmp_path):
     save(tmp_path, 1, 2, best=[2])
     folder = tmp_path / "checkpoints"
     for name in (".step-3.partial", "..step-3.partial.partial", ".step-0.removed"):
@@ -137,13 +137,13 @@ def test_what_a_kill_left_is_put_in_order_when_the_run_goes_on(tmp_path):
     assert sorted(path.name for path in (folder / "step-2").iterdir()) == ["inner", "manifest.json", "run_state.json"]
 
 
-def test_what_a_kill_in_the_first_checkpoint_left_is_gone_with_the_next(tmp_path):
+def test_leftovers_of_a_killed_first_checkpoint_are_deleted_by_the_next(tmp_path):
     (tmp_path / "checkpoints/.step-1.partial/inner").mkdir(parents=True)
     save(tmp_path, 2)
     assert saved(tmp_path) == ["latest>step-2", "step-2"]
 
 
-def test_a_step_that_is_not_whole_is_passed_over_and_written_again(tmp_path):
+def test_an_incomplete_step_is_skipped_and_written_again(tmp_path):
     save(tmp_path, 1, 2)
     (tmp_path / "checkpoints/step-2/run_state.json").write_text('{"step":')
     assert opened(tmp_path).latest_step == 1
@@ -152,7 +152,7 @@ def test_a_step_that_is_not_whole_is_passed_over_and_written_again(tmp_path):
     assert opened(tmp_path).latest_step == 2
 
 
-def test_going_back_drops_what_came_after_and_says_so(tmp_path, capsys):
+def test_going_back_deletes_later_checkpoints_and_reports_it(tmp_path, capsys):
     save(tmp_path, 1, 2, 3, best=[1, 3])
     back = save(tmp_path, **go_back(tmp_path, 2))
     assert (back.latest_step, back._backend.weights, back._source.position) == (2, 2, 2)
@@ -179,12 +179,12 @@ def test_a_kill_while_going_back_leaves_the_beginning_of_the_run(tmp_path, monke
         patch.setattr(shutil, "rmtree", killed)
         with pytest.raises(KeyboardInterrupt):
             save(tmp_path, **go_back(tmp_path, 1))
-    assert opened(tmp_path).latest_step == 3  # the newest went first
+    assert opened(tmp_path).latest_step == 3  # the newest was removed first
     save(tmp_path)
     assert saved(tmp_path) == ["latest>step-3", "step-1", "step-2", "step-3"]
 
 
-def test_what_cannot_be_read_leaves_the_folder_as_it_was(tmp_path):
+def test_an_unreadable_checkpoint_leaves_the_folder_unchanged(tmp_path):
     save(tmp_path, 1, 2, max_checkpoints_to_keep=2)
     (tmp_path / "checkpoints/latest").unlink()
     for trainer in ({"max_checkpoints_to_keep": 1}, go_back(tmp_path, 1)):

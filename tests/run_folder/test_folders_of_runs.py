@@ -1,4 +1,4 @@
-"""New runs get a folder of their own; resuming is asked for; a finished run, or a failed start, changes nothing."""
+"""Each run gets a new folder; resuming must be requested; finished runs and failed starts change nothing."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def config(folder=None, **trainer):
 
 
 def state(folder: Path) -> dict[str, str]:
-    """Every file and link beneath, with its content."""
+    """Every file and link below it, with its content."""
     paths = [path for path in sorted(folder.rglob("*")) if path.is_symlink() or path.is_file()]
     return {
         str(path): str(path.readlink()) if path.is_symlink() else hashlib.sha256(path.read_bytes()).hexdigest()
@@ -160,7 +160,7 @@ def open_files() -> list[Path]:
 
 
 def test_a_child_keeps_no_lock(tmp_path):
-    """A forked worker outlives a run that is killed; the folder is free all the same."""
+    """A forked worker may outlive a killed run; the folder's lock is free nevertheless."""
     with opened(config(tmp_path / "run")) as placed:
         folder = placed.trainer.run_dir
         (folder / "config.yaml").write_text("{}")

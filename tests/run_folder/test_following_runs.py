@@ -1,4 +1,4 @@
-"""Whole runs whose reference follows the policy, whose KL coefficient follows the KL, and that draw further tasks."""
+"""Complete runs with a moving reference, with an adaptive KL coefficient, and with tasks added by rollouts."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_the_reference_is_the_policy_of_every_so_many_steps(following):
 
 def test_just_after_it_there_is_no_kl(following):
     apart = [abs(row["kl/reward_mean"]) for row in metrics(following)]
-    assert max(apart[0], apart[2]) < 1e-5  # steps 1 and 3 sample with what the reference is
+    assert max(apart[0], apart[2]) < 1e-5  # steps 1 and 3 sample with weights equal to the reference
     assert min(apart[1], apart[3]) > 1e-4
 
 
@@ -89,7 +89,7 @@ def test_the_coefficient_follows_and_is_saved(following):
 
 
 @pytest.mark.parametrize("step", [slow(1), 2, slow(3)])
-def test_a_run_that_goes_on_from_anywhere_ends_as_it_did(task_folder, following, tmp_path, step):
+def test_a_run_resumed_at_any_step_ends_in_the_same_way(task_folder, following, tmp_path, step):
     again = Path(shutil.copytree(following, tmp_path / "again", symlinks=True))
     back = ["trainer.resume_mode=path", f"trainer.resume_from_path={again}/checkpoints/step-{step}"]
     assert train(task_folder, again, *FOLLOWING, *back) == 0
@@ -97,7 +97,7 @@ def test_a_run_that_goes_on_from_anywhere_ends_as_it_did(task_folder, following,
 
 
 @pytest.mark.slow
-def test_a_reference_that_moved_is_gone_on_with_also_where_it_moves_no_more(task_folder, following, tmp_path):
+def test_a_moved_reference_is_kept_on_resume_even_if_it_is_now_fixed(task_folder, following, tmp_path):
     again = Path(shutil.copytree(following, tmp_path / "again", symlinks=True))
     back = ["trainer.resume_mode=path", f"trainer.resume_from_path={again}/checkpoints/step-2", "ref.sync_steps=null"]
     assert train(task_folder, again, *FOLLOWING, *back) == 0
@@ -111,7 +111,7 @@ def problems(folder):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("most", [0, 2])
-def test_a_run_that_filters_goes_on_and_ends_as_it_did(task_folder, tmp_path, most):
+def test_a_resumed_run_with_filtering_ends_in_the_same_way(task_folder, tmp_path, most):
     options = [*FILTERING, f"algorithm.filter_groups.max_num_gen_batches={most}"]
     whole = tmp_path / "whole"
     assert train(task_folder, whole, *options) == 0

@@ -1,4 +1,4 @@
-"""A checkpoint whose files were changed, or are gone, is refused with the file's name."""
+"""A checkpoint with changed or missing files is refused; the error names the file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def checkpoint(tmp_path):
     return tmp_path
 
 
-def test_what_was_not_changed_passes_and_the_state_may_be_updated(checkpoint, capsys):
+def test_unchanged_files_pass_and_the_state_may_be_updated(checkpoint, capsys):
     (checkpoint / "run_state.json").write_text('{"best": null}')
     check_manifest(checkpoint)
     assert capsys.readouterr().out == ""
@@ -33,7 +33,7 @@ def test_a_flipped_bit_is_found(checkpoint, name):
         check_manifest(checkpoint)
 
 
-def test_a_file_that_is_gone_is_named(checkpoint):
+def test_a_missing_file_is_named(checkpoint):
     (checkpoint / "model.safetensors").unlink()
     with pytest.raises(ConfigError, match=r"model\.safetensors is missing"):
         check_manifest(checkpoint)

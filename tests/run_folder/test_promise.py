@@ -1,4 +1,4 @@
-"""What a run says of its machine, and whether it repeats bit for bit."""
+"""The record of a run's machine, and whether the run is reproducible."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_new_run_keeps_where_it_runs_and_promises(tmp_path, capsys):
     assert reproducibility_text(found) == "yes"
 
 
-def test_nothing_is_promised_of_tools_that_do_not_say_they_repeat(tmp_path):
+def test_tools_not_declared_deterministic_make_a_run_not_reproducible(tmp_path):
     @tool(deterministic=True)
     def steady() -> str:
         """Answer."""
@@ -82,11 +82,11 @@ def test_nothing_is_promised_of_tools_that_do_not_say_they_repeat(tmp_path):
         ({"engine": "scripted", "script_path": "a.py:reply", "deterministic": False, "device": "auto"}, True, []),
     ],
 )
-def test_what_keeps_a_run_from_being_repeated(tmp_path, settings, live, reasons):
+def test_settings_that_make_a_run_not_reproducible(tmp_path, settings, live, reasons):
     assert list(why_not(config(tmp_path, **settings), live)) == reasons
 
 
-def test_a_gpu_promises_nothing(tmp_path, monkeypatch):
+def test_a_gpu_run_is_not_reproducible(tmp_path, monkeypatch):
     monkeypatch.setattr("agentrl.run_folder.environment.find_device", lambda name, key: torch.device("cuda"))
     reasons = list(why_not(config(tmp_path), live=True))
     assert reasons == ["rollout.device is cuda", "actor.device is cuda"]
@@ -98,7 +98,7 @@ def test_what_a_script_answers_is_the_user_s(tmp_path):
     assert kept(tmp_path)["reproducible"]["provided"][-1] == "the script is deterministic: a.py:reply"
 
 
-def test_what_a_clock_cut_off_ends_the_promise_once_told(tmp_path, capsys):
+def test_timeouts_end_reproducibility_and_are_reported_once(tmp_path, capsys):
     promise = ReproducibilityReport(config(tmp_path), live=True)
     promise.begin(-1)
     promise.watch(1, "train", [group()])
@@ -141,17 +141,17 @@ def test_going_on_elsewhere_is_told_and_kept_with_the_first_step(tmp_path, capsy
     assert lines[1].startswith("changed: cpu was an abacus and is now ")
     assert lines[2] == f"changed: threads was 7 and is now {torch.get_num_threads()}"
     assert lines[3].startswith("not reproducible: after step 4 torch was 1.0")
-    assert kept(tmp_path) == before  # it may be finished
+    assert kept(tmp_path) == before  # nothing is recorded yet: the run may be finished
     promise.watch(5, "train", [group()])
     assert [each["what"] for each in kept(tmp_path)["reproducible"]["changed"]] == ["torch", "cpu", "threads"]
-    for step in (3, 4):  # from before the change: those steps are done anew, the first ones ran elsewhere all the same
+    for step in (3, 4):  # a resume before the change repeats steps, but the first steps ran on another machine
         ReproducibilityReport(config(tmp_path), live=True).begin(step)
         assert f"not reproducible: after step {step} torch was 1.0" in capsys.readouterr().out
     ReproducibilityReport(config(tmp_path), live=True).begin(5)
     assert "not reproducible: after step 4 torch was 1.0" in capsys.readouterr().out
 
 
-def test_a_run_that_kept_nothing_promises_nothing_when_it_goes_on(tmp_path, capsys):
+def test_a_resumed_run_without_records_is_not_reproducible(tmp_path, capsys):
     promise = ReproducibilityReport(config(tmp_path), live=True)
     promise.begin(4)
     assert "environment.json was missing" in capsys.readouterr().out
@@ -182,7 +182,7 @@ def test_what_another_run_s_step_starts_is_compared_with_that_run(tmp_path, caps
     assert kept(tmp_path / "one") == edited
 
 
-def test_steps_done_under_settings_that_promise_nothing_are_remembered(tmp_path, capsys):
+def test_steps_under_nondeterministic_settings_are_remembered(tmp_path, capsys):
     promise = ReproducibilityReport(config(tmp_path, deterministic=False), live=True)
     promise.begin(-1)
     promise.watch(1, "train", [group()])
@@ -191,12 +191,12 @@ def test_steps_done_under_settings_that_promise_nothing_are_remembered(tmp_path,
     assert capsys.readouterr().out == "not reproducible: rollout.deterministic=false\n"
 
 
-def test_a_conversation_that_the_engine_forgot_ends_the_promise(tmp_path, capsys):
+def test_an_evicted_conversation_ends_reproducibility(tmp_path, capsys):
     evicted = [0.0, 0.0, 2.0, 2.0]
     for deterministic in (True, False):
         folder, counter = tmp_path / str(deterministic), iter(evicted)
         engine = SimpleNamespace(metrics=lambda it=counter: {"evicted_sessions": next(it)})
-        rolling: Any = SimpleNamespace(engine=engine, toolbox=Toolbox())  # all of it that is looked at
+        rolling: Any = SimpleNamespace(engine=engine, toolbox=Toolbox())  # only these fields are read
         promise = open_reproducibility(config(folder, deterministic=deterministic), rolling)
         promise.begin(-1)
         for step in range(1, len(evicted)):
@@ -205,4 +205,4 @@ def test_a_conversation_that_the_engine_forgot_ends_the_promise(tmp_path, capsys
     what = "the engine evicted a conversation (rollout.max_num_seqs)"
     assert told == [f"no longer reproducible: {what} (step 2), and 1 more"]
     assert kept(tmp_path / "True")["reproducible"]["ended_by"] == [{"step": 2, "split": "train", "what": what}] * 2
-    assert kept(tmp_path / "False")["reproducible"]["ended_by"] == []  # it may forget, and never promised
+    assert kept(tmp_path / "False")["reproducible"]["ended_by"] == []  # never reproducible, so eviction is allowed

@@ -1,4 +1,4 @@
-"""A run's folder: one run at a time, what changed since it began, and a disk that is full."""
+"""A run's folder: one run at a time, changed settings on resume, and a full disk."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_folder_is_one_process_s_and_free_again_when_it_is_killed(tmp_path):
 
 
 def inputs(folder) -> list[str]:
-    """A model and rows that nothing is wrong with until they are loaded."""
+    """A model and rows without errors up to the point of loading."""
     folder.mkdir()
     (folder / "config.json").write_text("{}")
     (folder / "model.safetensors").write_bytes(struct.pack("<Q", 2) + b"{}")
@@ -76,7 +76,7 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path):
 def test_a_disk_that_is_full_at_the_start_is_one_line(tmp_path, monkeypatch, capsys):
     given = [*inputs(tmp_path / "in"), f"trainer.default_local_dir={tmp_path}"]
     with monkeypatch.context() as patch:
-        patch.setattr(os, "ftruncate", really_full)  # of the lock file
+        patch.setattr(os, "ftruncate", really_full)  # ftruncate of the lock file
         assert main(["train", *given]) == 2
     (said,) = capsys.readouterr().err.splitlines()
     assert f"writing to '{tmp_path}': no space left on device; make room" in said
@@ -93,7 +93,7 @@ def config(folder, **changes):
 
 @pytest.fixture
 def begun(tmp_path):
-    """A folder whose run may go on."""
+    """A folder with a run that can be resumed."""
     kept = redacted(config(tmp_path, reward__custom_reward_function={"reward_kwargs": {"api_key": "first"}}))
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(kept))
     save_steps(tmp_path, 3)
@@ -101,7 +101,7 @@ def begun(tmp_path):
     return tmp_path
 
 
-def test_keys_that_changed_are_told_one_a_line_without_secrets(begun, capsys):
+def test_changed_keys_are_reported_one_per_line_without_secrets(begun, capsys):
     kwargs = {"reward_kwargs": {"api_key": "second", "scale": 2}}
     check_folder(config(begun, rollout__n=4, actor__ppo_epochs=2, reward__custom_reward_function=kwargs))
     assert capsys.readouterr().out.splitlines() == [
@@ -121,7 +121,7 @@ def test_keys_that_changed_are_told_one_a_line_without_secrets(begun, capsys):
         ("data__filter_overlong_prompts", True),
     ],
 )
-def test_keys_that_a_run_keeps_for_life_are_refused(begun, capsys, key, value):
+def test_changes_of_fixed_keys_are_refused(begun, capsys, key, value):
     with pytest.raises(ConfigError) as refused:
         check_folder(config(begun, rollout__n=4, **{key: value}))
     (line,) = str(refused.value).splitlines()
@@ -130,7 +130,7 @@ def test_keys_that_a_run_keeps_for_life_are_refused(begun, capsys, key, value):
     assert capsys.readouterr().out == ""
 
 
-def test_what_leaves_rows_out_is_kept_where_rows_are_left_out(begun, capsys):
+def test_filter_settings_are_fixed_if_rows_are_filtered(begun, capsys):
     check_folder(config(begun, data__max_prompt_length=99))
     assert capsys.readouterr().out == "changed: data.max_prompt_length was 1024 and is now 99\n"
     (begun / "config.yaml").write_text(yaml.safe_dump(redacted(config(begun, data__filter_overlong_prompts=True))))
@@ -139,7 +139,7 @@ def test_what_leaves_rows_out_is_kept_where_rows_are_left_out(begun, capsys):
 
 
 def test_a_run_that_only_samples_keeps_the_size_of_its_steps(begun):
-    """Where it goes on is counted in them."""
+    """The resume position is counted in steps of this size."""
     sampling = {"trainer__mode": "rollout_only", "data__train_batch_size": 4}
     (begun / "config.yaml").write_text(yaml.safe_dump(redacted(config(begun, **sampling))))
     (begun / "trajectories/train").mkdir(parents=True)
@@ -159,7 +159,7 @@ def forget(folder, step):
     (folder / f"checkpoints/step-{step}" / STATE_FILE).unlink()
 
 
-def test_a_latest_checkpoint_that_is_gone_is_refused_where_no_other_is_whole(begun):
+def test_a_missing_latest_checkpoint_is_refused_without_another_complete_one(begun):
     forget(begun, 3)
     with pytest.raises(ConfigError) as refused:
         check_folder(config(begun))
@@ -169,7 +169,7 @@ def test_a_latest_checkpoint_that_is_gone_is_refused_where_no_other_is_whole(beg
     )
 
 
-def test_the_newest_whole_step_is_gone_on_from_wherever_the_link_leads(begun, capsys):
+def test_the_newest_complete_step_is_resumed_wherever_the_link_points(begun, capsys):
     save_steps(begun, 10, 2, 11)
     forget(begun, 11)
     check_folder(config(begun))
@@ -181,7 +181,7 @@ def test_the_newest_whole_step_is_gone_on_from_wherever_the_link_leads(begun, ca
     assert how_to_resume(config(begun)) == f"stopped; agentrl train --resume {begun} resumes from step-10"
 
 
-def test_a_folder_that_lost_the_link_is_gone_on_from(begun, capsys):
+def test_a_folder_without_the_link_is_resumed(begun, capsys):
     (begun / "checkpoints/latest").unlink()
     assert how_to_resume(config(begun)).endswith(" resumes from step-3")
     check_folder(config(begun))
@@ -222,7 +222,7 @@ def test_a_path_that_is_no_checkpoint_is_refused_with_those_that_are(begun, path
     assert line.endswith(hint.replace("RUN", str(begun)))
 
 
-def test_a_checkpoint_of_verl_s_own_is_told_from_ours(begun, tmp_path):
+def test_a_verl_checkpoint_is_refused(begun, tmp_path):
     (tmp_path / "theirs/global_step_3/actor").mkdir(parents=True)
     with pytest.raises(ConfigError, match=r"there are none; a checkpoint of verl cannot be resumed: load"):
         check_folder(back_to(begun, tmp_path / "theirs/global_step_3"))
@@ -261,12 +261,12 @@ def test_another_run_s_step_starts_a_run_that_has_none(begun, capsys):
         ({"resume_mode": "path", "resume_from_path": "a", "mode": "rollout_only"}, "without 'trainer.mode=train'"),
     ],
 )
-def test_where_a_run_goes_on_from_is_said_whole(tmp_path, trainer, complaint):
+def test_inconsistent_resume_settings_are_refused(tmp_path, trainer, complaint):
     with pytest.raises(ConfigError, match=complaint):
         check_training(config(tmp_path, **{f"trainer__{key}": value for key, value in trainer.items()}, rollout__n=2))
 
 
-def test_a_run_that_begins_anew_says_what_it_drops(tmp_path, capsys):
+def test_a_restarted_run_reports_what_it_deletes(tmp_path, capsys):
     new = config(tmp_path, trainer__logger=["jsonl"])
     with open_records(new, None, 1, None) as records:
         records.log(1, {"reward/mean": 0.5})
@@ -274,7 +274,7 @@ def test_a_run_that_begins_anew_says_what_it_drops(tmp_path, capsys):
     (tmp_path / "trajectories/val").mkdir(parents=True)
     (tmp_path / "trajectories/val/step-000000.parquet").touch()
     with open_records(new, None, 1, 1):
-        assert capsys.readouterr().out == ""  # it goes on
+        assert capsys.readouterr().out == ""  # resuming prints nothing
     with open_records(new, None, 1, None):
         assert (tmp_path / "metrics.jsonl").read_text() == ""
     assert capsys.readouterr().out == (
@@ -283,7 +283,7 @@ def test_a_run_that_begins_anew_says_what_it_drops(tmp_path, capsys):
     )
 
 
-def test_a_run_that_begins_anew_may_change_everything(begun, capsys):
+def test_a_restarted_run_may_change_every_setting(begun, capsys):
     (begun / "checkpoints/latest").unlink()
     forget(begun, 3)
     check_folder(config(begun, model__path="other", trainer__seed=1))
@@ -316,7 +316,7 @@ def fail_in(folder, work):
 
 
 def test_a_disk_that_fails_is_one_line(tmp_path):
-    memory = Path("/proc/self/mem")  # nothing is at its beginning
+    memory = Path("/proc/self/mem")  # reading at its beginning fails
     with memory.open("rb", buffering=0) as file, pytest.raises(StorageError) as failed:
         fail_in(tmp_path, lambda: file.read(1))
     assert str(failed.value) == f"writing to '{tmp_path}': input/output error. go on"
@@ -363,7 +363,7 @@ def calculator(task_folder, tmp_path, monkeypatch):
     "where",
     one_in(4, ["checkpoint", "metrics", "trajectories", "report"]),
 )
-def test_a_disk_that_fills_up_ends_a_run_in_one_line_with_its_last_checkpoint_whole(
+def test_a_full_disk_ends_a_run_in_one_line_with_its_last_checkpoint_complete(
     calculator, tmp_path, monkeypatch, capsys, where
 ):
     from agentrl.reporting import report
@@ -384,7 +384,7 @@ def test_a_disk_that_fills_up_ends_a_run_in_one_line_with_its_last_checkpoint_wh
     assert said.startswith(f"agentrl: error: writing to '{tmp_path}': no space left on device; make room. stopped; ")
     assert (tmp_path / "checkpoints/latest").resolve().name == f"step-{last}"
     assert not list((tmp_path / "checkpoints").glob(".*"))
-    assert main(calculator) == 0  # with room again
+    assert main(calculator) == 0  # with free space again
     assert (tmp_path / "report.html").exists()
 
 

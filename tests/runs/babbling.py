@@ -1,6 +1,7 @@
-"""Runs of a model with random weights that calls tools all the time: whatever it writes is read as calls.
+"""Runs of a model with random weights, whose output is always parsed as tool calls.
 
-Its tools and simulated user take as long as `clock` says, so calls and rollouts end in another order every time.
+Its tools and simulated user take as long as `clock` specifies, so calls and rollouts end in a different order each
+time.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ ended: list[str] = []
 
 
 class Babble(HermesParser):
-    """Reads calls into whatever a model with random weights writes; its turns end at the first of these letters."""
+    """A parser that finds calls in any text of a model with random weights; turns end at the first of these letters."""
 
     stop = tuple("aeiort149")
 
     def parse(self, text: str) -> ParsedTurn:
-        """Up to three calls, one of them malformed now and then."""
+        """Up to three calls; some are malformed."""
         if "<tool_call>" in text:
             return super().parse(text)
         number = crc32(text.encode("utf-8", "replace"))
@@ -51,7 +52,7 @@ class Babble(HermesParser):
 
 @pytest.fixture(autouse=True, scope="module")
 def babble_is_known():
-    """For modules that import it; others must not find the name among those that a user may mean."""
+    """Registers the format for modules that import this fixture only, because other tests list all formats."""
     tool_parsers.register(FORMAT)(Babble)
     yield
     del tool_parsers._objects[FORMAT]
@@ -62,7 +63,7 @@ class BabblingReact(ReactAgent):
 
 
 class Nagging(BaseInteraction):
-    """Asks again, twice, and is slow at it."""
+    """A simulated user that asks again, twice, with delays."""
 
     async def generate_response(self, instance_id, messages, **kwargs):
         await asyncio.sleep(delay())
@@ -115,11 +116,11 @@ def compute_score(data_source, solution_str, ground_truth, extra_info):
 def train(
     task_folder: Path, folder: Path, run: Path, seed: int = 0, users: bool = True, **trainer: object
 ) -> list[str]:
-    """Run it with delays drawn under `seed`; the order in which its calls ended.
+    """Run with delays drawn from `seed`; returns the order in which its calls ended.
 
     Args:
-        folder: for `train.jsonl`, `reward.py`, `users.yaml` and `loops.yaml`.
-        users: whether a simulated user takes part.
+        folder: where `train.jsonl`, `reward.py`, `users.yaml` and `loops.yaml` are written.
+        users: whether a simulated user replies.
     """
     (folder / "reward.py").write_text(REWARD)
     (folder / "loops.yaml").write_text(yaml.safe_dump([{"name": LOOP, "_target_": "babbling.BabblingReact"}]))

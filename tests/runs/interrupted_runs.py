@@ -1,7 +1,7 @@
 """Runs that a signal ends in a named phase: `python interrupted_runs.py TASK_FOLDER OUT PHASE:SIGNAL ...`.
 
-A JSON line a run. What is heavy is imported once; every run is a fork. It signals itself from inside the phase, so
-nothing waits for a moment to come.
+Prints a JSON line per run. Heavy libraries are imported once; every run is a fork. Each run signals itself inside the
+phase, so no test has to wait for the right moment.
 """
 
 from __future__ import annotations
@@ -56,14 +56,14 @@ VALIDATE = ["trainer.val_before_train=true", "data.val_max_samples=2"]
 
 
 def before(owner: type, name: str, number: int, times: int = 1, hang_s: float = 0, call: int = 1) -> None:
-    """Signal this process as it enters `owner.name` for the `call`th time."""
+    """Signal this process when it enters the `call`th call of `owner.name`."""
     real, calls = getattr(owner, name), iter(range(1, 1000))
 
     def entered(*args: object, **kwargs: object) -> object:
         if next(calls) == call:
             for _ in range(times):
                 os.kill(os.getpid(), number)
-                time.sleep(0.3)  # nobody is faster, and two at once would be one
+                time.sleep(0.3)  # as slow as a person; two signals at once would merge into one
             time.sleep(hang_s)
         return real(*args, **kwargs)
 
@@ -83,7 +83,8 @@ PHASES: dict[str, tuple[Callable[[int], None], list[str]]] = {
     "loading": (in_environment("AT_LOADING"), []),
     "rollout": (short_hang, []),
     "validation": (in_environment("IN_TOOL"), VALIDATE),
-    "scoring": (lambda number: before(FunctionReward, "__call__", number, call=5), []),  # the first of the second step
+    # the first call of the second step
+    "scoring": (lambda number: before(FunctionReward, "__call__", number, call=5), []),
     "learning": (lambda number: before(TorchBackend, "_train_step", number, call=2), []),
     "publishing": (lambda number: before(Publisher, "publish", number, call=3), []),
     "saving": (lambda number: before(TorchBackend, "_save", number, call=2), []),
@@ -117,13 +118,13 @@ def arguments(task_folder: Path, folder: Path) -> list[str]:
 
 
 def leave(status: int) -> NoReturn:
-    """Exit, after what an exit waits for; tearing down the modules of a fork is left out, it takes a second."""
+    """Exit after the usual exit handlers, but skip the slow teardown of modules (a second) in a fork."""
     threading._shutdown()
     os._exit(status)
 
 
 def run(task_folder: Path, folder: Path, phase: str, number: signal.Signals) -> dict[str, object]:
-    """Fork, run, and say how it ended."""
+    """Fork, run, and report how the run ended."""
     folder.mkdir(parents=True)
     hook, overrides = PHASES[phase]
     started = time.monotonic()

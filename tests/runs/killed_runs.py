@@ -1,10 +1,10 @@
-"""Runs that are killed at a named moment: `python killed_runs.py TASK_FOLDER OUT SCENARIO ...`, a JSON line each.
+"""Runs that are killed at a named moment: `python killed_runs.py TASK_FOLDER OUT SCENARIO ...`; one JSON line each.
 
-A scenario is `VARIANT:PHASE=COUNT,PHASE=COUNT,...`: in the first life of the run in OUT/SCENARIO the process kills
-itself when that phase is reached for the COUNTth time, in the second life at the next, and so on; the last life is left
-alone. `VARIANT:random=SEED` draws phases with counts and moments of the clock, until a life has ended by itself.
+A scenario is `VARIANT:PHASE=COUNT,PHASE=COUNT,...` and runs in OUT/SCENARIO. The first process kills itself when it
+reaches the first phase for the COUNTth time, the next process at the next phase, and so on. The last process is not
+killed. `VARIANT:random=SEED` draws phases with counts, and times, until a process ends by itself.
 
-What is heavy is imported once; every life is a fork.
+Heavy libraries are imported once; every process is a fork.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ VARIANTS: dict[str, dict[str, object]] = {
 
 
 def calling(owner: object, name: str, of: Callable[..., bool] = lambda *_, **__: True) -> Hook:
-    """Before a call of `owner.name`."""
+    """Hook before a call of `owner.name`."""
 
     def install(now: Now) -> None:
         real = getattr(owner, name)
@@ -126,7 +126,7 @@ def calling(owner: object, name: str, of: Callable[..., bool] = lambda *_, **__:
 
 
 def path(operation: str, name: str, after: bool = False) -> Hook:
-    """Before or after `path.operation(...)` of a path with such a name."""
+    """Hook before or after `path.operation(...)` for a path with a matching name."""
 
     def install(now: Now) -> None:
         real = getattr(Path, operation)
@@ -145,7 +145,7 @@ def path(operation: str, name: str, after: bool = False) -> Hook:
 
 
 def half_a_line(name: str) -> Hook:
-    """As a line of that file is written, with half of it there."""
+    """Hook when a line of that file is half written."""
 
     def install(now: Now) -> None:
         real = jsonl._sync
@@ -161,7 +161,7 @@ def half_a_line(name: str) -> Hook:
 
 
 def half_a_state(now: Now) -> None:
-    """As the backend's state is written, with half of it there."""
+    """Hook when the backend's state is half written."""
     real = torch.save
 
     def save(state: object, file: Path) -> None:
@@ -182,7 +182,7 @@ def of_validation(_: object, task: object, *__: object, **___: object) -> bool:
 PHASES: dict[str, Hook] = {
     "rollout": calling(TorchEngine, "generate"),
     "tool": in_tool,
-    "update": calling(TorchBackend, "_train_step"),  # the second, fourth, ... is between the mini-batches of a step
+    "update": calling(TorchBackend, "_train_step"),  # every second call is between the mini-batches of a step
     "optimizer": calling(ScheduledOptimizer, "step"),
     "publish": calling(TorchEngine, "load_weights"),
     "validation": calling(RolloutRunner, "run", of_validation),
@@ -216,7 +216,7 @@ def clock(delay_s: float, now: Now) -> None:
 
 
 def killing(mark: Path, phase: str, count: int) -> Now:
-    """What ends this process the `count`th time it is called, and says so in `mark`."""
+    """A function that kills this process at its `count`th call, and records that in `mark`."""
     lock, calls = threading.Lock(), iter(range(1, 1_000_000))
 
     def now(last: Callable[[], None] = lambda: None) -> None:
@@ -233,7 +233,7 @@ def killing(mark: Path, phase: str, count: int) -> Now:
 def arguments(task_folder: Path, folder: Path, variant: str) -> list[str]:
     texts = {"loop": LOOP, "tool": TOOL, "reward": REWARD}
     for name, text in texts.items():
-        (task_folder / f"{name}.py").write_text(text)  # beside the data, so that all runs name the same files
+        (task_folder / f"{name}.py").write_text(text)  # next to the data, so that all runs use the same file paths
     given = {
         "model.path": task_folder / "model",
         "data.train_files": task_folder / "train.jsonl",
@@ -250,7 +250,7 @@ def arguments(task_folder: Path, folder: Path, variant: str) -> list[str]:
 
 
 def life(command: list[str], folder: Path, phase: str = "", count: float = 0) -> dict[str, object]:
-    """One process: until it ends, or is killed."""
+    """One process of the run, until it ends or is killed."""
     started, mark, log = time.monotonic(), folder.with_suffix(".hit"), folder.with_suffix(".log")
     mark.unlink(missing_ok=True)
     if not (pid := os.fork()):
@@ -267,7 +267,7 @@ def life(command: list[str], folder: Path, phase: str = "", count: float = 0) ->
 
 
 def kills(text: str) -> Iterator[tuple[str, float]]:
-    """(phase, count) of each life to be ended."""
+    """(phase, count) of each process that is to be killed."""
     for kill in text.split(","):
         phase, _, count = kill.partition("=")
         if phase == "random":
@@ -277,7 +277,7 @@ def kills(text: str) -> Iterator[tuple[str, float]]:
 
 
 def random_kills(rng: random.Random) -> Iterator[tuple[str, float]]:
-    """Of moments that each life has several of; whatever the machine's speed, half of them are hit for sure."""
+    """Random phases that each process reaches several times; half of them are hit on a machine of any speed."""
     often = {"rollout": 20, "tool": 6, "update": 6, "optimizer": 6, "publish": 3, "store": 4, "stored": 4, "metrics": 3}
     for _ in range(7):
         if rng.random() < 0.4:
@@ -288,7 +288,7 @@ def random_kills(rng: random.Random) -> Iterator[tuple[str, float]]:
 
 
 def run(task_folder: Path, folder: Path, scenario: str) -> dict[str, object]:
-    """All lives of one run."""
+    """All processes of one run."""
     variant, _, text = scenario.partition(":")
     os.environ["TOOL_S"] = "0.02" if variant in ("slow_tool", "stale") else "0"
     command, lives = arguments(task_folder, folder, variant), list[dict[str, object]]()

@@ -1,4 +1,4 @@
-"""Are two runs the same? Every file of their folders, bit by bit, but for what a clock says."""
+"""Compares two runs bit by bit: every file of their folders, except values that depend on a clock."""
 
 from __future__ import annotations
 
@@ -15,23 +15,24 @@ import torch
 import yaml
 
 MOST_OF_A_FILE = 5
-PLACES = ("default_local_dir", "resume_mode", "resume_from_path")  # of `trainer`: where a run stands, how it is opened
+PLACES = ("default_local_dir", "resume_mode", "resume_from_path")  # of `trainer`: a run's folder, and how it resumes
 _CLOCK = re.compile(r"(^|/)(timing_s|perf|engine)/|_s(/mean|/max)?$")
-"""Names of metrics and columns that a clock fills: timing_s/step, rollout_s/mean, tool_calls.started_s; what the engine
-computes at once, and keeps, follows from when requests come."""
+"""Names of metrics and columns that depend on a clock: timing_s/step, rollout_s/mean, tool_calls.started_s. The
+engine's batching and cache depend on the arrival times of requests.
+"""
 _NOT_COMPARED = re.compile(
     r"(\.lock|report\.html|.*manifest\.json|[a-z]+_id|(tensorboard|profile)/.*)"
-)  # drawn from the rest, or times
+)  # derived from other files, or times
 
 
 def differences(one: Path, other: Path) -> list[str]:
-    """What of run `one` is not so in run `other`: a line each, `file: place: value and value`; none if all is the same.
+    """The differences between the runs `one` and `other`, one line each: `file: place: value and value`.
 
-    Compared are the files there are, checkpoints (weights, optimizer, random state) with their links, trajectories of
-    training and validation with their seals, metrics, generations, warnings and samples, the configuration.
+    It compares the names of files, checkpoints (weights, optimizer, random state) with their links, trajectories of
+    training and validation with their seals, metrics, generations, warnings, samples and the configuration.
 
     Raises:
-        FileNotFoundError: a folder holds no run, so nothing could be compared.
+        FileNotFoundError: a folder contains no run, so nothing can be compared.
     """
     for folder in (one, other):
         (folder / "metrics.jsonl").stat()
@@ -44,13 +45,13 @@ def differences(one: Path, other: Path) -> list[str]:
 
 
 def _files(folder: Path) -> set[str]:
-    """Every file and link; what a killed writer left is one too."""
+    """Every file and link, including leftovers of a killed writer."""
     paths = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_symlink() or path.is_file()}
     return {path for path in paths if not _NOT_COMPARED.fullmatch(path)}
 
 
 def compare(name: str, one: Path, other: Path) -> Iterator[str]:
-    """The places where two files, or links, differ."""
+    """The places where two files, or two links, differ."""
     if one.is_symlink() or other.is_symlink():
         yield from _unlike("link", one.resolve().name, other.resolve().name)
     elif read := READERS.get(one.suffix):
@@ -60,7 +61,7 @@ def compare(name: str, one: Path, other: Path) -> Iterator[str]:
 
 
 def _unlike(place: str, one: Any, other: Any) -> Iterator[str]:
-    """The places in two values, as deep as they go, where they differ. Any: whatever a file holds."""
+    """The places where two values differ, at any depth. Any: any value of a file."""
     if type(one) is not type(other):
         yield f"{place}: {one!r:.60} and {other!r:.60}"
     elif isinstance(one, dict):
@@ -74,7 +75,7 @@ def _unlike(place: str, one: Any, other: Any) -> Iterator[str]:
     elif isinstance(one, torch.Tensor):
         if (one.dtype, one.shape) != (other.dtype, other.shape) or not torch.equal(_bits(one), _bits(other)):
             yield f"{place}: another tensor"
-    elif repr(one) != repr(other):  # exact for floats, tells -0.0 from 0.0 and not NaN from NaN
+    elif repr(one) != repr(other):  # exact for floats: distinguishes -0.0 from 0.0, and equates NaN with NaN
         yield f"{place}: {one!r:.60} and {other!r:.60}"
 
 
@@ -83,7 +84,7 @@ def _bits(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _untimed(value: Any) -> Any:
-    """Without what a clock filled."""
+    """The record without values that depend on a clock."""
     if isinstance(value, dict):
         return {name: _untimed(each) for name, each in value.items() if not _CLOCK.search(name)}
     return [_untimed(each) for each in value] if isinstance(value, list) else value
@@ -94,7 +95,7 @@ def _rows(path: Path) -> list[Any]:
 
 
 def _config(text: str) -> Any:
-    config = yaml.safe_load(text)  # JSON is YAML
+    config = yaml.safe_load(text)  # YAML can read JSON
     for name in PLACES:
         config["trainer"].pop(name, None)
     return config
@@ -112,7 +113,7 @@ def _trajectories(path: Path) -> dict[str, Any]:
 
 
 def _leaves(name: str, kind: pa.DataType) -> Iterator[str]:
-    """The columns beneath a column, in the order in which rows seal them."""
+    """The leaf columns of a column, in the order in which rows seal them."""
     if pa.types.is_list(kind):
         yield from _leaves(name, kind.value_type)
     elif pa.types.is_struct(kind):

@@ -1,4 +1,4 @@
-"""One step of every algorithm on the calculator, through the command line: its name alone, and something is learnt."""
+"""One command-line step of every algorithm on the calculator, selected by name alone; the weights must change."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def compute_score(solution_str):
 
 @pytest.fixture(autouse=True)
 def from_the_root(monkeypatch):
-    monkeypatch.chdir(ROOT)  # the experiment names the example's files from there
+    monkeypatch.chdir(ROOT)  # the experiment's paths are relative to ROOT
 
 
 def step(task_folder: Path, folder: Path, *overrides: str, train: str = "train.jsonl") -> dict[str, float]:
-    """The metrics of one step of the run in `folder`."""
+    """The metrics of the only step of the run in `folder`."""
     reward = folder / "varied.py"
     reward.write_text(VARIED)
     options = [
@@ -45,7 +45,7 @@ def moved(task_folder: Path, folder: Path) -> bool:
     return any(not before[name].equal(weight) for name, weight in after.items())
 
 
-# enough where time is short: a preference; critics and rft have fast runs elsewhere
+# the fast subset: a preference algorithm (critics and rft have fast runs elsewhere)
 QUICK = {"pairwise"}
 LIVE = [
     pytest.param(name, marks=() if name in QUICK else pytest.mark.slow)
@@ -79,7 +79,7 @@ def test_saved_pairs_are_learnt_from(name, task_folder, tmp_path) -> None:
     (tmp_path / "pairs.jsonl").write_text("\n".join(map(json.dumps, pairs)))
     options = [f"algorithm.name={name}", f"data.train_files={tmp_path}/pairs.jsonl", "rollout.n=1"]
     metrics = step(task_folder, tmp_path, *options)
-    assert metrics["actor/accuracy"] == 0  # before its first update the policy is its reference
+    assert metrics["actor/accuracy"] == 0  # before its first update the policy equals its reference
     assert metrics["actor/margin"] == pytest.approx(0, abs=1e-5)
     assert moved(task_folder, tmp_path)
 
@@ -111,5 +111,5 @@ def test_what_a_user_gives_for_a_turn_is_credited_to_that_turn(name, task_folder
             each.advantages, (trajectory.loss_mask for trajectory in each.rollout.trajectories), strict=True
         )
     ]
-    assert max(map(len, turns)) > 1  # not one number for the whole rollout
+    assert max(map(len, turns)) > 1  # advantages differ between the turns of a rollout
     assert "after 0" in {reward.observation_key for each in stored for reward in each.rollout.turn_rewards}

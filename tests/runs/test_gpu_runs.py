@@ -1,4 +1,4 @@
-"""Steps of the quickstart's task on a CUDA GPU: they learn, and engine and backend agree on what was sampled."""
+"""Quickstart training steps on a CUDA GPU: they learn, and engine and backend agree on the sampled tokens."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def steps(task_folder: Path, folder: Path, *overrides: str) -> list[dict[str, fl
 
 @pytest.fixture(autouse=True)
 def from_the_root(monkeypatch):
-    monkeypatch.chdir(ROOT)  # the experiments name the example's files from there
+    monkeypatch.chdir(ROOT)  # the experiments' paths are relative to ROOT
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_a_few_steps(task_folder, tmp_path, overrides):
         assert math.isfinite(row["actor/loss"])
         assert row["actor/skipped_updates"] == 0
         assert row["actor/grad_norm"] > 0
-        # the first update is on-policy, so the ratio shows nothing but how far engine and backend differ apart
+        # the first update is on-policy, so the ratio shows only the engine-backend difference
         assert abs(row["actor/ppo_kl"]) < (0.05 if "actor.autocast=bfloat16" in overrides else 1e-3)
 
 

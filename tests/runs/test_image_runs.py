@@ -1,4 +1,4 @@
-"""Runs whose rows and tools have images: generated and evaluated, kept, and refused where they would be trained on."""
+"""Runs with images in rows and tools: generation, evaluation and storage work; training on them is refused."""
 
 from __future__ import annotations
 
@@ -125,7 +125,8 @@ def test_replay_reads_rollouts_with_images(here, model, capsys):
     store = TrajectoryStore(Path("run/trajectories/train"))
     stored = next(store.scan())
     shown = json.dumps(shown_rollout(stored, TokenTexts(None)))
-    assert all(shown.count(name) > 1 for name in stored.rollout.trajectories[0].media)  # beside tokens, and in messages
+    # in the token segments and in the messages
+    assert all(shown.count(name) > 1 for name in stored.rollout.trajectories[0].media)
     for mode in ("rescore", "audit"):
         assert main(["replay", "run", mode, "--allow-unchecked", reward]) == 0
     again = ["tools", reward, "rollout.multi_turn.format=parser.py:Calling", f"model.path={model}"]

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM in the middle of each phase: soon over, one line on how to go on, the last checkpoint whole."""
+"""Ctrl-C and SIGTERM in each phase: the run ends soon, prints how to resume, and its last checkpoint is complete."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ CASES = {
     "loading": None,
     "rollout": "step-1",
     "validation": None,
-    "scoring": "step-2",  # the step is finished, and saved
+    "scoring": "step-2",  # the step is finished and saved
     "learning": "step-2",
     "publishing": "step-2",
     "saving": "step-2",
     "twice": "step-1",
 }
-"""Phase -> the checkpoint there is afterwards."""
+"""Phase -> the checkpoint that exists afterwards."""
 
 AT_ONCE = ("twice",)
-STARTING = ("loading", "validation")  # there is nothing to save yet
+STARTING = ("loading", "validation")  # no checkpoint exists yet
 
 
 def interrupt(task_folder: Path, out: Path, cases: list[str]) -> dict[str, dict[str, object]]:
@@ -36,7 +36,7 @@ def interrupt(task_folder: Path, out: Path, cases: list[str]) -> dict[str, dict[
 def check(case: str, result: dict[str, object]) -> None:
     phase, signal = case.split(":")
     assert result["status"] == {"SIGINT": 130, "SIGTERM": 143}[signal]
-    assert result["seconds"] < 30  # what hangs hangs for a minute
+    assert result["seconds"] < 30  # hung calls hang for a minute
     first, hint, last = result["said"]
     assert first.startswith("agentrl: stopping; " if phase in STARTING else "agentrl: stopping after this step; ")
     assert last.startswith("agentrl: interrupted")

@@ -1,4 +1,4 @@
-"""A run whose reward is a rule and a judge: what is kept of it, and what becomes of rollouts the judge fails on."""
+"""A run with a rule and a judge as reward: its saved scores, and its rollouts on which the judge fails."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ COMPONENTS = "{right: {reward: exact_match}, style: {reward: judge, weight: 0.5}
 
 @pytest.fixture
 def run(tmp_path, task_folder):
-    """Trains for a step with that judge and those further keys; (exit status, folder)."""
+    """Trains one step with that judge and further keys; returns (exit status, folder)."""
 
     def run(server, **keys):
         (tmp_path / "script.py").write_text(SCRIPT)

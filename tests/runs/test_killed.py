@@ -1,4 +1,4 @@
-"""SIGKILL at named and at random moments: the run that goes on ends as one that was never stopped, bit for bit."""
+"""SIGKILL at named and at random moments: the resumed run ends bit for bit like an uninterrupted run."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from same_run import differences
 
 RUNS = Path(__file__).parent / "killed_runs.py"
 FAST = "plain:update=8,cut_rollouts=1"
-"""Between two mini-batches and again while the resumed run cuts its records."""
+"""Killed between two mini-batches, and again while the resumed run truncates its records."""
 NAMED = [
-    "renamed=2,metrics=2",  # between the rename of a checkpoint and the link; in the middle of a line
+    "renamed=2,metrics=2",  # between renaming a checkpoint and linking it; then in the middle of a line
     "rollout=15",
     "tool=9",
     "optimizer=5",
@@ -45,7 +45,7 @@ NAMED = [
 VARIED = [
     *("lora:update=6", "lora:half_a_state=2,publish=2"),
     *("offload:optimizer=9", "offload:run_state=2,update=1"),
-    *("gae:update=9", "gae:half_a_state=2,optimizer=4"),  # between the critic's updates; in the critic's state
+    *("gae:update=9", "gae:half_a_state=2,optimizer=4"),  # between the critic's updates; then in the critic's state
     *("goal:linking=1", "goal:samples=1"),
     *("slow_tool:tool=6,tool=3", "slow_tool:validation=2"),
 ]
@@ -54,7 +54,7 @@ NUM_RANDOM_KILLS = 20
 
 
 def run(task_folder: Path, out: Path, scenarios: list[str]) -> list[dict]:
-    """What became of each, the runs that are never stopped first."""
+    """The result of each run; uninterrupted runs come first."""
     whole = [f"{variant}:" for variant in dict.fromkeys(scenario.partition(":")[0] for scenario in scenarios)]
     command = [sys.executable, str(RUNS), str(task_folder), str(out), *whole, *scenarios]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=1500)
@@ -77,7 +77,7 @@ def check_named(result: dict) -> None:
     check(result)
     assert [life["hit"] for life in result["lives"]] == [
         *(kill.partition("=")[0] for kill in result["scenario"].partition(":")[2].split(",")),
-        None,  # every moment was there, and the last life was let live
+        None,  # every kill happened, and the last process was not killed
     ]
 
 

@@ -1,4 +1,4 @@
-"""Whole runs with LoRA, through the command line."""
+"""Complete runs with LoRA, through the command line."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ LORA = [
     "actor.use_kl_loss=true",
     "actor.entropy_coeff=0.1",
 ]
-"""The entropy moves a policy of random weights, whose rewards are all 0."""
+"""The entropy bonus changes a policy of random weights, whose rewards are all 0."""
 
 
 @pytest.fixture(autouse=True)
 def from_the_root(monkeypatch):
-    monkeypatch.chdir(ROOT)  # the experiments name the example's files from there
+    monkeypatch.chdir(ROOT)  # the experiments' paths are relative to ROOT
 
 
 def run(command: str, task_folder: Path, folder: Path, *overrides: str) -> int:

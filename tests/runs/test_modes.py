@@ -1,4 +1,4 @@
-"""`trainer.mode`: validation alone, rollouts alone, training alone on what an earlier run stored."""
+"""`trainer.mode`: only validation, only rollouts, or only training on the stored rollouts of an earlier run."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ SMALL = [
 
 @pytest.fixture(autouse=True)
 def from_the_root(monkeypatch):
-    monkeypatch.chdir(ROOT)  # the experiment names the example's files from there
+    monkeypatch.chdir(ROOT)  # the experiment's paths are relative to ROOT
 
 
 def run(task_folder: Path, folder: Path, *overrides: str) -> int:
     files = [f"data.{split}_files={task_folder}/{split}.jsonl" for split in ("train", "val")]
-    reward = task_folder / "length.py"  # what a random model writes is never right, but of different lengths
+    reward = task_folder / "length.py"  # a random model's answers are never right, but differ in length
     reward.write_text(REWARD)
     model = [f"model.path={task_folder}/model", "rollout.n=2", "trainer.stop_when=null"]
     own = [
@@ -112,7 +112,7 @@ def test_remax_needs_stored_greedy_rollouts(task_folder, live, tmp_path, capsys)
 
 
 def test_rollouts_alone_are_those_of_the_first_step_every_time_on_new_tasks(task_folder, live, tmp_path):
-    for num_steps in (1, 3):  # the second goes on after the first
+    for num_steps in (1, 3):  # the second command resumes after the first
         only = ["trainer.mode=rollout_only", f"trainer.total_training_steps={num_steps}"]
         assert run(task_folder, tmp_path, *only) == 0
     assert [row["step"] for row in rows(tmp_path)] == [1, 2, 3]
@@ -135,7 +135,7 @@ def test_validation_alone_says_what_the_one_before_training_says(task_folder, tm
     assert len(rows(only)) == 1
     assert not (only / "checkpoints").exists()
     assert len(TrajectoryStore(only / "trajectories/val").groups(0)) == 4
-    assert run(task_folder, only, "trainer.total_training_steps=1") == 0  # nothing there that could be spoilt
+    assert run(task_folder, only, "trainer.total_training_steps=1") == 0  # no metrics there to overwrite
 
 
 def test_a_step_is_stored_with_its_advantages_and_going_on_drops_what_is_done_anew(task_folder, tmp_path):
@@ -149,12 +149,12 @@ def test_a_step_is_stored_with_its_advantages_and_going_on_drops_what_is_done_an
     for each in stored:
         by_task.setdefault(each.task.uid, []).append(each)
     for first, second in by_task.values():
-        gain = first.rollout.reward - second.rollout.reward  # what the better of two is credited with, the other owes
+        gain = first.rollout.reward - second.rollout.reward  # with two rollouts, the advantages are opposite
         assert [sign(max(each.advantages[0], key=abs)) for each in (first, second)] == [sign(gain), -sign(gain)]
     assert any(each.advantages[0][-1] for each in stored)
     assert all(each.advantages == [None] for each in val.scan())
     for store in (train, val):
-        store.write(7, store.groups(2))  # as a run that was killed after its checkpoint leaves
+        store.write(7, store.groups(2))  # as if a run was killed after its checkpoint
     assert run(task_folder, tmp_path, "trainer.total_training_steps=3", "trainer.test_freq=2") == 0
     assert (train.steps, val.steps) == ([1, 2, 3], [0, 2, 3])
 

@@ -1,4 +1,4 @@
-"""Runs that train a reward model through the command line, and what their checkpoints are good for."""
+"""Command-line runs that train a reward model, and uses of its checkpoints."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def trained(task_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 def test_pairs_are_learnt(trained):
     first, *_, last = (row for row in metrics(trained) if "val/accuracy" in row)
-    assert first["val/accuracy"] == first["val/margin"] == 0  # a new head says 0 of everything
+    assert first["val/accuracy"] == first["val/margin"] == 0  # a new head scores everything 0
     assert last["val/accuracy"] == 1
     assert last["val/margin"] > 1
     assert {"val/ece", "val/brier", "reward_model/drift", "reward_model/score_std"} <= last.keys()
@@ -130,7 +130,7 @@ def test_numbers_that_are_no_probabilities_are_refused_by_their_row(task_folder,
 
 @pytest.mark.slow
 def test_stored_rollouts_serve_as_well(task_folder, tmp_path, monkeypatch):
-    """Their rewards by name are the labels, and the pairs are the best and the worst of each group."""
+    """Labels are their rewards by name; pairs are the best and the worst rollout of each group."""
     monkeypatch.chdir(Path(__file__).parents[2])
     (tmp_path / "varied.py").write_text(
         "def compute_score(solution_str):\n"

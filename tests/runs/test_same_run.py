@@ -1,4 +1,4 @@
-"""The comparison of two runs can fail: whatever is changed in a run is named, and what a clock says is not."""
+"""Checks of the run comparison: it reports every change in a run, and ignores values from a clock."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ TRAIN, VAL = "trajectories/train/step-000001.parquet", "trajectories/val/step-00
         ],
     ),
 )
-def test_what_is_changed_is_named(whole, other, name, change, place):
+def test_changes_are_named(whole, other, name, change, place):
     change(other / name)
     found = differences(whole, other)
     assert found
@@ -166,7 +166,7 @@ def timed_anew(calls):
         ],
     ),
 )
-def test_what_a_clock_says_is_not(whole, other, name, change):
+def test_clock_values_are_ignored(whole, other, name, change):
     before = (other / name).read_bytes()
     change(other / name)
     assert (other / name).read_bytes() != before
@@ -181,7 +181,7 @@ def test_a_seal_of_what_a_clock_says_is_not_compared_and_all_others_are(whole, o
 
 
 @pytest.mark.parametrize("name", [f"{STEP}/config.json", "checkpoints/best", VAL])
-def test_what_is_gone_or_left_over_is_named(whole, other, name):
+def test_missing_and_extra_files_are_named(whole, other, name):
     (other / name).unlink()
     assert differences(whole, other) == differences(other, whole) == [f"{name}: only in one of the two"]
 

@@ -1,4 +1,4 @@
-"""Whole runs of the calculator task on real SGLang servers: on policy, with staleness, and over a server's death."""
+"""Complete calculator runs on real SGLang servers: on-policy, with staleness, and with a killed server."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ pytestmark = [pytest.mark.slow, pytest.mark.sglang]
 ROOT = Path(__file__).parents[2]
 NUM_STEPS, NUM_GROUPS, GROUP_SIZE = 4, 4, 2
 MOST_APART = 1e-4
-"""Log-probabilities of the same weights in float32, by the server and by the trainer: measured are 5e-6."""
+"""Log-probabilities of the same weights in float32, by server and trainer; the measured difference is 5e-6."""
 
 
 @pytest.fixture(autouse=True)
 def from_the_root(monkeypatch):
-    monkeypatch.chdir(ROOT)  # the experiment names the example's files from there
+    monkeypatch.chdir(ROOT)  # the experiment's paths are relative to ROOT
 
 
 @pytest.fixture(scope="module")
 def attached(task_folder, tmp_path_factory):
-    """One server for the runs that only need one, with the weights they begin with."""
+    """A server for the runs that need a single one, with the initial weights of the runs."""
     with serving(task_folder / "model", tmp_path_factory.mktemp("attached") / "server.log") as server:
         yield server
 
@@ -65,7 +65,7 @@ def stored(run: Path) -> dict[int, list[Group]]:
 
 
 def check_counts(run: Path) -> None:
-    """Every step has its groups, every group its rollouts, each begun once; and every number is what it says."""
+    """Every step has all groups, every group all rollouts, each started once; the audit passes."""
     steps = stored(run)
     assert list(steps) == list(range(1, NUM_STEPS + 1))
     groups = [group for step in steps.values() for group in step]
@@ -102,11 +102,12 @@ def test_a_run_with_staleness(task_folder, tmp_path, attached, mode):
     check_counts(tmp_path)
     sampled = versions(tmp_path)
     assert all(step - 3 <= version < step for step, found in sampled.items() for version in found)
-    assert any(version < step - 1 for step, found in sampled.items() for version in found)  # rollouts did go on
+    # some rollouts continued across updates
+    assert any(version < step - 1 for step, found in sampled.items() for version in found)
 
 
 def test_a_server_killed_in_the_middle_of_a_step(task_folder, tmp_path, monkeypatch):
-    """The run goes on with the server started again, and holds the groups that it would have held anyway."""
+    """The run continues with a restarted server, and contains the same groups as without the kill."""
     require_sglang()
     from agentrl.engines.sglang.engine import SglangEngine
     from agentrl.engines.sglang.servers.server import LocalServer
@@ -117,14 +118,14 @@ def test_a_server_killed_in_the_middle_of_a_step(task_folder, tmp_path, monkeypa
 
     async def killing(engine, request):
         num_calls["generate"] += 1
-        if num_calls["generate"] == 20:  # of the second step, with its other rollouts under way
+        if num_calls["generate"] == 20:  # in the second step, while other rollouts run
             os.killpg(servers[0].pid, signal.SIGKILL)
         return await generate(engine, request)
 
     monkeypatch.setattr(SglangEngine, "generate", killing)
     train(task_folder, tmp_path, "data.val_files=[]", "trainer.test_freq=0")
     assert num_calls["generate"] > 20
-    assert len(servers) == 2  # started, and started again
+    assert len(servers) == 2  # started, then restarted
     check_counts(tmp_path)
     assert versions(tmp_path) == {step: {step - 1} for step in range(1, NUM_STEPS + 1)}
     assert (tmp_path / "sglang/replica-0.log").stat().st_size
@@ -132,7 +133,7 @@ def test_a_server_killed_in_the_middle_of_a_step(task_folder, tmp_path, monkeypa
 
 @pytest.fixture(scope="module")
 def mixture(task_folder, tmp_path_factory) -> Path:
-    """A mixture of experts that speaks with the task's tokenizer."""
+    """A mixture-of-experts model with the task's tokenizer."""
     sizes = {"vocab_size": 520, "max_position_embeddings": 512, "eos_token_id": 2, "initializer_range": 0.05}
     folder = save_tiny_model(tmp_path_factory.mktemp("mixture"), "qwen3_moe", **sizes, num_experts=16)
     for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
@@ -141,7 +142,7 @@ def mixture(task_folder, tmp_path_factory) -> Path:
 
 
 def test_a_mixture_of_experts_is_trained_with_the_experts_that_sampled(task_folder, mixture, tmp_path):
-    """Rollouts of several versions, too; and what was stored trains again to the same numbers."""
+    """Includes rollouts of several versions; training on the stored rollouts gives the same numbers."""
     run, again = tmp_path / "run", tmp_path / "again"
     options = (f"model.path={mixture}", "rollout.routed_experts=true", "data.val_files=[]", "trainer.test_freq=0")
     train(task_folder, run, *options, "trainer.max_staleness=1")

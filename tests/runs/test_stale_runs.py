@@ -1,4 +1,4 @@
-"""Whole runs of a tiny model under bounded staleness, whose slow tools end in any order: every group is watched."""
+"""Complete runs of a tiny model under bounded staleness, with slow tools that end in any order; checks every group."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ STEPS, GROUPS_PER_STEP, ROWS = 6, 4, 12
 
 @pytest.fixture
 def watched(monkeypatch):
-    """(version, [staleness], admitted) at every take."""
+    """(version, [staleness], admitted) whenever a step takes its groups."""
     seen = []
     real = StreamingSource.take
 
@@ -60,7 +60,7 @@ def test_no_group_is_older_than_the_bound(task_folder, tmp_path, watched, stalen
     train(task_folder, tmp_path, run, staleness, False, max_concurrent_rollouts=64, **options)
     assert [version for version, _, _ in watched] == list(range(STEPS))
     assert all(len(found) == GROUPS_PER_STEP and max(found) <= staleness for _, found, _ in watched)
-    assert any(each for _, found, _ in watched for each in found) == (staleness > 0)  # it is used
+    assert any(each for _, found, _ in watched for each in found) == (staleness > 0)  # staleness above 0 does occur
     for version, _, admitted in watched:
         assert admitted <= (version + staleness + 1 + over_sampling) * GROUPS_PER_STEP
     assert broken(run) == []
@@ -74,7 +74,7 @@ def test_no_group_is_older_than_the_bound(task_folder, tmp_path, watched, stalen
 
 
 def check_dropped(run, logged, reason):
-    """Every requeued group is saved with its reason, is counted, and is a draw that no step took."""
+    """Every requeued group is saved with its reason and counted, and no step trained on it."""
     dropped = list(TrajectoryStore(run / "trajectories/excluded").scan())
     assert {each.excluded for each in dropped} <= {reason}
     counts = Counter(each.step for each in dropped)
@@ -86,7 +86,7 @@ def check_dropped(run, logged, reason):
 
 
 def broken(run) -> list[str]:
-    """What the audit, which shares no code with the run, has to say of who sampled what; `babble` it cannot read."""
+    """Problems that the independent audit reports about the sampling versions; it cannot parse `babble`."""
     hermes = {"rollout": {"multi_turn": {"format": "hermes"}}}
     ledger = Auditor(folder=run, overrides=hermes).audit(sorted((run / "trajectories").glob("[tv]*/*.parquet")))
     findings = [ledger.findings[name] for name in ("policy versions", "groups", "identity", "siblings")]
@@ -95,7 +95,7 @@ def broken(run) -> list[str]:
 
 
 def each_task_once(run) -> list[tuple[int, int, int]]:
-    """What was trained on; with what was in flight when it was saved, everything that was drawn, each task once."""
+    """The draws that were trained on. Together with the pending draws they contain each drawn task once."""
     stored = TrajectoryStore(run / "trajectories/train").scan()
     trained = [drawn(each.task.uid) for each in stored if each.number == 0]
     state = read_state(newest(run))

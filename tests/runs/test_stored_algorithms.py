@@ -1,4 +1,4 @@
-"""Training on stored rollouts under every family of algorithms: the run's own updates again, or other ones offline."""
+"""Training on stored rollouts, for every algorithm family: the same updates as the run, or other algorithms offline."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ FAMILIES = {
 
 @pytest.fixture(autouse=True)
 def from_the_root(monkeypatch):
-    monkeypatch.chdir(ROOT)  # the experiment names the example's files from there
+    monkeypatch.chdir(ROOT)  # the experiment's paths are relative to ROOT
 
 
 def train(task_folder: Path, folder: Path, *overrides: str) -> list[dict[str, float]]:
-    """What the updates of each step of a run in `folder` say of themselves."""
+    """The metrics of the updates in each step of a run in `folder`."""
     reward = task_folder / "sevenths.py"
     reward.write_text(REWARD)
     options = [
@@ -56,7 +56,7 @@ def same_weights(one: Path, other: Path) -> bool:
     return all(first[name].equal(second[name]) for name in first)
 
 
-@pytest.mark.slow  # test_modes.py has a fast one
+@pytest.mark.slow  # test_modes.py has a fast variant
 @pytest.mark.parametrize("name", FAMILIES)
 def test_stored_rollouts_repeat_the_updates_of_their_run_bit_for_bit(name, task_folder, tmp_path):
     live, again = tmp_path / "live", tmp_path / "again"
@@ -72,7 +72,7 @@ def test_stored_rollouts_repeat_the_updates_of_their_run_bit_for_bit(name, task_
 def test_a_store_is_imitated_and_preferred_from_offline(task_folder, tmp_path, monkeypatch):
     train(task_folder, tmp_path / "live")
     saved = [f"trainer.saved_rollouts={tmp_path}/live", "trainer.mode=train_only", f"model.path={task_folder}/model"]
-    monkeypatch.chdir(tmp_path)  # as a user has it: no experiment, no task, no reward
+    monkeypatch.chdir(tmp_path)  # as a user starts it: no experiment, no task, no reward
     for name, more in (("rft", ["algorithm.rft_threshold=0.5"]), ("dpo", ["actor.optim.lr=1e-3"])):
         assert main(["train", f"algorithm.name={name}", *saved, *more, f"trainer.default_local_dir={name}"]) == 0
         assert not same_weights(
@@ -80,7 +80,7 @@ def test_a_store_is_imitated_and_preferred_from_offline(task_folder, tmp_path, m
         )
     imitated, preferred = updates(tmp_path / "rft"), updates(tmp_path / "dpo")
     assert all(0 < step["kept/samples"] < 1 for step in imitated)
-    assert preferred[0]["actor/accuracy"] == 0  # before its first update the policy is its reference
+    assert preferred[0]["actor/accuracy"] == 0  # before its first update the policy equals its reference
     assert preferred[0]["actor/margin"] == pytest.approx(0, abs=1e-5)
     assert abs(preferred[1]["actor/margin"]) > 1e-4
 

@@ -1,4 +1,4 @@
-"""Whole runs of the calculator task, cut down to a few steps, through the command line."""
+"""Complete runs of the calculator task, reduced to a few steps, through the command line."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SMALL = ["data.val_max_samples=8", "data.train_batch_size=4", "trainer.test_freq
 
 @pytest.fixture(autouse=True)
 def from_the_root(monkeypatch):
-    monkeypatch.chdir(ROOT)  # the experiments name the example's files from there
+    monkeypatch.chdir(ROOT)  # the experiments' paths are relative to ROOT
 
 
 def files(task_folder: Path, train: str) -> list[str]:
@@ -43,7 +43,8 @@ def rows(run: Path) -> list[dict[str, float]]:
 
 
 def untimed(row: dict[str, float]) -> dict[str, float]:
-    timed = ("timing_s/", "perf/", "engine/", "_s", "_s/mean", "_s/max")  # what the engine computes at once varies too
+    # the engine's batching varies with timing, too
+    timed = ("timing_s/", "perf/", "engine/", "_s", "_s/mean", "_s/max")
     return {k: v for k, v in row.items() if not k.startswith(timed[:3]) and not k.endswith(timed[3:])}
 
 
@@ -62,17 +63,17 @@ def test_a_run_leaves_everything_it_promises(task_folder, tmp_path, capsys):
     assert list((tmp_path / "tensorboard").iterdir())
     generations = [json.loads(line) for line in (tmp_path / "generations.jsonl").read_text().splitlines()]
     assert [row["step"] for row in generations] == [0, 0, 2, 2, 3, 3]
-    assert generations[0]["input"] == generations[2]["input"]  # the same tasks every time
+    assert generations[0]["input"] == generations[2]["input"]  # the same tasks in every validation
     trace = json.loads((tmp_path / "profile/step-2.json").read_text())["traceEvents"]
     assert len({event["tid"] for event in trace if event.get("name") == "aten::mm"}) == 2  # engine and backend
     assert "report:" in capsys.readouterr().out
 
 
 @pytest.mark.slow
-def test_a_run_that_was_stopped_goes_on_as_if_it_never_had(task_folder, tmp_path):
+def test_a_stopped_run_resumes_without_difference(task_folder, tmp_path):
     whole, halves = tmp_path / "whole", tmp_path / "halves"
     for run, num_steps in ((whole, 4), (halves, 2), (halves, 4)):
-        schedule = "actor.optim.total_updates=4"  # of the whole run, also for its first half
+        schedule = "actor.optim.total_updates=4"  # for the complete run, also in its first half
         assert grpo(task_folder, run, f"trainer.total_training_steps={num_steps}", schedule) == 0
     assert weights(whole) == weights(halves)
     assert list(map(untimed, rows(whole))) == list(map(untimed, rows(halves)))
@@ -139,7 +140,7 @@ def test_evaluation_is_of_the_weights_it_is_given(task_folder, tmp_path):
         (["trainer.stop_when={metric: val/sucess, at_least: 1}"], "val/sucess"),
     ],
 )
-def test_what_cannot_work_is_refused_at_the_start_in_one_line(task_folder, tmp_path, capsys, overrides, complaint):
+def test_impossible_settings_are_refused_at_the_start_in_one_line(task_folder, tmp_path, capsys, overrides, complaint):
     assert grpo(task_folder, tmp_path, *overrides) == 2
     said = capsys.readouterr().err.splitlines()
     assert len(said) == 1

@@ -1,4 +1,4 @@
-"""One configuration and seed, twice: the same run bit by bit, though its tools and rollouts end in another order."""
+"""Two runs with equal configuration and seed are equal bit by bit, though tools and rollouts end in other orders."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_the_same_run_twice_though_everything_ends_in_another_order(task_folder,
     outcomes = [call.outcome for rollout in rollouts for call in rollout.tool_calls]
     assert {Outcome.OK, Outcome.FORMAT_ERROR} <= set(outcomes)
     turns = [(id(rollout), call.turn) for rollout in rollouts for call in rollout.tool_calls]
-    assert len(set(turns)) < len(turns)  # several in one turn
+    assert len(set(turns)) < len(turns)  # several calls in one turn
     authors = {segment.author for rollout in rollouts for t in rollout.trajectories for segment in t.segments}
     assert authors == {Author.PROMPT, Author.MODEL, Author.TOOL, Author.USER}
     assert len({rollout.reward for rollout in rollouts}) > 1

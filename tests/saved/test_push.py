@@ -1,4 +1,4 @@
-"""A model and its card go to the hub through huggingface_hub, here to a server that keeps what it is sent."""
+"""Uploads of a model and its card through huggingface_hub, to a local server that stores the uploaded files."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def run(tmp_path) -> agentrl.Run:
 
 
 class Hub(BaseHTTPRequestHandler):
-    """As much of the hub's interface as an upload of small files asks for."""
+    """The part of the hub's HTTP interface that uploads of small files need."""
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
@@ -100,7 +100,8 @@ def hub(monkeypatch) -> Iterator[ThreadingHTTPServer]:
 def test_weights_and_card_are_uploaded_and_state_and_secrets_are_not(run, hub):
     push(prepare_upload(run, "o/m"), private=True)
     assert (hub.repo["organization"], hub.repo["name"]) == ("o", "m")
-    assert hub.repo.get("visibility", hub.repo.get("private")) in ("private", True)  # by version of the library
+    # which field depends on the library version
+    assert hub.repo.get("visibility", hub.repo.get("private")) in ("private", True)
     assert {name: hub.files[name] for name in hub.files if name != "README.md"} == {
         "model.safetensors": b"weights of step 20",
         "config.json": b"{}",

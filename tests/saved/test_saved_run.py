@@ -1,4 +1,4 @@
-"""A saved run in Python: what it holds as tables, and the modes of replay as functions that print nothing."""
+"""Saved runs in Python: their contents as tables, and the replay modes as functions that print nothing."""
 
 from __future__ import annotations
 

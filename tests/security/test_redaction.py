@@ -84,6 +84,6 @@ def test_servers_environment_and_nested_options_are_kept_without_values() -> Non
     kept = redacted(config)
 
     assert kept["rollout"]["sglang"]["env"] == {"HF_TOKEN": REDACTED, "ANY": REDACTED}  # type: ignore[index,call-overload]  # JSON
-    assert without_secrets(kept) == kept  # a run that goes on compares equal
+    assert without_secrets(kept) == kept  # so that a resumed run's configuration compares equal
     with pytest.raises(ConfigError, match=r"'rollout.sglang.env.HF_TOKEN': secrets are not saved with a run"):
         validate_config(kept)

@@ -1,4 +1,4 @@
-"""Calibration: what probabilities promise, and what comes."""
+"""Calibration: predicted probabilities against observed frequencies."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def test_the_worked_example():
     assert expected_calibration_error([0.1, 0.3, 0.9], [0, 1, 1], num_bins=2) == pytest.approx(0.7 / 3)
 
 
-def test_who_says_what_comes_has_no_error():
+def test_correct_predictions_have_no_error():
     assert expected_calibration_error([0.75] * 4, [1, 1, 1, 0]) == pytest.approx(0)
     assert expected_calibration_error([0.0, 1.0], [0, 1]) == brier_score([0.0, 1.0], [0, 1]) == 0
 
@@ -30,6 +30,6 @@ def test_both_lie_between_0_and_1(rows):
 
 
 @pytest.mark.parametrize("measure", [expected_calibration_error, brier_score])
-def test_of_nothing_there_is_none(measure):
+def test_empty_input_gives_none(measure):
     with pytest.raises(ValueError, match="at least one probability"):
         measure([], [])

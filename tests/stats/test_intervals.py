@@ -1,4 +1,4 @@
-"""Against formulas written out by hand, and against simulations whose truth is known."""
+"""Confidence intervals against formulas written by hand, and against simulations with known true values."""
 
 from __future__ import annotations
 
@@ -62,11 +62,11 @@ def test_at_the_edge_siblings_count_as_one_rollout():
     assert ends(mean_estimate([[1, 1, 1]] * 10)) == ends(mean_estimate([[1]] * 10))
 
 
-def test_what_cannot_be_told_has_no_interval():
+def test_undetermined_cases_have_no_interval():
     assert mean_estimate([[0.5, 0.7]]) == Estimate(pytest.approx(0.6), None, None, 1)
     assert mean_estimate([[0.1], [0.1], [0.1]]).low is None
     assert paired_difference([([1], [1]), ([0, 1], [1, 0])]) == Estimate(0.0, None, None, 2)
-    assert paired_difference([([0], [1]), ([0], [1])]) == Estimate(1.0, None, None, 2)  # not a share
+    assert paired_difference([([0], [1]), ([0], [1])]) == Estimate(1.0, None, None, 2)  # the differences are not shares
 
 
 def test_no_values_are_refused_and_empty_tasks_left_out():
@@ -94,7 +94,7 @@ def covered(draw, truth: float, num: int) -> float:
 @pytest.mark.parametrize("num_rollouts", [1, 8])
 @pytest.mark.parametrize("skill", [(2, 2), (0.3, 0.3), (8, 0.4)])
 def test_intervals_of_success_hold_the_truth(num_tasks, num_rollouts, skill):
-    """Tasks of different difficulty; at 5 tasks the interval may be too wide, never too narrow by much."""
+    """Tasks of different difficulty; with 5 tasks the interval may be too wide, but never much too narrow."""
     random = np.random.default_rng(0)
 
     def draw() -> list[list[float]]:
@@ -129,7 +129,7 @@ def test_the_bootstrap_is_that_of_scipy_on_a_skewed_ratio():
     assert ends(estimate) == pytest.approx((0.4751, 1.4796), abs=0.02)
 
 
-def test_the_bootstrap_repeats_itself_and_says_what_it_cannot_tell():
+def test_the_bootstrap_is_reproducible_and_reports_undetermined_cases():
     values = np.arange(10.0)
     first, again = (bootstrap(values, lambda rows: float(rows.mean()), seed=5) for _ in range(2))
     assert first == again
@@ -138,7 +138,7 @@ def test_the_bootstrap_repeats_itself_and_says_what_it_cannot_tell():
 
 
 def test_so_much_skewness_that_an_end_would_lie_beyond_the_pole_leaves_no_interval():
-    """One of 80 values holds everything, so a = 1/6 at most nearly, and 1 - a (z0 + z) < 0 with z = 7."""
+    """One of 80 values carries nearly everything, so a = 1/6 at most, and 1 - a (z0 + z) < 0 with z = 7."""
     values = np.array([[1e6], *[[0.001 * i] for i in range(79)]])
     found = bootstrap(values, lambda rows: float(rows.mean()), level=1 - 1e-12)
     assert (found.low, found.high) == (None, None)

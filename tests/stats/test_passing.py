@@ -1,4 +1,4 @@
-"""Against every choice of k attempts, counted, and against the product that others compute."""
+"""pass@k and pass^k against counting every choice of k attempts, and against the usual product formula."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def test_a_small_chance_keeps_its_digits():
 
 
 @pytest.mark.parametrize(("n", "c", "k"), [(4, 1, 5), (4, 1, 0), (4, 5, 1), (4, -1, 1), (0, 0, 1)])
-def test_what_cannot_be_is_refused(n, c, k):
+def test_impossible_counts_are_refused(n, c, k):
     for passing in (pass_at_k, pass_hat_k):
         with pytest.raises(ValueError, match="expected 1 <= k <= n"):
             passing(n, c, k)
 
 
 def test_both_are_unbiased_over_new_attempts():
-    """The mean over all outcomes of n attempts, each with its chance, is the chance of k new ones."""
+    """The mean over all outcomes of n attempts, weighted by probability, equals the probability for k new attempts."""
     n, k, p = 6, 3, 0.3
     outcomes = [(c, comb(n, c) * p**c * (1 - p) ** (n - c)) for c in range(n + 1)]
     assert sum(chance * pass_at_k(n, c, k) for c, chance in outcomes) == pytest.approx(1 - (1 - p) ** k)

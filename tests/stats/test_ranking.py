@@ -1,4 +1,4 @@
-"""Orders: the area under the curve, and Spearman's correlation."""
+"""Rankings: the area under the curve, and Spearman's correlation."""
 
 from __future__ import annotations
 

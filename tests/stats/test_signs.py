@@ -1,4 +1,4 @@
-"""Against every sequence of tosses, counted."""
+"""The sign test against counting every sequence of coin tosses."""
 
 from __future__ import annotations
 

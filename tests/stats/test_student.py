@@ -1,4 +1,4 @@
-"""Against the tables of Student's t."""
+"""Student's t against published tables."""
 
 from __future__ import annotations
 

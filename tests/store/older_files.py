@@ -1,4 +1,4 @@
-"""Files of rollouts as earlier versions of agentrl wrote them."""
+"""Rollout files as earlier versions of agentrl wrote them."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ NUM_NEW_LEAVES = 4
 
 
 def as_version_2(path: Path) -> None:
-    """Rewrite a file without what version 2 did not keep; the seals of the rest stay as they are."""
+    """Rewrite a file without the values that version 2 did not save; the remaining seals are unchanged."""
     _rewrite(path, "2")
 
 
 def as_version_4(path: Path) -> None:
-    """Rewrite a file without the column that version 5 added; the seals of the rest stay as they are."""
+    """Rewrite a file without the column that version 5 added; the remaining seals are unchanged."""
     _rewrite(path, "4")
 
 
 def as_version_3(path: Path) -> None:
-    """Rewrite a file with the maps of version 3, where version 4 has lists; the seals stay as they are."""
+    """Rewrite a file with the maps of version 3, where version 4 has lists; the seals are unchanged."""
     _rewrite(path, "3")
 
 
@@ -33,7 +33,7 @@ def _rewrite(path: Path, version: str) -> None:
     table = pq.read_table(path, partitioning=None)
     metadata = {**table.schema.metadata, VERSION_KEY.encode(): version.encode()}
     schema = READABLE[version].with_metadata(metadata)
-    rows = [{**row, "seals": row["seals"][:-1]} for row in table.to_pylist()]  # the last is that of `excluded`
+    rows = [{**row, "seals": row["seals"][:-1]} for row in table.to_pylist()]  # the last seal is that of `excluded`
     rows = rows if version == "4" else [_as_maps(row) for row in rows]
     if version == "2":
         rows = [_without_scores(row, schema.field("trajectories").type.value_type.names) for row in rows]

@@ -1,4 +1,4 @@
-"""Small steps of rollouts, for the tests of the store."""
+"""Small steps of rollouts for store tests."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from agentrl.types.trajectory import Author, Segment, Trajectory, VersionSpan
 
 
 def trajectory(*model_ids: int, version: int = 0) -> Trajectory:
-    """A prompt, then what the model said, if anything."""
+    """A prompt, then the model's turn, if given."""
     said = [Segment(Author.MODEL, model_ids, [-0.5] * len(model_ids), [VersionSpan(version, len(model_ids))])]
     return Trajectory(
         [Segment(Author.PROMPT, [1, 2]), *(said if model_ids else [])], [{"role": "user", "content": "?"}]

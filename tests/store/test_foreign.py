@@ -1,4 +1,4 @@
-"""Logs of other frameworks become rollouts, and only what they say becomes known."""
+"""Imports of other frameworks' logs as rollouts: values that a log does not have stay unknown."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def places(rollouts: Sequence[StoredRollout]) -> list[tuple[int, str, int]]:
 
 
 def test_verls_dumped_generations(tmp_path: Path) -> None:
-    """What `_dump_generations` writes: a line a sample, the reward's extra information beside it."""
+    """verl's `_dump_generations` writes one line per sample, with the reward's extra information."""
     dumped = [
         verl_line(acc=True, pred="2", request_id="r0"),
         verl_line(input="other", gts="3", score=-1),
@@ -57,7 +57,7 @@ def test_verls_dumped_generations(tmp_path: Path) -> None:
     first, sibling, other, later = stored(tmp_path / "dump", "verl")
     assert places([first, sibling, other, later]) == [
         (7, "user\n1+1?\nassistant\n", 0),
-        (7, "user\n1+1?\nassistant\n", 1),  # the same input, although another stood between them
+        (7, "user\n1+1?\nassistant\n", 1),  # the same input, although another input came between
         (7, "other", 0),
         (10, "user\n1+1?\nassistant\n", 0),
     ]
@@ -70,7 +70,7 @@ def test_verls_dumped_generations(tmp_path: Path) -> None:
 
 
 def test_verls_newer_dumps_name_siblings_and_the_trajectories_of_a_rollout(tmp_path: Path) -> None:
-    """`uid` is SAMPLE_ROLLOUT_OUTPUT; each output of a session bears the session's score."""
+    """`uid` is SAMPLE_ROLLOUT_OUTPUT; each output of a session has the session's score."""
     keys = ["a_b_0_0", "a_b_0_1", "a_b_1_0", "c_0_0"]
     dumped = [verl_line(uid=key, output=key, input=key[-1]) for key in keys]
     rollouts = stored(lines(tmp_path / "3.jsonl", dumped), "verl")
@@ -95,7 +95,7 @@ def test_calls_of_a_conversation_are_matched_with_their_answers(tmp_path: Path) 
     calls = [(call.name, call.arguments, call.result, call.outcome, call.turn) for call in one.rollout.tool_calls]
     assert calls == [
         ("add", '{"a":1}', "2", Outcome.OK, 0),
-        ("add", '{"a": ', "no JSON", Outcome.OK, 0),  # what the model wrote stays, although it is no JSON
+        ("add", '{"a": ', "no JSON", Outcome.OK, 0),  # the model's text is kept, although it is not JSON
         ("add", '{"a":1}', "", Outcome.ABORTED, 1),
     ]
     (trajectory,) = one.rollout.trajectories
@@ -117,13 +117,13 @@ def test_imported_rollouts_have_no_tokens_and_take_no_part_in_training(tmp_path:
     assert [list(trajectory.segments) for trajectory in one.rollout.trajectories] == [[]]
 
 
-def test_what_a_log_says_beside_its_messages_is_kept(tmp_path: Path) -> None:
+def test_extra_columns_of_a_log_are_kept(tmp_path: Path) -> None:
     tool = {"type": "function", "function": {"name": "add"}}
     row = {"messages": DIALOGUE, "tools": [tool], "score": 0.5, "rewards": {"style": 2}, "ground_truth": {"answer": 2}}
     named = {**row, "data_source": "sums", "uid": "u", "step": 4, "metadata": {"model": "m"}}
     path = lines(tmp_path / "log-000012.jsonl", [row, named])
     bare, full = stored(path, "messages")[::-1]
-    assert (bare.step, bare.task.data_source) == (12, "unknown")  # the number its file ends in
+    assert (bare.step, bare.task.data_source) == (12, "unknown")  # the number at the end of its file name
     assert (full.step, full.task.uid, full.task.data_source) == (4, "u", "sums")
     assert full.rollout.rewards == {"style": 2.0, "score": 0.5}
     assert full.task.ground_truth == {"answer": 2}
@@ -166,7 +166,7 @@ def test_trls_logged_completions(tmp_path: Path) -> None:
     one, other, text = stored(tmp_path / "completions", "trl")
     assert places([one, other, text]) == [(5, "1+1?", 0), (5, "1+1?", 1), (12, "q", 0)]
     assert one.rollout.rewards == {"right": 1.0, "short": 0.5, "score": 1.5}
-    assert other.rollout.rewards == {"right": 0.0, "score": 0.0}  # a function that had nothing to say
+    assert other.rollout.rewards == {"right": 0.0, "score": 0.0}  # a reward function that returned nothing
     assert [row["note"] for row in one.task.extra_info["logged"]] == ["x", "y"]
     assert [row["advantage"] for row in one.task.extra_info["logged"]] == [0.5, 0.5]
     assert text.task.extra_info["text_prompt"] is True
@@ -230,7 +230,7 @@ def test_the_format_is_that_of_the_first_row_that_has_one(row: object, found: st
 
 
 @pytest.mark.parametrize("row", [{"messages": [], "prompt": "", "completion": ""}, {"text": ""}])
-def test_a_format_that_cannot_be_told_is_asked_for(row: object, tmp_path: Path) -> None:
+def test_an_ambiguous_format_must_be_named(row: object, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="give --format verl or messages or trl"):
         guess_format(lines(tmp_path / "log.jsonl", [row]))
 
@@ -255,7 +255,7 @@ texts = (
 
 @settings(derandomize=True, deadline=None, max_examples=100)
 @given(st.sampled_from(list(FORMATS)), st.lists(texts | st.binary(max_size=20), min_size=1, max_size=4))
-def test_garbage_is_told_by_row_and_never_raises_anything_else(form: str, rows: list[bytes]) -> None:
+def test_garbage_is_reported_by_row_without_other_errors(form: str, rows: list[bytes]) -> None:
     good = {"verl": verl_line(), "messages": DIALOGUE, "trl": {"prompt": "q", "completion": "a", "r": 1}}[form]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "log.jsonl"

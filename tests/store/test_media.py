@@ -1,4 +1,4 @@
-"""Images beside the store: each kept once under its content's hash, and read back byte for byte."""
+"""Images beside the store: each is saved once under its content hash, and read back byte for byte."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NAMES = [content_hash(data) for data in PICTURES]
 
 
 def group_of(uid: str, shown: list[list[int]]) -> Group:
-    """A rollout with a segment for each list of pictures, the first of them the prompt's."""
+    """A rollout with one segment per list of pictures; the first list belongs to the prompt."""
     trajectory = Trajectory()
     for number, pictures in enumerate(shown):
         if number:
@@ -37,9 +37,9 @@ def group_of(uid: str, shown: list[list[int]]) -> Group:
     return Group(Task(trajectory.messages[:1], uid=uid, images=images), [Rollout([trajectory], Stop.FINISHED)])
 
 
-@settings(max_examples=25)  # each writes files
+@settings(max_examples=25)  # each example writes files
 @given(st.lists(st.lists(st.lists(st.integers(0, 2), max_size=3), min_size=1, max_size=3), min_size=1, max_size=4))
-def test_what_was_shown_is_read_back(rollouts):
+def test_images_are_read_back(rollouts):
     with TemporaryDirectory() as folder:
         store = TrajectoryStore(Path(folder) / "trajectories" / "train")
         groups = [group_of(f"t{number}", shown) for number, shown in enumerate(rollouts)]

@@ -1,4 +1,4 @@
-"""A single file of trajectories, whatever it is called."""
+"""A single trajectory file, under any name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from agentrl.store import TrajectoryStore
 
 
 def a_file(folder: Path, *steps: int) -> Path:
-    """The rollouts of several steps, joined as any tool for Parquet would."""
+    """The rollouts of several steps, joined as other Parquet tools would do."""
     store = TrajectoryStore(folder / "train", provenance={"made": "here"})
     tables = [
         pq.read_table(store.write(step, [group(f"{step}", rollout(step), rollout(0))]), partitioning=None)

@@ -1,4 +1,4 @@
-"""Imports and exports against the frameworks themselves: what they write is read, what is written they read."""
+"""Imports and exports against verl and TRL: we read the files they write, and they read ours."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TOOL = {"type": "function", "function": {"name": "calculator", "parameters": {"t
 
 @pytest.fixture
 def peer(run_peer: Callable[..., Any]) -> Callable[..., Any]:
-    """Runs the script of a peer beside this file."""
+    """Runs the peer script beside this file."""
     return lambda name, *arguments: run_peer(name, Path(__file__).with_name(f"{name}_peer.py"), *arguments)
 
 
@@ -54,7 +54,7 @@ def test_trl_reads_our_pairs_and_we_its_completions(
 
     (row,) = said["pairs"]
     assert "1+1?" in row["prompt_ids"]
-    assert said["tools"] == [TOOL]  # which this model's template does not show
+    assert said["tools"] == [TOOL]  # which this model's template does not render
     assert '"expression": "1+1"' in row["chosen_ids"]
     assert "The answer is 2" in row["chosen_ids"]
     assert "The answer is 3" in row["rejected_ids"]

@@ -1,4 +1,4 @@
-"""Rollouts as rows for others: dialogues to imitate, pairs to prefer, tasks to roll out."""
+"""Exports of rollouts as rows: dialogues for SFT, preference pairs, and tasks for RL."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def group(*rollouts: Rollout, index: int = 0, **task: object) -> Group:
 
 
 def groups_of(folder: Path, *groups: Group) -> list[list[StoredRollout]]:
-    """As they are read for an export."""
+    """The groups as an export reads them."""
     TrajectoryStore(folder / "store").write(1, groups)
     read = list(TrajectoryStore(folder / "store").scan(columns=COLUMNS))
     return [[stored for stored in read if stored.task.uid == group.uid] for group in groups]
@@ -68,12 +68,12 @@ def test_dialogues_are_what_supervised_fine_tuning_reads(tmp_path: Path) -> None
     assert second.messages[-1]["content"] == "2"
 
 
-def test_what_cannot_be_imitated_is_left_out_and_told(tmp_path: Path) -> None:
+def test_failed_and_malformed_rollouts_are_skipped_and_reported(tmp_path: Path) -> None:
     failed, malformed = rollout(9.0, "2", stop=Stop.ERROR), rollout(1.0, call('{"a": '))
     several = Rollout([rollout(1.0, "a").trajectories[0], rollout(1.0, "b").trajectories[0]], Stop.FINISHED)
     selection = Selection()
     rows = list(dialogue_rows(groups_of(tmp_path, group(failed, malformed, several)), selection))
-    assert [row["messages"][-1]["content"] for row in rows] == ["a", "b"]  # a row a trajectory
+    assert [row["messages"][-1]["content"] for row in rows] == ["a", "b"]  # one row per trajectory
     assert selection.skipped == {"failed rollouts": 1, "conversations that cannot be trained on": 1}
     (example,) = selection.examples.values()
     assert example.startswith("rollout 1 of 'u0', field 'messages[1].tool_calls[0].arguments': not JSON")
@@ -119,7 +119,7 @@ def test_every_two_that_differ_by_the_margin(tmp_path: Path) -> None:
     every = [("a", "b", 1.0, 0.5), ("b", "c", 0.5, 0.0), ("A", "b", 1.0, 0.5), ("a", "c", 1.0, 0.0)]
     assert pairs(list(pair_rows("all", 0.0)(groups, Selection()))) == [*every, ("A", "c", 1.0, 0.0)]
     assert pairs(list(pair_rows("all", 1.0)(groups, Selection()))) == [("a", "c", 1.0, 0.0), ("A", "c", 1.0, 0.0)]
-    assert not list(pair_rows("all", 1.0)(groups, Selection(min_reward=1.5)))  # none is good enough to be chosen
+    assert not list(pair_rows("all", 1.0)(groups, Selection(min_reward=1.5)))  # no rollout is good enough to be chosen
 
 
 def test_tasks_in_verls_columns_once_each(tmp_path: Path) -> None:

@@ -75,8 +75,8 @@ def test_rows_that_differ_have_other_seals(one: list[list[list[int]]], other: li
 
 
 @pytest.mark.parametrize("said", [["train"] * 5, ["train", "value", "other", "a", ""], ["eight by"] * 4 + ["bytes..."]])
-def test_rows_that_are_alike_are_summed_as_others_are(said: list[str]):
-    """Rows of one size, or of one text, take a shorter way."""
+def test_seals_are_the_same_on_the_fast_path(said: list[str]):
+    """Rows with equal sizes or equal texts use a faster code path."""
     expected = [[number(pack("<i", len(text)) + text.encode())] for text in said]
     assert seals([pa.array(said)]).to_pylist() == expected
     lists = pa.array([[text, "x"] for text in said], pa.list_(pa.string()))

@@ -1,4 +1,4 @@
-"""Advantages stand beside the trajectory they were credited to."""
+"""Advantages are saved beside the trajectory they belong to."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from agentrl.types.sample import Sample
 
 
 def a_step() -> list[Group]:
-    """Rollouts with several trajectories, with equal ones, with nothing trained, and failed ones."""
+    """Rollouts with several trajectories, equal trajectories, no trained token, and failures."""
     several = Rollout([trajectory(), trajectory(3), trajectory(3), trajectory(4, 5)], Stop.FINISHED)
     failed = Rollout([trajectory(6)], Stop.ERROR)
     return [group("a", rollout(0), failed, several), group("b", Rollout([], Stop.ERROR), rollout(0))]
 
 
 def credited(groups: list[Group]) -> list[Sample]:
-    """Samples that each carry their own number as advantage."""
+    """Samples, each with its own number as advantage."""
     return [replace(s, advantages=[number + 1.0] * len(s.token_ids)) for number, s in enumerate(samples_of(groups))]
 
 

@@ -1,4 +1,4 @@
-"""The files of a store: whole at any moment, and refused in one line where they are not what they should be."""
+"""Store files: complete at any moment; invalid files are refused in one line."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_steps_are_one_file_each_and_later_ones_are_forgotten_on_resume(tmp_path
     for step in (10, 2, 1_000_000, 3):
         assert store.write(step, a_step()).name == f"step-{step:06d}.parquet"
     (tmp_path / "train/.step-000004.parquet.partial").write_bytes(b"PAR1")
-    (tmp_path / "train/step-9.parquet").touch()  # not a name of ours
+    (tmp_path / "train/step-9.parquet").touch()  # not a file name of the store
     assert store.steps == [2, 3, 10, 1_000_000]
     store.truncate(3)
     assert sorted(path.name for path in (tmp_path / "train").iterdir()) == [
@@ -78,10 +78,10 @@ store.write(2, [group("new", rollout(0))])
     [
         ("pq.ParquetWriter.write_batch = die", "old"),  # the file is open and empty
         ("pq.ParquetWriter.write_batch = die_after(pq.ParquetWriter.write_batch)", "old"),  # rows without a footer
-        ("pq.ParquetWriter.close = die_after(pq.ParquetWriter.close)", "old"),  # whole, perhaps not on the disk
-        ("os.fsync = die_after(os.fsync)", "old"),  # on the disk, aside
+        ("pq.ParquetWriter.close = die_after(pq.ParquetWriter.close)", "old"),  # complete, perhaps not on the disk
+        ("os.fsync = die_after(os.fsync)", "old"),  # on the disk, under a temporary name
         ("os.replace = die_after(os.replace)", "new"),  # renamed
-        ("os.fsync = die_after(os.fsync, 2)", "new"),  # its name on the disk
+        ("os.fsync = die_after(os.fsync, 2)", "new"),  # its new name on the disk
     ],
 )
 def test_a_writer_that_is_killed_leaves_only_whole_files(phase: str, uid: str, tmp_path: Path) -> None:

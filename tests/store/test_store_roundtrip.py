@@ -1,4 +1,4 @@
-"""Whatever a group may hold comes back as it was."""
+"""Any group is read back as it was written."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from agentrl.types.trajectory import Author, Segment, Trajectory, VersionSpan
 
 
 def plain(value: object) -> object:
-    """Everything in it, by name; a tuple is as good as a list."""
+    """All contents by name; tuples become lists."""
     if isinstance(value, Trajectory):
         return {"segments": plain(value.segments), "messages": plain(value.messages)}
     if dataclasses.is_dataclass(value):
@@ -80,7 +80,7 @@ def segments(draw: st.DrawFn) -> Segment:
 
 
 def in_their_trajectories(rollout: Rollout) -> Rollout:
-    """With turn rewards of trajectories that it has, as every run writes them."""
+    """With turn rewards only for existing trajectories, as every run writes them."""
     num_trajectories = max(1, len(rollout.trajectories))
     turns = rollout.turn_rewards
     rewards = [dataclasses.replace(turn, trajectory=turn.trajectory % num_trajectories) for turn in turns]
@@ -124,9 +124,9 @@ def test_groups_come_back_as_they_were_written(groups: list[Group]) -> None:
 
 
 def test_the_schema_names_every_field_in_its_order() -> None:
-    """Values are read by place, and a field added to a dataclass must not be lost."""
+    """Values are read by position, so a new dataclass field must not be forgotten here."""
     for holder, names in {
-        Task: [*stored.TASK, "images"],  # whose bytes lie beside the files, see store/media.py
+        Task: [*stored.TASK, "images"],  # image bytes are in files of their own, see store/media.py
         Segment: stored.SEGMENT.names,
         VersionSpan: stored.SPAN.names,
         ToolCall: stored.TOOL_CALL.names,
@@ -152,7 +152,7 @@ def test_numbers_that_are_not_finite_are_kept() -> None:
 
 
 def test_arguments_nested_as_deeply_as_a_parser_goes_are_kept() -> None:
-    """A parser on an empty stack goes deeper than a writer on this one."""
+    """A parser called on an empty stack can nest deeper than a writer on this stack."""
     depth = 960
     deep: object = "x"
     for _ in range(depth):
@@ -162,7 +162,7 @@ def test_arguments_nested_as_deeply_as_a_parser_goes_are_kept() -> None:
     )
     content = group.rollouts[0].trajectories[0].messages[0]["content"]
     with pytest.raises(RecursionError):
-        json.dumps(deep)  # too deep for this stack, or the test says nothing
+        json.dumps(deep)  # must be too deep for this stack, or the test shows nothing
     for _ in range(depth):
         (content,) = content
     assert content == "x"

@@ -1,4 +1,4 @@
-"""Routed experts come back as they were, from mapped memory; damage, loss and confusion are noticed."""
+"""Routed experts are read back unchanged from mapped memory; damage, loss and mix-ups are noticed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from agentrl.types.rollout import Group
 
 
 def with_experts(most: int = 250) -> list[Group]:
-    """Two groups; of the first rollout nothing is known."""
+    """Two groups; the first rollout has no routed experts."""
     groups = [group("a", rollout(0), rollout(1)), group("b/0 \ud83d", rollout(0, 1.0))]
     for number, kept in enumerate((groups[0].rollouts[1], groups[1].rollouts[0])):
         experts = torch.arange(18, dtype=torch.int32).view(3, 3, 2) + most - 17 - 5 * number
@@ -49,7 +49,7 @@ def assert_alike(groups: list[Group], others: list[Group]) -> None:
 def test_what_was_written_comes_back_in_as_few_bytes_as_hold_it(tmp_path_factory, most):
     folder = tmp_path_factory.mktemp("store")
     store, groups = TrajectoryStore(folder), with_experts(most)
-    store.write(1, [Group(groups[0].task, []), *groups])  # a group without rollouts leaves no row
+    store.write(1, [Group(groups[0].task, []), *groups])  # a group without rollouts writes no row
     assert_alike(store.groups(1), groups)
     assert {tensor.dtype for tensor in load_file(experts_path(store.file(1))).values()} == {
         torch.int16 if number > 255 else torch.uint8 for number in (most, most - 5)
@@ -84,7 +84,7 @@ def flip(content: bytearray, place: int) -> bytes:
 
 
 def longer(content: bytearray) -> bytes:
-    """Another header, of which the checksums are right: of another write."""
+    """A different header with correct checksums, as from another write."""
     length = int.from_bytes(content[:8], "little")
     entries = json.loads(content[8 : 8 + length])
     header = json.dumps(entries, indent=1).encode()

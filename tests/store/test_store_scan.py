@@ -1,4 +1,4 @@
-"""Finding rollouts: by what they were, where they stand, and as little of them as is asked for."""
+"""Finding rollouts by their properties and by position, reading as little as possible."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_row_groups_that_cannot_match_are_not_read(store: TrajectoryStore, monke
 
     monkeypatch.setattr(pq.ParquetFile, "read_row_group", counted)
     assert store.rollout(2, "2-1\ud800", 3).number == 3
-    assert set(read) == {1, 2}  # rows 4 to 7 are the group's, and row groups have 3
+    assert set(read) == {1, 2}  # rows 4 to 7 belong to the group, and row groups have 3 rows
     read.clear()
     assert list(store.scan(min_reward=2.0)) == []
     assert read == []

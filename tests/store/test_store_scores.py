@@ -1,4 +1,4 @@
-"""What a step was scored with stands beside its advantages, float32 for float32; older files have none of it."""
+"""Log-probabilities and values of a step are saved beside its advantages, exact in float32; older files have none."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Run by TRL's own interpreter: one step of its GRPOTrainer, whose completions it logs, and its reading of our pairs.
+"""Runs one step of TRL's GRPOTrainer, which logs its completions, and reads our pairs; runs in TRL's interpreter.
 
-python trl_peer.py MODEL OUT PAIRS     ->     JSON of what the reward function was shown, and of the pairs' rows
+python trl_peer.py MODEL OUT PAIRS     ->     JSON: the reward function's inputs, and the rows of the pairs
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Run by verl's own interpreter: it dumps generations, and reads our tasks with its own dataset.
+"""Dumps generations with verl's trainer, and reads our tasks with verl's dataset; runs in verl's interpreter.
 
-python verl_peer.py MODEL OUT TASKS     ->     JSON of the rows that a rollout of verl's would be given
+python verl_peer.py MODEL OUT TASKS     ->     JSON: the rows that verl would pass to a rollout
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from omegaconf import OmegaConf
 from transformers import AutoTokenizer
 from verl.utils.dataset.rl_dataset import RLHFDataset
 
-# its trainer cannot be imported without all that it trains with; the one function that dumps needs none of that
+# verl's trainer imports all its training libraries; the one dump function needs none of them
 TRAINER = Path(verl.__file__).parent / "trainer/ppo/ray_trainer.py"
 found = [node for node in ast.walk(ast.parse(TRAINER.read_text())) if getattr(node, "name", "") == "_write_generations"]
 found[0].decorator_list.clear()

@@ -1,4 +1,4 @@
-"""Declarations of metrics: complete, used by every place that shows metrics, and the source of docs/metrics.md."""
+"""Metric declarations: complete, used wherever metrics are shown, and the source of docs/metrics.md."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PREFIXES = f"({'|'.join(sorted({metric.name.partition('/')[0] for metric in METR
 UNITS = {"", "share", "score", "nats", "tokens", "turns", "calls", "rollouts", "groups", "versions", "tasks", "pairs"}
 UNITS |= {"rows", "s", "bytes", "tokens/s"}
 NO_METRICS = {"tool_calls/ok", "val/generations", "val/generation_", "staleness/tokens_lag_"}
-"""A number that the report computes, names of samples that trackers show, and the start of a name."""
+"""A number computed by the report, sample names shown by trackers, and a name prefix."""
 
 
 def test_each_metric_is_declared_once_with_a_unit_and_a_sentence():

@@ -1,4 +1,4 @@
-"""wandb, mlflow and trackio: what stand-ins for them are told; `pytest -m trackers` asks the real ones."""
+"""wandb, mlflow and trackio: calls to stand-ins for them; `pytest -m trackers` uses the real libraries."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CONFIG = {"trainer": {"seed": 0, "logger": ["wandb"]}, "reward": {"name": "auto 
 
 @pytest.fixture
 def library(monkeypatch):
-    """A stand-in for a library; the tracker's module is imported anew with it, and forgotten afterwards."""
+    """A stand-in for a library; the tracker's module is imported again with it, and removed afterwards."""
 
     def install(name, *submodules):
         stand_ins = {path: ModuleType(path) for path in (name, *submodules)}
@@ -61,7 +61,7 @@ def wandb(library):
     return SimpleNamespace(module=wandb, open=installed.open)
 
 
-def test_wandb_is_told_everything_and_a_resumed_run_keeps_its_id(wandb, tmp_path):
+def test_wandb_logs_everything_and_a_resumed_run_keeps_its_id(wandb, tmp_path):
     tell(wandb.open(TrackedRun(tmp_path, "project", "name", CONFIG)))
     (started,) = [call.kwargs for call in wandb.module.init.mock_calls if "project" in call.kwargs]
     assert (started["project"], started["name"], started["config"]) == ("project", "name", CONFIG)
@@ -94,7 +94,7 @@ def test_wandb_alerts(wandb, tmp_path):
     wandb.module.init.return_value.alert.assert_called_once_with(title="step 3", text="all is lost")
 
 
-def test_mlflow_is_told_everything_and_a_resumed_run_keeps_its_id(library, tmp_path):
+def test_mlflow_logs_everything_and_a_resumed_run_keeps_its_id(library, tmp_path):
     installed = library("mlflow", "mlflow.entities")
     client = MagicMock()
     installed.mlflow.MlflowClient = lambda: client
@@ -125,7 +125,7 @@ def test_mlflow_is_told_everything_and_a_resumed_run_keeps_its_id(library, tmp_p
     client.update_run.assert_called_once_with("run-1", status="RUNNING")
 
 
-def test_trackio_is_told_everything(library, tmp_path):
+def test_trackio_logs_everything(library, tmp_path):
     installed = library("trackio")
     installed.trackio.init, installed.trackio.Table = MagicMock(), lambda columns, data: (columns, data)
     tell(installed.open(TrackedRun(tmp_path, "project", "name", CONFIG)))
@@ -143,7 +143,7 @@ def test_trackio_is_told_everything(library, tmp_path):
 
 def test_a_missing_library_is_named_with_the_extra_that_brings_it(monkeypatch, library):
     library("wandb")
-    monkeypatch.setattr(sys, "path", [])  # nothing else can be found
+    monkeypatch.setattr(sys, "path", [])  # no other library can be found
     for name in ("mlflow", "trackio"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     check_installed(["console", "jsonl", "tensorboard", "wandb"])
@@ -153,7 +153,7 @@ def test_a_missing_library_is_named_with_the_extra_that_brings_it(monkeypatch, l
 
 @pytest.mark.trackers
 @pytest.mark.parametrize("name", ["wandb", "mlflow", "trackio"])
-@pytest.mark.filterwarnings("default")  # theirs to repair
+@pytest.mark.filterwarnings("default")  # a warning of the library itself
 def test_the_real_library_takes_it_offline_also_after_a_resume(name, tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")

@@ -1,4 +1,4 @@
-"""Seconds by name, and percentiles."""
+"""Timers by name, and percentiles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where metrics go: JSON Lines and TensorBoard, also across a resume."""
+"""Trackers: JSON Lines and TensorBoard, also after a resume."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all tests of tools run under."""
+"""Fixtures for all tests of tools."""
 
 from __future__ import annotations
 

@@ -49,13 +49,13 @@ def test_images_are_bytes_whatever_a_tool_gives(given):
         (ToolResponse("x", video=[b"v"]), "the tool returned a video; videos are not supported"),
     ],
 )
-def test_what_cannot_be_shown_is_the_tools_error(response, expected):
+def test_unsupported_content_is_a_tool_error(response, expected):
     with pytest.raises(ToolError, match=expected):
         read_answer(response)
 
 
 @pytest.mark.parametrize("returned", [b"\xff\xfe", (), ("a", 0, {}, 1), ("a", "much"), ("a", float("nan"))])
-def test_what_cannot_be_read_is_the_tools_error(returned):
+def test_invalid_return_values_are_tool_errors(returned):
     with pytest.raises(ToolError):
         read_answer(returned)
 

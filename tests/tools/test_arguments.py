@@ -46,7 +46,7 @@ def reader(parameters):
         ("[" * 100_000, "nested too deeply"),
     ],
 )
-def test_what_is_wrong_is_named(text, message):
+def test_invalid_arguments_are_named(text, message):
     with pytest.raises(ArgumentsError) as caught:
         reader(NESTED).read(text)
     assert message in str(caught.value)
@@ -83,7 +83,7 @@ READER = reader(NESTED)
 
 
 def fits(value):
-    """NESTED, written out by hand."""
+    """Checks the schema NESTED by hand."""
     if not isinstance(value, dict) or "points" not in value or not isinstance(value["points"], list):
         return False
     for point in value["points"]:
@@ -130,7 +130,7 @@ VALUES = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=
     required=st.sets(st.sampled_from([*PLAIN["properties"], "other"]), max_size=2),
     closed=st.booleans(),
 )
-def test_what_is_surely_valid_is_valid(arguments, required, closed):
+def test_certainly_valid_arguments_pass(arguments, required, closed):
     parameters = {**PLAIN, "required": sorted(required), "additionalProperties": not closed}
     plain = reader(parameters)._plain
     valid = Draft202012Validator(parameters).is_valid(arguments)

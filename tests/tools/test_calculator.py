@@ -85,7 +85,7 @@ def test_agrees_with_python(expression):
     try:
         value = evaluate(expression)
     except ToolError:
-        return  # what is refused is tested above
+        return  # refusals are tested above
     expected = eval(expression)
     assert value == expected
     assert type(value) is type(expected)

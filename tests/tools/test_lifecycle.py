@@ -1,4 +1,4 @@
-"""Whatever tools and rollouts do, what was created is released, once."""
+"""Every created tool instance is released exactly once, in any order of calls, failures and cancellations."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FAULTS = ["fine", "fine", "raises", "tool_error", "hangs", "yields"]
 
 
 class Scripted(Recorder):
-    """Each method does what the script says next."""
+    """Each method runs the next action of the script."""
 
     def __init__(self, script):
         super().__init__()
@@ -86,9 +86,9 @@ def test_created_and_released_balance(script, num_calls, cancel_after_s, paralle
         for each in rollouts:
             each.cancel()
         await asyncio.wait(rollouts)
-        await box.close()  # waits for releases that a cancellation left under way
+        await box.close()  # waits for releases that a cancellation left running
 
-    # a cancelled rollout leaves calls that were never awaited
+    # a cancelled rollout leaves coroutines that were never awaited
     import warnings
 
     with warnings.catch_warnings():
@@ -98,15 +98,15 @@ def test_created_and_released_balance(script, num_calls, cancel_after_s, paralle
     assert set(outcomes) <= {Outcome.OK, Outcome.TOOL_ERROR, Outcome.TIMEOUT}
 
 
-def test_what_a_blocked_loop_was_creating_is_released_and_made_anew(monkeypatch):
-    """The first `create` blocks its loop; the next call creates on the new one; both instances are released, once."""
+def test_an_instance_of_a_blocked_loop_is_released_and_recreated(monkeypatch):
+    """The first `create` blocks its loop; the next call creates on a new loop; both instances are released once."""
     gate = threading.Event()
 
     class Blocking(Recorder):
         async def create(self, instance_id=None, **kwargs):
             if not self.created:
                 self.created.append(instance_id)
-                gate.wait(10)  # the mistake under test
+                gate.wait(10)  # the bug under test
                 return instance_id, ToolResponse()
             return await super().create(instance_id, **kwargs)
 
@@ -137,7 +137,7 @@ def test_releases_go_on_however_many_hung():
                 try:
                     await asyncio.sleep(0.001)
                 except asyncio.CancelledError:
-                    continue  # the mistake under test
+                    continue  # the bug under test
 
     gate, tool = [], Hanging()
 
@@ -192,7 +192,7 @@ class Whole(Recorder):
         (Exact, {}, None),
     ],
 )
-def test_what_a_row_gives_a_tool_is_held_against_its_methods(tool, arguments, complaint):
+def test_a_rows_tool_arguments_are_checked_against_the_methods(tool, arguments, complaint):
     box = Toolbox([tool()])
     if complaint is None:
         box.check(task(tools_kwargs={"recorder": arguments}))
@@ -200,11 +200,11 @@ def test_what_a_row_gives_a_tool_is_held_against_its_methods(tool, arguments, co
     with pytest.raises(DataError) as caught:
         box.check(task(tools_kwargs={"recorder": arguments} if arguments else {}))
     assert complaint in str(caught.value)
-    box.check(task(tools_kwargs={}, extra_info={"tool_selection": []}))  # a row that is not offered the tool
+    box.check(task(tools_kwargs={}, extra_info={"tool_selection": []}))  # a row that does not offer the tool
 
 
 class Shelves(BaseTool):
-    """One of two tools that share what was taken, by the rollout's `request_id`."""
+    """One of two tools that share the taken items, by the rollout's `request_id`."""
 
     taken: dict[str, list[str]]
 

@@ -1,4 +1,4 @@
-"""Tools that answer from a recording: in the recorded order, whatever became of a call, and no others."""
+"""Tools with recorded answers: in recorded order, failed calls included; other calls get no answer."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_the_row_chooses_its_tools_and_must_be_the_recorded_one():
 
 @pytest.mark.parametrize("side", ["left", "middle", "right"])
 def test_an_answer_that_was_cut_is_not_cut_again(side):
-    """What is recorded is what the model was shown; the same limit leaves it as it is."""
+    """The recording has the text that the model was shown; the same limit does not change it."""
     limits = Limits(MultiTurnConfig(max_tool_response_length=11, tool_response_truncate_side=side), None, 100)
     shown = truncate("abcdefghijklmnopqrstuvwxyz", 11, side)
     assert limits.shortened(ToolResult(shown, Outcome.OK)).text == shown

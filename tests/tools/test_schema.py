@@ -62,7 +62,7 @@ def test_flat_schema_is_that_of_transformers():
         return city
 
     theirs = get_json_schema(weather)
-    del theirs["function"]["return"]  # what no template shows
+    del theirs["function"]["return"]  # templates never render it
     assert as_tool(weather).schema.for_template() == theirs
 
 

@@ -42,7 +42,7 @@ def test_a_call_is_answered():
         (ParsedCall("calculator", '{"expression": "1", "more": 1}'), "'more'"),
     ],
 )
-def test_the_models_mistakes_are_told_to_it(parsed, text):
+def test_the_model_is_informed_of_its_mistakes(parsed, text):
     (result,), _ = run_calls([calculator], parsed)
     assert result.outcome is Outcome.FORMAT_ERROR
     assert text in result.text
@@ -67,7 +67,7 @@ class StrangeError(Exception):
     ],
 )
 @pytest.mark.parametrize("is_async", [False, True])
-def test_what_a_tool_raises_is_an_outcome(error, outcome, text, is_async):
+def test_a_tool_exception_is_an_outcome(error, outcome, text, is_async):
     def plain() -> str:
         raise error
 
@@ -139,7 +139,7 @@ def test_a_plain_function_that_returns_a_coroutine():
     assert (result.outcome, "async def" in result.text) == (Outcome.TOOL_ERROR, True)
 
 
-# hanging
+# hanging calls
 
 
 def test_a_hanging_coroutine_is_cancelled_at_its_deadline():
@@ -186,8 +186,8 @@ def test_a_hanging_thread_is_left_behind_counted_and_bounded():
     assert (other, hanging, again) == (Outcome.OK, 3, Outcome.OK)
 
 
-def test_a_coroutine_that_blocks_its_loop_stalls_nobody_else():
-    """The blocker's call is a timeout, the main loop goes on, a bystander is infra, and calls afterwards are served."""
+def test_a_coroutine_that_blocks_its_loop_does_not_stall_others():
+    """The blocking call times out, the main loop continues, a concurrent call is an infra error, later calls work."""
     gate = []
 
     async def blocks() -> str:
@@ -367,7 +367,7 @@ def test_everything_is_released_when_the_rollout_is_cancelled_twice():
         running = asyncio.create_task(rollout())
         await entered.wait()
         running.cancel()
-        await asyncio.sleep(0)  # it is inside __aexit__ now
+        await asyncio.sleep(0)  # the session is inside __aexit__ now
         running.cancel()
         await asyncio.wait([running])
         await box.close()
@@ -378,8 +378,8 @@ def test_everything_is_released_when_the_rollout_is_cancelled_twice():
     assert tool.released == tool.created != []
 
 
-def test_what_is_created_after_the_end_is_released_too():
-    """A create that will not be cancelled, and ends when the session is over."""
+def test_instances_created_after_the_end_are_released_too():
+    """A `create` that ignores cancellation, and returns after the session has ended."""
     gate = []
 
     class Slow(Recorder):
@@ -408,7 +408,7 @@ def test_what_is_created_after_the_end_is_released_too():
     assert tool.calls == []
 
 
-# what a row may choose
+# options of a row
 
 
 def test_rows_select_tools():
@@ -428,7 +428,7 @@ def test_arguments_for_unknown_tools_are_refused_at_the_start():
     row = task(tools_kwargs={"calculater": {}})
     with pytest.raises(DataError, match="field 'tools_kwargs': unknown tool 'calculater': did you mean"):
         Toolbox([calculator]).check(row)
-    Toolbox().check(row)  # a run without tools, on rows made for some
+    Toolbox().check(row)  # rows may name tools that a run without tools does not have
     Toolbox([calculator]).check(task(tools_kwargs={"calculator": {}}))
 
 
@@ -450,7 +450,7 @@ def test_a_rows_timeout_is_that_of_each_call(tool, name):
     assert (result.outcome, result.text) == (Outcome.TIMEOUT, "Error: no answer within 0.02 seconds")
     box = Toolbox([tool])
     box.session(row)
-    assert box.tools[name].deadline_s == 60  # of other rows, as configured
+    assert box.tools[name].deadline_s == 60  # for other rows, the configured timeout
 
 
 def test_two_tools_of_one_name_are_refused():

@@ -1,4 +1,4 @@
-"""Builders that the tests of tools share."""
+"""Helpers for tests of tools."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def schema(name, **properties):
 
 
 class Recorder(BaseTool):
-    """Counts its lifecycle; subclasses misbehave in one method."""
+    """Counts its lifecycle calls; subclasses override one method to misbehave."""
 
     tool_schema = schema("recorder")
 
@@ -50,7 +50,7 @@ def task(**fields):
 
 
 def run_calls(tools, *calls, row=None, **options):
-    """(results of these calls in one session, the session after it)."""
+    """(results of these calls in one session, the session afterwards)."""
 
     async def main():
         box = Toolbox(tools, **options)
@@ -63,7 +63,7 @@ def run_calls(tools, *calls, row=None, **options):
 
 
 async def until(condition):
-    """Wait for another thread, a second at most."""
+    """Wait for another thread, at most a second."""
     for _ in range(1000):
         if condition():
             return

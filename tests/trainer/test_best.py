@@ -1,4 +1,4 @@
-"""The best step is saved, linked, told, and survives going on; a metric that no validation has is refused."""
+"""The best step is saved, linked and reported, also after a resume; a metric that no validation has is refused."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def publish(version):
 
 
 def play(run_dir, values, num_steps=None, **trainer):
-    """A run whose validations say `values`, one a step from the step it goes on from; the steps that are saved."""
+    """A run whose validations return `values`, one per step from the resumed step on; returns the saved steps."""
     settings = {
         "save_best": NAME,
         "test_freq": 1,
@@ -81,7 +81,7 @@ def saved(run_dir):
 
 def test_the_best_step_so_far_is_saved_and_linked(tmp_path, capsys):
     play(tmp_path, [0.25, 0.5, 0.5, math.nan, 0.75, 0.5])
-    assert saved(tmp_path) == [0, 1, 4, 5]  # each that was better than all before, and the last
+    assert saved(tmp_path) == [0, 1, 4, 5]  # each step that was better than all before, and the last step
     assert (weights(tmp_path, "best"), weights(tmp_path, "latest")) == (4, 5)
     assert read_best(tmp_path) == Best(NAME, 0.75, 4)
     assert (
@@ -89,7 +89,7 @@ def test_the_best_step_so_far_is_saved_and_linked(tmp_path, capsys):
     )
 
 
-def test_the_best_value_survives_going_on(tmp_path):
+def test_the_best_value_survives_a_resume(tmp_path):
     play(tmp_path, [0.25, 0.5, 0.4])
     play(tmp_path, [0.3, 0.45], num_steps=4)
     assert weights(tmp_path, "best") == 1
@@ -97,7 +97,7 @@ def test_the_best_value_survives_going_on(tmp_path):
     assert (weights(tmp_path, "best"), weights(tmp_path, "latest")) == (6, 7)
 
 
-def test_another_metric_begins_anew(tmp_path):
+def test_another_metric_resets_the_best_value(tmp_path):
     play(tmp_path, [0.25, 0.5])
     state = tmp_path / "checkpoints/latest/run_state.json"
     state.write_text(state.read_text().replace(NAME, "val/reward/mean"))
@@ -105,7 +105,7 @@ def test_another_metric_begins_anew(tmp_path):
     assert weights(tmp_path, "best") == 2
 
 
-def test_a_best_first_step_is_gone_on_from_without_validating_it_twice(tmp_path, capsys):
+def test_a_best_first_step_is_not_validated_again_on_resume(tmp_path, capsys):
     with pytest.raises(RuntimeError, match="StopIteration"):
         play(tmp_path, [0.5], num_steps=2)  # ends before the validation of step 1
     play(tmp_path, [0.25, 0.125], num_steps=2)
@@ -113,9 +113,9 @@ def test_a_best_first_step_is_gone_on_from_without_validating_it_twice(tmp_path,
     assert weights(tmp_path, "best") == 0
 
 
-def test_a_step_that_is_gone_on_from_may_turn_out_the_best(tmp_path):
+def test_a_resumed_step_may_become_the_best(tmp_path):
     play(tmp_path, [0.25, 0.5], save_best=None)
-    goal = {"metric": NAME, "at_least": 0.9}  # which is looked at before going on
+    goal = {"metric": NAME, "at_least": 0.9}  # the goal is checked before resuming
     play(tmp_path, [0.75, 0.5], num_steps=2, stop_when=goal)
     assert read_best(tmp_path) == Best(NAME, 0.75, 1)
     assert (weights(tmp_path, "best"), weights(tmp_path, "latest")) == (1, 2)
@@ -126,7 +126,7 @@ def test_a_kill_between_the_links_leaves_no_stale_best(tmp_path, monkeypatch):
 
     def killed(self, name, step):
         calls.append(name)
-        if len(calls) == 4:  # the second of step 1
+        if len(calls) == 4:  # the second link of step 1
             raise KeyboardInterrupt
         point(self, name, step)
 
@@ -134,7 +134,7 @@ def test_a_kill_between_the_links_leaves_no_stale_best(tmp_path, monkeypatch):
         patch.setattr(Checkpoints, "_point", killed)
         with pytest.raises(KeyboardInterrupt):
             play(tmp_path, [0.25, 0.5, 0.1])
-    play(tmp_path, [0.1], num_steps=2)  # goes on from step 1, which was whole
+    play(tmp_path, [0.1], num_steps=2)  # resumes from step 1, whose checkpoint was complete
     assert read_best(tmp_path) == Best(NAME, 0.5, 1)
     assert weights(tmp_path, "latest") == 2
 
@@ -147,7 +147,7 @@ def test_a_goal_that_is_met_before_the_first_step_leaves_a_checkpoint(tmp_path, 
     assert weights(tmp_path, "latest") == 0
 
 
-def test_a_latest_step_that_is_gone_is_not_begun_anew(tmp_path):
+def test_a_missing_latest_step_does_not_restart_the_run(tmp_path):
     play(tmp_path, [0.25, 0.5], save_best=None)
     (tmp_path / "checkpoints/step-1").rename(tmp_path / "elsewhere")
     with pytest.raises(ConfigError, match=r"'step-1', which is missing or incomplete, .* restore it"):

@@ -1,4 +1,4 @@
-"""Counters since the start of a run, as counts of its steps."""
+"""Converts counters since the start of a run into counts per step."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from agentrl.trainer.engine_meter import EngineMeter
 
 
 def test_counts_are_of_one_step_and_shares_of_its_tokens() -> None:
-    """100 tokens of context, 40 cached, before the meter was made; then 60 of 80."""
+    """100 tokens of context, 40 of them cached, before the meter was made; then 60 of 80."""
     now = {"prompt_tokens": 100.0, "cached_tokens": 40.0, "kv_tokens": 7.0}
     meter = EngineMeter(lambda: dict(now))
     now |= {"prompt_tokens": 180.0, "cached_tokens": 100.0, "kv_tokens": 9.0}
     assert meter() == {"engine/prompt_tokens": 80.0, "engine/cached_tokens": 60.0, "engine/cached_share": 0.75}
-    assert meter() == {"engine/prompt_tokens": 0.0, "engine/cached_tokens": 0.0}  # of nothing there is no share
+    assert meter() == {"engine/prompt_tokens": 0.0, "engine/cached_tokens": 0.0}  # without tokens there is no share
 
 
-def test_what_holds_at_the_moment_is_said_as_it_is() -> None:
+def test_gauges_are_reported_unchanged() -> None:
     now = {"num_restarts": 0.0, "replicas_ready": 2.0, "later_prompt_tokens": 0.0, "later_cached_tokens": 0.0}
     meter = EngineMeter(lambda: dict(now))
     now |= {"num_restarts": 1.0, "replicas_ready": 1.0, "later_prompt_tokens": 8.0, "later_cached_tokens": 6.0}

@@ -1,4 +1,4 @@
-"""`agentrl generate`: every row once, whatever happens; with and without a score; as trajectories and as rows."""
+"""`agentrl generate`: every row once, also after interruptions; with and without scores; as trajectories and rows."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def write_rows(file: Path, **columns: object) -> None:
 
 
 def words(task_folder: Path, *overrides: str) -> list[str]:
-    """A command that generates with random weights."""
+    """Arguments of a command that generates with random weights."""
     given = ["data.train_files=[rows.jsonl]", "data.train_batch_size=4", "rollout.n=2"]
     lengths = ["data.max_prompt_length=300", "data.max_response_length=8"]
     reward = "reward.custom_reward_function.path=reward.py"
@@ -64,7 +64,7 @@ def words(task_folder: Path, *overrides: str) -> list[str]:
 
 
 def scripted(task_folder: Path, *overrides: str) -> list[str]:
-    """The same, answered by a script, which takes no time."""
+    """The same command with scripted answers, which take no time."""
     engine = ["rollout.engine=scripted", "rollout.script_path=script.py:reply", "rollout.deterministic=false"]
     return words(task_folder, *engine, "data.max_response_length=64", *overrides)
 
@@ -108,8 +108,8 @@ def test_the_keys_of_a_training_run_are_overruled_and_a_shuffle_that_is_asked_fo
 
 
 @pytest.mark.slow
-def test_killed_in_the_middle_of_a_file_it_goes_on_as_if_it_never_was(task_folder, here, capsys):
-    if not (pid := os.fork()):  # what is heavy is imported already
+def test_killed_in_the_middle_of_a_file_it_resumes_without_difference(task_folder, here, capsys):
+    if not (pid := os.fork()):  # a fork: heavy modules are imported already
         os.environ.update(AT_CALL="11", SIGNAL=str(int(signal.SIGKILL)))
         main(words(task_folder))
         os._exit(1)
@@ -130,12 +130,12 @@ def test_killed_in_the_middle_of_a_file_it_goes_on_as_if_it_never_was(task_folde
 
 @pytest.fixture
 def ctrl_c_is_heard_again():
-    """An interrupted command is the end of its process, and hears no more; here the process goes on."""
+    """An interrupted command ignores further signals until its process ends; the test process has to restore them."""
     yield
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def test_ctrl_c_says_how_to_go_on(task_folder, here, capsys, monkeypatch, ctrl_c_is_heard_again):
+def test_ctrl_c_prints_how_to_resume(task_folder, here, capsys, monkeypatch, ctrl_c_is_heard_again):
     monkeypatch.setenv("AT_CALL", "11")
     monkeypatch.setenv("SIGNAL", str(int(signal.SIGINT)))
     assert main(scripted(task_folder)) == 130
@@ -156,7 +156,7 @@ def test_rows_come_back_with_their_responses(task_folder, here):
     written = pq.read_table("deep/out.parquet")
     assert written.drop_columns(["responses"]).equals(table)
     texts = written["responses"].to_pylist()
-    assert [len(each) for each in texts] == [2, 0, 2, 2]  # the row that was left out keeps its place
+    assert [len(each) for each in texts] == [2, 0, 2, 2]  # the dropped row keeps its place
     tokenizer = AutoTokenizer.from_pretrained(task_folder / "model")
     said = [s.rollout.trajectories[0].segments[1].token_ids for s in store().scan(uid=store().groups(1)[0].uid)]
     assert texts[0] == [tokenizer.decode(ids, skip_special_tokens=True) for ids in said]
@@ -174,7 +174,7 @@ def test_to_count_rollouts_nothing_else_of_them_is_read(task_folder, here, capsy
     monkeypatch.setattr(TrajectoryStore, "scan", scan)
     assert main(scripted(task_folder)) == 0
     assert "20 rollouts of 10 tasks" in capsys.readouterr().out
-    assert asked == [["index", "infra_failed"], ("rewards",)]  # the second for the report
+    assert asked == [["index", "infra_failed"], ("rewards",)]  # the second read is for the report
 
 
 def test_greedy_rollouts_repeat(task_folder, here):
@@ -246,7 +246,7 @@ def test_mistakes_are_one_line_and_leave_nothing_behind(task_folder, here, capsy
     assert not list(here.glob("run/trajectories/train/*"))
 
 
-def test_what_the_rollouts_were_made_by_is_kept_for_life(task_folder, here, capsys):
+def test_settings_that_determine_rollouts_cannot_change_on_resume(task_folder, here, capsys):
     assert main(scripted(task_folder)) == 0
     for change in ("rollout.n=3", "rollout.temperature=0.5", "data.train_batch_size=8"):
         assert main(scripted(task_folder, change)) == 2
@@ -303,7 +303,7 @@ def test_progress_is_a_bar_on_a_terminal():
 
 
 @pytest.mark.parametrize("door", ["main_generation", "main_generation_server"])
-def test_both_of_verls_doors_are_the_same(capsys, monkeypatch, door):
+def test_both_verl_commands_are_equal(capsys, monkeypatch, door):
     monkeypatch.setattr("sys.argv", [door, "data.paht=x"])
     with pytest.raises(SystemExit) as ended:
         runpy.run_module(f"agentrl.trainer.{door}", run_name="__main__")

@@ -20,7 +20,7 @@ def sample(uid: str) -> Sample:
 
 
 class CountingBackend:
-    """Reports how many samples each update was given."""
+    """Reports the number of samples of each update."""
 
     def __init__(self):
         self.batches = []
@@ -95,14 +95,14 @@ def test_every_sample_is_in_one_mini_batch_and_no_group_is_cut(uids, num_groups,
     assert sum(map(len, homes)) == len(set(uids))
 
 
-def test_a_whole_step_is_one_update_unless_told_otherwise():
+def test_by_default_a_step_is_one_update():
     backend = CountingBackend()
     metrics = learn(backend, [sample("a"), sample("b"), sample("a")])
     assert backend.batches == [["a", "b", "a"]]
     assert metrics == {"actor/loss": 3.0, "actor/updates": 1.0}
 
 
-def test_epochs_deal_anew_and_metrics_are_means_over_updates():
+def test_epochs_reshuffle_and_metrics_are_means_over_updates():
     backend = CountingBackend()
     metrics = learn(backend, [sample(uid) for uid in "abcdef"], mini_batch_groups=2, epochs=2)
     assert [len(batch) for batch in backend.batches] == [2] * 6
@@ -113,7 +113,7 @@ def test_epochs_deal_anew_and_metrics_are_means_over_updates():
 
 
 class SkippingBackend:
-    """Skips every second update; the others have a metric more."""
+    """Skips every second update; the other updates have an extra metric."""
 
     def __init__(self):
         self.num_updates = 0
@@ -131,7 +131,7 @@ def test_skipped_updates_are_counted_and_dilute_no_mean():
 
 
 class OverflowingBackend:
-    """The first update overflows and is skipped; the second is not finite and is not skipped."""
+    """The first update overflows and is skipped; the second has a non-finite gradient and is not skipped."""
 
     def __init__(self):
         self.updates = iter([(math.nan, math.inf, 1.0), (3.0, 2.0, 0.0), (5.0, math.inf, 0.0)])
@@ -140,7 +140,7 @@ class OverflowingBackend:
         return StepStats(dict(zip(("loss", "grad_norm", "skipped_updates"), next(self.updates), strict=True)))
 
 
-def test_what_a_skipped_update_overflowed_to_stands_in_no_mean():
+def test_overflowed_values_of_skipped_updates_are_in_no_mean():
     backend = OverflowingBackend()
     metrics = learn(backend, [sample(uid) for uid in "ab"], mini_batch_groups=1)
     assert metrics == {
@@ -153,7 +153,7 @@ def test_what_a_skipped_update_overflowed_to_stands_in_no_mean():
 
 
 class MeasuringBackend:
-    """Keeps what each update was given, and answers with a loss's metrics of one token a sample."""
+    """Records the samples of each update, and returns loss metrics for one token per sample."""
 
     def __init__(self):
         self.given = []
@@ -184,7 +184,7 @@ def test_the_mismatch_of_scored_samples_is_of_all_their_tokens():
     assert not any(isinstance(loss, WatchedLoss) for _, loss in backend.given)
 
 
-def test_updates_read_what_was_corrected_and_the_mismatch_what_was_sampled():
+def test_updates_use_corrected_samples_and_mismatch_uses_sampled_ones():
     def correct(samples):
         return [replace(each, importance_weights=[0, 2]) for each in samples[1:]], {"correction/ess": 0.5}
 
@@ -196,7 +196,7 @@ def test_updates_read_what_was_corrected_and_the_mismatch_what_was_sampled():
     assert metrics["mismatch/mean"] == pytest.approx(2)
 
 
-def test_a_step_with_nothing_to_learn_from_updates_nothing():
+def test_a_step_without_trainable_samples_makes_no_update():
     backend = CountingBackend()
     assert learn(backend, []) == {"actor/updates": 0.0}
     assert backend.batches == []

@@ -1,4 +1,4 @@
-"""What trackers are told: metrics always, warnings and texts where they can; and traces of chosen steps."""
+"""Calls to trackers: metrics always, warnings and texts if supported; and traces of chosen steps."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ BAD = {"actor/ppo_kl": 0.5}
 
 
 class Deaf:
-    """A tracker that takes metrics alone."""
+    """A tracker that supports metrics only."""
 
     def __init__(self):
         self.told = []
@@ -59,7 +59,7 @@ def test_warnings_and_generations_reach_those_who_take_them(tmp_path):
     deaf, jsonl = Deaf(), JsonlTracker(tmp_path / "metrics.jsonl")
     records = Records([deaf, jsonl], Health(), 3, text_of)
     records.log_validation(0, [group("a"), group("b")])
-    records.log(0, BAD)  # the validation before the first step says nothing about training
+    records.log(0, BAD)  # a validation before the first step says nothing about training
     records.log(1, BAD)
     records.log(2, BAD)
     jsonl.close()
@@ -120,7 +120,7 @@ def test_the_console_shows_a_warning_as_it_is(live):
     tracker.close()
     text = console.file.getvalue()
     assert "warning at step 1: not called: [red]search⟨U+001B⟩[2J" in text
-    if live:  # the panel is drawn again below it
+    if live:  # the panel is drawn again below the warning
         assert "step 1/9" in text.rpartition("warning at step 1")[2]
 
 
@@ -139,7 +139,7 @@ def test_a_trace_sees_what_another_thread_computes(tmp_path, capfd):
             profiler.end(step)
     assert [file.name for file in (tmp_path / "profile").iterdir()] == ["step-2.json"]
     assert "aten::mm" in events(tmp_path / "profile/step-2.json")
-    assert capfd.readouterr().err == ""  # torch's profiler would tell that it starts and stops
+    assert capfd.readouterr().err == ""  # torch's profiler would print its start and stop
 
 
 def test_an_error_in_a_profiled_step_leaves_no_profiler_behind(tmp_path):

@@ -1,4 +1,4 @@
-"""What a run will not do although it was asked to is said in one line as it starts, and what it did as it ends."""
+"""Settings that a run ignores are reported in one line at the start; a summary is printed at the end."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ REWARD = "def compute_score(data_source, solution_str, ground_truth, extra_info=
 
 @pytest.fixture
 def run(task_folder, tmp_path, capsys):
-    """Runs `agentrl train` with overrides; what it said on standard output."""
+    """Runs `agentrl train` with overrides; returns its standard output."""
     (tmp_path / "script.py").write_text(SCRIPT)
     (tmp_path / "reward.py").write_text(REWARD)
     given = {
@@ -44,7 +44,7 @@ def said(lines: list[str], word: str) -> list[str]:
     return [line for line in lines if word in line]
 
 
-def test_steps_that_there_are_none_of(run, tmp_path: Path):
+def test_step_settings_beyond_the_end_are_reported(run, tmp_path: Path):
     lines = run(mode="rollout_only", total_training_steps=2, profile_steps="[1,7]")
     (line,) = said(lines, "profile")
     assert line == "trainer.profile_steps: the run has 2 steps, so step 7 is never profiled"

@@ -24,5 +24,6 @@ def test_a_rollout_without_sampled_tokens_or_with_an_infra_failure_does_not_coun
     assert not Rollout([Trajectory([prompt(1)])], Stop.ERROR).valid
     assert not Rollout([Trajectory([prompt(1), model(2)])], Stop.ERROR, infra_failed=True).valid
     assert Rollout([Trajectory([prompt(1), model(2)])], Stop.DEADLINE).valid
-    assert not Rollout([Trajectory([prompt(1), model(2)])], Stop.ERROR).valid  # it has no score, and 0 would be one
+    # it has no score, and 0 would be a real score
+    assert not Rollout([Trajectory([prompt(1), model(2)])], Stop.ERROR).valid
     assert Rollout([], Stop.ERROR).reward == 0.0

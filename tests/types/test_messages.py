@@ -1,4 +1,4 @@
-"""The text of a message, whatever its content is made of."""
+"""The text of a message with any kind of content."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_message_may_have_no_content():
     assert message_text({"role": "assistant"}) == ""
 
 
-def test_what_is_no_text_is_shown_as_asked():
+def test_non_text_parts_use_the_given_function():
     content = ["a", IMAGE, {"text": None}, 7]
     text = message_text({"role": "user", "content": content}, json.dumps)
     assert text == f"a{json.dumps(IMAGE)}{json.dumps({'text': None})}7"

@@ -72,13 +72,13 @@ def experts(num_tokens: int, first: int) -> torch.Tensor:
     return torch.full((num_tokens, 2, 2), first, dtype=torch.int32)
 
 
-def test_routed_experts_grow_turn_by_turn_and_stay_as_first_said() -> None:
+def test_routed_experts_grow_turn_by_turn_and_are_never_overwritten() -> None:
     trajectory = Trajectory([prompt(1, 2), model(3, 4)])
     assert trajectory.routed_experts is None
     trajectory.keep_routed_experts(experts(3, 1))
     trajectory.append(tool(5))
     trajectory.append(model(6))
-    trajectory.keep_routed_experts(None)  # says nothing, as a turn that was cut short
+    trajectory.keep_routed_experts(None)  # no experts, as for a turn that was cut short
     trajectory.append(model(7, 8))
     trajectory.keep_routed_experts(experts(7, 255))
     assert trajectory.routed_experts is not None
@@ -87,7 +87,7 @@ def test_routed_experts_grow_turn_by_turn_and_stay_as_first_said() -> None:
     trajectory.append(model(9))
     trajectory.keep_routed_experts(experts(8, 256))
     assert trajectory.routed_experts[:, 1, 1].tolist() == [1, 1, 1, 255, 255, 255, 255, 256]
-    trajectory.keep_routed_experts(experts(4, 9))  # nothing new
+    trajectory.keep_routed_experts(experts(4, 9))  # no new tokens
     assert len(trajectory.routed_experts) == 8
 
 

@@ -1,4 +1,4 @@
-"""Requests through a real server, and the proxy that the environment names."""
+"""HTTP requests to a real server, and through the proxy from the environment."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_an_answer_of_any_status_is_read():
     answer = asked("/here")
     assert (answer.status, answer.content, answer.excerpt(6)) == (418, b" one\n two ", "one")
     assert answer.headers["X-Key"] == "Bearer secret"
-    assert answer.headers["X-Accept"] == "gzip, deflate"  # what `read_body` decompresses
+    assert answer.headers["X-Accept"] == "gzip, deflate"  # the encodings that `read_body` decompresses
 
 
 def test_a_redirect_is_followed_unless_it_may_not_be():

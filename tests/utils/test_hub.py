@@ -1,4 +1,4 @@
-"""A model's or dataset's name is asked for on the hub once, and answered quickly whatever the hub does."""
+"""A model or dataset name is looked up on the hub once; every reply or failure of the hub gives a quick answer."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NOWHERE = "http://127.0.0.1:9"
 
 
 class Hub(BaseHTTPRequestHandler):
-    """Knows no model and no dataset, as the hub says it."""
+    """A hub without models and datasets."""
 
     asked: ClassVar[list[str]] = []
 
@@ -78,7 +78,7 @@ def test_a_model_that_the_hub_does_not_know(hub: str, monkeypatch: pytest.Monkey
         "model.path: there is no folder 'org/nope', and no model of that name on the hub"
     )
     assert [path for path in Hub.asked if path.startswith("/api/models/")] == ["/api/models/org/nope"]
-    assert "no model of that name on the hub" in refusal("a--b/c.git")  # no name that the hub allows
+    assert "no model of that name on the hub" in refusal("a--b/c.git")  # the hub does not allow such names
 
 
 def test_a_hub_that_cannot_be_reached(monkeypatch: pytest.MonkeyPatch):

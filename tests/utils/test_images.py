@@ -1,4 +1,4 @@
-"""Images as bytes: whatever they come as, they are read, checked and named alike."""
+"""Images as bytes: every input type is read, checked and named in the same way."""
 
 from __future__ import annotations
 
@@ -46,7 +46,8 @@ def test_other_formats_and_pictures_in_memory_become_png():
     other, drawn = read_image(picture(kind="TIFF")), read_image(Image.open(BytesIO(picture())))
     assert (ending(other), ending(drawn)) == ("png", "png")
     assert open_image(other).tobytes() == open_image(drawn).tobytes() == open_image(picture()).tobytes()
-    assert read_image(Image.new("RGBA", (3, 3))) == read_image(Image.new("RGBA", (3, 3)))  # one name for the same
+    # equal images get equal names
+    assert read_image(Image.new("RGBA", (3, 3))) == read_image(Image.new("RGBA", (3, 3)))
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""One policy for all callers of a server: growing waits, pauses that the server asks for, and an end."""
+"""One retry policy for all callers of a server: growing waits, pauses requested by the server, and an end."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from agentrl.utils.retries import MAX_RETRY_AFTER_S, GaveUpError, Retries, TryAg
 
 
 def outcome(*failures: Exception, num_tries: int = 4, callers: int = 1, max_concurrent: int = 1):
-    """(results of the callers, waits) where the first tries fail."""
+    """(results of the callers, waits) when the first tries fail."""
     left, waits = list(failures), []
 
     async def sleep(seconds):

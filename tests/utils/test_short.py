@@ -1,4 +1,4 @@
-"""What a notebook shows of rollouts is one line each, however long they are."""
+"""The notebook repr of rollouts is one line each, at any length."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""YAML that is written: read again it is the same, whatever the text."""
+"""Written YAML reads back to the same values, for any text."""
 
 from __future__ import annotations
 

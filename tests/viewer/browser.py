@@ -1,4 +1,4 @@
-"""The chromium that the machine has, driven headless."""
+"""The chromium of this machine, driven headless."""
 
 from __future__ import annotations
 

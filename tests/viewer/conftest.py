@@ -1,4 +1,4 @@
-"""A run as the page asks about it: the real app, its index read whole."""
+"""Fixtures that request a run as a page does: the real app, with its index fully read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pictures of README and docs are made from a quickstart's folder, each in light and in dark."""
+"""The pictures in README and docs are made from a quickstart folder, each in light and dark."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from agentrl.reporting.report import report_from_run
 pytestmark = pytest.mark.slow
 
 if browser.find() is None and not os.environ.get("CI"):
-    pytest.skip("no chromium here: make browser", allow_module_level=True)  # under CI its absence fails
+    pytest.skip("no chromium here: make browser", allow_module_level=True)  # in CI, a missing chromium fails
 
 SCRIPT = Path(__file__).parents[2] / "docs/images/make_pictures.py"
 NAMES = ("view", "view-curves", "view-rollouts", "report")

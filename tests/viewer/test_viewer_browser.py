@@ -1,4 +1,4 @@
-"""The pages, in a real browser: what is clicked, what is shown, and that hostile text stays text."""
+"""The pages in a real browser: clicks, displayed values, and escaping of hostile text."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from agentrl.types.trajectory import Author, Segment, Trajectory
 pytestmark = pytest.mark.slow
 
 if browser.find() is None and not os.environ.get("CI"):
-    pytest.skip("no chromium here: make browser", allow_module_level=True)  # under CI its absence fails
+    pytest.skip("no chromium here: make browser", allow_module_level=True)  # in CI, a missing chromium fails
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def chromium():
 
 @pytest.fixture
 def visit(chromium, tmp_path):
-    """Opens a page on some runs; whatever the page complains of fails the test."""
+    """Opens a page on some runs; any console error of the page fails the test."""
     processes, complaints = [], []
 
     def open_page(*folders: Path, size=(1280, 800), scheme="light", place="rollouts"):
@@ -57,7 +57,7 @@ def visit(chromium, tmp_path):
 
 
 def is_complaint(said) -> bool:
-    """But of a server that a test ends, and of a run that it deletes."""
+    """Except errors from a server that a test stops, and from a run that it deletes."""
     return said.type == "error" and not re.search(r"status of (503|400)", said.text)
 
 
@@ -120,7 +120,7 @@ def test_filters_sorting_and_the_address(visit, run):
     page.fill("[name=step_min]", "2")
     expect_status(page, "2 of 189 rollouts")
     page.reload()
-    expect_status(page, "2 of 189 rollouts")  # the address says all of it
+    expect_status(page, "2 of 189 rollouts")  # the address alone restores the filters
     assert page.input_value("[name=outcome]") == "ok"
     page.click("text=reset")
     expect_status(page, "189 of 189 rollouts")
@@ -194,7 +194,7 @@ CHART = "[data-metric='reward/mean']"
 
 
 def ticks(page, edge: str) -> list[str]:
-    """Labels along x (which are centred) or y."""
+    """Labels of the x axis (which are centred) or the y axis."""
     anchor = {"x": "middle", "y": "end"}[edge]
     return page.evaluate(
         f'[...document.querySelectorAll("{CHART} text.tick[text-anchor={anchor}]")].map(n => n.textContent)'
@@ -377,7 +377,7 @@ def test_two_runs_lie_over_and_beside_each_other(visit, run, tmp_path):
     assert page.locator(".column .swatch.s1").count() == 1
 
 
-def test_curves_are_searched_and_say_what_was_warned_of(visit, run):
+def test_curves_can_be_searched_and_show_warnings(visit, run):
     page = visit(run)
     page.click("text=Curves")
     page.wait_for_selector("[data-metric='actor/loss'] svg .warning")
@@ -502,11 +502,11 @@ def test_by_keyboard_one_stays_where_one_was(visit, run):
     assert focused() == "sort-reward"
     page.focus("#row-0")
     for _ in range(40):
-        page.keyboard.press("Tab")  # which scrolls, and so draws anew
+        page.keyboard.press("Tab")  # which scrolls, so rows are drawn again
     assert focused() == "row-40"
     page.keyboard.press("Enter")
     page.wait_for_selector("#next")
-    assert focused() == "page"  # so that the next Tab is in what was opened
+    assert focused() == "page"  # so that the next Tab is in the opened page
     page.focus("role=button[name='Advantage']")
     page.keyboard.press("Enter")
     page.wait_for_selector("[aria-pressed=true] >> text=Advantage")
@@ -534,7 +534,7 @@ def test_everything_that_takes_a_word_or_a_click_has_a_name(visit, run):
     assert "group3" in page.title()
 
 
-def test_a_run_deleted_while_it_is_viewed_is_said(visit, run):
+def test_a_run_deleted_while_it_is_viewed_is_reported(visit, run):
     page = visit(run)
     expect_status(page, "189 of 189 rollouts")
     run.rename(run.with_name("moved"))
@@ -556,7 +556,7 @@ def test_a_run_under_way_grows_without_a_reload(visit, run):
     expect_status(page, "190 of 190 rollouts")
     page.evaluate("document.querySelector('.scroller').scrollTop = 2000")
     write_run(run, {5: [group("fresher", rollout(reward=1.0))]})
-    page.click(".news")  # what is being read does not move
+    page.click(".news")  # new rows do not move the visible ones
     page.wait_for_selector(".row[href*='at_uid=fresher&']")
     page.click("text=Curves")
     page.wait_for_selector("[data-metric='reward/mean']")
@@ -565,7 +565,7 @@ def test_a_run_under_way_grows_without_a_reload(visit, run):
     assert page.evaluate("window.kept")
 
 
-def test_a_damaged_file_is_said_and_the_rest_works(visit, run):
+def test_a_damaged_file_is_reported_and_the_rest_works(visit, run):
     path = run / "trajectories/train/step-000002.parquet"
     path.write_bytes(b"nonsense")
     page = visit(run)
@@ -573,7 +573,7 @@ def test_a_damaged_file_is_said_and_the_rest_works(visit, run):
     expect_status(page, "126 of 126 rollouts")
 
 
-def test_a_server_that_ended_is_said(visit, run, chromium):
+def test_a_stopped_server_is_reported(visit, run, chromium):
     page = visit(run)
     page.route("**/api/state*", lambda route: route.fulfill(status=503))
     page.wait_for_selector("text=The server has stopped")

@@ -43,7 +43,7 @@ def test_a_folder_of_runs_stands_for_them_newest_first_and_links_are_not_followe
     runs = viewed_runs([str(tmp_path)])
     assert [run.name for run in runs] == ["b/2", "a", "b/1"]
     assert [run.name for run in viewed_runs([str(tmp_path / "a"), str(tmp_path / "b")])] == [f"{tmp_path}/a", "2", "1"]
-    assert not any(run.index.snapshot().parts for run in runs)  # read when a page asks
+    assert not any(run.index.snapshot().parts for run in runs)  # read only when a page requests it
 
 
 def test_a_port_in_use_and_a_missing_tokenizer_are_one_line(capsys, tmp_path):
@@ -73,7 +73,7 @@ def test_it_answers_on_this_machine_only_writes_nothing_and_ends_at_once(tmp_pat
         start = time.monotonic()
         process.send_signal(asked_by)
         assert process.wait(5) == 0
-        assert time.monotonic() - start < 3  # a second on a machine that does nothing else
+        assert time.monotonic() - start < 3  # takes a second on an idle machine
         assert process.stderr.read().splitlines() == [f"agentrl: {ENDING}"]
     finally:
         process.kill()

@@ -1,4 +1,4 @@
-"""One rollout, as the page is told of it."""
+"""One rollout, as the page receives it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CALCULATOR = Path(__file__).parents[2] / "examples/calculator"
 PLACE = {"split": "train", "step": 1, "number": 0}
 
 
-def test_what_was_kept_is_told_token_by_token(view, tmp_path):
+def test_saved_values_are_shown_token_by_token(view, tmp_path):
     sampled = rollout(reward=1.0, calls=(("f", Outcome.TIMEOUT),))
     trajectory = sampled.trajectories[0]
     advantages = [0.0, 0.0, 0.5, 0.5, 0.5, 0.0, 0.5]
@@ -35,7 +35,7 @@ def test_what_was_kept_is_told_token_by_token(view, tmp_path):
     assert [value for part in segments for value in part["advantages"]] == advantages
     assert segments[1]["versions"] == [[0, 3]]
     assert told["tool_calls"][0] | {"outcome": "timeout", "duration_s": 0.2, "started_s": 0.1} == told["tool_calls"][0]
-    assert told["seed"] == str(2**63 + 5)  # a browser's numbers end at 2**53
+    assert told["seed"] == str(2**63 + 5)  # a browser's integers are exact up to 2**53
     assert told["reward"] == 1.0
 
 
@@ -91,7 +91,7 @@ def test_a_rollout_that_is_not_there_is_one_line(view, tmp_path):
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory) -> Path:
-    """A folder with a tokenizer that knows few characters, so that others take a token a byte."""
+    """A folder with a tokenizer for few characters, so that others need one token per byte."""
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(CALCULATOR))
         from tiny_model import make_tokenizer
@@ -117,12 +117,12 @@ def test_token_texts_join_to_the_text_and_a_shared_character_stands_at_its_last_
     assert tokens.texts(ids[:-1])[-1] == "\N{REPLACEMENT CHARACTER}"  # cut inside a character
 
 
-def test_the_tokenizer_is_the_runs_own_and_held_against_what_was_used(tokenizer, model, tmp_path):
+def test_the_runs_tokenizer_is_compared_with_the_recorded_one(tokenizer, model, tmp_path):
     from agentrl.run_folder import provenance
 
     kept = {VOCABULARY: provenance.hashes(tokenizer)[VOCABULARY]}
     config = {CONFIG: json.dumps({"model": {"path": str(model)}})}
-    own = open_tokens(tmp_path, {**kept, **config}, None)  # of the model the run began with
+    own = open_tokens(tmp_path, {**kept, **config}, None)  # of the model that the run started with
     assert own.texts([5]) is not None
     assert own.note == ""
     changed = open_tokens(tmp_path, {VOCABULARY: "0", **config}, None)

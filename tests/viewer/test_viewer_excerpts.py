@@ -1,4 +1,4 @@
-"""Prompt and answer of the rows on the screen."""
+"""Prompt and answer of the visible rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Filters and sorting give what going through the rollouts one by one gives."""
+"""Filters and sorting give the same result as a loop over all rollouts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TOOLS, OUTCOMES = ("search", "<b>", "sh\ud83d"), (Outcome.OK, Outcome.TIMEOUT)
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Two splits of steps whose rollouts differ in everything one can ask for."""
+    """Two splits of steps whose rollouts differ in every field with a filter."""
     folder = tmp_path_factory.mktemp("run")
 
     def one(number: int):
@@ -50,7 +50,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def rows(folder):
-    """(split, stored rollout), in the order of the table: newest step first, then as written."""
+    """(split, stored rollout) in table order: newest step first, then as written."""
     stores = {split: TrajectoryStore(folder / "trajectories" / split) for split in ("train", "val")}
     places = sorted(((step, split) for split in stores for step in stores[split].steps), key=lambda at: (-at[0], at[1]))
     return [(split, stored) for step, split in places for stored in stores[split].scan(steps=[step])]
@@ -123,7 +123,7 @@ def wanted(rows, words):
         )
     ]
     if sort := words.get("sort"):
-        kept.sort(key=KEYS[sort.removeprefix("-")], reverse=sort.startswith("-"))  # stable both ways
+        kept.sort(key=KEYS[sort.removeprefix("-")], reverse=sort.startswith("-"))  # stable in both directions
     return [(stored.step, stored.task.uid, stored.number) for stored in kept]
 
 
@@ -136,7 +136,7 @@ def test_filters_and_sorting_are_those_of_a_walk_over_all_rollouts(asked, rows, 
     assert answer["total"] == len(rows)
 
 
-def test_a_row_says_what_the_rollout_is(asked, rows):
+def test_a_row_describes_its_rollout(asked, rows):
     split, stored = next((split, stored) for split, stored in rows if len(stored.rollout.tool_calls) == 3)
     (row,) = asked.json("api/rows", uid=stored.task.uid, number=stored.number, split=split)["rows"]
     rollout_, (trajectory,) = stored.rollout, stored.rollout.trajectories
@@ -185,7 +185,7 @@ def test_there_are_choices_for_what_is_there(asked):
         ({"run": "3"}, "no run has the number 3"),
     ],
 )
-def test_what_cannot_be_answered_is_one_line(asked, words, line):
+def test_invalid_queries_are_one_line(asked, words, line):
     answer = asked.get("api/rows", **words)
     assert answer.status_code == 400
     assert answer.json()["error"].startswith(line)

@@ -1,4 +1,4 @@
-"""Who may read, and what a browser is told not to do."""
+"""Access control, and browser security headers."""
 
 from __future__ import annotations
 

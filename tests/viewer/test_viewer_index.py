@@ -1,4 +1,4 @@
-"""What comes, changes, goes or is damaged while a run is looked at."""
+"""Files that appear, change, vanish or are damaged while a run is viewed."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_damaged_file_is_named_and_the_rest_works(view, tmp_path, damage):
     assert until(asked, lambda state: state["num_rollouts"] == 3)["problems"] == []
 
 
-def test_our_own_mistake_is_said_beside_its_file_and_the_page_goes_on(view, tmp_path, monkeypatch):
+def test_an_internal_error_is_shown_with_its_file_and_the_page_still_works(view, tmp_path, monkeypatch):
     def mistaken(path, split):
         if path.name == "step-000002.parquet":
             raise IndexError("list index out of range")
@@ -73,7 +73,7 @@ def test_our_own_mistake_is_said_beside_its_file_and_the_page_goes_on(view, tmp_
     until(asked, lambda state: state["num_rollouts"] == 3)
 
 
-def test_a_run_that_is_deleted_while_it_is_viewed_is_said_and_one_that_comes_back_is_read(view, tmp_path):
+def test_a_deleted_run_is_reported_and_a_restored_one_is_read(view, tmp_path):
     folder = write_run(tmp_path / "run", {1: [group("a", rollout())]})
     asked = view(folder)
     folder.rename(tmp_path / "moved")
@@ -120,7 +120,7 @@ def test_curves_have_gaps_where_a_step_has_no_number_and_warnings_their_step(vie
     write_metrics(tmp_path, [{"step": 1, "a": 1.23456789, "b": None}, {"step": 2, "a": "<b>", "c": 3}])
     write_metrics(tmp_path, [{"step": 2, "warning": "<i>"}, {"no step": 1}], "warnings.jsonl")
     with (tmp_path / "metrics.jsonl").open("a") as file:
-        file.write('{"step": 3, "a"')  # a run under way
+        file.write('{"step": 3, "a"')  # a run that is still writing
     curves = view(tmp_path).json("api/curves")
     assert curves["steps"] == [1, 2]
     assert curves["series"] == {"a": [1.234568, None], "b": [None, None], "c": [None, 3.0]}

@@ -1,4 +1,4 @@
-"""Text is found where a message says it, and nowhere else."""
+"""Search finds text in messages, and nowhere else."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def found(asked, text, **words):
     "text", ["answer", "ANSWER IS", 'said "no"\nand', "back\\slash", "<script>", "onerror=", "\u202eevil", "\ufdd0d83d"]
 )
 def test_text_is_found_upper_and_lower_case_alike(asked, text):
-    """An address carries half a surrogate pair as a file of trajectories does."""
+    """A URL encodes half a surrogate pair in the same way as a trajectory file."""
     expected = [(said, 0) for said in reversed(TEXTS[:5]) if original(text).lower() in said.lower()]
     assert len(expected) == 1
     assert found(asked, text) == expected
@@ -67,7 +67,7 @@ def test_an_unfinished_search_does_not_hold_up_filters(asked, monkeypatch):
 
 
 def test_two_tabs_search_side_by_side(asked, monkeypatch):
-    """Each asks on while the other's search is under way; neither begins anew each time."""
+    """Each tab continues while the other tab's search runs; no search restarts on each request."""
     monkeypatch.setattr(
         "agentrl.viewer.search._matches", lambda part, text: time.sleep(0.02) or [True] * len(part.rows)
     )

@@ -1,4 +1,4 @@
-"""Small runs on disk, and the app that shows them, for the tests of the viewer."""
+"""Small runs on disk, and the app that shows them, for viewer tests."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from agentrl.viewer.runs import ViewedRun
 HOSTILE = (
     "<script>window.hit=1</script><img src=x onerror=window.hit=1>\u202eevil\u0007\ud83d\u2066javascript:window.hit=1"
 )
-"""Markup, an event handler, a turned writing direction, a bell, half a surrogate pair."""
+"""Markup, an event handler, right-to-left text, a bell, half a surrogate pair."""
 
 
 def model(*token_ids: int, version: int = 0) -> Segment:
@@ -38,7 +38,7 @@ def rollout(
     ids: tuple[int, ...] = (3, 4, 5),
     duration_s: float = 1.0,
 ) -> Rollout:
-    """A prompt, one turn of the model with its calls, and what they answered."""
+    """A prompt, one model turn with its calls, and their answers."""
     segments = [Segment(Author.PROMPT, [1, 2]), model(*ids), Segment(Author.TOOL, [6]), model(7)]
     messages = [{"role": "user", "content": "?"}, {"role": "assistant", "content": text}]
     tool_calls = [
@@ -73,7 +73,7 @@ TOKEN = "correct-horse"
 
 
 class Asked:
-    """The app of some runs, asked as a page asks it."""
+    """The app of some runs, requested as a page requests it."""
 
     def __init__(self, *folders: Path, tokenizer: str | None = None, wait: bool = True) -> None:
         self.runs = [ViewedRun(str(folder), tokenizer) for folder in folders]

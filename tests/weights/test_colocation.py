@@ -1,4 +1,4 @@
-"""One GPU for servers and trainer: who has its memory when."""
+"""One GPU shared by servers and trainer: which of them uses its memory at each moment."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ON_GPU = SimpleNamespace(device="cuda", memory_saver=True)
 
 
 class Engine:
-    """One server; notes what it is asked."""
+    """One server; records its requests."""
 
     check_memory_saver = SglangEngine.check_memory_saver
     release_memory, resume_memory = SglangEngine.release_memory, SglangEngine.resume_memory

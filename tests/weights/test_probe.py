@@ -1,4 +1,4 @@
-"""The probe: a few sampled tokens tell whether engine and backend hold the same policy."""
+"""The probe: a few sampled tokens show whether engine and backend have the same policy."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def published(policy, served, *, mixed_up: bool = False) -> dict[str, float]:
     return asyncio.run(run())
 
 
-def test_what_was_published_is_what_is_sampled():
+def test_the_engine_samples_from_the_published_weights():
     metrics = published(scaled(1.5), tiny_model("qwen3"))
     assert 0 <= metrics["publish/probe_mean_diff"] <= metrics["publish/probe_max_diff"] < 1e-5
     assert metrics["publish/probe_s"] > 0
@@ -62,7 +62,7 @@ def test_weights_under_wrong_names_end_the_run():
 
 
 class Claims:
-    """An engine that answers what it was told to."""
+    """An engine with fixed answers."""
 
     def __init__(self, logprobs, version):
         self._logprobs, self._version, self.released = logprobs, version, []
@@ -76,7 +76,7 @@ class Claims:
 
 
 class Scored:
-    """A backend that says -1 for every token."""
+    """A backend that scores every token -1."""
 
     async def score(self, samples):
         (sample,) = samples

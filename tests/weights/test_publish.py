@@ -1,4 +1,4 @@
-"""Publishing: once a version, under a pause that always ends, measured."""
+"""Publishing: once per version, under a pause that always ends, with metrics."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from agentrl.weights.publish import Publisher
 
 
 class Recorder:
-    """Both sides of a publication: hands weights out, and notes what it was asked."""
+    """Both sides of a publication: provides weights, and records the requests."""
 
     def __init__(self, fails: bool = False):
         self.asked = []
@@ -51,7 +51,7 @@ def test_the_engine_is_paused_meanwhile(mode):
     assert side.asked == [mode, (["a", "b"], 2), "resume"]
 
 
-def test_it_goes_on_when_publishing_failed_and_the_version_stays():
+def test_after_a_failed_publish_the_engine_resumes_and_the_version_is_unchanged():
     side = Recorder(fails=True)
     publisher = Publisher(side, side, mode="retract")
     with pytest.raises(ValueError, match="no"):
@@ -66,7 +66,7 @@ def test_an_engine_may_take_other_names():
     assert side.asked == [(["c"], 1)]
 
 
-def test_what_it_cost_is_told_once():
+def test_timings_are_reported_once():
     side = Recorder()
     publisher = Publisher(side, side, mode="retract")
     asyncio.run(publisher.publish(1))

@@ -46,7 +46,7 @@ class TorchBackend:
     """See `Backend`. All work runs on one dedicated thread, one call at a time.
 
     Created by `load_torch_backend` or `load_scalar_backend`. The tokenizer is only saved. `optimizer` is None for a
-    model that is not trained. With `replay`, tokens use their recorded experts; without it recorded experts are
+    model that is not trained. With `replay`, tokens use their recorded experts. Without it, recorded experts are
     ignored.
     """
 
@@ -103,11 +103,11 @@ class TorchBackend:
         return await self._run(work)
 
     def weights(self) -> WeightStream:
-        """Yield the live trainable weights, detached, not copied: read them before the next update."""
+        """Yield the trainable weights, detached but not copied. Read them before the next update."""
         return changing_weights(self.model)
 
     def checkpoint_weights(self) -> WeightStream:
-        """See `Backend.checkpoint_weights`. Live like `weights`; with an adapter, float32 copies of its layers."""
+        """See `Backend.checkpoint_weights`. Not copied, except layers with an adapter (float32 copies)."""
         adapted = has_adapter(self.model)
         return checkpoint_weights(self.model, merged_weights(self.model) if adapted else changing_weights(self.model))
 
@@ -148,7 +148,7 @@ class TorchBackend:
         if not num_tokens:
             return StepStats({"num_tokens": 0.0, "num_micro_batches": 0.0, "skipped_updates": 1.0})
         packs = self._cut(samples)
-        self._optimizer.clear_gradients()  # left over if an earlier step raised an error
+        self._optimizer.clear_gradients()  # may remain after an earlier error
         with self._positionwise.running():
             metrics = accumulate_gradients(self._positionwise, samples, loss, packs)
         counts = {"num_tokens": float(num_tokens), "num_micro_batches": float(len(packs))}
@@ -229,9 +229,9 @@ def load_scalar_backend(
 ) -> TorchBackend:
     """Load a model that outputs one number per token, such as a critic: see `load_scalar_model`.
 
-    The number for a trained token is read where that token is predicted, so it depends only on the tokens before it. A
-    loss reads it as `TokenBatch.scalars`, `score` returns it as `Scores.values`. To get the number of the complete
-    sequence, append any token and mark it as trained.
+    A trained token's number is read at the position that predicts the token, so it depends only on earlier tokens. A
+    loss reads the numbers as `TokenBatch.scalars`; `score` returns them as `Scores.values`. For the number of a
+    complete sequence, append any token and mark it as trained.
 
     Args:
         actor: training options, with the same meaning as for a policy.

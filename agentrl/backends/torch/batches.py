@@ -42,7 +42,7 @@ class MicroBatch:
     temperatures: Tensor | None
 
     def spread(self, values_N: Tensor) -> Tensor:
-        """Put one value on each trained token, [B, T]; 0 off the loss mask."""
+        """Return [B, T] with one value at each trained token, and 0 elsewhere."""
         return values_N.new_zeros(self.loss_mask.shape).index_put((self.rows, self.columns), values_N)
 
 
@@ -69,7 +69,7 @@ def token_batch(
     denominator: float,
     num_groups: int | None = None,
 ) -> TokenBatch:
-    """Build the input of a loss. `weights`, [B], `denominator` and `num_groups` are those of the mini-batch."""
+    """Build the input of a loss. `weights`, [B], `denominator` and `num_groups` refer to the mini-batch."""
     spread_outputs = {name: batch.spread(values_N) for name, values_N in outputs.items()}
     like = next(iter(spread_outputs.values())).detach()
     zeros = torch.zeros_like(like)
@@ -105,7 +105,7 @@ def token_batch(
 
 
 def _numbers(names: Sequence[str]) -> Tensor:
-    """Numbers for names, [B] long. Equal names get equal numbers; each row without a name gets a new number."""
+    """Numbers for names, [B], dtype long. Equal names get equal numbers; each row without a name gets a new number."""
     known: dict[str | int, int] = {}
     return torch.tensor([known.setdefault(name or row, len(known)) for row, name in enumerate(names)])
 
@@ -119,11 +119,11 @@ def padded(rows: Sequence[Sequence[float]], dtype: torch.dtype) -> Tensor:
 
 
 CPU_TOKENS = 2048
-"""Largest useful micro-batch on a CPU, in tokens: larger ones no longer fit its caches and are slower."""
+"""Largest useful micro-batch on a CPU, in tokens: larger ones do not fit the CPU's caches and are slower."""
 
 KEYS_A_TOKEN = {"cpu": 64}
-"""Number of copied keys and values that use as much memory as one token. The default for other devices is 16: there
-each head has a separate copy (figures: docs/gpu.md)."""
+"""Number of copied keys and values that use as much memory as one token. On other devices the default is 16, because
+each head has a separate copy (measurements: docs/gpu.md)."""
 
 
 def cut(samples: Sequence[Sample], config: ActorConfig, shares_prefixes: bool, device: torch.device) -> list[list[int]]:

@@ -33,7 +33,7 @@ def save_checkpoint(
     kill.
 
     Raises:
-        ConfigError: it cannot be written, for example because the disk is full; an earlier `path` is unchanged.
+        ConfigError: the checkpoint cannot be written, for example because the disk is full. An old `path` is kept.
     """
     aside, replaced = path.with_name(f".{path.name}.partial"), path.with_name(f".{path.name}.replaced")
     for leftover in (aside, replaced):
@@ -46,10 +46,10 @@ def save_checkpoint(
             tokenizer.save_pretrained(aside)
         torch.save(state, aside / STATE_FILE)
         mode = (aside / STATE_FILE).stat().st_mode
-        for file in aside.glob("*.safetensors"):  # the library makes them readable only for the owner
+        for file in aside.glob("*.safetensors"):  # safetensors makes them readable only for the owner
             file.chmod(mode)
     if path.exists():
-        path.rename(replaced)  # a folder that is not empty cannot be overwritten by a rename
+        path.rename(replaced)  # a rename cannot replace a non-empty folder
     aside.rename(path)
     shutil.rmtree(replaced, ignore_errors=True)
 
@@ -60,7 +60,7 @@ def cleared_on_failure(aside: Path, path: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, SafetensorError, RuntimeError) as error:
-        if isinstance(error, RuntimeError) and "inline_container" not in str(error):  # the name of torch.save's writer
+        if isinstance(error, RuntimeError) and "inline_container" not in str(error):  # error of torch.save's writer
             raise
         free_mib = shutil.disk_usage(aside.parent).free / 2**20
         shutil.rmtree(aside, ignore_errors=True)
@@ -72,7 +72,7 @@ def read_state(path: Path) -> dict[str, Any]:
     """Read the trainer's state of the checkpoint `path`, to the CPU, without running code from it.
 
     Raises:
-        ConfigError: it is missing or corrupt.
+        ConfigError: the state is missing or corrupt.
     """
     file = path / STATE_FILE
     if not file.is_file():
@@ -82,7 +82,7 @@ def read_state(path: Path) -> dict[str, Any]:
         if missing := {"optimizer", "random"} - state.keys():
             raise ValueError(f"it has no '{min(missing)}'")
     except Exception as error:  # invalid or truncated pickles raise many kinds of errors
-        reason = " ".join(str(error).split()).partition(". ")[0][:150]  # torch then advises to trust the file: cut
+        reason = " ".join(str(error).split()).partition(". ")[0][:150]  # without torch's advice to trust the file
         raise ConfigError(f"{STATE_FILE} is truncated or not a file of agentrl ({reason})") from error
     return state
 
@@ -103,7 +103,7 @@ def check_parts(path: Path, model: PreTrainedModel, *, same_rest: bool) -> None:
 def read_weights(
     path: Path, model: PreTrainedModel, config: ModelConfig, load: Callable[..., PreTrainedModel] = load_model
 ) -> None:
-    """Replace the model's weights by the checkpoint's; for a model with an adapter, only the adapter's.
+    """Replace the model's weights by the checkpoint's. If the model has an adapter, replace only the adapter.
 
     Args:
         load: function that loads this kind of model.

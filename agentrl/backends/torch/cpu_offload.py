@@ -26,10 +26,11 @@ def moves_of(device: torch.device) -> Moves | None:
 class CpuOffload:
     """Keeps tensors in CPU memory except while they are in use.
 
-    The tensor objects stay the same, only their data moves. Without moves it does nothing.
+    The tensor objects stay the same; only their data moves. Does nothing if `moves` is None.
 
     Args:
-        tensors: returns the tensors to offload; called for each move, because an optimizer creates its state late.
+        tensors: returns the tensors to offload. Called for each move, because an optimizer creates its state
+            at the first step.
     """
 
     def __init__(self, tensors: Callable[[], Iterable[Tensor]], moves: Moves | None) -> None:
@@ -55,5 +56,5 @@ class CpuOffload:
 
 
 def _pinned(value: Tensor) -> Tensor:
-    """Copy to page-locked memory, from which the device copies at full speed."""
+    """Copy to page-locked memory, which makes copies to the device faster."""
     return torch.empty_like(value, device="cpu", pin_memory=True).copy_(value)

@@ -39,11 +39,11 @@ CPU = torch.device("cpu")
 
 
 class PositionwiseModel:
-    """A causal model split into `states` (its body, at chosen positions) and `outputs` (its head, on those states).
+    """A causal model, split into its body (`states`, at chosen positions) and its head (`outputs`, from these states).
 
     The body runs on packed tokens, in which common prefixes of samples are computed once. Otherwise it runs on
-    right-padded rows without a mask: causal attention never sees padding on the right. Each mode is checked once on a
-    small batch. A model that fails the check uses the next simpler mode: packed, padded, unsplit.
+    right-padded rows without a mask, because causal attention ignores padding on the right. Each mode is checked once
+    on a small batch. A model that fails the check uses the next simpler mode: packed, padded, unsplit.
 
     Args:
         share_prefixes: false: always use padded rows.
@@ -79,11 +79,11 @@ class PositionwiseModel:
 
     @property
     def shares_prefixes(self) -> bool:
-        """Whether it runs on packed tokens; then every sample must have a trained token."""
+        """Whether the model runs on packed tokens, which requires a trained token in every sample."""
         return self._windows is not None
 
     def running(self) -> AbstractContextManager[None]:
-        """Context for forward and backward passes: checkpointed layers run again in the backward pass."""
+        """Context for forward and backward passes. Checkpointed layers also run in the backward pass."""
         return attention_implementation(self._configs, SHARED) if self.shares_prefixes else nullcontext()
 
     def states(self, batch: MicroBatch) -> Tensor:
@@ -167,4 +167,4 @@ class PositionwiseModel:
             with unfaithful():
                 return difference(self.features(self.states(batch)), whole) <= tolerance(whole, whole)
         except UnfaithfulError:
-            return False  # its forward pass needs more than the body's last hidden states
+            return False  # the head needs more than the body's last hidden states

@@ -42,9 +42,9 @@ def freeze_modules(model: PreTrainedModel, patterns: Sequence[str]) -> None:
 
 
 def changing_weights(model: PreTrainedModel) -> WeightStream:
-    """Yield the live trainable weights, detached, not copied; tied weights once.
+    """Yield the trainable weights, detached but not copied; tied weights once.
 
-    Yields all weights and buffers if all parameters are trained, or none.
+    If all parameters are trained, or none, yield all weights and buffers.
     """
     parameters = list(model.named_parameters())
     trained = [(name, value) for name, value in parameters if value.requires_grad]

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 def enable_checkpointing(model: PreTrainedModel) -> None:
     """Recompute each layer in the backward pass.
 
-    Transformers does this only for layers in training mode, which would also enable dropout. So only the layer itself
-    is in training mode, its submodules stay in evaluation mode, and the layer's dropout rates are set to 0.
+    Transformers does this only for layers in training mode, but that mode also enables dropout. So only the layer
+    itself is in training mode. Its submodules stay in evaluation mode, and the layer's dropout rates are set to 0.
 
     Raises:
         ConfigError: the model does not support gradient checkpointing.

@@ -30,7 +30,7 @@ def accumulate_gradients(
         found = batch.in_two_passes(packs)
     else:
         found = batch.in_one_pass(packs)
-    return {name: float(value) for name, value in found.items()}  # read only here, so the device never waits earlier
+    return {name: float(value) for name, value in found.items()}  # at the end, to avoid earlier waits for the device
 
 
 def splits_what_belongs_together(samples: Sequence[Sample], packs: Sequence[Sequence[int]], scope: Scope) -> bool:
@@ -71,9 +71,9 @@ class _MiniBatch:
     def in_two_passes(self, packs: Sequence[Sequence[int]]) -> dict[str, Tensor]:
         """Compute the gradient for a loss that needs samples of several micro-batches together.
 
-        First: the loss of all samples, and its gradient with respect to the model's outputs. Second: the gradients of
-        the outputs with respect to the weights (GradCache, Gao et al. 2021, arXiv:2101.06983). This needs one more
-        forward pass.
+        First pass: the loss of all samples and its gradient with respect to the model's outputs. Second pass: the
+        gradients of the outputs with respect to the weights (GradCache, Gao et al. 2021, arXiv:2101.06983). This needs
+        one more forward pass.
         """
         order = sorted(index for indices in packs for index in indices)
         outputs = self._leaves(packs, order)

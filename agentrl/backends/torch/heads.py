@@ -57,8 +57,8 @@ class Head(Protocol):
 class LanguageHead:
     """Log-probabilities and entropy. Features are logits.
 
-    The part after the body is the model's forward pass with the body replaced. So scaling and soft caps (Cohere,
-    Granite, Gemma) are kept, and no code depends on an architecture.
+    To run the part after the body, the body is replaced and the model's own forward is called. So scaling and soft caps
+    (Cohere, Granite, Gemma) are kept, and no code depends on an architecture.
     """
 
     outputs = ("logprobs", "entropy")
@@ -121,7 +121,7 @@ class ScalarHead:
 
 @dataclass(frozen=True, slots=True)
 class ModelKind:
-    """How a kind of model is loaded, first or from its checkpoint, and which head reads it."""
+    """Functions that load a kind of model, initially or from a checkpoint, and the head for its outputs."""
 
     load: Callable[..., PreTrainedModel]
     load_again: Callable[..., PreTrainedModel]

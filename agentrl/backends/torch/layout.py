@@ -17,7 +17,7 @@ from agentrl.backends.torch.recorded_experts import recorded
 from agentrl.types.sample import Sample
 
 SIMILAR = 0.7
-"""A grid's rows have at least this share of its longest row's queries. Lower: more padding; higher: more calls."""
+"""Rows of a grid have at least this share of the longest row's queries. Lower: more padding; higher: more calls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class _Row:
 class Grid:
     """Rows of similar length whose attention is one call. Key w of a row has position w.
 
-    Padding repeats a row's last token, so that every query attends to a key; its output is never read.
+    Padding repeats a row's last token, so that every query attends to a key. Outputs of padding are not read.
 
     Attributes:
         shape: R, C, W.
@@ -71,7 +71,7 @@ class Layout:
     """Which packed tokens attend to which.
 
     Attributes:
-        grids: their cells, in order, contain every packed token's query once, plus padding.
+        grids: their cells, concatenated in order, contain every packed token's query once, plus padding.
         cells: [M], the cell of each packed token.
         windows: the sliding window of each layer, None for full attention.
     """
@@ -87,7 +87,7 @@ class PackedTokens:
 
     Attributes:
         token_ids, positions: [M].
-        predictors: [N], the packed token that predicts each trained one, sample by sample.
+        predictors: [N], the packed token that predicts each trained token, sample by sample.
         routed_experts: [M, layers, top k], recorded experts, on the CPU; -1 where not recorded. None if no sample has
             any.
     """
@@ -102,8 +102,8 @@ class PackedTokens:
 def pack_tokens(samples: Sequence[Sample], windows: Mapping[int, int | None], device: torch.device) -> PackedTokens:
     """Pack samples, each with a trained token, into one row of tokens. `windows`: see `Layout`.
 
-    Each sample reuses its common prefix with the sample before it, and adds the rest: [1 2 3] and [1 2 4] become the
-    tokens [1 2 3 4], and the paths [0 1 2] and [0 1 3].
+    Each sample reuses its common prefix with the previous sample and adds only its other tokens. So
+    [1 2 3] and [1 2 4] become the tokens [1 2 3 4], and the paths [0 1 2] and [0 1 3].
     """
     sequences = [token_keys(sample) for sample in samples]
     experts = recorded(samples, [len(own) for own in sequences])

@@ -89,7 +89,7 @@ class ScheduledOptimizer:
         return [value for state in states for value in state.values() if isinstance(value, Tensor)]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return averages and counts, without the configuration: only tensors and plain values (Any: as in torch)."""
+        """Return averages and counts as tensors and plain values, without the configuration."""
         parts = [{"names": part.names, "state": part.optimizer.state_dict()["state"]} for part in self._parts]
         return {"num_updates": self.num_updates, "parts": parts}
 

@@ -15,7 +15,7 @@ from agentrl.types.sample import Sample
 
 
 def recorded(samples: Sequence[Sample], lengths: Sequence[int]) -> list[Tensor] | None:
-    """Return the experts of each sample, [length, L, K] int16, -1 where not recorded; None if no sample has any.
+    """Return each sample's experts, [length, L, K] int16, -1 where not recorded; None if no sample has any.
 
     Raises:
         ValueError: samples have experts of different shapes.

@@ -1,7 +1,7 @@
 """Rollout routing replay: a mixture of experts uses the same experts for each token as the engine did.
 
 Ma et al. 2025, arXiv:2510.11370 (R3). The engine determines the experts. The policy determines their weights: its gate
-at those experts, normalised as in the model, with gradients.
+values for these experts, normalised as in the model, with gradients.
 
 Axes: M tokens of a forward pass, L layers, K experts per token, E experts.
 """
@@ -59,9 +59,9 @@ class RoutingReplay:
             ) from error
 
     def give(self, experts_MLK: Tensor | None) -> None:
-        """Set the experts for the tokens of the next forward pass. For -1, or None for all tokens, the model chooses.
+        """Set the experts for the tokens of the next forward pass. The model chooses where they are -1 or None.
 
-        They stay set until the next call, on every thread: the backward pass may recompute layers on another thread.
+        The experts stay set until the next call, on every thread, because the backward pass may use another thread.
 
         Raises:
             ValueError: the number of layers or experts does not fit this model.
@@ -80,7 +80,7 @@ class RoutingReplay:
         self._given = experts_MLK
 
     def _forward(self, layer: int, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Run a layer's forward with replaced experts. Any: the module's signature can be anything."""
+        """Run a layer's forward with replaced experts. `Any`: modules have different signatures."""
         if self._given is None and self._own is None:
             return forward(*args, **kwargs)
         wanted_MK = None if self._given is None else self._given[:, layer].long()
@@ -121,7 +121,7 @@ class _Choice(TorchFunctionMode):
     """Finds the `topk` by which a router chooses among its E experts, and replaces its result by `wanted`, [M, K].
 
     Attributes:
-        made: [M, K] for each choice, after the replacement.
+        made: the experts of each choice, [M, K], after the replacement.
     """
 
     def __init__(self, num_experts: int, wanted: Tensor | None) -> None:

@@ -26,8 +26,8 @@ NOT_TAKEN = (AttributeError, KeyError, IndexError, TypeError, ValueError, Runtim
 def probe_samples(vocab_size: int) -> list[Sample]:
     """Make five samples that test prefix sharing.
 
-    Two share a prompt. One continues from the middle of the first. One has a single trained token and the same prompt.
-    One has another prompt.
+    Two samples share a prompt. One continues from the middle of the first sample. One has the same prompt and a single
+    trained token. One has another prompt.
     """
     owns = [[*range(50, 57)], [*range(90, 94)], [*range(50, 53), *range(70, 75)], [99]]
     parts = [*((range(9), own) for own in owns), (range(3, 8), range(8))]
@@ -51,7 +51,7 @@ def unfaithful() -> Iterator[None]:
 
 
 def difference(actual: Tensor, expected: Tensor) -> float:
-    """Root mean square of the difference, divided by that of `expected`."""
+    """Root mean square of the difference, divided by the root mean square of `expected`."""
     if actual.shape != expected.shape:
         raise UnfaithfulError(f"logits of shape {tuple(actual.shape)}, not {tuple(expected.shape)}")
     return float((actual - expected).float().norm() / expected.float().norm())
@@ -84,8 +84,8 @@ def check_apart(
 ) -> None:
     """Check that every sample's states depend only on that sample's tokens.
 
-    The gradient with respect to all other tokens must be exactly 0, without any tolerance. So even small errors are
-    found: in bfloat16, and with weights near 0.
+    The gradient with respect to all other tokens must be exactly 0. So even small errors are found, also in bfloat16
+    and with weights near 0.
 
     Args:
         rows_N: the sample of each state.

@@ -33,8 +33,8 @@ def shared_attention(
 ) -> tuple[Tensor, None]:
     """Attention from queries [1, H, M, D] to the keys [1, K, M, D] that `packed_layout` assigns to each query.
 
-    The layout is passed as an argument through the model's forward: only arguments reach layers that are recomputed in
-    the backward pass, possibly on another thread.
+    The layout is an argument of the model's forward, because layers that are recomputed in the backward pass (possibly
+    on another thread) receive only arguments.
 
     Raises:
         UnfaithfulError: the layer passes an argument that is not supported here.

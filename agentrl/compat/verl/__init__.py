@@ -2,8 +2,8 @@
 
     from agentrl.compat.verl import AgentLoopBase, AgentLoopOutput, register
 
-A verl loop returns flat lists. Tokens that it marks as sampled are matched with the tokens that the engine sampled, so
-segments have the engine's log-probabilities and policy versions. Tokens that the engine did not sample are refused.
+A verl loop returns flat lists. Tokens marked as sampled are matched with the engine's completions, so segments have the
+engine's log-probabilities and policy versions. Tokens that the engine did not sample are refused.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class AgentLoopBase:
 
     @classmethod
     def init_class(cls, config: Any, tokenizer: Any, processor: Any = None, **kwargs: Any) -> None:
-        """Set up the class; a hook of older verl loops."""
+        """Set up the class; older verl loops override this method."""
 
     async def run(self, sampling_params: dict[str, Any], **kwargs: Any) -> AgentLoopOutput | list[AgentLoopOutput]:
         """Run one rollout of a row; `kwargs` are its columns (`raw_prompt`, `tools_kwargs`, `extra_info`, ...)."""

@@ -1,4 +1,4 @@
-"""Adapter that runs a verl agent loop as an agentrl one: its inputs, and the conversion of its output to segments."""
+"""Adapter that runs a verl agent loop as an agentrl loop: prepares its inputs and converts its output to segments."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def _response(output: AgentLoopOutput, recording: Recording) -> list[Segment]:
 
 
 def _rewards(outputs: Sequence[AgentLoopOutput]) -> dict[str, float]:
-    """The last `reward_score` with its further numbers; empty if the reward function has to score."""
+    """The last `reward_score` and its extra numbers; empty if the reward function must compute the score."""
     scored = [output for output in outputs if output.reward_score is not None]
     if not scored or scored[-1].reward_score is None:
         return {}
@@ -149,7 +149,7 @@ def row_fields(task: Task) -> dict[str, object]:
 @lru_cache(maxsize=4)
 def verl_config(config_json: str) -> Any:  # a DictConfig, which is untyped
     """The configuration under verl's names, for verl loops."""
-    from omegaconf import OmegaConf  # imported late: it costs 50 ms, and only verl loops need it
+    from omegaconf import OmegaConf  # slow import (50 ms) that only verl loops need
 
     config = RunConfig.model_validate_json(config_json)
     whole: dict[str, Any] = config.model_dump(mode="json")

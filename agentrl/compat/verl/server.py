@@ -11,7 +11,7 @@ from agentrl.engines.base import FinishReason, SamplingParams
 from agentrl.errors import ConfigError, suggestion
 
 _NEUTRAL = {"repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0, "n": 1}
-"""Options accepted only with their neutral value: others make the reported log-probabilities wrong."""
+"""Options that must have this neutral value. Other values make the reported log-probabilities wrong."""
 _NAMES = {
     "temperature": "temperature",
     "top_p": "top_p",
@@ -26,7 +26,7 @@ _IGNORED = {"logprobs"}  # log-probabilities are always returned
 
 
 class ServerManager:
-    """Provides `generate` as verl's loops call it, and records the sampled tokens."""
+    """Provides `generate` with verl's signature, and records the sampled tokens."""
 
     def __init__(self, generate: Generate, sampling: SamplingParams) -> None:
         self.recording = Recording()
@@ -47,7 +47,7 @@ class ServerManager:
         priority: object = None,
         **_: object,
     ) -> TokenOutput:
-        """Sample a continuation of `prompt_ids`. Requests with the same `request_id` are one conversation.
+        """Sample a continuation of `prompt_ids`. Requests with the same `request_id` belong to one conversation.
 
         Raises:
             ConfigError: images, or an unsupported sampling parameter.

@@ -21,7 +21,8 @@ class AgentLoopMetrics(BaseModel):
 class AgentLoopOutput(BaseModel):
     """One conversation: `prompt_ids`, then `response_ids` with a mask that is 1 for sampled tokens.
 
-    `response_logprobs` is ignored: the engine's log-probabilities are kept. `reward_score`, if given, is the score.
+    `response_logprobs` is ignored: the engine's log-probabilities are used. `reward_score`, if given, replaces the
+    reward function's score.
     """
 
     prompt_ids: list[int]

@@ -21,12 +21,12 @@ from agentrl.utils.http_client import open_session
 class CodeReward:
     """Runs the last fenced code block of the solution against every test of the row.
 
-    The score is the share of tests passed. With `continuous` false it is 1 if all tests pass, else 0. `passed_all` is
-    1 or 0. An answer without a block scores 0. A program that cannot be compiled, fails, hangs or prints something else
-    does not pass the test.
+    The score is the share of tests passed. If `continuous` is false, the score is 1 if all tests pass, else 0.
+    `passed_all` is 1 or 0. An answer without a code block scores 0. A program does not pass a test if it cannot be
+    compiled, fails, hangs or prints wrong output.
 
     Args:
-        max_cases: use only the first tests, up to this number; None: all.
+        max_cases: maximum number of tests; later tests are not used. None: all tests are used.
         language: name of the language in Sandbox Fusion; tests that are calls or assertions need python.
 
     Raises:

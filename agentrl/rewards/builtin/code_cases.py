@@ -42,8 +42,8 @@ class Case:
 
     - stdin: the program reads `given` and must print `expected`.
     - call: the function `name` is called with the JSON list `given` and must return `expected`.
-    - assert: `given` is Python code that must run to its end. It runs in another process than the program and calls the
-      program's functions (`code_peers`), so that the program cannot decide the result.
+    - assert: `given` is Python code that must end without error. It runs in a separate process and calls the program's
+      functions there (`code_peers`), so the program cannot decide the result.
     """
 
     kind: Kind
@@ -55,7 +55,7 @@ class Case:
         """Return (program, standard input) that test `code`.
 
         The process that runs `code` never decides the result. Printed text and return values are compared here.
-        Assertions run in another process, which alone knows `mark` and prints it when all of them hold.
+        Assertions run in a separate process. Only that process knows `mark`; it prints `mark` if no assertion fails.
         """
         if self.kind == "stdin":
             return code, self.given
@@ -80,7 +80,7 @@ def _peers() -> str:
 
 
 def code_of(text: str) -> str | None:
-    """Return the last block fenced with ```, of Python if there is one; None without a block."""
+    """Return the last Python block fenced with ```, or else the last block of any language; None without a block."""
     blocks: list[tuple[str, str]] = _FENCE.findall(text)
     python = [code for language, code in blocks if language.lower() in ("python", "python3", "py")]
     codes = python or [code for _, code in blocks]
@@ -88,7 +88,7 @@ def code_of(text: str) -> str | None:
 
 
 def read_cases(ground_truth: JsonValue) -> Sequence[Case]:
-    """Read the tests of a row. Known forms, each also as a JSON string:
+    """Read the tests of a row. Supported forms (each may also be a JSON string):
 
     - `{"inputs": [...], "outputs": [...]}`: standard input and output (APPS, CodeContests, TACO, Codeforces); with
       `fn_name`, the arguments and the result of that function
@@ -122,7 +122,7 @@ def _read(tests: JsonValue) -> Sequence[Case]:
 def _program(text: str) -> str:
     try:
         ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:  # every answer would fail this test
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:  # else every answer would fail this test
         _refused(f"the text is neither JSON nor Python ({error})")
     return text
 
@@ -172,7 +172,7 @@ def _json(value: JsonValue) -> JsonValue:
         return value
     try:
         read: JsonValue = json.loads(value)
-    except (ValueError, RecursionError):  # a model's program may print a million brackets
+    except (ValueError, RecursionError):  # a model's program may print deeply nested brackets
         return value
     return read
 
@@ -188,7 +188,7 @@ def _same_text(printed: str, expected: str) -> bool:
 
 
 def _same_result(result: JsonValue, expected: JsonValue) -> bool:
-    """Compare with the expected value, also parsed from JSON, also unwrapped from a list of one (as in APPS)."""
+    """Compare with the expected value: as given, parsed from JSON, or taken out of a one-element list (as in APPS)."""
     wanted = [expected, _json(expected)]
     wanted += [each[0] for each in wanted if isinstance(each, list) and len(each) == 1]
     try:

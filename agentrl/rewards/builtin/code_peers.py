@@ -1,8 +1,9 @@
-"""Program of the sandbox: runs the tests in one process, and the answer in another that serves its functions.
+"""Sandbox program: runs the tests in one process and the model's answer in another; the tests call the answer.
 
-Sent as text, so standard library only, Python 3.8 or later. The answer cannot decide a test: its process receives
-calls and returns values, only as data. The secret `mark`, the tests and the expected values exist only in the process
-of the tests. The system closes that process's memory and files to the answer (PR_SET_DUMPABLE).
+The source text of this file is sent to the sandbox, so it needs only Python 3.8 and the standard library. The answer
+cannot decide a test: its process receives calls and returns values, only as data. The secret `mark`, the tests and the
+expected values exist only in the test process. Linux denies the answer access to that process's memory and files
+(PR_SET_DUMPABLE).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from fractions import Fraction
 from typing import Any, Callable, Iterator  # noqa: UP035  (Python 3.8)
 
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, SIGKILL = 1, 4, 9
-# forwarded to the other process; == and < are forwarded only between two of its objects: see `Remote._compared`
+# operations that run in the other process; == and < only if both objects are there: see `Remote._compared`
 OPERATIONS = ["len", "getitem", "setitem", "add", "sub", "mul", "truediv", "floordiv", "mod", "neg"]
 OPERATIONS += ["next", "str", "repr"]
 BUILT = {"tuple": tuple, "set": set, "frozenset": frozenset, "deque": deque, "Decimal": Decimal, "Fraction": Fraction}
@@ -32,7 +33,7 @@ Json = Any  # a JSON value
 class Remote:
     """Proxy of an object in the other process.
 
-    It is truthy. It equals another proxy if the other process says so.
+    A proxy counts as true. The other process decides whether two proxies are equal.
     """
 
     _peer: Peer
@@ -89,7 +90,7 @@ for each in OPERATIONS:
 class Peer:
     """One end of the connection between the two processes.
 
-    `is_served` decides what the other end may do with an object.
+    `is_served` decides which operations the other process may use on an object.
     """
 
     def __init__(self, source: int, sink: int, is_served: Callable[[str, object, object], bool]) -> None:
@@ -99,7 +100,7 @@ class Peer:
         self.errors: dict[str, type] = {}
 
     def ask(self, operation: str, handle: int, *arguments: object, **keywords: object) -> Any:
-        """Return the result of an operation in the other process. Changes of lists, dicts and sets are copied back."""
+        """Run an operation in the other process; return its result. Changed lists, dicts and sets are copied back."""
         given = [self._data(each) for each in arguments]
         self._send({"ask": operation, "of": handle, "with": given, "and": self._data(keywords)})
         while True:
@@ -126,7 +127,7 @@ class Peer:
                 raise TypeError("the tests do not provide this")
             answer = self._do(message["ask"], subject, arguments, keywords)
             return {"answer": self._data(answer), "with": [self._data(a) for a in arguments]}
-        except BaseException as error:  # the tests decide what it means, SystemExit too
+        except BaseException as error:  # also SystemExit: the other process handles it
             return {"raised": [kind.__name__ for kind in type(error).__mro__], "text": str(error)}
 
     def _do(self, operation: str, subject: Any, arguments: list[Any], keywords: dict[str, Any]) -> object:
@@ -205,13 +206,13 @@ def _change(mine: Any, theirs: Any) -> None:
 
 
 def prctl(option: int, value: int) -> None:
-    """Call Linux's prctl, if there is one."""
+    """Call Linux's prctl; do nothing on other systems."""
     with suppress(Exception):
         ctypes.CDLL(None).prctl(option, value)
 
 
 def answer_process() -> None:
-    """Run the answer, then serve what it defines."""
+    """Run the answer, then execute the requests of the tests."""
     prctl(PR_SET_PDEATHSIG, SIGKILL)
     peer = Peer(os.dup(0), os.dup(1), lambda *_: True)
     nothing = os.open(os.devnull, os.O_RDWR)
@@ -258,9 +259,10 @@ def tests_process(job: Json) -> None:
 
 
 def _offered(operation: str, subject: object, name: object) -> bool:
-    """Whether the answer may do this with an object of the tests: call, iterate or index it, or use public attributes.
+    """Whether the answer may use `operation` on an object of the tests.
 
-    Attributes are allowed only for instances of classes that the tests define.
+    Calls, iteration, `len` and indexing are allowed. Public attributes are allowed only for instances of classes that
+    the tests define.
     """
     if operation in ("getattr", "setattr"):
         return type(subject).__module__ == "__main__" and not str(name).startswith("_")
@@ -268,9 +270,10 @@ def _offered(operation: str, subject: object, name: object) -> bool:
 
 
 def _define(peer: Peer, found: Json, tests: ast.AST, names: dict[str, Any]) -> None:
-    """Add to `names` what the answer defines and the tests use.
+    """Add to `names` the answer's objects that the tests use.
 
-    The answer's own `sorted` or `isclose` replaces the known one only if the tests use no other object of the answer.
+    If the answer redefines a known name such as `sorted`, its version is used only if the tests use no other object of
+    the answer.
     """
     wanted = {node.id for node in ast.walk(tests) if isinstance(node, ast.Name)}
     known = {*names, *dir(builtins)}

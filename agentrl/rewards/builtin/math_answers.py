@@ -12,7 +12,7 @@ from agentrl.errors import RewardError
 from agentrl.utils.answers import boxed
 
 _MAX_CHARS = 1000
-"""Longer answers are wrong: no ground truth is that long, and parsing them is too slow."""
+"""Longer answers count as wrong. Parsing them is too slow, and no ground truth is that long."""
 _WRAPPED = re.compile(r"\\(?:text|textbf|textit|mathrm|mathbf|mbox|operatorname)\s*\{([^{}]*)\}")
 _DROPPED = re.compile(r"\\left|\\right|\\[!,;:]|\\ |\\%|%|\^\{?\\circ\}?|\\\$|\$|\\\(|\\\)|\\\[|\\\]")
 _THOUSANDS = re.compile(r"-?\d{1,3}(?:,\d{3})+(?:\.\d+)?")
@@ -21,9 +21,9 @@ _WORDS = re.compile(r"[^\W\d_]{3,}(?:[ -][^\W\d_]+)*")
 
 
 def plainly_same(answer: str, truth: str) -> bool | None:
-    """Whether the answers are equal, if text or numbers decide it; None if it needs algebra.
+    """Whether the answers are equal as text or numbers; None if the comparison needs algebra.
 
-    Words are never compared by algebra, which would read them as products of letters, equal in any order.
+    Words are never compared by algebra, which reads a word as a product of letters: `no` would equal `on`.
     """
     left, right = _plain(answer), _plain(truth)
     if left.replace(" ", "") == right.replace(" ", ""):
@@ -39,10 +39,10 @@ def plainly_same(answer: str, truth: str) -> bool | None:
 
 
 def same_by_algebra(answer: str, truth: str) -> float:
-    """1 if math-verify finds the answers equal, else 0. Needs a main thread: its timeouts (5 s a step) use signals."""
+    """1 if math-verify finds the answers equal, else 0. Call it in a main thread: its timeouts (5 s) use signals."""
     from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
 
-    logging.getLogger("math_verify").setLevel(logging.CRITICAL)  # it logs timeouts without saying for which answer
+    logging.getLogger("math_verify").setLevel(logging.CRITICAL)  # its timeout messages do not name the answer
     kinds = (LatexExtractionConfig(), ExprExtractionConfig())
     gold, given = (parse(f"\\boxed{{{text}}}", kinds) for text in (_plain(truth), _plain(answer)))
     return float(bool(gold) and bool(given) and verify(gold, given))

@@ -18,7 +18,7 @@ from agentrl.utils.answers import answer_line, boxed
 _LOGGER = logging.getLogger(__name__)
 _ALGEBRA = "agentrl.rewards.builtin.math_answers:same_by_algebra"
 _ALGEBRA_TIMEOUT_S = 30.0
-"""math-verify stops each of its steps after 5 seconds by itself, unless native code blocks the interpreter."""
+"""math-verify stops each of its own steps after 5 seconds, but not while native code blocks the interpreter."""
 
 
 class _MathReward:
@@ -102,7 +102,7 @@ class DapoMathReward(_MathReward):
 
 
 class GeometryReward(_MathReward):
-    r"""(1 - format_score) * acc + format_score * format, as in Geometry3K's runs with format_score 0.1.
+    r"""(1 - format_score) * acc + format_score * format, as in verl's reward for Geometry3K.
 
     `acc` is 1 if the last `\boxed{}` equals the ground truth. `format` is 1 if the solution is a thought in `<think>`
     tags followed by a box.

@@ -30,11 +30,11 @@ def search_qa(
     format_score: float = 0.0,
     score: float = 1.0,
 ) -> dict[str, float]:
-    """`score` if the last `<answer>` is one of the gold answers, `format_score` for a wrong answer, 0 without one.
+    """`score` if the last `<answer>` is one of the gold answers, `format_score` for a wrong answer, else 0.
 
-    As in Search-R1 (Jin et al. 2025, arXiv:2503.09516), with SQuAD's normalisation. More than 10 tags (the answer was
-    tried again and again) reduce the score to a quarter. With `metric` f1 the score is `score` times the F1 of words.
-    With subem the gold answer may appear inside the answer. `em` and `f1` are returned too.
+    As in Search-R1 (Jin et al. 2025, arXiv:2503.09516), with SQuAD's normalisation. More than 10 tags (many
+    guesses) reduce the score to a quarter. With metric=f1 the score is `score` times the word F1. With metric=subem the
+    gold answer may be part of a longer answer. `em` and `f1` are returned too.
     """
     golds = gold_answers(ground_truth)
     answer = tagged(solution_str)
@@ -52,14 +52,14 @@ def qa(
     """1 if the answer of the last turn is one of the gold answers, with SQuAD's normalisation.
 
     The answer is the text in `<answer>` tags, else in `\\boxed{}`, else after `Answer:`, else the entire turn.
-    `metric` as in `search_qa`.
+    `metric` has the same meaning as in `search_qa`.
     """
     answer = final_answer(str(extra_info.get("last_turn", solution_str)))
     return _matched(answer, gold_answers(ground_truth), metric)
 
 
 def classification(solution_str: str, ground_truth: JsonValue, extra_info: Mapping[str, object]) -> float:
-    """1 if the last turn names the label of the row, found as in `qa`; case and punctuation are ignored.
+    """1 if the answer of the last turn (see `qa`) is the row's label; case and punctuation are ignored.
 
     A single letter is also read from "(B)", "B." or "B: because". If the row lists its labels (`labels`, `choices`,
     `options` or `classes`) and the answer is a sentence, the sentence must name this label and no other.
@@ -79,7 +79,7 @@ def classification(solution_str: str, ground_truth: JsonValue, extra_info: Mappi
 def squad_normalised(text: str) -> str:
     """Lower case without punctuation, articles and repeated blanks (SQuAD, Rajpurkar et al. 2016, arXiv:1606.05250).
 
-    A text that would become empty, such as the answer A, keeps punctuation and articles.
+    If nothing would be left, as for the answer "A", punctuation and articles are kept.
     """
     bare = " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
     return bare or " ".join(text.lower().split())

@@ -38,8 +38,8 @@ _NO_TRUTH = "the row has no ground truth (column 'ground_truth', 'answer' or 're
 
 
 def exact_match(solution_str: str, ground_truth: JsonValue, extra_info: Mapping[str, object]) -> float:
-    """1 if the last turn equals the (or a) ground truth; case, blanks and a final full stop are ignored."""
-    if ground_truth is None:  # every answer would be wrong
+    """1 if the last turn equals one of the ground truths; case, blanks and a final full stop are ignored."""
+    if ground_truth is None:  # else every answer would count as wrong
         raise RewardError(_NO_TRUTH)
     answer = normalised(extra_info.get("last_turn", solution_str))
     valid = ground_truth if isinstance(ground_truth, list) else [ground_truth]

@@ -16,7 +16,7 @@ from agentrl.utils.retries import GaveUpError, Retries, TryAgainError, raise_if_
 
 _NUM_TRIES = 4
 _MARGIN_S = 20.0
-"""Extra time for an answer, beyond the program's timeouts: the server has its own queue."""
+"""Added to the program's timeouts, because a program may wait in the server's queue."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class ProgramRun:
     """Result of a program.
 
     Attributes:
-        ok: the program ran to its end, with exit status 0.
+        ok: the program ended with exit status 0.
         compiled: whether the program could be compiled.
     """
 
@@ -90,7 +90,7 @@ def _object(content: bytes) -> Mapping[str, object]:
 
 
 def _read(answer: Mapping[str, object]) -> ProgramRun:
-    """Read the server's answer. `Success` and `Failed` describe the program, `SandboxError` the server."""
+    """Read the server's answer. `Success` and `Failed` are results of the program; `SandboxError` is a server error."""
     if answer.get("status") not in ("Success", "Failed"):
         raise TryAgainError(f"status {answer.get('status')}: {answer.get('message')!s:.200}")
     compiled, run, ok = answer.get("compile_result"), answer.get("run_result"), answer["status"] == "Success"

@@ -29,8 +29,8 @@ class _Waiting:
 class BatchReward:
     """Calls `function(data_sources=, solution_strs=, ground_truths=, extra_infos=, **kwargs)`, one answer per rollout.
 
-    Only one call runs at a time, so the function need not support parallel calls. Meanwhile rollouts continue;
-    finished rollouts wait for the next call. A call starts with `reward.batch_size` rollouts, or with fewer after
+    Only one call runs at a time, so the function need not support parallel calls. Meanwhile rollouts continue.
+    Rollouts that finish wait for the next call. A call starts with `reward.batch_size` rollouts, or with fewer after
     `reward.batch_wait_s` seconds. An answer is a number or a dict with a `score`.
 
     Raises:
@@ -66,7 +66,7 @@ class BatchReward:
             return self._score.read(await mine.returned)
 
     def close(self) -> None:
-        """Let the threads end; a call that hangs is abandoned."""
+        """Stop the threads. A call that hangs is not waited for."""
         self._call.close()
 
     async def _serve(self) -> None:
@@ -75,12 +75,12 @@ class BatchReward:
             while self._waiting:
                 await self._gather()
                 batch, self._waiting = self._waiting[: self._size], self._waiting[self._size :]
-                await self._answer([each for each in batch if not each.returned.done()])  # done: it was cancelled
+                await self._answer([each for each in batch if not each.returned.done()])  # done: cancelled
         finally:
             self._serving = None
 
     async def _gather(self) -> None:
-        """Wait until a batch is full, or `batch_wait_s` long."""
+        """Wait until a batch is full, but at most `batch_wait_s` seconds."""
         if len(self._waiting) >= self._size:
             return
         self._full.clear()
@@ -95,7 +95,7 @@ class BatchReward:
             return
         try:
             answers = await self._answers(batch)
-        except Exception as error:  # every rollout of the batch gets it; `errors_with_place` classifies it there
+        except Exception as error:  # raised again for each rollout, within its `errors_with_place`
             for each in batch:
                 if not each.returned.done():
                     each.returned.set_exception(error)
@@ -105,7 +105,7 @@ class BatchReward:
                 each.returned.set_result(answer)
 
     async def _answers(self, batch: Sequence[_Waiting]) -> list[object]:
-        """One answer per rollout.
+        """Return one answer per rollout.
 
         Raises:
             RewardError: the function returned something else.
@@ -115,7 +115,7 @@ class BatchReward:
         returned = await self._call(**self._score.arguments(*lists))
         try:
             answers = [] if isinstance(returned, (str, Mapping)) else list(cast("Iterable[object]", returned))
-        except TypeError:  # a number, or an array that is one
+        except TypeError:  # a number, or an array without dimensions
             answers = []
         if len(answers) != len(batch):
             got = f"{len(answers)}: {returned!r:.100}" if answers else f"{returned!r:.100}"

@@ -24,7 +24,7 @@ SEVERAL = ("data_sources", "solution_strs", "ground_truths", "extra_infos")
 
 
 class RaisedError(RewardError):
-    """Error that a function raised in another process, as the text of `format_error`."""
+    """A function's error in another process; the message is the text of `format_error`."""
 
 
 class ScoreFunction:
@@ -52,10 +52,10 @@ class ScoreFunction:
         return f"reward '{self.name}' (data source '{data_source}', row {extra_info.get('index', 'unknown')})"
 
     def read(self, returned: object) -> dict[str, float]:
-        """Numbers in the returned value. Other entries are dropped, with one warning per name.
+        """Return the numbers of a function's result. Other entries are dropped, with one warning per name.
 
         Raises:
-            RewardError: there is no score among them.
+            RewardError: the result has no score.
         """
         numbers, dropped = numbers_of(returned)
         self.warn_dropped(dropped)

@@ -1,4 +1,4 @@
-"""A reward function as a `Reward`: called off the event loop, with a timeout and a check of its answer."""
+"""A reward function as a `Reward`: called outside the event loop, with a timeout; its result is checked."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from agentrl.rewards.functions.calls import ScoreFunction, errors_with_place
 
 
 class OffLoop:
-    """Calls a user's function, plain or async, off the event loop and with a timeout.
+    """Calls a user's function, plain or async, outside the event loop and with a timeout.
 
     Raises, when called:
         OverdueError: the call timed out.
@@ -33,12 +33,12 @@ class OffLoop:
             work = cast("Work[object]", call)
             return await self._offload.run(work, self._timeout_s, self._lane)
         returned = await self._offload.run_function(call, self._timeout_s, self._lane)
-        if inspect.isawaitable(returned):  # from an object with an async __call__, or a plain wrapper
+        if inspect.isawaitable(returned):  # from an object with an async __call__, or a wrapper around one
             return await self._offload.run(partial(_result, returned), self._timeout_s, self._lane)
         return returned
 
     def close(self) -> None:
-        """Let the threads end; a thread that hangs in the function is abandoned."""
+        """Stop the threads. A thread that hangs in the function is not waited for."""
         self._offload.close()
 
 
@@ -72,7 +72,7 @@ class FunctionReward:
             return self._score.read(await self._call(**arguments))
 
     def close(self) -> None:
-        """Let the threads end; a thread that hangs in the function is abandoned."""
+        """Stop the threads. A thread that hangs in the function is not waited for."""
         self._call.close()
 
 

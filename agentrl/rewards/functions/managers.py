@@ -45,7 +45,7 @@ def managed(reward: Reward, config: RewardConfig, max_response_length: int | Non
         max_response_length: `data.max_response_length`, in tokens.
 
     Raises:
-        ConfigError: options that do not fit together.
+        ConfigError: options contradict each other.
         UnknownNameError: there is no such manager.
     """
     manager, overlong = config.reward_manager, config.overlong_buffer
@@ -63,7 +63,7 @@ def managed(reward: Reward, config: RewardConfig, max_response_length: int | Non
 
 
 def _own_manager(reward: Reward, config: RewardConfig) -> Reward:
-    """Build the user's `Manager(reward, config)`, which is itself a `Reward`."""
+    """Build the user-defined `Manager(reward, config)`, which is also a `Reward`."""
     where = "reward.reward_manager"
     path, name = str(config.reward_manager.module.path), config.reward_manager.name
     try:

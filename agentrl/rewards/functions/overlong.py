@@ -13,7 +13,7 @@ from agentrl.rewards.base import Reward, close_reward
 
 
 def overlong_penalty(length: int, max_length: int, buffer: int, factor: float) -> float:
-    """min(0, -factor * (length - (max_length - buffer)) / buffer): 0 up to the buffer, -factor at its end.
+    """min(0, -factor * (length - (max_length - buffer)) / buffer): 0 before the buffer, -factor at the buffer's end.
 
     Lengths are in tokens. Example: max_length is 16384 and the last 4096 tokens are the buffer. Then a response of
     14336 tokens costs factor / 2.
@@ -24,10 +24,10 @@ def overlong_penalty(length: int, max_length: int, buffer: int, factor: float) -
 class OverlongReward:
     """A reward minus the penalty for a response near `max_length` tokens.
 
-    The length is the number of response tokens of the longest trajectory; `max_length` counts the same tokens.
+    The length is the number of response tokens of the longest trajectory. `max_length` is counted in the same way.
 
     Raises:
-        ConfigError: the buffer is longer than a response may be.
+        ConfigError: the buffer is longer than `max_length`.
     """
 
     def __init__(self, reward: Reward, config: OverlongBufferConfig, max_length: int) -> None:

@@ -27,7 +27,7 @@ def answer(question: dict[str, Any]) -> dict[str, object]:  # Any: JSON of `Scor
         numbers, dropped = numbers_of(returned)
     except (InfraError, ConfigError, RewardError) as error:
         return {"error": type(error).__name__, "text": str(error)}
-    except BaseException as error:  # the parent reports the function's failure, SystemExit too
+    except BaseException as error:  # also SystemExit: the parent process reports the error
         return {"error": "", "text": format_error(error)}
     return {"numbers": numbers, "dropped": dropped}
 

@@ -1,4 +1,4 @@
-"""Scoring in child processes: a process that hangs, dies or exhausts memory costs one score, not the run."""
+"""Scoring in child processes. If a process hangs, dies or exhausts memory, one score is lost and the run continues."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _KINDS = {kind.__name__: kind for kind in (InfraError, ConfigError, RewardError,
 
 
 class ScorePool:
-    """At most `num_workers` processes, started on demand and kept; further calls wait for a free process.
+    """Pool of at most `num_workers` processes, started on demand and reused. Further calls wait for a free process.
 
     A process can score with any function, given its import path; it caches the functions it has loaded.
     """
@@ -54,7 +54,7 @@ class ScorePool:
 
 
 class ProcessReward:
-    """Like `FunctionReward`, but in the processes of `pool`: the contents of `extra_info` must be JSON.
+    """Like `FunctionReward`, but runs in the processes of `pool`; `extra_info` must contain only JSON values.
 
     Raises:
         ConfigError: the function needs another argument, does not accept one of `kwargs`, or is not importable by name.

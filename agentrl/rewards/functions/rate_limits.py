@@ -1,4 +1,4 @@
-"""Reward manager `rate_limited`: spaces out calls, for a reward behind a service with rate limits."""
+"""Reward manager `rate_limited`: delays calls of a reward that uses a rate-limited service."""
 
 from __future__ import annotations
 

@@ -24,18 +24,18 @@ _OF_ITS_TRAINER = ("trainer_state", "environments", "log_extra", "log_metric")
 
 
 def takes_completions(function: RewardFunc) -> bool:
-    """Whether a function has TRL's form: it asks for `completions`."""
+    """Whether a function has TRL's form, that is, a parameter `completions`."""
     return "completions" in parameters_of(function, f"reward '{name_of(function)}'")
 
 
 class RewardFuncs:
     """Sum of reward functions; each function's score is also returned under its name, as TRL logs it.
 
-    A function receives lists: of one rollout, or of several with reward_manager.name=batch. `prompts` and
+    A function receives lists with one entry per rollout: one, or several with reward_manager.name=batch. `prompts` and
     `completions` are text if the row's prompt was text, else lists of messages (one assistant message per model turn).
-    `completion_ids` and the columns of the row follow, `ground_truth` and `data_source` among them. A function that
-    returns None does not apply to the rollout; the others are summed. If none applies, the rollout has no score and is
-    left out of its group.
+    Other arguments are `completion_ids` and the row's columns, including `ground_truth` and `data_source`. If a
+    function returns None, it does not apply to the rollout, and only the other scores are summed. If no function
+    applies, the rollout has no score and is left out of its group.
 
     Raises:
         ConfigError: two functions of the same name, a function that needs an object of TRL's trainer, or a manager that
@@ -59,20 +59,20 @@ class RewardFuncs:
     ) -> dict[str, float]:
         """See `rewards.base.Reward`."""
         asked = (each(data_source, solution_str, ground_truth, extra_info) for each in self._rewards.values())
-        answers = zip(self._rewards, await asyncio.gather(*asked), strict=True)  # concurrent: allows batches
+        answers = zip(self._rewards, await asyncio.gather(*asked), strict=True)  # concurrent, to allow batches
         scores = {name: answer["score"] for name, answer in answers if answer["applies"]}
         if not scores:
             raise InfraError(f"row {extra_info.get('index', 'unknown')}: every reward function returned None")
         return {"score": sum(scores.values()), **scores}
 
     def close(self) -> None:
-        """Let the threads of its functions end."""
+        """Stop the threads of the functions."""
         for reward in self._rewards.values():
             close_reward(reward)
 
 
 def _check_signature(function: RewardFunc) -> None:
-    """Reject functions that need TRL's trainer; which columns the rows have is not known yet."""
+    """Reject functions that need TRL's trainer. Missing columns are not detected, because rows are not read yet."""
     for key, parameter in parameters_of(function, f"reward '{name_of(function)}'").items():
         if key in _OF_ITS_TRAINER and parameter.default is parameter.empty:
             raise ConfigError(
@@ -82,7 +82,7 @@ def _check_signature(function: RewardFunc) -> None:
 
 
 def _adapted(function: RewardFunc, config: RewardConfig) -> Reward:
-    """`function` as a `compute_score`, or as a function of lists under the batch manager."""
+    """Wrap `function` as a `compute_score`, or as a batch function under the batch manager."""
     takes = keyword_filter(function)
 
     def several(
@@ -92,7 +92,7 @@ def _adapted(function: RewardFunc, config: RewardConfig) -> Reward:
         extra_infos: list[Mapping[str, object]],
     ) -> list[object] | Awaitable[list[object]]:
         rows = list(map(_columns, data_sources, solution_strs, ground_truths, extra_infos))
-        names = dict.fromkeys(chain.from_iterable(rows))  # a row without some column has None there
+        names = dict.fromkeys(chain.from_iterable(rows))  # a column that a row lacks is None
         returned = function(**takes({name: [row.get(name) for row in rows] for name in names}))
         return _awaited(returned, len(rows)) if inspect.isawaitable(returned) else _answers(returned, len(rows))
 
@@ -116,7 +116,7 @@ def _dialogue(solution_str: str, extra_info: Mapping[str, object]) -> tuple[obje
     """Prompt and completion of a rollout."""
     prompt = cast("Sequence[Message]", extra_info["prompt"])
     if extra_info.get("text_prompt"):
-        return prompt[-1]["content"], solution_str  # a system message before it comes from the configuration
+        return prompt[-1]["content"], solution_str  # an earlier system message comes from the configuration
     turns = cast("list[str]", extra_info["turn_texts"])
     return prompt, [{"role": "assistant", "content": text} for text in turns]
 
@@ -130,10 +130,10 @@ async def _only(running: Awaitable[list[object]]) -> object:
 
 
 def _answers(returned: object, num_rows: int) -> list[object]:
-    """The score of each row, and whether the function applies to the row; it does not if the value is None."""
+    """Return each row's score and whether the function applies to the row (not if it returned None)."""
     try:
         values = [] if isinstance(returned, (str, Mapping)) else list(cast("Iterable[object]", returned))
-    except TypeError:  # a number, or an array that is one
+    except TypeError:  # a number, or an array without dimensions
         values = []
     if len(values) != num_rows:
         wanted = "one number for one completion" if num_rows == 1 else f"{num_rows} numbers, one per completion"

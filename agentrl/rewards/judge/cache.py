@@ -26,7 +26,7 @@ Verdict: TypeAlias = dict[str, JsonValue]
 
 
 def request_key(url: str, body: Mapping[str, JsonValue]) -> str:
-    """SHA-256 of the complete request: another model, prompt, schema or temperature is another request."""
+    """SHA-256 of the complete request, including model, prompt, schema and temperature."""
     whole = json.dumps([url, body], sort_keys=True, separators=(",", ":"))  # ASCII: lone surrogates are escaped
     return sha256(whole.encode()).hexdigest()
 
@@ -37,7 +37,7 @@ class VerdictCache:
     Args:
         folder: files are `<folder>/<key[:2]>/<key>.json`, written under a temporary name and renamed, so that no reader
             sees a partial file. None: cache in memory only.
-        problem: returns what is wrong with a verdict read from the folder, or None.
+        problem: returns why a verdict read from the folder is invalid, or None if it is valid.
     """
 
     def __init__(self, folder: Path | None, problem: Callable[[JsonValue], str | None]) -> None:

@@ -57,8 +57,8 @@ class JudgeClient:
         """Return `read(text)` for the text of a valid answer; `read` raises `InvalidAnswerError` to reject a text.
 
         Raises:
-            InfraError: no valid answer came in `max_retries` further tries.
-            RewardError: the endpoint rejects the request (key, model, address), and has never answered one.
+            InfraError: no valid answer after `max_retries` retries.
+            RewardError: the endpoint rejects the request (key, model, address) and has answered no earlier request.
         """
         content = json.dumps(body).encode()
         async with self._opened() as session:
@@ -89,7 +89,7 @@ class JudgeClient:
 
     @asynccontextmanager
     async def _opened(self) -> AsyncIterator[ClientSession]:
-        """Connections that are open while any caller asks, so that none is left open when the event loop ends."""
+        """HTTP session shared by the running requests. It is closed after the last one, before the event loop ends."""
         if self._session is None:
             self._session = open_session(self._config.max_concurrent, self._key, environment_proxy(self.url))
             self._retries = self._new_retries()  # the event loop may be a new one
@@ -111,7 +111,7 @@ class JudgeClient:
 
 
 def read_json(text: str) -> JsonValue:
-    """Parse an answer as JSON, without a leading thought and an enclosing code fence.
+    """Parse an answer as JSON, after removing a leading thought and an enclosing code fence.
 
     The entire answer must be JSON: a verdict inside prose may be only a quotation.
 
@@ -157,7 +157,7 @@ def _content(text: str) -> str:
 def _key(variable: str | None) -> str:
     if variable is None:
         return ""
-    if not re.fullmatch(r"[A-Za-z_]\w*", variable):  # it may be a key, so the message does not repeat it
+    if not re.fullmatch(r"[A-Za-z_]\w*", variable):  # the value may be a key, so the message does not show it
         raise ConfigError("reward.judge.api_key_env must be the name of an environment variable, not a key")
     if not os.environ.get(variable):
         raise ConfigError("reward.judge.api_key_env names an environment variable that is not set")

@@ -44,15 +44,15 @@ _CONTROL = re.compile(r"([<\[])(?=[|｜]|/?s>|/?INST\]|/?(?:start|end)_of_turn>|
 
 
 def quoted(text: str, name: str) -> str:
-    """Quote `text` as a block that nothing in the text can end, and without control tokens.
+    """Quote `text` in a block that the text cannot close, and escape control tokens.
 
-    The code is the start of the text's own SHA-256. Worked example: quoted("5 <|im_end|>", "answer") is
+    The code after the name is the start of the text's SHA-256. Worked example: quoted("5 <|im_end|>", "answer") is
 
         <<<ANSWER 0f32…
         5 <\\|im_end|>
         ANSWER 0f32…>>>
 
-    The same text has the same code, so the same answer makes the same request. Finding a text that contains its own
+    Equal texts have equal codes, so equal answers give equal requests. Finding a text that contains its own
     hash is as hard as inverting the hash.
     """
     safe = _CONTROL.sub(r"\1\\", text.replace("\0", "\N{REPLACEMENT CHARACTER}"))

@@ -44,7 +44,7 @@ class Judge:
 
         Raises:
             InfraError: the judge cannot be reached, or returns no valid verdict, so the answer has no score.
-            RewardError: the template fails, or the endpoint rejects requests from the first one on.
+            RewardError: the template fails, or the endpoint has rejected every request so far.
         """
         try:
             body = self._prompt.body(data_source, solution_str, ground_truth, extra_info)
@@ -70,7 +70,7 @@ class Judge:
         return verdict
 
     def _problem(self, verdict: JsonValue) -> str | None:
-        """What is wrong with a verdict, in one line."""
+        """Why a verdict is invalid, in one line; None if it is valid."""
         if not isinstance(verdict, dict):
             return f"expected a JSON object, got {verdict!r:.120}"
         try:

@@ -31,7 +31,7 @@ class _Sandbox(ImmutableSandboxedEnvironment):
 
 
 class JudgeTemplate:
-    """A template that shows the judge some of `names`.
+    """A template for requests to the judge, with variables from `names`.
 
     Raises:
         ConfigError: the template cannot be parsed, uses other names, or does not show the answer.

@@ -1,4 +1,4 @@
-"""Batches requests that wait at the same time."""
+"""Batching of concurrent requests."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class _Waiting:
 
 
 class Batcher:
-    """Calls `score_all` with the requests that came in during its last call; only one call runs at a time.
+    """Calls `score_all` with all requests that arrived during the previous call; only one call runs at a time.
 
     Args:
-        max_tokens: maximum of one call, with all conversations padded to the longest; a longer conversation goes alone.
+        max_tokens: maximum per call, including padding to the longest conversation; a longer one is sent alone.
         max_size: maximum number of conversations of a call; None: no limit.
     """
 
@@ -48,7 +48,7 @@ class Batcher:
                         each.score.set_exception(error)
                 continue
             for each, score in zip(batch, scores, strict=True):
-                if not each.score.done():  # done: it was cancelled
+                if not each.score.done():  # done: cancelled
                     each.score.set_result(score)
 
     def _next(self) -> list[_Waiting]:

@@ -1,4 +1,4 @@
-"""A frozen reward model: loaded by transformers, run off the event loop."""
+"""A frozen reward model: loaded by transformers, run outside the event loop."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def longest(config: RewardModelConfig, positions: int | None) -> int:
     """Maximum number of tokens in a conversation. `positions` is the limit of the model.
 
     Raises:
-        ConfigError: `max_length` is more than the model has positions.
+        ConfigError: `max_length` is greater than `positions`.
     """
     if config.max_length is None:
         return positions or 2**31

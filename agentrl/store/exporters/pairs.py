@@ -19,11 +19,11 @@ def pair_rows(which: Literal["best", "all"], margin: float) -> Callable[[Groups,
     """Return the function that makes rows of pairs.
 
     A row has `prompt`, `chosen`, `rejected` (chat messages), `tools` if any, both rewards, and the columns of `place`.
-    `min_reward` applies to the chosen rollout only. Skipped are rollouts of several trajectories, which have no single
-    answer to compare, and pairs with different prompts.
+    `min_reward` applies to the chosen rollout only. Rollouts with several trajectories are skipped, because they have
+    no single answer to compare. Pairs with different prompts are skipped too.
 
     Args:
-        which: `best`: a group's best rollout and its worst (the first of equals); `all`: every pair of the group.
+        which: `best`: a group's best and worst rollout (the first of equal ones); `all`: every pair of the group.
         margin: minimum difference of the rewards; the chosen reward is always greater.
     """
     return partial(_pair_rows, which == "all", margin)

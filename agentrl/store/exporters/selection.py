@@ -33,7 +33,7 @@ class Selection:
     Attributes:
         min_reward: the minimum reward.
         tools: schemas of the run's tools, from its provenance.
-        skipped: reason for skipping -> count. Filled while rows are made, as is `examples`.
+        skipped: reason for skipping -> count. Like `examples`, filled while rows are created.
         examples: reason -> one example, for reasons that need one.
     """
 
@@ -53,7 +53,7 @@ class Selection:
                 yield stored
 
     def is_trainable(self, stored: StoredRollout, row: Row) -> bool:
-        """Whether `messages` and `tools` of `row` are a dialogue that can be trained on; counts it if not."""
+        """Whether `messages` and `tools` of `row` are a trainable dialogue; if not, count it in `skipped`."""
         try:
             read_dialogue(row)
         except FieldError as error:
@@ -64,7 +64,7 @@ class Selection:
         return True
 
     def offered(self, task: Task) -> list[JsonValue]:
-        """Return the schemas of the tools offered to `task`: its own if an import kept them, otherwise the run's."""
+        """Return the tool schemas offered to `task`: those that an import saved with the task, otherwise the run's."""
         own = task.extra_info.get("tools")
         if isinstance(own, list):
             return own
@@ -77,7 +77,7 @@ Rows: TypeAlias = Callable[[Groups, Selection], Iterator[Mapping[str, object]]]
 
 
 def saved_tools(text: str | None) -> list[JsonValue]:
-    """Return the tool schemas that a provenance holds as JSON.
+    """Parse the tool schemas, saved as JSON in the provenance.
 
     Raises:
         DataError: the text is not a JSON list.

@@ -1,4 +1,4 @@
-"""Export of the tasks of rollouts, in the columns of verl's datasets, which agentrl reads too."""
+"""Export of the tasks of rollouts, in the format of verl's datasets, which agentrl also reads."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def task_rows(groups: Groups, selection: Selection) -> Iterator[Mapping[str, Jso
     """Yield each task that has a selected rollout, once per `data_source` and `index`.
 
     A ground truth that is not text is written as JSON, because a column has one type. Empty objects are removed from
-    `extra_info`, because Parquet has none.
+    `extra_info`, because Parquet cannot store them.
     """
     seen: set[tuple[str, int]] = set()
     for group in groups:
@@ -30,7 +30,7 @@ def _row(task: Task, split: str) -> dict[str, JsonValue]:
     truth = task.ground_truth
     tools = _filled({name: dict(kwargs) for name, kwargs in task.tools_kwargs.items()})
     extra: dict[str, JsonValue] = {
-        **{key: value for key, value in task.extra_info.items() if key != "logged"},  # of rollouts, not of the task
+        **{key: value for key, value in task.extra_info.items() if key != "logged"},  # about rollouts, not the task
         **({"need_tools_kwargs": True, "tools_kwargs": tools} if tools else {}),
         "interaction_kwargs": dict(task.interaction_kwargs),
         "index": task.index,

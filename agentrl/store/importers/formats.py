@@ -21,7 +21,7 @@ _VERL_UID = re.compile(r"(.+)_(\d+)_(\d+)", re.DOTALL)
 
 
 def verl_row(value: JsonValue) -> Logged:
-    """Read a line of `trainer.rollout_data_dir`: `input`, `output`, `gts`, `score`, `step`, and values of the reward.
+    """Read a line of `trainer.rollout_data_dir`: `input`, `output`, `gts`, `score`, `step`, and other reward values.
 
     The texts are complete prompts and answers without control tokens, so turns cannot be separated. They become one
     user and one assistant message. A `uid` SAMPLE_ROLLOUT_OUTPUT identifies the group and the rollout of a trajectory.

@@ -43,7 +43,7 @@ def import_rollouts(
     """Write the rollouts of `source`, a file or a folder of files, as a store in `folder`.
 
     Rows without a step get the step of the file: the number at the end of its name, or its position among the files.
-    Imported rollouts have no token ids, and their stop is `finished`, because logs do not contain it.
+    Imported rollouts have no token ids. Their stop reason is `finished`, because logs do not contain the reason.
 
     Args:
         form: name of the log format, saved in the provenance.

@@ -26,7 +26,7 @@ class Logged:
         step: None if the row has no step.
         uid: rows of a step with the same uid form a group; None: rows with the same task form a group.
         attempt: rows of a group with the same attempt are trajectories of one rollout; None: each row is a rollout.
-        rest: values that a rollout has no field for, by name.
+        rest: other values by name, for which a rollout has no field.
     """
 
     prompt: Sequence[Message]
@@ -89,7 +89,7 @@ def numbers_of(row: Row) -> dict[str, float]:
 
 
 def without(row: Row, keys: Collection[str]) -> dict[str, JsonValue]:
-    """Return the other values of the row that are not null."""
+    """Return the row's non-null values, except those of `keys`."""
     return {key: value for key, value in row.items() if key not in keys and value is not None}
 
 

@@ -1,4 +1,4 @@
-"""Batches to estimate advantages of, and every estimator once more: in plain Python loops, from its paper."""
+"""Batches for advantage estimation, and a plain-Python reference of every estimator, written from its paper."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ REWARDS = (-1.0, 0.0, 0.25, 0.5, 1.0, 2.0)
 
 @dataclass
 class Row:
-    """One row; lists are of `NUM_TOKENS`, `keys` and of the turns in the mask."""
+    """One row; lists have length `NUM_TOKENS`. `keys` has one entry per turn in the mask."""
 
     uid: str
     rollout: str
@@ -79,7 +79,7 @@ class Rollout:
 
 
 def random_rows(seed: int, num_groups: int = 3, largest: int = 4) -> list[Row]:
-    """Groups of 1 to `largest` rollouts of 1 to 3 rows, in any order; some failed, some all of one reward."""
+    """Groups of 1 to `largest` rollouts of 1 to 3 rows, shuffled; some failed, some groups have equal rewards."""
     draw = random.Random(seed)
     rows = []
     for uid in "abcdefgh"[:num_groups]:
@@ -113,7 +113,7 @@ def _row(
         [0.0] * NUM_TOKENS,
         [draw.choice(REWARDS) if end and draw.random() < 0.7 else 0.0 for end in ends],
         [trained and draw.random() < 0.3 for trained in mask],
-        [draw.uniform(-1, 1) for _ in mask],  # of every token: what is off the mask must not be looked at
+        [draw.uniform(-1, 1) for _ in mask],  # for every token: values off the mask must not be read
         [draw.choice((None, "s", "t", "s")) for end in ends if end],
         components,
         baseline,
@@ -122,7 +122,7 @@ def _row(
 
 
 def estimated(name: str, rows: list[Row], reads: tuple[str, ...] = (), **options: Any) -> list[list[list[float]]]:
-    """Our advantages and returns in float64; `reads` are the optional inputs that it is given."""
+    """Our advantages and returns in float64; `reads` names the optional inputs to pass."""
     inputs = {
         "values": torch.tensor([row.values for row in rows], dtype=torch.float64),
         "baselines": torch.tensor([row.baseline for row in rows], dtype=torch.float64),
@@ -172,7 +172,7 @@ def rollouts_of(rows: list[Row]) -> list[Rollout]:
 
 
 def groups_of(rollouts: list[Rollout]) -> Iterator[list[Rollout]]:
-    """The valid rollouts of each group that has several."""
+    """The valid rollouts of each group that has more than one."""
     for uid in dict.fromkeys(rollout.uid for rollout in rollouts):
         group = [rollout for rollout in rollouts if rollout.uid == uid and rollout.valid]
         if len(group) > 1:
@@ -301,7 +301,7 @@ def reinforce_plus_plus(rows: list[Row], gamma: float = 1.0) -> Credit:
 
 
 def raw_gae(rows: list[Row], gamma: float, lam: float) -> Credit:
-    """As the sum over l of (gamma lam)^l d_{t+l}."""
+    """Computed as the sum over l of (gamma lam)^l d_{t+l}."""
     credit: Credit = {}
     for rollout in rollouts_of(rows):
         values = [token.value for token in rollout.tokens] + [0.0]
@@ -375,7 +375,7 @@ def gigpo(
 
 TURNS = ("turn_rewards",)
 Estimator = tuple[str, tuple[str, ...], dict[str, Any], Callable[[list[Row]], Credit]]
-"""Name, what it is given beside the rewards, its options, and the reference."""
+"""Name, inputs beside the rewards, options, and the reference."""
 
 ESTIMATORS: dict[str, Estimator] = {
     "grpo": ("grpo", (), {}, grpo),

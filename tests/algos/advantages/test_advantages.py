@@ -12,7 +12,7 @@ from agentrl.errors import ConfigError, UnknownNameError
 
 
 def rewards_of(scores: list[float], num_tokens: int = 4) -> tuple[torch.Tensor, torch.Tensor]:
-    """Each row trains tokens 1 and 3, and has its score on the last of them."""
+    """Each row trains tokens 1 and 3, and has its score on token 3."""
     mask = torch.tensor([[False, True, False, True]] * len(scores))
     rewards = torch.zeros(len(scores), num_tokens)
     rewards[:, 3] = torch.tensor(scores)
@@ -22,7 +22,7 @@ def rewards_of(scores: list[float], num_tokens: int = 4) -> tuple[torch.Tensor, 
 def grpo(scores: list[float], uids: list[str], **options: object) -> list[float]:
     advantages, returns = estimate_advantages("grpo", *rewards_of(scores), uids, **options)
     assert torch.equal(advantages, returns)
-    assert torch.equal(advantages[:, [0, 2]], torch.zeros(len(scores), 2))  # off the mask
+    assert torch.equal(advantages[:, [0, 2]], torch.zeros(len(scores), 2))  # tokens off the mask
     assert torch.equal(advantages[:, 1], advantages[:, 3])
     return advantages[:, 3].tolist()
 
@@ -67,7 +67,7 @@ def test_invalid_members_get_0_and_leave_the_statistics_alone():
     with_failure = grpo([1, 0, 1000, 0], ["a"] * 4, valid=[True, True, False, True])
     assert with_failure[2] == 0
     assert with_failure[:2] + with_failure[3:] == grpo([1, 0, 0], ["a"] * 3)
-    assert grpo([1, 5], ["a", "a"], valid=[True, False]) == [0, 0]  # a group of one is left
+    assert grpo([1, 5], ["a", "a"], valid=[True, False]) == [0, 0]  # only one valid rollout in the group
     assert grpo([1, 5], ["a", "a"], valid=[False, False]) == [0, 0]
 
 

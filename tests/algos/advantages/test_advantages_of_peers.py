@@ -1,4 +1,4 @@
-"""Advantages against verl's and TRL's own: the same, or theirs is another for a reason that is known."""
+"""Our advantages equal verl's and TRL's, or the difference has a known reason."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
 
 @pytest.fixture
 def agreement(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The module, which is no part of a package."""
+    """Load the module by path: it belongs to no package."""
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     return importlib.import_module("agreement_advantages")
 

@@ -1,4 +1,4 @@
-"""The worked examples of the estimators' docstrings, and what they refuse."""
+"""The worked examples in the estimators' docstrings, and the inputs that estimators refuse."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Rows = list[list[float]]
 
 
 def estimated(name: str, rewards: Rows, **given: object) -> Rows:
-    """Every token is trained, all rows are of one group; float64."""
+    """Every token is trained, and all rows belong to one group; float64."""
     tensor = torch.tensor(rewards, dtype=torch.float64)
     given = {"loss_mask": torch.ones_like(tensor).bool(), "uids": ["a"] * len(rewards), **given}
     return estimate_advantages(name, tensor, **given)[0].tolist()  # type: ignore[arg-type]  # by name
@@ -50,7 +50,7 @@ def test_rewards_are_normalised_apart_in_gdpo():
     assert outcome("gdpo", [1, 0, 2], components=rewards) == near(0, -1, 1)
     alone = outcome("gdpo", [1, 0, 2], components=rewards, gdpo_reward_keys=["one"])
     assert alone == near(0.5774, -1.1547, 0.5774)
-    assert outcome("gdpo", [1, 0, 2]) == near(0, -1, 1)  # the score alone
+    assert outcome("gdpo", [1, 0, 2]) == near(0, -1, 1)  # the score only
 
 
 def test_returns_of_tokens():
@@ -93,13 +93,13 @@ def test_turns_from_the_same_state_are_compared():
     assert found == [near(0.75, 0, 0.5), near(-0.75, 0, -0.5)]
     unknown = estimated("gigpo", [[0, 0, 1], [0, 0, 0]], observation_keys=[[None, None]] * 2, **given)
     assert unknown == [near(0.5, 0, 0.5), near(-0.5, 0, -0.5)]
-    # a state met twice by one rollout is compared with itself too: it is the paper's set of visits
+    # a rollout that visits a state twice is also compared with itself, as in the paper
     twice = estimated("gigpo", [[0, 0, 1], [0, 0, 0]], observation_keys=[["a", "a"], ["b", "c"]], **given)
     assert twice[0] == near(0.5 - 0.25, 0, 0.5 + 0.25)
 
 
 def test_a_reward_after_the_last_trained_token_is_not_lost():
-    """A rollout that was cut off with a tool's answer at its end."""
+    """A rollout that was cut off after a tool's answer."""
     mask = torch.tensor([[True, True, False], [True, True, True]])
     for name, given in (("reinforce_plus_plus", {}), ("gae", {"values": torch.zeros(2, 3)}), ("grpo_turn", {})):
         after = estimated(name, [[0, 0, 1], [0, 0, 0]], loss_mask=mask, **given)
@@ -120,7 +120,7 @@ def test_a_reward_after_the_last_trained_token_is_not_lost():
         ("rloo", {"gamma": 0.9}, "has no option 'gamma'"),
     ],
 )
-def test_what_is_missing_is_said(name: str, given: dict[str, object], said: str):
+def test_missing_inputs_are_named(name: str, given: dict[str, object], said: str):
     with pytest.raises(ConfigError, match=said):
         outcome(name, [1, 0], **given)
 

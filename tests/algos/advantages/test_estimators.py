@@ -1,4 +1,4 @@
-"""Every advantage estimator against its paper, and what holds for all of them."""
+"""Every advantage estimator against its paper, and properties that all estimators share."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_every_entry_has_a_reference():
 
 
 @pytest.mark.parametrize("named", ESTIMATORS)
-def test_is_what_the_paper_says(named: str):
+def test_equals_the_formula_of_the_paper(named: str):
     name, reads, options, reference = ESTIMATORS[named]
     nonzero = 0
     for seed in range(BATCHES):
@@ -103,7 +103,7 @@ def test_the_order_of_rollouts_changes_nothing(named: str):
 
 
 @pytest.mark.parametrize("named", ESTIMATORS)
-def test_padding_and_what_stands_between_turns_change_nothing(named: str):
+def test_padding_and_tokens_between_turns_change_nothing(named: str):
     rows = random_rows(2)
     padded = [
         replace(
@@ -150,7 +150,7 @@ def test_groups_of_one_and_of_equal_rewards_have_exactly_0(named: str):
 def _equal_steps(named: str, group: list[Any]) -> bool:
     scores = {rollout.score for rollout in group}
     if named in ("grpo_process of steps", "grpo_process of turns", "grpo_turn discounted") or "gigpo" in named:
-        return scores == {0.0}  # else the steps before the outcome earned less, or less is left of it
+        return scores == {0.0}  # otherwise earlier steps earn less, or keep less of the reward
     return len(scores) == 1
 
 

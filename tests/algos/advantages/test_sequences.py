@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from agentrl.algos.advantages.members import AdvantageBatch, find_members
 from agentrl.algos.advantages.sequences import Sequences, discounted_sums, find_sequences, find_steps, find_turns
 
-# rollout x: a call [t t], the tool [. .], an answer [t]; then a second row. y: one row between them
+# rollout x: a call [t t], the tool [. .], an answer [t], then a second row; y is the row between them
 MASK = torch.tensor([[0, 1, 1, 0, 0, 1], [0, 1, 1, 1, 0, 0], [0, 0, 1, 1, 0, 0]]).bool()
 NUMBERS = torch.arange(18.0).reshape(3, 6)
 
@@ -24,7 +24,7 @@ def test_the_rows_of_a_rollout_are_one_sequence_of_trained_tokens():
     assert torch.equal(found.spread(found.of_tokens(NUMBERS)), torch.where(MASK, NUMBERS, 0.0).double())
 
 
-def test_what_stands_between_belongs_to_the_token_before():
+def test_observations_belong_to_the_token_before():
     assert sequences().sums(torch.ones(3, 6)).tolist() == [[2, 3, 3, 1, 3], [2, 1, 3, 0, 0]]
 
 

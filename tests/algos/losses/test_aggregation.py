@@ -11,7 +11,7 @@ from agentrl.errors import ConfigError
 
 VALUES = torch.tensor([[9.0, 1, 2, 3], [9, 4, 9, 9], [1, 1, 1, 1], [5, 5, 5, 5]])
 MASK = torch.tensor([[0, 1, 1, 1], [0, 1, 0, 0], [1, 1, 1, 1], [0, 0, 0, 0]]).bool()
-ROWS = ["x", "x", "y", "z"]  # z trains nothing
+ROWS = ["x", "x", "y", "z"]  # z has no trained token
 
 
 def test_each_mode_written_out_with_one_row_a_sequence():
@@ -51,7 +51,7 @@ def test_micro_batches_add_up_however_cut_and_padded(data: st.DataObject, mode: 
     cut = data.draw(st.integers(0, rows))
     total = torch.zeros((), dtype=torch.float64)
     for part, pad in ((slice(0, cut), 0), (slice(cut, rows), 3)):
-        padded = torch.nn.functional.pad(values[part], (0, pad), value=float("nan"))  # padding may hold anything
+        padded = torch.nn.functional.pad(values[part], (0, pad), value=float("nan"))  # padding may have any value
         padded_mask = torch.nn.functional.pad(mask[part], (0, pad))
         total += aggregate(mode, padded, padded_mask, weights=weights[part], denominator=denominator)
     torch.testing.assert_close(total, whole, rtol=1e-12, atol=1e-12)

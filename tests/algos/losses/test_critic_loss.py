@@ -1,4 +1,4 @@
-"""The critic's loss as a backend takes it, against `value_loss` itself, and the share of the returns it explains."""
+"""The critic loss that a backend runs equals `value_loss`; also the explained variance of the returns."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def batch(**changes: object) -> TokenBatch:
 
 
 @pytest.mark.parametrize("clip", [0.2, 10.0])
-def test_it_is_the_value_loss_of_what_is_trained(clip: float):
+def test_it_equals_the_value_loss_of_trained_tokens(clip: float):
     loss, metrics = ValueLoss(clip)(batch())
     expected, said = value_loss(
         VALUES, RETURNS, OLD, MASK, cliprange_value=clip, weights=torch.tensor([1.0, 0.5]), denominator=7.0
@@ -42,7 +42,7 @@ def sample(values: list[float], returns: list[float]) -> Sample:
     return Sample([1, 2, 3], [0, 1, 1], [1.0] * 3, [0.0] * 3, values=[9.0, *values], returns=[-9.0, *returns])
 
 
-def test_what_is_explained_is_of_trained_tokens_over_all_samples():
+def test_explained_variance_uses_trained_tokens_of_all_samples():
     assert explained_share([sample([1, 2], [1, 2]), sample([3, 4], [3, 4])]) == 1
     assert explained_share([sample([0, 0], [1, 2]), sample([0, 0], [3, 4])]) == 0
     assert explained_share([sample([1, 2], [1, 2]), sample([0, 0], [3, 4])]) == pytest.approx(1 - 3.1875 / 1.25)

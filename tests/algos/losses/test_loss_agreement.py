@@ -1,4 +1,4 @@
-"""Losses, KL, aggregation and preferences against verl's and TRL's own; what is theirs alone is pinned here."""
+"""Losses, KL, aggregation and preferences against verl's and TRL's. Tests pin where verl or TRL differs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_values_and_gradients_are_theirs(agreement: ModuleType, run_peer: Callab
 @pytest.mark.slow
 @pytest.mark.parametrize(("peer", "kind", "name"), [("trl", "group_relative", "grpo"), ("verl", "policy", "geo_mean")])
 def test_they_count_rows_that_train_nothing(agreement, run_peer, tmp_path, peer, kind, name):
-    """A mean over sequences is here one over those with a trained token: four of these six."""
+    """Our mean over sequences counts only sequences with a trained token: four of these six."""
     import agreement_losses as losses
 
     batches = [batch | {"mask": batch["mask_with_empty_rows"]} for batch in losses.BATCHES]

@@ -13,7 +13,7 @@ LOW, HIGH, C = 0.2, 0.3, 3.0
 
 
 def ppo_token_loss(ratio: float, advantage: float) -> float:
-    """Equation 7 of the PPO paper, negated; for negative advantages with the bound of dual clip."""
+    """Equation 7 of the PPO paper, negated; negative advantages use the dual-clip bound."""
     objective = min(ratio * advantage, min(max(ratio, 1 - LOW), 1 + HIGH) * advantage)
     return -max(objective, C * advantage) if advantage < 0 else -objective
 

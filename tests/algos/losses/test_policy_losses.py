@@ -1,4 +1,4 @@
-"""Every policy loss against its paper, written out in plain Python, and its gradient against finite differences."""
+"""Every policy loss against its paper, written in plain Python, and its gradient against finite differences."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ from agentrl.algos.losses.registry import POLICY_LOSSES
 from agentrl.algos.options import scope_of
 from agentrl.errors import ConfigError
 
-Sequence = list[tuple[float, float, float, float]]  # (log p, log p where gradients stop, log p_old, advantage) a token
+# per token: (log p, log p with stopped gradient, log p_old, advantage)
+Sequence = list[tuple[float, float, float, float]]
 MASK = torch.tensor([[0, 1, 1, 0, 1], [1, 1, 0, 0, 0], [0, 1, 1, 1, 1], [1, 0, 1, 1, 0]]).bool()
 ROLLOUTS = torch.tensor([7, 7, 2, 5])  # the first rollout has two rows
 
 
 def draw_batch(seed: int, same_advantage: bool = False) -> tuple[Tensor, Tensor, Tensor]:
-    """log p, log p_old, advantages; [4, 5] float64."""
+    """Returns log p, log p_old and advantages; [4, 5] float64."""
     draw = random.Random(seed)
     rows = [[-draw.expovariate(1.0) - 0.05 for _ in range(5)] for _ in range(4)]
     old = [[min(-0.01, value + draw.gauss(0, 0.5)) for value in row] for row in rows]
@@ -66,7 +67,10 @@ def gspo(rollouts: list[Sequence]) -> float:
 
 
 def gmpo(rollouts: list[Sequence]) -> float:
-    """A times the |o|-th root of the product of ratios, each clipped to (e^-0.3, e^0.4) on the side that A moves to."""
+    """A times the |o|-th root of the product of ratios.
+
+    Each ratio is clipped to (e^-0.3, e^0.4) on the side that A moves to.
+    """
     total = 0.0
     for tokens in rollouts:
         product, sign = 1.0, math.copysign(1, tokens[0][3])
@@ -115,7 +119,7 @@ def covariances(rollouts: list[Sequence]) -> list[tuple[float, tuple[float, floa
 
 
 def clip_cov(rollouts: list[Sequence]) -> float:
-    """With a share of 1 every candidate is held, so that nothing is drawn."""
+    """With a share of 1 every candidate is clipped, so nothing is random."""
     total = 0.0
     for covariance, (new, frozen, old, advantage) in covariances(rollouts):
         ratio = math.exp(frozen - old)
@@ -126,7 +130,7 @@ def clip_cov(rollouts: list[Sequence]) -> float:
 
 
 def kl_cov(rollouts: list[Sequence]) -> float:
-    """The two (a fifth of 12 is 2.4) of largest covariance pay for their log-ratio."""
+    """The two tokens (a fifth of 12 is 2.4) with the largest covariance pay a penalty on their log-ratio."""
     ranked = sorted(covariances(rollouts), reverse=True)
     total = 0.0
     for rank, (_, (new, _, old, advantage)) in enumerate(ranked):
@@ -190,7 +194,7 @@ def test_value_and_gradient_are_the_papers(name, options, aggregation, paper, se
 
 
 @pytest.mark.parametrize("name", POLICY_LOSSES.names())
-def test_what_stands_off_the_mask_does_not_matter(name):
+def test_values_off_the_mask_are_ignored(name):
     logprobs, old, advantages = draw_batch(0)
     loss, _ = loss_of(name, (logprobs, old, advantages), {})
     spoilt = logprobs.masked_fill(~MASK, -torch.inf).requires_grad_()
@@ -206,7 +210,7 @@ def test_what_stands_off_the_mask_does_not_matter(name):
 def test_the_order_of_rows_does_not_matter(data: st.DataObject, name: str):
     order = torch.tensor(data.draw(st.permutations(range(4))))
     logprobs, old, advantages = draw_batch(data.draw(st.integers(0, 3)))
-    # several equal tokens, so that ties are there to be broken
+    # several equal tokens, so that the sort has ties
     logprobs, old, advantages = logprobs.round(decimals=0) - 0.5, old.round(decimals=1) - 0.1, advantages.sign()
     losses = []
     for rows in (torch.arange(4), order):
@@ -277,7 +281,7 @@ def test_clip_cov_holds_its_share_the_same_in_every_call():
     assert metrics["pg_clipfrac"] > 0
 
 
-def test_a_gate_and_a_trust_region_are_told_by_metrics():
+def test_a_gate_and_a_trust_region_have_metrics():
     logprobs = torch.tensor([[math.log(0.5), math.log(0.9)]])
     old = torch.tensor([[math.log(0.5), math.log(0.5)]])
     ones = torch.ones(1, 2)

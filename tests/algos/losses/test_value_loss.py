@@ -77,7 +77,7 @@ def test_explained_variance():
     returns = torch.tensor([[drawn.gauss(3, 2) for _ in range(200)]], dtype=torch.float64)
     mask = torch.ones(1, 200)
     assert explained_variance(returns, returns, mask) == 1
-    assert explained_variance(returns + 5, returns, mask) == pytest.approx(1)  # a constant is no variance
+    assert explained_variance(returns + 5, returns, mask) == pytest.approx(1)  # a constant offset adds no variance
     assert explained_variance(torch.ones_like(returns), returns, mask) == pytest.approx(0)
     assert explained_variance(returns.mean() + (returns - returns.mean()) / 2, returns, mask) == pytest.approx(0.75)
     assert explained_variance(-returns, returns, mask) < 0

@@ -40,7 +40,7 @@ def stays(rejection: Rejection, tokens: list[tuple[float, int]]) -> list[bool]:
 @given(st.lists(st.tuples(st.floats(-3, 3), st.integers(0, 2)), min_size=1, max_size=10))
 def test_every_rejection_equals_its_formula(name, tokens):
     numbers = {rollout: number for number, rollout in enumerate(dict.fromkeys(r for _, r in tokens))}
-    tokens = [(round(log_ratio, 2), numbers[rollout]) for log_ratio, rollout in tokens]  # off the bounds below
+    tokens = [(round(log_ratio, 2), numbers[rollout]) for log_ratio, rollout in tokens]  # avoid values on the bounds
     rejection = Rejection(name, Bounds(0.4567, 1.7654) if name.endswith("k1") else Bounds(None, 0.30303))
     assert stays(rejection, tokens) == by_hand(rejection, tokens)
 
@@ -59,7 +59,7 @@ def test_the_bounds_of_k1_are_of_behaviour_over_policy():
 
 
 @pytest.mark.parametrize("name", REJECTIONS)
-def test_what_is_not_a_number_is_left_out(name):
+def test_nan_ratios_are_rejected(name):
     bounds = Bounds(0.5, 2.0) if name.endswith("k1") else Bounds(None, 1.0)
     assert stays(Rejection(name, bounds), [(float("nan"), 0), (0.0, 1)]) == [False, True]
 

@@ -1,4 +1,4 @@
-"""The correction against verl's own, where a rollout is one trajectory and a step one update."""
+"""Our off-policy correction equals verl's when a rollout is one trajectory and a step is one update."""
 
 from __future__ import annotations
 
@@ -84,7 +84,8 @@ def test_weights_masks_and_losses_are_verls(run_peer: Callable[..., Any], tmp_pa
     noise = torch.randn(step["old"].shape, generator=torch.Generator().manual_seed(0)) / 4
     questions = tmp_path / "questions.json"
     moved = step["old"] + noise * step["mask"]
-    for policy in (moved, step["old"]):  # in bypass mode verl weighs by the policy now: ours is that of the start
+    # bypass mode: verl's weights use the current policy, ours use the policy at the start of the step
+    for policy in (moved, step["old"]):
         asked = [each for each in ASKED if each["bypass_mode"] == (policy is step["old"])]
         tensors = {name: values.tolist() for name, values in {**step, "policy": policy}.items()}
         questions.write_text(json.dumps({"step": tensors, "asked": asked}))
@@ -103,7 +104,7 @@ def check(ours: list[Sample], metrics: dict[str, float], theirs: dict[str, Any],
     if theirs["weights"] is not None:
         weights = padded([each.importance_weights for each in ours])
         torch.testing.assert_close(weights, torch.tensor(theirs["weights"], dtype=torch.float64), rtol=1e-6, atol=1e-6)
-        if "'token'" in said:  # of rollouts verl counts tokens, not rollouts
+        if "'token'" in said:  # verl counts tokens here, even for rollout-level rejection
             assert metrics["correction/ess"] == pytest.approx(theirs["rollout_is_eff_sample_size"], rel=1e-5)
     if theirs["rollout_rs_masked_fraction"] is not None:
         assert metrics["correction/rejected_tokens"] == pytest.approx(theirs["rollout_rs_masked_fraction"], rel=1e-6)

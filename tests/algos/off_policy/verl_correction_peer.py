@@ -1,6 +1,6 @@
-"""Run by verl's own interpreter: what its off-policy correction makes of a step.
+"""Applies verl's own off-policy correction to a step; runs in verl's interpreter.
 
-python verl_correction_peer.py QUESTIONS     ->     JSON: for each question the mask, the weights, the losses
+python verl_correction_peer.py QUESTIONS     ->     JSON: mask, weights and losses of each question
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from verl.trainer.ppo.rollout_corr_helper import compute_rollout_correction_and_
 
 
 class Settings(SimpleNamespace):
-    """A section that is read by attribute and by name."""
+    """Settings that can be read by attribute and by key."""
 
     def get(self, key: str, default: object = None) -> object:
-        """As of a mapping."""
+        """Like `dict.get`."""
         return getattr(self, key, default)
 
 
 def answer(asked: dict[str, object], step: dict[str, torch.Tensor]) -> dict[str, object]:
-    """One step under one setting."""
+    """Correct one step under one setting."""
     options = {key: value for key, value in asked.items() if key not in ("bypass_mode", "loss_type")}
     weights, mask, metrics = compute_rollout_correction_and_rejection_mask(
         step["old"], step["behaviour"], step["mask"], **options

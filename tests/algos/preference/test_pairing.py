@@ -21,7 +21,7 @@ def trajectory(*token_ids: int) -> Trajectory:
 
 
 def group(uid: str, *scores: float | None) -> Group:
-    """None: a rollout that failed for reasons outside the policy."""
+    """A reward of None: the rollout failed for reasons outside the policy."""
     rollouts = [
         Rollout([trajectory(3, 4)], Stop.FINISHED, {"score": score or 0.0}, infra_failed=score is None)
         for score in scores
@@ -37,7 +37,7 @@ def chosen(*groups: Group, pairing: str = "best_worst") -> dict[str, float]:
     return signs(choose(groups, samples_of(groups), pairing))
 
 
-def test_the_best_is_held_against_the_worst() -> None:
+def test_the_best_is_paired_with_the_worst() -> None:
     assert chosen(group("a", 0.5, 1.0, 0.2, None)) == {"a/0": 0, "a/1": 1, "a/2": -1}
 
 
@@ -56,7 +56,7 @@ def test_who_is_drawn_among_equals_follows_from_the_uid_alone() -> None:
     drawn = chosen(*groups)
     assert drawn == chosen(*groups[::-1])
     firsts = [drawn[f"g{number}/0"] for number in range(40)]
-    assert 0 < sum(firsts) < 40  # not always the first
+    assert 0 < sum(firsts) < 40  # the first rollout is not always chosen
     assert sum(value > 0 for value in drawn.values()) == sum(value < 0 for value in drawn.values()) == 40
 
 

@@ -98,7 +98,7 @@ def test_no_pair_has_loss_0_and_a_gradient():
     assert metrics["accuracy"] == 0
 
 
-def test_who_needs_a_reference_says_so():
+def test_losses_that_need_a_reference_declare_it():
     assert [name for name in PREFERENCE_LOSSES.names() if needs_of(PREFERENCE_LOSSES.get(name))] == ["dpo", "ipo"]
     ones = torch.ones(1)
     for name in ("dpo", "ipo"):
@@ -111,7 +111,7 @@ def test_who_needs_a_reference_says_so():
 
 
 def plackett_luce(logps: list[float], scores: list[float]) -> float:
-    """Of one group, term by term."""
+    """The loss of one group, term by term."""
     terms = []
     for own, score in zip(logps, scores, strict=True):
         below = [other for other, lower in zip(logps, scores, strict=True) if lower < score]

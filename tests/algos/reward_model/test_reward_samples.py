@@ -1,4 +1,4 @@
-"""Where a reward model is read, and what it is to say there."""
+"""At which tokens a reward model is trained, and its target there."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from agentrl.types.trajectory import Author, Segment, Trajectory
 
 
 def trajectory(*turns: int) -> Trajectory:
-    """A prompt [1 2], then turns of so many tokens with one token of a tool after each."""
+    """A prompt [1 2], then turns of the given lengths with one tool token after each."""
     segments = [Segment(Author.PROMPT, [1, 2])]
     for number, length in enumerate(turns):
         segments += [Segment(Author.DEMONSTRATION, [5 + number] * length), Segment(Author.TOOL, [9])]
@@ -62,7 +62,7 @@ def steps(*rewards: TurnReward) -> Group:
 
 def test_turns_are_read_where_they_end():
     (sample,) = read_turns([steps(TurnReward(0, 1, "ok", 1.0), TurnReward(0, 3, "ok", 0.0))], None, "bce")
-    # prompt 1 2, turn 5 5, tool 9, turn 6, and the token that is never seen
+    # prompt 1 2, turn 5 5, tool 9, turn 6, and a filler token that the model never reads
     assert sample.token_ids == [1, 2, 5, 5, 9, 6, 6]
     assert sample.loss_mask == [0, 0, 0, 0, 1, 0, 1]
     assert sample.returns == [0, 0, 0, 0, 1, 0, 0]
@@ -75,6 +75,6 @@ def test_rewards_of_a_turn_are_added_up_or_chosen_by_name():
     assert one.returns == [0, 0, 0, 0, 1]
 
 
-def test_no_label_at_all_is_said():
+def test_missing_labels_are_reported():
     with pytest.raises(DataError, match="none of these rollouts has turn rewards called 'ok'"):
         read_turns([steps(TurnReward(0, 1, "brief", 1.0))], "ok", "bce")

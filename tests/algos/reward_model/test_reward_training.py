@@ -1,4 +1,4 @@
-"""Losses of reward models: their numbers, their shares of a mini-batch, and TRL's."""
+"""Losses of reward models: their values, their weights in a mini-batch, and agreement with TRL."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PEER = Path(__file__).parents[3] / "benchmarks/peers/trl_reward_model.py"
 
 
 def batch(scores: Tensor, *, signs=None, labels=None, groups=None, denominator: float | None = None) -> TokenBatch:
-    """Samples of two tokens that are read at the second."""
+    """Samples of two tokens, scored at the second token."""
     mask = torch.tensor([[False, True]] * len(scores))
     spread = lambda values: torch.stack([torch.zeros_like(values), values], dim=1)  # noqa: E731  # short
     zeros = torch.zeros(len(scores), 2, dtype=scores.dtype)
@@ -94,7 +94,7 @@ def test_gradients_are_those_of_finite_differences():
 @pytest.mark.slow
 @pytest.mark.parametrize("center", [0.0, 0.05])
 def test_the_loss_of_a_model_is_trls(center: float, run_peer: Callable[..., Any], tmp_path: Path, monkeypatch) -> None:
-    """TRL's own RewardTrainer on the same pairs and weights, against ours under the torch backend."""
+    """TRL's RewardTrainer on the same pairs and weights, against our loss under the torch backend."""
     import asyncio
 
     from agentrl.backends.torch.backend import load_scalar_backend

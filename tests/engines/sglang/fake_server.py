@@ -1,6 +1,6 @@
-"""A stand-in for SGLang, for speed alone: what was seen of 0.5.21's answers, pauses, aborts and spans, with no model.
+"""A fast fake SGLang server without a model: it imitates the answers, pauses, aborts and spans of SGLang 0.5.21.
 
-The contract also runs on the real server (`test_real_engine.py`); where the two differ, this one is wrong.
+The contract also runs on the real server (`test_real_engine.py`). If the two differ, fix this one.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ POSTS = [path for path in NEEDED_PATHS if path not in ("/server_info", "/model_i
 
 
 class FakeServer:
-    """Answers with tokens that follow from the context alone, one every `token_s` seconds.
+    """Answers with tokens that depend only on the context, one every `token_s` seconds.
 
     Attributes:
-        accept_s: seconds until a request is known; what would abort it before is lost.
-        hung: while set, nothing is answered, as by a process that was stopped.
+        accept_s: seconds until a request is registered; an earlier abort is lost.
+        hung: while set, the server answers no request, like a stopped process.
         refuse: paths that answer `success: false`.
-        failing: path -> how many times more it answers 500.
-        requests: bodies of `/generate`, in the order they came.
-        headers: theirs.
+        failing: path -> number of further answers with status 500.
+        requests: bodies of `/generate`, in order of arrival.
+        headers: the headers of these requests.
     """
 
     def __init__(self, token_s: float = 0.0005) -> None:
@@ -61,7 +61,7 @@ class FakeServer:
         return self
 
     async def die(self) -> None:
-        """Every connection breaks, and all it knew is forgotten."""
+        """Break every connection and forget all state."""
         if self._runner is not None:
             runner, self._runner = self._runner, None
             for connection in runner.server.connections:
@@ -71,7 +71,7 @@ class FakeServer:
         self._begin_anew()
 
     async def replica(self, process: object | None = None) -> Replica:
-        """As the engine sees it."""
+        """The engine's handle of this server."""
         client = ServerClient(self.url)
         return Replica(client, await read_features(client), process)
 
@@ -190,7 +190,7 @@ class FakeServer:
 
 
 class FakeProcess:
-    """What the engine needs of a `LocalServer`, around a fake one."""
+    """The `LocalServer` methods that the engine needs, around a fake server."""
 
     log_file = Path("replica-0.log")
 

@@ -1,4 +1,4 @@
-"""Engines over fake servers, and short requests to them."""
+"""Engines on fake servers, and short requests to them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TERMS = Terms(VOCABULARY, max_sequence_length=256, max_input_tokens=MAX_INPUT_TO
 
 
 class FakeEngine(SglangEngine):
-    """Closes its fake servers too."""
+    """Also closes its fake servers."""
 
     servers: Sequence[FakeServer]
 
@@ -41,7 +41,7 @@ async def fake_engine(
     servers: Sequence[FakeServer] = (),
     **options,
 ) -> FakeEngine:
-    """An engine over fake servers, new ones unless some are given; with `processes` it may start them again."""
+    """An engine on fake servers, new ones unless some are given. With `processes` the engine may restart them."""
     servers = servers or await fake_servers(num_replicas, token_s)
     replicas = [await server.replica(FakeProcess(server) if processes else None) for server in servers]
     options = {"health_timeout_s": 0.15, **options}

@@ -49,7 +49,7 @@ def test_the_key_of_running_servers_comes_from_the_environment(monkeypatch: pyte
 @pytest.mark.slow
 @pytest.mark.sglang
 def test_a_server_that_a_run_starts_answers_nobody_else(sglang_model: Path, tmp_path: Path) -> None:
-    import psutil  # SGLang brings it
+    import psutil  # installed with SGLang
 
     server = new_server(sglang_model, tmp_path / "server.log", api_key="a-key-of-this-test")
     server.start()

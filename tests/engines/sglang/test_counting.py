@@ -1,4 +1,4 @@
-"""What the engine counts: of later turns only what a cache can hold."""
+"""The engine's cache counters: for later turns, they count only tokens that a cache can hold."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ def answer(tally: RequestCounters, session: str, num_context: int, num_sampled: 
     tally.answered(GenerateRequest([1] * num_context, session=session), completion)
 
 
-def test_what_tools_answered_since_is_new_and_no_miss():
+def test_tool_answers_are_new_tokens_and_no_cache_miss():
     tally = RequestCounters()
-    answer(tally, "a", num_context=40, num_sampled=10, num_cached=16)  # a sibling had the beginning
+    answer(tally, "a", num_context=40, num_sampled=10, num_cached=16)  # a sibling had cached the shared prefix
     answer(tally, "a", num_context=60, num_sampled=5, num_cached=49)
     metrics = tally.metrics()
     assert (metrics["later_prompt_tokens"], metrics["later_cached_tokens"]) == (50, 49)
@@ -24,7 +24,7 @@ def test_what_tools_answered_since_is_new_and_no_miss():
     assert metrics["later_cached_share"] == 49 / 50
 
 
-def test_a_conversation_that_is_over_or_has_no_name_begins_anew():
+def test_finished_and_unnamed_conversations_start_over():
     tally = RequestCounters()
     for _ in range(2):
         answer(tally, "a", num_context=40, num_sampled=10, num_cached=0)

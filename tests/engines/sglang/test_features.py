@@ -1,4 +1,4 @@
-"""What a server says of itself, and what agentrl refuses to work with."""
+"""The features that a server reports, and servers that agentrl refuses to use."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PATHS = {path: {} for path in NEEDED_PATHS}
 
 
 class SaidServer:
-    """Answers as it is told to; what it is not told about is 404."""
+    """A server with scripted answers; any other path returns 404."""
 
     url = "http://here"
 
@@ -49,7 +49,7 @@ def read(paths: object = PATHS, server: object = SERVER, model: object = MODEL, 
     return asyncio.run(read_features(SaidServer({**answers, **{f"/{k}": v for k, v in others.items()}})))
 
 
-def test_a_server_says_what_it_is():
+def test_a_server_reports_its_features():
     features = read()
     assert (features.version, features.model_path, features.device, features.dtype) == (
         "0.5.21.post1",
@@ -102,7 +102,7 @@ def test_an_older_or_foreign_answer_is_refused(server, message):
         read(server=server)
 
 
-def test_what_is_no_sglang_or_samples_nothing_is_refused():
+def test_servers_that_are_not_sglang_or_do_not_sample_are_refused():
     with pytest.raises(ServerError, match="not an SGLang server: it has no /generate"):
         read({"/v1/completions": {}})
     with pytest.raises(ServerError, match=r"not an SGLang server: .*404"):
@@ -148,7 +148,7 @@ def test_the_real_server_is_attached_by_its_address(sglang_server, sglang_model)
         model_path=str(sglang_model),
         device="cpu",
         dtype="float32",
-        max_input_tokens=250,  # of 256: it keeps room for what it samples
+        max_input_tokens=250,  # of 256: the server reserves room for sampled tokens
         max_total_tokens=32768,
         weight_version="0",
         priority=True,

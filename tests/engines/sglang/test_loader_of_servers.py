@@ -11,7 +11,7 @@ from agentrl.engines.sglang.loader import load_sglang_engine
 from agentrl.engines.sglang.servers.server import free_port
 
 
-def test_an_address_where_nobody_answers_is_told_with_its_key(tmp_path):
+def test_an_unreachable_address_is_reported_with_its_key(tmp_path):
     tiny_model("qwen3").save_pretrained(tmp_path / "model")
     url = f"http://127.0.0.1:{free_port()}"
     rollout = RolloutConfig(engine="sglang", sglang={"urls": url})
@@ -19,7 +19,7 @@ def test_an_address_where_nobody_answers_is_told_with_its_key(tmp_path):
         asyncio.run(load_sglang_engine(ModelConfig(path=str(tmp_path / "model")), rollout, 64, tmp_path))
 
 
-def test_another_program_at_the_routers_address_is_told_with_its_key():
+def test_another_program_at_the_routers_address_is_reported_with_its_key():
     class Foreign:
         async def get(self, path, timeout_s):
             raise RefusedError(f"http://r{path}: 404 Not Found")

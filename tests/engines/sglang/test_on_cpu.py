@@ -1,4 +1,4 @@
-"""What `make sglang` installs for a machine without a GPU."""
+"""The packages that `make sglang` installs on a machine without a GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where requests go."""
+"""How requests are distributed over servers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ def test_a_session_stays_and_others_go_where_there_is_room():
     first.num_running = 5
     assert placement.choose("a") is first
     assert placement.choose("b") is not first
-    assert len({id(placement.choose(name)) for name in "abc"}) == 3  # by conversations, where no request is running
+    # counted by conversations when no request is running
+    assert len({id(placement.choose(name)) for name in "abc"}) == 3
 
 
 def test_a_session_moves_when_its_replica_is_lost_and_stays_there():
@@ -46,7 +47,7 @@ def test_nothing_goes_to_a_replica_out_of_service(health):
 
 @settings(derandomize=True, max_examples=100)
 @given(st.lists(ACTIONS, max_size=40))
-def test_what_is_placed_is_in_service_and_nothing_is_left_behind(actions):
+def test_placed_sessions_are_on_live_replicas_and_nothing_leaks(actions):
     some = replicas()
     placement, sessions = Placement(some), set()
     for what, session, number in actions:
@@ -71,8 +72,8 @@ def test_what_is_placed_is_in_service_and_nothing_is_left_behind(actions):
     assert sum(placement._num_placed.values()) == 0
 
 
-def test_who_may_share_kv_after_an_update_that_kept_it():
-    """Old conversations go on with theirs; new ones share among themselves alone."""
+def test_kv_sharing_after_an_update_that_kept_the_cache():
+    """Old conversations share KV with each other; new conversations share only among themselves."""
     placement = Placement([])
     assert placement.cache_key("old") is None
     placement.cache_kept()

@@ -1,4 +1,4 @@
-"""The engine over a real SGLang server: the contract, its numbers against transformers, and servers that are killed."""
+"""The engine on a real SGLang server: the contract, log-probabilities against transformers, and killed servers."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def ask(token_ids, session: str = "", deadline_s: float | None = None, **samplin
 
 
 def reference_logprobs(context, token_ids, temperature: float, model=None) -> list[float]:
-    """Of transformers, under softmax(logits / temperature); of the model as it was started unless another is given."""
+    """By transformers, from softmax(logits / temperature); of the initial model unless another is given."""
     with torch.no_grad():
         logits = (model or tiny_model("qwen3"))(torch.tensor([[*context, *token_ids]])).logits[0]
     logprobs = (logits[len(context) - 1 : -1].double() / temperature).log_softmax(-1)
@@ -57,9 +57,9 @@ def test_contract_on_a_real_server(check, sglang_server, sglang_model, tmp_path)
         lambda: engine_at(sglang_model, tmp_path, urls=[sglang_server.url]),
         lambda: list(tiny_model("qwen3").named_parameters()),
         stop_token_id=96,
-        seeded=False,  # SGLang's sampling_seed does nothing on the CPU
+        seeded=False,  # SGLang's sampling_seed has no effect on the CPU
         counts_steps=False,
-        exact=False,  # what is cached, and what runs beside, changes the last bits
+        exact=False,  # cached prefixes and concurrent requests change the last bits
     )
     check_contract(check, subject)
 
@@ -121,7 +121,8 @@ def test_a_deadline_in_a_pause_is_kept(sglang_server, sglang_model, tmp_path, mo
     async def run():
         async with opened(sglang_model, tmp_path, urls=[sglang_server.url]) as engine:
             request = ask([5, 6, 7], temperature=0.0, max_new_tokens=230, deadline_s=1)
-            work = [asyncio.create_task(engine.generate(request)) for _ in range(12)]  # so many that none ends before
+            # enough requests that none ends before
+            work = [asyncio.create_task(engine.generate(request)) for _ in range(12)]
             await asyncio.sleep(0.05)
             await engine.pause(mode)
             cut = await asyncio.wait_for(asyncio.gather(*work), 8)
@@ -184,7 +185,7 @@ def test_a_server_with_another_model_is_refused(sglang_server, sglang_model, tmp
 
 
 def test_a_server_that_is_killed_and_one_that_hangs_lose_no_session(sglang_model, tmp_path):
-    """Each of 30 conversations goes on for three turns while the server's processes are killed, then stopped."""
+    """Each of 30 conversations runs three turns while the server's processes are killed, then stopped."""
     from sglang_server import require_sglang
     from test_real_transfer import policy
     from test_server import group_of

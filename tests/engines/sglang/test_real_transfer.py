@@ -1,4 +1,4 @@
-"""New weights to a real SGLang server: what it samples afterwards is the new policy's, whatever way they took."""
+"""Weight sync to a real SGLang server: afterwards it samples from the new policy, with every transfer method."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.sglang]
 
 CONTEXT = [5, 6, 7, 8, 9, 10]
 SMALL_BUCKETS = 20_000
-"""Bytes; the tiny model makes some five of them."""
+"""Bytes; the tiny model fills about five buckets."""
 
 
 def disk(shapes, folder):
@@ -51,7 +51,7 @@ EVERY_WAY = pytest.mark.parametrize("way", [disk, tensor, group])
 
 
 def policy(seed: int, model: PreTrainedModel | None = None) -> PreTrainedModel:
-    """The model that is served, some updates later."""
+    """The served model after some updates."""
     model = model or tiny_model("qwen3")
     torch.manual_seed(seed)
     with torch.no_grad():
@@ -79,13 +79,13 @@ async def streamed(url: str, num_tokens: int, started: asyncio.Event) -> Answer:
     async with aiohttp.ClientSession() as session, session.post(f"{url}/generate", json=body) as response:
         async for line in response.content:
             if line.startswith(b"data: {"):
-                answer = orjson.loads(line.removeprefix(b"data: "))  # the last one has all tokens
+                answer = orjson.loads(line.removeprefix(b"data: "))  # the last line has all tokens
                 started.set()
     return answer
 
 
 def difference(answer: Answer, model, start: int = 0, end: int | None = None) -> float:
-    """Largest difference of the tokens from `start` to `end` to a plain forward of `model`, in nats."""
+    """Largest log-probability difference (nats) to a plain forward of `model`, for the tokens from `start` to `end`."""
     said = torch.tensor([entry[0] for entry in answer["meta_info"]["output_token_logprobs"]])
     ids = torch.tensor([*CONTEXT, *answer["output_ids"]])
     with torch.no_grad():
@@ -139,10 +139,10 @@ def test_the_server_samples_from_the_new_weights(way, sglang_server, tmp_path):
 
 @EVERY_WAY
 @pytest.mark.parametrize("mode", ["retract", "in_place"])
-def test_a_request_under_way_goes_on_under_the_new_weights(mode, way, sglang_server, tmp_path):
+def test_a_running_request_continues_with_the_new_weights(mode, way, sglang_server, tmp_path):
     async def check(transfer, replica):
         await transfer.send([replica], weights_of(old := policy(3)), 3)
-        started = [asyncio.Event() for _ in range(8)]  # so many that none ends before
+        started = [asyncio.Event() for _ in range(8)]  # enough requests that none ends before
         work = [asyncio.create_task(streamed(replica.client.url, 200, event)) for event in started]
         await asyncio.gather(*[event.wait() for event in started])
         await replica.client.post("/pause_generation", {"mode": mode})
@@ -152,15 +152,16 @@ def test_a_request_under_way_goes_on_under_the_new_weights(mode, way, sglang_ser
             assert versions(answer) == ["3", "4"]
             cut = answer["meta_info"]["weight_versions"][0]["end"]
             assert 0 < cut < 200
-            assert difference(answer, old, end=cut) <= 3e-5  # rounding of the unlikeliest of 1,600 tokens is 1e-5
+            # the rounding error of the least likely of 1,600 tokens is 1e-5
+            assert difference(answer, old, end=cut) <= 3e-5
             after = difference(answer, new, start=cut)
-            assert after <= 3e-5 if mode == "retract" else after > 1e-3  # the KV of older weights is in use
+            assert after <= 3e-5 if mode == "retract" else after > 1e-3  # the KV of the older weights is in use
 
     with_transfer(sglang_server, tmp_path, way, check)
 
 
 class Unbegun(ServerClient):
-    """Has the server refuse every update: leaves out what opens it, and names files that are not there."""
+    """Makes the server refuse every update: skips the opening request and names missing files."""
 
     broken = True
 
@@ -173,7 +174,7 @@ class Unbegun(ServerClient):
 
 
 @EVERY_WAY
-def test_a_refused_update_is_told_at_once_and_the_next_one_succeeds(way, sglang_server, tmp_path):
+def test_a_refused_update_is_reported_at_once_and_the_next_one_succeeds(way, sglang_server, tmp_path):
     async def check(transfer, replica):
         async with asyncio.timeout(10):
             with pytest.raises(UpdateFailedError, match=str(sglang_server.url)) as caught:
@@ -204,7 +205,7 @@ def test_wrong_weights_leave_the_server_as_it_was(way, sglang_server, tmp_path):
 
 
 def test_a_new_conversation_does_not_start_from_kv_of_older_weights(sglang_server, tmp_path):
-    """Under in_place the server keeps that KV for those who have it; another one with the same beginning has not."""
+    """Under in_place the server keeps that KV for running conversations, but not for a new one with the same prefix."""
 
     async def run():
         async with replica_at(sglang_server.url) as replica:

@@ -1,4 +1,4 @@
-"""Requests as SGLang takes them, and its answers as completions."""
+"""Our requests in SGLang's format, and its answers as completions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def request(token_ids=(5, 6, 7), **sampling) -> GenerateRequest:
 
 
 def answer(token_ids=(3, 4), spans=((0, 2),), finish=None, **meta) -> dict[str, object]:
-    """As SGLang 0.5.21 writes it, with what it says beside left out."""
+    """An answer as SGLang 0.5.21 writes it, without unused fields."""
     starts = [sum(number for _, number in spans[:i]) for i in range(len(spans))]
     said = {
         "finish_reason": finish or {"type": "length", "length": len(token_ids)},
@@ -52,12 +52,12 @@ def answer(token_ids=(3, 4), spans=((0, 2),), finish=None, **meta) -> dict[str, 
         (request(stop=("x",)), "stop strings need a tokenizer"),
     ],
 )
-def test_what_would_kill_a_server_never_reaches_it(asked, complaint):
+def test_requests_that_would_crash_a_server_are_never_sent(asked, complaint):
     with pytest.raises(ValueError, match=complaint):
         replace(TERMS, stop_strings=False).check(asked)
 
 
-def test_the_body_says_everything_that_was_asked():
+def test_the_body_has_every_request_option():
     asked = request(temperature=0.7, top_p=0.9, top_k=5, min_p=0.1, max_new_tokens=4, stop=("x",), stop_token_ids=(9,))
     assert TERMS.body(asked, "r1") == {
         "input_ids": (5, 6, 7),
@@ -81,11 +81,11 @@ def test_servers_are_asked_only_for_what_they_can():
     assert not {"priority", "return_routed_experts"} & TERMS.body(asked, "r").keys()
     body = Terms(97, 200, 250, priority=True, seeded=True, images=True, routed_experts=(2, 2)).body(asked, "r")
     assert (body["priority"], body["image_data"], body["return_routed_experts"]) == (-3, ["data:,"], True)
-    assert body["sampling_params"]["sampling_seed"] == 5  # SGLang takes signed 64 bits
+    assert body["sampling_params"]["sampling_seed"] == 5  # SGLang accepts signed 64-bit integers
 
 
 @pytest.mark.parametrize(("length", "asked", "room"), [(3, None, 197), (3, 8, 8), (199, 8, 1), (199, None, 1)])
-def test_no_limit_means_what_the_context_holds(length, asked, room):
+def test_no_limit_means_the_rest_of_the_context(length, asked, room):
     assert TERMS.room(request([5] * length, max_new_tokens=asked)) == room
 
 

@@ -1,4 +1,4 @@
-"""Routed experts as servers say them."""
+"""Routed experts in the format that servers report."""
 
 from __future__ import annotations
 
@@ -28,6 +28,6 @@ def test_rows_are_tokens_then_layers_then_experts():
         (said(1, 2, 3), "have 12 bytes, not 4 for each of 2 tokens, 2 layers and 2 experts"),
     ],
 )
-def test_what_is_not_that_is_an_error(value, complaint):
+def test_a_wrong_shape_is_an_error(value, complaint):
     with pytest.raises(ServerError, match=complaint):
         decode_routed_experts(value, num_tokens=3, num_layers=2, top_k=2)

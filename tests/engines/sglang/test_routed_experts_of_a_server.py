@@ -1,4 +1,4 @@
-"""Rollout routing replay with a real server: the log-probabilities of a bfloat16 engine are nearer with its experts."""
+"""Routing replay with a real bfloat16 server: replaying its experts brings the log-probabilities closer."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ NUM_CONVERSATIONS, NUM_SAMPLED = 24, 40
 
 @pytest.fixture(scope="module")
 def mixture(tmp_path_factory) -> Path:
-    """32 experts in each of 4 layers, their gates near enough to one another that rounding changes who is asked."""
+    """32 experts in each of 4 layers, with gates so similar that rounding changes the selection."""
     sizes = {"hidden_size": 64, "moe_intermediate_size": 48, "num_hidden_layers": LAYERS, "initializer_range": 0.15}
     experts = {"num_experts": 32, "num_experts_per_tok": TOP_K, "norm_topk_prob": True}
     return save_tiny_model(tmp_path_factory.mktemp("mixture"), "qwen3_moe", **sizes, **experts)
@@ -86,7 +86,7 @@ async def roll_out(client: ServerClient) -> list[Sample]:
 
 
 async def gap(model: Path, samples: list[Sample], *, replay: bool) -> tuple[float, float]:
-    """Mean |difference| and k3 (Schulman 2020, an estimate of the KL) of backend and engine at the sampled tokens."""
+    """Mean |difference| and k3 (an estimate of the KL, Schulman 2020) of backend and engine at the sampled tokens."""
     config = ModelConfig(path=str(model))
     backend = load_torch_backend(config, ActorConfig(), total_updates=1, seed=0, routed_experts=replay)
     try:
@@ -105,7 +105,7 @@ async def gap(model: Path, samples: list[Sample], *, replay: bool) -> tuple[floa
 
 
 def own_choice(model, sample: Sample) -> Tensor:
-    """[T - 1, LAYERS, TOP_K] which experts transformers itself asks."""
+    """The experts that transformers itself selects; [T - 1, LAYERS, TOP_K]."""
     chosen: list[Tensor] = []
     handles = [
         layer.mlp.gate.register_forward_hook(lambda module, inputs, output: chosen.append(output[2]))
@@ -119,7 +119,7 @@ def own_choice(model, sample: Sample) -> Tensor:
 
 
 def share_alike(model: Path, samples: list[Sample]) -> float:
-    """Of the sets of experts, how many are those of transformers in float32."""
+    """The share of expert sets that equal those of transformers in float32."""
     loaded = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
     alike = torch.cat(
         [
@@ -139,7 +139,7 @@ def test_replay_closes_the_gap_of_a_bfloat16_engine(mixture, tmp_path):
     alike = share_alike(mixture, samples)
     without, with_replay = (asyncio.run(gap(mixture, samples, replay=replay)) for replay in (False, True))
     print(f"expert sets alike {alike:.4f}; mean |difference|, k3: {without} without, {with_replay} with replay")
-    assert alike < 0.999  # else nothing is shown
+    assert alike < 0.999  # otherwise the test shows nothing
     assert with_replay[0] < 0.9 * without[0]
     assert with_replay[1] < 0.9 * without[1]
     unknown = [replace(sample, routed_experts=None) for sample in samples]
@@ -147,7 +147,7 @@ def test_replay_closes_the_gap_of_a_bfloat16_engine(mixture, tmp_path):
 
 
 def test_a_float32_engine_asks_the_experts_that_transformers_asks_and_takes_new_ones(mixture, tmp_path):
-    """Experts reach the server under the names of its checkpoint, whatever way they take."""
+    """Expert weights reach the server under their checkpoint names, with every transfer method."""
 
     async def run():
         async with server_of(mixture, tmp_path / "server.log", "float32") as replica:

@@ -1,4 +1,4 @@
-"""A real sglang-router in front of servers: it places generation by conversation, control goes to the servers."""
+"""A real sglang-router in front of servers: it routes generation by conversation; control requests bypass it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.sglang]
 
 @asynccontextmanager
 async def router_before(urls, log):
-    """The address of a router that keeps conversations by their routing key."""
+    """Address of a router that routes conversations by their routing key."""
     from sglang_server import require_sglang
 
     require_sglang()
@@ -57,7 +57,7 @@ async def _ready(client: ServerClient, num_workers: int) -> None:
 
 @asynccontextmanager
 async def routed_engine(tmp_path, token_s=0.0005, **options):
-    """An engine that sends generation through a router; the two servers behind it are fake."""
+    """An engine that generates through a router; the two servers behind the router are fake."""
     servers = await fake_servers(2, token_s)
     async with (
         router_before([server.url for server in servers], tmp_path / "router.log") as url,

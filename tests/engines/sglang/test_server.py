@@ -1,6 +1,6 @@
-"""Servers as child processes: start, early death, restart, and that none is left behind.
+"""Servers as child processes: start, early death, restart and cleanup.
 
-The fast tests start a stand-in that answers /health at once; the slow ones the real server.
+The fast tests start a fake server that answers /health at once; the slow tests start the real server.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def stand_in(monkeypatch, tmp_path: Path, code: str = STAND_IN) -> LocalServer:
 
 
 def group_of(leader: int) -> list[int]:
-    """Processes of the group that are not only waiting to be reaped."""
+    """Processes of the group, without zombies."""
     members = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -79,7 +79,7 @@ def test_a_log_that_cannot_be_written_is_one_line(monkeypatch, tmp_path):
 
 @contextmanager
 def trainer_that_runs(code: str) -> Iterator[subprocess.Popen[str]]:
-    """Killed in the end, and with it, so it is hoped, its servers."""
+    """The test kills this trainer in the end; its servers must end too."""
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as trainer:
         try:
             yield trainer
@@ -97,7 +97,7 @@ def test_a_server_is_started_restarted_at_the_same_address_and_stopped_with_all_
         assert server.alive
         first = server.pid
         assert len(group_of(first)) == 3
-        assert os.getsid(first) != os.getsid(0)  # Ctrl-C in the terminal does not reach it
+        assert os.getsid(first) != os.getsid(0)  # Ctrl-C in the terminal does not reach the server
         await server.restart(20)
         assert group_of(first) == []
         second = server.pid
@@ -163,7 +163,7 @@ def test_the_death_of_the_server_alone_is_seen(monkeypatch, tmp_path):
 
 
 def test_a_server_does_not_outlive_a_killed_trainer_nor_its_watcher(tmp_path):
-    """The trainer starts it from a thread that ends, which must not end it."""
+    """The trainer starts the server in a thread; the end of that thread must not end the server."""
     code = f"""
 import asyncio, sys, threading, time
 from pathlib import Path
@@ -220,7 +220,7 @@ time.sleep(1000)
         ({"tokenizer_worker_num": 0}, ServerError, r"ended with status 1: AssertionError: .*server\.log"),
     ],
 )
-def test_what_the_real_server_refuses_at_its_start(sglang_model, tmp_path, options, error, message):
+def test_options_that_the_real_server_refuses_at_start(sglang_model, tmp_path, options, error, message):
     server = new_server(sglang_model, tmp_path / "server.log", sglang={"server_args": options})
     server.start()
     with pytest.raises(error, match=message):

@@ -1,4 +1,4 @@
-"""The engine over fake servers: the contract, sticky conversations, deadlines, pauses, servers that die or hang."""
+"""The engine on fake servers: the contract, sticky conversations, deadlines, pauses, servers that die or hang."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def test_a_conversation_stays_where_its_kv_is():
     async def run():
         async with open_fake_engine(3) as engine:
             for turn in range(3):
-                order = [i * (turn + 1) % 7 - 1 for i in range(1, 7)]  # another one each turn
+                order = [i * (turn + 1) % 7 - 1 for i in range(1, 7)]  # a different order in each turn
                 await asyncio.gather(*[engine.generate(ask([3 + i] * (4 + turn), f"s{i}")) for i in order])
             asked = [sorted({body["input_ids"][0] for body in server.requests}) for server in engine.servers]
             return asked, engine.metrics()
 
     asked, metrics = asyncio.run(run())
-    assert sorted(itertools.chain(*asked)) == [3, 4, 5, 6, 7, 8]  # no conversation at two servers
+    assert sorted(itertools.chain(*asked)) == [3, 4, 5, 6, 7, 8]  # no conversation used two servers
     assert [len(each) for each in asked] == [2, 2, 2]
     assert metrics["later_prompt_tokens"] == 6 * (5 + 6)
     assert metrics["later_cached_tokens"] == 6 * (4 + 5)
@@ -61,7 +61,7 @@ def test_an_abort_keeps_the_tokens_so_far():
         assert 0 < len(completion.token_ids) < 200
 
 
-def test_an_abort_that_overtakes_its_request_is_said_again():
+def test_an_abort_that_overtakes_its_request_is_sent_again():
     async def run():
         async with open_fake_engine() as engine:
             engine.servers[0].accept_s = 0.15
@@ -90,7 +90,7 @@ def test_cancelling_aborts_on_the_server():
 
 
 @pytest.mark.parametrize("mode", ["retract", "in_place"])
-def test_what_comes_in_a_pause_waits_here(mode):
+def test_requests_during_a_pause_wait_in_the_client(mode):
     async def run():
         async with open_fake_engine() as engine:
             await engine.pause(mode)
@@ -163,13 +163,13 @@ def test_a_server_that_is_lost_loses_nothing(break_it, num_replicas):
 
     completions, metrics, version = asyncio.run(run())
     assert {tuple(each.policy_versions) for each in completions} == {(VersionSpan(4, 200),)}
-    assert metrics["sampled_tokens"] == 20 * 200  # what was sent twice is counted once
+    assert metrics["sampled_tokens"] == 20 * 200  # a request that was sent twice is counted once
     assert (metrics["num_restarts"], metrics["replicas_ready"]) == (1, num_replicas)
     assert 0 < metrics["num_retried"] <= 20
-    assert version == "4"  # it came back with the weights sent last
+    assert version == "4"  # the restarted server has the latest weights
 
 
-def test_what_hangs_at_a_server_of_others_goes_elsewhere():
+def test_requests_hanging_at_an_external_server_move_to_another():
     async def run():
         async with open_fake_engine(2) as engine:
             work = [asyncio.create_task(engine.generate(ask([3, 4 + i], f"s{i}", **LONG))) for i in range(6)]
@@ -200,7 +200,7 @@ def test_a_server_that_cannot_be_started_ends_the_run():
             assert part in str(error)
 
 
-def test_a_server_of_others_rejoins_when_it_answers():
+def test_an_external_server_rejoins_when_it_answers():
     async def run():
         async with open_fake_engine() as engine:
             await engine.load_weights(iter(WEIGHTS), 2)
@@ -246,7 +246,7 @@ def test_the_only_replica_that_dies_in_an_update_comes_back_with_it():
 
 
 def test_a_suspect_takes_part_in_updates():
-    """One that is found well a moment later would serve the old weights, or stay paused for ever."""
+    """Otherwise, a server that recovers a moment later would serve old weights, or stay paused forever."""
 
     async def run():
         async with open_fake_engine(2, health_timeout_s=30) as engine:
@@ -322,7 +322,7 @@ def test_a_router_that_hangs_ends_the_run():
     asyncio.run(run())
 
 
-def test_an_update_that_nobody_took_is_an_error():
+def test_an_update_refused_by_every_server_is_an_error():
     async def run():
         async with open_fake_engine() as engine:
             engine.servers[0].refuse = {"/begin_weight_update", "/end_weight_update"}

@@ -1,4 +1,4 @@
-"""How replicas are looked after, without an engine around it."""
+"""Health monitoring of replicas, without an engine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from agentrl.engines.sglang.weights.tensor import TensorTransfer
 
 @asynccontextmanager
 async def monitored(number: int = 1, processes: bool = True, **options):
-    """A health monitor, its servers and replicas, and the replicas it lost."""
+    """A health monitor, its servers and replicas, and the list of lost replicas."""
     servers, lost = await fake_servers(number), []
     replicas = [await server.replica(FakeProcess(server) if processes else None) for server in servers]
     transfer = TensorTransfer(SHAPES, torch.float32, 1 << 20)
@@ -45,7 +45,7 @@ def test_a_well_server_is_left_alone():
             return servers[0].calls, replicas[0].health, lost
 
     calls, health, lost = asyncio.run(run())
-    assert 2 <= calls.count("/server_info") < 12  # it looks now and then, and is no busy loop
+    assert 2 <= calls.count("/server_info") < 12  # it polls at intervals, without a busy loop
     assert (health, lost) == (Health.READY, [])
 
 
@@ -97,25 +97,25 @@ def test_a_condemned_server_is_started_again_though_it_answers():
     assert asyncio.run(run()) == 1
 
 
-def test_a_server_of_others_that_missed_the_end_of_a_pause_goes_on():
+def test_an_external_server_that_missed_the_end_of_a_pause_continues():
     async def run():
         async with monitored(processes=False) as (_, servers, replicas, lost, _):
             servers[0].hung = servers[0].paused = True
             await until(lambda: lost)
-            servers[0].hung, servers[0].version = False, "default"  # or it was started anew meanwhile
+            servers[0].hung, servers[0].version = False, "default"  # or it was restarted meanwhile
             await until(lambda: replicas[0].health is Health.READY)
             return servers[0].paused, servers[0].version
 
     assert asyncio.run(run()) == (False, "0")
 
 
-def test_a_run_waits_not_for_ever_for_servers_of_others():
+def test_a_run_does_not_wait_forever_for_external_servers():
     async def run():
         async with monitored(2, processes=False, start_timeout_s=0.3) as (monitor, servers, _, lost, _):
             await servers[0].die()
             await until(lambda: lost)
             await asyncio.sleep(0.5)
-            failure = monitor.failure  # the other one serves
+            failure = monitor.failure  # the other replica serves
             await servers[1].die()
             await until(lambda: len(lost) == 2)
             with pytest.raises(ServerError, match=r"no SGLang server is in service for 0.3 s .*start_timeout_s"):
@@ -125,11 +125,11 @@ def test_a_run_waits_not_for_ever_for_servers_of_others():
     assert asyncio.run(run()) is None
 
 
-def test_nothing_is_looked_at_while_weights_are_sent():
+def test_no_health_checks_run_while_weights_are_sent():
     async def run():
         async with monitored() as (monitor, servers, _, lost, _):
             async with monitor.weights:
-                servers[0].hung = True  # busy taking them in
+                servers[0].hung = True  # busy loading weights
                 await asyncio.sleep(0.25)
                 servers[0].hung = False
                 lost_meanwhile = [*lost]
@@ -139,7 +139,7 @@ def test_nothing_is_looked_at_while_weights_are_sent():
     assert asyncio.run(run()) == ([], [])
 
 
-def test_after_the_last_restart_it_is_told_why():
+def test_after_the_last_restart_the_reason_is_reported():
     async def run():
         async with monitored(max_restarts=1) as (monitor, servers, replicas, lost, _):
             for number in (1, 2):
@@ -155,10 +155,10 @@ def test_after_the_last_restart_it_is_told_why():
         assert part in told
 
 
-def test_an_error_of_our_own_is_told_to_those_who_wait():
+def test_an_internal_error_reaches_the_waiting_callers():
     async def run():
         async with monitored() as (monitor, servers, replicas, _, transfer):
-            transfer.refresh = None  # a mistake of ours
+            transfer.refresh = None  # a bug of ours
             await servers[0].die()
             await until(lambda: replicas[0].health is not Health.READY)
             await monitor.ready()

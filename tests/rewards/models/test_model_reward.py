@@ -1,4 +1,4 @@
-"""The reward `reward_model`: real checkpoints, their numbers, and what is said of conversations they cannot score."""
+"""The reward `reward_model` with real checkpoints: its scores, and errors for conversations it cannot score."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests that wait together are scored together."""
+"""Requests that wait at the same time are scored in one batch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from agentrl.rewards.models.batcher import Batcher
 
 
 class Counting:
-    """Answers the sum of each conversation, once it is let."""
+    """Returns the sum of each conversation, once the test allows it."""
 
     def __init__(self) -> None:
         self.calls: list[list[int]] = []
@@ -25,7 +25,7 @@ class Counting:
 
 
 def ask(conversations: list[list[int]], **options: int) -> tuple[list[float], list[list[int]]]:
-    """(scores, lengths of each call), where all but the first come while the first is scored."""
+    """(scores, lengths of each call). All conversations but the first arrive while the first is scored."""
 
     async def work() -> tuple[list[float], list[list[int]]]:
         count = Counting()
@@ -40,7 +40,7 @@ def ask(conversations: list[list[int]], **options: int) -> tuple[list[float], li
     return asyncio.run(work())
 
 
-def test_what_waits_goes_together():
+def test_waiting_requests_are_batched():
     assert ask([[1], [2, 2], [3]]) == ([1.0, 4.0, 3.0], [[1], [2, 1]])
 
 
@@ -56,7 +56,7 @@ def test_one_by_one():
     assert ask([[1], [2], [3]], max_size=1)[1] == [[1], [1], [1]]
 
 
-def test_a_failure_is_told_to_each_and_ends_nothing():
+def test_a_failure_reaches_every_caller_and_the_batcher_continues():
     async def work() -> list[object]:
         async def fail(conversations: Sequence[Sequence[int]]) -> list[float]:
             if len(conversations[0]) > 1:
@@ -70,7 +70,7 @@ def test_a_failure_is_told_to_each_and_ends_nothing():
     assert asyncio.run(work()) == ["no", "no", 1.0]
 
 
-def test_who_is_cancelled_is_not_scored():
+def test_cancelled_requests_are_not_scored():
     async def work() -> list[list[int]]:
         count = Counting()
         together = Batcher(count, 100)

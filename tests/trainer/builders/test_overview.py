@@ -1,4 +1,4 @@
-"""The overview of a run: it lists the hooks that a built run has, and `--explain` and a started run print the same."""
+"""The overview of a run lists the hooks of the built run; `--explain` and a started run print the same overview."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def slow(overrides: list[str], hooks: str):
 
 @pytest.fixture
 def command(task_folder, tmp_path, monkeypatch) -> list[str]:
-    monkeypatch.chdir(ROOT)  # the experiment names the example's files from there
+    monkeypatch.chdir(ROOT)  # the experiment's paths are relative to ROOT
     files = [f"data.{split}_files={task_folder}/{split}.jsonl" for split in ("train", "val")]
     folder, small = f"trainer.default_local_dir={tmp_path}/run", "data.train_batch_size=2"
     return ["+experiment=calculator", f"model.path={task_folder}/model", *files, folder, small, "rollout.n=2"]

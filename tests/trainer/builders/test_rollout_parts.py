@@ -1,4 +1,4 @@
-"""Tasks held against what there is before a model is loaded, through the command line."""
+"""Tasks are checked against tools, users and loops before a model is loaded; through the command line."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.fixture(autouse=True)
 def from_the_root(monkeypatch):
-    monkeypatch.chdir(ROOT)  # the experiment names the example's files from there
+    monkeypatch.chdir(ROOT)  # the experiment's paths are relative to ROOT
 
 
 def options(task_folder: Path, folder: Path, *rows: dict[str, object]) -> list[str]:
-    """Evaluation of the calculator task on a good row and these."""
+    """Evaluation of the calculator task on one valid row and the given rows."""
     good = {"prompt": "1+1?", "data_source": "calculator", "ground_truth": "2"}
     file = folder / "val.jsonl"
     file.write_text("".join(json.dumps(good | row) + "\n" for row in ({}, *rows)))
@@ -60,7 +60,7 @@ def test_a_data_source_without_a_reward_is_named(task_folder, tmp_path, capsys):
     assert f"{tmp_path}/val.jsonl row 1 (line 2): there is no built-in reward for data_source 'gsm9k' (did you" in said
 
 
-def test_what_is_too_long_is_cut_to_fit_beside_tools_and_instructions(task_folder, tmp_path, capsys):
+def test_long_prompts_are_cut_to_fit_beside_tools_and_instructions(task_folder, tmp_path, capsys):
     long = [{"prompt": "1+1? " * 300, "agent_name": name} for name in ("tool_agent", "react_agent", "single_turn")]
     config = compose_config([*options(task_folder, tmp_path, *long), "data.max_prompt_length=400"])
     config = config.model_copy(update={"data": config.data.model_copy(update={"truncation": "left"})})
@@ -76,7 +76,7 @@ def test_what_is_too_long_is_cut_to_fit_beside_tools_and_instructions(task_folde
     (short, _), *cut = asyncio.run(prompts())
     assert short == "1+1?"
     assert all(0 <= 400 - length < 4 and ("1+1? " * 300).endswith(text) for text, length in cut)
-    assert len(cut[1][0]) < len(cut[0][0])  # ReAct's instructions take their room
+    assert len(cut[1][0]) < len(cut[0][0])  # ReAct's instructions need prompt space
     assert "3 of 4 prompts are longer than 400 tokens: the last user text is cut (left)" in capsys.readouterr().out
 
 

@@ -1,4 +1,4 @@
-"""The critic in the loop: who learns when, what is said of it, and that a run with one goes on bitwise."""
+"""The critic in the training loop: order of updates, metrics, and a bitwise equal resume."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ROOT = Path(__file__).parents[3]
 
 
 class Recording:
-    """A backend that says who was trained on what; its weights are a word in a file."""
+    """A backend that records which samples it was trained on; its weights are a word in a file."""
 
     def __init__(self, word: str = ""):
         self.batches: list[list[str]] = []
@@ -60,7 +60,7 @@ def critic(backend: Recording, **options: object) -> Critic:
     return Critic(backend, ValueLoss(), **{"mini_batch_groups": None, "epochs": 1, "seed": 0} | options)
 
 
-def test_it_says_what_it_did_and_what_it_knew_before():
+def test_it_reports_its_updates_and_the_previous_explained_variance():
     samples = [sample("a", 0.0, 0.0), sample("b", 1.0, 1.0), sample("c", 2.0, 3.0)]
     assert asyncio.run(critic(Recording(), mini_batch_groups=2, epochs=2)(samples, 0)) == {
         "critic/vf_loss": 2.0,
@@ -72,7 +72,7 @@ def test_it_says_what_it_did_and_what_it_knew_before():
     }
 
 
-def test_the_policy_learns_after_it():
+def test_the_critic_is_updated_before_the_policy():
     backend, order = Recording(), []
 
     async def learn(samples: Sequence[Sample], step: int) -> dict[str, float]:
@@ -151,9 +151,9 @@ def whole(task_folder: Path, reward: str, tmp_path_factory: pytest.TempPathFacto
 def test_a_run_with_a_critic(whole: Path):
     rows = [json.loads(line) for line in (whole / "metrics.jsonl").read_text().splitlines()]
     assert [row["critic/updates"] for row in rows] == [2.0] * 4
-    assert ["actor/loss" in row for row in rows] == [False, True, True, True]  # warm-up
+    assert ["actor/loss" in row for row in rows] == [False, True, True, True]  # warm-up trains only the critic
     assert [row["critic/lr"] for row in rows] == sorted((row["critic/lr"] for row in rows), reverse=True)
-    assert rows[0]["critic/lr"] == pytest.approx(1e-3 * (1 + 7 / 8) / 2)  # of two updates
+    assert rows[0]["critic/lr"] == pytest.approx(1e-3 * (1 + 7 / 8) / 2)  # the mean of two updates
     wanted = {"vf_loss", "vf_clipfrac", "vpred_mean", "grad_norm", "lr", "vf_explained_var"}
     assert {f"critic/{name}" for name in wanted} <= rows[-1].keys()
     critic = AutoModelForSequenceClassification.from_pretrained(whole / "checkpoints/latest/critic")
@@ -161,7 +161,7 @@ def test_a_run_with_a_critic(whole: Path):
 
 
 @pytest.mark.slow
-def test_a_run_with_a_critic_goes_on_bitwise(task_folder, reward, whole, tmp_path, monkeypatch):
+def test_a_run_with_a_critic_resumes_bitwise(task_folder, reward, whole, tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
     shutil.copytree(whole, run := tmp_path / "run", symlinks=True)
     back = ["trainer.resume_mode=path", f"trainer.resume_from_path={run}/checkpoints/step-2"]
@@ -179,11 +179,11 @@ def test_learning_again_from_the_stored_rollouts_is_bitwise_the_same(task_folder
 
 
 @pytest.mark.slow
-def test_a_run_whose_critic_is_gone_is_refused_in_one_line(task_folder, reward, whole, tmp_path, monkeypatch, capsys):
+def test_a_run_with_a_missing_critic_is_refused_in_one_line(task_folder, reward, whole, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(ROOT)
     shutil.copytree(whole, run := tmp_path / "run", symlinks=True)
     shutil.rmtree(run / "checkpoints/step-4/critic")
-    (run / "checkpoints/step-4/manifest.json").unlink()  # as in a checkpoint that never had one
+    (run / "checkpoints/step-4/manifest.json").unlink()  # as a checkpoint without a critic
     assert train(task_folder, run, *PPO, reward, "trainer.total_training_steps=5", "trainer.resume_mode=auto") == 2
     (said,) = capsys.readouterr().err.splitlines()
     assert "step-4': it has no critic, but this run trains one" in said

@@ -1,4 +1,4 @@
-"""The coefficient of a KL in the reward: what it follows, and that a run goes on with it."""
+"""The adaptive coefficient of a KL in the reward: its updates, and its value after a resume."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from agentrl.types.sample import Sample
 
 
 def sample(rollout_id: str, *differences: float, mask=None) -> Sample:
-    """Log-probabilities so far above the reference's; a prompt of one token before them."""
+    """Log-probabilities this far above the reference's; a prompt of one token precedes them."""
     num_tokens = len(differences) + 1
     return Sample(
         [1] * num_tokens,
@@ -60,7 +60,8 @@ def test_a_step_is_logged_with_the_coefficient_it_was_credited_with():
     feedback = KLFeedback(adaptive())
     first, second = (step(feedback, [sample("a", 1.0), sample("b", 3.0)]) for _ in range(2))
     assert first == {"kl/reward_coef": 0.5, "kl/reward_mean": 2.0}
-    assert second["kl/reward_coef"] == 0.5 * (1 + 0.2 * 2 / 100)  # the error is cut to 0.2, two rollouts of a horizon
+    # the error is clipped to 0.2; two rollouts, a horizon of 100
+    assert second["kl/reward_coef"] == 0.5 * (1 + 0.2 * 2 / 100)
 
 
 def test_a_fixed_coefficient_stays_and_a_step_without_samples_says_nothing():
@@ -70,7 +71,7 @@ def test_a_fixed_coefficient_stays_and_a_step_without_samples_says_nothing():
     assert step(feedback, [])["kl/reward_coef"] == 0.25
 
 
-def test_a_run_goes_on_with_the_very_coefficient(tmp_path):
+def test_a_resumed_run_keeps_the_coefficient(tmp_path):
     before, after = adaptive(0.1), adaptive(0.7)
     step(KLFeedback(before), [sample("a", 1.0 / 3)])
     asyncio.run(KLFeedback(before).save(tmp_path))
@@ -78,7 +79,7 @@ def test_a_run_goes_on_with_the_very_coefficient(tmp_path):
     assert after.control.value == before.control.value != 0.1
 
 
-def test_a_checkpoint_of_before_there_was_one_leaves_it_as_it_is(tmp_path):
+def test_an_old_checkpoint_without_coefficient_does_not_change_it(tmp_path):
     reward = adaptive(0.7)
     asyncio.run(KLFeedback(reward).load(tmp_path))
     assert reward.control.value == 0.7

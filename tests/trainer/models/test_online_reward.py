@@ -1,4 +1,4 @@
-"""A reward model that learns beside the policy: who pays when, what it learns from, and that it goes on bitwise."""
+"""An online reward model: which rollouts it scores, its training data, and a bitwise equal resume."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[3]
 
 
 class Backend:
-    """Says of each conversation how long it is; remembers what it was trained on."""
+    """Scores each conversation by its length; records its training samples."""
 
     def __init__(self) -> None:
         self.batches: list[list[tuple[int, float]]] = []
@@ -59,7 +59,7 @@ def online(backend: Backend | None = None, **options: object) -> OnlineRewardMod
 
 
 def group(*outcomes: float, logit: float = 1.0) -> Group:
-    """One rollout each, the first of two tokens, the next of three, and so on."""
+    """One rollout per reward; the first has two tokens, the next three, and so on."""
     rollouts = [
         Rollout(
             [Trajectory([Segment(Author.DEMONSTRATION, [1] * (2 + number))])],
@@ -97,7 +97,7 @@ def test_the_rule_pays_while_the_model_warms_up():
     assert score(model) == 0.5
 
 
-def test_a_reward_from_python_has_no_place_beside_it():
+def test_a_python_reward_is_refused_beside_it():
     with pytest.raises(ConfigError, match="do not pass a reward"):
         online().with_reward(UserObjects(reward=paid))
 
@@ -152,7 +152,7 @@ def test_an_outcome_that_is_no_probability_is_an_error():
         steps(online(), group(3.0))
 
 
-def test_what_it_remembers_is_saved(tmp_path: Path):
+def test_its_rollout_buffer_is_saved(tmp_path: Path):
     one, other = Backend(), Backend()
     whole, resumed = online(one, buffer=16), online(other, buffer=16)
     steps(whole, group(*[1.0, 0.0] * 6))
@@ -207,7 +207,7 @@ def test_a_run_with_one(whole: Path):
 
 
 @pytest.mark.slow
-def test_a_run_with_one_goes_on_bitwise(task_folder, whole, tmp_path, monkeypatch):
+def test_a_run_with_one_resumes_bitwise(task_folder, whole, tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
     shutil.copytree(whole, run := tmp_path / "run", symlinks=True)
     back = ["trainer.resume_mode=path", f"trainer.resume_from_path={run}/checkpoints/step-2"]

@@ -1,4 +1,4 @@
-"""What is said of a reward model on held-out rows."""
+"""Metrics of a reward model on held-out rows."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_pairs():
     assert found["accuracy"] == 0.5
     assert found["margin"] == 0.5
     assert found["num_pairs"] == 2
-    # right with 0.8808 and wrong with 0.7311
+    # predicts 0.8808 for the correct answer and 0.7311 for the wrong one
     assert found["ece"] == pytest.approx((0.1192 + 0.7311) / 2, abs=1e-4)
     assert found["brier"] == pytest.approx((0.1192**2 + 0.7311**2) / 2, abs=1e-4)
 
@@ -44,7 +44,7 @@ def test_labels():
     assert found.keys() == {"accuracy", "auc", "ece", "brier"}
 
 
-def test_where_all_came_alike_there_is_no_order():
+def test_equal_outcomes_have_no_ranking():
     assert "auc" not in judged([0.2, 0.7], [1.0, 1.0])
 
 
@@ -71,7 +71,7 @@ def check(answers: list[list[float]]) -> RewardModelCheck:
     return RewardModelCheck(lambda: PAIRS, algorithm, score, of_pairs)
 
 
-def test_the_same_rows_each_time_and_after_a_stop(tmp_path: Path):
+def test_the_rows_are_the_same_each_time_and_after_a_resume(tmp_path: Path):
     whole = check([[0.0, 1.0, 2.0, 3.0], [3.0, 2.0, 1.0, 0.0]])
     first, groups = asyncio.run(whole(0))
     assert groups == []

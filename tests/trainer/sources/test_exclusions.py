@@ -1,4 +1,4 @@
-"""What is recorded of rollouts that are not trained on."""
+"""Records of rollouts that are excluded from training."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_the_key_decides_what_is_saved(save, num_saved):
     exclusions = Exclusions(save)
     exclusions.drop(GROUP, [Excluded.STALE] * 2)
     groups, reasons = exclusions.take()
-    assert (len(groups), reasons) == (num_saved, REASONS)  # all are counted
+    assert (len(groups), reasons) == (num_saved, REASONS)  # all exclusions are counted
     assert exclusions.take() == ([], {})
     if save == "tokens":
         assert groups == [GROUP]
@@ -37,7 +37,7 @@ def test_the_key_decides_what_is_saved(save, num_saved):
         assert (groups[0].task, saved.rewards, saved.stop, saved.seed) == (GROUP.task, {"score": 0.5}, ROLLOUT.stop, 7)
 
 
-def test_what_a_correction_removes_is_recorded():
+def test_rollouts_removed_by_a_correction_are_recorded():
     exclusions, sample = Exclusions(), Sample([1, 2], [0, 1], [1, 1], [0, 1.0], uid="u", rollout_id="u/1")
     correct = exclusions.observed(lambda samples: ([], {"correction/ess": 0.5}), overlong=False)
     assert correct([sample]) == ([], {"correction/ess": 0.5})

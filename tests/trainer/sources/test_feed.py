@@ -1,4 +1,4 @@
-"""A run's feed: the order that the configuration asks for, what rollouts add, and going on from a checkpoint."""
+"""A run's feed: the configured order, tasks added by rollouts, and resuming from a checkpoint."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ANSWER = Trajectory([Segment(Author.PROMPT, [1]), Segment(Author.DEMONSTRATION, 
 
 
 def open_run(tmp_path, **data):
-    """The feed of twelve rows, and a source of it whose rollouts add a task where they fail; row r passes r of 11."""
+    """The feed of twelve rows, and a source that uses it. Failed rollouts add a task; row r passes r of 11 times."""
     path = tmp_path / "rows.jsonl"
     path.write_text("".join(json.dumps({"prompt": f"row {row}", "level": -row}) + "\n" for row in range(12)))
     config = RunConfig(model={"path": "m"}, data={"train_files": [str(path)], "max_prompt_length": 20, **data})
@@ -73,7 +73,7 @@ def test_a_column_orders_them(tmp_path):
     assert prompts(groups) == [f"row {row}" for row in reversed(range(12))]
 
 
-def test_what_is_always_or_never_solved_comes_less_often(tmp_path):
+def test_always_and_never_solved_tasks_come_less_often(tmp_path):
     feed, groups = taken(tmp_path, 60, curriculum={"by": "pass_rate", "floor": 0.05})
     drawn = prompts(groups)
     assert drawn.count("row 5") > 3 * drawn.count("row 0") > 0
@@ -91,7 +91,7 @@ def test_tasks_that_rollouts_add_come_later_and_too_long_ones_never(tmp_path):
 
 
 @pytest.mark.parametrize("by", [None, "pass_rate", "level"])
-def test_a_run_that_goes_on_is_the_run_that_never_stopped(tmp_path, by):
+def test_a_resumed_run_equals_an_uninterrupted_run(tmp_path, by):
     data = {"curriculum": {"by": by}, "online": {"max_tasks": 5, "share": 0.25}}
     (feed, source), (again, later) = open_run(tmp_path, **data), open_run(tmp_path, **data)
 
@@ -109,7 +109,7 @@ def test_a_run_that_goes_on_is_the_run_that_never_stopped(tmp_path, by):
     assert len({uid for step in before + after for uid, _ in step}) == 48
 
 
-def test_a_checkpoint_from_before_is_gone_on_from_and_a_torn_one_is_refused(tmp_path):
+def test_an_old_checkpoint_can_be_resumed_and_a_truncated_one_is_refused(tmp_path):
     feed, source = open_run(tmp_path, shuffle=False, curriculum={"by": "pass_rate"})
     asyncio.run(feed.load(tmp_path))
     source.position = 5

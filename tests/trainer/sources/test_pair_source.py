@@ -1,4 +1,4 @@
-"""Saved pairs as groups of two, and which of their tokens are trained."""
+"""Saved pairs as groups of two, and their trained tokens."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PAIR = Pair(
 
 
 def render(dialogue, row):
-    """Every message is the token it spells."""
+    """The content of every message is its one token id."""
     authors = {"user": Author.USER, "assistant": Author.DEMONSTRATION}
     segments = [Segment(authors[each["role"]], [int(each["content"]) + 10 * row]) for each in dialogue.messages]
     return Trajectory(segments, dialogue.messages)

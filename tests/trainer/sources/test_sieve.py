@@ -1,4 +1,4 @@
-"""Dynamic sampling: which groups a step takes, what is drawn in their place, and how a step ends that finds none."""
+"""Dynamic sampling: which groups a step trains on, their replacements, and steps that find no group."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ FAILED = rollout(Stop.ERROR)
         (Group(TASKS[0], [rollout(score=0.0)]), False, "too_few"),
     ],
 )
-def test_a_group_teaches_where_two_rollouts_that_count_differ(group, passes, kind):
+def test_a_group_is_kept_if_two_valid_rollouts_differ(group, passes, kind):
     one = sieve()
     assert one.passes(group) == passes
     assert one.passes(scored(0, 1))
@@ -70,7 +70,7 @@ def test_any_reward_may_be_the_one_that_must_differ():
     assert one.passes(Group(TASKS[0], [rollout(score=0.5, accuracy=value) for value in (0.0, 1.0)]))
     metrics = one.end_step(1)
     assert (metrics["sampling/equal"], metrics["sampling/drawn"], metrics["sampling/rounds"]) == (0.5, 2.0, 1.0)
-    assert metrics["sampling/reward_mean"] == (0.5 + 1.0 + 0.5 + 0.5) / 4  # of the filtered, too
+    assert metrics["sampling/reward_mean"] == (0.5 + 1.0 + 0.5 + 0.5) / 4  # mean over filtered groups, too
 
 
 def test_verl_s_acc_is_the_score_where_a_function_returns_a_bare_number():
@@ -88,7 +88,7 @@ def test_a_reward_that_is_not_there_is_named_with_those_that_are():
         sieve().passes(Group(TASKS[0], [rollout()]))
 
 
-def test_a_step_counts_from_anew_and_one_that_is_short_is_told_once(capsys):
+def test_each_step_resets_its_counts_and_a_short_one_is_reported_once(capsys):
     one = sieve(max_batches=1)
     for _ in range(2):
         one.passes(scored(0, 0))
@@ -101,7 +101,7 @@ def test_a_step_counts_from_anew_and_one_that_is_short_is_told_once(capsys):
     ]
 
 
-def test_a_search_without_end_is_told_now_and_then(capsys):
+def test_a_long_search_is_reported_periodically(capsys):
     one = sieve(size=3)
     for _ in range(61):
         one.passes(scored(1, 1))
@@ -119,7 +119,7 @@ DRAWS = {
 
 
 class World:
-    """Tasks whose siblings differ where `telling` says so of their draw."""
+    """Tasks with different sibling scores if `telling(draw)`, and equal ones otherwise."""
 
     def __init__(self, telling, n=2):
         self.draws = DRAWS
@@ -172,7 +172,7 @@ def odd(draw):
     return (draw.row + draw.epoch) % 2 == 1
 
 
-def test_what_teaches_nothing_is_replaced_by_the_next_tasks_in_their_order():
+def test_filtered_groups_are_replaced_by_the_next_tasks_in_order():
     world = World(odd)
     source = world.live(size=3)
     steps = take(source, 4)
@@ -183,10 +183,10 @@ def test_what_teaches_nothing_is_replaced_by_the_next_tasks_in_their_order():
     assert source.metrics()["sampling/drawn"] == source.metrics()["sampling/filtered"] + 3
 
 
-@example(1, 2, {(0, 2)})  # of those that were left over
+@example(1, 2, {(0, 2)})  # one of the tasks that were left over
 @given(st.integers(1, 4), st.integers(1, 5), st.sets(st.tuples(st.integers(0, 4), st.integers(0, ROWS - 1))))
-def test_a_run_that_goes_on_takes_what_it_would_have_taken(size, at, silent):
-    """Wherever it stopped, also with tasks that an earlier life left over."""
+def test_a_resumed_run_takes_the_same_groups(size, at, silent):
+    """Holds for any stop, also with tasks left over from an earlier process."""
 
     def telling(draw):
         return (draw.epoch, draw.row) not in silent
@@ -202,11 +202,11 @@ def test_a_run_that_goes_on_takes_what_it_would_have_taken(size, at, silent):
     assert (whole.position, list(whole.pending)) == (second.position, list(second.pending))
     order = TaskOrder(ROWS, 3, True)
     drawn = [*left, *(order.at(place) for place in range(5, whole.position))]
-    assert [*world.drawn, *whole.pending] == drawn  # each once, none passed over
+    assert [*world.drawn, *whole.pending] == drawn  # each once, none skipped
     assert [world.draws[uid] for step in steps for uid in step] == [*filter(telling, world.drawn)]
 
 
-def test_a_step_draws_no_more_than_it_may_and_goes_on_with_what_it_has():
+def test_a_step_stops_at_its_draw_limit_and_uses_the_groups_found():
     world = World(lambda draw: draw in world.drawn[::5])
     source = world.live(size=3, max_batches=2)
     assert [len(step) for step in take(source, 1)] == [2]
@@ -246,7 +246,7 @@ def test_one_round_in_which_all_fail_is_no_reason_to_end():
     assert len(world.drawn) == 4
 
 
-def test_in_flight_a_group_that_teaches_nothing_makes_room_at_once():
+def test_in_flight_a_filtered_group_frees_its_room_at_once():
     world = World(odd)
     source = world.streaming(size=2, staleness=1)
     steps = take(source, 5, publish=world.publish)
@@ -259,7 +259,7 @@ def test_in_flight_a_group_that_teaches_nothing_makes_room_at_once():
     assert source.metrics()["sampling/filtered"] > 0
 
 
-def test_in_flight_a_step_goes_on_with_what_it_has():
+def test_in_flight_a_step_uses_the_groups_found():
     world = World(lambda draw: draw in world.drawn[::5])
     source = world.streaming(size=3, max_batches=2, staleness=0)
     steps = take(source, 2, publish=world.publish)

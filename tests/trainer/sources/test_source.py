@@ -33,11 +33,11 @@ def test_an_epoch_takes_every_task_once_and_every_draw_has_a_uid_of_its_own():
     assert len({task.uid for task in taken}) == 10
 
 
-def test_a_source_goes_on_from_its_position():
+def test_a_source_resumes_at_its_position():
     assert take(live(position=4), times=3) == take(live(), times=5)[4:]
 
 
-def test_what_an_earlier_life_left_in_flight_comes_first():
+def test_groups_in_flight_before_a_resume_come_first():
     source, uids = live(), [task_of(draw, TASKS, 7).uid for draw in (Draw(0, 4, 1), Draw(0, 0), Draw(0, 2))]
     source.position, source.pending = 4, [Draw(0, 4, 1), Draw(0, 0), Draw(0, 2)]
     taken = take(source, times=3)

@@ -1,4 +1,4 @@
-"""The books of groups in flight, whatever happens in whatever order: bounds kept, nothing starved, lost or doubled."""
+"""Admission of groups in flight under any timing: bounds hold; no task starves, is lost or is used twice."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def admissions(size=2, staleness=1, over_sampling=0.0, num_steps=None, max_drawn
 
 @dataclass
 class Run:
-    """A run without rollouts or training: chance says what ends when, from how old a version on, and what it teaches.
+    """A simulated run. Random choices decide which groups end, their oldest version, and whether they are filtered.
 
-    `silent` is the share of tasks that teach nothing.
+    `silent` is the share of groups that are filtered.
     """
 
     admissions: Admissions
@@ -51,12 +51,12 @@ class Run:
             if ticket in self.admissions.under_way and chance.random() < self.silent:
                 self.admissions.filtered(ticket)
                 self.filtered.append(ticket.draw)
-                self.begin_all()  # there is room at once
+                self.begin_all()  # the filtered group frees its room at once
             else:
                 self.admissions.finished(ticket, chance.randint(begun, self.admissions.version))
 
     def train_a_step(self, chance: random.Random, slow_rows=()) -> None:
-        """Take as soon as one may; what is slow ends only where a step waits for it alone."""
+        """Take groups as soon as possible; a slow row ends only when the step waits for nothing else."""
         self.admissions.published(self.step)
         self.begin_all()
         for round_ in range(1000):
@@ -71,7 +71,7 @@ class Run:
         drew_enough = self.max_drawn and before + len(versions) >= self.max_drawn
         assert len(taken) == (min(self.size, len(versions)) if drew_enough else self.size)
         self.trained += [ticket.draw for ticket in taken]
-        for _ in range(chance.randint(0, 3)):  # training goes on
+        for _ in range(chance.randint(0, 3)):  # rollouts that end while the step trains
             self.begin_all()
             self.end_some(chance, slow_rows)
         self.step += 1
@@ -102,8 +102,8 @@ def test_bounds_hold_and_no_task_is_lost_doubled_or_cut_off_twice(size, stalenes
 
 @settings(derandomize=True, deadline=None, max_examples=50)
 @given(SIZES, STALENESS, SHARES, st.integers(0, 2**32), st.sampled_from([0.1, 0.5, 0.9]), st.integers(0, 3))
-def test_bounds_hold_where_groups_teach_nothing(size, staleness, over_sampling, seed, silent, batches):
-    """Each task that was drawn is trained on, filtered or pending, once; a step has its groups, or drew enough."""
+def test_bounds_hold_with_filtered_groups(size, staleness, over_sampling, seed, silent, batches):
+    """Each drawn task is trained on, filtered or pending, once. Steps have all their groups or drew the maximum."""
     books = admissions(size, staleness, over_sampling, max_drawn=batches * size or None)
     run = Run(books, size, staleness, over_sampling, silent=silent, max_drawn=batches * size or None)
     chance = random.Random(seed)
@@ -114,7 +114,7 @@ def test_bounds_hold_where_groups_teach_nothing(size, staleness, over_sampling, 
 
 @settings(derandomize=True, deadline=None, max_examples=50)
 @given(SIZES, STALENESS, SHARES, st.randoms(use_true_random=False), st.integers(0, 3))
-def test_a_run_that_is_killed_goes_on_with_what_was_in_flight(size, staleness, over_sampling, chance, save_every):
+def test_a_killed_run_resumes_with_the_groups_in_flight(size, staleness, over_sampling, chance, save_every):
     run = Run(admissions(size, staleness, over_sampling), size, staleness, over_sampling)
     saved = (0, [], 0, [])
     for _ in range(6):
@@ -132,7 +132,7 @@ def test_a_run_that_is_killed_goes_on_with_what_was_in_flight(size, staleness, o
 @settings(derandomize=True, deadline=None, max_examples=50)
 @given(SIZES, STALENESS, SHARES, st.randoms(use_true_random=False))
 def test_no_task_starves_however_slow_it_is(size, staleness, over_sampling, chance):
-    """A row that ends only when a step waits for it is trained on a bounded number of steps after it was drawn."""
+    """A row that ends only when a step waits for it is still trained on within a bounded number of steps."""
     run = Run(admissions(size, staleness, over_sampling), size, staleness, over_sampling)
     slow, drawn_at, worst = {2, 5}, {}, 0
     for step in range(25):
@@ -146,7 +146,7 @@ def test_no_task_starves_however_slow_it_is(size, staleness, over_sampling, chan
     assert max([worst, *oldest]) <= 2 * window + staleness + 1
 
 
-def test_what_a_step_leaves_is_too_old_at_staleness_0_and_comes_first_in_the_next():
+def test_at_staleness_0_leftover_groups_are_requeued_first():
     books = admissions(size=2, staleness=0, over_sampling=0.5)
     books.published(0)
     first = [books.begin() for _ in range(3)]
@@ -155,7 +155,7 @@ def test_what_a_step_leaves_is_too_old_at_staleness_0_and_comes_first_in_the_nex
         books.finished(ticket, 0)
     assert books.can_take
     assert books.take() == first[1:]
-    assert (books.under_way, books.num_requeued, books.next) == ({}, 1, None)  # nothing begins under old weights
+    assert (books.under_way, books.num_requeued, books.next) == ({}, 1, None)  # no group starts under the old weights
     books.published(1)
     assert books.begin() == first[0].again()
 
@@ -167,7 +167,7 @@ def test_a_step_waits_for_a_last_chance_before_it_grows_too_old():
     slow, *others = [books.begin() for _ in range(2)]
     assert slow.last_chance
     books.finished(others[0], 0)
-    assert books.can_take  # it may still be under way in the next step
+    assert books.can_take  # the slow group may still run in the next step
     assert books.take() == others
     books.published(1)
     books.finished(books.begin(), 1)
@@ -192,13 +192,13 @@ def test_a_last_chance_goes_first_by_when_it_began_however_young_its_tokens():
     books.finished(first, 0)
     assert books.take() == [first]
     books.published(1)
-    assert books.begin().draw.row == 4  # its room is in the next step
+    assert books.begin().draw.row == 4  # its place belongs to the next step
     books.finished(young, 1)
     books.finished(chance, 1)
     assert books.take() == [chance]
 
 
-def test_what_is_filtered_makes_room_for_one_more_at_once():
+def test_a_filtered_group_frees_room_for_another_at_once():
     books = admissions(size=1, staleness=0)
     books.published(0)
     first = books.begin()
@@ -223,7 +223,7 @@ def test_a_step_that_drew_enough_begins_with_what_is_ready():
     assert books.take() == [ready]
 
 
-def test_what_was_cut_off_waits_before_all_that_was_admitted_later():
+def test_requeued_groups_come_before_later_ones():
     books = admissions(size=1, staleness=0)
     books.pending = [Draw(0, 3), Draw(0, 5, 1), Draw(0, 6, 1)]
     books.published(0)
@@ -239,7 +239,7 @@ def test_nothing_begins_before_weights_are_published():
 
 
 @pytest.mark.parametrize("staleness", [0, 2])
-def test_what_no_step_would_take_is_not_begun(staleness):
+def test_groups_that_no_step_would_take_are_not_started(staleness):
     books = admissions(size=4, staleness=staleness, over_sampling=0.25, num_steps=3)
     for step in range(3):
         books.published(step)
@@ -260,7 +260,7 @@ def test_a_run_that_goes_on_with_smaller_steps_has_tasks_for_all_of_them():
     assert (books.position, books.pending) == (8 * 4 + 4, [])
 
 
-def test_one_that_was_cut_off_may_still_end_without_effect():
+def test_a_requeued_group_may_still_end_without_effect():
     books = admissions(size=1, staleness=0, over_sampling=1)
     books.published(0)
     late, soon = books.begin(), books.begin()

@@ -1,4 +1,4 @@
-"""How old what is trained on is, by hand; and for how long nothing was in flight."""
+"""Staleness of trained tokens, computed by hand, and the time without groups in flight."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_no_groups_are_not_old():
 def test_idle_time_is_what_passes_with_nothing_in_flight():
     now = iter([0.0, 2.0, 5.0, 6.0, 10.0]).__next__
     idle = IdleTime(now)
-    idle.set(False)  # at 2
-    idle.set(True)  # at 5
+    idle.set(False)  # at time 2
+    idle.set(True)  # at time 5
     assert idle.take() == (2.0 + 1.0, 6.0)
     assert idle.take() == (4.0, 4.0)

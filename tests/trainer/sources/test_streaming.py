@@ -1,4 +1,4 @@
-"""Groups in flight while training goes on: what begins, what is cut off, how errors and cancellation end it."""
+"""Groups in flight during training: starts, cut-offs, errors and cancellation."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def sampled_by(*versions: int) -> Rollout:
 
 
 def endless(*indices):
-    """Rollouts of those rows never end, others soon."""
+    """Rollouts of these rows never end; others end soon."""
     return lambda task, turn: task.index in indices or turn < 1
 
 
 class World:
-    """Rollouts that take as many turns of the event loop as `lasts`, asked at each, has them take."""
+    """Rollouts that last while `lasts(task, turn)` is true, checked once per event-loop turn."""
 
     def __init__(self, lasts=lambda task, turn: turn < 1, n=2):
         self.version, self.under_way, self.most = 0, 0, 0
@@ -77,7 +77,7 @@ def source_of(
 
 
 def run(source, world, num_steps, between=lambda step: asyncio.sleep(0)):
-    """The steps' groups, as the loop takes them."""
+    """The groups of each step, as the training loop takes them."""
 
     async def steps():
         taken = []
@@ -103,7 +103,7 @@ def test_tasks_come_in_their_order_and_groups_go_on_while_a_step_is_trained_on()
     async def training(step):
         for _ in range(50):
             await asyncio.sleep(0)
-        assert len(world.begun) == 2 * 2 * (step + 2)  # rollouts of the next step, too
+        assert len(world.begun) == 2 * 2 * (step + 2)  # includes rollouts of the next step
 
     assert rows(run(source, world, 4, training)) == [[0, 1], [2, 3], [4, 5], [0, 1]]
     assert source.metrics()["staleness/mean"] == 1.0
@@ -120,7 +120,7 @@ def test_a_rollout_may_go_on_under_new_weights():
     assert source.metrics()["staleness/tokens_lag_1"] == 1 / 3
 
 
-def test_what_grows_too_old_is_cut_off_cleaned_up_and_begun_again():
+def test_stale_groups_are_cut_off_cleaned_up_and_requeued():
     first, second = (task_of(Draw(0, 1, draw), TASKS, 7).uid for draw in (0, 1))
     world = World(lambda task, turn: task.uid == first or turn < 1)
     source = source_of(world, staleness=0, over_sampling=0.5)
@@ -128,14 +128,14 @@ def test_what_grows_too_old_is_cut_off_cleaned_up_and_begun_again():
     async def look(step):
         for _ in range(20):
             await asyncio.sleep(0)
-        assert [task.uid for task in world.cleaned_up].count(first) == 2  # at once, and both siblings
+        assert [task.uid for task in world.cleaned_up].count(first) == 2  # cut off at once, both siblings
 
     taken = run(source, world, 3, look)
     assert rows(taken)[:2] == [[0, 2], [1, 3]]
     assert taken[1][0].uid == second
 
 
-def test_what_was_cut_off_is_counted():
+def test_requeued_groups_are_counted():
     world = World(lambda task, turn: world.version < 1 if task.index == 1 else turn < 1)
     source = source_of(world, staleness=0, over_sampling=0.5)
     found = []
@@ -149,7 +149,7 @@ def test_what_was_cut_off_is_counted():
 
 
 @pytest.mark.parametrize(("staleness", "reason"), [(0, "over_sampled"), (1, "stale")])
-def test_what_was_cut_off_is_recorded_with_what_had_ended(staleness, reason):
+def test_requeued_groups_are_recorded_with_their_finished_rollouts(staleness, reason):
     dropped, first = [], task_of(Draw(0, 1, 0), TASKS, 7).uid
     begun = []
 
@@ -176,7 +176,7 @@ def test_what_was_cut_off_is_recorded_with_what_had_ended(staleness, reason):
     assert {each.uid for each, _ in dropped}.isdisjoint(each.uid for step in taken for each in step)
 
 
-def test_what_is_in_flight_is_saved_as_tasks_and_comes_first():
+def test_groups_in_flight_are_saved_as_tasks_and_come_first():
     world = World(endless(1))
     source = source_of(world, staleness=3, num_steps=2)
     (first,) = run(source, world, 1)
@@ -188,7 +188,7 @@ def test_what_is_in_flight_is_saved_as_tasks_and_comes_first():
 
 
 @pytest.mark.parametrize("error", [ConfigError("reward.name: wrong"), ZeroDivisionError("ours")])
-def test_what_a_rollout_raises_ends_the_run_at_the_next_take(error):
+def test_a_rollout_error_ends_the_run_at_the_next_take(error):
     world = World(endless(4))
 
     def attempts(task, priority):
@@ -212,7 +212,7 @@ def test_what_a_rollout_raises_ends_the_run_at_the_next_take(error):
     assert world.under_way == 0
 
 
-def test_what_a_rollout_raises_is_told_also_where_no_step_follows():
+def test_a_rollout_error_is_reported_even_if_no_step_follows():
     async def fails():
         raise ConfigError("x: wrong")
 
@@ -241,7 +241,7 @@ def test_a_cancelled_run_ends_all_rollouts_and_cleans_up():
             await task
         return len(asyncio.all_tasks())
 
-    assert asyncio.run(asyncio.wait_for(cancelled(), 20)) == 2  # this one, and wait_for's
+    assert asyncio.run(asyncio.wait_for(cancelled(), 20)) == 2  # this task, and the task of wait_for
     assert (world.under_way, len(world.cleaned_up)) == (0, 8)
 
 
@@ -282,16 +282,16 @@ def test_a_group_begins_only_where_there_is_room_so_that_it_does_not_age_waiting
     assert most == 2
 
 
-def test_what_comes_before_the_first_step_is_no_idleness():
+def test_time_before_the_first_step_is_not_idle_time():
     source, now = source_of(World()), [0.0]
     source._idle = IdleTime(clock=lambda: now[0])
-    now[0] = 100.0  # validated before training
+    now[0] = 100.0  # after validation, before training
     run(source, World(), 1)
     assert source.metrics()["staleness/engine_idle_s"] == 0.0
 
 
 @pytest.mark.parametrize("num_turns", range(2, 6))
-def test_what_ends_as_it_is_cut_off_leaves_no_room_that_is_not_there(num_turns):
+def test_a_rollout_that_ends_while_cut_off_frees_its_room_once(num_turns):
     world = World(lambda task, turn: turn < (num_turns if task.index == 1 else 1), n=1)
     source = source_of(world, staleness=0, over_sampling=0.5)
     counted = []
@@ -354,7 +354,7 @@ def test_each_side_s_waiting_is_measured():
         found.append(source.metrics())
 
     run(source, world, 2, idle)
-    assert found[1]["staleness/engine_idle_s"] >= 0.05  # at staleness 0 nothing may begin meanwhile
+    assert found[1]["staleness/engine_idle_s"] >= 0.05  # at staleness 0 no group may start meanwhile
     assert 0.5 < found[1]["staleness/engine_idle"] <= 1.0
     assert found[1]["staleness/in_flight"] == 0.0
     assert source._timer.take()["timing_s/wait_rollouts"] > 0

@@ -77,7 +77,7 @@ def _groups_of_one(draft: Draft) -> None:
 
 
 def _validation(draft: Draft) -> None:
-    """Sampling in validation: verl's agent loops ignore do_sample, so temperature 0 decides whether it is greedy."""
+    """Set validation sampling. It is greedy if the temperature is 0, because verl's agent loops ignore do_sample."""
     prefix = "rollout.val_kwargs"
     greedy = _as_float(draft.values.get(f"{prefix}.temperature", 0.0)) == 0.0
     draft.values[f"{prefix}.do_sample"] = not greedy
@@ -94,7 +94,7 @@ def _validation(draft: Draft) -> None:
 
 
 def _turns(draft: Draft) -> None:
-    """Convert turn limits. `max_user_turns` of N (answers of tools or a simulated user) allows N + 1 model turns."""
+    """Convert turn limits. With `max_user_turns=N` (answers of tools or a user), N + 1 model turns are allowed."""
     limits = {f"{_ROLLOUT}.multi_turn.max_assistant_turns": 0, f"{_ROLLOUT}.multi_turn.max_user_turns": 1}
     given = [turns + extra for key, extra in limits.items() if (turns := whole(draft.given.get(key), 0)) > 0]
     if given:
@@ -112,7 +112,7 @@ def _agent_loop(draft: Draft) -> None:
 
 
 def _batches(draft: Draft) -> None:
-    """Batching: use_dynamic_bsz is off if a number of samples is given; if it is on, that number is ignored."""
+    """Batching: a number of samples turns use_dynamic_bsz off; an explicit use_dynamic_bsz=True drops the number."""
     dynamic, samples = "actor.use_dynamic_bsz", "actor.ppo_micro_batch_size_per_gpu"
     if dynamic not in draft.values:
         draft.values[dynamic] = samples not in draft.values
@@ -150,14 +150,14 @@ def _clip(draft: Draft) -> None:
 
 
 def _engine(draft: Draft) -> None:
-    """Drop verl's default rollout precision for the scripted engine, which computes nothing."""
+    """Drop verl's default rollout precision for the scripted engine, which has no model."""
     if draft.values.get("rollout.engine") == "scripted" and not _is_given(draft, "rollout.dtype"):
         draft.values.pop("rollout.dtype", None)
 
 
 def _folder(draft: Draft) -> None:
     for name in ("trainer.project_name", "trainer.experiment_name"):
-        draft.values.setdefault(name, _DEFAULTS[name])  # for null, which is no folder name
+        draft.values.setdefault(name, _DEFAULTS[name])  # null is not a folder name
     if not draft.values.get("trainer.default_local_dir") and not _is_given(draft, "trainer.resume_mode"):
         draft.values["trainer.resume_mode"] = "disable"  # a new run in a new folder
 
@@ -189,4 +189,4 @@ def _as_float(value: object) -> float:
     try:
         return float(str(value))
     except ValueError:
-        return 1.0  # not a number: the type check refuses it later
+        return 1.0  # not a number: refused later by the type check

@@ -91,7 +91,7 @@ def adjust_algorithm(draft: Draft) -> None:
 
 
 def _refuse_larger_batches(draft: Draft) -> None:
-    """Check gen_batch_size: ignored with dynamic sampling; without, it must match the batch size."""
+    """Check that gen_batch_size equals the batch size. With dynamic sampling, the key is ignored."""
     size = draft.given.get("data.gen_batch_size")
     if size is not None and str(size) != str(draft.values.get("data.train_batch_size")):
         raise ConfigError(

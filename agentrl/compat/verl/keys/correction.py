@@ -36,7 +36,7 @@ CORRECTION: tuple[Row, ...] = (
 
 
 def adjust_correction(draft: Draft) -> None:
-    """Apply verl's default of bypass_mode if a correction is configured, and drop keys that verl does not read."""
+    """If a correction is configured, apply verl's default bypass_mode; drop keys that verl does not read."""
     values = draft.values
     values.setdefault(_LOSS_MODE, "vanilla")
     if values.get(_IS) or values.get(_RS):

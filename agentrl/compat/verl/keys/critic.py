@@ -70,7 +70,7 @@ CRITIC: tuple[Row, ...] = (
 
 
 def adjust_critic(draft: Draft) -> None:
-    """Drop critic keys without a critic; with one, aggregate its loss as the actor's, as verl does."""
+    """Without a critic, drop critic keys. Otherwise aggregate the critic's loss like the actor's, as verl does."""
     estimator = estimator_of(draft)
     if estimator != "gae" and ":" not in estimator:
         _leave_out(draft, _NO_CRITIC.format(f"algorithm.adv_estimator={estimator}"))

@@ -31,7 +31,7 @@ class Draft:
         return whole(self.values.get(key), default)
 
     def leave_out(self, targets: Iterable[str], why: str) -> None:
-        """Drop agentrl keys that verl would not read. Record the reason `why` for those that the user gave."""
+        """Drop agentrl keys that verl would not read. For keys that the user gave, record the reason `why`."""
         for target in targets:
             dropped, source = self.values.pop(target, None) is not None, self.source_keys.get(target, "")
             if dropped and source in self.given and source not in self.idle.setdefault(why, []):
@@ -49,7 +49,7 @@ def _grouped(keys: Sequence[str], why: str) -> str:
 
 
 def whole(value: object, default: int) -> int:
-    """Return `value` as an integer, also if it is written as 10.0; `default` if it is not an integer."""
+    """Return `value` as an integer (10.0 counts as 10); `default` if it is not an integer."""
     try:
         number = float(str(value))
     except ValueError:

@@ -31,7 +31,7 @@ def _output(key: str) -> Mapped:
 
 
 def _changed(rows: Sequence[Row], changes: Sequence[Row], prefix: str = "") -> Iterator[Row]:
-    """Return `rows` without a leading `prefix`, with `changes` replacing rows; `x.*` replaces all rows below x."""
+    """Return `rows` without a leading `prefix`, with `changes` replacing rows; `x.*` replaces all keys below x."""
     keys = {row.key for row in changes}
     for row in rows:
         row = replace(row, key=row.key.removeprefix(prefix))

@@ -1,4 +1,4 @@
-"""Conversion of verl's estimator and loss names to `algorithm.name`, which selects both."""
+"""Conversion of verl's estimator and loss names to `algorithm.name`, which selects estimator and loss."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def _leave_out_unread(draft: Draft) -> None:
     read = READ_BY_ESTIMATOR.get(estimator, _OF_ESTIMATORS)
     unread = [target for target in _OF_ESTIMATORS if target not in read]
     draft.leave_out(unread, f"{_ESTIMATOR}={estimator} does not read it, as in verl")
-    if loss is not None:  # only verl's keys: the loss itself reports unused agentrl keys
+    if loss is not None:  # only verl's keys: agentrl's losses report their own unused keys
         read = READ_BY_LOSS.get(str(loss), OF_LOSSES)
         from_verl = {
             target for target in OF_LOSSES if draft.source_keys.get(target, "").startswith("actor_rollout_ref.")
@@ -115,7 +115,7 @@ def _leave_out_unread(draft: Draft) -> None:
 
 
 def _name(draft: Draft) -> None:
-    """Set the preset that has both estimator and loss, else the estimator's preset with the loss as override."""
+    """Set the preset with this estimator and loss; if there is none, the estimator's preset and the loss."""
     values = draft.values
     estimator, loss = str(values[_ESTIMATOR]), values.get(_LOSS)
     policies = {name: preset for name, preset in PRESETS.items() if preset.family == "policy"}

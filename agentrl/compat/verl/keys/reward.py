@@ -106,7 +106,7 @@ REWARD: tuple[Row, ...] = (
 
 
 def adjust_reward(draft: Draft) -> None:
-    """Check the reward manager and drop options that it does not read, as verl does."""
+    """Check the reward manager. Drop options that the manager does not read, as verl does."""
     values = draft.values
     name = str(values.get(f"{_MANAGER}.name", "naive"))
     own = values.get(f"{_MANAGER}.source") == "importlib"
@@ -140,7 +140,7 @@ def _adjust_overlong(draft: Draft, manager: object) -> None:
 
 
 def _adjust_model(draft: Draft) -> None:
-    """Check reward model keys. A reward function together with a reward model, which verl serves, is refused."""
+    """Check reward model keys. A reward model that verl serves, together with a reward function, is refused."""
     source = draft.source_keys.get(_NAME, _NAME)
     if draft.values.get(_NAME) != "reward_model" and not draft.values.get("reward.components"):
         draft.leave_out((f"{_MODEL}.path", f"{_MODEL}.trust_remote_code"), _NO_MODEL)

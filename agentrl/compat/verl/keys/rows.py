@@ -25,7 +25,7 @@ def truth(value: object) -> bool | None:
 
 
 def unchanged(value: object) -> object:
-    """Return the value unchanged: the reader of values with the same meaning in both."""
+    """Return the value unchanged. Reader of values with the same meaning in verl and agentrl."""
     return value
 
 
@@ -35,7 +35,7 @@ class Mapped:
 
     Args:
         key: verl's key.
-        targets: agentrl's keys; with several, `read` returns a mapping from them to values.
+        targets: agentrl's keys; if there are several, `read` returns a mapping from key to value.
         default: verl's default, applied if the key is not given; UNSET keeps agentrl's default.
         read: translates a value; raises ConfigError, without the key's name, for invalid values.
         note: remark about the translation, for the documentation.
@@ -83,7 +83,7 @@ class Fixed:
     notice: str = ""
 
     def allows(self, value: object) -> bool:
-        """Whether the value is allowed. An empty mapping means null; text is compared with the allowed values."""
+        """Whether the value is allowed. An empty mapping counts as null, and text such as `no` as a boolean."""
         given = None if value == {} else value
         if not isinstance(given, str):
             return given in self.allowed

@@ -1,4 +1,4 @@
-"""verl's inference server settings; with rollout.name=sglang they become SGLang options."""
+"""verl's inference server settings. With rollout.name=sglang they are converted to SGLang options."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def _to_sglang(draft: Draft) -> None:
     for name, (read, _) in _OPTIONS.items():
         for key in _given_keys(draft, name):
             options |= read(draft.given[key]) if draft.given[key] is not None else {}
-    if "tp_size" in options:  # verl counts the devices of one data parallel rank, SGLang those of all ranks
+    if "tp_size" in options:  # verl: devices of one data parallel rank; SGLang: of all ranks
         options["tp_size"] = whole(options["tp_size"], 1) * whole(options.get("dp_size"), 1)  # checked earlier
     own = draft.values.get(_ARGS)
     if options:
@@ -145,7 +145,7 @@ def _to_sglang(draft: Draft) -> None:
 
 
 def _drop_unset(draft: Draft) -> None:
-    """Drop the device from trainer.device, and verl's default dtype for running servers: the servers decide."""
+    """Drop values that servers decide: the device from trainer.device, and the default dtype of running servers."""
     if draft.source_keys.get("rollout.device") == "trainer.device":
         draft.values.pop("rollout.device", None)
     if draft.values.get(f"{_SGLANG}.urls") and draft.source_keys.get("rollout.dtype") not in draft.given:

@@ -36,9 +36,9 @@ class KeyTable:
         self.defaults = {row.key: row.default for row in rows if isinstance(row, Mapped) and row.default is not UNSET}
 
     def find(self, key: str) -> Row | None:
-        """Find the row of a key: its own row, else the nearest `x.*` above it. An agentrl key maps to itself.
+        """Find the row of a key, or else the nearest `x.*` above the key. An agentrl key maps to itself.
 
-        None for an unknown key.
+        Return None for an unknown key.
         """
         if key in self.by_key:
             return self.by_key[key]
@@ -60,7 +60,7 @@ class KeyTable:
 
 @cache
 def own_keys() -> frozenset[str]:
-    """agentrl's keys. Those that verl does not have may be mixed with verl's keys."""
+    """agentrl's keys. Keys that do not exist in verl may be combined with verl's keys."""
     return frozenset(key for key, _ in config_fields())
 
 

@@ -31,7 +31,7 @@ def read_loggers(value: object) -> tuple[str, ...]:
 
 
 def missing_loggers(value: object) -> list[str]:
-    """Return the named trackers that verl supports and this version does not."""
+    """Return the named trackers that verl supports but this version of agentrl does not."""
     names = [value] if isinstance(value, str) else _list(value)
     return [name for name in names if name in _LOGGERS and name not in choices("trainer.logger")]
 
@@ -53,7 +53,7 @@ def _checkpoint(value: object) -> str | None:
 
 
 def _count(value: object) -> int | None:
-    """Read a number of checkpoints: null, 0 and negative numbers mean all in verl."""
+    """Read a number of checkpoints. In verl, null, 0 and negative numbers mean all."""
     number = int(str(value or 0))
     return number if number > 0 else None
 

@@ -57,14 +57,14 @@ def nested(values: Mapping[str, object]) -> dict[str, object]:
 
 
 def verl_key(source_keys: Mapping[str, str], table: KeyTable = PPO) -> Callable[[str], str]:
-    """Return a function from agentrl's key to the key that the user gave, or verl's."""
+    """Return a function from agentrl's key to the key that the user gave, or else verl's key."""
     mapped = [row for row in reversed(table.rows) if isinstance(row, Mapped) and isinstance(row.targets, str)]
     names = {row.targets: row.key for row in mapped} | dict(source_keys)
     return lambda key: names.get(key, key)
 
 
 def _class_of_verls(key: str, value: object) -> bool:
-    """Whether the key names verl's class of a section (`_target_`), as verl's YAML files do."""
+    """Whether the key is a section's `_target_`, with a class of verl as in verl's YAML files."""
     return key.endswith("_target_") and str(value).startswith("verl.")
 
 
@@ -85,7 +85,7 @@ def _take(draft: Draft, table: KeyTable, key: str, value: object) -> list[Proble
 def _map(draft: Draft, row: Mapped, value: object) -> list[Problem]:
     if value is None:  # null means "not given": drop verl's default, so that agentrl's default applies
         for target in row.names:
-            if draft.source_keys.get(target) not in draft.given:  # another name of the key may have set it
+            if draft.source_keys.get(target) not in draft.given:  # the user may have set it under another name
                 draft.values.pop(target, None)
         return []
     try:

@@ -17,7 +17,7 @@ from agentrl.errors import ConfigError
 
 @pytest.fixture(autouse=True)
 def sglang_is_installed(monkeypatch):
-    """Whether or not it is: nothing here starts it."""
+    """Pretends that SGLang is installed; no test here starts a server."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
 
 
@@ -32,7 +32,7 @@ def gpu(monkeypatch):
 
 
 def options(model_folder, index: int = 0, model: dict[str, object] | None = None, **rollout):
-    """Options that are given, without those that are left out."""
+    """The options that are set, without defaults."""
     config = RolloutConfig(engine="sglang", **rollout)
     given = server_options(ModelConfig(path=str(model_folder), **(model or {})), config, 1000, index)
     return {key: value for key, value in given.items() if value is not None and value is not False}
@@ -52,7 +52,7 @@ def test_without_a_gpu_memory_threads_and_idling_are_bounded(model_folder):
     on_cpu = options(model_folder)
     assert on_cpu == {
         "model_path": str(model_folder),
-        "dtype": "float32",  # sglang's auto would be float16
+        "dtype": "float32",  # sglang's auto would choose float16
         "enable_priority_scheduling": True,
         "disable_priority_preemption": True,
         "default_priority_value": 0,
@@ -116,7 +116,7 @@ def test_options_that_agentrl_sets_itself_are_refused(model_folder, args, messag
         options(model_folder, sglang={"server_args": args})
 
 
-def test_what_cannot_be_is_refused(model_folder, monkeypatch, gpu):
+def test_impossible_options_are_refused(model_folder, monkeypatch, gpu):
     with pytest.raises(ConfigError, match=r"server_args\.tp_size must be an integer, not 'two'"):
         options(model_folder, sglang={"server_args": {"tp_size": "two"}})
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)

@@ -1,4 +1,4 @@
-"""What a server wrote before it ended becomes one line."""
+"""The last log lines of a dead server become one error line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is sent: checked names, cast matrices, buckets that hold what must come together."""
+"""Sent weights: checked names, cast matrices, and buckets that keep related tensors together."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def ones() -> list[tuple[str, torch.Tensor]]:
 
 
 def unpacked(bucket: Bucket) -> dict[str, torch.Tensor]:
-    """As sglang/srt/weight_sync/tensor_bucket.py reads one."""
+    """Unpacks a bucket as sglang/srt/weight_sync/tensor_bucket.py does."""
     tensors, start = {}, 0
     for entry in bucket.entries:
         end = start + entry.num_bytes
@@ -35,7 +35,7 @@ def unpacked(bucket: Bucket) -> dict[str, torch.Tensor]:
         ([*ones(), ones()[0]], "weight 'model.norm.weight' is given twice"),
     ],
 )
-def test_what_the_server_does_not_have_is_refused(weights, message):
+def test_weights_unknown_to_the_server_are_refused(weights, message):
     with pytest.raises(ValueError, match=message):
         list(checked(weights, SHAPES, None))
 
@@ -54,7 +54,7 @@ def test_buckets_are_copies():
 
 
 def test_a_module_is_not_cut_apart():
-    """DeepSeek's server fuses these two, when they come at once."""
+    """DeepSeek's server fuses these two tensors if they arrive together."""
     names = [f"model.layers.{i}.self_attn.{part}.weight" for i in range(2) for part in ("q_a_proj", "kv_a_proj")]
     buckets = list(buckets_of(((name, torch.ones(100)) for name in names), 10))
     assert [[entry.name for entry in bucket.entries] for bucket in buckets] == [names[:2], names[2:]]

@@ -1,4 +1,4 @@
-"""New weights to SGLang servers on GPUs: CUDA IPC and NCCL, also to two tensor-parallel ranks."""
+"""Weight sync to SGLang servers on GPUs: CUDA IPC and NCCL, also to two tensor-parallel ranks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CONTEXT = [5, 6, 7, 8, 9, 10]
 
 
 async def updated(server, transfer, model) -> tuple[list[int], list[float], str]:
-    """What the server samples once it was sent `model`'s weights."""
+    """The server's samples after it received `model`'s weights."""
     client = ServerClient(server.url)
     server.start()
     try:

@@ -1,4 +1,4 @@
-"""What transfers owe their callers, whatever the way: order, checks, who failed, what is remembered."""
+"""Guarantees of every transfer method: order, checks, which server failed, and which state is kept."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SHAPES = {"layers.0.a.weight": (2, 3), "layers.1.a.weight": (2, 3)}
 
 
 class Server:
-    """Notes what it is asked, and refuses `refused` so many times."""
+    """Records requests, and refuses the first `refused` of them."""
 
     def __init__(self, refused: str = "", times: int = 10) -> None:
         self.url = "http://127.0.0.1:1"
@@ -69,7 +69,7 @@ def test_the_version_comes_with_the_last_bucket_and_the_cache_goes_at_the_end():
     assert one.version == 7
 
 
-def test_each_rank_is_sent_what_its_server_unpickles():
+def test_each_rank_receives_data_that_its_server_can_unpickle():
     server = Server()
     asyncio.run(tensor_transfer().send([replica(server)], weights(2.5), 1))
     entries = server.asked[1][1]["serialized_named_tensors"]
@@ -101,7 +101,7 @@ def test_the_cache_is_dropped_as_soon_as_nothing_runs():
 
 
 @pytest.mark.parametrize("path", ["update_weights", "end_weight", "flush"])
-def test_who_refuses_is_named_and_the_others_have_the_weights(path, monkeypatch):
+def test_a_refusing_server_is_named_and_the_others_have_the_weights(path, monkeypatch):
     monkeypatch.setattr("agentrl.engines.sglang.weights.transfer.FLUSH_WITHIN_S", 0.0)
     good, bad = replica(Server()), replica(Server(refused=path))
     with pytest.raises(UpdateFailedError, match="no") as caught:
@@ -118,14 +118,14 @@ def test_an_update_that_a_killed_trainer_left_open_is_ended():
     assert server.paths == ["begin_weight_update", "end_weight_update", *UPDATE]
 
 
-def test_a_restarted_replica_gets_what_was_sent_last():
+def test_a_restarted_replica_gets_the_latest_weights():
     async def run():
         transfer, first, back = tensor_transfer(), Server(), Server()
         await transfer.refresh(replica(back))
         assert back.asked == []
         live = weights()
         await transfer.send([replica(first)], live, 4)
-        live[0][1].zero_()  # the policy has moved on
+        live[0][1].zero_()  # the policy was updated meanwhile
         restarted = replica(back)
         await transfer.refresh(restarted)
         assert back.asked == first.asked
@@ -202,7 +202,7 @@ def test_the_configuration_chooses(named, device, kind, tmp_path):
 
 
 @pytest.mark.parametrize(("pp_size", "dp_size"), [(2, 1), (1, 2)])
-def test_servers_whose_ranks_are_not_told_apart_take_files(pp_size, dp_size, tmp_path):
+def test_servers_with_pipeline_or_data_parallelism_use_files(pp_size, dp_size, tmp_path):
     features = SimpleNamespace(
         device="cuda", dtype="auto", tp_size=1, pp_size=pp_size, dp_size=dp_size, dp_attention=False
     )

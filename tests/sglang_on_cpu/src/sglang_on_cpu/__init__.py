@@ -1,7 +1,7 @@
-"""SGLang without a GPU: stand-ins for the modules of CUDA-only wheels, which its CPU path imports and never calls.
+"""SGLang without a GPU: stand-ins for the CUDA-only modules that its CPU path imports and never calls.
 
-They are on the path of a process only where SGLANG_USE_CPU_ENGINE=1 is in its environment, and after everything else,
-so that a real module wins.
+They are on the import path only if SGLANG_USE_CPU_ENGINE=1 is in the environment. They come last, so a real module
+takes precedence.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A plugin of SGLang: its host caches are page-locked for a GPU's sake, which a machine without one refuses."""
+"""A plugin of SGLang: plain memory for host caches, because page-locked memory needs a GPU."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 
 def allocate_on_the_cpu() -> None:
-    """Plain memory for the host cache of routed experts, under --device cpu."""
+    """Use plain memory for the host cache of routed experts under --device cpu."""
     if os.environ.get("SGLANG_USE_CPU_ENGINE") != "1":
         return
     from sglang.srt.mem_cache.pool_host.common import ALLOC_MEMORY_FUNCS
@@ -25,5 +25,5 @@ def plain_memory(
     allocator: object,
     registration_granularity_bytes: int | None = None,
 ) -> torch.Tensor:
-    """With the signature of SGLang's allocators."""
+    """Has the signature of SGLang's allocators."""
     return torch.empty(dims, dtype=dtype, device=device)

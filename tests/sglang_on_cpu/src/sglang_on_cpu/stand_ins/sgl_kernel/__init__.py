@@ -1,4 +1,4 @@
-"""Stands in for sgl_kernel, whose wheels need CUDA: importable, its functions raise."""
+"""Stands in for sgl_kernel, whose wheels need CUDA: it can be imported, but its functions raise."""
 
 from __future__ import annotations
 

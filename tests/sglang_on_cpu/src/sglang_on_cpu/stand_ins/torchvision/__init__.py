@@ -1,4 +1,4 @@
-"""Stands in for torchvision, whose CPU wheels are not on PyPI: importable, what it lacks raises when called."""
+"""Stands in for torchvision, whose CPU wheels are not on PyPI: can be imported; missing functions raise when called."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""See torchvision/__init__.py; `InterpolationMode` is looked at when Transformers is imported."""
+"""See torchvision/__init__.py; Transformers reads `InterpolationMode` on import."""
 
 import enum
 
