@@ -32,7 +32,7 @@ test: $(READY)
 	$(BIN)/python -m pytest $(TWO_AT_ONCE)
 
 test-all: $(READY) sglang browser
-	$(BIN)/python -m pytest -m 'slow and not gpu' $(TWO_AT_ONCE)
+	$(BIN)/python -m pytest -m '(slow or property) and not gpu' $(TWO_AT_ONCE)
 
 # the newest versions that pyproject.toml allows, in an environment of their own
 newest:

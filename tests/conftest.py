@@ -7,12 +7,13 @@ import os
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import is_hypothesis_test, settings
 from sglang_server import _session_server, sglang_model, sglang_server  # noqa: F401  (fixtures)
 
 from agentrl.telemetry.jsonl import JsonlTracker
@@ -26,6 +27,25 @@ settings.load_profile("agentrl")
 
 CALCULATOR = Path(__file__).parents[1] / "examples/calculator"
 PEERS = Path(__file__).parents[1] / "benchmarks/peers"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """`make test` runs property tests with fewer examples; `make test-all` runs them with all examples."""
+    settings.load_profile("few" if "not slow" in config.option.markexpr else "all")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark property tests; of tests with `one_in(n)`, mark as slow all cases but the first and every n-th after it."""
+    num_cases: Counter[str] = Counter()
+    for item in items:
+        if is_hypothesis_test(getattr(item, "obj", None)):
+            item.add_marker("property")
+        if mark := item.get_closest_marker("one_in"):
+            name = item.nodeid.partition("[")[0]
+            if num_cases[name] % mark.args[0]:
+                item.add_marker("slow")
+            num_cases[name] += 1
 
 
 @pytest.fixture(scope="session")

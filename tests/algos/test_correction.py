@@ -107,7 +107,7 @@ def test_samples_that_were_not_scored_are_a_mistake_of_ours():
         correct([replace(STEP[0], old_logprobs=None)], settings_of(rollout_is="token"))
 
 
-@settings(derandomize=True, deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(
     st.lists(st.tuples(st.lists(st.floats(-3, 3), min_size=1, max_size=4), st.integers(0, 2)), min_size=1, max_size=6),
     st.sampled_from(

@@ -23,6 +23,7 @@ def look_at(path):
     return "read", [why for each in findings for _, why in each.examples]
 
 
+@pytest.mark.slow
 def test_reading_finds_what_is_wrong_and_says_so_in_one_line(tmp_path):
     outcomes = {"read": 0, "refused": 0}
     for path in hostile_files(tmp_path):

@@ -130,6 +130,7 @@ def test_a_verdict_that_its_schema_cannot_be_computed_on(tmp_path):
         judged(url, answer_schema=tmp_path / "schema.json")
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("what", NONSENSE)
 def test_a_sandbox(what):
     async def main(url):

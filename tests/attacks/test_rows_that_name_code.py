@@ -17,6 +17,7 @@ def evil(tmp_path: Path) -> Path:
     return file
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("row", "field"),
     [

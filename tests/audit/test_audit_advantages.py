@@ -50,6 +50,7 @@ def double_one(rows: list[Row]) -> None:
     values[place] *= 2
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("name", DERIVED)
 def test_advantages_are_recomputed_and_a_changed_one_is_found(name: str, tmp_path: Path) -> None:
     run = written(tmp_path, name)

@@ -14,7 +14,6 @@ import pytest
 from altered_files import json_edit, other, places, with_new_item, write
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from one_in import one_in
 
 from agentrl.audit.auditor import Auditor
 from agentrl.audit.base import Problem
@@ -84,13 +83,12 @@ def test_a_run_as_it_was_written_passes(audited_run, auditor):
 
 
 SEEDS = st.integers(0, 2**32)
-FEW = settings(
-    max_examples=3, derandomize=True, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+FEW = settings(max_examples=3, suppress_health_check=[HealthCheck.function_scoped_fixture])
 DERIVED = [path for path in LEAVES if path not in ONLY_SEALED and path != "seals"]
 
 
-@pytest.mark.parametrize("path", one_in(3, LEAVES))
+@pytest.mark.one_in(21)
+@pytest.mark.parametrize("path", LEAVES)
 @FEW
 @given(seed=SEEDS)
 def test_an_altered_value_breaks_its_seal(path: str, seed: int, files, auditor, tmp_path_factory):
@@ -113,7 +111,8 @@ def test_an_altered_value_breaks_its_seal(path: str, seed: int, files, auditor, 
     assert any(names(problem, row, set(LEAVES) if path == "seals" else {path}) for problem in problems)
 
 
-@pytest.mark.parametrize("path", one_in(3, DERIVED))
+@pytest.mark.one_in(21)
+@pytest.mark.parametrize("path", DERIVED)
 @FEW
 @given(seed=SEEDS)
 def test_an_altered_value_is_found_even_with_recomputed_seals(path: str, seed: int, files, auditor, tmp_path_factory):

@@ -57,6 +57,7 @@ def short(folder: Path, task_folder: Path, *overrides: str) -> Path:
     return make_run(folder, task_folder, "trainer.total_training_steps=1", "data.val_files=[]", *overrides)
 
 
+@pytest.mark.slow
 def test_react_is_read_by_its_own_reader(tmp_path, task_folder):
     (tmp_path / "react.py").write_text(REACT)
     script = f"rollout.script_path={tmp_path}/react.py:reply"
@@ -79,6 +80,7 @@ def test_one_turn_without_tools_and_rewards_that_read_everything(tmp_path, task_
     assert (broken(ledger), unchecked(ledger)) == (set(), {"answer tokens"})
 
 
+@pytest.mark.slow
 def test_tool_text_in_the_scored_text_follows_the_configuration(tmp_path, task_folder):
     run = short(tmp_path, task_folder, "reward.include_tool_text=true")
     assert broken(audited(run)) == set()
@@ -96,6 +98,7 @@ HEALTHY = {
 }
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("keys", HEALTHY.values(), ids=HEALTHY)
 def test_a_healthy_run_passes(keys, tmp_path, task_folder):
     (tmp_path / "loops.yaml").write_text(LOOPS)
@@ -106,6 +109,7 @@ def test_a_healthy_run_passes(keys, tmp_path, task_folder):
     assert ledger.findings["calls"].status == "passed"
 
 
+@pytest.mark.slow
 def test_a_run_may_go_on_with_a_smaller_batch(tmp_path, task_folder):
     short(tmp_path, task_folder, "trainer.total_training_steps=3")
     run = short(

@@ -3,7 +3,7 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agentrl.backends.packing import IntArray, num_common, pack, pack_shared, sorted_by_prefix, used_tokens
@@ -19,7 +19,6 @@ def test_worked_example():
     assert pack([3, 5, 4, 1], max_tokens=10) == [[1, 2], [0, 3]]
 
 
-@settings(derandomize=True, deadline=None)
 @given(LENGTHS, st.integers(1, 200), LIMITS)
 def test_every_sample_once_and_within_the_budget(lengths: list[int], max_tokens: int, max_samples: int | None):
     packs = pack(lengths, max_tokens, max_samples)
@@ -30,7 +29,6 @@ def test_every_sample_once_and_within_the_budget(lengths: list[int], max_tokens:
         assert max_samples is None or len(indices) <= max_samples
 
 
-@settings(derandomize=True, deadline=None)
 @given(LENGTHS, st.integers(1, 200))
 def test_no_two_neighbours_would_fit_together(lengths: list[int], max_tokens: int):
     packs = pack(lengths, max_tokens)
@@ -39,7 +37,6 @@ def test_no_two_neighbours_would_fit_together(lengths: list[int], max_tokens: in
         assert lengths[one[-1]] >= lengths[other[0]]
 
 
-@settings(derandomize=True, deadline=None)
 @given(LENGTHS, st.randoms(use_true_random=False))
 def test_the_shapes_do_not_depend_on_the_order(lengths: list[int], draw):
     shuffled = draw.sample(lengths, len(lengths))
@@ -78,7 +75,6 @@ def test_copied_keys_are_in_the_budget():
     assert pack_shared([sequences[0]] * 9, max_tokens=101) == [[*range(9)]]  # computed once, attended to once
 
 
-@settings(derandomize=True, deadline=None)
 @given(SEQUENCES, st.integers(1, 40), LIMITS, st.one_of(st.none(), st.integers(1, 40)), st.sampled_from([2, 16]))
 def test_shared_every_sample_once_and_within_the_budget(sequences, max_tokens, max_samples, enough_tokens, keys):
     packs = pack_shared(arrays(sequences), max_tokens, max_samples, enough_tokens, keys)
@@ -94,7 +90,6 @@ def test_shared_every_sample_once_and_within_the_budget(sequences, max_tokens, m
             assert 2 * num_common(*arrays([sequences[indices[-2]], last])) > len(last)
 
 
-@settings(derandomize=True, deadline=None)
 @given(SEQUENCES, st.randoms(use_true_random=False), st.integers(1, 40))
 def test_the_shared_sizes_do_not_depend_on_the_order(sequences, draw, max_tokens):
     sizes = []
@@ -104,14 +99,12 @@ def test_the_shared_sizes_do_not_depend_on_the_order(sequences, draw, max_tokens
     assert sizes[0] == sizes[1]
 
 
-@settings(derandomize=True, deadline=None)
 @given(SEQUENCES)
 def test_all_together_they_are_one_tree(sequences):
     assert pack_shared(arrays(sequences), None) == ([sorted_by_prefix(arrays(sequences))] if sequences else [])
     assert [sequences[index] for index in sorted_by_prefix(arrays(sequences))] == sorted(sequences)
 
 
-@settings(derandomize=True, deadline=None)
 @given(SEQUENCES, st.integers(1, 8))
 def test_without_a_token_budget_every_micro_batch_is_full(sequences, max_samples: int):
     lengths = [len(tokens) for tokens in sequences]

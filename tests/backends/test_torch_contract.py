@@ -13,6 +13,8 @@ from agentrl.backends.torch.backend import TorchBackend, load_torch_backend
 from agentrl.config.actor import ActorConfig
 from agentrl.config.model import ModelConfig
 
+pytestmark = pytest.mark.one_in(5)  # the first model; `make test-all` runs the others
+
 PARTS: dict[str, tuple[dict[str, object], dict[str, object]]] = {
     "": ({}, {}),
     "lora": ({"lora_rank": 4, "lora_alpha": 32}, {}),

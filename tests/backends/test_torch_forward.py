@@ -51,6 +51,7 @@ def check(positionwise: PositionwiseModel, tolerance: float = 2e-5) -> None:
     torch.testing.assert_close(actual_entropy, expected_entropy, rtol=0, atol=tolerance)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_equals_plain_transformers(family: str):
     """Uses padded rows; test_torch_shared_prefixes.py tests the other layouts."""

@@ -57,6 +57,7 @@ def value_before(model: PreTrainedModel, sample: Sample, index: int) -> float:
     return float(model(input_ids=torch.tensor([sample.token_ids[:index]])).logits[0, 0])
 
 
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("share_prefixes", [True, False])
 @pytest.mark.parametrize("family", ["qwen3", "gemma2", "gpt2", "opt", "mistral", "qwen3_moe"])
 def test_a_value_is_that_of_all_that_precedes_its_token(tmp_path: Path, family: str, share_prefixes: bool):

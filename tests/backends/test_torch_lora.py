@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from one_in import one_in
 from peft import PeftModel
 from tiny_models import make_samples, save_model
 from transformers import AutoModelForCausalLM
@@ -50,7 +49,8 @@ def base_scores(backend: TorchBackend) -> list[list[float]]:
     return asyncio.run(backend.reference_score()(make_samples(5))).logprobs
 
 
-@pytest.mark.parametrize("family", one_in(3, ["qwen3", "gemma2", "gpt_neox", "gpt2", "qwen3_moe"]))
+@pytest.mark.one_in(3)
+@pytest.mark.parametrize("family", ["qwen3", "gemma2", "gpt_neox", "gpt2", "qwen3_moe"])
 def test_the_reference_is_the_base_and_the_first_step_starts_there(family: str, tmp_path: Path):
     path = save_model(tmp_path, family)
     backend, plain = load(path), load(path, {})
@@ -90,8 +90,9 @@ def test_adapters_alone_are_trained_published_and_saved(tmp_path: Path):
     torch.testing.assert_close(peft(ids).logits, backend.model(ids).logits, rtol=0, atol=1e-5)
 
 
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("deterministic", [False, True])
-@pytest.mark.parametrize("family", one_in(3, ["qwen3", "gemma2", "qwen3_moe"]))
+@pytest.mark.parametrize("family", ["qwen3", "gemma2", "qwen3_moe"])
 def test_the_engine_samples_from_the_trained_adapter(family: str, deterministic: bool, tmp_path: Path):
     """The engine's log-probabilities over cached KV equal those of the backend's plain forward."""
     path = save_model(tmp_path, family)
@@ -155,6 +156,7 @@ def test_a_run_goes_on_from_another_runs_adapter(tmp_path: Path):
     assert base_scores(warm) == scores(load(path, {}))
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_another_kind_rank_scale_or_base(tmp_path: Path):
     path = save_model(tmp_path / "base")
     lora, plain = load(path), load(path, {})

@@ -12,7 +12,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from one_in import one_in
 from tiny_models import FAMILIES, in_float64, make_groups, make_model, save_model
 from torch import Tensor
 
@@ -83,7 +82,8 @@ IN_FLOAT32 = ("gemma2", "qwen2_moe", "qwen3_moe", "cohere")
 TOLERANCE = dict.fromkeys(EXACT, 1e-9) | dict.fromkeys(IN_FLOAT32, 2e-6)
 
 
-@pytest.mark.parametrize("family", one_in(3, TOLERANCE))
+@pytest.mark.one_in(3)
+@pytest.mark.parametrize("family", TOLERANCE)
 def test_gradient_is_that_of_transformers_one_sample_at_a_time(family: str):
     model = in_float64(make_model(family))
     if family == "gemma2":
@@ -136,7 +136,6 @@ def tree_samples(tree: list[list[tuple[int, bool]]]) -> list[Sample]:
     ]
 
 
-@settings(derandomize=True, deadline=None)
 @given(TREES)
 def test_every_token_is_predicted_from_the_tokens_before_it(tree):
     samples = tree_samples(tree)
@@ -149,12 +148,13 @@ def test_every_token_is_predicted_from_the_tokens_before_it(tree):
     assert len(tokens.token_ids) == len(beginnings)
 
 
-@pytest.mark.parametrize("family", one_in(2, ["llama", "mistral"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["llama", "mistral"])
 def test_gradient_of_samples_that_fork_anywhere(family: str):
     model = in_float64(make_model(family))
     positionwise = PositionwiseModel(model, share_prefixes=True)
 
-    @settings(derandomize=True, deadline=None, max_examples=15)
+    @settings(max_examples=15)
     @given(TREES)
     def check(tree):
         samples = tree_samples(tree)
@@ -178,6 +178,7 @@ def gradients(backend: TorchBackend, samples: list[Sample], loss: PolicyLoss) ->
     return caught
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("family", "loss"),
     [("qwen3", PolicyLoss("sft")), ("gpt_neox", PolicyLoss("vanilla", aggregation="seq-mean-token-mean"))],
@@ -192,6 +193,7 @@ def test_updates_are_those_of_padded_rows_however_cut(family: str, loss: PolicyL
             torch.testing.assert_close(mine, theirs, rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("share_prefixes", [True, False])
 def test_how_many_micro_batches(share_prefixes: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     path, samples = save_model(tmp_path), make_groups()
@@ -331,6 +333,7 @@ HYBRIDS = {
 }
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("scale", [1.0, 0.125])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("family", HYBRIDS)
@@ -350,7 +353,8 @@ def test_layers_without_attention_do_not_share(
     assert_runs_as_before(model, SEES, caplog)
 
 
-@pytest.mark.parametrize("family", one_in(3, TOLERANCE))
+@pytest.mark.one_in(3)
+@pytest.mark.parametrize("family", TOLERANCE)
 def test_bfloat16_shares_too(family: str):
     assert PositionwiseModel(make_model(family).bfloat16(), share_prefixes=True).shares_prefixes
     assert PositionwiseModel(faint(make_model(family), torch.bfloat16), share_prefixes=True).shares_prefixes

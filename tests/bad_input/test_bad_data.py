@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
@@ -44,6 +45,7 @@ def test_a_column_of_another_name_is_found_by_its_key(bad):
     assert "no field 'promt', expected text or a list of messages (data.prompt_key); did you mean 'prompt'?" in line
 
 
+@pytest.mark.slow
 def test_prompts_that_are_too_long_are_refused_or_left_out(bad):
     bad.rows([{"prompt": "2+2?"}, {"prompt": "word " * 300}])
     line = bad.refused()

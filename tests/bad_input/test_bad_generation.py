@@ -73,6 +73,7 @@ def with_loop(bad, body: str, run: str = "async def run(self, task, generate, to
     return f"rollout.agent.default_agent_loop={bad.folder}/loop.py:Mine"
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("body", "complaint"),
     [
@@ -94,6 +95,7 @@ def test_a_loop_that_returns_garbage(bad, body, complaint):
     assert f"({bad.folder}/loop.py:" in line
 
 
+@pytest.mark.slow
 def test_a_loop_that_cannot_be_had(bad):
     key = "rollout.agent.default_agent_loop"
     assert "did you mean 'tool_agent'?" in bad.refused(f"{key}=tool_agnt")

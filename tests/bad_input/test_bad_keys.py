@@ -10,6 +10,7 @@ from agentrl.config.document import redacted
 from agentrl.config.rules.combinations import check_training
 
 
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize(
     ("override", "complaint"),
     [
@@ -53,6 +54,7 @@ IDLE = [
 ]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("overrides", "complaint"), IDLE)
 def test_unused_options_are_refused(bad, overrides, complaint):
     assert bad.refused(*overrides) == complaint

@@ -66,6 +66,7 @@ def without_template(folder: Path) -> None:
         file.unlink()
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     ("spoil", "complaint"),
     [

@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import pytest
-from one_in import one_in
 
 WHERE = "reward 'compute_score' (data source 'doubles', row "
 NO_NUMBER = "expected a finite number or a dict with a 'score', got "
 
 
+@pytest.mark.one_in(10)
 @pytest.mark.parametrize(
     ("body", "complaint"),
-    one_in(
-        2,
-        [
-            ("return {}['missing']", "raised KeyError: 'missing' ({file}:3)"),
-            ("return json.loads('[')", "(char 1) ({file}:3)"),  # the user's line, not the library's
-            ("raise ValueError('one\\ntwo')", "raised ValueError: one two ({file}:3)"),
-            ("return float('nan')", f"{NO_NUMBER}nan ({{file}}:2)"),
-            ("pass", f"{NO_NUMBER}None ({{file}}:2)"),
-            ("return '1.0'", f"{NO_NUMBER}'1.0' ({{file}}:2)"),
-            ("return [1.0, 0.5]", f"{NO_NUMBER}[1.0, 0.5] ({{file}}:2)"),
-            ("return {'score': float('inf')}", f"{NO_NUMBER}inf ({{file}}:2)"),
-            ("return {'accuracy': 1.0}", "the returned dict has no 'score', only accuracy ({file}:2)"),
-        ],
-    ),
+    [
+        ("return {}['missing']", "raised KeyError: 'missing' ({file}:3)"),
+        ("return json.loads('[')", "(char 1) ({file}:3)"),  # the user's line, not the library's
+        ("raise ValueError('one\\ntwo')", "raised ValueError: one two ({file}:3)"),
+        ("return float('nan')", f"{NO_NUMBER}nan ({{file}}:2)"),
+        ("pass", f"{NO_NUMBER}None ({{file}}:2)"),
+        ("return '1.0'", f"{NO_NUMBER}'1.0' ({{file}}:2)"),
+        ("return [1.0, 0.5]", f"{NO_NUMBER}[1.0, 0.5] ({{file}}:2)"),
+        ("return {'score': float('inf')}", f"{NO_NUMBER}inf ({{file}}:2)"),
+        ("return {'accuracy': 1.0}", "the returned dict has no 'score', only accuracy ({file}:2)"),
+    ],
 )
 @pytest.mark.parametrize("kind", ["def", "async def"])
 def test_reward_errors_end_the_run(bad, kind, body, complaint):
@@ -67,29 +64,27 @@ def test_one_that_always_hangs_ends_the_run(bad, sleep):
     assert f"({file}:2)" in line
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("text", "complaint"),
-    one_in(
-        2,
-        [
-            (
-                "x = 1\ndef compute_score(solution_str)\n    return 1\n",
-                "cannot import '{file}': SyntaxError: expected ':' ({file}:2)",
-            ),
-            (
-                "x = 1\nimport nothing_like_this\n",
-                "cannot import '{file}': ModuleNotFoundError: No module named 'nothing_like_this' ({file}:2)",
-            ),
-            ("1 / 0\n", "cannot import '{file}': ZeroDivisionError: division by zero ({file}:1)"),
-            ("import sys\nsys.exit(0)\n", "cannot import '{file}': SystemExit: 0 ({file}:2)"),
-            ("def compute_scores(): pass\n", "'{file}' has no 'compute_score': did you mean 'compute_scores'?"),
-            ("", "'{file}' has no 'compute_score': there are none"),
-            ("compute_score = 3\n", "'compute_score' of '{file}' is not a function"),
-            ("def compute_score(answer, text): pass\n", "needs 'answer', but gets only data_source, solution_str"),
-            ("def compute_score(solution_str, /): pass\n", "needs 'solution_str', but gets only"),
-            ("from builtins import max as compute_score\n", "'compute_score' has no readable signature"),
-        ],
-    ),
+    [
+        (
+            "x = 1\ndef compute_score(solution_str)\n    return 1\n",
+            "cannot import '{file}': SyntaxError: expected ':' ({file}:2)",
+        ),
+        (
+            "x = 1\nimport nothing_like_this\n",
+            "cannot import '{file}': ModuleNotFoundError: No module named 'nothing_like_this' ({file}:2)",
+        ),
+        ("1 / 0\n", "cannot import '{file}': ZeroDivisionError: division by zero ({file}:1)"),
+        ("import sys\nsys.exit(0)\n", "cannot import '{file}': SystemExit: 0 ({file}:2)"),
+        ("def compute_scores(): pass\n", "'{file}' has no 'compute_score': did you mean 'compute_scores'?"),
+        ("", "'{file}' has no 'compute_score': there are none"),
+        ("compute_score = 3\n", "'compute_score' of '{file}' is not a function"),
+        ("def compute_score(answer, text): pass\n", "needs 'answer', but gets only data_source, solution_str"),
+        ("def compute_score(solution_str, /): pass\n", "needs 'solution_str', but gets only"),
+        ("from builtins import max as compute_score\n", "'compute_score' has no readable signature"),
+    ],
 )
 def test_a_file_that_cannot_be_used(bad, text, complaint):
     file = bad.write("reward.py", text)

@@ -60,6 +60,7 @@ def test_the_bound_is_the_busiest_of_all(module, tmp_path):
     assert long_tail.ratios([runs])[1] == "staleness 1: 2.00 times staleness 0 (2.00 to 2.00)"
 
 
+@pytest.mark.slow
 def test_a_run_of_it(module, task_folder, tmp_path):
     slow_run = module("slow_run")
     overrides = (

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
@@ -197,7 +196,6 @@ def schemas(*names: str) -> list[ToolSchema]:
 TOOLS = schemas()
 TOKENIZERS = {name: family_tokenizer(name) for name in NAMES}
 CHATS = {name: ChatFormat(tokenizer) for name, tokenizer in TOKENIZERS.items()}
-relaxed = settings(derandomize=True, deadline=None, max_examples=60)
 families = pytest.mark.parametrize("name", NAMES)
 
 # Text that may break templates and tokenizers, without the text of control tokens

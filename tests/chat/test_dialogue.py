@@ -9,7 +9,6 @@ from chat_families import (
     answers,
     contents,
     families,
-    relaxed,
     tokenizer_for,
     tool,
     user,
@@ -57,7 +56,6 @@ def test_dialogue_has_the_tokens_and_the_mask_of_transformers() -> None:
     assert trajectory.num_turns == 3
 
 
-@relaxed
 @given(st.lists(st.tuples(contents, answers), min_size=1, max_size=3))
 def test_dialogues_agree_with_transformers(turns: list[tuple[str, list[Message]]]) -> None:
     messages: list[Message] = [user("Hi")]

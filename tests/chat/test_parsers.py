@@ -6,7 +6,7 @@ import time
 
 import pytest
 from chat_families import CHATML, family_tokenizer, schemas, tokenizer_for
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agentrl.chat.base import ParsedCall, ParsedTurn
@@ -14,7 +14,6 @@ from agentrl.chat.format import ChatFormat
 from agentrl.chat.parsers import check_parser, sglang, tool_parsers
 from agentrl.errors import ConfigError, UnknownNameError
 
-relaxed = settings(derandomize=True, deadline=None)
 HERMES, REACT = tool_parsers.get("hermes")(), tool_parsers.get("react")()
 json_values = st.recursive(
     st.none()
@@ -52,7 +51,6 @@ def test_hermes_reads_calls_and_content() -> None:
     assert HERMES.stop == ()
 
 
-@relaxed
 @given(arguments)
 def test_hermes_reads_back_any_arguments(value: dict[str, object]) -> None:
     """Any argument except one that contains the opening tag: the tag always begins the next call."""
@@ -216,7 +214,6 @@ _fragments = st.sampled_from([*_TAGS, *_LABELS, '"', "\\", "}", "]", "[" * 50, "
 
 
 @pytest.mark.parametrize("parser", [HERMES, REACT], ids=["hermes", "react"])
-@relaxed
 @given(text=st.one_of(st.text(), st.lists(st.one_of(_fragments, st.text(max_size=5)), max_size=30).map("".join)))
 def test_parsers_never_raise(parser: object, text: str) -> None:
     turn = parser.parse(text)  # type: ignore[attr-defined]
@@ -247,6 +244,7 @@ HOSTILE = [
 ]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("parser", [HERMES, REACT], ids=["hermes", "react"])
 def test_hostile_text_takes_linear_time(parser: object) -> None:
     """Linear parsing takes at most tenths of a second; quadratic parsing of 100,000 characters takes minutes."""

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 from chat_families import family_tokenizer, schemas, tokenizer_for
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sglang_server import require_sglang
 
@@ -20,7 +20,6 @@ from agentrl.errors import ConfigError, UnknownNameError
 from agentrl.types.messages import FunctionSchema, ToolSchema
 
 pytestmark = [pytest.mark.slow, pytest.mark.sglang]
-relaxed = settings(derandomize=True, deadline=None)
 
 PROPERTIES = {"n": {"type": "integer"}, "q": {"type": "string"}}
 TOOL = ToolSchema(function=FunctionSchema(name="f", parameters={"type": "object", "properties": PROPERTIES}))
@@ -107,7 +106,6 @@ json_arguments = st.dictionaries(
 )
 
 
-@relaxed
 @given(st.sampled_from(["f", "add", "é"]), json_arguments)
 def test_reads_what_our_hermes_parser_reads(name: str, arguments: dict[str, object]) -> None:
     text = f"So: {hermes_call(name, arguments)}"
@@ -127,7 +125,6 @@ fragments = st.sampled_from(
 texts = st.lists(fragments | st.text(max_size=8), max_size=5).map("".join)
 
 
-@settings(relaxed, max_examples=60)
 @given(st.data())
 def test_nothing_that_a_model_writes_raises(data: st.DataObject) -> None:
     """The output also stays valid: calls without an error have a name and an argument object."""

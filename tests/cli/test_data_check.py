@@ -6,7 +6,6 @@ import io
 import json
 
 import pytest
-from one_in import one_in
 from rich.console import Console
 from transformers import PreTrainedTokenizerFast
 
@@ -195,26 +194,24 @@ def shelf(kwargs, user="customer", **columns):
     return row("a", tools_kwargs={"find_shelf": kwargs}, interaction_kwargs={"name": user}, **columns)
 
 
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize(
     ("bad", "complaint"),
-    one_in(
-        3,
-        [
-            (shelf({"create_kwargs": {"shelf": "A"}}, agent_name="tool_agnet"), "did you mean 'tool_agent'?"),
-            (shelf({"create_kwargs": {"shelv": "A"}}), "does not accept 'shelv': did you mean 'shelf'?"),
-            (shelf({"create_kwargs": {}}), "create of tool 'find_shelf' needs 'shelf'"),
-            (shelf({"create_kwarg": {}}), "unknown key 'create_kwarg': did you mean 'create_kwargs'?"),
-            (row("a", tools_kwargs={"find_shelves": {}}), "needs 'shelf'"),
-            (
-                shelf({"create_kwargs": {"shelf": "A"}}, "custommer"),
-                "interaction 'custommer': did you mean 'customer'?",
-            ),
-            (
-                shelf({"create_kwargs": {"shelf": 1}}, extra_info={"tool_selection": ["x"]}),
-                "row selects an unknown tool 'x'",
-            ),
-        ],
-    ),
+    [
+        (shelf({"create_kwargs": {"shelf": "A"}}, agent_name="tool_agnet"), "did you mean 'tool_agent'?"),
+        (shelf({"create_kwargs": {"shelv": "A"}}), "does not accept 'shelv': did you mean 'shelf'?"),
+        (shelf({"create_kwargs": {}}), "create of tool 'find_shelf' needs 'shelf'"),
+        (shelf({"create_kwarg": {}}), "unknown key 'create_kwarg': did you mean 'create_kwargs'?"),
+        (row("a", tools_kwargs={"find_shelves": {}}), "needs 'shelf'"),
+        (
+            shelf({"create_kwargs": {"shelf": "A"}}, "custommer"),
+            "interaction 'custommer': did you mean 'customer'?",
+        ),
+        (
+            shelf({"create_kwargs": {"shelf": 1}}, extra_info={"tool_selection": ["x"]}),
+            "row selects an unknown tool 'x'",
+        ),
+    ],
 )
 def test_names_and_arguments_in_rows_are_checked_without_a_model_too(tmp_path, check, model, shelves, bad, complaint):
     good = shelf({"create_kwargs": {"shelf": "A"}}, extra_info={})
@@ -267,19 +264,17 @@ def test_conversations_and_pairs(tmp_path, check, model, rows, kind, longest):
     assert document["train"]["tokens"]["limit"] == 2048
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("words", "expected"),
-    one_in(
-        3,
-        [
-            ([], "no files to check: give FILE..."),
-            (["nowhere.jsonl"], "nowhere.jsonl: no such file"),
-            (
-                ["data.max_promt_length=3"],
-                "unknown key 'data.max_promt_length': did you mean 'data.max_prompt_length'?",
-            ),
-        ],
-    ),
+    [
+        ([], "no files to check: give FILE..."),
+        (["nowhere.jsonl"], "nowhere.jsonl: no such file"),
+        (
+            ["data.max_promt_length=3"],
+            "unknown key 'data.max_promt_length': did you mean 'data.max_prompt_length'?",
+        ),
+    ],
 )
 def test_mistakes_are_one_line_and_status_2(check, words, expected):
     status, said = check(*words)

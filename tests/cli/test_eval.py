@@ -75,6 +75,7 @@ def test_an_evaluation_is_kept_and_says_the_same_when_it_is_read_again(task_fold
     assert {path: path.read_bytes() for path in Path("run").rglob("*") if path.is_file()} == before
 
 
+@pytest.mark.slow
 def test_a_second_evaluation_takes_the_place_of_the_first(task_folder, here):
     for num_rows in (6, 2):
         assert evaluate(task_folder, f"data.val_max_samples={num_rows}") == 0

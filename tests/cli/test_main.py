@@ -22,6 +22,7 @@ def test_a_folder_of_ones_own_is_looked_in(tmp_path) -> None:
         assert compose_config([choice, "rollout.temperature=0.5"], tmp_path).rollout.n == 3
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     ("overrides", "complaint"),
     [

@@ -102,6 +102,7 @@ def test_a_command_that_fails_ends_the_quickstart_with_its_status():
     assert ended.value.code == 3
 
 
+@pytest.mark.slow
 def test_an_interrupt_ends_the_command_that_runs():
     code = "import signal; from agentrl.cli.quickstart import run\n"
     code += "import sys; run([sys.executable, '-c', 'import os, signal; os.kill(os.getppid(), 2); signal.pause()'])"

@@ -156,6 +156,7 @@ def test_what_was_found_before_a_mode_that_cannot_be_done_is_written(run, tmp_pa
     assert "noisy: heard" in output.out
 
 
+@pytest.mark.slow
 def test_a_wrong_path_or_step_is_said_before_torch_is_imported(run):
     program = """
 import sys

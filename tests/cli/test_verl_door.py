@@ -162,6 +162,7 @@ def test_the_short_form_as_it_is_typed(model, here, environment):
     assert all("actor/kl_loss" in row for row in metrics(run))
 
 
+@pytest.mark.slow
 def test_the_short_form_trains_on_a_list_of_prompts_with_ones_own_reward(model, here, monkeypatch):
     rows = [{"prompt": f"What is {i}?", "ground_truth": str(i), "data_source": "mine"} for i in range(4)]
     (here / "train.json").write_text(json.dumps(rows))
@@ -228,6 +229,7 @@ def test_keys_may_stand_before_and_after_flags(here, capsys):
         main(["train", "--verl", "a.b=c", "--no-such-flag"])
 
 
+@pytest.mark.slow
 def test_refusal_comes_before_anything_heavy_loads(here):
     script = (
         "import sys; from agentrl.cli.main import main; status = main(['train', '--verl', 'trainer.nnodes=4']);"
@@ -324,6 +326,7 @@ def test_who_names_no_training_file_takes_the_one_of_the_folder(here, monkeypatc
     assert "no --train" not in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_script_at_the_root_is_the_short_form(here):
     done = subprocess.run(
         [ROOT / "train.sh", "--lr", "high"], capture_output=True, text=True, env={"PYTHON": sys.executable}

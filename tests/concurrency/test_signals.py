@@ -53,6 +53,7 @@ def test_the_first_signal_requests_a_stop(first):
     assert (done.returncode, done.stdout, done.stderr) == (STATUS[first], "cleaned up\n", ENDED)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("second", ["SIGINT", "SIGTERM"])
 def test_the_second_ends_at_once(second):
     done = ended("SIGINT", f"time.sleep(0.5); os.kill(os.getpid(), signal.{second}); time.sleep(60)")

@@ -5,17 +5,15 @@ from __future__ import annotations
 from itertools import accumulate
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agentrl.data.order import Draw, TaskOrder, WeightedOrder, task_order
 from agentrl.errors import DataError
 
 ORDERS = {"num_rows": st.integers(1, 40), "seed": st.integers(0, 2**63 - 1), "shuffle": st.booleans()}
-exhaustive = settings(derandomize=True, deadline=None)
 
 
-@exhaustive
 @given(epoch=st.integers(0, 5), **ORDERS)
 def test_every_row_once_an_epoch(num_rows, seed, shuffle, epoch):
     order = TaskOrder(num_rows, seed, shuffle)
@@ -24,7 +22,6 @@ def test_every_row_once_an_epoch(num_rows, seed, shuffle, epoch):
     assert sorted(draw.row for draw in draws) == list(range(num_rows))
 
 
-@exhaustive
 @given(size=st.integers(1, 50), resumed_at=st.integers(0, 6), **ORDERS)
 def test_resumed_at_any_position_the_order_is_the_same(num_rows, seed, shuffle, size, resumed_at):
     uninterrupted = TaskOrder(num_rows, seed, shuffle)
@@ -69,7 +66,6 @@ def by_file(files, draws) -> list[list[Draw]]:
     return split
 
 
-@exhaustive
 @given(num_draws=st.integers(0, 200), **WEIGHTED)
 def test_files_are_drawn_in_proportion_at_any_time(files, seed, shuffle, num_draws):
     order = weighted(files, seed, shuffle)
@@ -79,7 +75,6 @@ def test_files_are_drawn_in_proportion_at_any_time(files, seed, shuffle, num_dra
         assert abs(len(drawn) - num_draws * weight / whole) < len(files)
 
 
-@exhaustive
 @given(**WEIGHTED)
 def test_every_row_of_a_file_once_a_pass_of_that_file(files, seed, shuffle):
     order = weighted(files, seed, shuffle)
@@ -93,7 +88,6 @@ def test_every_row_of_a_file_once_a_pass_of_that_file(files, seed, shuffle):
             assert shuffle or [draw.row for draw in one_pass] == list(range(len(one_pass)))
 
 
-@exhaustive
 @given(start=st.integers(0, 10**12), **WEIGHTED)
 def test_weighted_draws_depend_on_nothing_but_the_position(files, seed, shuffle, start):
     order, other = weighted(files, seed, shuffle), weighted(files, seed, shuffle)

@@ -127,6 +127,7 @@ def test_json_lines_under_the_name_of_json(tmp_path):
     assert [task.messages[0]["content"] for task in load_tasks([str(path)], DataConfig())] == ["a", "b"]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("row", "expected"),
     [

@@ -59,6 +59,7 @@ ON_A_GPU = {
 }
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("check", CONTRACT, ids=lambda check: check.__name__)
 @pytest.mark.parametrize("name", SUBJECTS)
 def test_contract(check, name):

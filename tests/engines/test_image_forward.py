@@ -96,6 +96,7 @@ async def sampled(engine: TorchEngine, talk: Talk, **options: int) -> tuple[Comp
     return completion, context
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_three_turns_with_images_agree_with_one_plain_forward(family):
     async def run() -> None:
@@ -119,6 +120,7 @@ def test_three_turns_with_images_agree_with_one_plain_forward(family):
     asyncio.run(run())
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_images_matter_and_text_alone_is_served_too(family):
     async def run() -> None:
@@ -157,6 +159,7 @@ def test_a_sampled_token_that_looks_like_an_image_s_is_none():
     asyncio.run(run())
 
 
+@pytest.mark.slow
 def test_a_session_whose_images_changed_is_computed_anew():
     async def run() -> None:
         engine, talk, other = engine_for("qwen2_5_vl"), Talk("qwen2_5_vl"), Talk("qwen2_5_vl")
@@ -177,6 +180,7 @@ def test_a_session_whose_images_changed_is_computed_anew():
     asyncio.run(run())
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("images", "starts", "expected"),
     [

@@ -15,6 +15,7 @@ from agentrl.models.attention import learn_windows
 LENGTHS = [3 + 5 * number % 29 for number in range(40)]
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("family", FAMILIES)
 @torch.inference_mode()
 def test_logits_are_those_of_plain_forwards_whatever_is_computed_beside(family):

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agentrl.engines.base import SamplingParams
@@ -27,7 +27,6 @@ def naive_truncate(probs: list[float], params: SamplingParams) -> set[int]:
     return {token for token in kept if probs[token] >= params.min_p * max(probs)}
 
 
-@settings(derandomize=True, deadline=None)
 @given(
     st.lists(st.integers(1, 50), min_size=2, max_size=12),
     st.sampled_from([-1, 1, 3, 20]),

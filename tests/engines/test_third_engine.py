@@ -21,6 +21,7 @@ SUBJECT = Subject(
 )
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("check", CONTRACT, ids=lambda check: check.__name__)
 def test_contract(check):
     check_contract(check, SUBJECT)

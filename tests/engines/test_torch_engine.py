@@ -68,6 +68,7 @@ def test_a_group_computes_its_prompt_once(deterministic):
     with_engine(use, deterministic=deterministic)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("deterministic", [False, True])
 def test_siblings_that_agree_cost_what_one_costs_until_they_differ(deterministic):
     """Greedy siblings sample the same text; the tool answers all alike, then each of them differently."""
@@ -183,6 +184,7 @@ def test_of_those_that_wait_the_higher_priorities_go_first():
     with_engine(use, max_num_seqs=1)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("deterministic", [False, True])
 def test_more_sessions_than_fit_wait_their_turn(deterministic):
     async def use(engine: TorchEngine) -> None:

@@ -30,6 +30,7 @@ def value_of(expression):
     return eval(expression)  # Python's arithmetic as independent reference
 
 
+@pytest.mark.slow
 def test_ground_truths_are_right_and_no_expression_occurs_twice(task_folder):
     splits = {name: rows(task_folder, name) for name in ("train", "val", "test")}
     assert {name: len(split) for name, split in splits.items()} == {"train": 2048, "val": 256, "test": 512}
@@ -104,6 +105,7 @@ def test_model_is_tiny(task_folder):
     assert model.config.model_type == "qwen3"
 
 
+@pytest.mark.slow
 def test_the_same_seed_writes_the_same_bytes(make_task, task_folder, tmp_path):
     make_task(tmp_path / "again", seed=0)
     again = tmp_path / "again"

@@ -89,6 +89,7 @@ def test_a_new_adapter_changes_nothing_and_trains_alone(base: Path):
     assert not any(module.training for module in model.modules())
 
 
+@pytest.mark.one_in(2)
 def test_an_adapter_is_what_peft_and_transformers_read(base: Path, tmp_path: Path):
     model = train_a_little(load(base, lora_rank=4, lora_alpha=8))
     folder = saved(model, tmp_path / "adapter")
@@ -111,6 +112,7 @@ def test_training_continues_an_adapter_made_by_peft(qwen: Path, tmp_path: Path):
     assert all(value.requires_grad for _, value in adapter_parameters(ours))
 
 
+@pytest.mark.one_in(2)
 def test_switched_off_it_is_the_base_bit_for_bit(base: Path):
     model = train_a_little(load(base, lora_rank=4))
     (_, first), *_ = adapter_parameters(model)

@@ -90,6 +90,7 @@ def test_the_checkpoint_that_sampled_has_ratios_of_one(sampled_run):
         assert rewards[name]["value"] == pytest.approx(rewards["sampled"]["value"], rel=1e-4)
 
 
+@pytest.mark.slow
 def test_an_adapter_of_the_command_line_scores_and_not_its_base(sampled_run, tmp_path):
     model = sampled_run.parent / "model"
     torch.manual_seed(0)
@@ -149,6 +150,7 @@ def test_figures_of_another_checkpoint_are_their_formulas(sampled_run, moved_mod
     assert rewards["weighted"]["value"] == pytest.approx((weights * scores).sum() / weights.sum())
 
 
+@pytest.mark.slow
 def test_several_steps_have_a_line_each_and_one_of_all(sampled_run, moved_model):
     values = under(open_saved(str(sampled_run), "train"), moved_model).values
     assert list(values["figures"]) == ["1", "2", "all"]

@@ -46,6 +46,7 @@ def test_a_run_s_judge_is_not_asked(saved_run, tmp_path, capsys, judge, words):
     assert judge.bodies == []
 
 
+@pytest.mark.slow
 def test_the_judge_of_the_command_line_is(saved_run, capsys, judge):
     asked = (f"reward.judge.url={judge.url}", "reward.judge.model=ours")
     (result,) = replayed(capsys, saved_run, "rescore", "--reward", "judge", *asked)["results"]

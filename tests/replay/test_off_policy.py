@@ -96,6 +96,7 @@ def test_turn_rewards_that_are_no_parts_of_the_score_are_left_out():
     assert (found.by_turn, off_policy([parts]).by_turn) == (False, True)
 
 
+@pytest.mark.slow
 def test_too_few_effective_rollouts_have_no_interval():
     """Weights 1, 1/2, 1/4, ...: the effective number of 40 rollouts is (2 - 2^-39)^2 / (4/3) = 3."""
     found = off_policy([Episode(task, -task * math.log(2), float(task % 2)) for task in range(40)])
@@ -122,6 +123,7 @@ def test_the_same_policy_earns_what_was_sampled():
     assert found.num_effective == 9
 
 
+@pytest.mark.slow
 def test_the_weighted_estimate_converges_and_a_turns_reward_hears_no_later_turn():
     random = np.random.default_rng(0)
     games = [make_game(random, sharpness=3.0) for _ in range(4)]
@@ -145,6 +147,7 @@ def covered(num: int) -> dict[str, float]:
     return {name: fmean(getattr(f, name).low <= truth <= getattr(f, name).high for f in found) for name in names}
 
 
+@pytest.mark.slow
 def test_intervals_hold_the_value():
     assert all(0.8 <= share <= 1 for share in covered(8).values())
 

@@ -35,11 +35,13 @@ def assert_identical(run: Path) -> None:
     assert result.values["saved"]["mean |advantage| of a token"] > 0
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("name", CREDITS)
 def test_every_algorithm_credits_a_stored_step_bit_for_bit(name: str, tmp_path: Path) -> None:
     assert_identical(saved(tmp_path, configured(name)))
 
 
+@pytest.mark.one_in(8)
 @pytest.mark.parametrize("control", ["fixed", "adaptive"])
 @pytest.mark.parametrize("name", POLICIES)
 def test_a_kl_in_the_reward_counts_as_it_did_at_each_step(name: str, control: str, tmp_path: Path) -> None:

@@ -75,6 +75,7 @@ def test_another_policy_diverges_and_unrecorded_calls_are_reported(babbled, tmp_
         assert ours.token_ids[position : position + 1] != theirs.token_ids[position : position + 1]
 
 
+@pytest.mark.slow
 def test_a_call_that_was_not_recorded_fails_the_mode_and_is_told_without_a_traceback(babbled, tmp_path, capsys, caplog):
     words = [f"{babbled}/run@2", "tools", *code(babbled), "--out", tmp_path]
     (result,) = replayed(capsys, *words, status=1)["results"]
@@ -88,6 +89,7 @@ def test_a_call_that_was_not_recorded_fails_the_mode_and_is_told_without_a_trace
     assert all("not recorded: " in (each.error or "") for each in ended)
 
 
+@pytest.mark.slow
 def test_new_rollouts_say_what_they_were_replayed_from(babbled, saved_run, tmp_path, capsys):
     policy = f"model.path={babbled}/run/checkpoints/step-1"
     replayed(capsys, f"{babbled}/run@2", "tools", policy, *code(babbled), "--out", tmp_path)
@@ -139,6 +141,7 @@ def test_each_rollout_is_continued_n_times(saved_run, tmp_path, capsys):
     assert sum(values["left_out"].values()) == len(saved) - len(reached)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("said", "live"), [((), True), (("--unrecorded", "stub"), False)])
 def test_named_tools_run_live_unless_it_is_said_otherwise(babbled, tmp_path, capsys, said, live):
     file = tmp_path / "tools.py"

@@ -7,7 +7,7 @@ import math
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agentrl.reporting.health.history import History
@@ -158,7 +158,6 @@ def test_becoming_certain_is_a_collapse_only_where_the_reward_has_stopped_short(
     assert all(step > 70 for step, _ in said)  # the reward rose until then
 
 
-@settings(derandomize=True, deadline=None, max_examples=50)
 @given(
     num_steps=st.integers(10, 200),
     last_success=st.floats(0.3, 1.0),
@@ -189,6 +188,7 @@ def test_one_warning_until_it_has_recovered():
     assert [step for step, _ in warnings([bad, *[good] * RECOVERED_AFTER, bad])] == [1, 2 + RECOVERED_AFTER]
 
 
+@pytest.mark.slow
 def test_a_recurring_problem_is_reported_less_and_less_often():
     """One warning if it never recovers, and few warnings for any period."""
     limited = HEALTHY | {"stop/max_response_tokens": 1.0}
@@ -201,6 +201,7 @@ def test_a_recurring_problem_is_reported_less_and_less_often():
         assert told[0] == 1
 
 
+@pytest.mark.slow
 def test_a_run_that_is_cut_anywhere_warns_at_the_same_steps():
     bad = HEALTHY | {"actor/ppo_kl": 0.5}
     steps = [{**(bad if step in (1, 30, 100, 180, 300, 520) else HEALTHY), "step": step} for step in range(1, 601)]
@@ -235,7 +236,6 @@ def test_imitation_has_no_rewards_and_becomes_certain():
     assert warnings(steps) == []
 
 
-@settings(derandomize=True, deadline=None, max_examples=100)
 @given(st.lists(st.dictionaries(st.sampled_from(sorted(HEALTHY)), st.floats()), max_size=30))
 def test_unusual_metrics_raise_no_error(steps):
     assert all("\n" not in text for _, text in warnings(steps))

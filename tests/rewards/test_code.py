@@ -4,7 +4,6 @@ import asyncio
 import json
 
 import pytest
-from one_in import one_in
 from sandbox_fusion_server import sandbox_fusion
 
 from agentrl.config.reward import CustomRewardConfig, RewardConfig
@@ -40,6 +39,7 @@ def score(url, solution, truth, **options):
     return asyncio.run(main())
 
 
+@pytest.mark.slow
 def test_the_share_of_tests_passed():
     right, half = {"score": 1.0, "passed_all": 1.0}, {"score": 0.5, "passed_all": 0.0}
     only_small = "```python\nn = int(input())\nprint(2 * n if n < 3 else n)\n```"
@@ -54,19 +54,17 @@ def test_the_share_of_tests_passed():
     assert (first["memory_limit_MB"], first["run_timeout"], first["language"]) == (512, 7, "python")
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     ("code", "share"),
-    one_in(
-        2,
-        [
-            ("def add(a, b):\n    return a + b", 1.0),
-            ("class Solution:\n    def add(self, a: List[int], b) -> Optional[int]:\n        return a + b", 1.0),
-            ("def add(a, b):\n    print('noise')\n    return 3", 0.5),
-            ("def plus(a, b):\n    return a + b", 0.0),
-            ("import os\nos._exit(0)", 0.0),
-            ("def add(a, b): exit()", 0.0),
-        ],
-    ),
+    [
+        ("def add(a, b):\n    return a + b", 1.0),
+        ("class Solution:\n    def add(self, a: List[int], b) -> Optional[int]:\n        return a + b", 1.0),
+        ("def add(a, b):\n    print('noise')\n    return 3", 0.5),
+        ("def plus(a, b):\n    return a + b", 0.0),
+        ("import os\nos._exit(0)", 0.0),
+        ("def add(a, b): exit()", 0.0),
+    ],
 )
 def test_tests_by_calls(code, share):
     truth = {"inputs": ["1\n2", "[1]\n[2]"], "outputs": ["3", [[1, 2]]], "fn_name": "add"}
@@ -74,16 +72,14 @@ def test_tests_by_calls(code, share):
         assert score(url, f"```python\n{code}\n```", truth)["score"] == share
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     ("code", "share"),
-    one_in(
-        2,
-        [
-            ("def add(a, b):\n    return a + b", 1.0),
-            ("def add(a, b):\n    return 3", 0.5),
-            ("import sys\nsys.exit(0)", 0.0),  # exits with status 0, but before the test does
-        ],
-    ),
+    [
+        ("def add(a, b):\n    return a + b", 1.0),
+        ("def add(a, b):\n    return 3", 0.5),
+        ("import sys\nsys.exit(0)", 0.0),  # exits with status 0, but before the test does
+    ],
 )
 def test_tests_by_assertions(code, share):
     truth = {"assert_case": ["assert add(1, 2) == 3", "assert add(2, 2) == 4"]}
@@ -91,12 +87,10 @@ def test_tests_by_assertions(code, share):
         assert score(url, f"```python\n{code}\n```", truth)["score"] == share
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     "code",
-    one_in(
-        2,
-        ["while True: pass", "raise SystemExit(1)", "1 +", "print('x' * 10**10)", "import os; os.kill(os.getpid(), 9)"],
-    ),
+    ["while True: pass", "raise SystemExit(1)", "1 +", "print('x' * 10**10)", "import os; os.kill(os.getpid(), 9)"],
 )
 def test_programs_that_fail_do_not_pass(code):
     with sandbox_fusion() as (url, _):
@@ -110,7 +104,8 @@ def test_code_that_does_not_compile_is_tried_once():
     assert len(behaviour.requests) == 1
 
 
-@pytest.mark.parametrize("fault", one_in(3, [429, "hang", 500, 502, "garbage", "error", 504]))
+@pytest.mark.one_in(6)
+@pytest.mark.parametrize("fault", [429, "hang", 500, 502, "garbage", "error", 504])
 def test_a_failing_server_is_retried(fault, monkeypatch):
     monkeypatch.setattr(client, "_MARGIN_S", 0.0)  # an answer may take four seconds
     with sandbox_fusion(fault, fault) as (url, behaviour):

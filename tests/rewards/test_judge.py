@@ -232,6 +232,7 @@ for number in range(200):
 """
 
 
+@pytest.mark.slow
 def test_processes_share_the_folder(tmp_path, caplog):
     writers = [subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path)]) for _ in range(2)]
     found = []

@@ -73,6 +73,7 @@ def score(reward, text, **extra):
     return asyncio.run(main())
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("manager", MANAGERS)
 def test_every_manager_scores_and_attributes_failures(path, manager):
     assert score(load_reward(config(path, manager)), "fine") == {"score": 0.5}

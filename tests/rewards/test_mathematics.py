@@ -29,6 +29,7 @@ def score(name, *solutions, truth="5", **kwargs):
     return asyncio.run(on_a_thread())
 
 
+@pytest.mark.slow
 def test_the_last_box_counts():
     answers = score("math", r"\boxed{4} no, \boxed{5}", r"\boxed{5} no, \boxed{4}", "5", r"\boxed{x=\frac{10}{2}}")
     assert [each["score"] for each in answers] == [1.0, 0.0, 0.0, 1.0]
@@ -58,6 +59,7 @@ def test_geometry():
     assert form == {"score": 0.1, "acc": 0.0, "format": 1.0}
 
 
+@pytest.mark.slow
 def test_an_answer_that_cannot_be_compared_is_wrong_and_told(monkeypatch, caplog):
     monkeypatch.setattr(mathematics, "_ALGEBRA_TIMEOUT_S", 2.5)
     bomb = r"\boxed{9^{9^{9^{9}}} + x}"  # a number too large for any memory

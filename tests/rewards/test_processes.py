@@ -6,7 +6,6 @@ import time
 from pathlib import Path
 
 import pytest
-from one_in import one_in
 
 from agentrl.errors import ConfigError, RewardError
 from agentrl.registry import load_file
@@ -81,7 +80,8 @@ def test_calls_run_in_a_process_that_stays(user_file, caplog):
         os.kill(int(answers[0]["pid"]), 0)
 
 
-@pytest.mark.parametrize(("death", "told"), one_in(2, [("exit", "status 3"), ("killed", "status -9")]))
+@pytest.mark.one_in(2)
+@pytest.mark.parametrize(("death", "told"), [("exit", "status 3"), ("killed", "status -9")])
 def test_a_process_that_dies_costs_one_score(user_file, death, told):
     async def calls(reward):
         before = await ask(reward, "fine")
@@ -93,7 +93,8 @@ def test_a_process_that_dies_costs_one_score(user_file, death, told):
     assert before["pid"] != after["pid"]
 
 
-@pytest.mark.parametrize("kind", one_in(2, ["hang", "hang without a word"]))
+@pytest.mark.one_in(2)
+@pytest.mark.parametrize("kind", ["hang", "hang without a word"])
 def test_a_scorer_that_hangs_is_killed_and_costs_one_score(user_file, kind):
     async def calls(reward):
         first = await ask(reward, "fine")
@@ -117,6 +118,7 @@ def gone(pid):
         time.sleep(0.01)
 
 
+@pytest.mark.slow
 def test_other_calls_continue_while_one_hangs(user_file):
     async def calls(reward):
         await asyncio.gather(ask(reward, "fine"), ask(reward, "fine"))  # both processes have started
@@ -131,6 +133,7 @@ def test_other_calls_continue_while_one_hangs(user_file):
     assert len(run(calls, user_file, workers=2)) == 5
 
 
+@pytest.mark.slow
 def test_a_kill_from_outside_while_it_scores(user_file):
     async def calls(reward):
         pid = (await ask(reward, "fine"))["pid"]
@@ -192,6 +195,7 @@ def test_a_process_that_cannot_start_is_infra(user_file, monkeypatch):
         run(lambda reward: ask(reward, "fine"), user_file)
 
 
+@pytest.mark.slow
 def test_failures_keep_their_kind_and_are_reported_once(user_file):
     with pytest.raises(NoVerdictError):
         run(lambda reward: ask(reward, "none"), user_file)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 import pytest
-from chat_families import CHATS, contents, relaxed
+from chat_families import CHATS, contents
 from hypothesis import given
 from hypothesis import strategies as st
 from loop_builders import add, config
@@ -34,7 +34,6 @@ def prompt_text(name: str, task: Task) -> str:
     return CHATS[name].template.render(task.messages, Toolbox([add]).schemas, prompt=True)
 
 
-@relaxed
 @given(
     key=st.sampled_from(sorted(MEASURES)),
     blocks=BLOCKS,

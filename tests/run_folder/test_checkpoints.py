@@ -229,6 +229,7 @@ def test_a_run_that_went_back_ends_as_it_did_before(task_folder, whole, tmp_path
     assert differences(whole, again) == []
 
 
+@pytest.mark.slow
 def test_a_run_that_another_s_step_starts_goes_the_same_way(task_folder, whole, tmp_path):
     assert train(task_folder, tmp_path / "new", *back_to(whole, 3)) == 0
     assert rows(tmp_path / "new") == [4]
@@ -239,6 +240,7 @@ def test_a_run_that_another_s_step_starts_goes_the_same_way(task_folder, whole, 
         assert not list(compare(name, *(run / "checkpoints/step-4" / name for run in (whole, tmp_path / "new"))))
 
 
+@pytest.mark.slow
 def test_a_checkpoint_that_does_not_fit_costs_no_records(task_folder, whole, tmp_path, capsys):
     kept = Path(shutil.copytree(whole, tmp_path / "kept", symlinks=True))
     assert train(task_folder, kept, *back_to(kept, 2), "actor.optim.name=muon") == 2

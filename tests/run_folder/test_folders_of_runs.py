@@ -99,6 +99,7 @@ def test_a_folder_that_holds_a_run_is_refused_with_the_difference_and_the_ways_o
     check_free(config(tmp_path, seed=7, resume_mode="auto"))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("command", ["train", "generate"])
 def test_it_is_refused_before_torch_is_loaded(task_folder, tmp_path, command):
     (tmp_path / "config.yaml").write_text("{}")

@@ -88,6 +88,7 @@ def test_the_coefficient_follows_and_is_saved(following):
     assert [each["value"] for each in saved] == coefficients[1:]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", [slow(1), 2, slow(3)])
 def test_a_run_resumed_at_any_step_ends_in_the_same_way(task_folder, following, tmp_path, step):
     again = Path(shutil.copytree(following, tmp_path / "again", symlinks=True))
@@ -139,6 +140,7 @@ def test_a_resumed_run_with_filtering_ends_in_the_same_way(task_folder, tmp_path
     assert differences(whole, again) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("staleness", [slow(0), 1])
 def test_under_remax_every_rollout_carries_the_score_of_the_greedy_one(task_folder, tmp_path, staleness):
     folder = tmp_path / "remax"

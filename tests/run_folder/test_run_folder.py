@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from one_in import one_in
 
 from agentrl.cli.main import main
 from agentrl.config import validate_config
@@ -359,9 +358,10 @@ def calculator(task_folder, tmp_path, monkeypatch):
     return ["train", "+experiment=calculator", *files, *own, *steps]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "where",
-    one_in(4, ["checkpoint", "metrics", "trajectories", "report"]),
+    ["checkpoint", "metrics", "trajectories", "report"],
 )
 def test_a_full_disk_ends_a_run_in_one_line_with_its_last_checkpoint_complete(
     calculator, tmp_path, monkeypatch, capsys, where

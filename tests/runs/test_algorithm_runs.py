@@ -63,12 +63,14 @@ def test_an_algorithm_is_chosen_by_its_name_alone(name, task_folder, tmp_path) -
     assert moved(task_folder, tmp_path)
 
 
+@pytest.mark.slow
 def test_a_step_without_anything_to_learn_from_leaves_the_policy_alone(task_folder, tmp_path) -> None:
     metrics = step(task_folder, tmp_path, "algorithm.name=rft", "algorithm.rft_threshold=9")
     assert metrics["kept/samples"] == metrics["actor/updates"] == 0
     assert not moved(task_folder, tmp_path)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", ["dpo", "ipo"])
 def test_saved_pairs_are_learnt_from(name, task_folder, tmp_path) -> None:
     rows = [json.loads(line) for line in (task_folder / "sft.jsonl").read_text().splitlines()[:8]]

@@ -9,7 +9,6 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from one_in import one_in
 from PIL import Image
 from vision_models import picture, save_vision_model
 
@@ -85,6 +84,7 @@ def words(model: Path, *overrides: str, files: str = "train_files=[rows.parquet]
     ]
 
 
+@pytest.mark.slow
 def test_a_tool_that_shows_an_image_in_a_generated_rollout(here, model):
     assert main(["generate", *words(model, "rollout.n=2")]) == 0
     store = TrajectoryStore(Path("run/trajectories/train"))
@@ -119,6 +119,7 @@ def test_an_evaluation_of_rows_with_images(here, model):
     assert len(list(Path("run/media").iterdir())) == 2
 
 
+@pytest.mark.slow
 def test_replay_reads_rollouts_with_images(here, model, capsys):
     assert main(["generate", *words(model)]) == 0
     reward = "--reward=reward.py:compute_score"
@@ -140,6 +141,7 @@ def test_training_on_images_is_refused_by_the_row(here, model, capsys):
     assert "rows.parquet row 0: field 'images': training on images is not supported: use `agentrl generate`" in told
 
 
+@pytest.mark.slow
 def test_training_on_stored_rollouts_with_images_is_refused(here, model, capsys):
     assert main(["generate", *words(model)]) == 0
     text = ["trainer.mode=train_only", "trainer.saved_rollouts=run", "trainer.default_local_dir=again"]
@@ -147,24 +149,22 @@ def test_training_on_stored_rollouts_with_images_is_refused(here, model, capsys)
     assert "its rollouts have images" in capsys.readouterr().err
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("image", "outcome", "result"),
-    one_in(
-        3,
-        [
-            (
-                'b"no image"',
-                "tool_error",
-                "Error: the tool returned an image that cannot be used: its 8 bytes are not an image",
-            ),
-            (
-                '"nowhere.png"',
-                "tool_error",
-                "Error: the tool returned an image that cannot be used: cannot read 'nowhere.png'",
-            ),
-            (repr(data_url(picture("green"))), "ok", "a closer look"),
-        ],
-    ),
+    [
+        (
+            'b"no image"',
+            "tool_error",
+            "Error: the tool returned an image that cannot be used: its 8 bytes are not an image",
+        ),
+        (
+            '"nowhere.png"',
+            "tool_error",
+            "Error: the tool returned an image that cannot be used: cannot read 'nowhere.png'",
+        ),
+        (repr(data_url(picture("green"))), "ok", "a closer look"),
+    ],
 )
 def test_what_a_tool_may_show(here, model, image, outcome, result):
     (here / "tools.py").write_text(TOOLS % image)
@@ -175,19 +175,17 @@ def test_what_a_tool_may_show(here, model, image, outcome, result):
         assert (call.outcome, call.result[: len(result)]) == (outcome, result)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("images", "prompt", "expected"),
-    one_in(
-        3,
-        [
-            (["red.png"], "No place.", "field 'images': 1 images, but the prompt has 0 placeholders (<image>,"),
-            (["red.png"], "<image> <image>", "field 'images': 1 images, but the prompt has 2 placeholders"),
-            (["gone.png"], "<image>", "field 'images[0]': cannot read 'gone.png': No such file"),
-            (["rows.parquet"], "<image>", "bytes are not an image of a known format"),
-            (["http://x/y.png"], "<image>", "field 'images[0]': 'http://x/y.png' is an address: download the file"),
-            ([data_url(picture())[:-40]], "<image>", "field 'images[0]': it"),
-        ],
-    ),
+    [
+        (["red.png"], "No place.", "field 'images': 1 images, but the prompt has 0 placeholders (<image>,"),
+        (["red.png"], "<image> <image>", "field 'images': 1 images, but the prompt has 2 placeholders"),
+        (["gone.png"], "<image>", "field 'images[0]': cannot read 'gone.png': No such file"),
+        (["rows.parquet"], "<image>", "bytes are not an image of a known format"),
+        (["http://x/y.png"], "<image>", "field 'images[0]': 'http://x/y.png' is an address: download the file"),
+        ([data_url(picture())[:-40]], "<image>", "field 'images[0]': it"),
+    ],
 )
 def test_rows_that_cannot_be_used_are_named(here, model, capsys, images, prompt, expected):
     (here / "rows.jsonl").write_text(json.dumps({"prompt": prompt, "images": images}) + "\n")

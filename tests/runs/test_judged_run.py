@@ -76,6 +76,7 @@ def test_every_part_of_the_reward_is_kept_and_no_key(run, capsys):
     assert "api_key_env: JUDGE_KEY" in (folder / "config.yaml").read_text()
 
 
+@pytest.mark.slow
 def test_what_the_judge_fails_on_is_left_out_and_is_no_zero(run):
     down = Reply(status=400, raw=b"too long")
 

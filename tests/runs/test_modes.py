@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from one_in import one_in
 from safetensors.torch import load_file
 
 from agentrl.cli.main import main
@@ -138,6 +137,7 @@ def test_validation_alone_says_what_the_one_before_training_says(task_folder, tm
     assert run(task_folder, only, "trainer.total_training_steps=1") == 0  # no metrics there to overwrite
 
 
+@pytest.mark.slow
 def test_a_step_is_stored_with_its_advantages_and_going_on_drops_what_is_done_anew(task_folder, tmp_path):
     assert run(task_folder, tmp_path, "trainer.total_training_steps=2", "trainer.test_freq=2") == 0
     train, val = (TrajectoryStore(tmp_path / "trajectories" / split, split=split) for split in ("train", "val"))
@@ -159,28 +159,26 @@ def test_a_step_is_stored_with_its_advantages_and_going_on_drops_what_is_done_an
     assert (train.steps, val.steps) == ([1, 2, 3], [0, 2, 3])
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("overrides", "complaint"),
-    one_in(
-        2,
-        [
-            (["trainer.mode=train_only"], "needs 'trainer.saved_rollouts'"),
-            (
-                ["trainer.mode=train_only", "trainer.saved_rollouts=/nowhere"],
-                "'trainer.saved_rollouts': there is no '/nowhere'",
-            ),
-            (["trainer.saved_rollouts=x"], "'trainer.saved_rollouts' has no effect without 'trainer.mode=train_only'"),
-            (["trainer.mode=val_only", "data.val_files=[]"], "'trainer.mode=val_only' needs 'data.val_files'"),
-            (["trainer.mode=val_only", "trainer.val_before_train=false"], "leave out 'trainer.val_before_train=false'"),
-            (["trainer.mode=val_only", "trainer.save_best=val/success"], "'trainer.save_best' has no effect without"),
-            (
-                ["trainer.mode=rollout_only", "trainer.save_best=val/success"],
-                "'trainer.save_best' has no effect without",
-            ),
-            (["trainer.mode=rollout_only", "data.train_files=[]"], "'data.train_files' must be given"),
-            (["trainer.mode=validate"], "'val_only'"),
-        ],
-    ),
+    [
+        (["trainer.mode=train_only"], "needs 'trainer.saved_rollouts'"),
+        (
+            ["trainer.mode=train_only", "trainer.saved_rollouts=/nowhere"],
+            "'trainer.saved_rollouts': there is no '/nowhere'",
+        ),
+        (["trainer.saved_rollouts=x"], "'trainer.saved_rollouts' has no effect without 'trainer.mode=train_only'"),
+        (["trainer.mode=val_only", "data.val_files=[]"], "'trainer.mode=val_only' needs 'data.val_files'"),
+        (["trainer.mode=val_only", "trainer.val_before_train=false"], "leave out 'trainer.val_before_train=false'"),
+        (["trainer.mode=val_only", "trainer.save_best=val/success"], "'trainer.save_best' has no effect without"),
+        (
+            ["trainer.mode=rollout_only", "trainer.save_best=val/success"],
+            "'trainer.save_best' has no effect without",
+        ),
+        (["trainer.mode=rollout_only", "data.train_files=[]"], "'data.train_files' must be given"),
+        (["trainer.mode=validate"], "'val_only'"),
+    ],
 )
 def test_what_a_mode_cannot_do_is_refused_in_one_line(task_folder, tmp_path, capsys, overrides, complaint):
     assert run(task_folder, tmp_path, *overrides) == 2

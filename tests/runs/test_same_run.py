@@ -12,7 +12,6 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from killed_runs import arguments
-from one_in import one_in
 from same_run import compare, differences
 
 from agentrl.cli.main import main
@@ -116,30 +115,28 @@ def point_elsewhere(link: Path) -> None:
 TRAIN, VAL = "trajectories/train/step-000001.parquet", "trajectories/val/step-000001.parquet"
 
 
+@pytest.mark.one_in(9)
 @pytest.mark.parametrize(
     ("name", "change", "place"),
-    one_in(
-        3,
-        [
-            (f"{STEP}/model.safetensors", change_bytes, "other bytes"),
-            (f"{STEP}/trainer_state/state.pt", change_optimizer, "optimizer"),
-            (f"{STEP}/trainer_state/state.pt", change_random_state, "random.cpu: another tensor"),
-            (f"{STEP}/run_state.json", change_json("position", 99), "position: 2 and 99"),
-            ("checkpoints/latest", point_elsewhere, "link: 'step-1' and 'step-2'"),
-            ("metrics.jsonl", change_json("val/reward/mean", 0.25), "[0].val/reward/mean"),
-            ("metrics.jsonl", drop_last_line, "2 and 1 entries"),
-            ("generations.jsonl", change_json("output", "x"), "[0].output"),
-            ("warnings.jsonl", change_json("warning", "x"), "[0].warning: 'w' and 'x'"),
-            ("samples.json", lambda file: file.write_text("[]"), "4 and 0 entries"),
-            (TRAIN, change_column("reward", lambda reward: math.nextafter(reward, 9)), "rows[0].reward"),
-            (TRAIN, change_column("seed", lambda seed: seed ^ 1), "rows[0].seed"),
-            (TRAIN, change_column("trajectories", first_token_changed), "segments[1].token_ids[0]"),
-            (VAL, change_column("trajectories", logprob_changed), "segments[1].logprobs[0]"),
-            (TRAIN, change_column("tool_calls", call_changed), "tool_calls[0].outcome: 'ok' and 'timeout'"),
-            (TRAIN, change_column("seals", seals_changed), "rows[0].seals."),
-            ("config.yaml", replace_text("n: 2", "n: 3"), "rollout.n: 2 and 3"),
-        ],
-    ),
+    [
+        (f"{STEP}/model.safetensors", change_bytes, "other bytes"),
+        (f"{STEP}/trainer_state/state.pt", change_optimizer, "optimizer"),
+        (f"{STEP}/trainer_state/state.pt", change_random_state, "random.cpu: another tensor"),
+        (f"{STEP}/run_state.json", change_json("position", 99), "position: 2 and 99"),
+        ("checkpoints/latest", point_elsewhere, "link: 'step-1' and 'step-2'"),
+        ("metrics.jsonl", change_json("val/reward/mean", 0.25), "[0].val/reward/mean"),
+        ("metrics.jsonl", drop_last_line, "2 and 1 entries"),
+        ("generations.jsonl", change_json("output", "x"), "[0].output"),
+        ("warnings.jsonl", change_json("warning", "x"), "[0].warning: 'w' and 'x'"),
+        ("samples.json", lambda file: file.write_text("[]"), "4 and 0 entries"),
+        (TRAIN, change_column("reward", lambda reward: math.nextafter(reward, 9)), "rows[0].reward"),
+        (TRAIN, change_column("seed", lambda seed: seed ^ 1), "rows[0].seed"),
+        (TRAIN, change_column("trajectories", first_token_changed), "segments[1].token_ids[0]"),
+        (VAL, change_column("trajectories", logprob_changed), "segments[1].logprobs[0]"),
+        (TRAIN, change_column("tool_calls", call_changed), "tool_calls[0].outcome: 'ok' and 'timeout'"),
+        (TRAIN, change_column("seals", seals_changed), "rows[0].seals."),
+        ("config.yaml", replace_text("n: 2", "n: 3"), "rollout.n: 2 and 3"),
+    ],
 )
 def test_changes_are_named(whole, other, name, change, place):
     change(other / name)
@@ -153,18 +150,16 @@ def timed_anew(calls):
     return [call | {"duration_s": 9.0, "started_s": 9.0} for call in calls]
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     ("name", "change"),
-    one_in(
-        2,
-        [
-            ("metrics.jsonl", change_json("timing_s/validate", 9.0)),
-            ("metrics.jsonl", change_json("val/rollout_s/max", 9.0)),
-            (TRAIN, change_column("duration_s", lambda _: 9.0)),
-            (TRAIN, change_column("tool_calls", timed_anew)),
-            ("config.yaml", replace_text("resume_mode: auto", "resume_mode: path")),
-        ],
-    ),
+    [
+        ("metrics.jsonl", change_json("timing_s/validate", 9.0)),
+        ("metrics.jsonl", change_json("val/rollout_s/max", 9.0)),
+        (TRAIN, change_column("duration_s", lambda _: 9.0)),
+        (TRAIN, change_column("tool_calls", timed_anew)),
+        ("config.yaml", replace_text("resume_mode: auto", "resume_mode: path")),
+    ],
 )
 def test_clock_values_are_ignored(whole, other, name, change):
     before = (other / name).read_bytes()
@@ -180,6 +175,7 @@ def test_a_seal_of_what_a_clock_says_is_not_compared_and_all_others_are(whole, o
     assert len(list(compare(TRAIN, whole / TRAIN, other / TRAIN))) == sum(len(each) - clocks for each in seals)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", [f"{STEP}/config.json", "checkpoints/best", VAL])
 def test_missing_and_extra_files_are_named(whole, other, name):
     (other / name).unlink()

@@ -69,6 +69,7 @@ def test_stored_rollouts_repeat_the_updates_of_their_run_bit_for_bit(name, task_
     assert readvantage(Replay(open_saved(str(live)), Options())).values["identical"]
 
 
+@pytest.mark.slow
 def test_a_store_is_imitated_and_preferred_from_offline(task_folder, tmp_path, monkeypatch):
     train(task_folder, tmp_path / "live")
     saved = [f"trainer.saved_rollouts={tmp_path}/live", "trainer.mode=train_only", f"model.path={task_folder}/model"]

@@ -79,6 +79,7 @@ def test_a_stopped_run_resumes_without_difference(task_folder, tmp_path):
     assert list(map(untimed, rows(whole))) == list(map(untimed, rows(halves)))
 
 
+@pytest.mark.slow
 def test_supervised_steps_lower_the_loss_and_stop_when_validation_says_so(task_folder, tmp_path):
     options = [*files(task_folder, "sft.jsonl"), *SMALL, f"trainer.default_local_dir={tmp_path}"]
     goal = "trainer.stop_when={metric: val/success, at_least: 0}"
@@ -110,6 +111,7 @@ def test_a_run_that_reached_its_goal_does_not_go_on(task_folder, tmp_path):
         assert rows(tmp_path)[-1]["step"] == 2  # the first validation
 
 
+@pytest.mark.slow
 def test_evaluation_leaves_the_records_of_a_run_alone(task_folder, tmp_path):
     (tmp_path / "config.yaml").write_text("{}")
     options = [*files(task_folder, "train.jsonl"), "data.val_max_samples=2", f"trainer.default_local_dir={tmp_path}"]
@@ -118,6 +120,7 @@ def test_evaluation_leaves_the_records_of_a_run_alone(task_folder, tmp_path):
     assert (tmp_path / "config.yaml").read_text() == "{}"
 
 
+@pytest.mark.slow
 def test_evaluation_is_of_the_weights_it_is_given(task_folder, tmp_path):
     options = [*files(task_folder, "train.jsonl"), "data.val_max_samples=8", f"trainer.default_local_dir={tmp_path}"]
     assert main(["eval", "+experiment=calculator", *options, "rollout.val_kwargs.n=2"]) == 0
@@ -129,6 +132,7 @@ def test_evaluation_is_of_the_weights_it_is_given(task_folder, tmp_path):
     assert environment["reproducible"]["promised"]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("overrides", "complaint"),
     [
@@ -163,6 +167,7 @@ def test_a_run_that_cannot_go_on_keeps_its_configuration(task_folder, tmp_path, 
     assert (tmp_path / "config.yaml").read_text() == before
 
 
+@pytest.mark.slow
 def test_evaluation_needs_no_training_data(task_folder, tmp_path):
     options = [*files(task_folder, "gone.jsonl"), "data.val_max_samples=2", f"trainer.default_local_dir={tmp_path}"]
     assert main(["eval", "+experiment=calculator", *options]) == 0

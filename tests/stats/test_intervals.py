@@ -90,6 +90,7 @@ def covered(draw, truth: float, num: int) -> float:
     return fmean(low <= truth <= high for low, high in intervals)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("num_tasks", [5, 30])
 @pytest.mark.parametrize("num_rollouts", [1, 8])
 @pytest.mark.parametrize("skill", [(2, 2), (0.3, 0.3), (8, 0.4)])

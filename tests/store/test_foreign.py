@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agentrl.errors import DataError
@@ -253,7 +253,6 @@ texts = (
 ).map(lambda text: text.encode(errors="surrogatepass"))
 
 
-@settings(derandomize=True, deadline=None, max_examples=100)
 @given(st.sampled_from(list(FORMATS)), st.lists(texts | st.binary(max_size=20), min_size=1, max_size=4))
 def test_garbage_is_reported_by_row_without_other_errors(form: str, rows: list[bytes]) -> None:
     good = {"verl": verl_line(), "messages": DIALOGUE, "trl": {"prompt": "q", "completion": "a", "r": 1}}[form]

@@ -155,7 +155,7 @@ scores = st.floats(allow_nan=False, allow_infinity=False)
 rollouts = st.builds(lambda reward, answer: rollout(reward, *answer), scores, answers)
 
 
-@settings(derandomize=True, deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(st.lists(st.lists(rollouts, min_size=1, max_size=3), min_size=1, max_size=3))
 def test_dialogues_that_are_imported_again_are_the_same_rollouts(siblings: list[list[Rollout]]) -> None:
     groups = [group(*rollouts, index=index) for index, rollouts in enumerate(siblings)]

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agentrl.errors import DataError
@@ -117,7 +117,6 @@ rollouts = st.builds(
 ).map(in_their_trajectories)
 
 
-@settings(derandomize=True, deadline=None, max_examples=100)
 @given(st.lists(st.builds(Group, tasks, st.lists(rollouts, min_size=1, max_size=2)), max_size=3))
 def test_groups_come_back_as_they_were_written(groups: list[Group]) -> None:
     assert plain(round_trip(groups)) == plain(groups)

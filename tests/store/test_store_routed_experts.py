@@ -45,7 +45,7 @@ def assert_alike(groups: list[Group], others: list[Group]) -> None:
 
 
 @given(st.integers(22, 4000))
-@settings(derandomize=True, max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_what_was_written_comes_back_in_as_few_bytes_as_hold_it(tmp_path_factory, most):
     folder = tmp_path_factory.mktemp("store")
     store, groups = TrajectoryStore(folder), with_experts(most)

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from vision_models import picture
 
@@ -65,7 +65,6 @@ def cut(text, limit, side):
     return {"left": text[-limit:], "right": text[:limit], "middle": text[:half] + text[-half:]}[side]
 
 
-@settings(derandomize=True, deadline=None)
 @given(st.text(max_size=60), st.integers(2, 20), st.sampled_from(["left", "middle", "right"]))
 def test_bounding_first_changes_no_later_cut(text, limit, side):
     assert len(bounded(text, limit)) <= 2 * limit

@@ -100,7 +100,7 @@ NEARLY = st.fixed_dictionaries(
 )
 
 
-@settings(derandomize=True, deadline=None, max_examples=300)
+@settings(max_examples=3 * settings.default.max_examples)
 @given(NEARLY | JSON)
 def test_accepts_exactly_what_fits(value):
     try:
@@ -110,7 +110,7 @@ def test_accepts_exactly_what_fits(value):
     assert accepted == fits(value)
 
 
-@settings(derandomize=True, deadline=None, max_examples=300)
+@settings(max_examples=3 * settings.default.max_examples)
 @given(st.text() | JSON.map(json.dumps))
 def test_nothing_a_model_writes_raises_anything_else(text):
     try:
@@ -124,7 +124,7 @@ PLAIN = {"type": "object", "properties": {name: {"type": name} for name in ("str
 VALUES = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), st.text(max_size=3))
 
 
-@settings(derandomize=True, deadline=None, max_examples=200)
+@settings(max_examples=2 * settings.default.max_examples)
 @given(
     arguments=st.dictionaries(st.sampled_from([*PLAIN["properties"], "other"]), VALUES),
     required=st.sets(st.sampled_from([*PLAIN["properties"], "other"]), max_size=2),

@@ -79,7 +79,7 @@ EXPRESSIONS = st.recursive(
 )
 
 
-@settings(derandomize=True, deadline=None, max_examples=500)
+@settings(max_examples=5 * settings.default.max_examples)
 @given(EXPRESSIONS)
 def test_agrees_with_python(expression):
     try:

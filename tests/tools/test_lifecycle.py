@@ -59,7 +59,7 @@ def short_releases(monkeypatch):
         monkeypatch.setattr(module, "RELEASE_TIMEOUT_S", 0.004)
 
 
-@settings(derandomize=True, deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     script=st.lists(st.sampled_from(FAULTS), max_size=12),
     num_calls=st.lists(st.integers(0, 3), min_size=1, max_size=4),
@@ -129,6 +129,7 @@ def test_an_instance_of_a_blocked_loop_is_released_and_recreated(monkeypatch):
     assert len(tool.created) == 2
 
 
+@pytest.mark.slow
 def test_releases_go_on_however_many_hung():
     class Hanging(Recorder):
         async def release(self, instance_id, **kwargs):

@@ -12,7 +12,6 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from one_in import one_in
 from rich.console import Console
 from same_run import differences
 from transformers import AutoTokenizer
@@ -135,6 +134,7 @@ def ctrl_c_is_heard_again():
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.mark.slow
 def test_ctrl_c_prints_how_to_resume(task_folder, here, capsys, monkeypatch, ctrl_c_is_heard_again):
     monkeypatch.setenv("AT_CALL", "11")
     monkeypatch.setenv("SIGNAL", str(int(signal.SIGINT)))
@@ -177,6 +177,7 @@ def test_to_count_rollouts_nothing_else_of_them_is_read(task_folder, here, capsy
     assert asked == [["index", "infra_failed"], ("rewards",)]  # the second read is for the report
 
 
+@pytest.mark.slow
 def test_greedy_rollouts_repeat(task_folder, here):
     greedy = ["rollout.temperature=0", "rollout.n=1", "data.train_max_samples=2"]
     for run, seed in (("one", 1), ("two", 2)):
@@ -201,37 +202,35 @@ def test_rows_of_an_unknown_source_are_generated_without_a_score_where_that_is_s
     assert "no rollout has a score: give --reward" in capsys.readouterr().err
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     ("overrides", "complaint"),
-    one_in(
-        2,
-        [
-            (["rollout.nn=3"], "did you mean 'rollout.n'?"),
-            (["data.train_files=[]"], "'data.train_files' must be given"),
-            (["data.train_files=[empty.jsonl]"], "empty.jsonl: no rows to read"),
-            (["data.train_files=[gone.jsonl]"], "did you mean 'rows.jsonl'"),
-            (["data.max_prompt_length=2"], "data.max_prompt_length is 2"),
-            (["rollout.temperature=0"], "'rollout.n' above 1 repeats one greedy rollout"),
-            (["rollout.temperature=0", "rollout.n=1", "rollout.top_p=0.9"], "'rollout.top_p' has no effect without"),
-            (["rollout.temperature=-1"], "'rollout.temperature': input should be greater than or equal to 0"),
-            (["data.output_path=out.json"], "'data.output_path' must name a Parquet file, not 'out.json'"),
-            (["data.output_path=rows.jsonl/out.parquet"], "'data.output_path': cannot write 'rows.jsonl/out.parquet'"),
-            (["data.output_path=out.parquet", "data.train_files=[mixed.jsonl]"], "have incompatible columns"),
-            (
-                ["data.output_path=out.parquet", "data.train_files=[bare.jsonl]"],
-                "cannot write 'out.parquet': Cannot write",
-            ),
-            (["data.output_path=out.parquet", "data.train_files=[gone.parquet]"], "gone.parquet: no such file"),
-            (["data.output_path=out.parquet", "data.train_files=[half.jsonl]"], "have incompatible columns"),
-            (["data.dataset_weights=[1]"], "each row is rolled out once"),
-            (["algorithm.name=sft", "rollout.n=1"], "'algorithm.name=sft' has no live rollouts"),
-            (
-                ["reward.custom_reward_function.path=raises.py"],
-                "reward 'compute_score' (data source 'unknown', row ",
-            ),
-            (["rollout.script_path=raises.py:reply"], "all 8 rollouts failed; the first: ValueError: no"),
-        ],
-    ),
+    [
+        (["rollout.nn=3"], "did you mean 'rollout.n'?"),
+        (["data.train_files=[]"], "'data.train_files' must be given"),
+        (["data.train_files=[empty.jsonl]"], "empty.jsonl: no rows to read"),
+        (["data.train_files=[gone.jsonl]"], "did you mean 'rows.jsonl'"),
+        (["data.max_prompt_length=2"], "data.max_prompt_length is 2"),
+        (["rollout.temperature=0"], "'rollout.n' above 1 repeats one greedy rollout"),
+        (["rollout.temperature=0", "rollout.n=1", "rollout.top_p=0.9"], "'rollout.top_p' has no effect without"),
+        (["rollout.temperature=-1"], "'rollout.temperature': input should be greater than or equal to 0"),
+        (["data.output_path=out.json"], "'data.output_path' must name a Parquet file, not 'out.json'"),
+        (["data.output_path=rows.jsonl/out.parquet"], "'data.output_path': cannot write 'rows.jsonl/out.parquet'"),
+        (["data.output_path=out.parquet", "data.train_files=[mixed.jsonl]"], "have incompatible columns"),
+        (
+            ["data.output_path=out.parquet", "data.train_files=[bare.jsonl]"],
+            "cannot write 'out.parquet': Cannot write",
+        ),
+        (["data.output_path=out.parquet", "data.train_files=[gone.parquet]"], "gone.parquet: no such file"),
+        (["data.output_path=out.parquet", "data.train_files=[half.jsonl]"], "have incompatible columns"),
+        (["data.dataset_weights=[1]"], "each row is rolled out once"),
+        (["algorithm.name=sft", "rollout.n=1"], "'algorithm.name=sft' has no live rollouts"),
+        (
+            ["reward.custom_reward_function.path=raises.py"],
+            "reward 'compute_score' (data source 'unknown', row ",
+        ),
+        (["rollout.script_path=raises.py:reply"], "all 8 rollouts failed; the first: ValueError: no"),
+    ],
 )
 def test_mistakes_are_one_line_and_leave_nothing_behind(task_folder, here, capsys, overrides, complaint):
     (here / "empty.jsonl").touch()
@@ -246,6 +245,7 @@ def test_mistakes_are_one_line_and_leave_nothing_behind(task_folder, here, capsy
     assert not list(here.glob("run/trajectories/train/*"))
 
 
+@pytest.mark.slow
 def test_settings_that_determine_rollouts_cannot_change_on_resume(task_folder, here, capsys):
     assert main(scripted(task_folder)) == 0
     for change in ("rollout.n=3", "rollout.temperature=0.5", "data.train_batch_size=8"):
@@ -256,16 +256,14 @@ def test_settings_that_determine_rollouts_cannot_change_on_resume(task_folder, h
         assert f"'{change.partition('=')[0]}' was " in said
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("overrides", "complaint"),
-    one_in(
-        2,
-        [
-            (["rollout.temperature=0"], "'rollout.temperature=0' is greedy"),
-            (["reward.name=none", "reward.custom_reward_function.path=null"], "training and validation need a score"),
-            (["data.output_path=x.parquet"], "'data.output_path' has no effect without 'trainer.mode=rollout_only'"),
-        ],
-    ),
+    [
+        (["rollout.temperature=0"], "'rollout.temperature=0' is greedy"),
+        (["reward.name=none", "reward.custom_reward_function.path=null"], "training and validation need a score"),
+        (["data.output_path=x.parquet"], "'data.output_path' has no effect without 'trainer.mode=rollout_only'"),
+    ],
 )
 def test_training_refuses_what_only_generation_can_do(task_folder, here, capsys, overrides, complaint):
     assert main(["train", *scripted(task_folder, *overrides)[1:]]) == 2

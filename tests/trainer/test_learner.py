@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agentrl.algos.off_policy.mismatch import WatchedLoss, moments
@@ -84,7 +84,6 @@ def test_the_first_steps_of_a_warm_up_update_nothing():
     assert len(backend.batches) == 2
 
 
-@settings(derandomize=True, deadline=None)
 @given(st.lists(st.integers(0, 6).map(str)), st.integers(1, 4), st.integers(0, 9))
 def test_every_sample_is_in_one_mini_batch_and_no_group_is_cut(uids, num_groups, seed):
     samples = [sample(uid) for uid in uids]

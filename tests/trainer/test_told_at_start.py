@@ -44,6 +44,7 @@ def said(lines: list[str], word: str) -> list[str]:
     return [line for line in lines if word in line]
 
 
+@pytest.mark.slow
 def test_step_settings_beyond_the_end_are_reported(run, tmp_path: Path):
     lines = run(mode="rollout_only", total_training_steps=2, profile_steps="[1,7]")
     (line,) = said(lines, "profile")
@@ -58,6 +59,7 @@ def test_step_settings_beyond_the_end_are_reported(run, tmp_path: Path):
     assert not said(run(**{**stored, "default_local_dir": tmp_path / "third"}, **schedule), "trainer.")
 
 
+@pytest.mark.slow
 def test_a_run_that_is_finished(run):
     run(mode="rollout_only", total_training_steps=1)
     assert said(run(mode="rollout_only", total_training_steps=2), "step 1") == ["resuming at step 1"]
@@ -65,6 +67,7 @@ def test_a_run_that_is_finished(run):
     assert line.startswith("already finished at step 2: ")
 
 
+@pytest.mark.slow
 def test_held_out_figures_are_compared_by_their_steps(run, task_folder):
     more = {"val_before_train": "false", "test_freq": 1, "data.val_files": task_folder / "val.jsonl"}
     assert not said(run(**more, total_training_steps=1), "held-out")

@@ -1,6 +1,6 @@
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agentrl.types.trajectory import Author, Segment, Trajectory, VersionSpan
@@ -57,7 +57,6 @@ segments = st.lists(
 )
 
 
-@settings(derandomize=True, deadline=None)
 @given(segments)
 def test_everything_is_one_entry_a_token(parts) -> None:
     trajectory = Trajectory(parts)

@@ -1,4 +1,4 @@
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agentrl.utils.seeds import derive_seed
@@ -6,7 +6,6 @@ from agentrl.utils.seeds import derive_seed
 parts = st.lists(st.integers() | st.text())
 
 
-@settings(derandomize=True, deadline=None)
 @given(parts, parts)
 def test_a_seed_is_a_function_of_its_parts_alone(one, other) -> None:
     assert 0 <= derive_seed(*one) < 2**63

@@ -57,6 +57,7 @@ def test_a_port_in_use_and_a_missing_tokenizer_are_one_line(capsys, tmp_path):
     assert refused(capsys, tmp_path, "--tokenizer", tmp_path).startswith(f"'--tokenizer {tmp_path}': there is no file")
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("asked_by", [signal.SIGINT, signal.SIGTERM])
 def test_it_answers_on_this_machine_only_writes_nothing_and_ends_at_once(tmp_path, asked_by):
     write_run(tmp_path, {step: [group("a", rollout())] for step in (1, 2)})

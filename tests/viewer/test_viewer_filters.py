@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from viewer_runs import Asked, group, rollout, write_run
 
@@ -127,7 +127,6 @@ def wanted(rows, words):
     return [(stored.step, stored.task.uid, stored.number) for stored in kept]
 
 
-@settings(derandomize=True, deadline=None, max_examples=100)
 @given(words=WORDS)
 def test_filters_and_sorting_are_those_of_a_walk_over_all_rollouts(asked, rows, words):
     answer = asked.json("api/rows", limit=1000, **words)

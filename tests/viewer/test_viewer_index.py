@@ -22,6 +22,7 @@ def until(asked, wanted, timeout_s: float = 8.0):
     raise AssertionError(state)
 
 
+@pytest.mark.slow
 def test_new_steps_appear_changed_ones_are_read_again_and_dropped_ones_go(view, tmp_path):
     asked = view(write_run(tmp_path, {1: [group("a", rollout())]}))
     write_run(tmp_path, {2: [group("b", rollout(), rollout())]})
@@ -33,6 +34,7 @@ def test_new_steps_appear_changed_ones_are_read_again_and_dropped_ones_go(view, 
     until(asked, lambda state: state["num_rollouts"] == 1)
 
 
+@pytest.mark.slow
 def test_a_run_without_rollouts_shows_its_curves_and_waits(view, tmp_path):
     write_metrics(tmp_path, [{"step": 1, "loss": 2.0}])
     asked = view(tmp_path)
@@ -42,6 +44,7 @@ def test_a_run_without_rollouts_shows_its_curves_and_waits(view, tmp_path):
     until(asked, lambda state: state["num_rollouts"] == 1)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("damage", [b"", b"PAR1 nonsense", None])
 def test_a_damaged_file_is_named_and_the_rest_works(view, tmp_path, damage):
     write_run(tmp_path, {step: [group(f"g{step}", rollout())] for step in (1, 2, 3)})
@@ -57,6 +60,7 @@ def test_a_damaged_file_is_named_and_the_rest_works(view, tmp_path, damage):
     assert until(asked, lambda state: state["num_rollouts"] == 3)["problems"] == []
 
 
+@pytest.mark.slow
 def test_an_internal_error_is_shown_with_its_file_and_the_page_still_works(view, tmp_path, monkeypatch):
     def mistaken(path, split):
         if path.name == "step-000002.parquet":
@@ -73,6 +77,7 @@ def test_an_internal_error_is_shown_with_its_file_and_the_page_still_works(view,
     until(asked, lambda state: state["num_rollouts"] == 3)
 
 
+@pytest.mark.slow
 def test_a_deleted_run_is_reported_and_a_restored_one_is_read(view, tmp_path):
     folder = write_run(tmp_path / "run", {1: [group("a", rollout())]})
     asked = view(folder)
@@ -87,6 +92,7 @@ def test_a_deleted_run_is_reported_and_a_restored_one_is_read(view, tmp_path):
     assert asked.json("api/rollout", **place)["uid"] == "a"
 
 
+@pytest.mark.slow
 def test_many_ask_at_once_while_files_are_read_and_go(tmp_path):
     steps = range(1, 41)
     folder = write_run(tmp_path, {step: [group(f"g{step}", rollout(), rollout())] for step in steps})

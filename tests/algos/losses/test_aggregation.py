@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agentrl.algos import aggregate, aggregation_weights
@@ -36,7 +36,6 @@ def test_each_mode_written_out_with_rollouts_of_several_rows():
         assert aggregate(mode, VALUES, MASK, rollout_ids=ROWS, norm_length=10).item() == pytest.approx(number), mode
 
 
-@settings(derandomize=True, deadline=None, max_examples=50)
 @given(data=st.data(), mode=st.sampled_from(MODES))
 def test_micro_batches_add_up_however_cut_and_padded(data: st.DataObject, mode: str):
     rows = data.draw(st.integers(1, 8))

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agentrl.algos.off_policy.weights import effective_share, masked, normalised, ratios, truncated
@@ -44,7 +44,6 @@ def test_effective_share():
     assert effective_share(torch.zeros(2)).item() == 0
 
 
-@settings(derandomize=True, deadline=None)
 @given(st.lists(st.tuples(st.floats(-5, 5), st.integers(0, 3)), min_size=1, max_size=12), st.randoms())
 def test_the_order_of_tokens_does_not_matter(tokens, random):
     shuffled = random.sample(tokens, len(tokens))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agentrl.engines.sglang.replica import Health, Replica
@@ -45,7 +45,6 @@ def test_nothing_goes_to_a_replica_out_of_service(health):
     assert Placement(some).choose("a") is None
 
 
-@settings(derandomize=True, max_examples=100)
 @given(st.lists(ACTIONS, max_size=40))
 def test_placed_sessions_are_on_live_replicas_and_nothing_leaks(actions):
     some = replicas()

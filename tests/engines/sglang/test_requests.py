@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agentrl.engines.base import FinishReason, GenerateRequest, SamplingParams
@@ -155,7 +155,6 @@ def test_an_answer_that_contradicts_itself_is_refused(said, complaint):
         read_completion(said, request())
 
 
-@settings(derandomize=True, max_examples=100)
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 4)), max_size=4), st.integers(-2, 2), st.integers(-2, 2))
 def test_every_token_has_a_version_and_a_logprob_or_there_is_no_completion(spans, more_said, more_logprobs):
     tokens = [2 + i for i in range(sum(number for _, number in spans))]

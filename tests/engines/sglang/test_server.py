@@ -87,6 +87,7 @@ def trainer_that_runs(code: str) -> Iterator[subprocess.Popen[str]]:
             trainer.kill()
 
 
+@pytest.mark.slow
 def test_a_server_is_started_restarted_at_the_same_address_and_stopped_with_all_its_processes(monkeypatch, tmp_path):
     server = stand_in(monkeypatch, tmp_path)
 
@@ -120,6 +121,7 @@ def test_a_server_that_dies_at_the_start_says_why_and_where_its_output_is(monkey
     assert not server.alive
 
 
+@pytest.mark.slow
 def test_a_server_that_does_not_serve_in_time_is_stopped(monkeypatch, tmp_path):
     server = stand_in(monkeypatch, tmp_path, HANGS)
     server.start()
@@ -145,6 +147,7 @@ def test_a_server_that_hangs_is_restarted(monkeypatch, tmp_path):
     asyncio.run(life())
 
 
+@pytest.mark.slow
 def test_the_death_of_the_server_alone_is_seen(monkeypatch, tmp_path):
     server = stand_in(monkeypatch, tmp_path)
 
@@ -162,6 +165,7 @@ def test_the_death_of_the_server_alone_is_seen(monkeypatch, tmp_path):
     asyncio.run(life())
 
 
+@pytest.mark.slow
 def test_a_server_does_not_outlive_a_killed_trainer_nor_its_watcher(tmp_path):
     """The trainer starts the server in a thread; the end of that thread must not end the server."""
     code = f"""

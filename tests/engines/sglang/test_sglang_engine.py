@@ -20,11 +20,13 @@ from agentrl.types.trajectory import VersionSpan
 LONG = {"max_new_tokens": 200}
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("check", CONTRACT, ids=lambda check: check.__name__)
 def test_contract_on_a_fake_server(check):
     check_contract(check, Subject(fake_engine, lambda: WEIGHTS, stop_token_id=96, counts_steps=False))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("check", CONTRACT, ids=lambda check: check.__name__)
 def test_contract_on_two_fake_servers(check):
     check_contract(check, Subject(lambda: fake_engine(2), lambda: WEIGHTS, stop_token_id=96, counts_steps=False))
@@ -145,6 +147,7 @@ async def _hang(server):
     server.hung = True
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("break_it", [_kill, _hang])
 @pytest.mark.parametrize("num_replicas", [1, 3])
 def test_a_server_that_is_lost_loses_nothing(break_it, num_replicas):

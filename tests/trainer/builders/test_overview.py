@@ -47,6 +47,7 @@ def built_hooks(config: RunConfig) -> list[str]:
     return asyncio.run(build()).hooks.names
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("overrides", "hooks"),
     [
@@ -132,6 +133,7 @@ def test_explain_prints_what_a_started_run_prints_and_writes_nothing(command, tm
     assert table in started
 
 
+@pytest.mark.slow
 def test_explain_loads_no_torch(command):
     words = ["train", *command, "algorithm.name=gae", "--explain"]
     code = f"import sys; from agentrl.cli.main import main; sys.exit(main({words!r}) or 'torch' in sys.modules)"

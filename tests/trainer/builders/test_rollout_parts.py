@@ -60,6 +60,7 @@ def test_a_data_source_without_a_reward_is_named(task_folder, tmp_path, capsys):
     assert f"{tmp_path}/val.jsonl row 1 (line 2): there is no built-in reward for data_source 'gsm9k' (did you" in said
 
 
+@pytest.mark.slow
 def test_long_prompts_are_cut_to_fit_beside_tools_and_instructions(task_folder, tmp_path, capsys):
     long = [{"prompt": "1+1? " * 300, "agent_name": name} for name in ("tool_agent", "react_agent", "single_turn")]
     config = compose_config([*options(task_folder, tmp_path, *long), "data.max_prompt_length=400"])
@@ -80,6 +81,7 @@ def test_long_prompts_are_cut_to_fit_beside_tools_and_instructions(task_folder, 
     assert "3 of 4 prompts are longer than 400 tokens: the last user text is cut (left)" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_files_are_drawn_by_their_weights(task_folder, tmp_path, capsys):
     for name, num_rows in (("a", 20), ("b", 4)):
         row = {"prompt": "1+1?", "data_source": name, "ground_truth": "2"}

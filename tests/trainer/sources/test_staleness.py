@@ -8,7 +8,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agentrl.data.order import Draw, TaskOrder
@@ -91,7 +91,6 @@ STALENESS = st.integers(0, 4)
 SHARES = st.sampled_from([0.0, 0.1, 0.5, 1.0, 2.5])
 
 
-@settings(derandomize=True, deadline=None, max_examples=50)
 @given(SIZES, STALENESS, SHARES, st.randoms(use_true_random=False), st.sets(st.integers(0, NUM_ROWS - 1)))
 def test_bounds_hold_and_no_task_is_lost_doubled_or_cut_off_twice(size, staleness, over_sampling, chance, slow_rows):
     run = Run(admissions(size, staleness, over_sampling), size, staleness, over_sampling)
@@ -100,7 +99,6 @@ def test_bounds_hold_and_no_task_is_lost_doubled_or_cut_off_twice(size, stalenes
         run.check()
 
 
-@settings(derandomize=True, deadline=None, max_examples=50)
 @given(SIZES, STALENESS, SHARES, st.integers(0, 2**32), st.sampled_from([0.1, 0.5, 0.9]), st.integers(0, 3))
 def test_bounds_hold_with_filtered_groups(size, staleness, over_sampling, seed, silent, batches):
     """Each drawn task is trained on, filtered or pending, once. Steps have all their groups or drew the maximum."""
@@ -112,7 +110,6 @@ def test_bounds_hold_with_filtered_groups(size, staleness, over_sampling, seed, 
         run.check()
 
 
-@settings(derandomize=True, deadline=None, max_examples=50)
 @given(SIZES, STALENESS, SHARES, st.randoms(use_true_random=False), st.integers(0, 3))
 def test_a_killed_run_resumes_with_the_groups_in_flight(size, staleness, over_sampling, chance, save_every):
     run = Run(admissions(size, staleness, over_sampling), size, staleness, over_sampling)
@@ -129,7 +126,6 @@ def test_a_killed_run_resumes_with_the_groups_in_flight(size, staleness, over_sa
         run.check()
 
 
-@settings(derandomize=True, deadline=None, max_examples=50)
 @given(SIZES, STALENESS, SHARES, st.randoms(use_true_random=False))
 def test_no_task_starves_however_slow_it_is(size, staleness, over_sampling, chance):
     """A row that ends only when a step waits for it is still trained on within a bounded number of steps."""
