@@ -22,8 +22,8 @@ from agentrl.telemetry.metrics import find_metric
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job and its children would ignore Ctrl-C
 
 # the same cases on every machine, and no time limit on a busy one
-settings.register_profile("agentrl", deadline=None, derandomize=True)
-settings.load_profile("agentrl")
+settings.register_profile("all", deadline=None, derandomize=True)
+settings.register_profile("few", settings.get_profile("all"), max_examples=25)
 
 CALCULATOR = Path(__file__).parents[1] / "examples/calculator"
 PEERS = Path(__file__).parents[1] / "benchmarks/peers"
