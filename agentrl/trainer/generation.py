@@ -39,7 +39,7 @@ def check_output(config: RunConfig) -> None:
     if path := config.data.output_path:
         with _writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-            pq.write_table(_table(config).slice(0, 1), pa.BufferOutputStream())  # not every type has a Parquet form
+            pq.write_table(_table(config).slice(0, 1), pa.BufferOutputStream())  # Parquet cannot store all types
 
 
 def generation_progress(config: RunConfig, rollouts: RolloutParts | None) -> AbstractContextManager[None]:

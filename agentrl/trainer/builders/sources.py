@@ -38,7 +38,7 @@ def open_source(
 
     Args:
         rollouts: the rollout components; None if there are only stored rollouts.
-        drop: records groups that no step takes.
+        drop: records groups that no step trains on.
 
     Raises:
         AgentRLError: the data or the stored rollouts cannot be read.
@@ -63,7 +63,7 @@ def _open(config: RunConfig, rollouts: RolloutParts | None, timer: Timer, drop: 
 def num_draws(config: RunConfig, num_rows: int) -> int | None:
     """Return the number of tasks that a `rollout_only` run rolls out: rows times epochs.
 
-    None in other modes or if `total_training_steps` is set: such runs consist of full steps.
+    Return None in other modes, or if `total_training_steps` is set: then every step has the full number of tasks.
     """
     given = config.trainer.mode != "rollout_only" or config.trainer.total_training_steps
     return None if given else config.trainer.total_epochs * num_rows

@@ -15,7 +15,8 @@ FOLDER = "reference"
 class Reference:
     """A reference that copies the policy every `sync_steps` steps, as in DeepSeekMath (arXiv:2402.03300), 4.1.4.
 
-    If `sync_steps` is None, it never changes. Checkpoints contain it in the folder `reference` after its first change.
+    If `sync_steps` is None, the reference never changes. After its first change, checkpoints save it in the folder
+    `reference`.
     """
 
     def __init__(self, backend: Backend, policy: Backend, sync_steps: int | None) -> None:
