@@ -38,7 +38,7 @@ def mismatch(history: History) -> str | None:
 
 
 def probe(history: History) -> str | None:
-    """The published weights differ from the policy's."""
+    """The engine's weights after publishing differ from the policy's weights."""
     if not (apart := history.now.get(PROBE_MEAN.name, 0.0)) > PROBE_MEAN.highest:
         return None
     return (
@@ -76,7 +76,7 @@ def restarts(history: History) -> str | None:
 
 
 def cache(history: History) -> str | None:
-    """The KV cache of conversations is evicted before their next turn."""
+    """The engine evicts the KV cache of conversations before their next turn."""
     share = _mean(history, LATER_CACHED_SHARE.name)
     num_tokens = sum(values(history.latest(NUM_RECENT), LATER_PROMPT_TOKENS.name))
     if share is None or num_tokens < MIN_LATER_TOKENS or share >= LATER_CACHED_SHARE.lowest:
