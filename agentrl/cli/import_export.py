@@ -29,7 +29,7 @@ class _Format(NamedTuple):
 
 
 def import_(options: argparse.Namespace) -> None:
-    """Import the rollouts of `options.source` into the new folder `options.folder`, with the layout of a run folder.
+    """Import the rollouts of `options.source` into the new folder `options.folder`, which gets the layout of a run.
 
     Raises:
         AgentRLError: the source or one of its rows cannot be used, or the folder is not empty.

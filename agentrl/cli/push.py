@@ -11,7 +11,7 @@ def push_run(options: argparse.Namespace) -> None:
     Raises:
         AgentRLError: there is no such run or checkpoint, or the hub refuses the upload.
     """
-    from agentrl.saved.push import prepare_upload, push  # slow import: it includes the reader of runs
+    from agentrl.saved.push import prepare_upload, push  # slow import
     from agentrl.saved.run import load
 
     upload = prepare_upload(load(options.run), options.name, options.step)

@@ -28,7 +28,7 @@ from agentrl.errors import ConfigError
 from agentrl.telemetry.jsonl import read_metrics
 
 OUT = Path("outputs/quickstart")
-"""Folder from which configs/experiment/calculator*.yaml read the task and the initial model."""
+"""Default output folder. configs/experiment/calculator*.yaml read the task and the initial model from it."""
 
 SAMPLES_PER_TASK = 2
 _MARKER = ".quickstart"
@@ -110,7 +110,7 @@ class Demo:
         return found
 
     def files(self, experiment: str) -> list[str]:
-        """Overrides with the file paths of an experiment; empty if they are in `outputs/quickstart`."""
+        """Overrides with the file paths of an experiment; empty if the YAML files already contain these paths."""
         if self.out == OUT:
             return []
         model, rows = ("task/model", "sft") if experiment == "calculator_sft" else ("sft/checkpoints/latest", "train")
