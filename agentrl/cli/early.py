@@ -89,7 +89,7 @@ def _models(config: RunConfig, purpose: Purpose) -> Iterator[Problem]:
 
 
 def _holds_adapter(path: str) -> bool:
-    """Whether the folder holds an adapter. An invalid adapter counts; loading it reports the error."""
+    """Whether the folder contains an adapter, valid or not. Loading reports the error of an invalid adapter."""
     try:
         return find_adapter(path) is not None
     except ConfigError:

@@ -59,7 +59,7 @@ def export(options: argparse.Namespace) -> None:
     """Export the rollouts of `options.run` to `options.file`, as rows of another format.
 
     Raises:
-        AgentRLError: there are no such rollouts, or the file cannot be written.
+        AgentRLError: no rollouts are found, or the file cannot be written.
     """
     chosen = _format(options)
     run = open_saved(options.run, options.split)

@@ -34,7 +34,7 @@ def resumed_config(options: argparse.Namespace) -> RunConfig:
     values = _merged(_merged(config_in(folder), place), nested_overrides(options.overrides))
     _require_secrets(folder, values)
     config = validate_config(values)
-    check_training(config, groups_of_one=True)  # the original run may have been started with groups of one
+    check_training(config, groups_of_one=True)  # the original run may have allowed groups of one
     return config
 
 

@@ -93,7 +93,7 @@ def moving_average(values: Sequence[float], reach: int) -> list[float]:
 
 
 def _scale(low: float, high: float, start: float, end: float) -> Callable[[float], float]:
-    """Return a linear map from [low, high] to [start, end]; if low equals high, it returns the middle."""
+    """Return a linear map from [low, high] to [start, end]; if low equals high, the map returns the middle."""
     if low == high:
         return lambda value: (start + end) / 2
     return lambda value: round(start + (value - low) / (high - low) * (end - start), 1)

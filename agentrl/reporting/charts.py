@@ -35,7 +35,7 @@ class Chart(NamedTuple):
     Attributes:
         unit: unit of the values; the name of the y-axis.
         noise: differences up to this size are rounding noise.
-        always: whether the chart is drawn even if it never changes.
+        always: whether the chart is drawn even if its values never change.
     """
 
     title: str

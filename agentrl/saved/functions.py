@@ -24,7 +24,7 @@ def rescore(run: RunLike, reward: Rewards, *, split: str | None = None, settings
     """Score saved rollouts with another reward: a function, `file.py:function`, or a built-in's name.
 
     Args:
-        reward: one reward or several.
+        reward: one reward or several rewards.
         split: `train` or `val`; by default `train` if it exists.
         settings: configuration keys that replace the saved values.
 
@@ -66,7 +66,7 @@ def audit_run(run: RunLike, *, split: str | None = None, allow_unchecked: bool =
 
 
 def _replayed(run: RunLike, modes: Sequence[str], options: Options, split: str | None) -> Result:
-    """Run the modes and return the result of the last one."""
+    """Run the modes and return the result of the last mode."""
     found = outside_loop(replay_modes, _where(run), split, modes, options, silent=True)
     if found.error:
         raise found.error

@@ -109,7 +109,7 @@ class Checkpoints:
 
     async def _write(self, state: RunState) -> None:
         target, text = step_folder(self._folder, state.step), json.dumps(asdict(state))
-        if is_complete(target):  # already saved; update its state, it may now be the best
+        if is_complete(target):  # already saved: only update its state, because it may now be the best
             write_atomically(target / STATE_FILE, text)
             return
         aside = target.with_name(f".{target.name}.partial")

@@ -78,7 +78,7 @@ def finish_generation(config: RunConfig, text_of: TextOf) -> None:
 
 
 def response(rollout: Rollout, text_of: TextOf) -> str:
-    """Return the text of a rollout as the reward function receives it; may be partial if the rollout failed."""
+    """Return the text of a rollout that the reward function receives; it may be partial if the rollout failed."""
     return solution_view(rollout, text_of)[0]
 
 

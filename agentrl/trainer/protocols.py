@@ -50,7 +50,7 @@ class Source(Protocol):
         ...
 
     def metrics(self) -> Metrics:
-        """Return metrics of the groups taken last."""
+        """Return metrics of the groups that the last `take` returned."""
         ...
 
     def published(self, version: int) -> None:
@@ -102,7 +102,7 @@ class AfterStep(Protocol):
     """Logging, storing, validating and saving after a step."""
 
     async def begin(self) -> int:
-        """Start the run or continue a restored one; return the step to continue from."""
+        """Start the run or continue a restored run; return the step from which it continues."""
         ...
 
     def finished(self, step: int) -> bool:
@@ -110,7 +110,7 @@ class AfterStep(Protocol):
         ...
 
     async def __call__(self, step: int, groups: Sequence[Group], samples: Sequence[Sample], stats: Metrics) -> None:
-        """Process finished step `step`; `samples` are those of `groups`, with advantages."""
+        """Process the finished step `step`; `samples` are the samples of `groups`, with advantages."""
         ...
 
 

@@ -20,7 +20,7 @@ class Records:
     """Logs to the trackers of a run, and stores its rollouts.
 
     Args:
-        num_generations: number of validation samples logged as text; the same tasks every time.
+        num_generations: number of validation samples logged as text, from the same tasks in each validation.
         text_of: converts tokens to text, including special tokens.
         train_store: stores training rollouts; None if the run trains on rollouts that are already stored.
         val_store: stores validation rollouts.
@@ -90,7 +90,7 @@ class Records:
                     tracker.log_warning(step, warning)
 
     def log_validation(self, step: int, groups: Sequence[Group]) -> None:
-        """Store the rollouts of a validation, and log the first ones as text."""
+        """Store the rollouts of a validation, and log the first rollouts as text."""
         if self._val_store:
             self._val_store.write(step, groups)
         if self._promise:

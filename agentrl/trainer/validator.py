@@ -13,7 +13,7 @@ from agentrl.types.task import Task
 
 Collect = Callable[[Sequence[Task]], Awaitable[list[Group]]]
 
-_REWARDS = "val/reward/"  # a reward's component names are known only after it scores
+_REWARDS = "val/reward/"  # component names are known only after the first score
 
 
 class Validator:

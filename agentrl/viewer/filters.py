@@ -41,10 +41,10 @@ class Filter:
 
     Attributes:
         equal: (column, value) pairs.
-        bounds: (column, whether it is a lower bound, inclusive bound).
+        bounds: (column, whether the bound is a lower bound, inclusive bound).
         call: values for `tools` and `outcomes`; a single tool call must match both.
         failed: only rollouts with an error or an infrastructure failure.
-        sort: a column, with prefix `-` for descending; "": newest step first, then in saved order.
+        sort: a column, with prefix `-` for descending; "": newest step first; within a step, in saved order.
     """
 
     equal: tuple[tuple[str, Value], ...] = ()

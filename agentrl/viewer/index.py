@@ -1,4 +1,4 @@
-"""In-memory index of all rollouts of a run, read by a background thread, newest file first, and kept up to date."""
+"""In-memory index of a run's rollouts. A background thread reads the files, newest first, and checks for changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Summary of each rollout for the table: one row of short columns, read without the conversations."""
+"""Summary of each rollout: a table row of short columns, read without the conversations."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def evaluate_saved(options: argparse.Namespace) -> None:
     """Read saved rollouts, rescore them if `--reward` is given, print the results and write them as JSON.
 
     Raises:
-        AgentRLError: there are no such rollouts, they have no score, or the reward cannot be used.
+        AgentRLError: no rollouts are found, they have no score, or the reward cannot be used.
     """
     run = _open(options.saved, options.split)
     print(visible(run.description))

@@ -57,7 +57,7 @@ class Pair:
     sides: tuple[Sequence[Attempt], Sequence[Attempt]]
 
     def scores(self, side: int) -> list[float]:
-        """Scores of the rollouts that have one."""
+        """Scores of the rollouts on one side, without unscored rollouts."""
         return [attempt.score for attempt in self.sides[side] if attempt.score is not None]
 
     @property

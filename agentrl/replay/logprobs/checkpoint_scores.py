@@ -60,7 +60,7 @@ class ScoredRollout:
 
 
 def score_rollouts(replay: Replay, config: RunConfig) -> tuple[list[ScoredRollout], Counter[str]]:
-    """Score every rollout with sampled tokens under the model of `config`; also count the skipped ones by reason.
+    """Score every rollout with sampled tokens under the model of `config`; also count skipped rollouts by reason.
 
     Raises:
         ConfigError: the model cannot be used, or has another vocabulary.

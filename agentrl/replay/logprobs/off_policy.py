@@ -28,7 +28,7 @@ from agentrl.stats.base import Estimate
 from agentrl.stats.intervals import Floats, bootstrap, mean_estimate
 
 MAX_LOG = 700.0
-"""Largest log ratio: exp of a larger one may overflow float64."""
+"""Largest log ratio: exp of a larger value may overflow float64."""
 
 MIN_EFFECTIVE = 10.0
 """Estimates are unreliable if the effective number of rollouts is below this value and below half of all rollouts."""

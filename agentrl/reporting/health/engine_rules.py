@@ -2,8 +2,8 @@
 
 | rule      | fires when                                                                                            |
 |-----------|-------------------------------------------------------------------------------------------------------|
-| mismatch  | KL between engine and backend with the same weights above 0.01 nats per token, over 5 steps: the      |
-|           | weight of a 100-token answer is then wrong by a factor of e. bfloat16 alone causes 1e-4 to 1e-3       |
+| mismatch  | KL between engine and backend with the same weights above 0.01 nats per token, over 5 steps: an error |
+|           | of factor e in the weight of a 100-token answer. bfloat16 alone causes 1e-4 to 1e-3                   |
 | probe     | right after publishing, engine and backend differ by 0.05 nats on average: more than bfloat16 causes  |
 | requeued  | over 5 steps, groups requeued for staleness, beyond the share of over_sampling, above 10 % of the     |
 |           | groups trained on: a tenth of the engine's work is wasted                                             |

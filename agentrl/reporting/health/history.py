@@ -18,7 +18,7 @@ GOOD_SUCCESS = 0.9
 
 @dataclass(frozen=True)
 class History:
-    """The first and the latest steps of a run, the latest one last.
+    """Metrics of the first and the latest steps of a run, in the order of the steps.
 
     Attributes:
         tools: names of the offered tools.

@@ -100,7 +100,7 @@ class RolloutParts:
         return self.feed.adding(attempts) if self.feed else attempts
 
     def group_of_train(self) -> Callable[[Task, Sequence[Rollout]], Group]:
-        """Return a function that builds the group from the rollouts of those attempts."""
+        """Return a function that builds a group from the rollouts of a task's attempts."""
         return partial(group_of, n=self.config.group_size)
 
     def roll_out_train(self) -> Collect:
@@ -135,7 +135,7 @@ async def open_rollout_parts(
     """Build the rollout components, with cheap checks first, and close them at the end.
 
     Args:
-        trains: whether the rollouts are used for training; rows with images are then refused.
+        trains: whether the rollouts are used for training. If so, rows with images are refused.
 
     Raises:
         AgentRLError: data, tools, template, reward or model cannot be used as configured.

@@ -110,7 +110,7 @@ def _need_baseline(store: TrajectoryStore, step: int, rollouts: Iterable[Rollout
 
 
 def _source(rollouts: RolloutParts, timer: Timer, drop: Drop) -> tuple[Source, int]:
-    """Return the source and the number of rows it draws from."""
+    """Return the source and the number of rows from which it draws."""
     config, feed = rollouts.config, rollouts.feed
     if feed is None:
         return open_saved_source(rollouts, config.trainer.seed if config.data.seed is None else config.data.seed)
@@ -210,7 +210,7 @@ def rendered(
         schemas: tool schemas, used if the conversation has none.
 
     Raises:
-        DataError: the chat template rejects the conversation, or it is too long.
+        DataError: the chat template rejects the conversation, or the conversation is too long.
     """
     schemas = schemas if dialogue.tools is None else dialogue.tools
     try:

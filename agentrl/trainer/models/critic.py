@@ -61,7 +61,7 @@ class Critic:
         """See `Checkpointable.load`.
 
         Raises:
-            ConfigError: the checkpoint has no critic, or it is damaged or of another model.
+            ConfigError: the checkpoint has no critic, or the critic is damaged or of another model.
         """
         if not (folder := checkpoint / FOLDER).is_dir():
             raise ConfigError(

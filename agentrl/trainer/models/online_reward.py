@@ -91,7 +91,7 @@ class OnlineRewardModel:
         return ObservedSource(source, self._watch)
 
     async def __call__(self, samples: Sequence[Sample], step: int) -> Metrics:
-        """Evaluate the step's rollouts, and train if it is due; return metrics `reward_model/<name>`.
+        """Evaluate the step's rollouts, and train if an update is due; return metrics `reward_model/<name>`.
 
         `accuracy`, `auc`, `ece` and `brier` compare the model's scores of these rollouts with the rule's outcomes.
         """
@@ -165,7 +165,7 @@ class OnlineRewardModel:
         """See `Checkpointable.load`.
 
         Raises:
-            ConfigError: the checkpoint has no reward model, or it is damaged or of another model.
+            ConfigError: the checkpoint has no reward model, or the reward model is damaged or of another model.
         """
         if not (checkpoint / FOLDER).is_dir() or not (checkpoint / MEMORY).is_file():
             raise ConfigError(

@@ -1,4 +1,4 @@
-"""Source of labelled conversations: each is a group of one scored rollout."""
+"""Source of labelled conversations: each conversation becomes a group of one scored rollout."""
 
 from __future__ import annotations
 

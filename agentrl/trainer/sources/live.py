@@ -49,7 +49,7 @@ class LiveSource(StepwiseSource):
         collect: rolls out tasks; groups come in the order of the tasks.
         seed: the run's seed; the uid of a draw is derived from it.
         num_draws: total tasks of the run; the last step may be smaller. None: unlimited.
-        sieve: filter; groups that do not pass are replaced by further tasks. None: all groups pass.
+        sieve: filter; groups that do not pass are replaced by groups of other tasks. None: all groups pass.
     """
 
     live = True

@@ -1,4 +1,4 @@
-"""Source of saved preference pairs: each is a group of two scored rollouts."""
+"""Source of saved preference pairs: each pair becomes a group of two scored rollouts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from agentrl.types.trajectory import Author, Trajectory
 
 
 class PairSource(RowSource):
-    """Serves pairs as groups of two rollouts: the chosen one has score 1, the rejected one score 0.
+    """Serves pairs as groups of two rollouts: the chosen rollout has score 1, the rejected rollout score 0.
 
     Only assistant turns after the shared prompt are trained.
 

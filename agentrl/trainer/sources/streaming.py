@@ -137,7 +137,7 @@ class StreamingSource:
         return self._metrics
 
     async def _feed(self) -> None:
-        """Start each group when allowed, until cancelled or until a rollout raises. `_tell` wakes it up."""
+        """Start groups when `admissions` allows, until cancelled or until a rollout raises. `_tell` wakes it up."""
         try:
             async with asyncio.TaskGroup() as together:
                 while True:

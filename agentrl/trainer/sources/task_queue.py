@@ -33,7 +33,7 @@ class Feed:
 
     Attributes:
         tasks: tasks, indexed by the row of a draw.
-        learning: the same order if it depends on results of earlier draws, else None.
+        learning: the order, if it depends on results of earlier draws; else None.
         inbox: receives tasks that rollouts add; None if they may add none.
     """
 
