@@ -16,7 +16,7 @@ class Command:
         target: `pkg.module:function`, called with the parsed options; imported only when the command runs.
         arguments: adds the command's arguments to its parser.
         check: `pkg.module:function`, called with the parsed options before the target is imported; no slow imports.
-        epilog: `pkg.module:function` that returns the end of the command's help.
+        epilog: `pkg.module:function` that returns the last part of the command's help.
     """
 
     summary: str

@@ -1,4 +1,4 @@
-"""From the command line to a `RunConfig`: Hydra composes, pydantic validates. No other layer uses Hydra."""
+"""Builds a `RunConfig` from the command line: Hydra composes, pydantic validates. No other layer uses Hydra."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from agentrl.errors import ConfigError, Kind, suggestion
 
 remember_environment()
 OmegaConf.register_new_resolver("agentrl", lambda path: str(shipped(path)), replace=True)
-"""Resolver for files shipped with agentrl: `${agentrl:examples/calculator/tool.py}` in a YAML file."""
+"""Name of the resolver for files shipped with agentrl: `${agentrl:examples/calculator/tool.py}` in a YAML file."""
 
 
 def compose_config(
@@ -35,11 +35,11 @@ def compose_config(
     Args:
         overrides: in Hydra's grammar. Keys of agentrl need no `+`, because every key has a default.
         config_dir: a folder of your own YAML files, searched before agentrl's.
-        checks: further rules, as for `validate_config`.
+        checks: additional rules, as for `validate_config`.
         file: a YAML file of nested or dotted keys, overridden by `overrides`; it may have `defaults`.
 
     Raises:
-        ConfigError: Hydra cannot compose the configuration, or `validate_config` refuses it; one line per mistake.
+        ConfigError: the configuration cannot be composed or is invalid; one line per mistake.
     """
     if config_dir and not config_dir.is_dir():
         raise ConfigError(f"--config-dir: there is no folder '{config_dir}'")
@@ -50,7 +50,7 @@ def compose_config(
         values = _composed([override for override in overrides if override not in unread], config_dir, file)
         config = validate_config(values, *checks)
     except ConfigError as error:
-        # an invalid override may contain the missing key
+        # a missing key may be in one of the invalid overrides
         further = [each for each in error.problems if not unread or each.kind is not Kind.MISSING]
         raise ConfigError(*unread.values(), *further) from None
     if unread:
@@ -95,7 +95,7 @@ def parse_overrides(overrides: Sequence[str]) -> list[Override]:
     """Parse each `key=value` in Hydra's grammar.
 
     Raises:
-        ConfigError: overrides that cannot be parsed, one line each, with a hint how to quote them.
+        ConfigError: one line per override that cannot be parsed, with a hint how to quote the override.
     """
     if problems := [line for override in overrides if (line := _syntax_error(override))]:
         raise ConfigError("\n".join(problems))
@@ -130,7 +130,7 @@ def configs_dir() -> Path:
 
 
 def _syntax_error(override: str) -> str | None:
-    """Return why an override is not in Hydra's grammar and how to quote it; None if it is valid."""
+    """Return why an override is not in Hydra's grammar and how to quote the override; None if it is valid."""
     parser = OverridesParser.create()
     key, _, value = override.partition("=")
     quoted = f'{key}="{value}"'

@@ -1,4 +1,4 @@
-"""`agentrl train --dry-run` and `--explain`: show the run that would start, after all checks that need no model."""
+"""`agentrl train --dry-run` and `--explain`: check the configuration without a model, then show the run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def show_run(config: RunConfig, *, keys: bool, explain: bool) -> None:
     """Show the run without starting it. Write nothing.
 
     Args:
-        keys: print every key that differs from its default, with the reason if the run chose it.
+        keys: print every key that differs from its default. Automatically chosen values get a reason.
         explain: print the overview that a started run prints.
     """
     resolved, choices = choose(config)

@@ -35,7 +35,7 @@ def check_early(config: RunConfig, purpose: Purpose = "train") -> None:
     """Refuse missing files, missing folders and unknown names.
 
     Args:
-        purpose: the use of the configuration; data files that this use never reads may be missing.
+        purpose: the use of the configuration. Data files that this use does not read may be missing.
 
     Raises:
         ConfigError: one line per problem.
@@ -46,7 +46,7 @@ def check_early(config: RunConfig, purpose: Purpose = "train") -> None:
 
 
 def check_data_early(config: RunConfig) -> None:
-    """Refuse missing files of `agentrl data check`, which needs only tokenizer and chat template of a model.
+    """Refuse missing files of `agentrl data check`. A model folder needs only the tokenizer and chat template.
 
     Raises:
         ConfigError: one line per problem.
@@ -89,7 +89,7 @@ def _models(config: RunConfig, purpose: Purpose) -> Iterator[Problem]:
 
 
 def _holds_adapter(path: str) -> bool:
-    """Whether the folder holds an adapter. An invalid adapter counts; loading it reports the error."""
+    """Whether the folder contains an adapter, valid or not. Loading reports the error of an invalid adapter."""
     try:
         return find_adapter(path) is not None
     except ConfigError:
@@ -127,7 +127,7 @@ def _names(config: RunConfig) -> Iterator[Problem]:
         "actor.policy_loss.loss_mode": POLICY_LOSSES.check,
     }
     if config.rollout.agent.agent_loop_config_path is not None:
-        del checks["rollout.agent.default_agent_loop"]  # the file may define further loops
+        del checks["rollout.agent.default_agent_loop"]  # this file may define additional loops
     if config.algorithm.preset.family == "preference":
         del checks["actor.policy_loss.loss_mode"]  # preference losses are in another registry
     for key, check in checks.items():
@@ -148,7 +148,7 @@ def check_reward(name: str) -> None:
     """Refuse a reward that is neither an existing file nor a known name, without loading it.
 
     Raises:
-        UnknownNameError: with the nearest valid name, or the missing file.
+        UnknownNameError: the message contains the nearest valid name, or the missing file.
     """
     from agentrl.rewards.base import reward_models
     from agentrl.rewards.builtin.registry import rewards
@@ -160,7 +160,7 @@ def check_reward(name: str) -> None:
 
 
 def _problem(key: str, check: Callable[[], object], prefix: str | None = None) -> Iterator[Problem]:
-    """Yield the problem that `check` raises. `prefix` replaces the key before the text."""
+    """Yield the problem that `check` raises. `prefix` replaces the key at the start of the message."""
     try:
         check()
     except UnknownNameError as error:

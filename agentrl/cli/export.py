@@ -16,7 +16,7 @@ def export(options: argparse.Namespace) -> None:
     """Write the model of `options.checkpoint` into the new folder `options.folder`.
 
     Raises:
-        ConfigError: the checkpoint is incomplete, the folder is not empty, or it cannot be written.
+        ConfigError: the checkpoint is incomplete, or the folder is not empty or cannot be written.
     """
     folder: Path = options.folder
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):

@@ -25,7 +25,7 @@ def generate(options: argparse.Namespace) -> None:
 
 
 def read_verl_config(options: argparse.Namespace, *checks: Check) -> RunConfig:
-    """Read the configuration from keys of verl's main_generation, or of its generation server (PPO trainer keys).
+    """Read the configuration from verl's keys for main_generation or main_generation_server (PPO trainer keys).
 
     Raises:
         ConfigError: the configuration is invalid or not supported.
@@ -42,7 +42,7 @@ def read_verl_config(options: argparse.Namespace, *checks: Check) -> RunConfig:
 def for_generation(config: RunConfig) -> RunConfig:
     """Change `config` for a run that only samples: every row once, in file order unless a shuffle is configured.
 
-    Training options, for example from a saved configuration, are overridden or have no effect.
+    Training options (for example from a saved configuration) are overridden or have no effect.
     """
     shown = tuple(name for name in config.trainer.logger if name != "console")  # the progress bar replaces the console
     once = {"mode": "rollout_only", "total_epochs": 1, "total_training_steps": None, "logger": shown}

@@ -1,4 +1,4 @@
-"""End of a subcommand's help: examples and the most important keys."""
+"""Last part of a subcommand's help: examples and the most important keys."""
 
 from __future__ import annotations
 

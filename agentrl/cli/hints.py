@@ -29,7 +29,7 @@ _OTHER_NAMES = {
     "seed": "trainer.seed",
     "beta": "algorithm.beta",
 }
-"""Names in other frameworks -> our key."""
+"""Name in other frameworks -> key of agentrl."""
 
 
 def key_for(name: str) -> str | None:
@@ -48,7 +48,7 @@ def key_for(name: str) -> str | None:
 
 
 def of_flag(word: str, flags: Collection[str], takes_keys: bool) -> str:
-    """Return the hint at the end of the error about an unknown flag."""
+    """Return the hint for an unknown flag, which ends the error message."""
     if near := difflib.get_close_matches(word.partition("=")[0], flags, n=1, cutoff=0.75):
         return f" (did you mean '{near[0]}'?)"
     name, _, value = word.lstrip("-").partition("=")

@@ -29,7 +29,7 @@ class _Format(NamedTuple):
 
 
 def import_(options: argparse.Namespace) -> None:
-    """Import the rollouts of `options.source` into the new folder `options.folder`, with the layout of a run folder.
+    """Import the rollouts of `options.source` into the new folder `options.folder`, which gets the layout of a run.
 
     Raises:
         AgentRLError: the source or one of its rows cannot be used, or the folder is not empty.
@@ -59,7 +59,7 @@ def export(options: argparse.Namespace) -> None:
     """Export the rollouts of `options.run` to `options.file`, as rows of another format.
 
     Raises:
-        AgentRLError: there are no such rollouts, or the file cannot be written.
+        AgentRLError: no rollouts are found, or the file cannot be written.
     """
     chosen = _format(options)
     run = open_saved(options.run, options.split)

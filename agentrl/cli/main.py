@@ -47,7 +47,7 @@ def finish(command: Callable[[], int | None], traceback: bool = False) -> int:
     except KeyboardInterrupt:
         print("agentrl: interrupted", file=sys.stderr)
         return exit_status()
-    except BrokenPipeError:  # the reader of our output ended (`| head`)
+    except BrokenPipeError:  # the program that reads the output exited (`| head`)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
@@ -84,7 +84,7 @@ def parser(with_keys: bool = False) -> argparse.ArgumentParser:
     """Build the argument parser.
 
     Args:
-        with_keys: list examples and keys in the help of subcommands, which requires loading the configuration.
+        with_keys: whether the help of subcommands lists examples and keys. This requires loading the configuration.
     """
     top = argparse.ArgumentParser(prog="agentrl", description="Train language-model agents that use tools.")
     top.add_argument("--version", action="version", version=f"agentrl {__version__}")

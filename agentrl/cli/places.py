@@ -1,4 +1,4 @@
-"""Early checks of the commands' paths and flags, before slow imports. All mistakes are reported together."""
+"""Early checks of paths and flags on the command line, before slow imports. All mistakes are reported together."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from agentrl.models.folder import tokenizer_file
 from agentrl.replay.run_paths import split_place
 
 ROLLOUT_SUFFIXES = {"messages": ".jsonl", "pairs": ".jsonl", "verl": ".parquet"}
-"""Format of `export-rollouts` -> suffix of the written file."""
+"""Format of `export-rollouts` -> suffix of the exported file."""
 
 
 def check_view(options: argparse.Namespace) -> None:
@@ -42,7 +42,7 @@ def check_import(options: argparse.Namespace) -> None:
 
 
 def check_export_rollouts(options: argparse.Namespace) -> None:
-    """Refuse a missing run, and flags or a file suffix of another format."""
+    """Refuse a missing run, and flags or a file suffix that belong to another format."""
 
     def flags() -> None:
         if options.format != "pairs" and (options.pairs or options.margin is not None):

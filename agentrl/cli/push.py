@@ -9,9 +9,9 @@ def push_run(options: argparse.Namespace) -> None:
     """Upload the checkpoint of `options.run` to `options.name`, or show what would be uploaded.
 
     Raises:
-        AgentRLError: there is no such run or checkpoint, or the hub refuses the upload.
+        AgentRLError: the run or the checkpoint does not exist, or the hub refuses the upload.
     """
-    from agentrl.saved.push import prepare_upload, push  # slow import: it includes the reader of runs
+    from agentrl.saved.push import prepare_upload, push  # slow import
     from agentrl.saved.run import load
 
     upload = prepare_upload(load(options.run), options.name, options.step)

@@ -28,7 +28,7 @@ from agentrl.errors import ConfigError
 from agentrl.telemetry.jsonl import read_metrics
 
 OUT = Path("outputs/quickstart")
-"""Folder from which configs/experiment/calculator*.yaml read the task and the initial model."""
+"""Default output folder. configs/experiment/calculator*.yaml read the task and the initial model from it."""
 
 SAMPLES_PER_TASK = 2
 _MARKER = ".quickstart"
@@ -110,7 +110,7 @@ class Demo:
         return found
 
     def files(self, experiment: str) -> list[str]:
-        """Overrides with the file paths of an experiment; empty if they are in `outputs/quickstart`."""
+        """Overrides with the file paths of an experiment; empty if the YAML files already contain these paths."""
         if self.out == OUT:
             return []
         model, rows = ("task/model", "sft") if experiment == "calculator_sft" else ("sft/checkpoints/latest", "train")
@@ -136,7 +136,7 @@ def fresh_folder(out: Path) -> Iterator[None]:
     """Create `out`, or remove the files of an earlier quickstart in it; lock it against other quickstarts.
 
     Raises:
-        ConfigError: `out` holds other files, another quickstart is running there, or it cannot be written.
+        ConfigError: `out` contains other files, cannot be written, or another quickstart is running there.
     """
     with _own_marker(out) as marker:
         try:
@@ -172,7 +172,7 @@ def _remove(path: Path) -> None:
 
 
 def run(command: Sequence[str]) -> float:
-    """Print and run a Python command; return the elapsed seconds. A failure ends this process with the same status."""
+    """Print and run a Python command; return the elapsed seconds. If the command fails, exit with its status."""
     start_s = time.perf_counter()
     print("\n$", _typed(command), flush=True)
     child = subprocess.Popen(command, env={"OMP_NUM_THREADS": "1", **os.environ})

@@ -27,7 +27,7 @@ _OVERRIDE = re.compile(r"[+~]{0,2}[A-Za-z_][\w.]*=")
 
 @dataclass(slots=True)
 class Words:
-    """Words of the command line that are not flags. `arguments` maps a mode to its argument."""
+    """Parsed command-line words other than flags. `arguments` maps a mode to its argument."""
 
     run: str
     modes: list[str] = field(default_factory=list)
@@ -58,14 +58,14 @@ def replay(options: argparse.Namespace) -> int:
         findings.write(options.json, findings.json())
     if options.html:
         findings.write(options.html, findings.page())
-    if findings.error:  # raised late, so that earlier findings are written
+    if findings.error:  # raised at the end, so that earlier findings are written first
         raise findings.error
     return int(findings.failed)
 
 
 @contextmanager
 def only_our_output() -> Iterator[None]:
-    """Redirect prints of rewards and their child processes to stderr, because stdout is for JSON."""
+    """Redirect output of reward functions and their child processes to stderr, because stdout is for JSON."""
     sys.stdout.flush()
     stdout = os.dup(1)
     os.dup2(2, 1)
@@ -78,12 +78,12 @@ def only_our_output() -> Iterator[None]:
 
 
 def read_words(words: Sequence[str]) -> Words:
-    """Parse RUN, the modes with their arguments, and overrides, which may be anywhere.
+    """Parse RUN and the modes with their arguments. Overrides may be anywhere between these words.
 
     Raises:
-        ConfigError, UnknownNameError: with the wrong word and the valid ones.
+        ConfigError, UnknownNameError: the message contains the wrong word and the valid words.
     """
-    # os.path, because pathlib raises if a long override is no possible file name
+    # os.path, because pathlib raises if an override is too long for a file name
     overrides = [word for word in words if _OVERRIDE.match(word) and not os.path.exists(word)]  # noqa: PTH110
     rest = iter([word for word in words if word not in overrides])
     read = Words(next(rest, ""), overrides=overrides)

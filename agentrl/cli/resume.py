@@ -1,4 +1,4 @@
-"""`agentrl train --resume RUN`: the saved configuration of the run, with some keys changed."""
+"""`agentrl train --resume RUN`: loads the saved configuration of the run and applies overrides."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from agentrl.security.redaction import REDACTED
 def resumed_config(options: argparse.Namespace) -> RunConfig:
     """Load and validate the configuration of the run in `options.resume`, with the overrides applied.
 
-    Code that the saved configuration names is run.
+    The resumed run executes code that the saved configuration names.
 
     Raises:
-        ConfigError: there is no run, a secret is missing because it was not saved, or the keys do not fit together.
+        ConfigError: there is no run, a secret (never saved) is not given, or the keys do not fit together.
     """
     if options.verl or options.config_name or options.config_dir or options.config:
         raise ConfigError("--resume reads only agentrl keys (key=value), also for runs started with --verl")
@@ -34,7 +34,7 @@ def resumed_config(options: argparse.Namespace) -> RunConfig:
     values = _merged(_merged(config_in(folder), place), nested_overrides(options.overrides))
     _require_secrets(folder, values)
     config = validate_config(values)
-    check_training(config, groups_of_one=True)  # the original run may have been started with groups of one
+    check_training(config, groups_of_one=True)  # the original run may have allowed groups of one
     return config
 
 
@@ -46,7 +46,7 @@ def _folder(path: Path) -> Path:
 
 
 def _start(folder: Path) -> dict[str, object]:
-    """Resume keys. A run without its own checkpoint starts again from the other run's checkpoint, if it had one."""
+    """Return the resume keys. A run without a checkpoint restarts; from another run's checkpoint if configured."""
     if newest(folder):
         return {"resume_mode": "auto", "resume_from_path": None}
     trainer = config_in(folder).get("trainer")

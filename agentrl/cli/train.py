@@ -35,7 +35,7 @@ def train(options: argparse.Namespace) -> None:
 
 
 def evaluate(options: argparse.Namespace) -> None:
-    """Roll out on `data.val_files` and write `eval.json`; or evaluate saved rollouts or existing responses."""
+    """Evaluate a model on `data.val_files`, saved rollouts (`--from`) or existing responses (`--responses`)."""
     if options.saved and options.responses:
         raise ConfigError("--from and --responses exclude each other: give one of them")
     check_saved(options)
@@ -64,7 +64,7 @@ def refuse_own_file(options: argparse.Namespace) -> None:
     """Refuse `--config` with `--verl`.
 
     Raises:
-        ConfigError: with the flags to use instead.
+        ConfigError: both flags are given; the message names the flags to use instead.
     """
     if options.config:
         folder, name = options.config.parent, options.config.stem

@@ -9,7 +9,7 @@ def view(options: argparse.Namespace) -> None:
     """Serve the page until Ctrl-C.
 
     Raises:
-        AgentRLError: there is no such run or tokenizer, or the port is in use.
+        AgentRLError: the run or the tokenizer does not exist, or the port is in use.
     """
     from agentrl.viewer.runs import viewed_runs
     from agentrl.viewer.serve import serve

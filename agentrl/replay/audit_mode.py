@@ -17,17 +17,19 @@ from agentrl.run_folder.checkpoints import CHECKPOINTS
 
 _NOTHING = "nothing to check"
 _RESCORED = "rescored"
-"""Checked only if `rescore` ran earlier in the same command; otherwise not part of the audit."""
+"""Invariant that the audit checks only if `rescore` ran earlier in the same command."""
 
 
 def audit(replay: Replay) -> Result:
     """Check every invariant of every rollout.
 
-    The audit fails if an invariant is broken, or if one could not be checked at all because something is missing.
-    With `allow_unchecked` the second case passes. Scores of an earlier `rescore` are compared with the saved ones.
+    The audit fails if an invariant is broken, or could not be checked because something is missing. With
+    `allow_unchecked`, unchecked invariants do not fail the audit. Scores of an earlier `rescore` are compared with the
+    saved scores.
     """
     run, options = replay.run, replay.options
-    unknown = {} if run.config else options.overrides  # a saved configuration wins: overrides are for the other modes
+    # overrides only replace a missing configuration
+    unknown = {} if run.config else options.overrides
     auditor = Auditor(run.split, options.tokenizer, run.folder, unknown)
     files = dict.fromkeys(run.store.file(step) for step in run.steps)
     ledger = auditor.audit(files, run.steps, complete=_is_complete(run))
@@ -99,7 +101,7 @@ def _row(name: str, found: Finding) -> Sequence[Cell]:
 
 
 def _problem(problem: Problem) -> Sequence[Cell]:
-    # strings, so that steps and rollouts are shown as names, not as amounts
+    # strings, so that steps and rollout numbers are not formatted as amounts
     place = (str(problem.step), problem.uid, str(problem.rollout), problem.column)
     return problem.invariant, *place, problem.expected, problem.found
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from agentrl.store.stored import StoredRollout
 
 Key: TypeAlias = tuple[int, str, int]
-"""Identifies a rollout: (step, uid, its number in its group)."""
+"""Identifies a rollout: (step, group uid, number of the rollout in its group)."""
 
 T = TypeVar("T")
 
@@ -64,14 +64,14 @@ class Options:
     """Command-line options other than the modes.
 
     Attributes:
-        rewards: `path/to/file.py:function` or the name of a built-in reward; also the name shown for its scores.
+        rewards: `path/to/file.py:function` or names of built-in rewards. Tables use them as names of the scores.
         overrides: nested configuration keys that replace the run's saved values (`replay.settings`).
         tokenizer: a folder or name, in place of the run's own tokenizer.
         other: the run that `compare` compares with, `PATH[@STEP]`.
         from_turn: the model turn, counted from 0, at which `from-turn` continues.
-        unrecorded: how `tools` and `from-turn` handle a call that was not recorded; None: the mode's default.
+        unrecorded: how `tools` and `from-turn` handle tool calls without a recorded result; None: the mode's default.
         out: the folder for new rollouts.
-        allow_unchecked: an audit may pass although an invariant could not be checked at all.
+        allow_unchecked: whether an audit passes if an invariant could not be checked.
         ks: the values of k for pass@k and pass^k.
         level: confidence level of all intervals.
         uid: the group that `why` explains.
@@ -103,7 +103,7 @@ class Replay:
     scores: dict[str, dict[Key, float]] = field(default_factory=dict)
 
     def score(self, stored: StoredRollout) -> float | None:
-        """The score that later modes use: of the first new reward, else the saved score. None if missing."""
+        """The score that later modes use: the score of the first new reward, else the saved score. None if missing."""
         if not self.scores:
             return stored.rollout.rewards.get("score")
         return next(iter(self.scores.values())).get(key_of(stored))
@@ -127,7 +127,7 @@ def key_of(stored: StoredRollout) -> Key:
 
 
 def by_task(values: Iterable[tuple[Hashable, T]]) -> list[list[T]]:
-    """Group (task, value) pairs by task. Intervals need this: rollouts of one task are not independent."""
+    """Group (task, value) pairs by task. Intervals need these groups: rollouts of one task are not independent."""
     tasks: dict[Hashable, list[T]] = defaultdict(list)
     for task, value in values:
         tasks[task].append(value)

@@ -23,7 +23,7 @@ class Findings:
     """Results of one replay command.
 
     Attributes:
-        error: why the last mode in `results` could not run; the modes after it were skipped.
+        error: why the last mode in `results` could not run; later modes were skipped.
     """
 
     run: SavedRun
@@ -59,7 +59,7 @@ class Findings:
 def replay_modes(
     where: str, split: str | None, modes: Sequence[str], options: Options, *, silent: bool = False
 ) -> Findings:
-    """Run `modes` in order over the rollouts at `where`, up to the first error. Later modes use earlier scores.
+    """Run `modes` in order over the rollouts at `where`, until the first error. Modes use scores of earlier modes.
 
     Args:
         silent: print nothing.

@@ -32,7 +32,7 @@ def hacking(replay: Replay) -> Result:
     """Compare the rewards of the saved rollouts with their guards.
 
     If no guards ran in training, or `reward.guards` is overridden (`reward.guards.max_answers=2`), the guards run now
-    on the text of the messages. Guard penalties do not change scores here.
+    on the text of the messages. Their penalties do not change the scores.
 
     Raises:
         DataError: the rollouts cannot be read.
@@ -45,7 +45,7 @@ def hacking(replay: Replay) -> Result:
 
 
 def _with_guards(group: Sequence[StoredRollout], config: GuardsConfig, recompute: bool) -> list[StoredRollout]:
-    """Return the group with guard results. If `recompute` is set, results from training are recomputed, else kept."""
+    """Return the group with guard results. Saved results are kept unless `recompute` is set."""
     guards = Guards(config.model_copy(update={"penalty": 0.0}))
     lengths = [sum(len(text) for text in _turns(stored)) for stored in group]
     unlike = length_outliers(lengths, config.length_ratio) if "length" in config.names else None

@@ -57,7 +57,7 @@ def find_mode(name: str) -> Entry:
     """Return the mode called `name`.
 
     Raises:
-        UnknownNameError: no mode has this name; suggests the nearest one.
+        UnknownNameError: no mode has this name; the message suggests the nearest name.
     """
     if name not in MODES:
         raise UnknownNameError(f"unknown replay mode '{name}': {suggestion(name, MODES)}")

@@ -1,4 +1,4 @@
-"""Check that a path of saved rollouts exists, and suggest runs nearby. Imports nothing heavy."""
+"""Check that a path of saved rollouts exists, and suggest runs nearby. No slow imports."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def split_place(where: str) -> tuple[str, str]:
 
 
 def runs_near(folder: Path) -> str:
-    """Return `; runs nearby: ...` for the runs directly inside `folder`; empty if there are none."""
+    """Return `; runs nearby: ...` for the runs directly inside `folder`; empty if `folder` contains no run."""
     try:
         runs = sorted(str(path.parent) for path in folder.glob(f"*/{TRAJECTORIES}"))
     except OSError:  # for example, the file name is too long

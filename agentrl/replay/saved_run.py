@@ -34,7 +34,7 @@ class SavedRun:
     """Saved rollouts and their provenance. Reading never runs code that the rollouts name.
 
     Attributes:
-        name: their name in tables, as the user wrote it.
+        name: name of the rollouts in tables: the path as the user wrote it.
         folder: the run's folder; None if there is only a store or a file.
         steps: the selected steps, ascending; at least one.
     """
@@ -51,7 +51,7 @@ class SavedRun:
         return self.store.scan(steps=self.steps, columns=columns)
 
     def dropped(self, columns: Collection[str] | None = None) -> Iterator[StoredRollout]:
-        """The rollouts of groups that no training step took (`trainer.save_excluded`); empty for a validation."""
+        """The rollouts of groups that no step trained on (`trainer.save_excluded`); empty for a validation."""
         if self.folder is None or self.split != "train":
             return iter(())
         steps = None if list(self.steps) == self.store.steps else self.steps
@@ -109,7 +109,7 @@ class SavedRun:
         return self._saved_tokenizer(override).tokenizer
 
     def tokenizer_note(self, override: str | None = None) -> str:
-        """Note about `tokenizer(override)`; empty if it is the rollouts' own tokenizer."""
+        """Note about `tokenizer(override)`; empty for the rollouts' own tokenizer."""
         return self._saved_tokenizer(override).note
 
     def _saved_tokenizer(self, override: str | None) -> SavedTokenizer:
@@ -125,11 +125,11 @@ def open_saved(where: str, split: str | None = None) -> SavedRun:
     """Open the rollouts at `PATH` or `PATH@STEP`; STEP is a number, `first` or `last`.
 
     Args:
-        where: a run's folder, one of its checkpoints (then its validation at that step), a folder of files, or a file.
-        split: `train` or `val`; by default the first of these that exists.
+        where: a run's folder, a checkpoint (opens the validation at its step), a folder of files, or a file.
+        split: `train` or `val`; by default `train` if it exists.
 
     Raises:
-        DataError: no rollouts are found; lists the places searched, or the steps and splits that exist.
+        DataError: no rollouts are found. The message lists the searched places, or the existing steps and splits.
     """
     name, step = split_place(where)
     path = run_at(Path(name))
@@ -178,7 +178,7 @@ def _by_split(store: TrajectoryStore) -> dict[str, TrajectoryStore]:
 
 
 def _checkpoint_step(path: Path) -> int | None:
-    """The step of a checkpoint's folder, or of a link to one; None for any other path."""
+    """The step of a checkpoint folder, or of a link to a checkpoint; None for any other path."""
     folder = path.resolve()
     name = _CHECKPOINT.fullmatch(folder.name)
     return int(name[1]) if name and folder.is_dir() and folder.parent.name == CHECKPOINTS else None

@@ -1,4 +1,4 @@
-"""Configuration of a replay: the saved values that name no code, then the overrides of the command line."""
+"""Configuration of a replay: the saved values that name no code, overridden by the command line."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ def _check_saved(name: str, saved: Mapping[str, object]) -> None:
 def with_model(config: RunConfig, overrides: Mapping[str, object], **defaults: str) -> RunConfig:
     """Return the configuration with the model of the command line.
 
-    A checkpoint contains its own adapter, tokenizer and chat template. So the run's saved values for these are
-    dropped, unless the command line sets them.
+    A checkpoint contains its own adapter, tokenizer and chat template. So the saved keys for these files are dropped,
+    unless the command line sets them.
 
     Args:
         defaults: values for fields of `model` that the command line does not set.
@@ -71,7 +71,7 @@ def refuse_missing_code(replay: Replay, keys: Iterable[str]) -> None:
     """Raise if the run used custom code under one of `keys` and the command line does not name that code.
 
     Raises:
-        ConfigError: for each missing key, what to add to the command line.
+        ConfigError: the message lists, for each key, the option to add to the command line.
     """
     given, dropped = replay.options.overrides, dropped_values(replay.run.config)
     missing = [key for key in keys if key in dropped and lookup(given, key) is None]

@@ -25,7 +25,7 @@ PARTS = {VOCABULARY: "vocabulary", TEMPLATE: "chat template"}
 
 @dataclass(frozen=True, slots=True)
 class SavedTokenizer:
-    """A tokenizer, and a note to report. The note is empty if it is the rollouts' own tokenizer."""
+    """A tokenizer, and a note to report. The note is empty for the rollouts' own tokenizer."""
 
     tokenizer: PreTrainedTokenizerBase
     note: str
@@ -38,12 +38,12 @@ def load_saved_tokenizer(
     provenances: Mapping[int, Mapping[str, str]],
     override: str | None,
 ) -> SavedTokenizer:
-    """Load the tokenizer: `override`, else the newest checkpoint's, else that of the run's initial model.
+    """Load the tokenizer: `override`, else from the newest checkpoint, else from the run's initial model.
 
     Code that ships with a tokenizer is never run. The hub is used only for an `override`.
 
     Args:
-        folder, config: of the run, if known.
+        folder, config: the run's folder and configuration, if known.
         provenances: step -> provenance of that step's file of rollouts.
 
     Raises:
@@ -71,7 +71,7 @@ def load_saved_tokenizer(
 
 
 def changed(tokenizer: PreTrainedTokenizerBase, provenances: Mapping[int, Mapping[str, str]]) -> dict[str, int]:
-    """Return the parts (keys of `PARTS`) that differ from the rollouts' tokenizer -> the first step that differs.
+    """Return part (key of `PARTS`) -> the first step whose rollouts were made with another version of this part.
 
     Args:
         provenances: step -> provenance of its file; a part without a saved hash counts as unchanged.
@@ -99,7 +99,7 @@ def _candidates(name: str, folder: Path | None, config: Mapping[str, JsonValue])
 
 
 def _tokenizer_keys(config: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
-    """The saved `model` keys that concern the tokenizer. All other keys are dropped, also those that name code."""
+    """The saved `model` keys that concern the tokenizer. All other keys are dropped, including keys that name code."""
     model = config.get("model")
     saved = model if isinstance(model, dict) else {}
     return {key: saved[key] for key in ("path", "tokenizer_path", "chat_template") if key in saved}

@@ -16,7 +16,7 @@ from agentrl.config.uses import Mark, Use, mark_of
 from agentrl.config.validate import config_fields, section_of
 from agentrl.rewards.builtin.registry import rewards
 
-_ATTENTION = frozenset({"eager", "sdpa", "flex_attention"})  # others may download code from the hub and run it
+_ATTENTION = frozenset({"eager", "sdpa", "flex_attention"})  # other kernels may run code downloaded from the hub
 _LOSSES = frozenset(preset.loss for preset in PRESETS.values() if preset.family == "preference")
 _REWARDS = frozenset({"auto", NO_REWARD, JUDGE, REWARD_MODEL})
 
@@ -49,7 +49,7 @@ BUILT_IN: Mapping[str, Callable[[str], bool]] = {
 def trusted_values(saved: Mapping[str, object], section: type[Section] = RunConfig) -> dict[str, object]:
     """Return the nested values of `saved` that are safe to use even if the author of the run is unknown.
 
-    Unknown and unsafe keys are dropped. An optional section is dropped if it then lacks a required key.
+    Unknown and unsafe keys are dropped. An optional section is dropped if one of its required keys was dropped.
     """
     result: dict[str, object] = {}
     for name, field in section.model_fields.items():

@@ -1,4 +1,4 @@
-"""`why`: the saved rollouts that no update used, each with its reason and the key that decides it."""
+"""`why`: lists saved rollouts that no update used, with the reason and the responsible configuration key."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ _ADVICE = {
 
 
 def why(replay: Replay) -> Result:
-    """List the saved rollouts that were not trained on, also those of groups that no step took.
+    """List the saved rollouts that were not trained on, including complete groups that no step used.
 
-    With `options.uid`, the summary explains in sentences what happened to that group.
+    With `options.uid`, the summary explains in sentences what happened to this group.
 
     Raises:
         DataError: the rollouts cannot be read, or no saved group has the uid.
@@ -65,7 +65,7 @@ def why(replay: Replay) -> Result:
 
 
 def explained(uid: str, found: Sequence[tuple[StoredRollout, Excluded | None]]) -> str:
-    """Return what happened to the rollouts of one uid: a sentence for each step and reason."""
+    """Explain what happened to the rollouts of one uid: one sentence per step and reason."""
     places = Counter((stored.step, reason) for stored, reason in found)
     totals = Counter(stored.step for stored, _ in found)
     return " ".join(_sentence(uid, step, reason, num, totals[step]) for (step, reason), num in places.items())
@@ -79,7 +79,7 @@ def _sentence(uid: str, step: int, reason: Excluded | None, num: int, total: int
 
 
 def reason_of(stored: StoredRollout, algorithm: AlgorithmConfig) -> Excluded | None:
-    """Return why the rollout was not trained on; None if it was, as far as the saved rollout shows."""
+    """Return why the rollout was not trained on; None if its saved values show no reason."""
     if reason := stored.excluded or stored.rollout.excluded:
         return reason
     credited = [each for each in stored.advantages if each is not None]

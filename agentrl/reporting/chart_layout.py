@@ -13,9 +13,9 @@ from agentrl.reporting.formatting import exponent, is_plain, number, percent, sc
 
 WIDTH, HEIGHT = 440, 236
 BOTTOM = HEIGHT - 42
-"""y-position of the x-axis; its ticks and its name are below it."""
+"""y-position of the x-axis; the ticks and the axis name are below this position."""
 
-_LEFT, _RIGHT, _TOP = 62, 12, 10  # left: minimum; more if the labels and the axis name need it
+_LEFT, _RIGHT, _TOP = 62, 12, 10  # _LEFT is a minimum; long labels need more space
 _AXIS_NAME = 20  # space for the name of the y-axis
 _CHARACTER = 6.5  # width of one character
 _MAX_COLUMNS = 60  # maximum number of positions with a tooltip
@@ -23,7 +23,7 @@ _SMOOTH_FROM = 30  # lines with at least this many points are smoothed
 
 
 class Line(NamedTuple):
-    """A drawn series. If `path` is a moving average, `faint` is the unsmoothed line; `dots` mark sparse points."""
+    """A drawn series. If `path` is a moving average, `faint` is the raw line. `dots` mark the points of short lines."""
 
     label: str
     last: str
@@ -87,20 +87,20 @@ def draw(chart: Chart, x_name: str = "step") -> Drawing:
 
 
 def moving_average(values: Sequence[float], reach: int) -> list[float]:
-    """Return the centered moving average over each value and up to `reach` neighbours on either side."""
+    """Return the centered moving average: each value with up to `reach` neighbours on either side."""
     windows = (values[max(0, i - reach) : i + reach + 1] for i in range(len(values)))
     return [sum(window) / len(window) for window in windows]
 
 
 def _scale(low: float, high: float, start: float, end: float) -> Callable[[float], float]:
-    """Return a linear map from [low, high] to [start, end]; if low equals high, it returns the middle."""
+    """Return a linear map from [low, high] to [start, end]; if low equals high, the map returns the middle."""
     if low == high:
         return lambda value: (start + end) / 2
     return lambda value: round(start + (value - low) / (high - low) * (end - start), 1)
 
 
 def _ticks(low: float, high: float, most: int) -> list[float]:
-    """Return about `most` or fewer round numbers that cover low to high."""
+    """Return round numbers that cover the range from `low` to `high`, at most about `most` numbers."""
     size, span = max(abs(low), abs(high)), high - low
     if span <= FLAT * size:
         span = size or 1.0
@@ -144,7 +144,7 @@ def _tick_labels(ticks: Sequence[float], write: Callable[[float], str]) -> list[
 
 
 def _reading(ticks: Sequence[float], write: Callable[[float], str]) -> Callable[[float], str]:
-    """Return `write`; if it is `number`, with at least one digit more than the ticks."""
+    """Return the number format of tooltips: `write`, but `number` gets at least one digit more than the ticks."""
     if write is not number:
         return write
     return partial(number, digits=max(3, exponent(max(map(abs, ticks))) - exponent(ticks[1] - ticks[0]) + 2))

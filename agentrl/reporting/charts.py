@@ -16,7 +16,7 @@ Point = tuple[float, float]
 History = Sequence[Mapping[str, float]]
 """One mapping per step, with the step under `step`; finite numbers only."""
 FLAT = 1e-6
-"""A relative spread below this value is drawn as constant: it is beyond float32 precision."""
+"""A series with a smaller relative spread is drawn as constant: float32 cannot represent the differences."""
 
 _LARGEST = 1e300  # larger values are left out: their sums and differences overflow
 _PARTS_AFTER = 2  # reward components follow the first two charts, success and reward
@@ -34,8 +34,8 @@ class Chart(NamedTuple):
 
     Attributes:
         unit: unit of the values; the name of the y-axis.
-        noise: a spread of the values up to this size is rounding noise.
-        always: whether the chart is drawn even if it never changes.
+        noise: differences up to this size are rounding noise.
+        always: whether the chart is drawn even if its values never change.
     """
 
     title: str
@@ -57,7 +57,7 @@ class Chart(NamedTuple):
 
     @property
     def is_constant(self) -> bool:
-        """Whether a line of text can replace the chart: it is flat over more than one step."""
+        """Whether a line of text can replace the chart: its lines are flat and have more than one step."""
         return not self.always and self.is_flat and any(len(series.points) > 1 for series in self.series)
 
 
@@ -140,7 +140,7 @@ def _outcome_shares(history: History) -> list[Series]:
 
 
 def _guard_shares(history: History) -> list[Series]:
-    """Return the shares of rollouts that raised a guard, for guards raised at least once."""
+    """Return the share of rollouts that raised each guard, without guards that were never raised."""
     names = _guards({name for row in history for name in row})
     series = [Series(name.removeprefix(GUARD_METRICS).replace("_", " "), _points(history, name)) for name in names]
     return [each for each in series if any(share for _, share in each.points)]

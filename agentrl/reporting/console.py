@@ -30,12 +30,12 @@ _RATE_STEPS = 20  # the time left is estimated from this many steps
 
 
 def _seconds(value: float) -> str:
-    return number(round(value, 3))  # below a millisecond is negligible
+    return number(round(value, 3))  # differences below a millisecond are negligible
 
 
 _HISTORY_ROWS = ("reward", "success", "val success", "val reward", "loss")
 _ROWS = ("response", "update", "critic", "speed", "engine", "preference", "kl", "kept", "sampling", "staleness")
-"""Titles of the rows, from top to bottom; the metrics of each row are declared in `agentrl.telemetry.metrics`."""
+"""Titles of the rows, from top to bottom. `agentrl.telemetry.metrics` declares the metrics of each row."""
 
 
 def _shown(metric: Metric) -> Callable[[float], str]:
@@ -59,8 +59,8 @@ class ConsoleTracker:
 
     Args:
         total_steps: number of steps of the run.
-        live: whether to redraw a panel in place; None: if the output is a capable terminal.
-        val_sampling: sampling of validation, shown with its metrics.
+        live: whether to redraw a panel in place; None: only if the terminal can redraw.
+        val_sampling: how validation samples (text), shown with the validation metrics.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class ConsoleTracker:
         self._start_s = clock()
         self._step = 0
         self._metrics: dict[str, float] = {}
-        self._latest: dict[str, float] = {}  # so that metrics missing in some steps, such as validation, stay visible
+        self._latest: dict[str, float] = {}  # keeps metrics visible that some steps lack, such as validation
         self._history: dict[str, list[float]] = {name: [] for _, name, _ in _WITH_HISTORY}
         self._logged: deque[tuple[int, float]] = deque(maxlen=_RATE_STEPS)
         self._first = (0, 0.0)
@@ -129,7 +129,7 @@ class ConsoleTracker:
         return live
 
     def _left_s(self) -> float | None:
-        """Return the estimated seconds left from the duration of the last steps; None before the first estimate."""
+        """Return the seconds left, estimated from the duration of the last steps; None before the first estimate."""
         if self._step >= self._total_steps or not self._logged:
             return None
         (first_step, first_s), (last_step, last_s) = self._logged[0], self._logged[-1]
@@ -142,7 +142,7 @@ class ConsoleTracker:
         return None if pace_s is None else pace_s * (self._total_steps - self._step)
 
     def _between_s(self) -> float:
-        """Return the seconds per step for validating and saving, averaged over the run because they are irregular."""
+        """Return the seconds per step for validating and saving, averaged over the run: few steps have them."""
         (first_step, first_s), (last_step, last_s) = self._first, self._logged[-1]
         return max(0.0, last_s - first_s - self._in_steps_s) / (last_step - first_step)
 
@@ -190,7 +190,7 @@ def sparkline(values: Sequence[float], width: int, blocks: str = _BLOCKS) -> str
     if width < 2:
         return ""
     edges = [round(i * len(values) / width) for i in range(width + 1)]
-    size = max(map(abs, values)) or 1  # scaled first: sums of huge numbers would overflow
+    size = max(map(abs, values)) or 1  # values are scaled first, because sums of huge numbers would overflow
     means = [sum(value / size for value in values[a:b]) / (b - a) for a, b in pairwise(edges)]
     low, high = min(means), max(means)
     return "".join(blocks[round((mean - low) / ((high - low) or 1) * (len(blocks) - 1))] for mean in means)
@@ -216,5 +216,5 @@ def _tools(metrics: Mapping[str, float]) -> str:
 
 
 def _is_terminal(console: Console) -> bool:
-    """Return whether a panel can be redrawn. Rich's own check is also true if FORCE_COLOR is set, as in CI logs."""
+    """Return whether a panel can be redrawn. Rich's own check is also true in CI logs that set FORCE_COLOR."""
     return console.file.isatty() and not console.is_dumb_terminal

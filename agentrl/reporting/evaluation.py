@@ -24,7 +24,7 @@ _OF_SCORES = ("reward/", "success", "groups/", "rollouts/")
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Results of one data source, or of all.
+    """Results of one data source, or of all data sources.
 
     Rollouts that failed or have no score are counted, but left out of the estimates. A task is a row of the dataset:
     all rollouts of a row are grouped together, even if it was drawn several times.
@@ -33,7 +33,7 @@ class Summary:
         num_empty: number of tasks without any valid, scored rollout.
         reward, success: means over rollouts, clustered by task; None if no rollout was scored.
         pass_at_k, pass_hat_k: estimates by k, over tasks with at least k rollouts; k is 1, 2, 4, ... and the maximum.
-        metrics: metrics of `rollout_metrics`; without turns and lengths if rollouts have no tokens.
+        metrics: metrics of `rollout_metrics`, without turns and lengths if the rollouts have no tokens.
     """
 
     num_tasks: int
@@ -113,7 +113,7 @@ def _scores_by_task(groups: Sequence[Group]) -> list[list[float]]:
 
 
 def _metrics(groups: Sequence[Group], threshold: float, texts_only: bool) -> dict[str, float]:
-    """Return metrics of the scored and the failed rollouts; unscored ones are left out."""
+    """Return metrics of the scored and the failed rollouts; other rollouts without a score are left out."""
     counted = [Group(group.task, [each for each in group.rollouts if each.failed or _scored(each)]) for group in groups]
     metrics = rollout_metrics(counted, threshold)
     if texts_only:
@@ -127,5 +127,5 @@ def _scored(rollout: Rollout) -> bool:
 
 
 def _ks(most: int) -> list[int]:
-    """Return 1, 2, 4, ... below `most`, and `most`."""
+    """Return the powers of two below `most`, then `most`."""
     return sorted({2**power for power in range(most.bit_length())} | {most}) if most else []

@@ -1,4 +1,4 @@
-"""Evaluation tables for the terminal, 80 columns wide: results, pass@k, tools, and how rollouts ended."""
+"""Evaluation tables for the terminal, 80 columns wide: results, pass@k, tools and stop reasons."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def _table(*columns: str) -> Table:
 
 
 def _name(name: str) -> Text:
-    """Shorten a name from the data, and make terminal control characters visible."""
+    """Shorten a name from the dataset, and make terminal control characters visible."""
     text = visible(name)
     return Text(text if len(text) <= _NAME_WIDTH else f"{text[: _NAME_WIDTH - 1]}…", no_wrap=True)
 

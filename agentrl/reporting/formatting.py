@@ -21,7 +21,7 @@ class Figure(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """One number of two validations; `better` is None if neither direction is better."""
+    """One metric in two validations. `better` is None if neither a higher nor a lower value is better."""
 
     label: str
     before: str
@@ -31,7 +31,7 @@ class Comparison(NamedTuple):
 
 
 def number(value: float, digits: int = 3) -> str:
-    """Format with about `digits` significant digits: 0.0123, 12.3, 12,345, 1.23e5, 1.23e-4."""
+    """Format a number with about `digits` significant digits: 0.0123, 12.3, 12,345, 1.23e5, 1.23e-4."""
     if not math.isfinite(value) or value == 0:
         return f"{value + 0.0:g}"  # 0, not -0
     if not is_plain(value):
@@ -126,14 +126,14 @@ def first_and_last(history: Iterable[Metrics]) -> tuple[Metrics, Metrics] | None
 
 
 def moment(validation: Metrics, otherwise: str) -> str:
-    """Return the step of a validation as text; `otherwise` if it has no step."""
+    """Return the step of a validation as text; `otherwise` if the validation has no step."""
     if (step := validation.get("step")) is None:
         return otherwise
     return f"step {step:,.0f}" if step else "before training"
 
 
 def compare(before: Metrics, after: Metrics) -> list[Comparison]:
-    """Compare the numbers that both mappings have, such as two validations; names may start with `val/` or `test/`."""
+    """Compare the metrics that two validations have in common; names may start with `val/` or `test/`."""
     first, last = _with_tools(before), _with_tools(after)
     parts = [Figure(name, f"reward/{name}", number) for name in reward_parts({**first, **last})]
     dropped = (DROPPED,) if first.get(DROPPED.metric) or last.get(DROPPED.metric) else ()
@@ -146,7 +146,7 @@ def compare(before: Metrics, after: Metrics) -> list[Comparison]:
 
 
 def reward_parts(metrics: Iterable[str]) -> list[str]:
-    """Return the names of reward components, without score and guards, in training or validation; max. `MAX_PARTS`."""
+    """Return up to `MAX_PARTS` names of reward components (training or validation), without score and guards."""
     plain = (name.removeprefix("val/") for name in metrics)
     named = {name.removeprefix("reward/") for name in plain if name.startswith("reward/")}
     return sorted(name for name in named if name not in _NO_PARTS and not name.startswith(GUARD))[:MAX_PARTS]

@@ -1,4 +1,4 @@
-"""Rollouts whose reward and guards disagree: a guard is raised, but the rollout is rewarded."""
+"""Rollouts whose reward and guards disagree: rewarded, although a guard is raised."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from agentrl.types.messages import message_text
 from agentrl.types.rollout import GUARD, Rollout
 
 COLUMNS = ("rewards",)
-"""Columns that are read for all rollouts; the rest is read only for displayed rollouts."""
+"""Columns that are read for all rollouts; other columns are read only for displayed rollouts."""
 NUM_STEPS = 50
 """Number of last steps that the report of a run covers."""
 NUM_SHOWN = 12
@@ -31,7 +31,7 @@ class Suspect:
 
     Attributes:
         number: index of the rollout in its group.
-        others: mean score of the group's other rollouts; None if there are none.
+        others: mean score of the group's other rollouts; None if no other rollout has a score.
         components: reward components by name, without guards.
         excerpt: text addressed to the grader, otherwise the end of the rollout.
     """
@@ -61,7 +61,8 @@ class Tally:
     """Statistics of one guard.
 
     Attributes:
-        raised, others: scores of the rollouts that raised the guard, and of all other rollouts.
+        raised: scores of the rollouts that raised the guard.
+        others: scores of all other rollouts.
         num_rewarded: number of rewarded rollouts that raised the guard.
     """
 
@@ -92,8 +93,8 @@ class Disagreements:
 def disagreements(groups: Iterable[Sequence[StoredRollout]], threshold: float) -> Disagreements:
     """Find rewarded rollouts with raised guards in groups of saved rollouts; rollouts without a score are skipped.
 
-    A rollout is rewarded if its score reaches `threshold` or is above the mean of the others in its group: then
-    training makes it more likely.
+    A rollout is rewarded if its score reaches `threshold`, or is above the mean score of the others in its group.
+    Training makes rewarded rollouts more likely.
     """
     found = Disagreements()
     for group in groups:
@@ -127,7 +128,7 @@ def tally_rows(found: Disagreements) -> list[list[str | int | float | None]]:
 
 
 def worst(found: Disagreements, most: int) -> list[Suspect]:
-    """Return the `most` suspects that raised the most guards; among equals, the latest first."""
+    """Return the `most` suspects with the most raised guards; for equal numbers of guards, the latest first."""
     return sorted(found.suspects, key=lambda suspect: (-len(suspect.guards), -suspect.step))[:most]
 
 
@@ -171,7 +172,7 @@ def excerpt(rollout: Rollout) -> str:
     turns = [message_text(message) for message in messages if message["role"] == "assistant"]
     text = "\n".join(turns).strip()
     words = addresses_grader(turns)
-    # the words are from normalised text, so they may not occur in the original text
+    # the words come from normalised text; the original text may not contain them
     place = text.find(words) if words else -1
     start = max(0, place - _EXCERPT // 3) if place >= 0 else max(0, len(text) - _EXCERPT)
     end = start + _EXCERPT

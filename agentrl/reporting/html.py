@@ -12,11 +12,11 @@ from agentrl.security.visible_text import visible
 
 @cache
 def html_templates(folder: Path) -> Environment:
-    """Load the templates of `folder`. Values are escaped, and characters that reorder or hide text made visible."""
+    """Load the templates of `folder`. Values are escaped. Characters that reorder or hide text are made visible."""
     return Environment(
         loader=FileSystemLoader(folder),
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,
-        finalize=lambda value: visible(value) if type(value) is str else value,  # this also makes it valid UTF-8
+        finalize=lambda value: visible(value) if type(value) is str else value,  # also makes text valid UTF-8
     )

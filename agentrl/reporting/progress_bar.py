@@ -23,7 +23,7 @@ class PlainProgress:
 
     Args:
         total: total number of rollouts.
-        done: number of rollouts that an earlier command finished.
+        done: number of rollouts that an earlier command already finished.
     """
 
     def __init__(self, total: int, done: int, console: Console, clock: Callable[[], float] = time.monotonic) -> None:

@@ -48,14 +48,14 @@ def write_report(
     repeats: str | None = None,
     hacking: Disagreements | None = None,
 ) -> None:
-    """Write the report: one file that loads and runs nothing, even if text of a model or tool contains HTML.
+    """Write the report to one file without scripts or external resources. HTML in texts of models and tools is escaped.
 
     Args:
         config: the resolved configuration, with secrets removed.
         history: rows of metrics.jsonl, each with its `step`.
         best: the best saved step, as text.
         repeats: whether the run is reproducible, as text.
-        hacking: rewarded rollouts that raised a guard, if guards were on.
+        hacking: rewarded rollouts that raised a guard; None without guards.
     """
     rows = merged(history)
     held_out = first_and_last(rows)
@@ -118,7 +118,7 @@ def _threshold(config: Mapping[str, JsonValue]) -> float:
 
 
 def merged(history: Iterable[Mapping[str, Any]]) -> list[dict[str, float]]:
-    """Return one row per step, in order, with finite numbers only; for a repeated step the last values count."""
+    """Return one row per step, in order, with finite numbers only. Later rows of a step override earlier rows."""
     rows: dict[float, dict[str, float]] = {}
     for row in history:
         finite = {name: float(value) for name, value in row.items() if _is_finite_number(value)}
@@ -145,7 +145,7 @@ def _parts(rewards: Mapping[str, float]) -> list[tuple[str, float]]:
 
 
 def _dim_special_tokens(text: str) -> Markup:
-    """Escape `text` and mark <|special|> tokens, so that they can be shown dimmed."""
+    """Escape `text` and mark <|special|> tokens, which the report shows dimmed."""
     pieces = _SPECIAL_TOKEN.split(visible(text))
     # every second piece is a special token; % escapes each piece
     return Markup("").join(Markup("<i>%s</i>" if i % 2 else "%s") % piece for i, piece in enumerate(pieces))
@@ -160,7 +160,7 @@ def _read_samples(path: Path) -> list[SampleView]:
 
 
 def _is_sample(value: object) -> bool:
-    """Return whether the report can show the sample: the file may be invalid."""
+    """Return whether the report can show the sample. The file may contain invalid samples."""
     if not isinstance(value, dict) or not isinstance(value.get("uid"), str) or not _is_number(value.get("reward")):
         return False
     rewards, segments, calls = value.get("rewards"), value.get("segments"), value.get("tool_calls")

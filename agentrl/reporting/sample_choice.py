@@ -1,4 +1,4 @@
-"""Choice of the rollouts saved as text: the same tasks at the first, middle and last validation."""
+"""Selects the rollouts that are saved as text: the same tasks at the first, middle and last validation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from agentrl.types.task import Task
 
 
 class Sample(NamedTuple):
-    """One rollout; `number` is its index in its group; `step` is None if it does not belong to a training run."""
+    """One rollout. `number` is its index in its group. `step` is None if the rollout is not from a training run."""
 
     task: Task
     rollout: Rollout
@@ -31,14 +31,14 @@ def instructive(groups: Sequence[Group], step: int | None = None) -> list[Sample
 
 
 def over_time(last: Sequence[Sample], store: TrajectoryStore) -> Iterator[Sample]:
-    """Yield each of `last` (from the newest step of `store`), after the same rollout at the first and middle step."""
+    """Yield the same rollout at the first, middle and last step of `store`, for each rollout of `last`."""
     steps = store.steps
     earlier = sorted({steps[0], steps[len(steps) // 2]} - {steps[-1]}) if steps else []
     for sample in last:
         for step in earlier:
             try:
                 stored = store.rollout(step, sample.task.uid, sample.number)
-            except DataError:  # that step had other tasks, or the file is damaged: only show the last step
+            except DataError:  # the step had other tasks, or its file is damaged: skip the step
                 continue
             yield Sample(stored.task, stored.rollout, stored.number, step)
         yield sample._replace(step=steps[-1]) if steps else sample

@@ -15,7 +15,7 @@ TextOf = Callable[[Sequence[int]], str]
 
 
 class SampleSegment(TypedDict):
-    """Consecutive tokens by one author (an `Author`'s value), as text; `trajectory` counts from 0."""
+    """Consecutive tokens by one author (a value of `Author`), as text; `trajectory` counts from 0."""
 
     author: str
     text: str
@@ -24,7 +24,7 @@ class SampleSegment(TypedDict):
 
 
 class SampleToolCall(TypedDict):
-    """One call the model made; `outcome` is an `Outcome`'s value."""
+    """One tool call of the model; `outcome` is a value of `Outcome`."""
 
     name: str
     arguments: str
@@ -34,7 +34,7 @@ class SampleToolCall(TypedDict):
 
 
 class SampleView(TypedDict):
-    """One entry of samples.json; `stop` is a `Stop`'s value, `step` is the training step at which it was sampled."""
+    """One entry of samples.json. `stop` is a value of `Stop`; `step` is the training step of the rollout."""
 
     uid: str
     data_source: str
@@ -50,7 +50,7 @@ class SampleView(TypedDict):
 
 
 class Attempts(NamedTuple):
-    """Samples of one task, in the order of steps; a shared `prompt` is removed from each sample."""
+    """Samples of one task, in the order of steps. If the samples share their prompt, only `prompt` contains it."""
 
     prompt: SampleSegment | None
     samples: list[SampleView]

@@ -35,7 +35,7 @@ def model_card(run: Run, step: int) -> str:
 
 
 def _base(config: Mapping[str, Any]) -> dict[str, str]:  # Any: plain values
-    """The base model's name on the hub, if it has one."""
+    """Card field with the base model's name on the hub, if the model has one."""
     name = str(_of(config, "model", "path"))
     return {"base_model": name} if _NAME.fullmatch(name) and not Path(name).exists() else {}
 

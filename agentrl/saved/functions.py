@@ -24,7 +24,7 @@ def rescore(run: RunLike, reward: Rewards, *, split: str | None = None, settings
     """Score saved rollouts with another reward: a function, `file.py:function`, or a built-in's name.
 
     Args:
-        reward: one reward or several.
+        reward: one reward or several rewards.
         split: `train` or `val`; by default `train` if it exists.
         settings: configuration keys that replace the saved values.
 
@@ -35,9 +35,9 @@ def rescore(run: RunLike, reward: Rewards, *, split: str | None = None, settings
 
 
 def readvantage(run: RunLike, *, reward: Rewards = (), split: str | None = None, settings: Settings = None) -> Result:
-    """Recompute the advantages with another algorithm (`settings`) or `reward`, and compare with the saved ones.
+    """Recompute the advantages with another algorithm (`settings`) or `reward`, and compare with the saved advantages.
 
-    Arguments and errors as in `rescore`.
+    For arguments and errors, see `rescore`.
     """
     names = _names(reward)
     modes = ["rescore", "readvantage"] if names else ["readvantage"]
@@ -45,7 +45,7 @@ def readvantage(run: RunLike, *, reward: Rewards = (), split: str | None = None,
 
 
 def compare(a: RunLike, b: RunLike, *, split: str | None = None, level: float = 0.95) -> Result:
-    """Compare two runs, or two steps, task by task, with confidence intervals of `level`.
+    """Compare two runs or two steps task by task, with confidence intervals at confidence level `level`.
 
     Raises:
         AgentRLError: the runs have no tasks in common, or cannot be read.
@@ -57,7 +57,7 @@ def audit_run(run: RunLike, *, split: str | None = None, allow_unchecked: bool =
     """Recompute all saved values with independent code; `.failed` is true if something does not match.
 
     Args:
-        allow_unchecked: do not fail if an invariant could not be checked.
+        allow_unchecked: whether the audit passes if an invariant could not be checked.
 
     Raises:
         AgentRLError: there are no rollouts.
@@ -66,7 +66,7 @@ def audit_run(run: RunLike, *, split: str | None = None, allow_unchecked: bool =
 
 
 def _replayed(run: RunLike, modes: Sequence[str], options: Options, split: str | None) -> Result:
-    """Run the modes and return the result of the last one."""
+    """Run the modes and return the result of the last mode."""
     found = outside_loop(replay_modes, _where(run), split, modes, options, silent=True)
     if found.error:
         raise found.error

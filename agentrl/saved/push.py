@@ -32,7 +32,7 @@ class Upload:
 
 
 def prepare_upload(run: Run, name: str, step: int | None = None) -> Upload:
-    """Collect the files of the newest checkpoint, or of that of `step`, for upload to `name` (`owner/model`).
+    """Collect the files of the newest checkpoint, or of the checkpoint of `step`, for upload to `name` (`owner/model`).
 
     Raises:
         ConfigError: the checkpoint does not exist, has no weights, or contains a link.
@@ -55,7 +55,7 @@ def prepare_upload(run: Run, name: str, step: int | None = None) -> Upload:
 
 
 def push(upload: Upload, *, private: bool = False) -> str:
-    """Upload to the hub and return the URL. The token is that of huggingface_hub (`hf auth login`, HF_TOKEN).
+    """Upload to the hub and return the URL. huggingface_hub finds the token (`hf auth login` or HF_TOKEN).
 
     Raises:
         ConfigError: the hub refuses the upload, or cannot be reached.

@@ -27,7 +27,7 @@ CONFIG_FILE = "config.yaml"
 _STEP = re.compile(r"step-(\d+)")
 
 
-class Metrics(list[dict[str, Any]]):  # Any: numbers; None for values that were not finite
+class Metrics(list[dict[str, Any]]):  # Any: a number, or None if it was not finite
     """One dictionary per logged step, each with the key `step`."""
 
     def to_pandas(self) -> DataFrame:
@@ -56,7 +56,7 @@ class Run:
 
     @cached_property
     def config(self) -> Mapping[str, Any]:  # Any: plain values of the configuration
-        """The configuration as plain values; without a config.yaml, the one saved with the rollouts.
+        """The configuration as plain values, from config.yaml; without this file, from the saved rollouts.
 
         Raises:
             DataError: the configuration cannot be read.
@@ -74,7 +74,7 @@ class Run:
 
     @property
     def metrics(self) -> Metrics:
-        """The current rows of metrics.jsonl; empty if the file does not exist."""
+        """The rows of metrics.jsonl at this moment; empty if the file does not exist."""
         file = self.path / METRICS_FILE
         return Metrics(row for row in read_metrics(file) if isinstance(row, dict)) if file.is_file() else Metrics()
 

@@ -21,7 +21,7 @@ from agentrl.types.rollout import Group
 from agentrl.types.sample import Sample
 
 Validate = Callable[[int], Awaitable[tuple[Metrics, list[Group]]]]
-"""Validates the weights after a step on held-out tasks; returns metrics and the rollouts."""
+"""Validates the weights after a step on held-out tasks; returns metrics and rollouts."""
 
 
 class AfterStep:
@@ -32,9 +32,9 @@ class AfterStep:
         progress: saves the run.
         validator: None if there are no validation tasks.
         records: stores metrics and samples.
-        exclusions: rollouts of a step that are not trained on.
-        meters: additional metrics of a step, read at its end. They are also read at its start; the
-            result is dropped, because it counts validation and saving, which belong to no step.
+        exclusions: collects the rollouts of a step that are not trained on.
+        meters: return additional metrics, counted since their last call. They are called at the end of each step.
+            A call at the start resets them, because validation and saving belong to no step.
     """
 
     def __init__(
@@ -87,11 +87,11 @@ class AfterStep:
     async def _begin_anew(self) -> None:
         if self._validator and self._config.val_before_train:
             self._records.log(0, await self._validate(0))
-        if self._new_best or self.finished(0):  # a run always leaves a checkpoint
+        if self._new_best or self.finished(0):  # every run saves a checkpoint
             await self._save(0)
 
     async def _go_on(self, step: int) -> None:
-        """Recover the last validation of the saved run, and check whether a new goal is already reached."""
+        """Load the last validation of the saved run. Validate again if `stop_when` now names another metric."""
         goal, wanted = self._goal, self._config.stop_when
         known = wanted is None or (goal is not None and goal.metric == wanted.metric)
         if self._validator and not known and self._due(step, self._config.test_freq):

@@ -37,15 +37,16 @@ R = TypeVar("R")
 class Checkpoints:
     """Saves and restores a run under `<run>/checkpoints/step-N/`, with symbolic links `latest` and `best`.
 
-    A kill or power loss at any moment leaves only complete checkpoints. Each is written to a temporary folder, synced
-    to disk, then renamed. A saved step is never written again. A checkpoint is renamed before it is deleted.
+    A kill or power loss at any moment leaves only complete checkpoints. Each checkpoint is written to a temporary
+    folder, synced to disk, then renamed. A saved step is never written again. A checkpoint is renamed before it is
+    deleted.
     Leftover folders and links are cleaned up when the run resumes.
 
     Args:
         folder: the folder of the checkpoints, with symbolic links resolved.
         start: the checkpoint to resume from, of this run or another; None for a new run.
         num_kept: number of checkpoints to keep besides the best; None keeps all.
-        kept: further components; each saves its own state.
+        kept: other components; each saves its own state.
 
     Attributes:
         best: the best step saved so far.
@@ -75,7 +76,7 @@ class Checkpoints:
 
     @property
     def goal(self) -> Best | None:
-        """The metric of `trainer.stop_when` at the last validation before that step."""
+        """The value of the `trainer.stop_when` metric at the last validation before `latest_step`."""
         return read_state(self._start).goal if self._start else None
 
     async def restore(self) -> None:
@@ -108,7 +109,7 @@ class Checkpoints:
 
     async def _write(self, state: RunState) -> None:
         target, text = step_folder(self._folder, state.step), json.dumps(asdict(state))
-        if is_complete(target):  # already saved; update its state, it may now be the best
+        if is_complete(target):  # already saved: only update its state, because it may now be the best
             write_atomically(target / STATE_FILE, text)
             return
         aside = target.with_name(f".{target.name}.partial")
@@ -129,7 +130,7 @@ class Checkpoints:
         sync_folder(self._folder.parent)
 
     def _put_in_order(self, state: RunState) -> None:
-        """Restore the folder to its state when that step was saved."""
+        """Restore the folder to its state when step `state.step` was saved."""
         remove_leftovers(self._folder)
         later = [step for step in complete_steps(self._folder) if step > state.step]
         if later:
@@ -137,7 +138,7 @@ class Checkpoints:
             print(
                 f"resuming at step-{state.step}: deleted later checkpoints ({names}) and records; their steps run again"
             )
-        for step in reversed(later):  # before the records: after a kill, each checkpoint still has its records
+        for step in reversed(later):  # before the records, so that no checkpoint loses its records
             remove_folder(step_folder(self._folder, step))
         if (best := state.best) and not is_complete(step_folder(self._folder, best.step)):
             print(f"the best checkpoint ({best}) was deleted: the next validation sets a new best")
@@ -205,6 +206,6 @@ async def _uncut(work: Coroutine[None, None, R]) -> R:
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
-        with suppress(Exception):  # the cancellation ends the run, not an error of `work`
+        with suppress(Exception):  # an error of `work` must not replace the cancellation
             await task
         raise

@@ -14,7 +14,7 @@ def resolved(config: RunConfig, purpose: Purpose | None = None) -> RunConfig:
         purpose: None derives the purpose from `trainer.mode`.
 
     Raises:
-        ConfigError: the model cannot be found, or the configured lengths do not fit it.
+        ConfigError: the model cannot be found, or the configured lengths exceed the model's limits.
     """
     config, choices = choose(config, purpose)
     for line in notices(config):

@@ -15,7 +15,7 @@ COUNTED = (
     "num_retried",
     "num_restarts",
 )
-"""Counters of engines. Gauges such as waiting requests or KV in use are left out: they do not describe a step."""
+"""Engine counters to report. Gauges (waiting requests, KV in use) are left out: they do not describe a step."""
 
 _SHARES = (
     ("cached_share", "cached_tokens", "prompt_tokens"),

@@ -39,7 +39,7 @@ def check_output(config: RunConfig) -> None:
     if path := config.data.output_path:
         with _writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-            pq.write_table(_table(config).slice(0, 1), pa.BufferOutputStream())  # not every type has a Parquet form
+            pq.write_table(_table(config).slice(0, 1), pa.BufferOutputStream())  # Parquet cannot store all types
 
 
 def generation_progress(config: RunConfig, rollouts: RolloutParts | None) -> AbstractContextManager[None]:
@@ -78,7 +78,7 @@ def finish_generation(config: RunConfig, text_of: TextOf) -> None:
 
 
 def response(rollout: Rollout, text_of: TextOf) -> str:
-    """Return the text of a rollout as the reward function receives it; may be partial if the rollout failed."""
+    """Return the text of a rollout that the reward function receives; it may be partial if the rollout failed."""
     return solution_view(rollout, text_of)[0]
 
 

@@ -1,4 +1,4 @@
-"""The learning part of a step: its named hooks; one of them is the learner, which updates the policy."""
+"""The learning part of a step: the named hooks, including the learner, which updates the policy."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class StepHooks:
         return metrics
 
     async def run_publish(self, version: int) -> None:
-        """Publish the policy's weights as `version`, after the hooks before it."""
+        """Run the `before_publish` hooks, then publish the policy's weights as `version`."""
         for hook in self._publishing:
             with self.timer.timed(hook.name):
                 await hook.run(version)
@@ -96,8 +96,7 @@ class Learner:
         mini_batch_groups: groups per update; None uses all groups of a step in one update.
         epochs: passes over a step's samples.
         seed: with the step and the epoch, determines the order in which groups are split into mini-batches.
-        correct: returns a step's samples for the loss (weighted, rejected ones removed), and metrics; see
-            `Algorithm.correct`.
+        correct: sets the samples' weights, removes rejected samples and returns metrics; see `Algorithm.correct`.
         warmup: number of first steps without updates.
     """
 
@@ -121,11 +120,11 @@ class Learner:
         self._warmup = warmup
 
     async def __call__(self, samples: Sequence[Sample], step: int) -> dict[str, float]:
-        """Run all updates of one step. Metrics, as `actor/<name>`, are means over the updates that have them.
+        """Run all updates of one step. Return metrics `actor/<name>`: means over the updates that report the metric.
 
         `skipped_updates` is the number of skipped updates; their non-finite values are left out of the means.
         `correction/…` describes the correction. `mismatch/…` (`algos.mismatch.summary`) covers all tokens if the
-        samples were scored. Otherwise it covers the first mini-batch only: later ones run with changed weights.
+        samples were scored. Otherwise it covers only the first mini-batch: the weights change after it.
 
         Args:
             step: the policy version at the start of the step.
@@ -144,7 +143,7 @@ class Learner:
 
 
 def means(updates: Sequence[dict[str, float]], whose: str) -> dict[str, float]:
-    """Return `<whose>/<name>`: means over the updates that have the metric.
+    """Return `<whose>/<name>`: means over the updates that report the metric.
 
     Skipped updates are counted, and their non-finite values are left out.
     """

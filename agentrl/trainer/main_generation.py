@@ -1,6 +1,6 @@
 """`python -m agentrl.trainer.main_generation a.b=c …`: `agentrl generate --verl` under verl's module name.
 
-An entry point (design, section 2): it is in this package only for its name. Only `main_generation_server` imports it.
+An entry point (design, section 2). verl's module name requires this location; only `main_generation_server` imports it.
 """
 
 import sys

@@ -27,7 +27,7 @@ class StepProfiler:
         """Start the trace of step `step`, if it is chosen."""
         if step not in self._steps:
             return
-        os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # otherwise it logs start and stop to stderr
+        os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # otherwise the profiler logs start and stop to stderr
         activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * torch.cuda.is_available()
         # engine and backend compute on other threads; by default torch profiles only the calling thread
         self._profile = profile(

@@ -17,7 +17,7 @@ from agentrl.types.sample import Sample
 
 Metrics = dict[str, float]
 Learn = Callable[[Sequence[Sample], int], Awaitable[Metrics]]
-"""Learns from a step's samples (with advantages); the second argument is the policy version at its start."""
+"""Learns from a step's samples (with advantages); the second argument is the policy version at the step's start."""
 Publish = Callable[[int], Awaitable[None]]
 """Sends the policy's weights to the engine, as the given policy version."""
 P = ParamSpec("P")
@@ -29,8 +29,8 @@ class Source(Protocol):
 
     Attributes:
         position: number of tasks (or stored steps) drawn so far.
-        pending: drawn tasks that no step has used yet; they come first when the run resumes. `position` and `pending`
-            are all the state needed to resume.
+        pending: drawn tasks that no step has used yet; a resumed run uses them first. `position` and `pending`
+            are the complete state for resuming.
     """
 
     position: int
@@ -46,15 +46,15 @@ class Source(Protocol):
 
     @property
     def live(self) -> bool:
-        """Whether groups are sampled during the run; the engine then needs the new weights after each step."""
+        """Whether groups are sampled during the run; then the engine needs the new weights after each step."""
         ...
 
     def metrics(self) -> Metrics:
-        """Return metrics of the groups taken last."""
+        """Return metrics of the groups that the last `take` returned."""
         ...
 
     def published(self, version: int) -> None:
-        """Note that the engine now samples with the weights of `version`."""
+        """Record that the engine now samples with the weights of `version`."""
         ...
 
 
@@ -69,7 +69,7 @@ class Progress(Protocol):
 
     @property
     def goal(self) -> Best | None:
-        """The metric of `trainer.stop_when` at the last validation that was saved."""
+        """The value of the `trainer.stop_when` metric at the last saved validation."""
         ...
 
     @property
@@ -78,7 +78,7 @@ class Progress(Protocol):
         ...
 
     async def save(self, step: int, best: Best | None = None, goal: Best | None = None) -> None:
-        """Save the run after `step`. If `best` is given, this step is the best so far. For `goal` see the property."""
+        """Save the run after `step`. `best` is given if this step is the best so far. For `goal`, see the property."""
         ...
 
     async def restore(self) -> None:
@@ -90,11 +90,11 @@ class Checkpointable(Protocol):
     """A component whose state changes during a run and is saved in checkpoints."""
 
     async def save(self, checkpoint: Path) -> None:
-        """Write the state that changed since the start of the run into that folder."""
+        """Write the state that changed since the start of the run into the folder `checkpoint`."""
         ...
 
     async def load(self, checkpoint: Path) -> None:
-        """Restore the state from that folder. Values that the folder does not contain keep their initial state."""
+        """Restore the state from the folder `checkpoint`. State that is not saved there keeps its initial value."""
         ...
 
 
@@ -102,7 +102,7 @@ class AfterStep(Protocol):
     """Logging, storing, validating and saving after a step."""
 
     async def begin(self) -> int:
-        """Start the run or continue a restored one; return the step to continue from."""
+        """Start the run or continue a restored run; return the step from which it continues."""
         ...
 
     def finished(self, step: int) -> bool:
@@ -110,7 +110,7 @@ class AfterStep(Protocol):
         ...
 
     async def __call__(self, step: int, groups: Sequence[Group], samples: Sequence[Sample], stats: Metrics) -> None:
-        """Process finished step `step`; `samples` are those of `groups`, with advantages."""
+        """Process the finished step `step`; `samples` are the samples of `groups`, with advantages."""
         ...
 
 

@@ -20,13 +20,13 @@ class Records:
     """Logs to the trackers of a run, and stores its rollouts.
 
     Args:
-        num_generations: number of validation samples logged as text; the same tasks every time.
+        num_generations: number of validation samples logged as text, from the same tasks in each validation.
         text_of: converts tokens to text, including special tokens.
-        train_store: stores training rollouts; None if they are already stored.
+        train_store: stores training rollouts; None if the run trains on rollouts that are already stored.
         val_store: stores validation rollouts.
         excluded_store: stores groups that no step trained on; None if they are not saved.
-        began: called once the run has started, so that a run that cannot resume leaves its folder unchanged.
-        promise: checks in every rollout whether the run is still reproducible.
+        began: called after the run was restored; so a run that cannot be resumed leaves its folder unchanged.
+        promise: checks after each rollout whether the run is still reproducible.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Records:
 
         Args:
             excluded: rollout id (`uid/number`) -> why it was not trained on.
-            dropped: groups that the step did not take.
+            dropped: groups that no step trained on.
         """
         if self._train_store:
             self._train_store.write(step, groups, samples, excluded)
@@ -90,7 +90,7 @@ class Records:
                     tracker.log_warning(step, warning)
 
     def log_validation(self, step: int, groups: Sequence[Group]) -> None:
-        """Store the rollouts of a validation, and log the first ones as text."""
+        """Store the rollouts of a validation, and log the first rollouts as text."""
         if self._val_store:
             self._val_store.write(step, groups)
         if self._promise:

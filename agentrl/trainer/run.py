@@ -86,7 +86,7 @@ def _run_in_folder(config: RunConfig, user_objects: UserObjects) -> None:
 
 
 def run_evaluation(config: RunConfig, user_objects: UserObjects = NOTHING, show: Show = "all") -> Evaluated:
-    """Roll out the validation tasks as validation does, print the results and write `eval.json`.
+    """Roll out the tasks as in validation, print the results and write `eval.json`.
 
     Args:
         show: "all" prints samples and tables, "summary" one line.
@@ -166,10 +166,10 @@ async def _evaluate(config: RunConfig, user_objects: UserObjects, show: Show) ->
 
 
 def _promise(config: RunConfig, parts: RolloutParts) -> ReproducibilityReport | None:
-    """Open the reproducibility report of an evaluation; None in a training run's folder, which stays unchanged."""
+    """Open the reproducibility report of an evaluation; None if the folder contains a training run."""
     if (config.trainer.run_dir / CONFIG_FILE).exists():
         return None
-    trainer = config.trainer.model_copy(update={"mode": "val_only"})  # nothing is computed on actor.device
+    trainer = config.trainer.model_copy(update={"mode": "val_only"})  # an evaluation does not use actor.device
     promise = open_reproducibility(config.model_copy(update={"trainer": trainer}), parts)
     promise.begin(-1)
     return promise
@@ -208,7 +208,7 @@ def _limit_threads(config: RunConfig) -> None:
 def _show_samples(
     file: Path, groups: Sequence[Group], parts: RolloutParts, store: TrajectoryStore | None = None, show: bool = True
 ) -> None:
-    """Save a few rollouts as text, also of earlier steps in `store`. Print the rollouts of the last step."""
+    """Save a few rollouts as text, including earlier steps of `store`. Print the rollouts of the last step."""
     chosen = instructive(groups)
     text_of: TextOf = parts.chat.tokenizer.decode
     kept = chosen if store is None else over_time(chosen, store)

@@ -22,7 +22,7 @@ _AT_ONCE = 64
 """Maximum number of texts scored concurrently."""
 
 _UNKNOWN = ("completion_ids", "response_lengths", "token_ids")
-"""Keys of `RolloutInfo` that need tokens; texts have none."""
+"""Keys of `RolloutInfo` that need tokens. They are unknown for texts."""
 
 
 async def score_responses(file: Path, column: str, config: RunConfig) -> list[Group]:
@@ -35,8 +35,8 @@ async def score_responses(file: Path, column: str, config: RunConfig) -> list[Gr
         column: the column with a text or a list of texts per row.
 
     Raises:
-        DataError: a row is invalid or lacks the column; names file and row.
-        RewardError: the reward function raised, or needs a key that is unknown for texts; names the key.
+        DataError: a row is invalid or lacks the column; the message names file and row.
+        RewardError: the reward function raised, or needs a key that is unknown for texts; the message names the key.
     """
     tasks = load_tasks([str(file)], config.data)
     texts = [_texts(tasks, row, column) for row in range(len(tasks))]
@@ -104,7 +104,7 @@ def _texts(tasks: TaskTable, row: int, column: str) -> list[str]:
 
 
 def _text(value: JsonValue, where: str) -> str:
-    if not isinstance(value, str):  # never skipped: pass@k depends on the number of texts
+    if not isinstance(value, str):  # an error, not skipped: pass@k depends on the number of texts
         raise DataError(f"{where}: expected a text or a list of texts, got {value!r:.100}")
     return value
 

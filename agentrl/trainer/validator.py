@@ -13,7 +13,7 @@ from agentrl.types.task import Task
 
 Collect = Callable[[Sequence[Task]], Awaitable[list[Group]]]
 
-_REWARDS = "val/reward/"  # a reward's component names are known only after it scores
+_REWARDS = "val/reward/"  # component names are known only after the first score
 
 
 class Validator:
@@ -37,7 +37,7 @@ class Validator:
         self._success_threshold = success_threshold
 
     async def __call__(self, step: int) -> tuple[dict[str, float], list[Group]]:
-        """Return (metrics named `val/...`, their groups) for the weights after `step`."""
+        """Return (metrics named `val/...`, the rolled-out groups) for the weights after `step`."""
         await self._publish(step)
         groups = await self._collect(self._tasks)
         metrics = rollout_metrics(groups, self._success_threshold) | {"num_tasks": float(len(groups))}
@@ -45,7 +45,7 @@ class Validator:
 
 
 def check_metric(key: str, metric: str, data_sources: Iterable[str], tools: Iterable[str]) -> None:
-    """Check that validation will have a metric of this name.
+    """Check that validation reports a metric of this name.
 
     Args:
         key: the configuration key that names the metric.
@@ -53,7 +53,7 @@ def check_metric(key: str, metric: str, data_sources: Iterable[str], tools: Iter
         tools: names of the tools that the model may call.
 
     Raises:
-        ConfigError: there will be no such metric. Reward components are not checked: their names are known only later.
+        ConfigError: there is no metric of this name. Reward components are not checked: their names are unknown yet.
     """
     calls = [ToolCall(name, "", "", Outcome.OK) for name in tools]
     scored = Rollout([], Stop.FINISHED, {"score": 0.0}, tool_calls=calls)

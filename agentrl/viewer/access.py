@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 HOSTS = ("127.0.0.1", "localhost")
 """Allowed host names. The check blocks DNS rebinding, where another site's name resolves to this machine.
 
-Any port is allowed, for example for tunnels."""
+Every port is allowed, because a tunnel may use another port."""
 
 _HEADERS = {
     "content-security-policy": (
@@ -29,9 +29,9 @@ _HEADERS = {
 
 
 class Guard:
-    """ASGI middleware: passes on GET requests under `/<token>/`, with the token removed, and adds `_HEADERS`.
+    """ASGI middleware: forwards GET requests under `/<token>/` without the token, and adds `_HEADERS` to responses.
 
-    It uses no cookies, and sends no CORS headers: other origins cannot read responses.
+    The middleware uses no cookies and sends no CORS headers, so other origins cannot read responses.
     """
 
     def __init__(self, app: ASGIApp, token: str) -> None:

@@ -32,7 +32,7 @@ MAX_ROWS = 1000
 """Maximum number of rows per response."""
 
 FIRST_FILE_S = 1.0
-"""Maximum wait of a request until the run's files are listed for the first time."""
+"""Maximum time that a request waits until the run's files are listed for the first time."""
 
 _OWN = ("run", "offset", "limit", "q", "at_split", "at_step", "at_uid", "at_number")
 """Query parameters that are not filters."""
@@ -69,7 +69,7 @@ def make_app(runs: Sequence[ViewedRun], token: str) -> Starlette:
 
 
 def _state(runs: Sequence[ViewedRun], request: Request) -> Response:
-    """State of all runs, with version numbers that show changes; 304 if nothing changed."""
+    """State of all runs, with version numbers that change with the content; 304 if nothing changed."""
     state = [_state_of(run) for run in runs]
     etag = f'"{hashlib.sha256(json.dumps(state).encode()).hexdigest()[:16]}"'
     if request.headers.get("if-none-match") == etag:
@@ -108,14 +108,14 @@ def _rows(run: ViewedRun, request: Request) -> dict[str, object]:
 
 
 def _excerpts(run: ViewedRun, request: Request) -> dict[str, object]:
-    """Prompt and answer of the same rows as `_rows`; a separate request, because reading them is slower."""
+    """Prompts and answers of the rows that `_rows` returns; a separate request, because reading them is slower."""
     snapshot = _snapshot(run)
     found, _ = _found(run, snapshot, request)
     return {"rows": excerpts(snapshot, _asked(found, request))}
 
 
 def _neighbours(run: ViewedRun, request: Request) -> dict[str, object]:
-    """The rollouts before and after one rollout, in the requested order; null if there is none."""
+    """The previous and the next rollout in the requested order; null at either end of the list."""
     snapshot = _snapshot(run)
     found, _ = _found(run, snapshot, request)
     query = _words(request)
@@ -141,7 +141,7 @@ def _rollout(run: ViewedRun, request: Request) -> Mapping[str, object]:
 
 
 def _snapshot(run: ViewedRun) -> Snapshot:
-    run.index.start()  # with many runs, only requested ones are read
+    run.index.start()  # with many runs, only requested runs are read
     run.index.wait(FIRST_FILE_S)
     return run.index.snapshot()
 
@@ -152,7 +152,7 @@ def _asked(found: pa.Array, request: Request) -> pa.Array:
 
 
 def _found(run: ViewedRun, snapshot: Snapshot, request: Request) -> tuple[pa.Array, int]:
-    """Return the positions of matching rows, and the number of searched parts (all parts without a text search)."""
+    """Return the positions of matching rows, and the number of searched parts. Without a text search: all parts."""
     query = {name: value for name, value in _words(request).items() if name not in _OWN}
     mask, searched = None, len(snapshot.parts)
     if text := _words(request).get("q"):

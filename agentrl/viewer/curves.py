@@ -1,4 +1,4 @@
-"""Metrics and warnings of a run by step; read again when their files change."""
+"""Metrics and warnings of a run by step. The files are read again when they change."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class Curves:
 
     @property
     def version(self) -> str:
-        """Changes when the metrics or warnings change."""
+        """Text that changes when the metrics or warnings change."""
         return "-".join(f"{stamp[0]}.{stamp[1]}" if stamp else "none" for stamp in map(stamp_of, self._files))
 
     @property
     def exist(self) -> bool:
-        """Whether the run has written metrics."""
+        """Whether the run has already written metrics."""
         return self._files[0].exists()
 
     def read(self) -> Mapping[str, object]:

@@ -21,7 +21,7 @@ _PLACE = ("split", "step", "uid", "number")
 
 
 def excerpts(snapshot: Snapshot, rows: pa.Array) -> list[dict[str, object]]:
-    """For each of `rows`: its place, its prompt (the last user message of the task) and the model's last text.
+    """Return the position, the prompt (the task's last user message) and the model's last text of each of `rows`.
 
     Rollouts whose file cannot be read are left out.
     """
@@ -72,7 +72,7 @@ def _messages(text: object) -> list[ShownMessage]:
 
 
 def _last(messages: Sequence[ShownMessage], role: str | None = None) -> str:
-    """The last non-empty message by `role`, on one line; its tool calls if it has no text."""
+    """The last non-empty message by `role`, on one line. A message without text is shown by its tool calls."""
     for message in reversed(messages):
         if role in (None, message["role"]) and (line := _line(message)):
             return line

@@ -41,10 +41,10 @@ class Filter:
 
     Attributes:
         equal: (column, value) pairs.
-        bounds: (column, whether it is a lower bound, inclusive bound).
-        call: values for `tools` and `outcomes`; one call must match both.
+        bounds: (column, whether the bound is a lower bound, inclusive bound).
+        call: values for `tools` and `outcomes`; a single tool call must match both.
         failed: only rollouts with an error or an infrastructure failure.
-        sort: a column, with prefix `-` for descending; "": newest step first, then in saved order.
+        sort: a column, with prefix `-` for descending; "": newest step first; within a step, in saved order.
     """
 
     equal: tuple[tuple[str, Value], ...] = ()
@@ -131,5 +131,5 @@ def _value(name: str, text: str, kind: Callable[[str], Value]) -> Value:
 
 
 def _column(table: pa.Table, name: str) -> pa.Array:
-    """Return a column as one array: a snapshot's table has at most one chunk."""
+    """Return a column as one array. A snapshot's table has at most one chunk."""
     return table[name].combine_chunks()

@@ -1,4 +1,4 @@
-"""In-memory index of all rollouts of a run, read by a background thread, newest file first, and kept up to date."""
+"""In-memory index of a run's rollouts. A background thread reads the files, newest first, and checks for changes."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from agentrl.viewer.summary import SUMMARY, summarize
 
 LOOKS_EVERY_S = 1.0
 JOINS_EVERY_S = 0.5
-"""Minimum time between snapshots while many files are read: to join all rows costs more than to read a file."""
+"""Minimum time between snapshots while files are read: joining all rows takes longer than reading one file."""
 
 Stamp = tuple[int, int]
-"""File size and modification time: a different stamp means changed content."""
+"""File size and modification time; a file with a different stamp is read again."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Part:
-    """Rows of one file, or why it cannot be read. A file that is read again becomes a new part."""
+    """Rows of one file, or the error if the file cannot be read. A file that is read again becomes a new part."""
 
     path: Path
     split: str
@@ -41,8 +41,8 @@ class Snapshot:
     Attributes:
         version: changes when the rows or the problems change.
         parts: in the order of the rows: newest step first.
-        num_files: number of existing files; `parts` are those read so far.
-        trouble: error of the search for files; "" if there is none.
+        num_files: number of existing files; `parts` contains the files read so far.
+        trouble: error while searching for files; "" without an error.
     """
 
     version: int
@@ -61,7 +61,7 @@ class Index:
     """Checks for new files every second and reads them. One thread writes; any number of threads may read.
 
     Args:
-        folders: returns the folder of each split; called each time, because a new run creates them later.
+        folders: returns the folder of each split; called at each check, because a new run creates its folders later.
     """
 
     def __init__(self, folders: Callable[[], Mapping[str, Path]]) -> None:
@@ -77,7 +77,7 @@ class Index:
         self._thread = Thread(target=self._keep_up, name="index", daemon=True)
 
     def start(self) -> None:
-        """Start the reading thread; does nothing if it is already started."""
+        """Start the reading thread; do nothing if it is already running."""
         with self._changed:
             if self._thread.ident is None:
                 self._thread.start()
@@ -89,12 +89,12 @@ class Index:
             self._thread.join()
 
     def wait(self, timeout_s: float, complete: bool = False) -> None:
-        """Wait until the folder is listed (with `complete`: until all its files are read), or until the timeout."""
+        """Wait until the files are listed, at most `timeout_s`. With `complete`, wait until all files are read."""
         with self._changed:
             self._changed.wait_for(lambda: self._version and (not complete or self._is_complete), timeout_s)
 
     def snapshot(self) -> Snapshot:
-        """The state of the index. During the first read of a folder, it may be slightly out of date."""
+        """The state of the index. While many files are being read, the snapshot may be slightly outdated."""
         with self._changed:
             now = time.monotonic()
             behind = self._snapshot.version != self._version
@@ -135,7 +135,7 @@ class Index:
             for path in self._parts.keys() - {part.path for part in found}:
                 del self._parts[path]
                 self._version += 1
-            self._version = max(1, self._version)  # an empty folder counts as read, too
+            self._version = max(1, self._version)  # an empty folder also counts as read
             self._changed.notify_all()
         for part in found:
             if self._ended.is_set():
@@ -175,7 +175,7 @@ def stamp_of(path: Path) -> Stamp | None:
 def _read(part: Part) -> Part:
     try:
         rows = summarize(part.path, part.split)
-    except Exception as error:  # any error, also a bug: report it for this file and read the others
+    except Exception as error:  # any error, even a bug: report it for this file and read the other files
         line = _line(error)
         problem = line if str(part.path) in line else f"{part.path}: {line}"
         return Part(part.path, part.split, part.step, part.stamp, problem=problem)

@@ -35,9 +35,9 @@ def shown_rows(table: pa.Table, rows: pa.Array) -> list[Mapping[str, object]]:
     return [{name: _shown(value) for name, value in row.items()} for row in taken]
 
 
-@lru_cache(maxsize=2)  # snapshots of two runs
+@lru_cache(maxsize=2)  # for two runs, one snapshot each
 def shown_choices(snapshot: Snapshot) -> dict[str, object]:
-    """Return the choices of each filter, the columns, and the guard columns without information."""
+    """Return the choices of each filter, all columns, and the columns of guards that were never raised."""
     table = snapshot.table
     values = {name: _distinct(table[name]) for name in ("split", "source", "stop", "excluded")}
     lists = {name: _distinct(pc.list_flatten(table[name])) for name in ("tools", "outcomes")}
@@ -46,7 +46,7 @@ def shown_choices(snapshot: Snapshot) -> dict[str, object]:
 
 
 def _columns(table: pa.Table) -> dict[str, object]:
-    """`columns`, and `idle`: columns of guards that no rollout triggered."""
+    """Return `columns`, and `idle`: the columns of guards that no rollout raised."""
     guards = [name for name in table.column_names if name.startswith(f"{REWARD}{GUARD}")]
     idle = [name for name in guards if not pc.any(pc.not_equal(table[name], 0)).as_py()]
     return {"columns": table.column_names, "idle": idle}

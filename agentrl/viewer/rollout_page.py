@@ -31,8 +31,8 @@ class ShownMessage(TypedDict):
 def shown_rollout(stored: StoredRollout, tokens: TokenTexts) -> dict[str, object]:
     """Return all values of a rollout.
 
-    The seed is a string: it may be larger than JavaScript's integers. JSON of the dataset is a string: it may be nested
-    very deeply.
+    The seed is a string, because it may be too large for a JavaScript integer. JSON from the dataset is also a string,
+    because it may be nested very deeply.
     """
     rollout, task = stored.rollout, stored.task
     return {

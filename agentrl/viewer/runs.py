@@ -18,10 +18,10 @@ from agentrl.viewer.search import Search
 from agentrl.viewer.tokens import TokenTexts, open_tokens
 
 MAX_SEARCHES = 4
-"""Cached searches per run: several tabs can search, and recent searches are reused."""
+"""Maximum number of cached searches per run, so that several tabs can search and recent searches are reused."""
 
 MAX_RUNS = 100
-"""Maximum number of runs from a folder of runs; the newest are used."""
+"""Maximum number of runs from a folder of runs; the newest runs are used."""
 
 DEPTH = 3
 """Depth of the search for runs in a folder: `outputs/<experiment>/<time>` needs two levels."""
@@ -39,7 +39,7 @@ class ViewedRun:
         name: shown instead of the folder's path.
 
     Raises:
-        DataError: `where` is not such a folder.
+        DataError: `where` is neither a run's folder nor a folder with files of trajectories.
         ConfigError: `tokenizer` is not a tokenizer's folder.
     """
 
@@ -67,7 +67,7 @@ class ViewedRun:
         return stored, self._tokens_of(store.provenance(step))
 
     def search(self, text: str) -> Search:
-        """Return the search for `text`: a cached one, or a new one that replaces the least recently used."""
+        """Return the search for `text`. A new search replaces the least recently used search in the cache."""
         with self._lock:
             search = self._searches.pop(text, None) or Search(text, self.index)
             self._searches[text] = search
@@ -81,7 +81,7 @@ class ViewedRun:
         return split_folders(self._folder)
 
     def _tokens_of(self, provenance: Mapping[str, str]) -> TokenTexts:
-        """Cache of tokenizers: steps with the same vocabulary and configuration share one."""
+        """Return a cached tokenizer. Steps with the same vocabulary and configuration share a tokenizer."""
         key = provenance.get(VOCABULARY), provenance.get(CONFIG)
         with self._lock:
             if key not in self._tokens:
@@ -125,13 +125,13 @@ def _inside(folder: Path, depth: int) -> Iterator[Path]:
 
 
 def _changed_at(folder: Path) -> float:
-    """Time of the last change to the run's metrics file; without one, to its folder."""
+    """Modification time of the run's metrics file; without this file, of the run's folder."""
     file = folder / METRICS_FILE
     return (file if file.exists() else folder).stat().st_mtime
 
 
 def split_folders(folder: Path) -> dict[str, Path]:
-    """Split -> folder of its files: in a run's `trajectories`, else directly in `folder`, else `folder` itself."""
+    """Return split -> its folder: in a run's `trajectories`, else directly in `folder`, else `folder` itself."""
     for parent in (folder / TRAJECTORIES, folder):
         splits = (path for path in _folders(parent) if path.name != EXCLUDED_SPLIT)
         found = {path.name: path for path in splits if TrajectoryStore(path).steps}

@@ -23,10 +23,10 @@ from agentrl.viewer.runs import ViewedRun
 
 LOOPBACK = "127.0.0.1"
 READ_AT_ONCE = 2
-"""With more runs than this, each run's rollouts are read only when a page first requests them."""
+"""If there are more runs, the rollouts of a run are read only when a page first requests them."""
 
 SWITCHES_EVERY_S = 0.001
-"""A fifth of Python's default, so that requests do not wait for the thread that reads files."""
+"""Thread switch interval: a fifth of Python's default, so that requests do not wait for the thread that reads files."""
 _QUIET: dict[str, Any] = {  # Any: uvicorn's options have different types
     "log_level": "critical",
     "access_log": False,
@@ -66,8 +66,8 @@ def serve(runs: Sequence[ViewedRun], port: int | None = None, open_browser: bool
 
 @contextmanager
 def _leads_to(address: str) -> Iterator[str]:
-    """Yield the URL of a private file that redirects to `address`: other users can see a program's arguments."""
-    with TemporaryDirectory(prefix="agentrl-view-") as folder:  # of mode 0700
+    """Yield the URL of a private file that redirects to `address`: other users can see the browser's arguments."""
+    with TemporaryDirectory(prefix="agentrl-view-") as folder:  # the folder has mode 0700
         page = Path(folder) / "open.html"
         page.touch(mode=0o600)
         page.write_text(f'<!doctype html><meta http-equiv="refresh" content="0; url={address}">', encoding="utf-8")
@@ -77,7 +77,7 @@ def _leads_to(address: str) -> Iterator[str]:
 class _Server(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Handle signals as uvicorn does, but without raising them again: that would count as a second Ctrl-C."""
+        """Handle signals as uvicorn does, but do not raise them again, because that would count as a second Ctrl-C."""
         earlier = {each: signal.signal(each, self.handle_exit) for each in (signal.SIGINT, signal.SIGTERM)}
         try:
             yield

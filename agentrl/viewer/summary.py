@@ -1,4 +1,4 @@
-"""Summary of each rollout for the table: one row of short columns, read without the conversations."""
+"""Summary of each rollout: a table row of short columns, read without the conversations."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from agentrl.store.files import open_file
 from agentrl.store.schema import EXCLUDED
 
 REWARD = "reward/"
-"""Prefix of the columns for named rewards. `score`, which is trained on, is the column `reward`."""
+"""Prefix of the columns for named rewards. The column of `score`, the reward for training, is `reward`."""
 
 MAX_REWARDS = 24
-"""Maximum number of reward names with a column."""
+"""Maximum number of reward names that get a column."""
 
 _SEGMENTS = "trajectories.list.element.segments.list.element."
 _PLAIN = {"step": "step", "uid": "uid", "rollout": "number", "data_source": "source", "index": "index"}
@@ -51,7 +51,7 @@ SUMMARY = pa.schema(
         "outcomes": _NAMES,
     }
 )
-"""Columns of every summary. `tokens` and `trained` count all trajectories; `tools` and `outcomes` run parallel."""
+"""Columns of every summary. `tokens` and `trained` count all trajectories. `tools`, `outcomes`: one entry per call."""
 
 Integers = NDArray[np.int64]
 
@@ -60,7 +60,7 @@ def summarize(path: Path, split: str) -> pa.Table:
     """Return one row per rollout of a file of trajectories, in the file's order.
 
     Raises:
-        DataError: the file cannot be read; the message names it.
+        DataError: the file cannot be read; the message names the file.
     """
     with open_file(path) as file:
         try:
@@ -113,7 +113,7 @@ def _sums(values: Integers, ends: Integers) -> Integers:
 
 
 def _with_rewards(table: pa.Table, rewards: pa.Array) -> pa.Table:
-    """Add a column for each reward except the score; null if a rollout does not have it."""
+    """Add a column for each reward except the score; null if a rollout does not have the reward."""
     rows = list(map(dict, python_values(rewards)))
     for name in list(dict.fromkeys(chain.from_iterable(rows)))[:MAX_REWARDS]:
         if name != "score":

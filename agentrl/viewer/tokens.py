@@ -16,7 +16,7 @@ from agentrl.store.text import read_json
 
 _BROKEN = "\N{REPLACEMENT CHARACTER}"
 _LONGEST_CHARACTER = 4
-"""Maximum number of bytes, and so of tokens, of one UTF-8 character."""
+"""Maximum number of bytes in a UTF-8 character; so a character has at most this number of tokens."""
 
 
 class TokenTexts:
@@ -31,7 +31,7 @@ class TokenTexts:
         self.note = note
 
     def texts(self, token_ids: Sequence[int]) -> list[str] | None:
-        """One text per token. If several tokens form one character, the last one gets it; the others are empty."""
+        """One text per token. If several tokens form one character, the last token gets it; other texts are empty."""
         return None if self._tokenizer is None else list(self._split(self._tokenizer, list(token_ids)))
 
     def _split(self, tokenizer: Tokenizer, token_ids: list[int]) -> Iterator[str]:
@@ -43,7 +43,7 @@ class TokenTexts:
             start += length
 
     def _length(self, tokenizer: Tokenizer, token_ids: list[int]) -> int:
-        """Smallest number of leading tokens that form complete characters; 1 if there is none."""
+        """Smallest number of leading tokens that form complete characters; 1 if no number does."""
         lengths = range(1, len(token_ids) + 1)
         return next((length for length in lengths if _BROKEN not in _text(tokenizer, token_ids[:length])), 1)
 
@@ -51,11 +51,11 @@ class TokenTexts:
 def _text(tokenizer: Tokenizer, token_ids: list[int]) -> str:
     text = str(tokenizer.decode(token_ids, skip_special_tokens=False))
     piece = tokenizer.id_to_token(token_ids[0]) or ""
-    return f" {text}" if piece.startswith("▁") and not text.startswith(" ") else text  # decoders strip a first space
+    return f" {text}" if piece.startswith("▁") and not text.startswith(" ") else text  # decoders strip a leading space
 
 
 def open_tokens(folder: Path, provenance: Mapping[str, str], override: str | None) -> TokenTexts:
-    """Open a run's tokenizer: `override`, else the latest checkpoint's, else that of the initial model.
+    """Open a run's tokenizer: `override`, else from the latest checkpoint, else from the initial model.
 
     Only tokenizer files are read. Code of a model or tokenizer is never run.
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _OVERRIDE = re.compile(r"[+~]*[\w.@/]+=")
 NO_MODEL = "none"
-"""Placeholder of `model.path` if no model is given; lengths are then not measured."""
+"""Placeholder of `model.path` if no model is given. Lengths are not measured without a model."""
 
 
 def data(options: argparse.Namespace) -> int:

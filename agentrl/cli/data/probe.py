@@ -33,10 +33,10 @@ class Checked:
     """Check results of one dataset.
 
     Attributes:
-        found: its rows.
+        found: the inspected rows.
         problems: problems that would stop a run or make training wrong.
         notes: other findings.
-        lengths: tokens of each measured row: of a task's prompt, a full conversation, or the longer one of a pair.
+        lengths: tokens of each measured row: task prompt, full conversation, or longer conversation of a pair.
         limit: maximum number of tokens.
         num_probed: number of rows whose ground truth the reward checked; None if the reward was not called.
     """
@@ -54,7 +54,7 @@ Probe = Callable[[Sequence[str], int], Awaitable[Checked]]
 
 @asynccontextmanager
 async def open_probe(config: RunConfig, *, with_model: bool) -> AsyncIterator[Probe]:
-    """Yield a function that checks the first rows of files; with a model it also measures their lengths.
+    """Yield a function that checks the first rows of files. With a model, the function also measures their lengths.
 
     Raises:
         AgentRLError: model, tools or reward cannot be used as configured.
@@ -104,7 +104,7 @@ def _parts(config: RunConfig, files: Sequence[str], max_samples: int, with_model
 
 
 class _Rows:
-    """Checks of rows against agent loops, tools, simulated users and, with a model, its chat template.
+    """Checks rows against agent loops, tools and simulated users; with a model, also against its chat template.
 
     Attributes:
         measures: whether there is a model, so that lengths can be measured.
@@ -123,10 +123,10 @@ class _Rows:
         self.measures = chat is not None
 
     def length(self, item: Item) -> int | None:
-        """Number of tokens of an item as the model would get it in a run; None without a model.
+        """Number of tokens of an item, formatted as in a run; None without a model.
 
         Raises:
-            DataError, TemplateError: a run would refuse it.
+            DataError, TemplateError: a run would refuse the item.
         """
         if isinstance(item, Task):
             if self._measured:

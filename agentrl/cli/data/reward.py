@@ -1,4 +1,4 @@
-"""Checks of rows with the reward: rows without a matching reward, and ground truths that the reward refuses."""
+"""Checks rows with the reward: finds rows without a matching reward, and ground truths that the reward refuses."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ async def probe_reward(config: RunConfig, reward: Reward | None, found: Inspecti
             refused.add(found.table.where(row), why)
     if reward is None:
         return [unrouted, refused], None
-    shown = sorted(by_truth.values(), key=len, reverse=True)[:MAX_PROBED]  # a missing truth is often most frequent
+    shown = sorted(by_truth.values(), key=len, reverse=True)[:MAX_PROBED]  # most frequent first: often a missing truth
     await _probe(reward, found, shown, refused)
     return [unrouted, refused], sum(map(len, shown))
 
@@ -71,26 +71,26 @@ async def _probe(reward: Reward, found: Inspection, shown: Sequence[Sequence[int
     for batch in (shown[start : start + _MAX_CONCURRENT] for start in range(0, len(shown), _MAX_CONCURRENT)):
         refusals = await asyncio.gather(*(_refusal(reward, _task(found, rows[0])) for rows in batch))
         for rows, why in ((rows, why) for rows, why in zip(batch, refusals, strict=True) if why):
-            for row in rows:  # the message names the checked row: replace its index
+            for row in rows:  # the message contains the index of the checked row
                 own = why.replace(f"row {_task(found, rows[0]).index}", f"row {_task(found, row).index}", 1)
                 refused.add(found.table.where(row), own)
 
 
 async def _refusal(reward: Reward, task: Task) -> str:
-    """Return why the reward cannot score an empty answer to the task; empty if it can."""
+    """Return why the reward cannot score an empty answer to the task; "" if scoring works."""
     view = solution_view(Rollout([], Stop.FINISHED), lambda ids: "")[1]
     extra = {"index": task.index, "prompt": list(task.messages), **task.extra_info, **view}
     try:
         await reward(task.data_source, "", task.ground_truth, extra)
     except InfraError:
-        return ""  # no fault of the row
+        return ""  # the row did not cause the error
     except (RewardError, DataError) as error:
         return str(error)
     return ""
 
 
 def _is_code(config: RunConfig, task: Task) -> bool:
-    """Whether scoring the task runs programs. Then only its test cases are parsed and the reward is not called."""
+    """Whether scoring the task runs programs. If so, the reward is not called; only the task's tests are parsed."""
     name = reward_of(task.data_source) if config.reward.name == "auto" else config.reward.name
     own = config.reward.custom_reward_function.path is not None or config.reward.components
     return name == NEEDS_SANDBOX and not own

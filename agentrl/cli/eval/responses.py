@@ -26,7 +26,7 @@ from agentrl.types.rollout import Group
 
 
 def evaluate_responses(options: argparse.Namespace) -> None:
-    """Score the texts of `--responses` with `--reward`, else with the configured reward.
+    """Score the texts of `--responses` with the reward of `--reward`, or else with the configured reward.
 
     Raises:
         AgentRLError: file, column or reward cannot be used.
@@ -50,7 +50,7 @@ def evaluate_texts(file: Path, column: str, config: RunConfig, results_file: Pat
 
 
 def test_scores(groups: Iterable[Group]) -> dict[str, float]:
-    """verl's metrics: `test_score/<data source>`, the mean over rows of each row's mean score."""
+    """Return verl's metrics `test_score/<data source>`: the mean over rows of each row's mean score."""
     means: dict[str, list[float]] = defaultdict(list)
     for group in groups:
         if scores := [each.reward for each in group.rollouts if not each.failed]:

@@ -27,7 +27,7 @@ def evaluate_saved(options: argparse.Namespace) -> None:
     """Read saved rollouts, rescore them if `--reward` is given, print the results and write them as JSON.
 
     Raises:
-        AgentRLError: there are no such rollouts, they have no score, or the reward cannot be used.
+        AgentRLError: no rollouts are found, they have no score, or the reward cannot be used.
     """
     run = _open(options.saved, options.split)
     print(visible(run.description))
@@ -44,7 +44,7 @@ def evaluate_saved(options: argparse.Namespace) -> None:
 def report(
     found: Evaluation, file: Path | None, further: dict[str, float] | None = None, sampling: str | None = None
 ) -> None:
-    """Print the results and `sampling` (how rollouts were sampled); write results and `further` values to `file`.
+    """Print the results and `sampling` (how rollouts were sampled). Write the results and `further` values to `file`.
 
     Raises:
         ConfigError: the file cannot be written.
@@ -63,7 +63,7 @@ def report(
 def _open(where: str, split: str | None) -> SavedRun:
     """Open the validation rollouts if there are any, else the training rollouts.
 
-    Only the last of several validations is used, because each has other weights.
+    If there are several validations, only the last is used, because each validation has different weights.
     """
     try:
         run = open_saved(where, split or "val")
@@ -78,7 +78,7 @@ def _open(where: str, split: str | None) -> SavedRun:
 
 
 def _groups(replay: Replay) -> Iterator[Group]:
-    """Yield the groups with the requested scores. A rollout without a score gets none."""
+    """Yield the groups with the requested scores. Rollouts without a score stay unscored."""
     for members in replay.run.groups(_COLUMNS):
         yield Group(members[0].task, [_scored(replay, stored) for stored in members])
 

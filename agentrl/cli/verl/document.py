@@ -140,7 +140,7 @@ def _generation() -> Iterator[str]:
 
 
 def _in_training(row: Row) -> bool:
-    """Whether the PPO table has the same row, for the same key or for the key under `actor_rollout_ref`."""
+    """Whether the PPO table has an equal row, either for the key itself or for the key under `actor_rollout_ref`."""
     return any(replace(row, key=key) == PPO.by_key.get(key) for key in (row.key, f"actor_rollout_ref.{row.key}"))
 
 

@@ -25,7 +25,7 @@ from agentrl.errors import ConfigError, suggestion
 def read_verl(
     overrides: Sequence[str], folder: Path | None = None, name: str | None = None, table: KeyTable = PPO
 ) -> dict[str, object]:
-    """Read `a.b=c` overrides on top of a YAML file for verl: nested values with resolved interpolations.
+    """Read a YAML file for verl and `a.b=c` overrides. Return nested values with resolved interpolations.
 
     Args:
         overrides: in Hydra's grammar; a leading `+` or `++` is allowed and has no effect.
@@ -50,11 +50,11 @@ def verl_config(values: Mapping[str, object], *checks: Check, table: KeyTable = 
     """Convert verl's nested keys to a validated configuration. Ignored keys are listed on stderr, by reason.
 
     Args:
-        checks: further rules, as for `validate_config`.
+        checks: additional rules, as for `validate_config`.
         table: key table of the verl program.
 
     Raises:
-        ConfigError: the configuration is invalid or not supported; the message uses the given verl keys.
+        ConfigError: the configuration is invalid or not supported; the message uses verl's keys.
     """
     draft = translate(values, table)
     shown = verl_key(draft.source_keys, table)
@@ -87,7 +87,7 @@ def _override(override):  # type: ignore[no-untyped-def]  # Hydra's Override; hy
 
 
 def _file(folder: Path | None, name: str | None, base_name: str) -> DictConfig:
-    """Read the keys of the YAML file. Its `defaults` may only name verl's file, whose defaults are in the table."""
+    """Read the keys of the YAML file. Its `defaults` may only name verl's own file: the table has its values."""
     if folder is None and name in (None, base_name):
         return OmegaConf.create({})
     path = ((folder or Path("config")) / (name or base_name)).with_suffix(".yaml")

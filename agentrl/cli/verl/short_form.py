@@ -55,7 +55,7 @@ SHORT = (
     Short("name", "trainer.experiment_name", help="of the run; its folder is checkpoints/<project>/<name>"),
 )
 _DATA = ("train.parquet", "train.jsonl", "train.json")
-FIXED = {"algorithm.adv_estimator": "grpo", f"{_ACTOR}.ppo_mini_batch_size": None}  # None: a step is one update
+FIXED = {"algorithm.adv_estimator": "grpo", f"{_ACTOR}.ppo_mini_batch_size": None}  # None: one update per step
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -67,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def train(options: argparse.Namespace, rest: Sequence[str]) -> None:
-    """Train with flags, environment variables and further `key=value`."""
+    """Train with the values of flags, environment variables and `key=value` overrides."""
     from agentrl.cli.early import check_early
     from agentrl.cli.verl.overrides import read_verl, verl_config  # imports hydra
     from agentrl.compat.verl.keys.translate import flattened, nested
@@ -84,7 +84,7 @@ def train(options: argparse.Namespace, rest: Sequence[str]) -> None:
 
 
 def _under(values: Mapping[str, object], above: Mapping[str, object]) -> dict[str, object]:
-    """Return the `values` that are not replaced by `above`: --kl_coef replaces KL_LOSS_COEF and USE_KL_LOSS."""
+    """Return the `values` that `above` does not replace. Example: --kl_coef replaces KL_LOSS_COEF and USE_KL_LOSS."""
     from agentrl.compat.verl.keys.table import PPO
 
     hidden = set().union(*map(PPO.targets, above))
@@ -92,7 +92,7 @@ def _under(values: Mapping[str, object], above: Mapping[str, object]) -> dict[st
 
 
 def _with_data(values: dict[str, object]) -> dict[str, object]:
-    """Return `values`, with a training file of the current folder if none is given."""
+    """Add a training file of the current folder if `values` names no training file."""
     found = next((name for name in _DATA if Path(name).is_file()), None)
     if found is None or "data.train_files" in values:
         return values

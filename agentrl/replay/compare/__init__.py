@@ -1,1 +1,1 @@
-"""`agentrl replay RUN compare`: two steps or two runs, with confidence intervals."""
+"""`agentrl replay RUN compare`: compare two steps or two runs, with confidence intervals."""

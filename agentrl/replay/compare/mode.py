@@ -20,13 +20,14 @@ from agentrl.run_folder.provenance import VOCABULARY
 from agentrl.stats.base import Estimate, plain
 
 NUM_EXAMPLES = 3
-"""Number of tasks to list that only one side has."""
+"""Maximum number of listed tasks that only one side has."""
 
 
 def compare(replay: Replay) -> Result:
-    """Compare the run, A, with `options.other`, B. Only tasks with scores on both sides are compared.
+    """Compare the run (A) with `options.other` (B). Only tasks with scores on both sides are compared.
 
-    With `options.rewards`, or after `rescore`, both sides are scored with the same rewards; the first one is compared.
+    With `options.rewards`, or after `rescore`, both sides are scored with the same rewards. The first reward is
+    compared.
 
     Raises:
         ConfigError: `options.other` is missing.
@@ -69,7 +70,7 @@ def compare(replay: Replay) -> Result:
 
 
 def _sides(replay: Replay) -> tuple[Replay, Replay]:
-    """Return A and B. Both are rescored if rewards are given, or if an earlier `rescore` did so with A."""
+    """Return A and B. Both are rescored if rewards are given, or if an earlier `rescore` scored A."""
     where = replay.options.other
     if where is None:
         raise ConfigError("compare: give a second run, for example `agentrl replay RUN@0 compare RUN@last`")
@@ -108,7 +109,7 @@ def _score_table(lines: Sequence[ScoreLine], pairs: Sequence[Pair], both: Sequen
 def _side_tables(
     scored: Sequence[Pair], pairs: Sequence[Pair], thresholds: Sequence[float], options: Options
 ) -> list[Table]:
-    """Two tables over all tasks; with several data sources, also two tables for each source."""
+    """Two tables over all tasks. If there are several data sources, two more tables for each source."""
     sources = sorted({pair.key[0] for pair in pairs})
     tables = []
     for source in (*(sources if len(sources) > 1 else ()), ALL):

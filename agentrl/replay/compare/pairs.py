@@ -33,7 +33,7 @@ class Attempt:
     """One rollout.
 
     Attributes:
-        score: None if the rollout failed or has no score; it is then left out of all score means.
+        score: None if the rollout failed or has no score; score means leave out this rollout.
         calls: (tool, outcome) of each call.
         segments: the segments of all trajectories.
     """
@@ -57,7 +57,7 @@ class Pair:
     sides: tuple[Sequence[Attempt], Sequence[Attempt]]
 
     def scores(self, side: int) -> list[float]:
-        """Scores of the rollouts that have one."""
+        """Scores of the rollouts on one side, without unscored rollouts."""
         return [attempt.score for attempt in self.sides[side] if attempt.score is not None]
 
     @property
@@ -75,7 +75,7 @@ def attempts(replay: Replay) -> dict[TaskKey, list[Attempt]]:
 
 
 def matched(ours: Mapping[TaskKey, Sequence[Attempt]], theirs: Mapping[TaskKey, Sequence[Attempt]]) -> list[Pair]:
-    """The tasks that both sides have, in the order of the first."""
+    """The tasks that both sides have, in the order of the first side."""
     return [Pair(key, (ours[key], theirs[key])) for key in ours if key in theirs]
 
 

@@ -16,11 +16,11 @@ COLUMNS = ("source", "tasks", "A", "B", "B - A", "better / worse", "p")
 
 @dataclass(frozen=True, slots=True)
 class ScoreLine:
-    """Comparison on one data source, or on all.
+    """Comparison on one data source, or on all data sources.
 
     Attributes:
         tasks: number of tasks.
-        a, b: means over tasks of each task's mean score.
+        a, b: mean score of A and B: the mean over tasks of each task's mean score.
         difference: b - a.
         better, worse, same: number of tasks on which B's mean is above, below, or equal to A's.
         p: p-value of the sign test.
@@ -52,7 +52,7 @@ class ScoreLine:
 
 
 def score_lines(pairs: Sequence[Pair], level: float) -> list[ScoreLine]:
-    """One line per data source if there are several; the last line is over all."""
+    """One line per data source if there are several sources; the last line is over all tasks."""
     sources = sorted({pair.key[0] for pair in pairs})
     parts = [(source, [pair for pair in pairs if pair.key[0] == source]) for source in sources]
     return [_line(name, part, level) for name, part in [*(parts if len(parts) > 1 else ()), (ALL, pairs)]]

@@ -1,1 +1,1 @@
-"""`agentrl replay RUN logprobs`: saved tokens under another checkpoint."""
+"""`agentrl replay RUN logprobs`: log-probabilities of saved tokens under another checkpoint."""

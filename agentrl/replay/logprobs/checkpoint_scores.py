@@ -1,4 +1,4 @@
-"""Log-probabilities of the sampled tokens, when sampled and under another checkpoint."""
+"""Log-probabilities of the sampled tokens: at sampling time, and under another checkpoint."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class ScoredRollout:
         score: None if the rollout has no score.
         sampled: [N], under the policy that sampled; saved with the tokens.
         checkpoint: [N], under the checkpoint, at the same temperature.
-        turn_rewards: (number of tokens sampled up to the end of the turn, value).
+        turn_rewards: for each turn reward, (number of tokens sampled up to the end of the turn, reward).
     """
 
     step: int
@@ -60,7 +60,7 @@ class ScoredRollout:
 
 
 def score_rollouts(replay: Replay, config: RunConfig) -> tuple[list[ScoredRollout], Counter[str]]:
-    """Score every rollout with sampled tokens under the model of `config`; also count the skipped ones by reason.
+    """Score every rollout with sampled tokens under the model of `config`; also count skipped rollouts by reason.
 
     Raises:
         ConfigError: the model cannot be used, or has another vocabulary.
@@ -90,7 +90,7 @@ async def _score(replay: Replay, backend: Backend) -> tuple[list[ScoredRollout],
 
 
 def _steps(run: SavedRun) -> Iterator[list[StoredRollout]]:
-    """The rollouts of each step. A group is scored in one batch, so that a shared prefix is computed once."""
+    """The rollouts of each step. Each group is scored in one batch, so a shared prefix is computed once."""
     return (list(members) for _, members in groupby(run.rollouts(COLUMNS), key=lambda stored: stored.step))
 
 
@@ -136,7 +136,7 @@ def _trained(sample: Sample, values: Sequence[float]) -> Floats:
 
 
 def _turn_rewards(rollout: Rollout) -> list[tuple[int, float]]:
-    masks = [[0, *trajectory.loss_mask[1:]] for trajectory in rollout.trajectories]  # as in a sample
+    masks = [[0, *trajectory.loss_mask[1:]] for trajectory in rollout.trajectories]  # as in samples
     rewards = []
     for reward in rollout.turn_rewards:
         before = sum(map(sum, masks[: reward.trajectory]))

@@ -17,7 +17,7 @@ class Clip:
 
     Attributes:
         low, high: logarithms of the bounds.
-        of_rollouts: bound the geometric mean over a rollout's tokens, not each token's ratio.
+        of_rollouts: whether the bounds apply to the geometric mean over a rollout's tokens, not to each token's ratio.
     """
 
     low: float
@@ -31,7 +31,7 @@ _OF_ROLLOUTS = ("gspo",)
 
 
 def clip_of(config: RunConfig) -> Clip | None:
-    """Return the clip of the loss; None if the loss clips no ratios (gates, divergences, preferences)."""
+    """Return the clipping bounds of the loss; None if the loss does not clip ratios (such as preference losses)."""
     name = _loss(config)
     if config.algorithm.preset.family != "policy" or name not in (*_OF_TOKENS, *_OF_LOGARITHMS, *_OF_ROLLOUTS):
         return None

@@ -1,4 +1,4 @@
-"""`logprobs`: log-probabilities of saved tokens under another checkpoint; its KL and its estimated reward."""
+"""`logprobs`: log-probabilities of saved tokens under another checkpoint, KL divergence and estimated reward."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _config(replay: Replay) -> RunConfig:
 
 
 def _why_no_ratios(config: RunConfig, replay: Replay) -> str | None:
-    """Why the saved log-probabilities are not those of the sampling distribution; None if they are."""
+    """Why importance ratios cannot be computed from the saved log-probabilities; None if they can."""
     if not replay.run.config:
         return "No importance ratios: the run did not save how the rollouts were sampled."
     sampling = sampling_of(config.rollout, replay.run.split)
@@ -73,7 +73,7 @@ def _why_no_ratios(config: RunConfig, replay: Replay) -> str | None:
 
 
 def _rewards(parts: Mapping[str, Sequence[ScoredRollout]], level: float) -> dict[str, OffPolicy]:
-    """Reward estimates of each part that has scores."""
+    """Reward estimates of each entry of `parts` that has scores."""
     episodes = {
         name: [_episode(each, each.score) for each in part if each.score is not None] for name, part in parts.items()
     }
@@ -99,7 +99,7 @@ def distance_table(found: Mapping[str, Figures], notes: Sequence[str]) -> Table:
 
 
 def ratio_table(found: Figures, clip: str) -> Table:
-    """Importance ratios, checkpoint over sampling policy, over all steps; `clip` is the sentence on clipping."""
+    """Importance ratios (checkpoint / sampling policy) over all steps; `clip` is the sentence about clipping."""
     return Table(
         "Importance ratios",
         ("per", "number", "1%", "median", "99%", "maximum", "effective share", "clipped"),

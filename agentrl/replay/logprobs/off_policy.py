@@ -1,16 +1,17 @@
 """Off-policy evaluation: estimate the reward of another policy from saved rollouts, by importance sampling.
 
 pi is the policy to evaluate, b the policy that sampled. For rollout i, w_i is the product of pi(token) / b(token) over
-all its sampled tokens, and R_i is its score. Turn rewards r_j may use the shorter product w_ij, which stops at their
-turn (Precup, Sutton & Singh 2000, "Eligibility Traces for Off-Policy Policy Evaluation"). This is only possible if the
-turn rewards of every rollout sum to its score. Otherwise the full score counts at the end. The choice is made for all
-rollouts together: a choice per rollout would depend on later rewards and add a bias.
+all its sampled tokens, and R_i is its score. A turn reward r_j can use the shorter product w_ij over the tokens up to
+turn j (Precup, Sutton & Singh 2000, "Eligibility Traces for Off-Policy Policy Evaluation"). This requires that the turn
+rewards of every rollout sum to its score. If one rollout violates this, all rollouts use w_i and R_i: a choice per
+rollout would depend on later rewards and add a bias.
 
     ordinary        mean_i of w_i * R_i                       unbiased; the variance may be infinite
     weighted        sum_i w_i * R_i / sum_i w_i               biased in small samples, much lower variance
     per decision    mean_i of sum_j w_ij * r_j                unbiased; no later turn adds noise to r_j
 
-Computed in log space, so no ratio overflows. Intervals: bootstrap over tasks, if enough rollouts are effective.
+Ratios are computed in log space to avoid overflow. Intervals are bootstrapped over tasks if the effective number of
+rollouts is large enough.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ from agentrl.stats.base import Estimate
 from agentrl.stats.intervals import Floats, bootstrap, mean_estimate
 
 MAX_LOG = 700.0
-"""Largest log ratio: exp of a larger one may overflow float64."""
+"""Largest log ratio: exp of a larger value may overflow float64."""
 
 MIN_EFFECTIVE = 10.0
-"""Minimum number of effective rollouts. With fewer, and less than half effective, an estimate is unreliable."""
+"""Estimates are unreliable if the effective number of rollouts is below this value and below half of all rollouts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,15 +57,15 @@ class Episode:
 
 @dataclass(frozen=True, slots=True)
 class OffPolicy:
-    """Estimates of the mean score. If too few rollouts are effective, only `sampled` has an interval.
+    """Estimates of the mean score. If `too_few` is true, only `sampled` has an interval.
 
     Attributes:
         num: number of rollouts.
         sampled: the mean score under the policy that sampled, from the same rollouts.
         ordinary, per_decision, mean_ratio: None if a ratio overflows a float.
-        mean_ratio: mean of w_i. Its expectation is 1; a lower value means behaviour that was hardly sampled.
+        mean_ratio: mean of w_i. Its expectation is 1; a lower value means that b rarely sampled the behaviour of pi.
         num_effective: effective sample size of the weights (Kish).
-        by_turn: turn rewards sum to the score in every rollout; else `per_decision` equals `ordinary`.
+        by_turn: whether turn rewards sum to the score in every rollout; if not, `per_decision` equals `ordinary`.
     """
 
     num: int
@@ -78,12 +79,12 @@ class OffPolicy:
 
     @property
     def too_few(self) -> bool:
-        """Whether too few rollouts are effective, so that the estimates are unreliable."""
+        """Whether the effective number of rollouts is too small for reliable estimates."""
         return self.num_effective < min(MIN_EFFECTIVE, self.num / 2)
 
     @property
     def uncovered(self) -> bool:
-        """Whether the mean ratio is far from 1: overflow, below 0.5, above 2, or with an interval that excludes 1."""
+        """Whether the mean ratio is far from 1: it overflows, is below 0.5 or above 2, or its interval excludes 1."""
         mean = self.mean_ratio
         if mean is None or not 0.5 <= mean.value <= 2:
             return True
@@ -128,7 +129,7 @@ def _value(estimate: Estimate | None) -> Estimate | None:
 
 
 def effective_number(log_ratios: Floats) -> float:
-    """Kish's (sum w)^2 / sum w^2, from log w."""
+    """Return Kish's effective sample size, (sum w)^2 / sum w^2, from log w."""
     weights = np.exp(log_ratios - log_ratios.max())
     return float(weights.sum() ** 2 / (weights**2).sum())
 
@@ -138,7 +139,7 @@ _Terms: TypeAlias = Sequence[Sequence[Sequence[tuple[float, float]]]]
 
 
 def _sums(terms: _Terms) -> tuple[Floats, float]:
-    """[tasks, 3]: sum of ratio * reward, sum of ratios, number of rollouts. Ratios are divided by exp(2nd result)."""
+    """Return [tasks, 3]: sum of ratio * reward, sum of ratios, number of rollouts; and log of the ratios' divisor."""
     top = max((log for task in terms for rollout in task for log, _ in rollout), default=0.0)
     weighed = [[(math.exp(log - top), value) for rollout in task for log, value in rollout] for task in terms]
     rows = [
@@ -163,4 +164,4 @@ def _weighted(terms: _Terms, level: float, seed: int) -> Estimate:
 
 def _self_normalised(rows: Floats) -> float:
     weight = float(rows[:, 1].sum())
-    return float(rows[:, 0].sum()) / weight if weight else float("nan")  # a bootstrap sample whose weights are all 0
+    return float(rows[:, 0].sum()) / weight if weight else float("nan")  # NaN: all weights of a bootstrap sample are 0

@@ -22,13 +22,13 @@ QUANTILES = (0.01, 0.5, 0.99, 1.0)
 
 @dataclass(frozen=True, slots=True)
 class Ratios:
-    """Statistics of importance ratios, checkpoint over sampling policy.
+    """Statistics of importance ratios (checkpoint / sampling policy).
 
     Attributes:
         num: number of ratios.
         log_quantiles: quantiles of the log ratios, at `QUANTILES`; the last is the maximum.
         effective_share: effective sample size (Kish) divided by `num`.
-        clipped: the share outside the clip of the run's loss; None if the loss does not clip these ratios.
+        clipped: the share of ratios outside the clip range of the run's loss; None if the loss does not clip them.
     """
 
     num: int
@@ -43,9 +43,9 @@ class Figures:
 
     Attributes:
         versions: the policy versions that sampled, ascending.
-        sampled_perplexity, perplexity: exp of minus the mean log-probability, when sampled and under the checkpoint.
+        sampled_perplexity, perplexity: exp(-mean log-probability), at sampling time and under the checkpoint.
         k1, k3: estimates of KL(sampling policy || checkpoint) per token, in nats (`algos.kl`, which bounds k3).
-        tokens, rollouts: ratios per token, and per rollout.
+        tokens, rollouts: statistics of the ratios per token, and per rollout.
     """
 
     versions: Sequence[int]

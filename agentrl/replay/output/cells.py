@@ -33,7 +33,7 @@ def is_numeric(cell: Cell) -> bool:
 
 
 def is_name(cell: Cell) -> bool:
-    """Whether the cell is a short word that must not be broken."""
+    """Whether the cell is a short name that must not be broken."""
     return isinstance(cell, str) and len(cell) <= MAX_NAME and " " not in cell
 
 

@@ -20,7 +20,7 @@ MAX_CHARACTERS = 400
 """Maximum length of a cell on the terminal."""
 
 MIN_SENTENCE_WIDTH = 24
-"""Minimum width of a column of sentences: narrower ones are unreadable."""
+"""Minimum width of a column of sentences: narrower columns are unreadable."""
 
 
 def print_heading(run: SavedRun, console: Console) -> None:
@@ -46,7 +46,7 @@ def _grid(table: Table, widths: Sequence[int]) -> Grid:
         Column(
             Text(visible(name)),
             justify="right" if all(map(is_numeric, cells)) else "left",
-            width=width,  # by default, rich narrows the widest column first, even if it holds numbers
+            width=width,  # by default, rich narrows the widest column first, even a column of numbers
             overflow="fold",
         )
         for name, cells, width in zip(table.columns, _columns(table), widths, strict=True)
@@ -58,7 +58,7 @@ def _grid(table: Table, widths: Sequence[int]) -> Grid:
 
 
 def _blocks(table: Table) -> Grid:
-    """Each row as lines of name and value, with a blank line between rows."""
+    """Show each row as lines of column name and value, with a blank line between rows."""
     grid = Grid.grid(padding=(0, 2, 0, 0))
     grid.add_column(style="dim", overflow="fold", max_width=24)
     grid.add_column(overflow="fold")
@@ -71,7 +71,7 @@ def _blocks(table: Table) -> Grid:
 
 
 def _widths(table: Table, available: int) -> list[int]:
-    """Width of each column; empty if they do not fit. Spare width goes first to the columns that need least."""
+    """Width of each column; empty if the columns do not fit. Columns that need the least get spare width first."""
     columns = list(zip(table.columns, _columns(table), strict=True))
     widths = [_min_width(name, cells) for name, cells in columns]
     spare = available - sum(widths) - 2 * len(widths)
@@ -86,7 +86,7 @@ def _widths(table: Table, available: int) -> list[int]:
 
 
 def _full_width(name: str, cells: Sequence[Cell]) -> int:
-    """Column width at which no line is broken."""
+    """Column width at which no cell is broken into lines."""
     texts = [Text(visible(name)), *map(_text, cells)]
     return max(line.cell_len for text in texts for line in text.split(allow_blank=True))
 

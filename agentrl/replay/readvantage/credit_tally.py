@@ -20,7 +20,7 @@ class Side:
     """Statistics of one set of advantages, saved or recomputed.
 
     Attributes:
-        num_without_signal: groups without a training signal: all advantages are 0, for example at equal rewards.
+        num_without_signal: number of groups whose advantages are all 0, for example because of equal rewards.
     """
 
     num_rollouts: int = 0
@@ -47,9 +47,11 @@ class Tally:
     """Comparison of saved and recomputed advantages.
 
     Attributes:
-        num_lost_signal, num_gained_signal: groups that lose, or gain, their training signal.
-        identical: all advantages are the same, bit for bit.
-        num_rollouts, num_tokens: those trained both times; `num_sign_changed_*`: those with a changed sign.
+        num_lost_signal: number of groups whose advantages are all 0 only after recomputing.
+        num_gained_signal: number of groups whose advantages are all 0 only before recomputing.
+        identical: all advantages are bitwise equal.
+        num_rollouts, num_tokens: number of rollouts and tokens that are trained on in both cases.
+        num_sign_changed_rollouts, num_sign_changed_tokens: how many of these have another sign of their advantage.
         largest: rollouts whose mean advantage changed most, the largest change first.
     """
 
@@ -95,7 +97,7 @@ class Tally:
 
     @property
     def correlation(self) -> float | None:
-        """Pearson correlation over the tokens trained both times; None if one side is constant."""
+        """Pearson correlation over the tokens that are trained on in both cases; None if one side is constant."""
         if not self.num_tokens:
             return None
         x, y, xx, yy, xy = self._sums / self.num_tokens

@@ -25,8 +25,8 @@ def readvantage(replay: Replay) -> Result:
     `rescore`. Without either, the result equals the saved advantages bit for bit.
 
     Raises:
-        ConfigError: the algorithm cannot be built; it is custom code that the command line does not name; or
-            `--reward` is used without `rescore` before this mode.
+        ConfigError: the algorithm cannot be built, or is custom code that the command line does not name; or `--reward`
+            is given, but `rescore` did not run before this mode.
         DataError: the rollouts have no tokens or no advantages.
     """
     if replay.options.rewards and not replay.scores:

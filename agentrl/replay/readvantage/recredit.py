@@ -23,12 +23,12 @@ COLUMNS = ("data_source", "index", "rewards", "turn_rewards", "error", "infra_fa
 COLUMNS_OF_TOKENS = ("trajectories.segments", "trajectories.advantages")
 
 _BY_REWARD = "reward: "
-"""Prefix of the runner's error if only the reward of a rollout failed."""
+"""Prefix of the rollout runner's error message if only the reward function failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Credit:
-    """A rollout's saved and recomputed advantages, [its trained tokens]; None if it was not trained on."""
+    """A rollout's saved and recomputed advantages, shape [trained tokens]; None if it is not trained on."""
 
     key: Key
     before: NDArray[np.float64] | None
@@ -43,7 +43,7 @@ class Credit:
 
     @property
     def change(self) -> float:
-        """Change of the mean advantage; 0 if the rollout is not trained on in both cases."""
+        """Change of the mean advantage; 0 unless the rollout is trained on in both cases."""
         before, after = self.means
         return 0.0 if before is None or after is None else after - before
 
@@ -51,8 +51,8 @@ class Credit:
 def recompute_credit(replay: Replay, algorithm: BuiltAlgorithm) -> Iterator[list[Credit]]:
     """Yield the rollouts of each group. Whole steps are computed at once: an estimator may need all groups of a step.
 
-    Log-probabilities and values come from the store. So does the coefficient of a KL in the reward, unless an
-    override sets it.
+    Log-probabilities and values are read from the store. The coefficient of a KL penalty in the reward is also read
+    from the store, unless an override sets it.
 
     Raises:
         DataError: rollouts without tokens, without saved advantages, or without required log-probabilities or values.
@@ -84,7 +84,7 @@ def _check(replay: Replay, step: int, groups: Sequence[Sequence[StoredRollout]])
 
 
 def with_new_score(replay: Replay, stored: StoredRollout) -> Rollout:
-    """Return the rollout with the score that this command uses. As in training, no score means not trained on."""
+    """Return the rollout with the score that this command uses. Unscored rollouts are not trained on."""
     rollout = stored.rollout
     if not replay.scores or rollout.stop is Stop.ERROR:
         return rollout

@@ -29,8 +29,8 @@ def scored_samples(
 ) -> list[Sample]:
     """Return the samples of a step's `groups` with their saved scores (log-probabilities and values).
 
-    Samples that lack a required score are dropped, as in training. The coefficient of a KL in the reward is set to the
-    saved one, unless an override sets it.
+    Samples that lack a required score are dropped, as in training. The coefficient of a KL penalty in the reward is set
+    to the saved coefficient, unless an override sets it.
 
     Args:
         stored: the rollouts of each group, read with `COLUMNS`.
@@ -65,7 +65,7 @@ def _scored(sample: Sample, scores: Scores) -> Sample:
 
 
 def _read_by_credit(algorithm: BuiltAlgorithm) -> Iterator[tuple[Need, str]]:
-    """(score, key that requires it) for each score that the advantages need. Scores only for the loss are ignored."""
+    """Yield (score, key that requires it) for each score that advantages need. Scores for the loss are ignored."""
     if "values" in algorithm.needs:
         yield "values", "algorithm.adv_estimator"
     if algorithm.kl_reward is not None:

@@ -32,7 +32,7 @@ class Continued:
 
     Attributes:
         saved_score: None if the saved rollout has no score.
-        unrecorded: calls of all continuations that were not in the recording.
+        unrecorded: tool calls of all continuations that have no recorded result.
     """
 
     key: Key
@@ -42,20 +42,22 @@ class Continued:
 
     @property
     def gain(self) -> float:
-        """Mean score of the continuations minus the saved score; 0 if one of them is missing."""
+        """Mean score of the continuations minus the saved score; 0 if either is missing."""
         return fmean(self.scores) - self.saved_score if self.scores and self.saved_score is not None else 0.0
 
 
 def from_turn(replay: Replay) -> Result:
-    """Continue each saved rollout from model turn K (from 0), `rollout.n` times (command line only; default once).
+    """Continue each saved rollout from model turn K, counted from 0.
 
-    - All tokens before turn K are kept and never re-tokenized. In the new trajectory they are prompt and not trained
-      on. This includes sampled tokens, because the saved rollout was already trained on them.
-    - From turn K on, a call that the saved rollout also made is answered from the recording. For other calls
-      `--unrecorded` decides. Its default is `live` if the command line names tools, else `error`. Live tools do not
-      know the earlier calls. With `error`, the result is failed if a call was not recorded.
+    Each rollout is continued `rollout.n` times if the command line sets this key, else once.
+
+    - All tokens before turn K are kept and never re-tokenized. In the new trajectory they are prompt tokens and not
+      trained on. This includes sampled tokens, because training already used them in the saved rollout.
+    - From turn K on, a call that the saved rollout also made gets the recorded result. Other calls are handled as
+      `--unrecorded` says. Its default is `live` if the command line names tools, else `error`. Live tools have no state
+      of the earlier calls. With `error`, the mode fails if a call was not recorded.
     - Continuation i has its own seed, derived from the saved seed, K and i.
-    - From turns above 0, only built-in agent loops can continue: a custom loop may keep state that was not saved. A
+    - If K is above 0, only built-in agent loops can continue: a custom loop may keep state that was not saved. A
       simulated user starts without its earlier state and gets the full conversation.
 
     New rollouts are saved in the folder of `--out`, or else under `replays/` in the run's folder. The continuations of

@@ -43,7 +43,7 @@ from agentrl.types.rollout import Rollout
 
 @dataclass(frozen=True, slots=True)
 class Rerun:
-    """A rollout to re-run, and the recording that answers its tool calls."""
+    """A rollout to re-run, and the recorded results of its tool calls."""
 
     saved: StoredRollout
     seed: int
@@ -52,7 +52,7 @@ class Rerun:
 
 
 def rerun_of(saved: StoredRollout, seed: int, from_turn: int = 0, resume_point: ResumePoint | None = None) -> Rerun:
-    """Prepare a re-run whose recording holds the calls from model turn `from_turn` on.
+    """Prepare a re-run with the recorded calls from model turn `from_turn` on.
 
     Raises:
         DataError: the rollout contains images: tool results are recorded as text only.
@@ -69,7 +69,7 @@ class Rerunner:
     """Rollout components with the run's settings and limits for this split.
 
     Attributes:
-        origin: the source to save with new rollouts, for example `tools of outputs/run@60`.
+        origin: the origin to save with new rollouts, for example `tools of outputs/run@60`.
     """
 
     parts: RolloutParts
@@ -79,7 +79,7 @@ class Rerunner:
 
     @property
     def ends_unrecorded(self) -> bool:
-        """Whether a call that was not recorded ends the rollout."""
+        """Whether a tool call without a recorded result ends the rollout."""
         return self.toolbox.unrecorded == "error"
 
     async def roll_out(self, attempts: Sequence[Rerun]) -> list[Rollout]:
@@ -114,15 +114,15 @@ class Rerunner:
 
 @asynccontextmanager
 async def open_rerunner(replay: Replay, mode: str, default: Unrecorded) -> AsyncIterator[Rerunner]:
-    """Build the rollout components with the weights of `model.path`, else of the run's newest checkpoint.
+    """Build the rollout components with the weights of `model.path`; by default those of the run's newest checkpoint.
 
     Args:
         mode: name of the mode, with the turn if it has one.
-        default: default for calls that were not recorded; the command line may override it.
+        default: default handling of tool calls without a recorded result; the command line may override this default.
 
     Raises:
-        ConfigError: there are no weights, the rollouts were made with another tokenizer, or they need code that the
-            command line does not name.
+        ConfigError: there are no weights, the rollouts were made with another tokenizer, or a re-run needs code that
+            the command line does not name.
         AgentRLError: a component cannot be used as configured.
     """
     unrecorded = replay.options.unrecorded or default
@@ -142,7 +142,7 @@ def new_folder(replay: Replay, mode: str) -> Path:
     """Return the folder for new rollouts: `<mode>` in `--out`, else the next free `replays/<mode>-<n>` of the run.
 
     Raises:
-        ConfigError: the folder in `--out` exists already, or `--out` is required.
+        ConfigError: the folder in `--out` exists already, or there is no run folder and `--out` is not given.
     """
     if out := replay.options.out:
         if (out / mode).exists():

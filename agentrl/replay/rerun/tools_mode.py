@@ -24,8 +24,8 @@ class Divergence:
     """Position of the first token at which a re-run differs from the saved rollout.
 
     Attributes:
-        turn: the model turn that contains the token, or that a tool or user answers with it; from 0, -1 in the prompt.
-        token: position in the segment, from 0; the segment's length if the re-run only continues longer.
+        turn: the last model turn that started at or before the token, from 0; -1 in the prompt.
+        token: position in the segment, from 0; the segment's length if the re-run only has additional tokens.
     """
 
     trajectory: int
@@ -41,8 +41,8 @@ class RerunResult:
     Attributes:
         difference: the first difference; None if every token is the same.
         saved_score, score: None if there is no score.
-        num_recorded: number of calls answered from the recording.
-        unrecorded: the calls that were not in the recording.
+        num_recorded: number of tool calls that got a recorded result.
+        unrecorded: the tool calls without a recorded result.
     """
 
     key: Key
@@ -57,7 +57,7 @@ def tools(replay: Replay) -> Result:
     """Re-run the saved rollouts with their own seeds and with the run's settings for their split.
 
     With the same policy and `rollout.deterministic`, every token is the same. So with another policy, all differences
-    come from the policy. The result is failed if a call that was not recorded ended a rollout.
+    come from the policy. The mode fails if a tool call without a recorded result ended a rollout.
 
     New rollouts are saved in the folder of `--out`, or else under `replays/` in the run's folder.
 
@@ -82,7 +82,7 @@ async def _tools(replay: Replay) -> Result:
 
 
 def _groups(attempts: Sequence[Rerun], rollouts: Sequence[Rollout]) -> list[Group]:
-    """Collect the new rollouts into the original groups."""
+    """Put the new rollouts into the groups of the saved rollouts."""
     groups: list[Group] = []
     for attempt, rollout in zip(attempts, rollouts, strict=True):
         if not groups or groups[-1].uid != attempt.saved.task.uid:

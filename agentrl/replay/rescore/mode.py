@@ -28,8 +28,8 @@ from agentrl.store.schema import IMPORTED_FROM
 def rescore(replay: Replay) -> Result:
     """Score every rollout with the given rewards; later modes of the command use the new scores.
 
-    Rewards get exactly the same text as in training, which `scored_text_sha256` verifies for each row. Rollouts
-    without tokens are scored by the text of their messages. Rollouts that ended in an error are not scored.
+    Reward functions get exactly the same text as in training; `scored_text_sha256` verifies the text of each rollout.
+    Rollouts without tokens are scored by the text of their messages. Rollouts that ended in an error are not scored.
 
     Raises:
         ConfigError: no reward function is given, or one cannot be used.
@@ -47,7 +47,7 @@ def rescore(replay: Replay) -> Result:
 
 
 def load_rewards(replay: Replay, config: RunConfig) -> dict[str, Reward]:
-    """Load the rewards of `--reward`, by name; else that of the overrides; else the run's own, if it is built in.
+    """Load rewards by name: from `--reward`, else the reward in the overrides, else the run's own reward if built in.
 
     Raises:
         ConfigError: no reward is given, or one cannot be used.
@@ -75,7 +75,7 @@ def _label(reward: RewardConfig) -> str:
 
 
 def _refuse_custom_reward(replay: Replay) -> None:
-    """Refuse a silent change of reward: if the run's reward is custom code, the command line must name a reward."""
+    """Refuse if the run's reward is custom code and the command line names no reward."""
     names = ("reward.name", "reward.components", "reward.custom_reward_function.path")
     if any(lookup(replay.options.overrides, name) for name in names):
         return
@@ -87,7 +87,7 @@ def _refuse_custom_reward(replay: Replay) -> None:
 
 
 def _refuse_from_run(replay: Replay, reward: RewardConfig) -> None:
-    """Refuse code, reward models and judge URLs that only the saved run names: a judge gets rollouts and an API key."""
+    """Refuse code, reward models and judge URLs that only the run names. A judge gets rollouts and an API key."""
     overrides = replay.options.overrides
     if lookup(overrides, "reward.reward_manager") is None:
         refuse_missing_code(replay, ("reward.reward_manager.module.path", "reward.reward_manager.name"))
@@ -104,7 +104,7 @@ def _load(name: str, replay: Replay, config: RunConfig) -> Reward:
     if ":" in name or name.endswith(".py"):
         _refuse_from_run(replay, config.reward)
         reward = given_reward(load_object(name), config.reward, config.data.max_response_length)
-        assert reward is not None  # not None, because a reward was passed
+        assert reward is not None  # a reward function was passed
         return reward
     none = config.reward.custom_reward_function.model_copy(update={"path": None})
     own = config.reward.model_copy(update={"name": name, "custom_reward_function": none, "components": {}})
@@ -117,7 +117,7 @@ def _is_builtin(replay: Replay, config: RunConfig) -> bool:
     if config.reward.name == NO_REWARD:
         return False
     if config.reward.components or config.reward.name == JUDGE or lookup(replay.options.overrides, "reward.name"):
-        return True  # the keys they require are checked when they are loaded
+        return True  # keys that these rewards require are checked at loading
     builtin = config.reward.name == "auto" or known_rewards.is_builtin(config.reward.name)
     return bool(replay.run.config) and not _saved_custom(replay) and builtin
 

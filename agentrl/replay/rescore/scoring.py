@@ -1,4 +1,4 @@
-"""Score saved rollouts: reward functions get the same inputs as from the rollout runner."""
+"""Score saved rollouts: reward functions get the same inputs as in training."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ COLUMNS = (
 MAX_CONCURRENT = 32
 
 NUM_CACHED_TURNS = 1024
-"""Size of the cache of decoded turns: a few groups. A Parquet row group in memory already has as many."""
+"""Size of the cache of decoded turns: the turns of a few groups, about as many as in a Parquet row group."""
 
 ChatText = Callable[[Sequence[int]], str]
 
@@ -39,7 +39,7 @@ class Scored:
 
     Attributes:
         saved: saved rewards by name; empty if there was no score.
-        new: reward function's name -> rewards by name, including `score`; without the functions that failed.
+        new: reward function's name -> rewards by name, including `score`. Functions that failed are missing.
         failures: reward function's name -> error, in one line.
         same_text: whether the text equals the text scored in training; None if unknown.
         from_messages: the rollout has no tokens, so the text of its messages is scored.
@@ -62,7 +62,7 @@ async def score_all(
     found: dict[int, Scored] = {}
 
     async def work() -> None:
-        for place, stored in waiting:  # shared iterator: a long run is never fully in memory
+        for place, stored in waiting:  # workers share the iterator, so that a long run is never fully in memory
             found[place] = await _scored(stored, rewards, chat_text, include_tool_text)
 
     try:
@@ -105,16 +105,17 @@ def cached_text(chat_text: ChatText) -> ChatText:
 
 
 def has_tokens(stored: StoredRollout) -> bool:
-    """Whether the rollout has tokens; an imported rollout has none."""
+    """Whether the rollout has tokens; imported rollouts have no tokens."""
     return any(trajectory.segments for trajectory in stored.rollout.trajectories)
 
 
 def view_of(
     stored: StoredRollout, chat_text: ChatText, include_tool_text: bool = False
 ) -> tuple[str, dict[str, object]]:
-    """Return `rewards.reward_view.solution_view` of a saved rollout; without tokens, built from its messages.
+    """Return `rewards.reward_view.solution_view` of a saved rollout.
 
-    In the second case `completion_ids` is empty, and the text lacks the markup around tool calls.
+    A rollout without tokens is viewed by its messages. Then `completion_ids` is empty, and the text lacks the markup
+    around tool calls.
     """
     solution, extra = solution_view(stored.rollout, chat_text, include_tool_text)
     if has_tokens(stored):

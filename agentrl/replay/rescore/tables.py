@@ -32,7 +32,7 @@ class Score:
 
 @dataclass(frozen=True, slots=True)
 class ScorePair:
-    """A rollout's saved score and its new one."""
+    """A rollout's saved score and its new score."""
 
     key: Key
     task: tuple[str, int]
@@ -78,7 +78,7 @@ def tables_of(scored: Sequence[Scored], names: Sequence[str], level: float) -> l
 
 
 def values_of(scored: Sequence[Scored], names: Sequence[str], level: float) -> dict[str, JsonValue]:
-    """The same results, machine-readable, and the scores of every rollout."""
+    """The results of `tables_of`, machine-readable, and the scores of every rollout."""
     known = [row.same_text for row in scored if row.same_text is not None]
     return {
         "num_rollouts": len(scored),
@@ -98,12 +98,12 @@ def short_names(names: Sequence[str]) -> dict[str, str]:
 
 
 def saved_scores(scored: Iterable[Scored]) -> list[Score]:
-    """The saved score of each rollout that has one."""
+    """The saved scores, without rollouts that have no score."""
     return [Score(row.task, row.saved["score"]) for row in scored if "score" in row.saved]
 
 
 def new_scores(scored: Iterable[Scored], name: str, part: str = "score") -> list[Score]:
-    """The new value of reward `name` for each rollout that has one."""
+    """The new values of reward `name`, without rollouts that have no value."""
     return [Score(row.task, row.new[name][part]) for row in scored if part in row.new.get(name, ())]
 
 
@@ -117,7 +117,7 @@ def pairs_of(scored: Iterable[Scored], name: str) -> list[ScorePair]:
 
 
 def by_source(rows: Sequence[R]) -> dict[str, list[R]]:
-    """Rows of each data source; also of all together if there are several sources."""
+    """Rows of each data source; with several sources, also all rows under `ALL`."""
     sources: dict[str, list[R]] = {}
     for row in rows:
         sources.setdefault(row.task[0], []).append(row)
@@ -130,7 +130,7 @@ def clusters(rows: Iterable[R]) -> list[list[R]]:
 
 
 def _by_source_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> Table:
-    """Table with the data source as first column. If there is only one source, it moves to the title."""
+    """Table with the data source as first column. If there is only one source, the title names the source instead."""
     sources = {row[0] for row in rows}
     if len(sources) == 1:
         return Table(f"{title}: {sources.pop()}", columns, [row[1:] for row in rows])

@@ -2,8 +2,8 @@
 
 | rule      | fires when                                                                                            |
 |-----------|-------------------------------------------------------------------------------------------------------|
-| mismatch  | KL between engine and backend with the same weights above 0.01 nats per token, over 5 steps: the      |
-|           | weight of a 100-token answer is then wrong by a factor of e. bfloat16 alone causes 1e-4 to 1e-3       |
+| mismatch  | KL between engine and backend with the same weights above 0.01 nats per token, over 5 steps: an error |
+|           | of factor e in the weight of a 100-token answer. bfloat16 alone causes 1e-4 to 1e-3                   |
 | probe     | right after publishing, engine and backend differ by 0.05 nats on average: more than bfloat16 causes  |
 | requeued  | over 5 steps, groups requeued for staleness, beyond the share of over_sampling, above 10 % of the     |
 |           | groups trained on: a tenth of the engine's work is wasted                                             |
@@ -38,7 +38,7 @@ def mismatch(history: History) -> str | None:
 
 
 def probe(history: History) -> str | None:
-    """The published weights differ from the policy's."""
+    """The engine's weights after publishing differ from the policy's weights."""
     if not (apart := history.now.get(PROBE_MEAN.name, 0.0)) > PROBE_MEAN.highest:
         return None
     return (
@@ -76,7 +76,7 @@ def restarts(history: History) -> str | None:
 
 
 def cache(history: History) -> str | None:
-    """The KV cache of conversations is evicted before their next turn."""
+    """The engine evicts the KV cache of conversations before their next turn."""
     share = _mean(history, LATER_CACHED_SHARE.name)
     num_tokens = sum(values(history.latest(NUM_RECENT), LATER_PROMPT_TOKENS.name))
     if share is None or num_tokens < MIN_LATER_TOKENS or share >= LATER_CACHED_SHARE.lowest:

@@ -1,4 +1,4 @@
-"""Steps of a run that health rules use, and whether the run learns well."""
+"""History of a run for the health rules: its first and latest steps."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ GOOD_SUCCESS = 0.9
 
 @dataclass(frozen=True)
 class History:
-    """The first and the latest steps of a run, the latest one last.
+    """Metrics of the first and the latest steps of a run, in the order of the steps.
 
     Attributes:
         tools: names of the offered tools.
         compares: whether advantages compare the rollouts of a group.
-        over_sampling: share of groups that may be requeued as planned.
+        over_sampling: share of groups that over-sampling is expected to requeue.
     """
 
     tools: Sequence[str] = ()
@@ -44,11 +44,11 @@ class History:
         return self.recent[-1]
 
     def latest(self, num_steps: int) -> list[Metrics]:
-        """Return the latest `num_steps` steps; empty if there are fewer."""
+        """Return the latest `num_steps` steps; empty if the run has fewer steps."""
         return list(self.recent)[-num_steps:] if len(self.recent) >= num_steps else []
 
     def all_latest(self, num_steps: int, holds: Callable[[Metrics], bool]) -> bool:
-        """Return whether `holds` is true for each of the latest `num_steps` steps; False if there are fewer."""
+        """Return whether `holds` is true for each of the latest `num_steps` steps; False if the run has fewer steps."""
         steps = self.latest(num_steps)
         return bool(steps) and all(map(holds, steps))
 

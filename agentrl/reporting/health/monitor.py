@@ -1,4 +1,4 @@
-"""Health monitor: warns, with the likely cause, when a metric leaves its healthy range; thresholds are in `rules`."""
+"""Health monitor: warns with the likely cause when a metric is unhealthy. Thresholds are in `rules`."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from agentrl.reporting.health.history import History
 from agentrl.reporting.health.rules import RULES
 
 RECOVERED_AFTER = 50
-"""Consecutive silent steps before a rule may warn a second time; doubled after each further warning."""
+"""Number of consecutive steps without firing before a rule may warn again; doubled after each repeated warning."""
 
 
 class Health:
-    """Checks each step's metrics. A firing rule warns once, and again only after a long silence.
+    """Checks each step's metrics. A rule warns when it first fires, and again only after many steps without firing.
 
-    So an intermittent condition over n steps causes at most 1 + log2(1 + n / `RECOVERED_AFTER`) warnings.
+    So a rule that fires on and off over n steps causes at most 1 + log2(1 + n / `RECOVERED_AFTER`) warnings.
 
     Args:
         tools: names of the offered tools.
         compares: whether advantages compare the rollouts of a group.
-        over_sampling: share of groups that may be requeued as planned.
+        over_sampling: share of groups that over-sampling is expected to requeue.
     """
 
     def __init__(self, tools: Iterable[str] = (), compares: bool = True, over_sampling: float = 0.0) -> None:
@@ -36,7 +36,7 @@ class Health:
         return [text for name, text in firing.items() if self._is_news(name)]
 
     def _is_news(self, name: str) -> bool:
-        """Return whether a firing rule has not warned yet, or was silent long enough since then."""
+        """Return whether a firing rule has not warned yet, or had not fired for long enough."""
         asked = self._silence_asked.get(name, 0)
         news = self._silent_steps.get(name, math.inf) > asked
         if news:
@@ -47,5 +47,5 @@ class Health:
     def remember(self, rows: Iterable[Mapping[str, float | None]]) -> None:
         """Add the rows of metrics.jsonl of a resumed run, so that earlier warnings are not repeated."""
         for row in rows:
-            if row["step"]:  # validation before the first step is not training
+            if row["step"]:  # step 0 is the validation before training
                 self.check({name: math.nan if value is None else value for name, value in row.items()})

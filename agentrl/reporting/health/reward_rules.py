@@ -3,7 +3,7 @@
 | rule            | fires when                                                                              |
 |-----------------|-----------------------------------------------------------------------------------------|
 | guards          | the share of rollouts that raise a guard (mean of 5 steps) is 10 percentage points      |
-|                 | above that of the first 5 steps                                                         |
+|                 | above the first 5 steps                                                                 |
 | reward_accuracy | after its warm-up, the reward model agrees with the outcomes of less than 60 % of the   |
 |                 | fresh rollouts, for 3 steps                                                             |
 | reward_ece      | after its warm-up, the expected calibration error of the reward model is above 0.2,     |
@@ -25,7 +25,7 @@ from agentrl.telemetry.metrics.base import Metric
 from agentrl.telemetry.metrics.reward_model import ACCURACY, DRIFT, ECE, WARMING
 
 GUARD_METRICS = rewards.GUARD.name.removesuffix("<name>")
-"""Prefix of metrics: the share of rollouts that raised the guard of that name."""
+"""Prefix of metrics `<prefix><guard>`: the share of rollouts that raised the guard."""
 MAX_GUARD_RISE = 0.1
 MODEL_STEPS = 3
 
@@ -75,7 +75,7 @@ def reward_drift(history: History) -> str | None:
 
 
 def _judging(step: Mapping[str, float], metric: Metric, otherwise: float) -> float:
-    """Return a reward-model metric of a step; `otherwise` during warm-up or if it is missing."""
+    """Return a reward-model metric of a step; `otherwise` during warm-up or if the metric is missing."""
     return otherwise if step.get(WARMING.name) else step.get(metric.name, otherwise)
 
 

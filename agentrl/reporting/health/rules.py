@@ -1,4 +1,4 @@
-"""Health rules for a run's metrics: one pure function per rule, of the run's first and latest steps.
+"""Health rules for a run's metrics: one pure function per rule. Its input is the run's first and latest steps.
 
 | rule            | fires when                                                                              |
 |-----------------|-----------------------------------------------------------------------------------------|
@@ -16,12 +16,12 @@
 | failed_rollouts | more than 10 % of the rollouts ended with an error in this step                         |
 | infra_failures  | 20 % of the rollouts failed for reasons outside the policy, over 5 steps                |
 | entropy         | entropy (mean of 5 steps) below 10 % of the first 5 steps, and not learning well        |
-| critic          | values explain less of the returns than a constant would, for 10 steps                  |
+| critic          | values predict the returns worse than a constant would, for 10 steps                    |
 | length          | response length (mean of 5 steps) below 30 % or above 300 % of the first 5 steps, and   |
 |                 | not learning well                                                                       |
 
 Learning well: the reward rose from the first to the second half of the latest 20 steps, or 90 % of the rollouts are
-a success. Low entropy or a changed length is healthy if it raises the reward. Rules for the engine are in
+a success. Low entropy or a changed length is healthy if the reward rises with it. Rules for the engine are in
 `engine_rules`, rules for rewards in `reward_rules`.
 """
 
@@ -169,7 +169,7 @@ def infra_failures(history: History) -> str | None:
 
 
 def entropy(history: History) -> str | None:
-    """Entropy collapsed without a higher reward; not for supervised runs, whose entropy should fall."""
+    """Entropy collapsed without a higher reward. Supervised runs are not checked: their entropy should fall."""
     ratio = history.ratio_to_first(ENTROPY.name)
     if REWARD.name not in history.now or ratio is None or ratio >= MIN_ENTROPY_RATIO or history.learning_well():
         return None

@@ -52,7 +52,7 @@ def _as_actor(config: RunConfig) -> ActorConfig:
 
 
 def load_reference(config: RunConfig) -> Backend:
-    """Load the model of `ref.path`, or else the initial policy without its LoRA adapter.
+    """Load the model of `ref.path`; if it is not set, load the initial policy without its LoRA adapter.
 
     Raises:
         ConfigError: the reference model cannot be used.

@@ -19,7 +19,7 @@ from agentrl.types.rollout import Rollout
 
 
 def load_online_reward_model(config: RunConfig) -> OnlineRewardModel:
-    """Load `reward.reward_model`, or the policy's body with a new head, and the reward that contains it.
+    """Load the model of `reward.reward_model`, or else the policy's body with a new head; also build the mixed reward.
 
     Raises:
         ConfigError: model, tokenizer or reward cannot be used.

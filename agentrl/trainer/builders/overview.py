@@ -1,4 +1,4 @@
-"""Overview of a run, derived from the configuration alone: its components and its hooks. Loads no model, no torch."""
+"""Overview of a run's components and hooks, derived from the configuration without loading a model or torch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from agentrl.run_folder.location import shown
 
 
 def overview(config: RunConfig) -> str:
-    """Return one line per component of the run that `config` describes. Values that are not set must be chosen."""
+    """Return one line per component of the run that `config` describes. Every key of `config` must be set."""
     rows = {name: value for name, value in _components(config) if value}
     return "\n".join(f"  {name:<12} {value}" for name, value in rows.items())
 

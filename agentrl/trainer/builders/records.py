@@ -34,7 +34,7 @@ def open_records(
 ) -> Iterator[Records]:
     """Open the records of a run, and close its trackers at the end.
 
-    A new run drops the records of an earlier run in its folder, and prints that.
+    A new run deletes the records of an earlier run in its folder, and prints a notice.
 
     Args:
         rollouts: None if the run has no rollouts, not even for validation.
@@ -46,7 +46,7 @@ def open_records(
         tools = [schema.name for schema in rollouts.toolbox.schemas] if rollouts else ()
         health = Health(tools, compares=config.group_size > 1, over_sampling=config.trainer.over_sampling)
         file = config.trainer.run_dir / METRICS_FILE
-        if file.exists():  # of a resumed run: its first steps are the baseline
+        if file.exists():  # a resumed run: health rules compare with its first steps
             health.remember(read_metrics(file))
         began = partial(_keep_config, config)
         promise = open_reproducibility(config, rollouts)
@@ -62,7 +62,7 @@ def open_records(
 
 
 def open_reproducibility(config: RunConfig, rollouts: RolloutParts | None) -> ReproducibilityReport:
-    """Open the report of whether the run is reproducible, a file in its folder."""
+    """Open the reproducibility report, a file in the run's folder."""
     if rollouts is None:
         return ReproducibilityReport(config, live=False, before=run_before(config))
     tools = [tool.name for tool in rollouts.toolbox.tools.values() if not tool.deterministic]
@@ -82,7 +82,7 @@ def open_store(config: RunConfig, rollouts: RolloutParts, split: str) -> Traject
 def _keep_config(config: RunConfig) -> None:
     file, kept = config.trainer.run_dir / CONFIG_FILE, redacted(config)
     write_atomically(file, yaml_text(kept))
-    if holds_redacted(kept):  # other values may be secret too
+    if holds_redacted(kept):  # values that were not redacted may be secret too
         file.chmod(0o600)
     link_latest(config.trainer.run_dir)
 
@@ -107,7 +107,7 @@ def _open_trackers(config: RunConfig, total_steps: int, resumed_at: int) -> Iter
     run = TrackedRun(trainer.run_dir, trainer.project_name, trainer.experiment_name, redacted(config), resumed_at)
     with ExitStack() as stack:
         opened: list[Tracker] = []
-        # jsonl is always on: the report and resuming read it. Console last: other trackers print at start
+        # jsonl is always on: the report and resuming need it. The console is last: other trackers print at start
         for name in sorted({"jsonl", *trainer.logger}, key=lambda name: (name == "console", name)):
             opened.append(_console(total_steps, run) if name == "console" else trackers.get(name)(run))
             stack.callback(opened[-1].close)

@@ -138,7 +138,7 @@ def open_check(config: RunConfig, rows: RewardRows, algorithm: Algorithm, model:
 
 
 def _figures(pairs: bool, asked: RewardTrainingConfig) -> tuple[Figures, list[str]]:
-    """Return the function that computes metrics of held-out rows, and the metric names."""
+    """Return the function that computes metrics of held-out rows, and the names of these metrics."""
     if pairs:
         return of_pairs, [f"val/{name}" for name in ("accuracy", "margin", "ece", "brier", "num_pairs")]
     if asked.loss == "mse":

@@ -40,11 +40,11 @@ Collect = Callable[[Sequence[Task]], Awaitable[list[Group]]]
 
 @dataclass(frozen=True, slots=True)
 class UserObjects:
-    """Objects that a Python caller passes, in addition to or in place of those named by the configuration.
+    """Objects that a Python caller passes. They extend or replace the objects that the configuration names.
 
     Attributes:
         rows: maps the name of a data file in the run folder to its lines.
-        in_python: whether a Python program started the run, not a command.
+        in_python: whether a Python program started the run, not the `agentrl` command.
     """
 
     tools: Sequence[FunctionTool | BaseTool] = ()
@@ -55,10 +55,10 @@ class UserObjects:
 
 
 def check_python_objects(config: RunConfig, user_objects: UserObjects) -> None:
-    """Refuse to resume by a command a run that got objects in Python.
+    """Refuse to resume a run from the command line if it was started with Python objects.
 
     Raises:
-        ConfigError: the run needs such objects; names them.
+        ConfigError: the run needs Python objects; the message names them.
     """
     if config.trainer.python_objects and not user_objects.in_python:
         named = ", ".join(config.trainer.python_objects)
@@ -100,7 +100,7 @@ class RolloutParts:
         return self.feed.adding(attempts) if self.feed else attempts
 
     def group_of_train(self) -> Callable[[Task, Sequence[Rollout]], Group]:
-        """Return a function that builds the group from the rollouts of those attempts."""
+        """Return a function that builds a group from the rollouts of a task's attempts."""
         return partial(group_of, n=self.config.group_size)
 
     def roll_out_train(self) -> Collect:
@@ -121,7 +121,7 @@ class RolloutParts:
 
 
 def sampling_of(rollout: RolloutConfig, split: str) -> SamplingParams:
-    """Return the sampling parameters of `split`, train or val."""
+    """Return the sampling parameters of `split` (`train` or `val`)."""
     if split != "val":
         return SamplingParams(rollout.temperature, rollout.top_p, rollout.top_k, rollout.min_p)
     val = rollout.val_kwargs
@@ -135,7 +135,7 @@ async def open_rollout_parts(
     """Build the rollout components, with cheap checks first, and close them at the end.
 
     Args:
-        trains: whether the rollouts are used for training; rows with images are then refused.
+        trains: whether the rollouts are used for training. If so, rows with images are refused.
 
     Raises:
         AgentRLError: data, tools, template, reward or model cannot be used as configured.
@@ -173,8 +173,8 @@ def _reward(config: RunConfig) -> Reward:
 def reward_of(config: RunConfig) -> RewardConfig:
     """Return `reward.*` of this run.
 
-    With `rollout.deterministic`, the reward model scores one rollout per batch by default. So no score depends on
-    the other rollouts in its batch.
+    With `rollout.deterministic`, the reward model scores one rollout per batch by default. So a rollout's score does
+    not depend on other rollouts.
     """
     reward, model = config.reward, config.reward.reward_model
     if not config.rollout.deterministic or model.batch_size is not None:
@@ -207,7 +207,7 @@ def _checked(
     interactions: Mapping[str, BaseInteraction] | None,
     tasks: TaskTable,
 ) -> TaskTable:
-    """Check the tasks and make their prompts fit; print what happened to longer prompts."""
+    """Check the tasks and shorten or drop prompts that are too long; print a notice about these prompts."""
     measure, rows = _measure(config, user_objects, chat, toolbox, interactions)
     fitting, notice = fit_prompts(tasks, measure, config.data)
     rows.finish()

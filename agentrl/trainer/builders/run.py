@@ -30,7 +30,7 @@ from agentrl.trainer.validator import Validator, check_metric
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A run, ready to start: the loop's components, and the objects needed for its report.
+    """A run, ready to start: the components of the loop, and the objects that the report needs.
 
     Attributes:
         rollouts: None if the run has no rollouts.
@@ -99,7 +99,7 @@ async def _build(config: RunConfig, user_objects: UserObjects, timer: Timer, sta
 
 
 def _meters(built: Built) -> list[Callable[[], Metrics]]:
-    """Return the functions that return further metrics of a step."""
+    """Return the functions that measure additional metrics of a step."""
     meters: list[Callable[[], Metrics]] = [built.source.metrics]
     rollouts = built.rollouts
     if rollouts is not None and built.source.live:

@@ -38,7 +38,7 @@ def open_source(
 
     Args:
         rollouts: the rollout components; None if there are only stored rollouts.
-        drop: records groups that no step takes.
+        drop: records groups that no step trains on.
 
     Raises:
         AgentRLError: the data or the stored rollouts cannot be read.
@@ -63,7 +63,7 @@ def _open(config: RunConfig, rollouts: RolloutParts | None, timer: Timer, drop: 
 def num_draws(config: RunConfig, num_rows: int) -> int | None:
     """Return the number of tasks that a `rollout_only` run rolls out: rows times epochs.
 
-    None in other modes or if `total_training_steps` is set: such runs consist of full steps.
+    Return None in other modes, or if `total_training_steps` is set: then every step has the full number of tasks.
     """
     given = config.trainer.mode != "rollout_only" or config.trainer.total_training_steps
     return None if given else config.trainer.total_epochs * num_rows
@@ -110,7 +110,7 @@ def _need_baseline(store: TrajectoryStore, step: int, rollouts: Iterable[Rollout
 
 
 def _source(rollouts: RolloutParts, timer: Timer, drop: Drop) -> tuple[Source, int]:
-    """Return the source and the number of rows it draws from."""
+    """Return the source and the number of rows from which it draws."""
     config, feed = rollouts.config, rollouts.feed
     if feed is None:
         return open_saved_source(rollouts, config.trainer.seed if config.data.seed is None else config.data.seed)
@@ -210,7 +210,7 @@ def rendered(
         schemas: tool schemas, used if the conversation has none.
 
     Raises:
-        DataError: the chat template rejects the conversation, or it is too long.
+        DataError: the chat template rejects the conversation, or the conversation is too long.
     """
     schemas = schemas if dialogue.tools is None else dialogue.tools
     try:

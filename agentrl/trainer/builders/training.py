@@ -1,4 +1,4 @@
-"""Builds the training components from the configuration: the algorithm, trained models, and models that follow them."""
+"""Builds the training components from the configuration: the algorithm, the policy, the critic and the reference."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from agentrl.weights.publish import Publisher
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """The training components, and the object that saves their progress."""
+    """The training components, and the object that saves the run's progress."""
 
     algorithm: Algorithm
     scorer: Callable[[Sequence[Sample]], Awaitable[list[Sample]]]
@@ -75,12 +75,12 @@ def open_training(
     online: OnlineRewardModel | None = None,
     exclusions: Exclusions | None = None,
 ) -> Training:
-    """Build the training of a policy on groups of `source`. In modes that only roll out, nothing is trained.
+    """Build the training of a policy on the groups of `source`. Modes that only roll out train nothing.
 
     Args:
         rollouts: the components that receive new weights; None if the run has no rollouts.
         total_steps: number of steps of the source.
-        exclusions: records the rollouts that the loss does not read.
+        exclusions: records the rollouts that the loss does not use.
 
     Raises:
         AgentRLError: a model or the algorithm cannot be used as configured.
@@ -148,7 +148,7 @@ async def open_reward_training(config: RunConfig, timer: Timer, stack: AsyncExit
 
 
 def _publisher(config: RunConfig, policy: Backend, engine: Engine) -> Publisher:
-    """Build the publisher, with the weights that the engine reads, and with a probe if its spec asks for one."""
+    """Build the publisher for the engine's weight format, with a probe if the engine's spec requires one."""
     spec = engine_spec(config.rollout.engine)
     return Publisher(
         policy,
@@ -213,9 +213,9 @@ def _learner(
 
 
 def _no_samples(groups: Sequence[Group]) -> list[Sample]:
-    """Return no samples: in a run that only samples, algorithms that need scores compute no advantages."""
+    """Return no samples: a run that only samples computes no scores, so advantages that need scores are omitted."""
     return []
 
 
 async def publish_nothing(version: int) -> None:
-    """Do nothing: no rollouts need new weights; validation publishes them itself when it is due."""
+    """Do nothing: training rollouts need no new weights, and validation publishes the weights itself."""

@@ -18,7 +18,7 @@ FOLDER = "critic"
 
 
 class Critic:
-    """A value model and its training. It trains on every sample of a step, even those that the policy loss omits.
+    """A value model and its training. The critic trains on every sample, also on samples that the policy loss omits.
 
     Args:
         mini_batch_groups, epochs, seed: see `Learner`.
@@ -40,8 +40,8 @@ class Critic:
     async def __call__(self, samples: Sequence[Sample], step: int) -> Metrics:
         """Run all updates of one step; return their means as `critic/<name>`. `vf_loss` is the loss.
 
-        `vf_explained_var` is the share of the returns' variance that the values explain. It uses the values that the
-        advantages were computed from, before the updates.
+        `vf_explained_var` is the share of the returns' variance that the values explain. The values are those from
+        before the updates, which the advantages use.
         """
         explained = await asyncio.to_thread(explained_share, samples)
         batches = epoch_batches(samples, self._mini_batch_groups, self._epochs, self._seed, step)
@@ -61,7 +61,7 @@ class Critic:
         """See `Checkpointable.load`.
 
         Raises:
-            ConfigError: the checkpoint has no critic, or it is damaged or of another model.
+            ConfigError: the checkpoint has no critic, or the critic is damaged or of another model.
         """
         if not (folder := checkpoint / FOLDER).is_dir():
             raise ConfigError(

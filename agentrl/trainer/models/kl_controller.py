@@ -19,7 +19,7 @@ FILE = "kl_control.json"
 
 
 class KLFeedback:
-    """Measures the KL of each step and updates the coefficient for the next. Checkpoints save the coefficient."""
+    """Measures the KL of each step and updates the coefficient for the next step. Checkpoints save the coefficient."""
 
     def __init__(self, reward: KLReward) -> None:
         self._reward = reward

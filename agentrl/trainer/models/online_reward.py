@@ -32,7 +32,7 @@ from agentrl.types.sample import Sample
 
 FOLDER, MEMORY = "reward_model", "reward_model_memory.safetensors"
 NUM_HELD_OUT, EVERY_HELD_OUT = 64, 8
-"""Every `EVERY_HELD_OUT`-th rollout is held out, up to `NUM_HELD_OUT`; drift of the model is measured on them."""
+"""Every `EVERY_HELD_OUT`-th rollout is held out, up to `NUM_HELD_OUT` rollouts, to measure the model's drift."""
 
 
 class Judged(NamedTuple):
@@ -43,7 +43,7 @@ class Judged(NamedTuple):
 
 
 class OnlineRewardModel:
-    """The reward model with its replay buffer. Each step compares it with the rule before training it.
+    """The reward model with its replay buffer. In each step, the model is compared with the rule, then trained.
 
     Args:
         reward: the policy's reward, a mixture of components.
@@ -75,7 +75,7 @@ class OnlineRewardModel:
         return self._num_steps < self._config.warmup_steps
 
     def with_reward(self, user_objects: UserObjects) -> UserObjects:
-        """Add the policy's reward to `user_objects`; it replaces the reward that the configuration would load.
+        """Add the policy's reward to `user_objects`, where it replaces the reward of the configuration.
 
         Raises:
             ConfigError: `user_objects` already has a reward.
@@ -91,7 +91,7 @@ class OnlineRewardModel:
         return ObservedSource(source, self._watch)
 
     async def __call__(self, samples: Sequence[Sample], step: int) -> Metrics:
-        """Evaluate the step's rollouts, and train if it is due; return metrics `reward_model/<name>`.
+        """Evaluate the step's rollouts, and train if an update is due; return metrics `reward_model/<name>`.
 
         `accuracy`, `auc`, `ece` and `brier` compare the model's scores of these rollouts with the rule's outcomes.
         """
@@ -165,7 +165,7 @@ class OnlineRewardModel:
         """See `Checkpointable.load`.
 
         Raises:
-            ConfigError: the checkpoint has no reward model, or it is damaged or of another model.
+            ConfigError: the checkpoint has no reward model, or the reward model is damaged or of another model.
         """
         if not (checkpoint / FOLDER).is_dir() or not (checkpoint / MEMORY).is_file():
             raise ConfigError(

@@ -15,7 +15,8 @@ FOLDER = "reference"
 class Reference:
     """A reference that copies the policy every `sync_steps` steps, as in DeepSeekMath (arXiv:2402.03300), 4.1.4.
 
-    If `sync_steps` is None, it never changes. Checkpoints contain it in the folder `reference` after its first change.
+    If `sync_steps` is None, the reference never changes. After its first change, checkpoints save it in the folder
+    `reference`.
     """
 
     def __init__(self, backend: Backend, policy: Backend, sync_steps: int | None) -> None:
@@ -25,7 +26,7 @@ class Reference:
         self._moved = False
 
     async def __call__(self, samples: Sequence[Sample], step: int) -> Metrics:
-        """Copy the policy's weights to the reference if it is due."""
+        """Copy the policy's weights to the reference if `sync_steps` steps have passed."""
         if self._sync_steps and (step + 1) % self._sync_steps == 0:
             await self._backend.copy_weights(self._policy.weights())
             self._moved = True

@@ -19,7 +19,7 @@ class Ticket:
 
     @property
     def last_chance(self) -> bool:
-        """Whether the task was requeued before: now a step waits for it."""
+        """Whether the task was requeued before. A step waits for such a task instead of requeuing it again."""
         return self.draw.draw > 0
 
     def again(self) -> Ticket:
@@ -28,31 +28,31 @@ class Ticket:
 
 
 class Admissions:
-    """State of all groups that are rolled out during training. G groups per step, staleness at most S.
+    """State of all groups that are rolled out during training, with G groups per step and staleness at most S.
 
     A task is waiting, then under way, then ready, then taken. `version` is the last published policy version. Since
-    the start of the run,
+    the start of the run:
 
         tasks admitted <= ceil((version + S + 1 + over_sampling) x G) + tasks filtered
 
-    A finished group without a learning signal is filtered, and another replaces it (dynamic sampling).
+    A finished group without a learning signal is filtered, and another group replaces it (dynamic sampling).
 
-    A group that would be older than S at the next step is stopped and requeued, before all tasks that never started.
-    Dropping it would starve long tasks. Its second attempt is its last chance: a step waits until the group is ready.
-    At most G last chances start under one version, so that one step can take all of them. Further last chances wait
-    for the next version. So no task is requeued twice.
+    A group that would be older than S at the next step is stopped and requeued, ahead of all tasks that never started.
+    If it were dropped, long tasks would never be trained on. A requeued task has one last chance: a step waits until
+    its group is ready. At most G last chances start under one version, so that one step can take all of them. Other
+    last chances wait for the next version. So no task is requeued twice.
 
     Args:
         draw_at: returns the draw at a position of the data.
         over_sampling: additional admitted tasks, as a share of G.
         num_steps: steps of the run; tasks that no step would take are not drawn. None: unlimited.
-        max_drawn: once this many groups are filtered or ready, a step uses the ready ones. None: always wait for G.
+        max_drawn: if this many groups are filtered or ready, a step uses the ready groups. None: always wait for G.
 
     Attributes:
         version: the last published version; -1 before the first.
         position: number of tasks drawn from the data.
-        under_way: tasks with the version at their start; no older version samples them.
-        ready: tasks with the oldest version that sampled any of their tokens.
+        under_way: started task -> the version at its start.
+        ready: finished task -> the oldest version that sampled any of its tokens.
         num_requeued: number of requeued tasks.
         cut_off: the tasks requeued since the caller last cleared this list.
         num_filtered: number of tasks filtered since the last step was taken.
@@ -119,7 +119,7 @@ class Admissions:
         return ticket
 
     def finished(self, ticket: Ticket, oldest_version: int) -> None:
-        """Mark the task as ready, with the version of its oldest token. A requeued task is ignored."""
+        """Mark the task as ready; `oldest_version` sampled its oldest token. A requeued task is ignored."""
         if (begun := self.under_way.pop(ticket, None)) is not None:
             # last chances are limited by the version at their start
             self.ready[ticket] = min(begun, oldest_version) if ticket.last_chance else oldest_version
@@ -131,7 +131,7 @@ class Admissions:
             self.num_filtered += 1
 
     def published(self, version: int) -> None:
-        """Record a new policy version: the current step is done, and its weights sample from now on."""
+        """Record a new policy version: the current step is done, and the new weights sample from now on."""
         self.version, self._in_training = version, False
 
     @property
@@ -195,4 +195,4 @@ class Admissions:
 
 def num_extra(over_sampling: float, groups_per_step: int) -> int:
     """Return the number of groups started beyond the size of a step: 0.1 of 30 is 3."""
-    return math.ceil(Fraction(repr(over_sampling)) * groups_per_step)  # exact: 0.1 is a tenth
+    return math.ceil(Fraction(repr(over_sampling)) * groups_per_step)  # a Fraction is exact: 0.1 is 1/10

@@ -17,20 +17,20 @@ from agentrl.types.excluded import Excluded
 from agentrl.types.rollout import Group, Rollout
 
 PRINT_EVERY = 10
-"""A message is printed each time this many steps' worth of tasks is drawn for one step."""
+"""A message is printed after every `PRINT_EVERY` * G tasks drawn for one step."""
 
 
 class NothingToLearnError(AgentRLError):
-    """None of the groups that a step may draw has a learning signal."""
+    """Raised if none of the groups that a step may draw has a learning signal."""
 
 
 class Kind(StrEnum):
     """Kind of a group: informative, or the reason why it is filtered."""
 
-    INFORMATIVE = "informative"  # its rollouts differ in the metric
+    INFORMATIVE = "informative"  # the rollouts have different values of the metric
     ALL_CORRECT = "all_correct"
     ALL_WRONG = "all_wrong"
-    EQUAL = "equal"  # equal in the metric, but only some rollouts are a success
+    EQUAL = "equal"  # all values of the metric are equal, but only some rollouts are a success
     TOO_FEW = "too_few"  # fewer than two valid rollouts
 
 
@@ -40,7 +40,7 @@ class GroupFilter:
     Args:
         metric: name of the reward.
         groups_per_step: G, the number of groups of a step.
-        max_batches: a step draws at most `max_batches` times G tasks, then uses the groups that passed; 0: no limit.
+        max_batches: a step draws at most `max_batches` * G tasks, then uses the groups that passed; 0: no limit.
         success_threshold: a score of at least this value is a success.
         drop: records a filtered group.
     """
@@ -66,7 +66,7 @@ class GroupFilter:
 
         Raises:
             ConfigError: the group has no reward of that name.
-            AllFailedError: a step's worth of groups was rolled out, and every rollout failed.
+            AllFailedError: at least G groups were rolled out, and every rollout failed.
         """
         kind = self._kind(group)
         self._drawn[kind] += 1
@@ -91,7 +91,7 @@ class GroupFilter:
         - `reward_mean`: mean score of all drawn rollouts
 
         Raises:
-            NothingToLearnError: no group passed, and the step may draw no more.
+            NothingToLearnError: no group passed, and the step has reached its limit of drawn tasks.
         """
         if num_taken == 0 and self._drawn:
             raise NothingToLearnError(

@@ -1,4 +1,4 @@
-"""Rollouts of a step that are not trained on: which, why, and what is saved of them."""
+"""Collects the rollouts of a step that are not trained on, with reasons."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from agentrl.types.rollout import Group
 from agentrl.types.sample import Sample
 
 Drop = Callable[[Group, Sequence[Excluded]], None]
-"""Records a group that no step takes, with the reason of each rollout."""
+"""Records a group that no step trains on, with the reason for each rollout."""
 Correct = Callable[[Sequence[Sample]], tuple[list[Sample], dict[str, float]]]
 
 
@@ -21,10 +21,10 @@ def ignore(group: Group, reasons: Sequence[Excluded]) -> None:
 
 
 class Exclusions:
-    """Collects the excluded rollouts of a step; the end of the step takes them.
+    """Collects the excluded rollouts of a step; `take` returns them at the end of the step.
 
     Args:
-        save: what is kept of a dropped group: its rollouts without tokens, with tokens, or nothing.
+        save: how dropped groups are saved: without tokens (`summary`), with tokens, or not at all.
     """
 
     def __init__(self, save: Literal["summary", "tokens", "none"] = "summary") -> None:
@@ -53,7 +53,7 @@ class Exclusions:
         return correct_and_record
 
     def take(self) -> tuple[list[Group], dict[str, Excluded]]:
-        """Return the dropped groups to save, and rollout id -> reason; begin the next step."""
+        """Return the dropped groups to save, and rollout id -> reason. Reset both for the next step."""
         taken = self._groups, self._reasons
         self._groups, self._reasons = [], {}
         return taken

@@ -1,4 +1,4 @@
-"""Source of labelled conversations: each is a group of one scored rollout."""
+"""Source of labelled conversations: each conversation becomes a group of one scored rollout."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class LabelledSource(RowSource):
 
     Args:
         rows: returns a row by its number.
-        render: renders a conversation as a trajectory of demonstrations; called when the row is taken.
+        render: renders a conversation as a trajectory of demonstrations; called when a step takes the row.
         outcome: name of the rollout's reward.
         step: name of the turn rewards.
     """

@@ -49,7 +49,7 @@ class LiveSource(StepwiseSource):
         collect: rolls out tasks; groups come in the order of the tasks.
         seed: the run's seed; the uid of a draw is derived from it.
         num_draws: total tasks of the run; the last step may be smaller. None: unlimited.
-        sieve: filter; groups that do not pass are replaced by further tasks. None: all groups pass.
+        sieve: filter; groups that do not pass are replaced by groups of other tasks. None: all groups pass.
     """
 
     live = True
@@ -89,13 +89,13 @@ class LiveSource(StepwiseSource):
             groups += self._let_through(rolled_out)
         if self._sieve:
             self._metrics = self._sieve.end_step(len(groups))
-        # only now: an interrupted step must leave the position unchanged
+        # updated at the end: an interrupted step must leave the position unchanged
         self.position += max(0, num_drawn - len(self.pending))
         self.pending = self.pending[num_drawn:]
         return groups
 
     def metrics(self) -> Metrics:
-        """Return `sampling/...` of the groups taken last; empty without a filter."""
+        """Return metrics `sampling/...` of the last step's groups; empty without a filter."""
         return self._metrics
 
     def _num_missing(self, num_groups: int, num_drawn: int) -> int:
@@ -124,7 +124,7 @@ def task_of(draw: Draw, tasks: Sequence[Task], seed: int) -> Task:
 
 
 class RowSource(StepwiseSource, ABC):
-    """Base of sources that build groups from rows without sampling; nothing is ever stale."""
+    """Base of sources that build groups from rows without sampling; groups are never stale."""
 
     def __init__(self, order: Order, groups_per_step: int) -> None:
         super().__init__()
@@ -146,7 +146,7 @@ class SavedSource(RowSource):
     """Serves saved conversations, each as a group of one rollout.
 
     Args:
-        dialogues: renders the conversation of a row; a function, so that rendering happens only when needed.
+        dialogues: renders the conversation of a row when a step takes the row.
     """
 
     def __init__(self, dialogues: Callable[[int], Trajectory], order: Order, groups_per_step: int) -> None:

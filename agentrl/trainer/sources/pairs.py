@@ -1,4 +1,4 @@
-"""Source of saved preference pairs: each is a group of two scored rollouts."""
+"""Source of saved preference pairs: each pair becomes a group of two scored rollouts."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from agentrl.types.trajectory import Author, Trajectory
 
 
 class PairSource(RowSource):
-    """Serves pairs as groups of two rollouts: the chosen one has score 1, the rejected one score 0.
+    """Serves pairs as groups of two rollouts: the chosen rollout has score 1, the rejected rollout score 0.
 
-    Assistant turns after the shared prompt are trained; those within it are not.
+    Only assistant turns after the shared prompt are trained.
 
     Args:
         pairs: returns the pair of a row.
-        render: renders a conversation as a trajectory of demonstrations; called when the pair is taken.
+        render: renders a conversation as a trajectory of demonstrations; called when a step takes the pair.
     """
 
     def __init__(
@@ -51,7 +51,8 @@ class PairSource(RowSource):
 
 def answering(trajectory: Trajectory, pair: Pair) -> Trajectory:
     """Mark the turns of the shared prompt as not trained, in the rendered trajectory of one side of `pair`."""
-    shared = sum(message["role"] == "assistant" for message in pair.prompt[1:])  # a leading one is rendered as prompt
+    # a leading assistant message is rendered as prompt
+    shared = sum(message["role"] == "assistant" for message in pair.prompt[1:])
     segments = []
     for segment in trajectory.segments:
         if segment.author is Author.DEMONSTRATION and shared:

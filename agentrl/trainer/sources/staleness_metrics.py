@@ -15,8 +15,8 @@ def staleness_metrics(groups: Sequence[Group], policy_version: int, max_stalenes
     """Return the staleness of a step's groups, for a step that starts at `policy_version`.
 
     Groups of staleness 0, 2, 2 with S = 2: `staleness/0` 1/3, `staleness/1` 0, `staleness/2` 2/3, `staleness/mean` 4/3,
-    `staleness/max` 2. `staleness/tokens_lag_1` is the share of the sampled tokens that version - 1 sampled.
-    `staleness/partial` is the share of rollouts that several versions sampled.
+    `staleness/max` 2. `staleness/tokens_lag_1` is the share of the tokens that were sampled one version before
+    `policy_version`. `staleness/partial` is the share of rollouts that were sampled by several versions.
     """
     found = [group.staleness(policy_version) for group in groups]
     rollouts = [rollout for group in groups for rollout in group.rollouts]
@@ -43,7 +43,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 class IdleTime:
-    """Sums the time during which nothing was in flight."""
+    """Measures the total time without any rollout in flight."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
@@ -52,7 +52,7 @@ class IdleTime:
         self._idle_s = 0.0
 
     def set(self, idle: bool) -> None:
-        """Record whether nothing is in flight from now on."""
+        """Record whether the engine is idle (no rollout in flight) from now on."""
         now = self._clock()
         self._idle_s += (now - self._changed) * self._idle
         self._idle, self._changed = idle, now

@@ -27,13 +27,13 @@ class StreamingSource:
     Args:
         admissions: decides which tasks start, which are requeued, and which form a step.
         task_of: returns the task of a draw.
-        attempts: creates the rollouts of a task with a priority: oldest first, because a step takes the oldest.
+        attempts: creates the rollouts of a task. Older tasks get priority, because a step takes the oldest groups.
         slots: limits concurrent rollouts.
-        max_concurrent: number of slots. A group starts only when a slot is free; waiting for a slot would make it
-            stale.
+        max_concurrent: number of slots. A group starts only when a slot is free, because its staleness counts from
+            its start.
         max_staleness: the staleness limit of `admissions`.
         group_of: builds a group from the rollouts of a task.
-        sieve: filter; a group that does not pass is replaced at once. None: all groups pass.
+        sieve: filter; a group that does not pass is replaced immediately. None: all groups pass.
         drop: records a requeued group; rollouts that had not ended are `aborted`.
     """
 
@@ -91,7 +91,7 @@ class StreamingSource:
 
     @asynccontextmanager
     async def feeding(self) -> AsyncIterator[None]:
-        """Roll out in the background from the first `take` on; at the end, cancel what is in flight."""
+        """Roll out in the background from the first `take` on; at the end, cancel all rollouts in flight."""
         self._idle.take()  # validation before the first step is not idle time
         self._feeder = asyncio.create_task(self._feed())
         self._feeder.add_done_callback(lambda _: self._tell())
@@ -130,14 +130,14 @@ class StreamingSource:
         self._tell()
 
     def metrics(self) -> Metrics:
-        """Return `staleness/...`: ages of the groups taken last, requeued and in-flight groups, engine idle time.
+        """Return metrics `staleness/...` of the last step: ages, requeued groups, groups in flight, engine idle time.
 
-        With a filter, also `sampling/...`.
+        With a filter, return `sampling/...` as well.
         """
         return self._metrics
 
     async def _feed(self) -> None:
-        """Start each group when allowed, until cancelled or until a rollout raises. `_tell` wakes it up."""
+        """Start groups when `admissions` allows, until cancelled or until a rollout raises. `_tell` wakes it up."""
         try:
             async with asyncio.TaskGroup() as together:
                 while True:

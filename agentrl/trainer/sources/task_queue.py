@@ -33,7 +33,7 @@ class Feed:
 
     Attributes:
         tasks: tasks, indexed by the row of a draw.
-        learning: the same order if it depends on results of earlier draws, else None.
+        learning: the order, if it depends on results of earlier draws; else None.
         inbox: receives tasks that rollouts add; None if they may add none.
     """
 
@@ -83,12 +83,12 @@ class Feed:
         return attempts_that_add
 
     def keep_while_in(self, in_flight: Callable[[], Iterable[Draw]]) -> None:
-        """Keep the added tasks of draws that the source may still need."""
+        """Keep the added tasks of all draws in `in_flight`, because the source may still need these tasks."""
         if isinstance(self.order, OnlineOrder):
             self.order.in_flight = in_flight
 
     def metrics(self) -> dict[str, float]:
-        """Return `curriculum/...` and `online/...`, if these features are used."""
+        """Return metrics `curriculum/...` and `online/...`, if these features are used."""
         return self.learning.metrics() if self.learning else {}
 
     async def save(self, checkpoint: Path) -> None:
@@ -110,7 +110,7 @@ def open_feed(config: RunConfig, tasks: TaskTable, fit: Callable[[Task], Task]) 
     """Open the feed that `data.*` configures.
 
     Args:
-        fit: shortens the prompt of an added task as for rows; raises FieldError or DataError if the task is invalid.
+        fit: shortens the prompt of an added task like a row's prompt; raises FieldError or DataError for invalid tasks.
 
     Raises:
         DataError: a row lacks the value that the curriculum sorts by.

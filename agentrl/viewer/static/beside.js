@@ -24,7 +24,7 @@ export const siblings = {mount: async (root, words) => {
   return {};
 }};
 
-/** The current run and another run, sorted by number; if there is only one run, that run twice. */
+/** Numbers of the current run and another run, in ascending order; a single run is returned twice. */
 function sides(words, count) {
   const run = Number(words.run ?? 0), other = Number(words.other ?? (run || count < 2 ? 0 : 1));
   return run < other ? [run, other] : [other, run];
@@ -104,7 +104,7 @@ function body(rollouts, rollout, at, reference, scale) {
   return byMessages(rollout, (place) => place === mark);
 }
 
-/** Index of the first difference of two sequences; Infinity if they are equal. */
+/** Index of the first difference of two sequences; Infinity if the sequences are equal. */
 export function firstDifference(left, right, same) {
   const length = Math.min(left.length, right.length);
   for (let at = 0; at < length; at++) if (!same(left[at], right[at])) return at;

@@ -1,4 +1,4 @@
-// Line chart: one line per run, marks for warnings, values at the pointer, and zoom by dragging.
+// Line chart: one line per run, marks for warnings, values at the pointer, zoom by dragging.
 
 import {el, fill, number} from "./dom.js";
 import {linear, logarithmic, tickText} from "./scale.js";
@@ -64,7 +64,7 @@ function pointing(picture, x, band, zoom, tell, rest) {
     drop();
     if (ends.length && ends[1] - ends[0] >= LEAST_DRAG) zoom(ends.map(x.back));
   });
-  picture.addEventListener("pointercancel", drop); // the finger scrolls the page
+  picture.addEventListener("pointercancel", drop); // a touch gesture scrolls the page instead
   picture.addEventListener("dblclick", () => zoom(null));
   picture.addEventListener("pointerleave", () => tell(null));
 }

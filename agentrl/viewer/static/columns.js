@@ -1,4 +1,4 @@
-// Columns of the table of rollouts, and which of them are shown.
+// Columns of the table of rollouts, and the user's choice of columns.
 
 import {el, fill} from "./dom.js";
 
@@ -33,7 +33,7 @@ const BROAD = {stop: 2, outcomes: 2, guards: ON_A_LINE};
 /** Width of a value with its label, in quarters of a phone's screen. */
 export const quarters = (name, label) => BROAD[name] ?? (label.length <= 8 ? 1 : label.length <= 20 ? 2 : ON_A_LINE);
 
-/** Number of lines of a card's values, without prompt and answer. */
+/** Number of lines that the values of a card need, without prompt and answer. */
 export function cardLines(columns) {
   let lines = 1, used = 0;
   for (const [name, label] of columns.filter(([name]) => name !== "prompt" && name !== "answer")) {
@@ -82,5 +82,5 @@ function kept() {
 
 function keep(columns) {
   memory = JSON.stringify(columns);
-  try { localStorage.setItem(KEY, memory); } catch { /* storage is off: keep them for this page only */ }
+  try { localStorage.setItem(KEY, memory); } catch { /* storage is off: keep the choice for this page only */ }
 }

@@ -6,7 +6,7 @@ import {tickText, timeUnit} from "./scale.js";
 const X = [["step", "step"], ["time", "time"], ["tokens", "tokens"]], SHOWN = 6;
 export const SLOTS = 8;
 
-/** Calls `say(changed)` with the URL parameters that change. */
+/** Create the controls. They call `say(changed)` with the URL parameters that change. */
 export function controls(say) {
   const x = el("select", {name: "x", "aria-label": "x axis", onchange: () => say({x: x.value === "step" ? "" : x.value, from: "", to: ""})},
     X.map(([name, text]) => el("option", {value: name}, `x: ${text}`)));
@@ -47,7 +47,7 @@ export function chosenRuns(words, runs) {
   return named ?? [...runs.keys()].filter((run) => runs[run].has_curves).slice(0, SHOWN);
 }
 
-/** One checkbox per run with curves; hidden if there is only one. */
+/** One checkbox per run with curves; hidden if there is only one run. */
 export function runChooser(say) {
   const node = el("details.chooser");
   function show(words, runs) {

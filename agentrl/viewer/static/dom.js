@@ -1,4 +1,4 @@
-// Elements are made of text only: text of a model, a tool or a dataset is never markup.
+// Creates elements. Text from models, tools and datasets is always inserted as text, never as markup.
 
 const HIDDEN = new RegExp(
   "[\\u0000-\\u0008\\u000b-\\u001f\\u007f-\\u009f\\u00ad\\u061c\\u180e\\u200b\\u200e\\u200f\\u2028-\\u202e" +
@@ -10,7 +10,7 @@ const name = (character) =>
 /** Text for attributes: control and direction characters and lone surrogates are replaced by their names. */
 export const visibleText = (text) => String(text).replace(HIDDEN, name);
 
-/** The same as nodes: each name is a separate element. */
+/** Text as nodes: hidden characters are replaced by their names, each name in its own element. */
 export function visible(text) {
   const all = String(text), nodes = [];
   let end = 0;
@@ -26,8 +26,8 @@ export function visible(text) {
   return nodes;
 }
 
-/** Create an element. Properties that start with `on` are listeners; `style` is an object. Text children pass
-    `visible`. */
+/** Create an element. Properties that start with `on` are listeners; `style` is an object. Text children are
+    converted by `visible`. */
 export function el(tag, properties = {}, ...children) {
   const [kind, ...classes] = tag.split(".");
   const node = document.createElement(kind || "div");
@@ -51,7 +51,7 @@ export function add(node, children) {
   }
 }
 
-/** Replace the children. The new element with the id of the focused element gets the focus. */
+/** Replace the children. If a new element has the id of the focused old element, it gets the focus. */
 export function fill(node, ...children) {
   const focused = node.contains(document.activeElement) && document.activeElement.id;
   node.replaceChildren();

@@ -1,4 +1,4 @@
-// The bar of filters over the table; what is chosen is the words of the address.
+// Filter bar above the table. The URL parameters store the chosen filters.
 
 import {el, fill, short} from "./dom.js";
 
@@ -58,10 +58,10 @@ export function bar(changed) {
   return {node, show};
 }
 
-/** The end of a path tells runs apart. */
+/** End of a long path: the ends of the paths of several runs differ. */
 const tail = (name) => name.length > 18 ? `…${name.slice(-17)}` : name;
 
-/** Also what is chosen and not there: a link may say it, and a run may come to it. */
+/** Fill a select with `values`. A chosen value stays listed even if no rollout has it, because it may come from a link. */
 function options(select, values, chosen, any) {
   const all = [...new Set([...values, ...(chosen ? [chosen] : [])])].filter((value) => value !== "");
   const known = [...select.options].slice(1).map((option) => option.value);
@@ -69,7 +69,7 @@ function options(select, values, chosen, any) {
     select.replaceChildren(el("option", {value: ""}, any));
     for (const value of all) {
       const option = el("option", {}, short(value));
-      option.value = value; // as it was written, not as it is shown
+      option.value = value; // the original text, not the shortened text
       select.append(option);
     }
   }

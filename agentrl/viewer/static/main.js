@@ -16,7 +16,7 @@ let shown = null, page = null, disconnected = false, turn = 0;
 /** The default page: curves, if any run has them. */
 const first = () => context.runs.length && !context.runs.some((run) => run.has_curves) ? "rollouts" : "curves";
 
-/** Each page draws into its own holder. If the user leaves a page early, its late responses draw into a removed holder. */
+/** Each page draws into its own element. Late responses of a page that the user left draw into a removed element. */
 async function show() {
   const [name, words] = place();
   const wanted = PAGES[name] ? name : first();
@@ -82,7 +82,7 @@ async function update() {
     if (runs || reconnected) showBanners();
     if (runs) {
       header(shown ?? first(), place()[1]);
-      await page?.refresh?.(runs).catch(() => {}); // keep the page; the banners show the file errors
+      await page?.refresh?.(runs).catch(() => {}); // on failure keep the old page; the banners show file errors
     }
   } catch {
     disconnected = true;
@@ -92,5 +92,5 @@ async function update() {
 }
 
 addEventListener("hashchange", show);
-await update(); // pages need the number of runs
+await update(); // before the first page: pages need the number of runs
 show();

@@ -17,7 +17,7 @@ class Page {
   constructor(root, context) {
     this.root = root;
     this.context = context;
-    this.turn = 0; // number of the latest navigation; responses to earlier ones are not drawn
+    this.turn = 0; // number of the latest navigation; responses to earlier navigations are not drawn
     this.keys = (event) => this.key(event);
     addEventListener("keydown", this.keys);
   }

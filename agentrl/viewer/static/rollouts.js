@@ -187,7 +187,7 @@ class Table {
     }
   }
 
-  /** Do not move rows while the user reads: offer a button that shows new rollouts. */
+  /** If the user has scrolled down, offer a button that shows new rollouts, so that rows do not move. */
   async refresh(runs) {
     const run = runs[this.run];
     if (!run || run.rows === this.version) return;
