@@ -58,6 +58,7 @@ class BackendSpec:
         value_head: trains models with one number per token: critics and reward models.
         routed_experts: trains with the experts that the engine recorded.
         copy_weights: a reference can copy the policy's weights (`ref.sync_steps`).
+        several_processes: trains with one process per device (`trainer.n_gpus_per_node`).
     """
 
     load: Callable[..., Any]  # Any: a backend, whose protocol is in a higher layer
@@ -66,6 +67,7 @@ class BackendSpec:
     value_head: bool = False
     routed_experts: bool = False
     copy_weights: bool = False
+    several_processes: bool = False
 
 
 ENGINES: Registry[EngineSpec] = Registry(

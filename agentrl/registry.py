@@ -27,6 +27,9 @@ _STANDARD = {
 """Folders of the standard library."""
 
 
+_PREFIX = "agentrl_user_"
+
+
 class Registry(Generic[T]):
     """Names of one kind of component.
 
@@ -222,7 +225,7 @@ def load_file(path: Path) -> ModuleType:
     make_importable(path.parent)
     if _found_by_name(path):
         return importlib.import_module(path.stem)
-    name = f"agentrl_user_{path.stem}_{abs(hash(str(path))):x}"
+    name = f"{_PREFIX}{path.stem}_{abs(hash(str(path))):x}"
     if name in sys.modules:
         return sys.modules[name]
     if not path.is_file():
@@ -238,6 +241,11 @@ def load_file(path: Path) -> ModuleType:
         del sys.modules[name]
         raise
     return module
+
+
+def user_file(module: str) -> str | None:
+    """Return the file of a module that `load_file` imported under a name of its own; None for other modules."""
+    return sys.modules[module].__file__ if module.startswith(_PREFIX) else None
 
 
 def _found_by_name(path: Path) -> bool:

@@ -17,8 +17,11 @@ from agentrl.errors import ConfigError
 from agentrl.run_folder.location import check_free
 
 
-def train(options: argparse.Namespace) -> None:
-    """Train a policy; the run is saved in `trainer.default_local_dir`."""
+TRAINING_MODES = ("train", "train_only")
+
+
+def train(options: argparse.Namespace) -> int:
+    """Train a policy; the run is saved in `trainer.default_local_dir`. Return the exit status."""
     if options.resume:
         config = resumed_config(options)
     else:
@@ -28,10 +31,15 @@ def train(options: argparse.Namespace) -> None:
         from agentrl.cli.dry_run import show_run  # may fetch the config.json of a model from the hub
 
         show_run(config, keys=options.dry_run, explain=options.explain)
-        return
+        return 0
+    if config.trainer.n_gpus_per_node > 1 and config.trainer.mode in TRAINING_MODES:
+        from agentrl.cli.rank import train_on_ranks  # imports torch
+
+        return train_on_ranks(config)
     from agentrl.trainer.run import run_training  # imports torch and transformers
 
     run_training(config)
+    return 0
 
 
 def evaluate(options: argparse.Namespace) -> None:

@@ -91,6 +91,10 @@ class TrainerConfig(Section):
     """Number of validation samples logged as text, to every logger except the console."""
     profile_steps: tuple[PositiveInt, ...] = ()
     """Steps whose torch.profiler trace is written to profile/step-N.json in the run folder."""
+    n_gpus_per_node: PositiveInt = 1
+    """Number of devices, with one process each, that train on this node. Without GPUs: number of CPU processes."""
+    max_restarts: NonNegativeInt = 0
+    """With n_gpus_per_node above 1: how often a run resumes by itself after one of its processes failed."""
     num_threads: PositiveInt | None = 1
     """CPU threads of torch; null: the default of torch."""
 

@@ -105,12 +105,25 @@ def read_adapter(model: PreTrainedModel, adapter: Adapter) -> None:
         raise ConfigError(f"'{file}' does not fit the model's adapter: '{name}' is in only one of them")
 
 
+def adapter_values(adapter: Adapter) -> dict[str, Tensor]:
+    """Return the values of a saved adapter under the names of the model's parameters."""
+    from safetensors.torch import load_file
+
+    values = load_file(adapter.weights_file())
+    return {name.removeprefix(PREFIX).removesuffix("weight") + "default.weight": value for name, value in values.items()}
+
+
 def write_adapter(model: PreTrainedModel, folder: Path) -> None:
     """Write the model's adapter into `folder` in peft's format."""
+    write_adapter_values(model, model.state_dict(), folder)
+
+
+def write_adapter_values(model: PreTrainedModel, weights: dict[str, Tensor], folder: Path) -> None:
+    """Write the adapter of `model` as `write_adapter` does, with its values in `weights`."""
     from peft import get_peft_model_state_dict
     from safetensors.torch import save_file
 
-    values = get_peft_model_state_dict(model, save_embedding_layers=False)
+    values = get_peft_model_state_dict(model, weights, save_embedding_layers=False)
     contiguous = {f"{PREFIX}{name}": value.contiguous() for name, value in values.items()}
     save_file(contiguous, folder / ADAPTER_WEIGHTS, metadata={"format": "pt"})
     model.peft_config["default"].save_pretrained(str(folder))

@@ -20,7 +20,7 @@ from agentrl.backends.torch.cpu_offload import CpuOffload, moves_of
 from agentrl.backends.torch.forward import PositionwiseModel
 from agentrl.backends.torch.freezing import changing_weights, fingerprint, freeze_modules
 from agentrl.backends.torch.gradient_checkpointing import enable_checkpointing
-from agentrl.backends.torch.gradients import accumulate_gradients
+from agentrl.backends.torch.gradients import IDLE, accumulate_gradients, mini_batch
 from agentrl.backends.torch.heads import LANGUAGE, SCALAR, ModelKind
 from agentrl.backends.torch.optim import ScheduledOptimizer
 from agentrl.backends.torch.recorded_experts import replayed_share
@@ -98,7 +98,7 @@ class TorchBackend:
     async def _score_base(self, samples: Sequence[Sample]) -> Scores:
         def work() -> Scores:
             with adapter_off(self.model):
-                return self._score(_without_experts(samples))
+                return self._score(without_experts(samples))
 
         return await self._run(work)
 
@@ -139,7 +139,7 @@ class TorchBackend:
         return await asyncio.get_running_loop().run_in_executor(self._thread, in_use)
 
     def _replayed(self, samples: Sequence[Sample]) -> Sequence[Sample]:
-        return samples if self._replays else _without_experts(samples)
+        return samples if self._replays else without_experts(samples)
 
     def _train_step(self, samples: Sequence[Sample], loss: LossFunction) -> StepStats:
         if self._optimizer is None:
@@ -150,7 +150,7 @@ class TorchBackend:
         packs = self._cut(samples)
         self._optimizer.clear_gradients()  # may remain after an earlier error
         with self._positionwise.running():
-            metrics = accumulate_gradients(self._positionwise, samples, loss, packs)
+            metrics = accumulate_gradients(self._positionwise, mini_batch(samples, loss), loss, packs)
         counts = {"num_tokens": float(num_tokens), "num_micro_batches": float(len(packs))}
         if self._replays:
             counts["replayed_share"] = replayed_share(samples)
@@ -160,14 +160,20 @@ class TorchBackend:
     def _score(self, samples: Sequence[Sample]) -> Scores:
         head = self._positionwise.head
         found = {name: [[0.0] * len(sample.token_ids) for sample in samples] for name in head.outputs}
-        for indices in self._cut(samples):
-            batch = micro_batch([samples[index] for index in indices], self.model.device)
+        for indices in self._passes(self._cut(samples)):
+            batch = micro_batch([samples[index] for index in indices] or [IDLE], self.model.device)
             with self._positionwise.running():
                 outputs = self._positionwise.outputs(batch, entropy_gradient=False)
+            if not indices:
+                continue
             for name, values_N in outputs.items():
                 for index, row in zip(indices, batch.spread(values_N).tolist(), strict=True):
                     found[name][index] = row[: len(samples[index].token_ids)]
         return head.scores(found)
+
+    def _passes(self, packs: list[list[int]]) -> list[list[int]]:
+        """Return the micro-batches of a pass without gradients; empty ones only take part in the passes of peers."""
+        return packs
 
     def _save(self, path: Path) -> None:
         state = {
@@ -183,12 +189,16 @@ class TorchBackend:
             same_rest = not self._optimizer or state.get("frozen", self._frozen) == self._frozen
             checkpoint.check_parts(path, self.model, same_rest=same_rest)
             checkpoint.read_weights(path, self.model, self._model_config, self._kind.load_again)
-            if self._optimizer:
+            if self._optimizer and state["optimizer"] is None:
+                shards = checkpoint.read_shards(path, dict(self.model.named_parameters()))
+                self._optimizer.load_named_state(shards, state["num_updates"])
+            elif self._optimizer:
                 self._optimizer.load_state_dict(state["optimizer"])
             checkpoint.restore_random_states(state["random"])
 
 
-def _without_experts(samples: Sequence[Sample]) -> Sequence[Sample]:
+def without_experts(samples: Sequence[Sample]) -> Sequence[Sample]:
+    """Return the samples without recorded experts."""
     if all(sample.routed_experts is None for sample in samples):
         return samples
     return [replace(sample, routed_experts=None) for sample in samples]
@@ -254,17 +264,37 @@ def _load(
     key: str,
     routed_experts: bool,
 ) -> TorchBackend:
-    torch.manual_seed(seed)
-    loaded = kind.load(model, find_device(actor.device, "actor.device"), key=key)
+    loaded = prepared_model(kind, model, actor, find_device(actor.device, "actor.device"), seed, trainable, key)
     tokenizer = load_tokenizer(model)
     if not trainable:
-        return TorchBackend(loaded.requires_grad_(False), tokenizer, model, actor, None, kind=kind)
+        return TorchBackend(loaded, tokenizer, model, actor, None, kind=kind)
+    moves = moves_of(loaded.device) if actor.optimizer_offload else None
+    optimizer = ScheduledOptimizer(loaded, actor.optim, actor.grad_clip, total_updates, moves)
+    replay = RoutingReplay(loaded) if routed_experts else None
+    return TorchBackend(loaded, tokenizer, model, actor, optimizer, replay, kind)
+
+
+def prepared_model(
+    kind: ModelKind,
+    model: ModelConfig,
+    actor: ActorConfig,
+    device: torch.device,
+    seed: int,
+    trainable: bool,
+    key: str,
+) -> PreTrainedModel:
+    """Load a model, freeze what is not trained, and switch on gradient checkpointing if configured.
+
+    Raises:
+        ConfigError: the model or device cannot be used.
+    """
+    torch.manual_seed(seed)
+    loaded = kind.load(model, device, key=key)
+    if not trainable:
+        return loaded.requires_grad_(False)
     if loaded.dtype == torch.float16 or actor.autocast == "float16":
         raise ConfigError("float16 gradients underflow: train in bfloat16, or in float32 with actor.autocast=bfloat16")
     freeze_modules(loaded, actor.freeze_modules)
     if model.enable_gradient_checkpointing:
         enable_checkpointing(loaded)
-    moves = moves_of(loaded.device) if actor.optimizer_offload else None
-    optimizer = ScheduledOptimizer(loaded, actor.optim, actor.grad_clip, total_updates, moves)
-    replay = RoutingReplay(loaded) if routed_experts else None
-    return TorchBackend(loaded, tokenizer, model, actor, optimizer, replay, kind)
+    return loaded

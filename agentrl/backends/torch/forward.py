@@ -6,7 +6,7 @@ Axes: B rows, T tokens, N chosen positions, H hidden size, F features of a head.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, cast
 
@@ -70,6 +70,7 @@ class PositionwiseModel:
         self._autocast_dtype = autocast
         self._windows: Mapping[int, int | None] | None = None
         self._tail: Features | None = None
+        self._pass: Callable[[Callable[[], Outputs]], Outputs] = lambda compute: compute()
         self._choose(share_prefixes)
 
     @property
@@ -81,6 +82,10 @@ class PositionwiseModel:
     def shares_prefixes(self) -> bool:
         """Whether the model runs on packed tokens, which requires a trained token in every sample."""
         return self._windows is not None
+
+    def compute_inside(self, one_pass: Callable[[Callable[[], Outputs]], Outputs]) -> None:
+        """Compute each pass, body and head, inside `one_pass`, such as the forward pass of a sharded module."""
+        self._pass = one_pass
 
     def running(self) -> AbstractContextManager[None]:
         """Context for forward and backward passes. Checkpointed layers also run in the backward pass."""
@@ -106,7 +111,9 @@ class PositionwiseModel:
     def outputs(self, batch: MicroBatch, *, entropy_gradient: bool) -> Outputs:
         """Compute all outputs of the head, [N] each, see `Head.read`; under autocast if configured."""
         with self._autocast():
-            return self.head.read(self.features, self.states(batch), batch, entropy_gradient=entropy_gradient)
+            return self._pass(
+                lambda: self.head.read(self.features, self.states(batch), batch, entropy_gradient=entropy_gradient)
+            )
 
     def _autocast(self) -> AbstractContextManager[None]:
         device = self.model.device.type

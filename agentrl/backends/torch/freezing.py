@@ -50,10 +50,15 @@ def changing_weights(model: PreTrainedModel) -> WeightStream:
     trained = [(name, value) for name, value in parameters if value.requires_grad]
     if trained and len(trained) < len(parameters):
         yield from ((name, value.detach()) for name, value in trained)
-        return
+    else:
+        yield from every_weight(model)
+
+
+def every_weight(model: PreTrainedModel) -> WeightStream:
+    """Yield all live weights and buffers, detached, not copied; tied weights once."""
     every_name = dict(model.named_parameters(remove_duplicate=False))
     buffers = [(name, value) for name, value in model.state_dict().items() if name not in every_name]
-    yield from ((name, value.detach()) for name, value in [*parameters, *buffers])
+    yield from ((name, value.detach()) for name, value in [*model.named_parameters(), *buffers])
 
 
 def fingerprint(model: PreTrainedModel) -> str:

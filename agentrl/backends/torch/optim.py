@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from agentrl.backends.torch.cpu_offload import CpuOffload, Moves
 from agentrl.config.actor import OptimConfig
@@ -63,6 +65,7 @@ class ScheduledOptimizer:
         scale = learning_rate_scale(self._config, self.num_updates, self._total_updates)
         gradients = [value.grad for value in self._parameters.values() if value.grad is not None]
         norm = torch.nn.utils.get_total_norm(gradients)
+        norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
         grad_norm = float(norm)
         if math.isfinite(grad_norm):
             torch.nn.utils.clip_grads_with_norm_(self._parameters.values(), self._grad_clip, norm)
@@ -99,13 +102,46 @@ class ScheduledOptimizer:
         Raises:
             ConfigError: the state was saved by another optimizer or for another model.
         """
-        if [part["names"] for part in state["parts"]] != [part.names for part in self._parts]:
-            raise ConfigError(f"optim.name '{self._config.name}' does not fit the checkpoint's optimizer state")
+        self._check_names(state)
         with self._parking.in_use():
             for part, saved in zip(self._parts, state["parts"], strict=True):
                 groups = part.optimizer.state_dict()["param_groups"]
                 part.optimizer.load_state_dict({"state": saved["state"], "param_groups": groups})
         self.num_updates = state["num_updates"]
+
+    def named_state(self) -> dict[str, Tensor]:
+        """Return the state of each parameter as live tensors, named `<parameter>/<key>`."""
+        states = ((name, self._state_of(part, name)) for part in self._parts for name in part.names)
+        return {f"{name}/{key}": value for name, state in states for key, value in state.items()}
+
+    def names_of(self, state: dict[str, Any]) -> dict[str, Tensor]:
+        """Return the tensors of a `state_dict` under the names of `named_state`.
+
+        Raises:
+            ConfigError: the state was saved by another optimizer or for another model.
+        """
+        self._check_names(state)
+        found: dict[str, Tensor] = {}
+        for part in state["parts"]:
+            for number, name in enumerate(part["names"]):
+                found |= {f"{name}/{key}": value for key, value in part["state"].get(number, {}).items()}
+        return found
+
+    def _check_names(self, state: dict[str, Any]) -> None:
+        if [part["names"] for part in state["parts"]] != [part.names for part in self._parts]:
+            raise ConfigError(f"optim.name '{self._config.name}' does not fit the checkpoint's optimizer state")
+
+    def load_named_state(self, found: Mapping[str, Tensor], num_updates: int) -> None:
+        """Restore the tensors of `named_state`, which become the state itself."""
+        for part in self._parts:
+            for name in part.names:
+                own = {key: value for key, value in found.items() if key.rpartition("/")[0] == name}
+                self._state_of(part, name).update({key.rpartition("/")[2]: value for key, value in own.items()})
+        self.num_updates = num_updates
+
+    def _state_of(self, part: _Part, name: str) -> dict[str, Tensor]:
+        state: dict[str, Tensor] = part.optimizer.state[self._parameters[name]]
+        return state
 
     def _adamw(self, names: list[str]) -> _Part:
         config = self._config

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from agentrl.backends.base import ModelRequest
+from agentrl.backends.base import Backend, ModelRequest
 from agentrl.capabilities import BACKEND_OPTIONS, BackendSpec
+from agentrl.config.rules.unused import wrong
 from agentrl.config.run import RunConfig
-
-if TYPE_CHECKING:
-    from agentrl.backends.torch.backend import TorchBackend
+from agentrl.errors import ConfigError, Kind
 
 
-def load(config: RunConfig, request: ModelRequest) -> TorchBackend:
-    """See `load_torch_backend`, and `load_scalar_backend` for a value head."""
+def load(config: RunConfig, request: ModelRequest) -> Backend:
+    """Load the model in this process, or shard it over the processes of the run.
+
+    See `load_torch_backend`, and `load_scalar_backend` for a value head.
+    """
+    if config.trainer.n_gpus_per_node > 1:
+        return _sharded(config, request)
     from agentrl.backends.torch.backend import load_scalar_backend, load_torch_backend  # imports torch
 
     model, actor, seed, key = request.model, request.actor, config.trainer.seed, request.key
@@ -31,6 +33,18 @@ def load(config: RunConfig, request: ModelRequest) -> TorchBackend:
     )
 
 
+def _sharded(config: RunConfig, request: ModelRequest) -> Backend:
+    from agentrl.backends.fsdp.backend import FsdpBackend  # imports torch
+    from agentrl.backends.fsdp.ranks import joined
+
+    ranks, size = joined(), config.trainer.n_gpus_per_node
+    if ranks is None or ranks.size != size:
+        found = "one process runs" if ranks is None else f"{ranks.size} processes run"
+        text = f"{found}: start it with `agentrl train`, or with `torchrun --nproc-per-node {size} -m agentrl train`"
+        raise ConfigError(wrong("trainer.n_gpus_per_node", text, Kind.CONFLICT, value=size))
+    return FsdpBackend(ranks, request, config.trainer.seed)
+
+
 SPEC = BackendSpec(
     load=load,
     options=frozenset(BACKEND_OPTIONS),
@@ -38,4 +52,5 @@ SPEC = BackendSpec(
     value_head=True,
     routed_experts=True,
     copy_weights=True,
+    several_processes=True,
 )

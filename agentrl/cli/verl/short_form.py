@@ -51,7 +51,7 @@ SHORT = (
     Short("kl_loss_coef", f"{_ACTOR}.kl_loss_coef", float, "KL_LOSS_COEF"),
     Short("kl_loss_type", f"{_ACTOR}.kl_loss_type", str, "KL_LOSS_TYPE"),
     Short("norm_adv_by_std", "algorithm.norm_adv_by_std_in_grpo", truth, "NORM_ADV_BY_STD"),
-    Short("n_gpus", "trainer.n_gpus_per_node", int, help="1 in this version"),
+    Short("n_gpus", "trainer.n_gpus_per_node", int, help="devices that train"),
     Short("name", "trainer.experiment_name", help="of the run; its folder is checkpoints/<project>/<name>"),
 )
 _DATA = ("train.parquet", "train.jsonl", "train.json")

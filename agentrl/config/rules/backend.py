@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from agentrl.capabilities import BACKEND_OPTIONS, backend_spec, backends_with, can
+from agentrl.capabilities import BACKEND_OPTIONS, backend_spec, backends_with, can, engine_spec
 from agentrl.config.base import Section
 from agentrl.config.rules.unused import every, unused, wrong
 from agentrl.config.run import RunConfig
@@ -26,6 +26,24 @@ def ignored_by_backend(config: RunConfig) -> Iterator[Problem]:
         )
 
 
+def wrong_on_several_devices(config: RunConfig) -> Iterator[Problem]:
+    """Yield the options that do not work with one process per device."""
+    trainer = config.trainer
+    if trainer.n_gpus_per_node == 1:
+        yield from unused("trainer", trainer, ("max_restarts",), "`trainer.n_gpus_per_node` above 1")
+        return
+    for where, optim in (("actor.optim", config.actor.optim), ("critic.optim", config.critic.optim)):
+        if optim.name == "muon":
+            text = "needs complete matrices: use adamw, or `trainer.n_gpus_per_node=1`"
+            yield wrong(f"{where}.name", text, Kind.NOT_SUPPORTED, value="muon")
+    if engine_spec(config.rollout.engine).checkpoint_weights and config.model.lora_rank:
+        text = f"`rollout.engine={config.rollout.engine}` with LoRA needs `trainer.n_gpus_per_node=1`"
+        yield Problem("trainer.n_gpus_per_node", Kind.NOT_SUPPORTED, text)
+    if trainer.python_objects:
+        text = "trains in other processes, which have no objects of this one: name files, and use `agentrl train`"
+        yield wrong("trainer.n_gpus_per_node", text, Kind.NOT_SUPPORTED, value=trainer.n_gpus_per_node)
+
+
 def _needs(config: RunConfig) -> Iterator[tuple[str, str, Section, str]]:
     """Yield (capability, section name, section, option that needs the capability)."""
     for where, section in (("actor", config.actor), ("ref", config.ref), ("critic", config.critic)):
@@ -35,3 +53,4 @@ def _needs(config: RunConfig) -> Iterator[tuple[str, str, Section, str]]:
     yield "lora", "model", config.model, "lora_adapter_path"
     yield "routed_experts", "rollout", config.rollout, "routed_experts"
     yield "copy_weights", "ref", config.ref, "sync_steps"
+    yield "several_processes", "trainer", config.trainer, "n_gpus_per_node"

@@ -94,6 +94,12 @@ REPLAYED = Metric(
     "tokens whose recorded experts were replayed (`rollout.routed_experts`)",
     healthy=Range(lowest=0.9),
 )
+RANK_IMBALANCE = Metric(
+    "actor/rank_imbalance",
+    "",
+    "tokens of the fullest process, divided by the mean of all processes (`trainer.n_gpus_per_node`)",
+    healthy=Range(highest=1.5),
+)
 RATIO_MEAN = Metric("actor/ratio_mean", "", "mean of current probability over probability at sampling time")
 NLL = Metric("actor/nll", "nats", "negative log-likelihood of the trained tokens")
 COV_FRAC = Metric("actor/cov_frac", "share", "clip_cov and kl_cov: tokens selected for their covariance")

@@ -10,7 +10,7 @@ from agentrl.compat.verl.keys.rows import Fixed, Hint, Mapped, Row, choices, one
 from agentrl.errors import ConfigError, suggestion
 
 _LOGGERS = ("wandb", "mlflow", "swanlab", "vemlp_wandb", "tensorboard", "console", "clearml", "trackio", "rl_insight")
-_ONE_PROCESS = "set it to 1: one process uses one device"
+_ONE_NODE = "set it to 1: training uses the devices of one node"
 _NO_RAY = "clusters are not supported"
 _KEPT = "complete checkpoints are kept in the run's folder; trainer.max_actor_ckpt_to_keep sets how many"
 
@@ -115,8 +115,8 @@ TRAINER: tuple[Row, ...] = (
         read=_device,
         note="default: a CUDA GPU if there is one, else the CPU",
     ),
-    Fixed("trainer.n_gpus_per_node", (1,), _ONE_PROCESS, "one process uses one device"),
-    Fixed("trainer.nnodes", (1,), _ONE_PROCESS, "one process uses one device"),
+    Mapped("trainer.n_gpus_per_node", "trainer.n_gpus_per_node", note="one process per device trains"),
+    Fixed("trainer.nnodes", (1,), _ONE_NODE, "one node trains"),
     *(
         Fixed(f"skip.{part}.enable", (False,), "remove it: every step runs new rollouts")
         for part in ("rollout", "rollout_tq", "async_rollout")

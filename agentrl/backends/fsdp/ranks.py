@@ -1,0 +1,227 @@
+"""The processes of a run, one per device. Rank 0 calls functions on all ranks; the other ranks serve its calls."""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from pathlib import Path
+from threading import Thread
+from types import FunctionType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from agentrl.backends.torch.peers import Peers, SampleOutputs
+from agentrl.errors import AgentRLError
+from agentrl.registry import load_object, make_importable, user_file
+
+STORE = "AGENTRL_RANK_STORE"
+"""Environment variable with the file through which ranks on one node find each other; unset under torchrun."""
+BEAT_S = 1.0
+"""Seconds between two signs of life of a rank."""
+FOREVER = timedelta(days=365)
+"""Timeout of a rank that waits for the next call. A rank that dies is noticed at once, because its sockets close."""
+
+
+class LostPeerError(AgentRLError):
+    """Another rank has ended, so that a call cannot be answered."""
+
+
+class Ranks:
+    """The process group of a run.
+
+    Attributes:
+        held: objects that calls keep between them on this rank, by number.
+        shared, own_memory: on rank 0 the shared memory of all ranks, and the memory of this rank; see `shared_memory`.
+        thread: runs the calls of rank 0, one at a time.
+    """
+
+    def __init__(self) -> None:
+        _open_process_group()
+        self.rank, self.size = dist.get_rank(), dist.get_world_size()
+        local = int(os.environ.get("LOCAL_RANK", "0"))
+        self.device = torch.device(f"cuda:{local}" if torch.cuda.is_available() else "cpu")
+        self.held: dict[int, Any] = {}  # Any: whatever a call keeps
+        self.shared: list[torch.Tensor] = []
+        self.own_memory = torch.empty(0, dtype=torch.uint8)
+        self._lock = threading.Lock()
+        self.control = dist.new_group(backend="gloo", timeout=FOREVER)
+        self.thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="rank-0")
+
+    def each(self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> list[Any]:  # Any: any call
+        """Call `function(ranks, *arguments[rank])` on every rank at once; return the results in order of rank.
+
+        Args:
+            function: a function of a module, not a lambda.
+
+        Raises:
+            AgentRLError: raised by the call on some rank. Every other error ends the process of its rank.
+        """
+        calls = [_dumped((function, own)) for own in arguments]
+        # an engine reads weights in inference mode
+        with self._lock, _peers_watched(), torch.inference_mode(False):
+            answers = self._all_answers(function, calls, arguments[0])
+        for error, _ in answers:
+            if error is not None:
+                raise error
+        return [value for _, value in answers]
+
+    def _all_answers(self, function: Callable[..., Any], calls: list[bytes], own: tuple[Any, ...]) -> list[Any]:
+        dist.scatter_object_list([None], [(sys.path, call) for call in calls], group=self.control)
+        answers: list[Any] = [None] * self.size
+        dist.gather_object(self._answer(function, own), answers, group=self.control)
+        return answers
+
+    def serve(self) -> None:
+        """Serve the calls of rank 0 until it closes the group."""
+        while True:
+            given: list[Any] = [None]
+            with _peers_watched():
+                dist.scatter_object_list(given, None, group=self.control)
+            if given[0] is None:
+                return
+            folders, call = given[0]
+            for folder in folders:
+                make_importable(Path(folder))
+            function, own = pickle.loads(call)
+            dist.gather_object(self._answer(function, own), None, group=self.control)
+
+    def close(self) -> None:
+        """End the service of the other ranks. A second call does nothing."""
+        if dist.is_initialized():
+            with suppress(RuntimeError):  # another rank has ended
+                if self.rank == 0:
+                    dist.scatter_object_list([None], [None] * self.size, group=self.control)
+                dist.destroy_process_group()
+            self.thread.shutdown()
+
+    def _answer(self, function: Callable[..., Any], own: tuple[Any, ...]) -> tuple[AgentRLError | None, Any]:
+        try:
+            return None, function(self, *own)
+        except AgentRLError as error:
+            return error, None
+
+
+@contextmanager
+def _peers_watched() -> Iterator[None]:
+    """Raise a LostPeerError if a connection to another rank is lost, after time for the launcher to say which."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "gloo" not in str(error) and "onnection" not in str(error):
+            raise
+        time.sleep(2 * BEAT_S)
+        raise LostPeerError(f"another rank of this run ended ({str(error).splitlines()[0]})") from error
+
+
+_joined: list[Ranks] = []  # global, because torch has one process group per process
+
+
+def join() -> Ranks:
+    """Join the ranks of this run; called once in each process, before models are loaded."""
+    Thread(target=_beat, name="rank-beat", daemon=True).start()
+    _joined.append(Ranks())
+    return _joined[-1]
+
+
+def joined() -> Ranks | None:
+    """Return the ranks that this process has joined; None in a run of one process."""
+    return _joined[-1] if _joined else None
+
+
+def serve() -> int:
+    """Serve rank 0 until it ends; return the exit status."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        ranks = join()
+        ranks.serve()
+        ranks.close()
+    except LostPeerError:  # rank 0 ended
+        return 0
+    except Exception:  # the error of this rank ends the run
+        print(f"agentrl: error: rank {os.environ['RANK']} failed:\n{traceback.format_exc()}", file=sys.stderr, end="")
+        return 1
+    return 0
+
+
+def beat_file(rank: int, attempt: int) -> Path:
+    """Return the file whose time of change is the last sign of life of a rank, in a given attempt of the launcher."""
+    return Path(f"{os.environ[STORE]}.{attempt}.rank-{rank}")
+
+
+def _beat() -> None:
+    """Give signs of life, and end this process when its launcher is gone."""
+    parent = os.getppid()
+    file = beat_file(int(os.environ["RANK"]), _attempt()) if STORE in os.environ else None
+    while os.getppid() == parent:
+        if file is not None:
+            file.touch()
+        time.sleep(BEAT_S)
+    os._exit(1)
+
+
+def _attempt() -> int:
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+
+
+def _open_process_group() -> None:
+    if dist.is_initialized():
+        return
+    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+    if STORE not in os.environ:
+        dist.init_process_group(backend)
+        return
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # all ranks are on this node
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    store = dist.FileStore(f"{os.environ[STORE]}.{_attempt()}", size)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=size)
+
+
+class ProcessPeers(Peers):
+    """The peers of a process in a group."""
+
+    def __init__(self, ranks: Ranks) -> None:
+        self.group, self.size = ranks.control, ranks.size
+
+    def most(self, number: int) -> int:
+        """See `Peers.most`."""
+        found = torch.tensor(int(number))
+        dist.all_reduce(found, dist.ReduceOp.MAX, group=self.group)
+        return int(found)
+
+    def gathered(self, outputs: SampleOutputs) -> SampleOutputs:
+        """See `Peers.gathered`."""
+        parts: list[Any] = [None] * self.size
+        dist.all_gather_object(parts, {n: {i: v.cpu() for i, v in o.items()} for n, o in outputs.items()}, self.group)
+        device = next((value.device for of_sample in outputs.values() for value in of_sample.values()), None)
+        found: SampleOutputs = {name: {} for name in outputs}
+        for part in parts:
+            for name, of_sample in part.items():
+                found[name] |= {index: value.to(device) for index, value in of_sample.items()}
+        return found
+
+
+class _Pickler(pickle.Pickler):
+    """Pickles functions and classes of a user's file by the path of the file."""
+
+    def reducer_override(self, item: Any) -> Any:  # Any: as in pickle
+        if isinstance(item, FunctionType | type) and (file := user_file(item.__module__)):
+            return load_object, (f"{file}:{item.__qualname__}",)
+        return NotImplemented
+
+
+def _dumped(item: object) -> bytes:
+    buffer = io.BytesIO()
+    _Pickler(buffer, pickle.HIGHEST_PROTOCOL).dump(item)
+    return buffer.getvalue()

@@ -1,0 +1,68 @@
+"""One rank of a training run on several devices: `python -m agentrl.cli.rank CONFIG`, started by `agentrl train`."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+import tempfile
+from pathlib import Path
+
+import torch
+
+from agentrl.backends.fsdp.ranks import join, serve
+from agentrl.cli.main import finish
+from agentrl.cluster.launch import launch
+from agentrl.config import RunConfig
+from agentrl.config.rules.unused import wrong
+from agentrl.errors import ConfigError
+
+
+def train_on_ranks(config: RunConfig) -> int:
+    """Start one process per device and train; inside such a process (torchrun), take part.
+
+    Returns:
+        The exit status.
+
+    Raises:
+        ConfigError: there are fewer GPUs than processes.
+    """
+    if "RANK" in os.environ:
+        return _take_part(config)
+    size = config.trainer.n_gpus_per_node
+    if 0 < (num_gpus := torch.cuda.device_count()) < size and config.actor.device != "cpu":
+        raise ConfigError(wrong("trainer.n_gpus_per_node", f"but this node has {num_gpus} GPUs", value=size))
+    with tempfile.NamedTemporaryFile(prefix="agentrl-config-") as file:
+        file.write(pickle.dumps(config))
+        file.flush()
+        return launch([sys.executable, "-m", "agentrl.cli.rank", file.name], size, config.trainer.max_restarts)
+
+
+def main() -> int:
+    """Run one rank with the configuration in a file; return the exit status."""
+    if os.getsid(0) != os.getpid():
+        os.setsid()  # Ctrl-C then reaches only the launcher, which passes it on to rank 0
+    if os.environ["RANK"] != "0":
+        return serve()
+    config: RunConfig = pickle.loads(Path(sys.argv[1]).read_bytes())
+    if os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0":
+        config = config.model_copy(update={"trainer": config.trainer.model_copy(update={"resume_mode": "auto"})})
+    return finish(lambda: _take_part(config))
+
+
+def _take_part(config: RunConfig) -> int:
+    """Train as rank 0, or serve it."""
+    if os.environ["RANK"] != "0":
+        return serve()
+    from agentrl.trainer.run import run_training  # imports transformers
+
+    ranks = join()
+    try:
+        run_training(config)
+    finally:
+        ranks.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

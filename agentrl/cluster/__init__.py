@@ -1,0 +1,1 @@
+"""Processes of a run: one per device, started and watched on this node."""

@@ -1,0 +1,117 @@
+"""Start one process per device on this node and watch them, with the agent of torch.distributed.elastic."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerSpec, WorkerState
+from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
+from torch.distributed.elastic.rendezvous import RendezvousParameters
+from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
+
+from agentrl.backends.fsdp.ranks import STORE, beat_file
+
+SILENT_S = 30.0
+"""A rank without a sign of life for so long is killed."""
+CLOSE_S = 10
+"""Seconds that ranks may take to end after another rank failed."""
+
+
+def launch(command: Sequence[str], num_ranks: int, max_restarts: int = 0) -> int:
+    """Run `command` in `num_ranks` processes until all end; return the exit status of rank 0.
+
+    If a rank fails, the other ranks are ended, and all are started again up to `max_restarts` times. Ctrl-C is passed
+    on to rank 0, which ends the run.
+    """
+    with tempfile.TemporaryDirectory(prefix="agentrl-ranks-") as folder:
+        os.environ |= {STORE: str(Path(folder) / "store"), "TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGTERM,SIGHUP,SIGQUIT"}
+        os.environ.setdefault("OMP_NUM_THREADS", "1")
+        logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
+        agent = _Agent(_spec(command, num_ranks, max_restarts, folder), Path(folder))
+        with _interrupts_passed_on(agent):
+            result = agent.run()
+    return agent.status if result.is_failed() else 0
+
+
+def _spec(command: Sequence[str], num_ranks: int, max_restarts: int, folder: str) -> WorkerSpec:
+    parameters = RendezvousParameters(
+        "c10d", str(Path(folder) / "rendezvous"), run_id="agentrl", min_nodes=1, max_nodes=1, store_type="file"
+    )
+    return WorkerSpec(
+        role="rank",
+        local_world_size=num_ranks,
+        entrypoint=command[0],
+        args=tuple(command[1:]),
+        rdzv_handler=get_rendezvous_handler(parameters),
+        max_restarts=max_restarts,
+        monitor_interval=0.1,
+    )
+
+
+class _Agent(LocalElasticAgent):
+    """Reports a rank that is killed, before the others end because of it, and kills ranks that hang.
+
+    Attributes:
+        status: exit status of rank 0, or 1 if another rank failed first.
+    """
+
+    def __init__(self, spec: WorkerSpec, folder: Path) -> None:
+        super().__init__(spec, DefaultLogsSpecs(log_dir=str(folder)), shutdown_timeout=CLOSE_S)
+        self.status = 1
+
+    def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
+        for rank, process in self._processes():
+            self._check(rank, process)
+        result: RunResult = super()._monitor_workers(worker_group)
+        if result.state == WorkerState.FAILED:
+            first = min(result.failures.values(), key=lambda failure: failure.timestamp)
+            self.status = first.exitcode if first.local_rank == 0 and first.exitcode > 0 else 1
+        return result
+
+    def _check(self, rank: int, process: int) -> None:
+        ended = os.waitid(os.P_PID, process, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        if ended and ended.si_code in (os.CLD_KILLED, os.CLD_DUMPED):
+            _say(rank, process, f"was killed by {signal.Signals(ended.si_status).name}")
+        elif not ended and (silent_s := _silent_s(rank, self._attempt())) > SILENT_S:
+            _say(rank, process, f"has shown no sign of life for {silent_s:.0f} s")
+            os.kill(process, signal.SIGKILL)
+
+    def _processes(self) -> list[tuple[int, int]]:
+        workers = self.get_worker_group().workers
+        return [(worker.local_rank, worker.id) for worker in workers if isinstance(worker.id, int)]
+
+    def _attempt(self) -> int:
+        return self.get_worker_group().spec.max_restarts - self._remaining_restarts
+
+    def interrupt(self) -> None:
+        """Send Ctrl-C to rank 0."""
+        for rank, process in self._processes():
+            if rank == 0:
+                os.kill(process, signal.SIGINT)
+
+
+def _silent_s(rank: int, attempt: int) -> float:
+    file = beat_file(rank, attempt)
+    return time.time() - file.stat().st_mtime if file.exists() else 0.0
+
+
+def _say(rank: int, process: int, what: str) -> None:
+    print(f"agentrl: error: rank {rank} (process {process}) {what}", file=sys.stderr)
+
+
+@contextmanager
+def _interrupts_passed_on(agent: _Agent) -> Iterator[None]:
+    earlier = signal.signal(signal.SIGINT, lambda *_: agent.interrupt())
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, earlier)
