@@ -112,7 +112,7 @@ def read_model(
     try:
         with quiet_transformers():
             _refuse_encoder_decoder(path, config, key)
-            model, report = auto_class.from_pretrained(  # type: ignore[attr-defined]  # they share no base class
+            model, report = auto_class.from_pretrained(  # type: ignore[attr-defined]  # no common base class
                 path,
                 dtype=dtype,
                 attn_implementation=config.attn_implementation,

@@ -55,7 +55,7 @@ class ToolInstance:
     """A tool within one trajectory. This base class keeps no state."""
 
     async def call(self, arguments: dict[str, JsonValue]) -> Answer:
-        """Run one call; raises what the tool raises."""
+        """Run one call. Exceptions of the tool are not caught."""
         raise NotImplementedError
 
     async def reward(self) -> float | None:
@@ -63,7 +63,7 @@ class ToolInstance:
         return None
 
     def begin_release(self) -> Running[None] | None:
-        """Start the release, if there is something to release."""
+        """Start releasing resources; None if there are none."""
         return None
 
 

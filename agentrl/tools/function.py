@@ -131,6 +131,6 @@ function_tool = tool
 
 
 def as_tool(function: Callable[..., object]) -> FunctionTool:
-    """Return the tool that the function is marked as, or would be with a plain `@tool`."""
+    """Return the tool of a function marked with `@tool`. Other functions are converted as with a plain `@tool`."""
     marked = getattr(function, "__agentrl_tool__", None)
     return marked if isinstance(marked, FunctionTool) else FunctionTool(function, *function_schema(function))

@@ -59,7 +59,7 @@ def arguments_model(
         if parameter.name not in hints and not untyped:
             raise ConfigError(f"{where}: parameter '{parameter.name}' needs a type")
         default = ... if parameter.default is parameter.empty else parameter.default
-        # by alias, since pydantic reserves some names (`schema`, `copy`, a leading underscore)
+        # by alias, because pydantic reserves some names (`schema`, `copy`, a leading underscore)
         field = Field(default, alias=parameter.name, description=described.get(parameter.name))
         fields[f"argument_{len(fields)}"] = (hints.get(parameter.name, Any), field)
     try:
