@@ -25,7 +25,7 @@ class Items:
     """All items of one list column, over all rows. If `above` is None, the items are the rows.
 
     Attributes:
-        ends: [len(above) + 1]; element i of `above` holds the items from `ends[i]` to `ends[i + 1]`.
+        ends: [len(above) + 1]; element i of `above` contains the items from `ends[i]` to `ends[i + 1]`.
         null: [len(above)], true if the list itself is null.
     """
 
