@@ -30,7 +30,7 @@ class ActiveRequest:
     """One running request, until its answer.
 
     Attributes:
-        ended: the request was aborted or its deadline passed; the tokens so far are its answer.
+        ended: the request was aborted or its deadline passed; the tokens sampled so far are its answer.
         wake: set when the state changed, for a request that waits for a replica.
         replica: the replica the request was sent to; with a router, the replica it is counted for.
         post: the HTTP request, while it runs.
@@ -84,7 +84,7 @@ class ActiveRequests:
         self.end(active)
 
     def end(self, active: ActiveRequest) -> None:
-        """End a request with the tokens so far: a sent request is aborted, a waiting request has none."""
+        """End a request with the tokens so far: a sent request is aborted, a waiting request returns no tokens."""
         if active.ended:
             return
         active.ended = True
@@ -103,7 +103,7 @@ class ActiveRequests:
     async def send(
         self, active: ActiveRequest, replica: Replica, body: Callable[[str], Mapping[str, object]]
     ) -> Answer | None:
-        """Send a request and return the answer; None if it was cancelled, also after an abort without an answer.
+        """Send a request and return the answer; None if the request was cancelled, or aborted without an answer.
 
         Raises:
             ServerError: see `ServerClient.generate`.
@@ -124,7 +124,7 @@ class ActiveRequests:
         """Cancel the requests at a lost replica; `SglangEngine` sends them again."""
         for active in self._active:
             if active.post is not None and (self._router or active.replica is replica):
-                active.post.cancel()  # with a router the server is unknown: all are sent again
+                active.post.cancel()  # with a router the server is unknown: cancel all requests
 
     def wake(self) -> None:
         """Wake all waiting requests after a change."""
@@ -169,5 +169,5 @@ class ActiveRequests:
         return [active.replica] if active.replica else []
 
     async def _tell(self, replica: Replica, rid: str) -> None:
-        with suppress(ServerError):  # a dead or hung server is handled by `HealthMonitor`; the grace ends the wait
+        with suppress(ServerError):  # a dead or hung server is handled by `HealthMonitor`; ABORT_GRACE_S limits it
             await replica.client.post("/abort_request", {"rid": rid}, ABORT_GRACE_S)

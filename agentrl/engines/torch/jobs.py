@@ -21,7 +21,7 @@ class KVSession:
         num_indexed: number of leading full blocks that other conversations can find by their tokens.
         prefilled_only: all KV was computed by prefill, so equal tokens give bit-identical KV.
         origin: hash of which tokens were prefilled and which decoded. Equal tokens and origin give bit-identical KV.
-        last_used: number of turns that the engine had finished at the end of its last turn.
+        last_used: end of its last turn, as the number of turns that the engine had finished.
     """
 
     session: str
@@ -86,7 +86,7 @@ def identical_contexts(jobs: Iterable[Job]) -> list[list[Job]]:
     for job in jobs:
         conversation = conversation_of(job)
         alike = found.setdefault((conversation.origin, conversation.num_cached, job.mark), [])
-        if alike and alike[0].token_ids != job.token_ids:  # a hash collision
+        if alike and alike[0].token_ids != job.token_ids:  # hash collision
             alike = found.setdefault((id(job),), [])
         alike.append(job)
     return list(found.values())

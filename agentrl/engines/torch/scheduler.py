@@ -109,7 +109,7 @@ class Scheduler:
         """Start waiting jobs that fit, higher priorities first, then first come, first served.
 
         After the first job that does not fit, only sessions with a reservation are started. Otherwise they would wait
-        behind a new session that waits for their release.
+        behind a new session, which itself waits for their release.
         """
         blocked = False
         for job in sorted(self.waiting, key=lambda job: -job.request.priority):
@@ -140,7 +140,7 @@ class Scheduler:
         self._prefill_done(job)
 
     def _step_together(self, prefilling: Sequence[Job], ready: Sequence[Job]) -> None:
-        """Prefill and decode in one forward pass, which saves a pass's fixed cost (Sarathi-Serve, arXiv:2403.02310).
+        """Prefill and decode in one forward pass to save the fixed cost of a pass (Sarathi-Serve, arXiv:2403.02310).
 
         A job whose prefill ends in this step decodes its first token in the same forward pass.
         """

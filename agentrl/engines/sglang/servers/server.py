@@ -106,7 +106,7 @@ class LocalServer:
                 f"the SGLang server {self.url} did not start within {timeout_s:g} s"
                 f" (rollout.sglang.start_timeout_s); its output: {self.log_file}"
             ) from None
-        except BaseException:  # includes cancellation: nothing waits for the server any more
+        except BaseException:  # includes cancellation: then nothing uses the server
             await self.stop(grace_s=0)
             raise
         finally:
