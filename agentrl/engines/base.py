@@ -94,7 +94,7 @@ class Completion:
         num_cached_tokens: context tokens whose KV was cached.
         matched_stop: the stop string that ended the completion, if a stop string did.
         routed_experts: [T + N - 1, layers, top k] int32: the experts of every token except the last, context included.
-            None if the engine was not asked for them.
+            None if experts were not requested.
     """
 
     token_ids: Sequence[int]

@@ -30,7 +30,7 @@ _CLASSES = {
     "ForTokenClassification": AutoModelForTokenClassification,
 }
 HEAD = "score"
-"""Transformers' name of the linear layer after the body of such a model."""
+"""Name of the linear head in transformers' classification models."""
 
 
 def load_scalar_model(

@@ -15,7 +15,7 @@ from agentrl.errors import ConfigError
 from agentrl.types.messages import ToolSchema
 
 _MAX_SHOWN = 200
-"""Longest part of a model's own text in an error message, in characters."""
+"""Maximum number of characters of the model's text that an error message quotes."""
 
 
 _TYPES = "array, boolean, integer, null, number, object, string"

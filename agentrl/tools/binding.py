@@ -91,7 +91,7 @@ class BoundTool:
         """
 
     def within(self, deadline_s: float | None) -> Self:
-        """Return the tool with another timeout, if one is given; everything else is shared."""
+        """Return the tool with another timeout, if one is given. Both share everything else."""
         if deadline_s is None:
             return self
         other = copy(self)

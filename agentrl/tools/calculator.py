@@ -1,4 +1,4 @@
-"""A calculator that evaluates arithmetic and nothing else, in bounded time and space."""
+"""A calculator that evaluates arithmetic and nothing else, with limits on time and memory."""
 
 from __future__ import annotations
 

@@ -196,7 +196,7 @@ class ToolSession:
         if not self._finished:
             self._finished = True
             rewards = [self._reward(name, held) for name, held in self._instances.items()]
-            await (rewards[0] if len(rewards) == 1 else asyncio.gather(*rewards))  # the common case needs no task
+            await (rewards[0] if len(rewards) == 1 else asyncio.gather(*rewards))  # one reward needs no task
 
     async def _reward(self, name: str, instance: ToolInstance) -> None:
         try:

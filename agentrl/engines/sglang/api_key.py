@@ -26,7 +26,7 @@ def keyed(options: Mapping[str, JsonValue]) -> tuple[dict[str, JsonValue], str |
 
 
 def write_key_file(options: Mapping[str, JsonValue], api_key: str | None) -> Path:
-    """Write a file for `--config` with the key and the user's own config: other users can read command arguments.
+    """Write a file for `--config` with the key and the user's own config. Other users can read command arguments.
 
     Raises:
         ConfigError: the user's config file cannot be read.

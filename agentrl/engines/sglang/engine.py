@@ -256,7 +256,7 @@ class SglangEngine:
     async def _each(self, ask: Callable[[Replica], Awaitable[None]]) -> None:
         """Call `ask` for every replica that may serve.
 
-        A replica that does not answer goes out of service: its paused state would differ from the other replicas.
+        A replica that does not answer goes out of service: its paused state may be wrong.
         """
 
         async def one(replica: Replica) -> None:

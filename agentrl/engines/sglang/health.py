@@ -31,7 +31,7 @@ class HealthMonitor:
         changed: called when a replica returns to service, or `failure` was set.
         health_timeout_s: seconds without an answer after which a server counts as hung.
         start_timeout_s: timeout in seconds for a restart.
-        max_restarts: restarts of one replica; after that `failure` is set.
+        max_restarts: maximum number of restarts of one replica; after that `failure` is set.
         router: the router, which is also checked; `MAX_ROUTER_FAILURES` checks without an answer set `failure`.
 
     Attributes:

@@ -50,7 +50,8 @@ class ActiveRequests:
     """All running and waiting requests.
 
     Args:
-        router: receives all requests in place of the chosen replica; it keeps each conversation on one server itself.
+        router: receives all requests in place of the chosen replica; the router keeps each
+            conversation on one server.
     """
 
     def __init__(self, replicas: Sequence[Replica], router: ServerClient | None = None) -> None:

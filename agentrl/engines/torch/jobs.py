@@ -14,7 +14,7 @@ from agentrl.types.trajectory import VersionSpan
 
 @dataclass(eq=False, slots=True)
 class KVSession:
-    """KV of one session: `blocks` hold the KV of `token_ids[:num_cached]`.
+    """KV of one session: `blocks` contain the KV of `token_ids[:num_cached]`.
 
     Attributes:
         reserved: number of blocks reserved for it, counted against the capacity.
@@ -77,7 +77,7 @@ class Job:
 
 
 def identical_contexts(jobs: Iterable[Job]) -> list[list[Job]]:
-    """Group jobs with the same tokens, computed the same way: one row computes the next step for all of them.
+    """Group jobs whose tokens are equal and were computed in the same way. One row computes a group's next step.
 
     Rollouts of the same task share their prompt and often their first tokens. Until they differ, they cost as much as
     one rollout.

@@ -44,7 +44,7 @@ class Conversations:
         return KVSession(session) if found is None or found.busy else found
 
     def has_room(self, session: str) -> bool:
-        """Whether the session holds a reservation between its turns."""
+        """Whether the session has reserved blocks between its turns."""
         found = self._sessions.get(session)
         return found is not None and not found.busy and found.reserved > 0
 

@@ -90,7 +90,7 @@ class _Probe:
 
 
 def random_ids(model: PreTrainedModel, length: int) -> list[int]:
-    """`length` random tokens, always the same."""
+    """Return `length` random tokens from a fixed seed."""
     vocabulary = model.get_input_embeddings().num_embeddings
     ids: list[int] = torch.randint(vocabulary, (length,), generator=torch.Generator().manual_seed(length)).tolist()
     return ids

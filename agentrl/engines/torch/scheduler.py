@@ -106,7 +106,7 @@ class Scheduler:
         self.conversations.forget_all([conversation_of(job) for job in self.running])
 
     def _admit(self) -> None:
-        """Start waiting jobs that fit, higher priorities first, then first come, first served.
+        """Start waiting jobs that fit, ordered by priority, then by arrival.
 
         After the first job that does not fit, only sessions with a reservation are started. Otherwise they would wait
         behind a new session, which itself waits for their release.
