@@ -103,7 +103,10 @@ def _report_odd(check: Checker, column: str, rows: range, values: Sequence[objec
 
 
 def check_identity(check: Checker, known: RunInfo, split: str, groups: Sequence[range]) -> None:
-    """Check uid and seed: uid from (run seed, epoch, row), or from the row in validation; seed from uid and number."""
+    """Check uids and seeds.
+
+    A uid derives from (run seed, epoch, row), or in validation from the row. A seed derives from uid and number.
+    """
     run_seed = known.get("trainer.seed")
     if not isinstance(run_seed, int):
         check.ledger.skip("identity", NO_CONFIG, len(check.step))

@@ -34,7 +34,7 @@ class TemplateOracle:
     """A tokenizer, and variables for its chat template.
 
     Attributes:
-        num_model_ids: number of ids that the model can sample, often more than there are tokens; 0 if unknown.
+        num_model_ids: number of ids that the model can sample, often larger than the number of tokens; 0 if unknown.
     """
 
     tokenizer: PreTrainedTokenizerBase
@@ -87,7 +87,7 @@ class TemplateOracle:
         return eos
 
     def texts(self, sequences: Sequence[Sequence[int]]) -> list[str]:
-        """Decode each sequence with special tokens, but without the end token of the turn."""
+        """Decode each sequence. Special tokens are kept, except the end token of the turn."""
         cut = [ids[:-1] if ids and ids[-1] == self.end_id else ids for ids in sequences]
         decoded = self.tokenizer.batch_decode(cut, skip_special_tokens=False, clean_up_tokenization_spaces=False)
         return [str(text) for text in decoded]

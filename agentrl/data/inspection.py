@@ -59,7 +59,7 @@ class Inspection:
             punctuation.
         answers: digest of the ground truth of each row of `table`.
         sources: number of rows of each `data_source`.
-        tools: number of rows that name a tool in `tools_kwargs`, or have its schema in `tools`.
+        tools: tool -> number of rows with the tool in `tools_kwargs` or its schema in `tools`.
         num_without_truth: number of tasks without ground truth.
     """
 

@@ -72,7 +72,7 @@ class Inbox:
         self._num_refused = 0
 
     def within(self, uid: str, number: int, attempt: Callable[[], Awaitable[T]]) -> Callable[[], Awaitable[T]]:
-        """Wrap `attempt`, the rollout `number` of group `uid`, so that its `add_task` calls add to this inbox."""
+        """Wrap `attempt`, the rollout `number` of group `uid`, so that its `add_task` calls add rows to this inbox."""
         left = [self._most]
 
         def add(row: Mapping[str, JsonValue]) -> bool:
@@ -162,7 +162,7 @@ class OnlineTasks:
         self._texts = {row: text for row, text in self._texts.items() if row in wanted}
 
     def metrics(self) -> dict[str, float]:
-        """Return `online/...`: waiting tasks; and since the last call, rows accepted, and rows skipped by reason."""
+        """Return `online/...`: waiting tasks; accepted rows and, by reason, skipped rows since the last call."""
         counts, self._counts = self._counts, Counter()
         kinds = ("added", "duplicates", "bad", "refused", "dropped")
         return {

@@ -123,7 +123,7 @@ class Turns:
 def task_order(
     sizes: Sequence[int], weights: Sequence[float], seed: int, shuffle: bool, keys: Sequence[float] | None = None
 ) -> TaskOrder:
-    """Return the order of files with `sizes` rows; without weights every row is drawn equally often.
+    """Return the order for files with `sizes` rows. Without weights, every row is drawn equally often.
 
     Args:
         keys: one per row; rows with smaller keys come first.

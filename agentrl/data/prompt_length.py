@@ -1,4 +1,4 @@
-"""Prompts that are too long: an error, filtered, or truncated in the last user message."""
+"""Handling of too long prompts: raise an error, filter them, or truncate the last user message."""
 
 from __future__ import annotations
 

@@ -152,7 +152,7 @@ def windows_of_all_layers(model: PreTrainedModel) -> dict[int, int | None]:
     """Return layer -> sliding window for every layer, see `learn_windows`.
 
     Raises:
-        UnfaithfulError: a layer uses earlier tokens without attention, as a convolution or a recurrent state does.
+        UnfaithfulError: a layer uses earlier tokens without attention, such as by convolution or a recurrent state.
     """
     windows = learn_windows(model)
     num_layers: int = model.config.get_text_config().num_hidden_layers

@@ -22,7 +22,7 @@ _TYPES = "array, boolean, integer, null, number, object, string"
 
 
 class ArgumentsError(Exception):
-    """The model's arguments cannot be used; the text is for the model to read."""
+    """The model's arguments cannot be used. The model gets the message."""
 
 
 class ArgumentsReader:

@@ -13,7 +13,7 @@ from agentrl.types.messages import ToolSchema
 class ToolError(Exception):
     """Raised by a tool whose call failed; the outcome is `tool_error`.
 
-    The model reads the text with the prefix `Error: `, which is added if it is missing.
+    The model gets the text with the prefix `Error: `, which is added if it is missing.
     """
 
 

@@ -30,7 +30,7 @@ class AgentData:
     """What a tool with the argument `agent_data` can see of its rollout.
 
     Attributes:
-        images: the bytes of the rollout's images, by their names in `messages`, in order of arrival.
+        images: name in `messages` -> bytes of the image, in order of arrival in the rollout.
         seed: derived from the rollout's seed; a tool that draws random numbers from it is reproducible.
     """
 

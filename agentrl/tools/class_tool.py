@@ -1,4 +1,4 @@
-"""verl's lifecycle of a `BaseTool`: create once per trajectory, execute, calc_reward, and always release."""
+"""Runs a `BaseTool` with verl's lifecycle: create once per trajectory, execute, calc_reward, and always release."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ class ClassInstance(ToolInstance):
 
     async def _execute(self, arguments: dict[str, JsonValue]) -> Answer:
         loop = asyncio.get_running_loop()
-        if loop is not self._loop:  # a lock belongs to one event loop, and a replaced loop may never free it
+        if loop is not self._loop:  # a lock belongs to one event loop; a replaced loop may never release its lock
             self._loop, self._creating = loop, asyncio.Lock()
         async with self._creating:
             if self._id is None:

@@ -117,7 +117,7 @@ class ActiveRequests:
         post = active.post = self._tasks.spawn(client.generate(body(active.rid), headers))
         self._posts.add(post)
         post.add_done_callback(lambda _: self._on_response(post, replica))
-        await asyncio.wait({post})  # not cancelled with its caller: `finish` aborts it, and the server frees its tokens
+        await asyncio.wait({post})  # runs on if the caller is cancelled: `finish` then aborts it at the server
         active.post = None
         return None if post.cancelled() else post.result()
 
@@ -170,5 +170,5 @@ class ActiveRequests:
         return [active.replica] if active.replica else []
 
     async def _tell(self, replica: Replica, rid: str) -> None:
-        with suppress(ServerError):  # a dead or hung server is handled by `HealthMonitor`; ABORT_GRACE_S limits it
+        with suppress(ServerError):  # `HealthMonitor` handles dead and hung servers
             await replica.client.post("/abort_request", {"rid": rid}, ABORT_GRACE_S)

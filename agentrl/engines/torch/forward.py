@@ -70,7 +70,7 @@ def limits_for(device: str, max_num_seqs: int, *, fixed: bool) -> Limits:
 
 
 def one_by_one(limits: Limits) -> Limits:
-    """`limits` with one row per step, for models in which rows of a step change each other's rounding."""
+    """`limits` with one row per step, for models in which the rounding of a row depends on other rows."""
     return replace(limits, prefill=replace(limits.prefill, rows=1), decode=replace(limits.decode, rows=1))
 
 
@@ -93,7 +93,7 @@ class Runner(Protocol):
 
 
 class PagedRunner:
-    """Runner that forwards only new tokens, packed into one sequence of M; `paged_attention` separates the rows."""
+    """Runner that forwards only new tokens, packed into one sequence of M tokens; `paged_attention` separates rows."""
 
     kv_reuse = True
 
@@ -172,7 +172,7 @@ class _Layout:
 def _lay_out(rows: Sequence[Row], shape: Shape) -> _Layout:
     """Layout of the rows: the slot of each new token and the blocks that its row reads.
 
-    Unused cells are token 0 at position 0, written to block 0. Each has one visible key, so softmax never divides by 0.
+    Unused cells contain token 0 at position 0 and write to block 0. Each sees one key, so softmax never divides by 0.
     """
     num_rows = shape.rows if shape.fixed else len(rows)
     num_columns = shape.columns if shape.fixed else max(row.end - row.start for row in rows)

@@ -117,7 +117,7 @@ class Scheduler:
                 return
             if blocked and not self.conversations.has_room(job.request.session):
                 continue
-            context = job.token_ids[:-1]  # the last token is fed by the first decode step, which yields the logits
+            context = job.token_ids[:-1]  # the first decode step computes the last token and its logits
             conversation = self.conversations.open(job.request.session)
             if self.conversations.must_wait(conversation, context):
                 self.waiting.remove(job)

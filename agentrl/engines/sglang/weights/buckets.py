@@ -64,9 +64,9 @@ def checked(weights: WeightStream, shapes: Shapes, dtype: torch.dtype | None) ->
 
 
 def buckets_of(weights: WeightStream, num_bytes: int) -> Iterator[Bucket]:
-    """Copies of `weights` in buckets of about `num_bytes`. The weights of a module are never split over buckets.
+    """Yield copies of `weights` in buckets of about `num_bytes`. A module's weights are never split over buckets.
 
-    A server may need them together: DeepSeek's q_a_proj and kv_a_proj are fused only if they arrive in one bucket.
+    A server may need a module's weights together: it fuses DeepSeek's q_a_proj and kv_a_proj only from one bucket.
     """
     held: list[tuple[str, Tensor]] = []
     size = 0

@@ -89,8 +89,8 @@ async def to_each(replicas: Sequence[Replica], version: int, send: Callable[[Rep
 async def weight_update(client: ServerClient, *, keep_cache: bool) -> AsyncIterator[None]:
     """Context in which a server's weights may be replaced. Flushes the KV cache at the end, unless `keep_cache`.
 
-    The updates inside must not flush the cache: with a running request, such a flush crashes the server. `/flush_cache`
-    refuses instead.
+    The updates inside must not flush the cache: with a running request, a flush during an update crashes the server.
+    `/flush_cache` refuses instead.
     """
     await _begin(client)
     try:
