@@ -103,7 +103,7 @@ def tool(
     deterministic: bool = False,
     schema: ToolSchema | dict[str, object] | None = None,
 ) -> F | Callable[[F], F]:
-    """Make a typed function, async or not, a tool: `@tool`, `@tool("name")` or `@tool(name=..., ...)`.
+    """Convert a typed function, async or not, to a tool: `@tool`, `@tool("name")` or `@tool(name=..., ...)`.
 
     The model sees the signature and the docstring (Google style); `description` and `schema` replace them. The function
     may return text, a dict (shown as JSON), a ToolResponse, or a tuple (answer, reward of the call, metrics). The

@@ -17,7 +17,7 @@ ABORT_GRACE_S = 3.0
 """Seconds that a server has to return the tokens of an aborted request."""
 
 ARRIVAL_S = 0.1
-"""Seconds after which the scheduler has received a request. An abort that arrives before its request is lost. Later
+"""Assumed seconds until a sent request reaches the scheduler. An abort that arrives before its request is lost. Later
 aborts of the request are lost too, because `TokenizerManager.abort_request` forwards only the first."""
 
 
@@ -117,7 +117,7 @@ class ActiveRequests:
         post = active.post = self._tasks.spawn(client.generate(body(active.rid), headers))
         self._posts.add(post)
         post.add_done_callback(lambda _: self._on_response(post, replica))
-        await asyncio.wait({post})  # runs on if the caller is cancelled: `finish` then aborts it at the server
+        await asyncio.wait({post})  # continues if the caller is cancelled: `finish` then aborts it
         active.post = None
         return None if post.cancelled() else post.result()
 
