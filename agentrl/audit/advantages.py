@@ -28,7 +28,7 @@ _BY_TURNS = ("gae", "reinforce_plus_plus")
 
 
 def check_advantages(check: Checker, known: RunInfo, split: str, groups: Sequence[range]) -> None:
-    """Check advantages: null if not trained on; else one per token, as recomputed, and 0 for tokens not trained on."""
+    """Check advantages: null for trajectories not trained on, else as recomputed, with 0 for untrained tokens."""
     step, path = check.step, f"{TRAJECTORIES}.advantages"
     if split == "train" and known.config is None:
         check.ledger.skip("advantages", NO_CONFIG, len(step.items[TRAJECTORIES]))
@@ -60,7 +60,7 @@ def _options(known: RunInfo) -> dict[str, Json]:
 
 
 def _why_not(step: Step, known: RunInfo, estimator: str) -> str:
-    """Why the advantages cannot be recomputed; "" if they can."""
+    """Reason why the advantages cannot be recomputed; "" if they can be recomputed."""
     if estimator in _BY_TURNS and len(step.items["turn_rewards"]):
         return f"estimator '{estimator}' with turn rewards"
     if estimator == "gae" and saved_scores(step, "values") is None:

@@ -3,7 +3,7 @@
 Some values cannot be recomputed. For these the audit checks only bounds, and the seals (checksums) detect changes:
 `duration_s`, `tool_calls.duration_s`, `.started_s` and `.reward`, `tool_rewards.value`, rewards other than the score,
 the text of `error`, tool results that did not fit into the conversation, `segments.logprobs`, the scores computed for
-training, `excluded`, and the task columns in a group of one.
+training, `excluded`, and the task columns in a group of one rollout.
 """
 
 from __future__ import annotations

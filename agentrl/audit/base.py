@@ -49,7 +49,7 @@ class Problem:
     """One value that breaks an invariant.
 
     Attributes:
-        column: with the position, as in `trajectories[0].segments[2].token_ids[5]`.
+        column: column with the position of the value, as in `trajectories[0].segments[2].token_ids[5]`.
     """
 
     invariant: str

@@ -36,8 +36,8 @@ class ParsedTurn:
 def read_hermes(text: str) -> ParsedTurn:
     """Parse `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, except inside `<think>...</think>`.
 
-    The first `</think>` may have no `<think>`, because that is in the prompt: then all text before it is thought. A
-    call ends at the first `</tool_call>` after its JSON. If `<tool_call>` or `</think>` comes first, it is unclosed.
+    If the prompt contains the first `<think>`, all text before the first `</think>` is thought. A call ends at the
+    first `</tool_call>` after its JSON. A call with `<tool_call>` or `</think>` before `</tool_call>` is unclosed.
     """
     pieces, calls, at, first_thought = list[str](), list[Call](), 0, True
     for start, end, call in _hermes_parts(text):
@@ -141,7 +141,7 @@ def _is_too_deep(value: Json) -> bool:
 
 
 def _object(value: Json) -> Mapping[str, Json] | None:
-    """Return the object, also from text that contains it; None if it is no object or has non-finite numbers."""
+    """Return an object, also if it is JSON text; None for other values and for objects with non-finite numbers."""
     if isinstance(value, str):
         value, end = _first_json(input_text := value)
         value = None if input_text[end:].strip() else value

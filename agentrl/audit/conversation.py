@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from agentrl.audit.reading.run_info import Json, LoopKind, RowOptions
 
 UNPARSED = ("max_turn_tokens", "max_response_tokens", "deadline", "aborted")
-"""Stop reasons that may cut off the last turn; its calls were then not parsed."""
+"""Stop reasons that may cut off the last turn. Calls of a cut-off turn were not parsed."""
 
 NO_TOKENIZER = "no tokenizer of the run"
 
@@ -71,7 +71,7 @@ class AuditedTrajectory:
 
 @dataclass(frozen=True, slots=True)
 class AuditedRollout:
-    """One rollout. `kind` is its built-in agent loop; if it is None, `why` is the reason."""
+    """One rollout. `kind` is the built-in agent loop; None if it is unknown, with the reason in `why`."""
 
     row: int
     kind: LoopKind | None

@@ -1,4 +1,4 @@
-"""Check a rollout's stop reason against its last turn, and its configured limits."""
+"""Check a rollout's stop reason against its last turn and the configured limits."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ class Ending:
 
     @property
     def limit_reported(self) -> bool:
-        """Whether the model got the error that no calls are left before its last turn."""
+        """Whether, before its last turn, the model got the error that no calls are left."""
         limit, number = self.rollout.options.max_tool_calls, len(self.trajectory.turns) - 2
         made = self.rollout.calls_of(self.trajectory.number, number)
         earlier = [call for call in self.rollout.calls if call.turn < number and call.outcome != "limit_error"]

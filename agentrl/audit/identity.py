@@ -24,7 +24,7 @@ SHARED = (
 """Task columns: equal for all rollouts of a group."""
 
 _BATCH_SHRINKS_BY = 64
-"""Upper bound on the factor by which the batch became smaller. It may be large: a wrong uid matches no epoch."""
+"""Assumed limit of how many times smaller the batch became. A large limit is safe: a wrong uid matches no epoch."""
 
 
 def check_step(check: Checker, split: str | None) -> None:
@@ -103,7 +103,10 @@ def _report_odd(check: Checker, column: str, rows: range, values: Sequence[objec
 
 
 def check_identity(check: Checker, known: RunInfo, split: str, groups: Sequence[range]) -> None:
-    """Check uid and seed: uid from (run seed, epoch, row), or from the row in validation; seed from uid and number."""
+    """Check uids and seeds.
+
+    A uid derives from (run seed, epoch, row), or in validation from the row. A seed derives from uid and number.
+    """
     run_seed = known.get("trainer.seed")
     if not isinstance(run_seed, int):
         check.ledger.skip("identity", NO_CONFIG, len(check.step))
@@ -138,8 +141,8 @@ def _seed(known: RunInfo, base: int, uid: str, number: int) -> int:
 def _check_train_uids(check: Checker, run_seed: int, known: RunInfo, groups: Sequence[range]) -> None:
     """Check training uids by trying all possible epochs, because the epoch is not saved.
 
-    The largest possible epoch is the number of draws so far, divided by the smallest possible number of rows. The
-    number of draws is also only bounded: a run may have been resumed with a smaller batch.
+    The largest possible epoch is the largest possible number of draws, divided by the smallest possible number of rows.
+    The exact number of draws is unknown, because a run may have been resumed with a smaller batch.
     """
     step = check.step
     indices = [int(step["index"][rows[0]]) for rows in groups]

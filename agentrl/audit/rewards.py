@@ -97,7 +97,7 @@ def _scored_text(check: Checker, rollout: AuditedRollout, known: RunInfo, oracle
         responses = [_response(check, trajectory) for trajectory in rollout.trajectories]
         within = all(map(oracle.can_read, responses))
         return "\n".join(oracle.texts(responses)) if within and responses else "" if within else None
-    authors = check.step["trajectories.segments.author"]  # turns before a continuation point are prompt and not scored
+    authors = check.step["trajectories.segments.author"]  # not scored: turns before a continuation point
     turns = [turn for trajectory in rollout.trajectories for turn in trajectory.turns]
     texts = [turn.text for turn in turns if turn.segment >= 0 and authors[turn.segment] != "prompt"]
     return None if None in texts else "\n".join(text or "" for text in texts)
@@ -129,7 +129,7 @@ def check_times(check: Checker, first_turn: int) -> None:
     here = turns >= first_turn
     within = ended <= step["duration_s"][rows] + _SLACK_S
     check.require("times", "tool_calls.duration_s", within | ~here, "a call within its rollout")
-    ran = here & (started > 0)  # a call that was not run has no time
+    ran = here & (started > 0)  # calls that did not run have no start time
     late = np.zeros(len(rows), np.bool_)
     latest: dict[int, tuple[int, float, float]] = {}  # row -> (turn, end of its calls, end of all calls before)
     trajectories = step["tool_calls.trajectory"]

@@ -60,7 +60,7 @@ def check_versions(check: Checker, known: RunInfo, split: str) -> None:
 
 
 def check_temperature(check: Checker, known: RunInfo, split: str) -> None:
-    """Check temperatures: as configured for sampled segments, else 1; greedy sampling counts as 1."""
+    """Check temperatures: the configured value for sampled segments (1 if greedy), and 1 for other segments."""
     step, path = check.step, f"{_SEGMENTS}.temperature"
     sampled, values = _authors(step, "model"), step[path]
     check.require("temperature", path, sampled | (values == 1.0), "1 (not sampled)")

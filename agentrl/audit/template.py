@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Conversation = Sequence[Mapping[str, Json]]
 
-_MARK = "zqw{:05d}wqz"  # placeholder for a model turn: templates keep letters and digits
+_MARK = "zqw{:05d}wqz"  # placeholder for a model turn; templates do not change letters and digits
 _MARKED = re.compile(r"zqw(\d{5})wqz")
 _MAX_CACHED = 100_000
 
@@ -34,7 +34,7 @@ class TemplateOracle:
     """A tokenizer, and variables for its chat template.
 
     Attributes:
-        num_model_ids: number of ids that the model can sample, often more than there are tokens; 0 if unknown.
+        num_model_ids: number of ids that the model can sample, often larger than the number of tokens; 0 if unknown.
     """
 
     tokenizer: PreTrainedTokenizerBase
@@ -53,7 +53,7 @@ class TemplateOracle:
         return 1 + max(map(int, self.tokenizer.get_vocab().values()))
 
     def can_read(self, ids: Sequence[int]) -> bool:
-        """Whether all ids are in range. An id that the model can sample but that is no token has no text."""
+        """Whether all ids are in range. Some ids that the model can sample belong to no token and have no text."""
         return not ids or (min(ids) >= 0 and max(ids) < max(self.num_ids, self.num_model_ids))
 
     @cached_property
@@ -73,7 +73,7 @@ class TemplateOracle:
 
     @cached_property
     def end_id(self) -> int | None:
-        """The token that ends a model turn: the first added token after it in the template, else the EOS token."""
+        """Token that ends a model turn: the first added token after the turn in the template, else the EOS token."""
         user, turn = {"role": "user", "content": "a"}, {"role": "assistant", "content": _MARK.format(0)}
         for messages in ([user, turn, user], [user, turn]):
             try:
@@ -87,7 +87,7 @@ class TemplateOracle:
         return eos
 
     def texts(self, sequences: Sequence[Sequence[int]]) -> list[str]:
-        """Decode each sequence with special tokens, but without the end token of the turn."""
+        """Decode each sequence. Special tokens are kept, except the end token of the turn."""
         cut = [ids[:-1] if ids and ids[-1] == self.end_id else ids for ids in sequences]
         decoded = self.tokenizer.batch_decode(cut, skip_special_tokens=False, clean_up_tokenization_spaces=False)
         return [str(text) for text in decoded]
@@ -127,8 +127,8 @@ class TemplateOracle:
     def pieces(self, messages: Conversation, num_opening: int, tools: Sequence[Json]) -> list[str]:
         """Return the text pieces around the model's turns: one piece more than turns.
 
-        The turns are replaced by marks. The conversation is rendered once and cut at the marks. Some templates render
-        earlier turns differently later (they drop thoughts). For these, each prefix up to a turn is rendered.
+        The turns are replaced by marks. The conversation is rendered once and cut at the marks. Some templates
+        change a turn once messages follow (they drop thoughts). For these, each prefix up to a turn is rendered.
 
         Raises:
             TemplateRefusesError: the template raised an error, or repeats, drops or reorders the turns.
@@ -167,13 +167,13 @@ class TemplateOracle:
         return {}
 
     def differs(self, ids: Sequence[int], text: str, neutral: str) -> str:
-        """Return how tokens differ from `text`, in which message contents look like added tokens; "" if they agree.
+        """Return how tokens differ from `text`; "" if they agree. Message contents in `text` look like added tokens.
 
-        Tokenizing `text` again would turn such contents into added tokens. So two things are compared: the decoded
+        Tokenizing `text` again would convert these contents to added tokens. So two things are compared: the decoded
         text, and the control tokens (special tokens, and added tokens that the template writes).
 
         Args:
-            neutral: the same text with contents that look like no added token.
+            neutral: `text` with other contents, which do not look like added tokens.
         """
         written = self.tokens(neutral)
         control = self._special_ids | (set(written) & set(self.added.values()))
@@ -261,7 +261,7 @@ def load_oracle(
 
 
 def _template_text(path: Path) -> str:
-    """Read a template file. Only regular files of limited size: a run may name any path of this machine."""
+    """Read a template file. Only regular files of limited size are read: a run may name any path of this machine."""
     if not path.is_file() or path.stat().st_size > MAX_TEMPLATE_BYTES:
         raise ValueError(f"'{path}' is not a chat template")
     return path.read_text(encoding="utf-8")

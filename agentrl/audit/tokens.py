@@ -122,7 +122,7 @@ class TokenCheck:
             return
         found = [int(i) for i in self._ids(turn.reply)]
         ended = [self.oracle.end_id] if turn.closed and self.oracle.end_id is not None else []
-        start = piece.find(self._end) if ended else 0  # the model does not write spaces before the end token
+        start = piece.find(self._end) if ended else 0  # skips spaces before the end token
         if wrong := self.oracle.differs([*ended, *found], piece[start:], neutral[number + 1]):
             row, column = self._place(turn.reply)
             self.check.problem("answer tokens", row, column, repr(piece[start:]), wrong)

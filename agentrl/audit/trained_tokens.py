@@ -21,10 +21,10 @@ _ESTIMATORS = {
     "grpo_vectorized": "grpo",
     "rloo_vectorized": "rloo",
 }
-"""Algorithm -> its estimator, if the estimator has another name."""
+"""Algorithm -> name of its estimator, if the names differ."""
 
 _NOT_CHOSEN = ("best_worst", "scores", "threshold")
-"""Estimators that algorithm.adv_estimator does not replace."""
+"""Estimators that are used even if `algorithm.adv_estimator` is set."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Credited:
 
 
 def credited(step: Step, known: RunInfo, split: str) -> Credited:
-    """Compute which tokens of a step were trained on. In validation and in replays no token is."""
+    """Compute which tokens of a step were trained on. In validation and in replays, none were."""
     trained = _trained_tokens(step)
     ends = step.items[f"{SEGMENTS}.token_ids"].ends[step.items[SEGMENTS].ends]
     counts = np.concatenate([[0], np.cumsum(trained)])
@@ -119,7 +119,7 @@ def check_scores(check: Checker, known: RunInfo, split: str) -> None:
     for name in _SCORES:
         path = f"{TRAJECTORIES}.{name}"
         is_scored = _is_scored(known, name)
-        if is_scored is None:  # custom estimator: all or no trajectories must have it
+        if is_scored is None:  # custom estimator: all or no trajectories must have the score
             is_scored = bool((~step.items[path].null).any())
         if not check.require_lengths("scores", path, np.where(found.has & is_scored, found.lengths, -1)).all():
             continue
@@ -149,7 +149,7 @@ def _is_scored(known: RunInfo, name: str) -> bool | None:
 
 
 def _check_coefficient(check: Checker, known: RunInfo, has: Truths) -> None:
-    """Check the KL coefficient: 0 without a KL in the reward; else the configured one. Adaptive: equal in a step."""
+    """Check the KL coefficient: 0 without KL in the reward, else as configured; if adaptive, equal within a step."""
     path = f"{TRAJECTORIES}.kl_coef"
     saved = check.step[path]
     if known.config is None:

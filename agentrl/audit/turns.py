@@ -24,7 +24,7 @@ _UNKNOWN_FORMAT = "unknown call format '{}'"
 
 
 def check_messages(check: Checker, rollout: AuditedRollout) -> None:
-    """Check that the messages start with the task's and then contain one message per turn."""
+    """Check that the messages start with the task's messages, and then contain one message per turn."""
     check.ledger.count("messages", 1)
     for trajectory in rollout.trajectories:
         column = f"trajectories[{trajectory.number}].messages"

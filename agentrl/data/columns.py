@@ -1,4 +1,4 @@
-"""All columns that a row may have, with type and meaning."""
+"""The columns of rows that agentrl reads, with type and meaning."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TASK: Columns = {
     "videos": ("list", "refused unless empty"),
     "audios": ("list", "refused unless empty"),
 }
-"""A row of a task. Any other column is added to `extra_info`."""
+"""Columns of a task row. All other columns of the row are added to `extra_info`."""
 
 EXTRA_INFO: Columns = {
     "tools_kwargs": ("object", "the same as the column"),
@@ -33,7 +33,7 @@ EXTRA_INFO: Columns = {
     "tool_config": ("object", "`available_tools`, `tool_format`, `max_tool_calls`, `timeout` of this row"),
     "tool_selection": ("list of text", "verl: names of the tools of this row"),
 }
-"""Keys of `extra_info` that agentrl reads. The reward gets these and all others."""
+"""Keys of `extra_info` that agentrl reads. The reward function gets these keys and all other keys."""
 
 CONVERSATION: Columns = {
     "messages": ("messages", "the conversation; its assistant turns are trained"),
@@ -41,7 +41,7 @@ CONVERSATION: Columns = {
     "label": ("number", "`reward_outcomes`: outcome of the conversation"),
     "labels": ("list of numbers or null", "`reward_steps`: one entry per assistant turn"),
 }
-"""A row under `sft`, `reward_outcomes` and `reward_steps`."""
+"""Columns of a row for the algorithms `sft`, `reward_outcomes` and `reward_steps`."""
 
 PAIR: Columns = {
     "prompt": ("text or messages", "the common prompt; absent: the common start of the conversations"),
@@ -49,4 +49,4 @@ PAIR: Columns = {
     "rejected": ("text or messages", "the rejected answer, or conversation"),
     "tools": ("list of schemas", "tools that the chat template shows"),
 }
-"""A row under `dpo`, `ipo` and `reward_pairs`."""
+"""Columns of a row for the algorithms `dpo`, `ipo` and `reward_pairs`."""

@@ -1,4 +1,4 @@
-"""Curricula: rows ordered by a column, or sampled by pass rate: rows near a target are drawn more often."""
+"""Curricula. Rows are ordered by a column, or sampled so that rows near a target pass rate are drawn more often."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class OneByOne(ABC):
         self._draw: Draw | None = None
 
     def at(self, position: int) -> Draw:
-        """Return the draw at `position`, which must be the next position or the last one again.
+        """Return the draw at `position`: the next position, or the last position again.
 
         The first call may use any position, because an earlier part of the run may have used another order.
         """
@@ -62,7 +62,7 @@ class OneByOne(ABC):
         return {"position": self._position, "draw": list(self._draw) if self._draw else None}
 
     def load_state_dict(self, state: dict[str, JsonValue]) -> None:
-        """Restore the last draw, so that the next one follows it."""
+        """Restore the last draw, so that the next draw follows it."""
         self._position = cast(int, state["position"])
         self._draw = Draw(*cast(list[int], state["draw"])) if state["draw"] else None
 

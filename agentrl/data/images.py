@@ -19,13 +19,13 @@ _SOURCES = ("image", "image_url", "url", "path", "bytes")
 
 
 def with_images(messages: Sequence[Message], row: Row, column: str) -> tuple[list[Message], dict[str, bytes]]:
-    """Return the messages with image parts that hold names, and the images by name.
+    """Return (messages, name -> image bytes). Each image part of the returned messages contains an image name.
 
-    A placeholder is `<image>` in a text, if the row's column has images, or a part of type image. A part of type image
-    without its own image uses the next image of the column.
+    A placeholder is a part of type image, or `<image>` in a text if the row's column has images. A part of type image
+    that contains no image uses the next image of the column.
 
     Raises:
-        FieldError: an image cannot be read, or the numbers of placeholders and images differ.
+        FieldError: an image cannot be read, or the number of placeholders differs from the number of images.
     """
     places = _Places(row.get(column), column)
     placed = [places.message(message) for message in messages]
@@ -70,7 +70,7 @@ class _Places:
     def _next(self) -> JsonValue:
         number, self._num_used = self._num_used, self._num_used + 1
         if number >= len(self._given):
-            return None  # `check` reports the numbers
+            return None  # `check` reports the missing image
         return self._read(self._given[number], f"{self._column}[{number}]")
 
     def _read(self, value: JsonValue, field: str) -> JsonValue:

@@ -55,10 +55,11 @@ class Inspection:
         table: the rows that can be read.
         unreadable: the rows that cannot be read.
         exact: digest of each row of `table`: its prompt, and the arguments of its tools and its simulated user.
-        normalised: the same in lower case, without system messages, repeated blanks and closing punctuation.
+        normalised: like `exact`, but for the prompt in lower case, without system messages, repeated blanks and closing
+            punctuation.
         answers: digest of the ground truth of each row of `table`.
         sources: number of rows of each `data_source`.
-        tools: number of rows that name a tool in `tools_kwargs`, or have its schema in `tools`.
+        tools: tool -> number of rows with the tool in `tools_kwargs` or its schema in `tools`.
         num_without_truth: number of tasks without ground truth.
     """
 
@@ -76,7 +77,7 @@ class Inspection:
 
 
 def inspect(parts: Sequence[Rows], config: DataConfig, max_samples: int = -1) -> Inspection:
-    """Read all rows, or the first `max_samples` if that is not negative. The first row determines the kind.
+    """Read all rows, or the first `max_samples` if that is not negative. The first row determines the kind of all rows.
 
     Raises:
         DataError: there are no rows, or no row can be read.
@@ -183,10 +184,10 @@ def _asked(item: Item) -> tuple[Sequence[Message], JsonValue]:
 
 
 def _world(item: Item) -> str:
-    """Return the arguments of a task's tools and simulated user: with other arguments, the same prompt is another task.
+    """Return the arguments of a task's tools and simulated user. They distinguish tasks with equal prompts.
 
-    The ground truth is removed from them: verl's rows pass it to tools too, and equal prompts with different answers
-    must be found.
+    The ground truth is removed from the arguments, because verl's rows also pass it to tools. Otherwise `duplicates`
+    would miss equal prompts with different answers.
     """
     if not isinstance(item, Task) or not (item.tools_kwargs or item.interaction_kwargs):
         return ""

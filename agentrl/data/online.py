@@ -62,7 +62,7 @@ class Inbox:
     """Thread-safe collection of the rows that rollouts added and that are not checked yet.
 
     Args:
-        most: maximum number of rows per rollout. Per rollout, so that the kept rows do not depend on timing.
+        most: maximum number of rows per rollout. A limit per rollout makes the kept rows independent of timing.
     """
 
     def __init__(self, most: int) -> None:
@@ -72,7 +72,7 @@ class Inbox:
         self._num_refused = 0
 
     def within(self, uid: str, number: int, attempt: Callable[[], Awaitable[T]]) -> Callable[[], Awaitable[T]]:
-        """Wrap `attempt`, the rollout `number` of group `uid`, so that `add_task` in it adds to this inbox."""
+        """Wrap `attempt`, the rollout `number` of group `uid`, so that its `add_task` calls add rows to this inbox."""
         left = [self._most]
 
         def add(row: Mapping[str, JsonValue]) -> bool:
@@ -117,7 +117,7 @@ def warn_once(line: str) -> None:
 
 
 class OnlineTasks:
-    """The added tasks, by row number: the waiting ones, and the drawn ones that may still be needed.
+    """The added tasks, by row number: waiting tasks, and drawn tasks that may still be needed.
 
     Args:
         read: converts a row and its number to a task; raises FieldError or DataError if the row is invalid.
@@ -138,7 +138,7 @@ class OnlineTasks:
         return self._read(json.loads(self._texts[row]), row)
 
     def take_up(self) -> None:
-        """Check the added rows; skip bad rows and duplicates of waiting ones, apply the limits, and count each case."""
+        """Check the added rows; skip bad rows and duplicates of waiting rows, apply the limits, and count each case."""
         texts, num_refused = self.inbox.take()
         self._counts["refused"] += num_refused
         waiting = {self._texts[row] for row in self._waiting}
@@ -162,7 +162,7 @@ class OnlineTasks:
         self._texts = {row: text for row, text in self._texts.items() if row in wanted}
 
     def metrics(self) -> dict[str, float]:
-        """Return `online/...`: waiting tasks; and since the last call, rows accepted, and rows skipped by reason."""
+        """Return `online/...`: waiting tasks; accepted rows and, by reason, skipped rows since the last call."""
         counts, self._counts = self._counts, Counter()
         kinds = ("added", "duplicates", "bad", "refused", "dropped")
         return {
@@ -171,7 +171,7 @@ class OnlineTasks:
         }
 
     def state_dict(self) -> dict[str, JsonValue]:
-        """Return all rows as text, waiting or drawn."""
+        """Return all waiting and drawn rows, as text."""
         texts: JsonValue = [[row, text] for row, text in self._texts.items()]
         return {"next_row": self._next_row, "waiting": list(self._waiting), "texts": texts}
 
@@ -221,7 +221,7 @@ class OnlineOrder(OneByOne):
         self._num_from_files = 0
 
     def observe(self, groups: Sequence[Group]) -> None:
-        """Accept the rows added by rollouts, and update the order of the files with the groups of files."""
+        """Accept the rows added by rollouts. Update the order of the files with the groups of files."""
         self._tasks.take_up()
         self._tasks.keep_drawn(draw.row for draw in (*self.in_flight(), *filter(None, [self._draw])))
         if self._learning:

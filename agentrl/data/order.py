@@ -34,8 +34,8 @@ class TaskOrder:
     Args:
         num_rows: number of rows of the dataset, at least 1.
         shuffle: shuffle the rows in every epoch; otherwise use the dataset's order.
-        keys: one per row; rows with smaller keys come first in every epoch. Rows with equal keys are shuffled, or in
-            the dataset's order.
+        keys: one per row; rows with smaller keys come first in every epoch. Rows with equal keys are shuffled, or
+            stay in the dataset's order.
     """
 
     def __init__(self, num_rows: int, seed: int, shuffle: bool, keys: Sequence[float] | None = None) -> None:
@@ -45,7 +45,7 @@ class TaskOrder:
         self._seed = seed
         self._shuffle = shuffle
         self._keys = keys
-        self._rows_of = lru_cache(maxsize=2)(self._epoch_rows)  # a batch spans at most two epochs, unless it is huge
+        self._rows_of = lru_cache(maxsize=2)(self._epoch_rows)  # a batch rarely spans more than two epochs
 
     def at(self, position: int) -> Draw:
         """Return the draw at `position`, counted from 0 over all epochs."""
@@ -66,7 +66,7 @@ class TaskOrder:
 class WeightedOrder(TaskOrder):
     """Draws from files in proportion to their weights, evenly spread; each file draws every row once per pass.
 
-    If s is the first file's share of the weights, it gets floor(s p + o) of the first p draws, where 0 <= o < 1
+    Let s be the first file's share of the weights. The file gets floor(s p + o) of the first p draws, where 0 <= o < 1
     depends on the seed. The second file gets its share of the remaining draws in the same way, and so on:
 
         weights [2, 1]    files of the draws, for example 0 1 0 0 1 0 0 1 0 ...
@@ -109,7 +109,7 @@ class WeightedOrder(TaskOrder):
 
 
 class Turns:
-    """One file's positions among the draws; integers, so exact for any length of a run."""
+    """Positions of one file among the draws, computed with integers and therefore exact for runs of any length."""
 
     def __init__(self, share: Fraction, seed: int) -> None:
         self._share = share
@@ -123,7 +123,7 @@ class Turns:
 def task_order(
     sizes: Sequence[int], weights: Sequence[float], seed: int, shuffle: bool, keys: Sequence[float] | None = None
 ) -> TaskOrder:
-    """Return the order of files with `sizes` rows; without weights every row is drawn equally often.
+    """Return the order for files with `sizes` rows. Without weights, every row is drawn equally often.
 
     Args:
         keys: one per row; rows with smaller keys come first.

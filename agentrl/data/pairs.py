@@ -34,9 +34,9 @@ class Pair(NamedTuple):
 def load_pairs(files: Sequence[str], config: DataConfig, *, max_samples: int = -1) -> Table[Pair]:
     """Load the pairs of `files`: columns `chosen` and `rejected`, and optionally `tools`, in one of TRL's formats.
 
-    - Both are complete conversations (lists of messages) with a common start.
-    - Or both are answers to the prompt in column `config.prompt_key`: text, or lists of messages that start with an
-      assistant turn.
+    - Both columns are complete conversations (lists of messages) with a common start.
+    - Or both are answers to the prompt in column `config.prompt_key`: text, or lists of messages that start with
+      an assistant turn.
 
     The prompt of a pair is the common part before the first assistant turn that differs. `config.system_prompt` is
     prepended to pairs without a system message. Other columns are ignored.
@@ -55,7 +55,7 @@ def read_pair(row: Row, prompt_key: str = "prompt", system_prompt: str | None = 
     """Read the pair of a row.
 
     Raises:
-        FieldError: the row has no two conversations that can be compared.
+        FieldError: the row does not contain two comparable conversations.
     """
     prompt = _prompt(row, prompt_key)
     tools = read_tools(row.get("tools"))
@@ -117,7 +117,7 @@ def _key(message: Mapping[str, object]) -> tuple[object, object]:
 
 
 def _num_shared(chosen: Sequence[Message], rejected: Sequence[Message]) -> int:
-    """Return the number of messages before the last position where both have an assistant turn after equal messages."""
+    """Return the last position up to which all messages are equal, and at which both have an assistant turn; else 0."""
     alike = sum(1 for _ in takewhile(lambda two: two[0] == two[1], zip(chosen, rejected, strict=False)))
     places = range(min(alike, len(chosen) - 1, len(rejected) - 1), 0, -1)
     return next((at for at in places if chosen[at]["role"] == rejected[at]["role"] == "assistant"), 0)

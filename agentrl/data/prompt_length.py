@@ -1,4 +1,4 @@
-"""Prompts that are too long: an error, filtered, or truncated in the last user message."""
+"""Handling of too long prompts: raise an error, filter them, or truncate the last user message."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Measure:
 
 
 def fit_prompts(tasks: TaskTable, measure: Measure, config: DataConfig) -> tuple[TaskTable, str]:
-    """Return the tasks with prompts of at most `max_prompt_length` tokens, and a sentence about longer prompts.
+    """Return (tasks with prompts of at most `max_prompt_length` tokens, message about longer prompts).
 
     A longer prompt is filtered (`filter_overlong_prompts`), raises an error (`truncation: error`), or its last user
     message is cut.
@@ -139,7 +139,7 @@ def _with_text(messages: Sequence[Message], place: int, text: str) -> list[Messa
 
 
 def _kept(pieces: Sequence[str], num_kept: int, side: Side, control_tokens: Iterable[str]) -> str:
-    """Keep `num_kept` pieces of a text cut on `side`; fewer if joining both ends would create a control token."""
+    """Keep `num_kept` pieces of a text cut on `side`; fewer if joining the ends would create a control token."""
     num_tail = {"left": num_kept, "middle": num_kept // 2, "right": 0}[side]
     tail = "".join(pieces[len(pieces) - num_tail :])
     for num_head in range(num_kept - num_tail, -1, -1):

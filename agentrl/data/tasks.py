@@ -50,10 +50,10 @@ def load_tasks(
     - `data_source`, `agent_name`.
     - The ground truth: `reward_model.ground_truth`, `ground_truth`, `answer` or `reward_model.test_cases`.
     - `extra_info`, with `tools_kwargs`, `interaction_kwargs` and `tool_config` (see `ToolOptions`).
-    - `images`: images in a format of `read_image`, one for each `<image>` in the prompt's texts.
+    - `images`: images in a format that `read_image` accepts, one for each `<image>` in the prompt's texts.
 
-    `reward_model.test_cases` and all other columns are added to `extra_info`, and `text_prompt: true` if the prompt
-    was text. Rows are counted from 0. If `config.custom_cls` is set, that class reads the files.
+    `reward_model.test_cases` and all other columns are added to `extra_info`. If the prompt is text,
+    `text_prompt: true` is added too. Rows are counted from 0. `config.custom_cls`, if set, reads the files.
 
     Args:
         tokenizer: loads the tokenizer for a custom class.
@@ -107,7 +107,7 @@ def read_task(config: DataConfig, row: Row, position: int, source: str | None = 
 
 
 def _prompt_key(row: Row, config: DataConfig) -> str:
-    """Return the column of the prompt; derived datasets call it `prompts`."""
+    """Return the name of the prompt column; derived datasets use `prompts`."""
     stands_in = config.prompt_key == "prompt" and row.get("prompt") is None and row.get("prompts") is not None
     return "prompts" if stands_in else config.prompt_key
 
@@ -147,7 +147,7 @@ def _is_text(prompt: JsonValue) -> bool:
 
 
 def _ground_truth(row: Row) -> JsonValue:
-    """Return the ground truth: verl's column first; datasets that call it `answer` also work."""
+    """Return the ground truth from verl's column, or from another column such as `answer`."""
     model = optional_object(row, "reward_model")
     for holder, key in ((model, "ground_truth"), (row, "ground_truth"), (row, "answer"), (model, "test_cases")):
         if holder.get(key) is not None:

@@ -12,7 +12,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 _CHUNK = 256
-"""Rows per chunk of a thread."""
+"""Number of rows that a thread processes at a time."""
 
 
 def on_threads(function: Callable[[int], T], num_rows: int, num_threads: int | None = None) -> list[T]:

@@ -22,8 +22,8 @@ WeightStream = Iterable[tuple[str, "Tensor"]]
 
 PauseMode = Literal["drain", "retract", "in_place"]
 """drain: running requests finish first; queued requests wait for `resume`. retract: running requests stop and continue
-after `resume`; their KV is recomputed. in_place: running requests stop and continue with their old KV, even if older
-weights computed it, where the engine can keep the KV."""
+after `resume`; their KV is recomputed. in_place: running requests stop and continue with
+their old KV, which older weights may have computed. KV is recomputed if the engine cannot keep it."""
 
 
 class FinishReason(StrEnum):
@@ -43,8 +43,8 @@ class SamplingParams:
         top_p, top_k, min_p: the usual truncations; 1.0, -1 and 0.0 switch them off.
         max_new_tokens: largest number of sampled tokens; None means until the context is full.
         stop: strings that end the completion; the tokens up to and including the match are kept.
-        stop_token_ids: tokens that end the completion and stay as its last token. The model's end-of-sequence tokens
-            always end it.
+        stop_token_ids: tokens that end the completion and are kept as its last token. The model's end-of-sequence
+            tokens always end it.
         seed: every draw is a function of (seed, position); None uses the engine's random generator.
     """
 
@@ -65,7 +65,7 @@ class GenerateRequest:
     Attributes:
         token_ids: the full context, [T]; at least one token.
         session: name of the conversation; the engine keeps the KV between requests of one session.
-        deadline_s: timeout in seconds, None without one. On timeout, the tokens so far are returned as an `abort`.
+        deadline_s: timeout in seconds; None means no timeout. On timeout, the tokens so far are returned as an `abort`.
         priority: requests with higher priority are scheduled first, where the engine supports it.
         images: data URLs, in the order of their places in the context; an engine without image support raises
             ValueError.
@@ -94,7 +94,7 @@ class Completion:
         num_cached_tokens: context tokens whose KV was cached.
         matched_stop: the stop string that ended the completion, if a stop string did.
         routed_experts: [T + N - 1, layers, top k] int32: the experts of every token except the last, context included.
-            None if the engine was not asked for them.
+            None if experts were not requested.
     """
 
     token_ids: Sequence[int]
@@ -107,7 +107,7 @@ class Completion:
 
 
 COUNTERS = ("prompt_tokens", "cached_tokens", "forwarded_tokens", "sampled_tokens", "decode_steps", "prefill_steps")
-"""Counters of an embedded engine, see `Engine.metrics`. A remote engine does not count steps."""
+"""Counters of an embedded engine, see `Engine.metrics`. Remote engines do not count steps."""
 
 
 class Engine(Protocol):
@@ -187,7 +187,8 @@ def check_context(token_ids: Sequence[int], vocabulary: int, max_sequence_length
     """Refuse a context that cannot be continued.
 
     Raises:
-        ValueError: the context is empty, has an id outside the vocabulary, or fills `max_sequence_length`.
+        ValueError: the context is empty, has an id outside the vocabulary, or leaves no room within
+            `max_sequence_length`.
     """
     if len(token_ids) == 0:
         raise ValueError("the context is empty")

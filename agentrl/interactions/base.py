@@ -11,7 +11,7 @@ from agentrl.types.messages import Message
 
 
 class BaseInteraction:
-    """A simulated user. Subclass it and write `generate_response`. One instance serves all rollouts."""
+    """A simulated user. Subclass it and implement `generate_response`. One instance serves all rollouts."""
 
     def __init__(self, config: dict[str, JsonValue]) -> None:
         self.config = config
@@ -26,8 +26,8 @@ class BaseInteraction:
     ) -> tuple[bool, str, float, dict[str, JsonValue]]:
         """Answer the model's last turn with (whether the conversation is over, text, score of that turn, metrics).
 
-        An `observation_key` in the metrics names the state in which that turn began: `algorithm.name=gigpo` compares
-        turns of a group that began in the same state.
+        An `observation_key` in the metrics names the state in which that turn started: `algorithm.name=gigpo` compares
+        turns of a group that started in the same state.
         """
         raise NotImplementedError(f"{type(self).__name__} must define generate_response")
 

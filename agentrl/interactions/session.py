@@ -30,7 +30,7 @@ class Answer(NamedTuple):
     Attributes:
         done: whether the conversation is over.
         score: score of the turn that is answered.
-        observation_key: name of the state in which that turn began, if the user names it.
+        observation_key: name of the state in which that turn started, if the user names the state.
     """
 
     done: bool
@@ -43,7 +43,7 @@ class InteractionSession:
     """Starts the interaction on entry and always ends it on exit. Errors of the user's code become `InfraError`.
 
     Raises:
-        DataError: the row names an unknown interaction, or names none and there are several.
+        DataError: the row names an unknown interaction, or the row names none and there are several interactions.
     """
 
     def __init__(self, interactions: Mapping[str, BaseInteraction], task: Task, timeout_s: float = 60.0) -> None:
@@ -92,7 +92,7 @@ class InteractionSession:
     ) -> None:
         try:
             await self._run("finalize_interaction", self._id, detached=True)
-        except InfraError as failure:  # only leaves resources open
+        except InfraError as failure:  # the failure only leaves resources open
             _LOGGER.warning("%s", failure, exc_info=failure)
 
     async def _run(self, method: str, *arguments: object, detached: bool = False) -> object:
@@ -104,14 +104,14 @@ class InteractionSession:
             raise InfraError(f"{where} took longer than {self._timeout_s:g} seconds") from None
         except (InfraError, UnavailableError) as error:
             raise InfraError(f"{where}: {error}") from error
-        except AgentRLError:  # the user's own mistake, such as a row without what the interaction needs
+        except AgentRLError:  # a mistake in the data or code, such as a row without a required argument
             raise
         except Exception as error:  # a user's code may raise anything
             raise InfraError(f"{where} raised {format_error(error)}") from error
 
     async def _invoke(self, method: str, *arguments: object) -> object:
         function = getattr(self._interaction, method)
-        if not inspect.signature(function).parameters:  # such as verl's own calculate_score and finalize_interaction
+        if not inspect.signature(function).parameters:  # such as methods of verl's base class
             returned = function()
         else:
             returned = function(*arguments, **keyword_filter(function)(self._options))

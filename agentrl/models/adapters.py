@@ -52,7 +52,7 @@ def add_new_adapter(model: PreTrainedModel, config: ModelConfig, base: str) -> N
     targets = adapter_targets(model, config)
     lora = LoraConfig(
         r=config.lora_rank,
-        lora_alpha=int(config.lora_alpha) if config.lora_alpha % 1 == 0 else config.lora_alpha,  # others expect int
+        lora_alpha=int(config.lora_alpha) if config.lora_alpha % 1 == 0 else config.lora_alpha,  # loaders expect int
         target_modules=targets,
         fan_in_fan_out=isinstance(model.get_submodule(targets[0]), Conv1D),
         task_type="CAUSAL_LM",
@@ -64,8 +64,8 @@ def add_saved_adapter(model: PreTrainedModel, adapter: Adapter, config: ModelCon
     """Add a saved adapter to `model`; only the adapter requires gradients. `base` as in `add_new_adapter`.
 
     Raises:
-        ConfigError: it does not fit the model, `config` has another rank or alpha, or it contains changes that agentrl
-            cannot switch off.
+        ConfigError: the adapter does not fit the model, uses unsupported fields (`NOT_TAKEN`), or has another rank or
+            alpha than `config`.
     """
     from peft import LoraConfig
 
@@ -86,7 +86,7 @@ def read_adapter(model: PreTrainedModel, adapter: Adapter) -> None:
     """Load a saved adapter's values into the model's adapter.
 
     Raises:
-        ConfigError: it is corrupt, or has other modules, ranks or scales.
+        ConfigError: the saved adapter is corrupt, or has other modules, ranks or scales.
     """
     from peft import set_peft_model_state_dict
     from safetensors.torch import load_file
@@ -156,7 +156,7 @@ def adapter_off(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def adapter_randomized(model: nn.Module) -> Iterator[None]:
-    """Replace an adapter's zeros by random numbers inside the block, so that checks of a new adapter see its effect."""
+    """Replace an adapter's zeros by random numbers inside the block, so that checks see the effect of a new adapter."""
     generator = torch.Generator().manual_seed(0)
     zeros = [value for _, value in adapter_parameters(model) if not value.any()]
     for value in zeros:

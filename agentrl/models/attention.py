@@ -21,7 +21,7 @@ PROBE = "agentrl_probe"
 
 HARMLESS = {"dropout", "is_causal", "sliding_window", "position_ids", "use_cache", "cache_position", "return_dict"}
 HARMLESS |= {"output_attentions", "output_hidden_states", "output_router_logits", "num_items_in_batch"}
-"""Arguments of layers without effect here: windows are read from the masks at load, the rest is for training."""
+"""Ignored arguments of layers: windows are read from the masks at load, other arguments matter only in training."""
 
 
 class UnfaithfulError(Exception):
@@ -29,7 +29,7 @@ class UnfaithfulError(Exception):
 
 
 def configs_of(model: PreTrainedModel) -> list[PretrainedConfig]:
-    """Return every configuration from which a layer of the model may read its attention."""
+    """Return every configuration from which a layer of the model may read its attention implementation."""
     found = {id(part.config): part.config for part in model.modules() if isinstance(part, PreTrainedModel)}
     for part in model.modules():
         if isinstance(config := getattr(part, "config", None), PretrainedConfig):
@@ -41,7 +41,7 @@ def configs_of(model: PreTrainedModel) -> list[PretrainedConfig]:
 def attention_implementation(configs: Sequence[PretrainedConfig], name: str) -> Iterator[None]:
     """Use attention `name` inside the block, and restore the previous one afterwards.
 
-    This sets the internal field, because the public one is for loading: it visits sub-configurations and checks names.
+    This sets the internal field. The public property is for loading: it visits sub-configurations and checks names.
     """
     before = [config._attn_implementation_internal for config in configs]
     for config in configs:
@@ -111,7 +111,7 @@ class _MaskReader:
         known = [(function, size) for mask, function, size in self._masks if mask is attention_mask]
         if not isinstance(layer, int) or layer in self.windows or not known:
             raise UnfaithfulError(f"layer {layer} of {type(module).__name__} does not use transformers' causal masks")
-        self.windows[layer] = _window_of(*known[0])  # masks in use only: Qwen2-MoE also makes an unused one of width 0
+        self.windows[layer] = _window_of(*known[0])  # only masks in use: Qwen2-MoE also makes an unused mask
         return value.new_zeros(1, query.shape[2], query.shape[1], value.shape[3]), None
 
 
@@ -152,7 +152,7 @@ def windows_of_all_layers(model: PreTrainedModel) -> dict[int, int | None]:
     """Return layer -> sliding window for every layer, see `learn_windows`.
 
     Raises:
-        UnfaithfulError: a layer gets its past in another way, such as a convolution or a recurrent state.
+        UnfaithfulError: a layer uses earlier tokens without attention, such as by convolution or a recurrent state.
     """
     windows = learn_windows(model)
     num_layers: int = model.config.get_text_config().num_hidden_layers

@@ -121,7 +121,7 @@ def tokenizer_file(name: str) -> Path:
     Raises:
         ConfigError: there is no such file.
     """
-    path = Path(name, TOKENIZER_FILE) if os.path.isdir(name) else Path(name)  # noqa: PTH112  # as above
+    path = Path(name, TOKENIZER_FILE) if os.path.isdir(name) else Path(name)  # noqa: PTH112  # pathlib
     if not os.path.isfile(path):  # noqa: PTH113
         raise ConfigError(f"'--tokenizer {name}': there is no file '{path}'")
     return path

@@ -36,7 +36,7 @@ def find_device(name: str, key: str) -> torch.device:
     """Return the device called `name`; auto is the CUDA GPU if there is one, else the CPU.
 
     Raises:
-        ConfigError: there is no such device; names the configuration's `key`.
+        ConfigError: there is no such device; the message names the configuration key `key`.
     """
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -112,7 +112,7 @@ def read_model(
     try:
         with quiet_transformers():
             _refuse_encoder_decoder(path, config, key)
-            model, report = auto_class.from_pretrained(  # type: ignore[attr-defined]  # they share no base class
+            model, report = auto_class.from_pretrained(  # type: ignore[attr-defined]  # no common base class
                 path,
                 dtype=dtype,
                 attn_implementation=config.attn_implementation,
@@ -212,7 +212,7 @@ def _has_tokenizer(folder: str) -> bool:
 
 @contextmanager
 def quiet_transformers() -> Iterator[None]:
-    """Hide progress bars and reports while a model is read or written; errors are raised."""
+    """Hide progress bars and reports while a model is read or written. Errors are still raised."""
     verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity(logging.CRITICAL)
     logging.disable_progress_bar()

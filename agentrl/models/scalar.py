@@ -30,7 +30,7 @@ _CLASSES = {
     "ForTokenClassification": AutoModelForTokenClassification,
 }
 HEAD = "score"
-"""Transformers' name of the linear layer after the body of such a model."""
+"""Name of the linear head in transformers' classification models."""
 
 
 def load_scalar_model(
@@ -90,7 +90,8 @@ def scalars_of(head: nn.Linear, states: Tensor) -> Tensor:
 def last_scalars(model: PreTrainedModel, sequences: Sequence[Sequence[int]]) -> list[float]:
     """Return the scalar after the last token of each sequence, [B]; one batch, padded on the right.
 
-    Transformers' class returns the same, unless a sequence ends in the padding token: it then reads an earlier token.
+    Transformers' class returns the same values, except for sequences that end in the padding token: it then uses an
+    earlier token.
     """
     lengths = torch.tensor([len(each) for each in sequences])
     mask = torch.arange(int(lengths.max())) < lengths[:, None]
@@ -108,7 +109,7 @@ def _kind_of(config: ModelConfig, key: str) -> str | None:
     try:
         with quiet_transformers():
             saved = AutoConfig.from_pretrained(config.path, trust_remote_code=config.trust_remote_code)
-    except Exception:  # `read_model` reports what is wrong with the folder
+    except Exception:  # `read_model` reports the problem of the folder
         return None
     (name,) = (saved.architectures or [""])[:1]
     kind = next((kind for kind in _CLASSES if name.endswith(kind)), None)

@@ -15,14 +15,14 @@ from agentrl.errors import ConfigError
 from agentrl.types.messages import ToolSchema
 
 _MAX_SHOWN = 200
-"""Longest part of a model's own text in an error message, in characters."""
+"""Maximum number of characters of the model's text that an error message quotes."""
 
 
 _TYPES = "array, boolean, integer, null, number, object, string"
 
 
 class ArgumentsError(Exception):
-    """The model's arguments cannot be used; the text is for the model to read."""
+    """The model's arguments cannot be used. The model gets the message."""
 
 
 class ArgumentsReader:
@@ -49,7 +49,7 @@ class ArgumentsReader:
         """Return the arguments as an object.
 
         Raises:
-            ArgumentsError: not JSON, not an object, or against the schema; the message gives the place.
+            ArgumentsError: the text is not JSON, is not an object, or violates the schema; the message names the place.
         """
         arguments = _parse(text) if text.strip() else {}
         if not isinstance(arguments, dict):
@@ -71,14 +71,14 @@ _NO_CONSTRAINT = {"title", "description", "default"}
 
 @dataclass(frozen=True, slots=True)
 class _Plain:
-    """A flat schema with only types and required names. Checking it is ten times as fast as the validator."""
+    """Fast check of a flat schema with only types and required names; ten times as fast as the validator."""
 
     types: Mapping[str, tuple[type, ...]]
     required: frozenset[str]
 
     @classmethod
     def of(cls, schema: Mapping[str, Any]) -> Self | None:  # Any: JSON
-        """Return None if the schema contains anything else."""
+        """Return the fast check of `schema`; None if the schema contains other keywords."""
         properties, required = schema.get("properties", {}), frozenset(schema.get("required", ()))
         plain = (
             schema.keys() - _NO_CONSTRAINT <= {"type", "properties", "required", "additionalProperties"}
@@ -108,7 +108,7 @@ def _parse(text: str) -> JsonValue:
         return _DECODER.decode(text)  # type: ignore[no-any-return]  # JSON
     except RecursionError:
         raise ArgumentsError("the arguments are nested too deeply") from None
-    except ValueError as error:  # also for numbers with thousands of digits
+    except ValueError as error:  # also raised for numbers with thousands of digits
         raise ArgumentsError(f"the arguments are not valid JSON: {shorten(str(error))}") from None
 
 

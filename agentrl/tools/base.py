@@ -13,7 +13,7 @@ from agentrl.types.messages import ToolSchema
 class ToolError(Exception):
     """Raised by a tool whose call failed; the outcome is `tool_error`.
 
-    The model reads `Error: ` and the text; a text that begins with `Error: ` stays as it is.
+    The model gets the text with the prefix `Error: `, which is added if it is missing.
     """
 
 
@@ -34,15 +34,16 @@ class ToolResponse:
 
 
 class BaseTool:
-    """Base class of a tool. Subclass it and write `execute`; the rest has sensible defaults.
+    """Base class of a tool. Subclass it and implement `execute`; all other methods have defaults.
 
     One instance serves all rollouts. `create` is called once per trajectory, before the first call. State that a tool
-    keeps under `instance_id` lasts for the calls of that trajectory. `release` is always called, also when the rollout
-    is aborted.
+    stores under `instance_id` is available to all calls of that trajectory. `release` is always called, also when the
+    rollout is aborted.
 
-    `execute`, `calc_reward` and `release` receive `agent_data` as a keyword, and `create` does if its signature names
-    it: the task, the messages, and `request_id`, which all tools of one rollout share. Tools that share state keep it
-    under `agent_data.request_id`. They are released at the same time, so remove it with `.pop(request_id, None)`.
+    `execute`, `calc_reward` and `release` receive `agent_data` as a keyword; `create` only if its signature names it.
+    `agent_data` has the task, the messages, and `request_id`, which all tools of one rollout share. Tools can share
+    state by storing it under `agent_data.request_id`. Tools of a rollout are released concurrently, so remove shared
+    state with `.pop(request_id, None)`.
     """
 
     tool_schema: ToolSchema

@@ -30,7 +30,7 @@ class AgentData:
     """What a tool with the argument `agent_data` can see of its rollout.
 
     Attributes:
-        images: the bytes of the rollout's images, by their names in `messages`, in order of arrival.
+        images: name in `messages` -> bytes of the image, in order of arrival in the rollout.
         seed: derived from the rollout's seed; a tool that draws random numbers from it is reproducible.
     """
 
@@ -55,7 +55,7 @@ class ToolInstance:
     """A tool within one trajectory. This base class keeps no state."""
 
     async def call(self, arguments: dict[str, JsonValue]) -> Answer:
-        """Run one call; raises what the tool raises."""
+        """Run one call. Exceptions of the tool are not caught."""
         raise NotImplementedError
 
     async def reward(self) -> float | None:
@@ -63,7 +63,7 @@ class ToolInstance:
         return None
 
     def begin_release(self) -> Running[None] | None:
-        """Start the release, if there is something to release."""
+        """Start releasing resources; None if there are none."""
         return None
 
 
@@ -91,7 +91,7 @@ class BoundTool:
         """
 
     def within(self, deadline_s: float | None) -> Self:
-        """Return the tool with another timeout, if one is given; everything else is shared."""
+        """Return the tool with another timeout, if one is given. Both share everything else."""
         if deadline_s is None:
             return self
         other = copy(self)

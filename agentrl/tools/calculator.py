@@ -1,4 +1,4 @@
-"""A calculator that evaluates arithmetic and nothing else, in bounded time and space."""
+"""A calculator that evaluates arithmetic and nothing else, with limits on time and memory."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _LEVELS: tuple[dict[str, Callable[[Number, Number], Number]], ...] = (
 
 
 def evaluate(expression: str) -> Number:
-    """The value of an expression of numbers, `+ - * / // % **` and parentheses, as Python reads them.
+    """Return the value of an expression of numbers, `+ - * / // % **` and parentheses, with Python's precedence.
 
     Raises:
-        ToolError: anything else, a division by zero, or a number beyond 1024 bits.
+        ToolError: another expression, a division by zero, or a number beyond 1024 bits.
     """
     if len(expression) > _MAX_CHARS:
         raise ToolError(f"the expression has {len(expression)} characters, at most {_MAX_CHARS} are allowed")
@@ -43,7 +43,7 @@ def evaluate(expression: str) -> Number:
 
 
 class _Reader:
-    """Evaluates while it reads, by recursive descent."""
+    """Recursive-descent parser that evaluates while it parses."""
 
     def __init__(self, expression: str) -> None:
         self._tokens = [*_tokens(expression), ""]
@@ -117,7 +117,7 @@ def _tokens(expression: str) -> list[str]:
 
 
 def _power(base: Number, exponent: Number) -> Number:
-    # before computing it: 9 ** 9 ** 9 would take gigabytes
+    # checked before computing: 9 ** 9 ** 9 would need gigabytes
     if isinstance(base, int) and abs(base) > 1 and exponent * (abs(base).bit_length() - 1) > _MAX_BITS:
         raise OverflowError
     value: Number | complex = base**exponent

@@ -1,4 +1,4 @@
-"""verl's lifecycle of a `BaseTool`: create once per trajectory, execute, calc_reward, and always release."""
+"""Runs a `BaseTool` with verl's lifecycle: create once per trajectory, execute, calc_reward, and always release."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class BoundClass(BoundTool):
         super().__init__(_schema(tool), _own_deadline(tool) or deadline_s, offload)
         self.takes = {method: keyword_filter(getattr(tool, method)) for method in _METHODS}
         self._parameters = {method: inspect.signature(getattr(tool, method)).parameters for method in _METHODS}
-        # only if named: **kwargs are for the row's arguments
+        # only if `create` names it: **kwargs are for the row's arguments
         self.create_takes_data = "agent_data" in self._parameters["create"]
         # a separate circuit breaker, so that releases still run when calls of the tool hang
         self.release_lane = CircuitBreaker(f"the release of tool '{self.name}'", max_in_row=MAX_ABANDONED)
@@ -51,7 +51,7 @@ class BoundClass(BoundTool):
         return await returned if inspect.isawaitable(returned) else returned
 
     def check_row(self, given: Mapping[str, JsonValue]) -> None:
-        """Check that each method accepts the row's arguments, and that `create` gets those it requires."""
+        """Check that each method accepts the row's arguments, and that `create` gets its required arguments."""
         field = f"tools_kwargs.{self.name}"
         known = [f"{method}_kwargs" for method in _METHODS]
         for key in given:
@@ -65,7 +65,7 @@ class BoundClass(BoundTool):
 
     def _check_arguments(self, method: str, arguments: Mapping[str, JsonValue], where: str) -> None:
         parameters = self._parameters[method]
-        if not (method == "create" and "create_kwargs" in parameters):  # it gets all of them
+        if not (method == "create" and "create_kwargs" in parameters):  # it accepts every argument
             for name in arguments:
                 if not self.takes[method]({name: None}):
                     raise DataError(f"{where} does not accept '{name}': {suggestion(name, parameters)}")
@@ -97,7 +97,7 @@ class ClassInstance(ToolInstance):
         self._creating = asyncio.Lock()
 
     async def call(self, arguments: dict[str, JsonValue]) -> Answer:
-        """Run `create` before the first call, then `execute`; both share the timeout."""
+        """Run `create` before the first call, then `execute`; the timeout covers both."""
         bound = self._bound
         return await bound.offload.run(partial(self._execute, arguments), bound.deadline_s, bound.lane)
 
@@ -109,14 +109,14 @@ class ClassInstance(ToolInstance):
         return await bound.offload.run(self._calc_reward, bound.deadline_s, bound.lane)
 
     def begin_release(self) -> Running[None] | None:
-        """Start `release` of the created instance; one that is still being created is released as soon as it exists."""
+        """Start `release` of the instance. An instance that is still being created is released as soon as it exists."""
         if not self._bound.defines("release"):
             return None
         return self._bound.offload.begin(self._bounded_release, self._bound.release_lane)
 
     async def _execute(self, arguments: dict[str, JsonValue]) -> Answer:
         loop = asyncio.get_running_loop()
-        if loop is not self._loop:  # a lock belongs to one event loop, and a replaced loop may never free it
+        if loop is not self._loop:  # a lock belongs to one event loop; a replaced loop may never release its lock
             self._loop, self._creating = loop, asyncio.Lock()
         async with self._creating:
             if self._id is None:
@@ -146,7 +146,7 @@ class ClassInstance(ToolInstance):
         return read_answer(("", returned)).reward
 
     async def _bounded_release(self) -> None:
-        # its own timeout, since it continues when its caller is cancelled
+        # a separate timeout, because the release continues after its caller is cancelled
         async with asyncio.timeout(RELEASE_TIMEOUT_S):
             await self._release()
 

@@ -103,7 +103,7 @@ def tool(
     deterministic: bool = False,
     schema: ToolSchema | dict[str, object] | None = None,
 ) -> F | Callable[[F], F]:
-    """Make a typed function, async or not, a tool: `@tool`, `@tool("name")` or `@tool(name=..., ...)`.
+    """Convert a typed function, async or not, to a tool: `@tool`, `@tool("name")` or `@tool(name=..., ...)`.
 
     The model sees the signature and the docstring (Google style); `description` and `schema` replace them. The function
     may return text, a dict (shown as JSON), a ToolResponse, or a tuple (answer, reward of the call, metrics). The
@@ -131,6 +131,6 @@ function_tool = tool
 
 
 def as_tool(function: Callable[..., object]) -> FunctionTool:
-    """Return the tool that the function is marked as, or would be with a plain `@tool`."""
+    """Return the tool of a function marked with `@tool`. Other functions are converted as with a plain `@tool`."""
     marked = getattr(function, "__agentrl_tool__", None)
     return marked if isinstance(marked, FunctionTool) else FunctionTool(function, *function_schema(function))

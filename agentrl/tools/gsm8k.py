@@ -13,7 +13,7 @@ from agentrl.utils.answers import as_number
 
 
 class Gsm8kTool(BaseTool):
-    """Judges `answer` against the row's `create_kwargs.ground_truth` and keeps the best verdict as its reward.
+    """Compares `answer` with the row's `create_kwargs.ground_truth`; its reward is 1 after a correct answer, else 0.
 
     An answer that is not better than all earlier answers costs `config.step_penalty` (default 0.05). This discourages
     repeated guessing.
@@ -42,7 +42,7 @@ class Gsm8kTool(BaseTool):
     async def create(
         self, instance_id: str | None = None, *, ground_truth: object = None, **kwargs: object
     ) -> tuple[str, ToolResponse]:
-        """Keep the row's ground truth."""
+        """Store the row's ground truth."""
         if as_number(ground_truth) is None:
             raise DataError(f"create_kwargs.ground_truth must be a number, not {ground_truth!r}")
         instance_id = instance_id or uuid4().hex
@@ -52,7 +52,7 @@ class Gsm8kTool(BaseTool):
     async def execute(
         self, instance_id: str, parameters: dict[str, JsonValue], **kwargs: object
     ) -> tuple[ToolResponse, float, dict[str, JsonValue]]:
-        """Judge one answer."""
+        """Check one answer."""
         ground_truth, best = self._rows[instance_id]
         answer = as_number(parameters["answer"])
         reward = float(answer is not None and answer == as_number(ground_truth))
@@ -61,9 +61,9 @@ class Gsm8kTool(BaseTool):
         return ToolResponse(f"Current parsed answer={answer} reward={reward}"), penalty, {}
 
     async def calc_reward(self, instance_id: str, **kwargs: object) -> float:
-        """The best verdict so far."""
+        """Return the best reward so far."""
         return self._rows[instance_id][1]
 
     async def release(self, instance_id: str, **kwargs: object) -> None:
-        """Forget the row."""
+        """Drop the row's ground truth and reward."""
         del self._rows[instance_id]

@@ -26,7 +26,7 @@ def _reply(function: Callable[[], object]) -> dict[str, object]:
             raise ToolError("a tool with isolation: process answers with text only")
     except (ToolError, InfraError) as error:
         return {"error": type(error).__name__, "text": str(error)}
-    except BaseException as error:  # the parent reports the tool's failure, SystemExit too
+    except BaseException as error:  # the parent reports the tool's failure, also for SystemExit
         return {"error": "", "text": f"{type(error).__name__}: {error}"}
     return {"text": answer.text, "reward": answer.reward, "metrics": answer.metrics}
 

@@ -27,10 +27,10 @@ _NOT_RUN = (Outcome.LIMIT_ERROR, Outcome.ABORTED)
 
 
 class Recording:
-    """Recorded calls of one rollout. Each answers once; equal calls answer in recorded order.
+    """Recorded calls of one rollout. Each recorded call answers once; equal calls answer in recorded order.
 
     Two calls are equal if their names are equal, and their arguments are equal as JSON (ignoring blanks and key order).
-    Calls that never ran have no answer. Images of an answer are not recorded; its text is.
+    Calls that never ran have no answer. Only the text of an answer is recorded, without its images.
 
     Args:
         uid: uid of the rollout's task.
@@ -66,11 +66,11 @@ class RecordedToolbox(Toolbox):
     A session for a task other than the recorded one raises DataError.
 
     The arguments of an unrecorded call are first checked as in a live call; an invalid call is a `format_error`.
-    `unrecorded` decides about a valid call:
+    `unrecorded` decides what happens to a valid call:
 
-    - `error`: the call ends the rollout with an `infra_error` that names it, since the recording is incomplete
+    - `error`: the call ends the rollout with an `infra_error` that names the call, because the recording is incomplete
     - `stub`: the answer says that the call was not recorded; it counts as a `tool_error` and the rollout continues
-    - `live`: the tool of `live` runs, without the effects of the recorded calls before
+    - `live`: the tool of `live` runs, without the effects of earlier recorded calls
 
     Args:
         schemas: tool schemas of the saved run.

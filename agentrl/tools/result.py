@@ -22,7 +22,7 @@ class Answer:
 
 
 def read_answer(returned: object) -> Answer:
-    """Convert text, a dict, a `ToolResponse`, or a tuple (one of these, reward, metrics).
+    """Convert a tool's return value: text, a dict, a `ToolResponse`, or a tuple (one of these, reward, metrics).
 
     Raises:
         ToolError: bytes that are not text, a tuple of another length, a reward that is not a finite number, an image

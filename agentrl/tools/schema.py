@@ -44,7 +44,7 @@ def arguments_model(
     """Build a pydantic model with one field per parameter of `function`; `untyped` allows parameters without a type.
 
     Raises:
-        ConfigError: a parameter without a type, or one that a schema cannot express.
+        ConfigError: a parameter has no type, or a type that a schema cannot express.
     """
     where = f"tool function '{getattr(function, '__name__', function)}'"
     try:
@@ -59,7 +59,7 @@ def arguments_model(
         if parameter.name not in hints and not untyped:
             raise ConfigError(f"{where}: parameter '{parameter.name}' needs a type")
         default = ... if parameter.default is parameter.empty else parameter.default
-        # by alias, since pydantic reserves some names (`schema`, `copy`, a leading underscore)
+        # by alias, because pydantic reserves some names (`schema`, `copy`, a leading underscore)
         field = Field(default, alias=parameter.name, description=described.get(parameter.name))
         fields[f"argument_{len(fields)}"] = (hints.get(parameter.name, Any), field)
     try:

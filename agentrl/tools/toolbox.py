@@ -1,4 +1,4 @@
-"""The tools of a run. Each rollout opens a session, in which a failing tool is an outcome, not an exception."""
+"""The tools of a run. Each rollout opens a session, which converts tool failures to outcomes of calls."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class Toolbox:
                 raise DataError(f"field 'tools_kwargs': unknown tool '{name}': {suggestion(name, self.tools)}")
 
     def metrics(self) -> dict[str, float]:
-        """`abandoned_calls`: calls that still hang. `replaced_loops`: number since the start."""
+        """`abandoned_calls`: calls that still hang. `replaced_loops`: event loops replaced since the start."""
         abandoned = sum(tool.lane.num_abandoned for tool in self.tools.values())
         return {"abandoned_calls": abandoned, "replaced_loops": self._offload.num_replaced_loops}
 
@@ -148,7 +148,7 @@ class ToolSession:
         return [tool.schema for tool in self._tools.values()]
 
     async def call(self, call: ParsedCall) -> ToolResult:
-        """Run a call and return its result. A wrong call or a failing tool is an outcome, not an exception."""
+        """Run a call and return its result. Wrong calls and failing tools do not raise; they set the outcome."""
         start = time.perf_counter()
         answer, outcome = await self._outcome(call)
         text = bounded(answer.text, self._toolbox.max_text_chars)
@@ -172,7 +172,7 @@ class ToolSession:
             return Answer(f"Error: {describe(error)}"), Outcome.INFRA_ERROR
         except (ToolError, ToolFailedError) as error:
             return Answer(_as_error(str(error))), Outcome.TOOL_ERROR
-        except AgentRLError:  # the user's own mistake, such as a row without what the tool needs
+        except AgentRLError:  # a mistake in the data or code, such as a row without a required argument
             raise
         except Exception as error:  # a user's code may raise anything
             self._toolbox.log_once(f"calling {tool.name}", error)
@@ -196,12 +196,12 @@ class ToolSession:
         if not self._finished:
             self._finished = True
             rewards = [self._reward(name, held) for name, held in self._instances.items()]
-            await (rewards[0] if len(rewards) == 1 else asyncio.gather(*rewards))  # the common case needs no task
+            await (rewards[0] if len(rewards) == 1 else asyncio.gather(*rewards))  # one reward needs no task
 
     async def _reward(self, name: str, instance: ToolInstance) -> None:
         try:
             reward = await instance.reward()
-        except Exception as error:  # a tool's failure costs its reward, not the rollout
+        except Exception as error:  # only the reward is lost: the rollout continues
             self._toolbox.log_once(f"the reward of {name}", error)
         else:
             if reward is not None:
@@ -221,7 +221,7 @@ class ToolSession:
             await self._release()
 
     async def _release(self) -> None:
-        # start all before awaiting the first, so that a second cancellation skips none
+        # start all before awaiting the first: a second cancellation then skips no release
         running = [(name, self._begin_release(name, held)) for name, held in self._instances.items()]
         await asyncio.gather(*(self._released(name, release) for name, release in running if release is not None))
 
@@ -235,7 +235,7 @@ class ToolSession:
     async def _released(self, name: str, release: Running[None]) -> None:
         try:
             await release.result(RELEASE_TIMEOUT_S + GRACE_S, detached=True)
-        except Exception as error:  # only leaves resources open
+        except Exception as error:  # the failure only leaves resources open
             self._toolbox.log_once(f"releasing {name}", error)
 
 
@@ -267,6 +267,6 @@ def load_toolbox(multi_turn: MultiTurnConfig, *, extra_tools: Iterable[AnyTool] 
     """Load the tools of `tool_config_path` and `function_tool_path`, and add `extra_tools`.
 
     Raises:
-        ConfigError: a file, entry or schema that cannot be used; names file and entry.
+        ConfigError: a file, entry or schema is invalid; the message names file and entry.
     """
     return Toolbox([*load_tools(multi_turn), *extra_tools], multi_turn)

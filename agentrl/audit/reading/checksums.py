@@ -1,4 +1,4 @@
-"""Recompute seals: for each leaf, the CRC-32 of the list lengths down to the leaf, then of its values."""
+"""Recompute seals: for each leaf, one CRC-32 of the lengths of its enclosing lists and of its values."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ def _calls(step: Step) -> list[list[Call]]:
 
 
 def _num_opening(messages: Sequence[Json], task: Json, kind: LoopKind | None, num_turns: int) -> int:
-    """Number of messages before the first turn: the task's for a built-in loop, else all up to the first turn."""
+    """Number of messages before the first turn. For a built-in loop, this is the number of the task's messages."""
     if kind is not None and are_messages(task):
         adds_system = kind == "react" and bool(messages) and messages[0]["role"] == "system"
         own_system = bool(task) and task[0]["role"] == "system"
@@ -151,7 +151,7 @@ def _matched(
         reply = at if replies and at in segments and at not in texts else -1
         at += int(reply >= 0)
         fits &= message["role"] == "assistant" and (reply >= 0) == bool(replies)
-        # a turn that was cut off before its first token has an empty message and no segment, and is the last one
+        # a turn that was cut off before its first token has an empty message and no segment, and is the last turn
         fits &= segment >= 0 or (position == groups[-1][0] and not replies and message.get("content") == "")
         turns.append(Turn(segment, ids, text, closed(ids), position, message, replies, reply))
     return turns, fits and at == segments.stop

@@ -27,7 +27,7 @@ _LOOPS: Mapping[str, LoopKind] = {
 
 
 def derived_seed(*parts: int | str) -> int:
-    """63 bits of BLAKE2b over the `repr` of the tuple of parts."""
+    """Return a seed: 63 bits of the BLAKE2b hash of `repr(parts)`."""
     return int.from_bytes(blake2b(repr(parts).encode(), digest_size=8).digest(), "big") >> 1
 
 
@@ -105,7 +105,7 @@ class RunInfo:
 
     @cached_property
     def why_not_run(self) -> str:
-        """Why the configuration does not describe these rollouts (replay, or not saved); "" if it does."""
+        """Reason why the configuration does not describe these rollouts (replay, or not saved); "" if it does."""
         if self.replayed_from:
             return f"made by replay, {self.replayed_from}"
         return NO_CONFIG if self.config is None else ""

@@ -25,7 +25,7 @@ class Items:
     """All items of one list column, over all rows. If `above` is None, the items are the rows.
 
     Attributes:
-        ends: [len(above) + 1]; element i of `above` holds the items from `ends[i]` to `ends[i + 1]`.
+        ends: [len(above) + 1]; element i of `above` contains the items from `ends[i]` to `ends[i + 1]`.
         null: [len(above)], true if the list itself is null.
     """
 
@@ -112,7 +112,7 @@ class Step:
         return _nulls(self.arrays[path])
 
     def key(self, row: int) -> tuple[int, str, int]:
-        """Return (step, uid, number) of a row; the step is that of the file."""
+        """Return (step, uid, number) of a row; the step is the file's step."""
         if row >= len(self):  # the file has no rows
             return self.number, "", -1
         return self.number, self["uid"][row], int(self["rollout"][row])

@@ -15,7 +15,7 @@ from agentrl.utils.images import data_url
 
 _SCAN_ROWS = 1024
 _NO_PYTHON_VALUE = (ValueError, OverflowError, RecursionError, pa.ArrowException)
-"""Raised for text that is not UTF-8, dates after year 9999, very deep nesting."""
+"""Errors that pyarrow raises for text that is not UTF-8, dates after year 9999, and very deep nesting."""
 
 
 class ArrowRows:
@@ -42,7 +42,7 @@ class ArrowRows:
             try:
                 rows: Iterable[Row] = list(_rows(batch))
             except _NO_PYTHON_VALUE:
-                rows = map(self.__getitem__, range(start, start + len(batch)))  # its error names the row
+                rows = map(self.__getitem__, range(start, start + len(batch)))  # raises an error that names the row
             yield from rows
             start += len(batch)
 
@@ -85,5 +85,5 @@ def _plain(value: object) -> JsonValue:
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     if isinstance(value, bytes):
-        return data_url(value)  # JSON has no bytes; an image column has them
+        return data_url(value)  # image columns contain bytes, which JSON does not support
     return value if isinstance(value, str | int | float | None) else str(value)

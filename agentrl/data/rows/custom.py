@@ -83,7 +83,7 @@ def load_custom_rows(
 ) -> CustomRows:
     """Load the rows of the class `config.custom_cls`, which reads `files` itself.
 
-    The class is called with the arguments that it accepts of these: `data_files` (or `files`), `tokenizer`, `config`
+    The class gets these arguments if its constructor accepts them: `data_files` (or `files`), `tokenizer`, `config`
     (the data section, with attributes and `get`), `processor` (None) and `max_samples`.
 
     Raises:

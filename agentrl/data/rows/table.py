@@ -52,11 +52,11 @@ class Table(Sequence[T], Generic[T]):
 
     @property
     def num_positions(self) -> int:
-        """Number of rows of all datasets, in this table or not."""
+        """Number of rows of all datasets, including rows that are not in this table."""
         return self._ends[-1] if self._ends else 0
 
     def position_of(self, index: int) -> int:
-        """Return the position in the complete dataset of a row of this table."""
+        """Return a row's position in the complete dataset; `index` is its position in this table."""
         return self._positions[index]
 
     def where(self, index: int) -> str:
@@ -65,11 +65,11 @@ class Table(Sequence[T], Generic[T]):
         return part.where(row)
 
     def keep(self, indices: Sequence[int]) -> Table[T]:
-        """Return a table of these rows; they keep their positions in the dataset."""
+        """Return a table of these rows; each row keeps its position in the dataset."""
         return Table(self._parts, self._read, [self._positions[index] for index in indices])
 
     def replace(self, items: Mapping[int, T]) -> Table[T]:
-        """Return this table with some rows replaced; `items` is by index in this table."""
+        """Return this table with some rows replaced; `items` maps an index of this table to the new item."""
         by_position = {self._positions[index]: item for index, item in items.items()}
 
         def read(row: Row, position: int, rows: Rows) -> T:

@@ -15,7 +15,7 @@ from agentrl.utils.http_client import NoAnswerError, open_session, request
 Answer: TypeAlias = dict[str, JsonValue]
 
 MAX_ANSWER_BYTES = 2**30
-"""Largest answer. A long answer with log-probabilities and routed experts has tens of megabytes."""
+"""Maximum size of an answer. Long answers with log-probabilities and routed experts have tens of megabytes."""
 
 BUSY = (408, 429)
 """HTTP statuses of a router with a full queue. Like statuses from 500 on (out of memory, lost worker, starting up),

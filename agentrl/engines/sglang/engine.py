@@ -18,7 +18,7 @@ from agentrl.engines.sglang.routing import Placement
 from agentrl.engines.sglang.weights.transfer import UpdateFailedError, WeightTransfer
 
 MAX_TRIES = 16
-"""Largest number of attempts of a request on healthy servers that do not answer it. The pauses between attempts grow to
+"""Maximum number of attempts of a request that healthy servers do not answer. The pauses between attempts grow to
 about 100 seconds in total, because a router checks its workers once a minute."""
 
 MAX_PAUSE_S = 10.0
@@ -29,7 +29,7 @@ class SglangEngine:
 
     A server that crashes or hangs is restarted. Its running requests are sent again with the same tokens.
 
-    The event loop that creates the engine must also use it. The engine owns replicas, transfer and router: `close`
+    Use the engine only on the event loop that created it. The engine owns replicas, transfer and router: `close`
     closes them.
 
     Args:
@@ -121,7 +121,7 @@ class SglangEngine:
         """
         if self._paused is not None:
             return await self._replace(weights, version, keep_cache=self._paused == "in_place")
-        await self.pause("retract")  # tokens sampled during the transfer would come from mixed weights
+        await self.pause("retract")  # otherwise mixed weights would sample tokens during the transfer
         try:
             await self._replace(weights, version, keep_cache=False)
         finally:
@@ -150,7 +150,7 @@ class SglangEngine:
         await self.release(session)
 
     async def release(self, session: str) -> None:
-        """Forget a finished conversation. The server evicts its KV when it needs the memory."""
+        """Forget a finished conversation. The server evicts the conversation's KV when memory runs low."""
         self._placement.forget(session)
         self._counters.forget(session)
 
@@ -242,7 +242,7 @@ class SglangEngine:
 
     @property
     def _stopped(self) -> bool:
-        """Whether the servers are paused; under `drain` only this engine pauses."""
+        """Whether the servers are paused. With `drain`, only this engine pauses, not the servers."""
         return self._paused not in (None, "drain")
 
     @property
@@ -256,7 +256,7 @@ class SglangEngine:
     async def _each(self, ask: Callable[[Replica], Awaitable[None]]) -> None:
         """Call `ask` for every replica that may serve.
 
-        A replica that does not answer goes out of service: its paused state would differ from the other replicas.
+        A replica that does not answer goes out of service: its paused state may be wrong.
         """
 
         async def one(replica: Replica) -> None:

@@ -36,7 +36,7 @@ class Features:
         dtype: "auto" if the server was started with "auto" and does not report the resulting dtype.
         max_input_tokens: longest context that the server accepts.
         max_total_tokens: capacity of its KV cache in tokens.
-        weight_version: name of the weights that it serves.
+        weight_version: name of the weights that the server uses.
         tp_size, pp_size, dp_size: sizes of tensor, pipeline and data parallelism.
         dp_attention: data parallelism applies to attention only, within the `tp_size` GPUs.
         priority: requests are scheduled by priority.
@@ -81,7 +81,7 @@ async def read_features(client: ServerClient) -> Features:
         raise ServerError(
             f"{client.url}: SGLang {server.get('version')} does not report {error}; {_needed()}"
         ) from None
-    if _numbers(features.version) < OLDEST:  # no path reveals whether weight version spans are supported
+    if _numbers(features.version) < OLDEST:  # no endpoint reports support of weight version spans
         raise ServerError(f"{client.url}: this server runs SGLang {features.version}; {_needed()}")
     if not model["is_generation"]:
         raise ServerError(f"{client.url}: '{features.model_path}' is served for embeddings and cannot generate text")

@@ -31,12 +31,12 @@ class HealthMonitor:
         changed: called when a replica returns to service, or `failure` was set.
         health_timeout_s: seconds without an answer after which a server counts as hung.
         start_timeout_s: timeout in seconds for a restart.
-        max_restarts: restarts of one replica; after that `failure` is set.
-        router: checked too; `MAX_ROUTER_FAILURES` checks without an answer set `failure`.
+        max_restarts: maximum number of restarts of one replica; after that `failure` is set.
+        router: the router, which is also checked; `MAX_ROUTER_FAILURES` checks without an answer set `failure`.
 
     Attributes:
         weights: lock held during a weight transfer, so that no replica returns with old weights.
-        failure: why no replica will return; it ends the run.
+        failure: reason why no replica will return to service; it ends the run.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class HealthMonitor:
         self._check_interval_s = min(health_timeout_s / 3, MAX_CHECK_INTERVAL_S)
         self._check_now = {replica: asyncio.Event() for replica in replicas}
         self._reasons: dict[Replica, str] = {}
-        self._serving = asyncio.Event()  # a replica is in service, or none will be
+        self._serving = asyncio.Event()  # set if a replica is in service, or no replica will be
         self._serving.set()
         self._tasks = Tasks()
 
@@ -77,7 +77,7 @@ class HealthMonitor:
         await self._tasks.close()
 
     def suspect(self, replica: Replica, why: str) -> None:
-        """Check a replica that did not answer now; it receives no new requests until the check is done."""
+        """Check immediately a replica that did not answer. It receives no new requests until the check is done."""
         if replica.health is Health.READY:
             replica.health = Health.SUSPECT
             self._request_check(replica, why)
@@ -144,7 +144,7 @@ class HealthMonitor:
         if replica.health is Health.OUT:
             return False
         answered = await self._answers(replica)
-        if self.weights.locked() and not answered:  # may be busy loading weights; the sender detects failures
+        if self.weights.locked() and not answered:  # it may be busy loading weights; the sender detects failures
             self._check_now[replica].set()
             return True
         if answered and replica.health is Health.SUSPECT:
@@ -171,7 +171,7 @@ class HealthMonitor:
             await self._revive(replica)
             try:
                 async with self.weights:
-                    await replica.client.post("/continue_generation")  # it may have missed the end of a pause
+                    await replica.client.post("/continue_generation")  # the replica may have missed the end of a pause
                     replica.features = await read_features(replica.client)
                     if replica.features.weight_version == UNNAMED:
                         await replica.name_weights("0")
@@ -185,7 +185,7 @@ class HealthMonitor:
                 return self._notify()
 
     async def _revive(self, replica: Replica) -> None:
-        """Restart a server that was started here; wait until any other server answers.
+        """Restart the server if this process started it; otherwise wait until it answers.
 
         Raises:
             ServerError: too many restarts, or no replica served for `start_timeout_s` seconds.

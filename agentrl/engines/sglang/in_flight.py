@@ -17,7 +17,7 @@ ABORT_GRACE_S = 3.0
 """Seconds that a server has to return the tokens of an aborted request."""
 
 ARRIVAL_S = 0.1
-"""Seconds after which the scheduler has received a request. An abort that arrives before its request is lost. Later
+"""Assumed seconds until a sent request reaches the scheduler. An abort that arrives before its request is lost. Later
 aborts of the request are lost too, because `TokenizerManager.abort_request` forwards only the first."""
 
 
@@ -30,7 +30,7 @@ class ActiveRequest:
     """One running request, until its answer.
 
     Attributes:
-        ended: the request was aborted or its deadline passed; the tokens so far are its answer.
+        ended: the request was aborted or its deadline passed; the tokens sampled so far are its answer.
         wake: set when the state changed, for a request that waits for a replica.
         replica: the replica the request was sent to; with a router, the replica it is counted for.
         post: the HTTP request, while it runs.
@@ -50,7 +50,8 @@ class ActiveRequests:
     """All running and waiting requests.
 
     Args:
-        router: receives all requests in place of the chosen replica; it keeps each conversation on one server itself.
+        router: receives all requests in place of the chosen replica; the router keeps each
+            conversation on one server.
     """
 
     def __init__(self, replicas: Sequence[Replica], router: ServerClient | None = None) -> None:
@@ -84,7 +85,7 @@ class ActiveRequests:
         self.end(active)
 
     def end(self, active: ActiveRequest) -> None:
-        """End a request with the tokens so far: a sent request is aborted, a waiting request has none."""
+        """End a request with the tokens so far: a sent request is aborted, a waiting request returns no tokens."""
         if active.ended:
             return
         active.ended = True
@@ -103,7 +104,7 @@ class ActiveRequests:
     async def send(
         self, active: ActiveRequest, replica: Replica, body: Callable[[str], Mapping[str, object]]
     ) -> Answer | None:
-        """Send a request and return the answer; None if it was cancelled, also after an abort without an answer.
+        """Send a request and return the answer; None if the request was cancelled, or aborted without an answer.
 
         Raises:
             ServerError: see `ServerClient.generate`.
@@ -116,7 +117,7 @@ class ActiveRequests:
         post = active.post = self._tasks.spawn(client.generate(body(active.rid), headers))
         self._posts.add(post)
         post.add_done_callback(lambda _: self._on_response(post, replica))
-        await asyncio.wait({post})  # not cancelled with its caller: `finish` aborts it, and the server frees its tokens
+        await asyncio.wait({post})  # continues if the caller is cancelled: `finish` then aborts it
         active.post = None
         return None if post.cancelled() else post.result()
 
@@ -124,7 +125,7 @@ class ActiveRequests:
         """Cancel the requests at a lost replica; `SglangEngine` sends them again."""
         for active in self._active:
             if active.post is not None and (self._router or active.replica is replica):
-                active.post.cancel()  # with a router the server is unknown: all are sent again
+                active.post.cancel()  # with a router the server is unknown: cancel all requests
 
     def wake(self) -> None:
         """Wake all waiting requests after a change."""
@@ -169,5 +170,5 @@ class ActiveRequests:
         return [active.replica] if active.replica else []
 
     async def _tell(self, replica: Replica, rid: str) -> None:
-        with suppress(ServerError):  # a dead or hung server is handled by `HealthMonitor`; the grace ends the wait
+        with suppress(ServerError):  # `HealthMonitor` handles dead and hung servers
             await replica.client.post("/abort_request", {"rid": rid}, ABORT_GRACE_S)

@@ -34,7 +34,7 @@ from agentrl.models.merging import merged_weights
 AS_STARTED = ("0", "default")
 """Weight versions of a server that still has the weights it loaded at start."""
 SENT_AS_0 = "00"
-"""Name of weights that were sent as policy version 0. It tells a later run that the server loaded other weights."""
+"""Name of weights that were sent as policy version 0. A later run sees that these are not the server's own weights."""
 
 
 async def load_sglang_engine(
@@ -109,7 +109,7 @@ async def _open_replicas(
 async def _features(client: ServerClient) -> Features:
     try:
         return await read_features(client)
-    except UnreachableError as error:  # servers started here have answered before
+    except UnreachableError as error:  # only for running servers: a started server has answered before
         raise ServerError(f"rollout.sglang.urls: no server answers at {client.url}: {error}") from None
 
 
@@ -119,7 +119,7 @@ def _first(error: BaseException) -> BaseException:
 
 
 async def _is_as_started(replica: Replica, model: ModelConfig, max_sequence_length: int) -> bool:
-    """Check that a server fits. True if it has the weights it loaded at start; their policy version is then 0."""
+    """Check that a server fits the run. True if it still has its weights from the start, which are policy version 0."""
     features, url = replica.features, replica.client.url
     as_started = features.weight_version in AS_STARTED
     if as_started and _name(features.model_path) != _name(_base(model)):

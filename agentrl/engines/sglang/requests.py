@@ -38,9 +38,10 @@ class Terms:
     Attributes:
         vocabulary: number of token ids. An id outside the vocabulary or an empty context crashes a server.
         max_sequence_length: longest context plus completion, in tokens.
-        max_input_tokens: servers refuse a context of this many tokens or more; a few less than their context length.
+        max_input_tokens: servers refuse a context of this many tokens or more. The limit is a few tokens below the
+            server's context length.
         priority: whether the servers schedule by priority; otherwise they refuse a request with a priority.
-        seeded: whether the servers use the seed (deterministic inference).
+        seeded: whether the servers use the seed, which needs deterministic inference.
         images: whether the model accepts images.
         stop_strings: whether the servers have a tokenizer, which stop strings need.
         routed_experts: (layers, experts per token) if the servers should report the experts of each token.

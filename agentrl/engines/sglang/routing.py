@@ -9,7 +9,7 @@ from agentrl.engines.sglang.replica import Health, Replica
 
 
 class Placement:
-    """Assigns conversations to replicas: an open one stays where its KV is, a new one goes to the least loaded."""
+    """Assigns conversations to replicas. Open ones stay where their KV is; new ones go to the least loaded replica."""
 
     def __init__(self, replicas: Sequence[Replica]) -> None:
         self._replicas = replicas
@@ -19,7 +19,7 @@ class Placement:
         self._num_kept = 0
 
     def choose(self, session: str) -> Replica | None:
-        """Choose a replica in service, None if there is none. The session keeps its replica while it is in service."""
+        """Choose a replica in service; None if there is none. A session keeps its replica while that is in service."""
         place = self._places.get(session)
         if place is not None and place.health is Health.READY:
             return place
@@ -32,8 +32,8 @@ class Placement:
     def cache_key(self, session: str) -> str | None:
         """Key of the KV cache that the session may share. None before the first update that kept the cache.
 
-        Sessions that started between the same two such updates share a key. A conversation continues with its KV of
-        older weights. A later conversation with the same prefix must not reuse that KV.
+        Sessions share a key if no such update happened between their starts. After the update, an open conversation
+        continues with its KV of older weights. A later conversation with the same prefix must not reuse that KV.
         """
         born = self._born.setdefault(session, self._num_kept) if session else self._num_kept
         return str(born) if born else None

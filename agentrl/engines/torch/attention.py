@@ -77,7 +77,7 @@ class Step:
 
 
 class _Active(threading.local):
-    """The step that the engine's thread computes, so that models need not pass it through their layers."""
+    """The step that the engine's thread computes. Stored per thread, because models do not pass it to their layers."""
 
     step: Step | None = None
 

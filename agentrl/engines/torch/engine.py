@@ -38,7 +38,7 @@ class TorchEngine:
     """Engine with continuous batching. KV is kept over a session's turns and shared by equal prompts.
 
     Args:
-        model: any causal language model of transformers; only the engine may run it from now on.
+        model: any causal language model of transformers; only the engine may run the model after this.
         max_num_seqs: largest number of requests computed together; further requests wait.
         max_sequence_length: longest context plus completion; default: the model's limit.
         max_kv_tokens: capacity of the KV cache in tokens; default: enough for `max_num_seqs` full sequences.
@@ -118,7 +118,7 @@ class TorchEngine:
                 deadline.cancel()
 
     async def load_weights(self, weights: WeightStream, version: int) -> None:
-        """Replace weights in place, all or nothing; names left out keep their values. Running requests continue."""
+        """Replace weights in place, all or nothing; missing weights keep their values. Running requests continue."""
         await self._worker.call(partial(self._load, weights, version))
 
     async def pause(self, mode: PauseMode = "drain") -> None:

@@ -22,7 +22,7 @@ from agentrl.models.attention import attention_implementation, configs_of
 class Row:
     """Row of a step: tokens `start` to `end` of a sequence are new.
 
-    `blocks` hold the KV of the sequence. The blocks of each of its `copy_to` (identical sequences) receive a copy.
+    `blocks` contain the KV of the sequence. `copy_to` has the blocks of identical sequences, which get copies.
     """
 
     token_ids: Sequence[int]
@@ -42,7 +42,7 @@ class Shape:
 
 
 FREE = Shape(rows=0, columns=0, fixed=False)
-"""Shape without limits: as large as its rows need."""
+"""Shape without limits: as large as the rows of the step need."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ def limits_for(device: str, max_num_seqs: int, *, fixed: bool) -> Limits:
 
 
 def one_by_one(limits: Limits) -> Limits:
-    """`limits` with one row per step, for models in which rows of a step change each other's rounding."""
+    """`limits` with one row per step, for models in which the rounding of a row depends on other rows."""
     return replace(limits, prefill=replace(limits.prefill, rows=1), decode=replace(limits.decode, rows=1))
 
 
@@ -87,13 +87,13 @@ class Runner(Protocol):
     def decode(self, rows: Sequence[Row], shape: Shape, beside: Sequence[Row] = ()) -> Tensor:
         """Next-token logits [R, V] of each row; each row has one new token.
 
-        The same forward pass also computes and stores the KV of the rows `beside`, before any row reads that KV.
+        The same forward pass also computes the KV of the rows `beside`, and stores this KV before any row reads it.
         """
         ...
 
 
 class PagedRunner:
-    """Runner that forwards only new tokens, packed into one sequence of M; `paged_attention` separates the rows."""
+    """Runner that forwards only new tokens, packed into one sequence of M tokens; `paged_attention` separates rows."""
 
     kv_reuse = True
 
@@ -172,7 +172,7 @@ class _Layout:
 def _lay_out(rows: Sequence[Row], shape: Shape) -> _Layout:
     """Layout of the rows: the slot of each new token and the blocks that its row reads.
 
-    Unused cells are token 0 at position 0, written to block 0. Each has one visible key, so softmax never divides by 0.
+    Unused cells contain token 0 at position 0 and write to block 0. Each sees one key, so softmax never divides by 0.
     """
     num_rows = shape.rows if shape.fixed else len(rows)
     num_columns = shape.columns if shape.fixed else max(row.end - row.start for row in rows)
@@ -201,8 +201,8 @@ def _lay_out(rows: Sequence[Row], shape: Shape) -> _Layout:
 def _runs(rows: Sequence[Row], shape: Shape, num_rows: int) -> list[tuple[int, int]]:
     """(number of consecutive rows, blocks that each reads). Unused rows join the last run.
 
-    The number of keys changes the order of summation, even if the additional keys are masked (from about 200 keys on).
-    So with fixed shapes, the number of blocks that a row reads depends only on its length.
+    Additional keys, even masked ones, change the order of summation (from about 200 keys on). So with fixed shapes,
+    the number of blocks that a row reads depends only on its length.
     """
     if not shape.fixed:
         return [(num_rows, max(num_blocks_for(row.end) for row in rows))]
@@ -219,7 +219,7 @@ def fixed_width(num_tokens: int) -> int:
 
 
 def _copies(rows: Sequence[Row], first_tokens: IntArray) -> IntArray:
-    """[2, X]: index of a token, and the slot of its KV in a twin of its row."""
+    """[2, X]: index of a token, and the slot for its KV in an identical sequence."""
     copies = [
         (first + position - row.start, int(blocks[position // BLOCK_SIZE]) * BLOCK_SIZE + position % BLOCK_SIZE)
         for row, first in zip(rows, first_tokens.tolist(), strict=False)

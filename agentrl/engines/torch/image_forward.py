@@ -126,7 +126,7 @@ class ImageRunner:
         return {name: value.to(dtype) if value.is_floating_point() else value for name, value in made.items()}
 
     def _pieces(self, seen: ImageKV) -> Iterator[tuple[int, int]]:
-        """Token ranges that are forwarded together. A sampled image token without an image is forwarded alone."""
+        """Token ranges that are forwarded together. An image token that the model sampled is forwarded alone."""
         start, end = seen.num_cached, len(seen.token_ids)
         covered = {place for image in seen.images for place in range(image.start, image.end)}
         strays = [
@@ -166,7 +166,7 @@ def _types(images: Sequence[Placed], start: int, end: int, device: torch.device)
 
 @torch.inference_mode()
 def _check(runner: ImageRunner) -> None:
-    """Compare two turns with an image each, the second over the cache of the first, with one plain forward of both."""
+    """Compare logits of a second turn over the first turn's cache with a plain forward; each turn has an image."""
     model, data = runner.model, small_picture()
     text = [token for token in range(40, 60) if token != runner._image_id][:6]
     turn = [*text, *runner.images.tokens(runner.images.places[0], data), *text]

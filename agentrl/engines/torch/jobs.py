@@ -14,14 +14,14 @@ from agentrl.types.trajectory import VersionSpan
 
 @dataclass(eq=False, slots=True)
 class KVSession:
-    """KV of one session: `blocks` hold the KV of `token_ids[:num_cached]`.
+    """KV of one session: `blocks` contain the KV of `token_ids[:num_cached]`.
 
     Attributes:
         reserved: number of blocks reserved for it, counted against the capacity.
         num_indexed: number of leading full blocks that other conversations can find by their tokens.
         prefilled_only: all KV was computed by prefill, so equal tokens give bit-identical KV.
         origin: hash of which tokens were prefilled and which decoded. Equal tokens and origin give bit-identical KV.
-        last_used: number of turns that the engine had finished at the end of its last turn.
+        last_used: end of its last turn, as the number of turns that the engine had finished.
     """
 
     session: str
@@ -77,7 +77,7 @@ class Job:
 
 
 def identical_contexts(jobs: Iterable[Job]) -> list[list[Job]]:
-    """Group jobs with the same tokens, computed the same way: one row computes the next step for all of them.
+    """Group jobs whose tokens are equal and were computed in the same way. One row computes a group's next step.
 
     Rollouts of the same task share their prompt and often their first tokens. Until they differ, they cost as much as
     one rollout.
@@ -86,7 +86,7 @@ def identical_contexts(jobs: Iterable[Job]) -> list[list[Job]]:
     for job in jobs:
         conversation = conversation_of(job)
         alike = found.setdefault((conversation.origin, conversation.num_cached, job.mark), [])
-        if alike and alike[0].token_ids != job.token_ids:  # a hash collision
+        if alike and alike[0].token_ids != job.token_ids:  # hash collision
             alike = found.setdefault((id(job),), [])
         alike.append(job)
     return list(found.values())

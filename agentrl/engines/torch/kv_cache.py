@@ -17,8 +17,8 @@ class Conversations:
     Args:
         capacity: largest number of blocks in use.
         shares: whether conversations may share KV.
-        full_length: deterministic mode: blocks reserved for each conversation from its start, so that it is not
-            evicted for others. None: reserves blocks for a running turn only, and evicts idle conversations.
+        full_length: number of blocks reserved for each conversation from its start (deterministic mode), so that it is
+            not evicted for others. None: blocks are reserved for running turns only; idle conversations are evicted.
     """
 
     def __init__(self, store: KVStore, capacity: int, *, shares: bool = True, full_length: int | None = None) -> None:
@@ -44,7 +44,7 @@ class Conversations:
         return KVSession(session) if found is None or found.busy else found
 
     def has_room(self, session: str) -> bool:
-        """Whether the session holds a reservation between its turns."""
+        """Whether the session has reserved blocks between its turns."""
         found = self._sessions.get(session)
         return found is not None and not found.busy and found.reserved > 0
 
@@ -62,9 +62,9 @@ class Conversations:
         return self._shares and not _common_length(conversation, token_ids) and self.index.find(token_ids).pending
 
     def begin(self, conversation: KVSession, token_ids: Sequence[int]) -> None:
-        """Start a turn: reuse the cached KV of `token_ids`, of this or other conversations.
+        """Start a turn: reuse the cached KV of `token_ids` from this or other conversations.
 
-        Afterwards the conversation is busy, holds blocks for all of `token_ids`, and others can wait for these blocks.
+        Afterwards the conversation is busy and has blocks for all of `token_ids`. Others can wait for these blocks.
         """
         conversation.busy = True
         if conversation.session:
@@ -152,7 +152,7 @@ class Conversations:
             conversation.num_indexed = self.index.add(token_ids, conversation.blocks, first, pending=pending)
 
     def _copy_tail(self, conversation: KVSession, tail: int) -> None:
-        self.books.share([tail])  # otherwise the allocation of its copy could evict it
+        self.books.share([tail])  # otherwise allocating the copy could evict the source
         self.extend(conversation, conversation.num_cached + 1)
         self._store.copy_block(tail, int(conversation.blocks[-1]))
         self._give_back([tail])

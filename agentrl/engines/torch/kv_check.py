@@ -81,7 +81,7 @@ class _Probe:
             self.runner.prefill(pieces[first : first + shape.rows], shape)
 
     def decode(self, shape: Shape, back: int) -> Tensor:
-        """Logits [R, V] at the token that is `back` from the end of each sequence."""
+        """Logits [R, V] at the token `back` positions before the end of each sequence."""
         ends = [len(ids) - back + 1 for ids in self.sequences]
         return self.runner.decode([self._row(number, end - 1, end) for number, end in enumerate(ends)], shape)
 
@@ -90,7 +90,7 @@ class _Probe:
 
 
 def random_ids(model: PreTrainedModel, length: int) -> list[int]:
-    """`length` random tokens, always the same."""
+    """Return `length` random tokens from a fixed seed."""
     vocabulary = model.get_input_embeddings().num_embeddings
     ids: list[int] = torch.randint(vocabulary, (length,), generator=torch.Generator().manual_seed(length)).tolist()
     return ids
@@ -115,7 +115,7 @@ def _check_against_plain(model: PreTrainedModel, windows: Mapping[int, int | Non
 def _rows_are_independent(
     model: PreTrainedModel, windows: Mapping[int, int | None], limits: Limits, longest: int
 ) -> bool:
-    """Whether a sequence has equal bits alone and in a batch with longer sequences, prefilled in other pieces."""
+    """Whether a sequence's logits are bit-identical alone and in a batch with longer ones and other prefill pieces."""
     found = []
     for neighbours, step in ((0, 16), (limits.decode.rows - 1, 11)):
         lengths = [min(length, longest) for length in (*range(40, 40 + neighbours), 23)]

@@ -54,7 +54,7 @@ class PrefixIndex:
         return Found(found)
 
     def add(self, token_ids: Sequence[int], blocks: IntArray, first: int, *, pending: bool) -> int:
-        """Add the blocks of `token_ids` from index `first` on; return how many full blocks are now in the tree.
+        """Add the blocks of `token_ids` from index `first` on; return how many full blocks are in the tree.
 
         Stops at the first block whose tokens the tree already has in another block.
         """

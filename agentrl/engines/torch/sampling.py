@@ -69,7 +69,7 @@ def _invert(probs_RV: Tensor, uniforms_R: Tensor) -> Tensor:
 
 
 def truncate(probs_RV: Tensor, params: Sequence[SamplingParams]) -> Tensor:
-    """Set the probabilities that top-k, top-p and min-p exclude to 0, in this order; skips unused truncations.
+    """Apply top-k, then top-p, then min-p: excluded tokens get probability 0. Unused truncations are skipped.
 
     top_k keeps the k most likely tokens (lower ids first on ties). top_p keeps the smallest set of most likely tokens
     whose renormalized probabilities reach p. min_p keeps tokens with at least min_p x the largest probability.

@@ -106,10 +106,10 @@ class Scheduler:
         self.conversations.forget_all([conversation_of(job) for job in self.running])
 
     def _admit(self) -> None:
-        """Start waiting jobs that fit, higher priorities first, then first come, first served.
+        """Start waiting jobs that fit, ordered by priority, then by arrival.
 
         After the first job that does not fit, only sessions with a reservation are started. Otherwise they would wait
-        behind a new session that waits for their release.
+        behind a new session, which itself waits for their release.
         """
         blocked = False
         for job in sorted(self.waiting, key=lambda job: -job.request.priority):
@@ -117,7 +117,7 @@ class Scheduler:
                 return
             if blocked and not self.conversations.has_room(job.request.session):
                 continue
-            context = job.token_ids[:-1]  # the last token is fed by the first decode step, which yields the logits
+            context = job.token_ids[:-1]  # the first decode step computes the last token and its logits
             conversation = self.conversations.open(job.request.session)
             if self.conversations.must_wait(conversation, context):
                 self.waiting.remove(job)
@@ -140,7 +140,7 @@ class Scheduler:
         self._prefill_done(job)
 
     def _step_together(self, prefilling: Sequence[Job], ready: Sequence[Job]) -> None:
-        """Prefill and decode in one forward pass, which saves a pass's fixed cost (Sarathi-Serve, arXiv:2403.02310).
+        """Prefill and decode in one forward pass to save the fixed cost of a pass (Sarathi-Serve, arXiv:2403.02310).
 
         A job whose prefill ends in this step decodes its first token in the same forward pass.
         """

@@ -23,7 +23,7 @@ class DecodingTokenizer(Protocol):
 
 
 def end_of(job: Job, tokenizer: DecodingTokenizer | None) -> tuple[FinishReason, str | None] | None:
-    """Reason why a job ends with its newest token, and the completed stop string; None if the job continues."""
+    """Reason why a job ends with its newest token, and the matched stop string; None if the job continues."""
     stops, matched = job.request.sampling.stop, None
     if stops and tokenizer is not None:
         matched = matched_stop(tokenizer, job.token_ids[-len(job.logprobs) :], stops)

@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 STALL_S = 10.0
-"""Seconds that requests wait for KV memory held by idle conversations, before one of these is evicted."""
+"""Seconds that requests wait for KV memory held by idle conversations, before an idle conversation is evicted."""
 
 
 class Schedule(Protocol):
@@ -59,7 +59,7 @@ class Worker:
             self._thread.start()
         self._commands.put(command)
         if self._thread is None:
-            self._obey(wait=False)  # closed: the thread has ended, so run it here
+            self._obey(wait=False)  # the thread has ended: run the command here
 
     async def call(self, function: Callable[[], T]) -> T:
         """Run `function` on the thread and return its result or raise its error."""
@@ -76,7 +76,7 @@ class Worker:
         return await future
 
     def settle(self, loop: asyncio.AbstractEventLoop, future: asyncio.Future[T], result: T | Exception) -> None:
-        """Queue the result of a future of `loop`. A step's results are sent together: waking a loop is expensive."""
+        """Queue the result of a future of `loop`. Results of a step are sent together: waking a loop is slow."""
         self._answers.setdefault(loop, []).append(partial(_settle, future, result))
 
     def accept(self, job: Job) -> None:
@@ -95,7 +95,7 @@ class Worker:
 
     def pause(self, mode: PauseMode, when_quiet: Callable[[], object]) -> None:
         """Hold new requests; `when_quiet` is called once nothing is being computed."""
-        self._paused = "drain" if mode == "drain" else "in_place"  # a weight update drops all KV anyway
+        self._paused = "drain" if mode == "drain" else "in_place"  # retract too: a weight update drops all KV
         self._on_drained.append(when_quiet)
 
     def resume(self) -> None:
@@ -157,7 +157,7 @@ class Worker:
 
     def _tell_quiet(self, busy: bool) -> None:
         if self._on_drained and not (busy and self._paused == "drain"):
-            if self._paused == "drain":  # jobs without room may need the release of a held session: hold them too
+            if self._paused == "drain":  # waiting jobs may need KV of held sessions: hold the jobs too
                 self._paused = "in_place"
             callbacks, self._on_drained = self._on_drained, []
             for tell in callbacks:

@@ -1,7 +1,8 @@
 """Program that runs a server and kills it when the trainer ends: `python -I child.py <pid of the trainer> <command>`.
 
 A separate program with the standard library only. The trainer may be killed without cleanup, so an exit handler is not
-enough. It may start servers from threads that end, so the kernel's parent-death signal alone is not enough either.
+enough. The trainer may also start servers from threads that end, so the kernel's parent-death signal alone is not
+enough either.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ def die_with_parent() -> None:
 
 
 def main(trainer: int, command: list[str]) -> int:
-    """Wait until the server or the trainer ends. Return the server's exit status, 128 + signal if a signal ended it."""
+    """Wait until the server or the trainer ends. Return the server's exit status; 128 + signal after a signal."""
     # SIGTERM goes to the group; this process must outlive the server. Not SIG_IGN: the server would inherit it.
     signal.signal(signal.SIGTERM, lambda *_: None)
     server = subprocess.Popen(command, preexec_fn=die_with_parent if sys.platform == "linux" else None)

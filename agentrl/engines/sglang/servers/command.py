@@ -15,7 +15,7 @@ Options: TypeAlias = dict[str, JsonValue]
 
 CPU_ENVIRONMENT = {
     "SGLANG_USE_CPU_ENGINE": "1",
-    "OMP_NUM_THREADS": "1",  # very slow with two threads
+    "OMP_NUM_THREADS": "1",  # SGLang is very slow with two threads
     "SGLANG_CPU_OMP_THREADS_BIND": "0",
 }
 

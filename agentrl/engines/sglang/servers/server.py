@@ -106,7 +106,7 @@ class LocalServer:
                 f"the SGLang server {self.url} did not start within {timeout_s:g} s"
                 f" (rollout.sglang.start_timeout_s); its output: {self.log_file}"
             ) from None
-        except BaseException:  # includes cancellation: nothing waits for the server any more
+        except BaseException:  # includes cancellation: then nothing uses the server
             await self.stop(grace_s=0)
             raise
         finally:
@@ -153,7 +153,7 @@ class LocalServer:
             await asyncio.sleep(POLL_S)
 
     async def _wait_for_end(self, timeout_s: float) -> None:
-        """Wait until no process of the group is left. Children end after the server and hold its port and memory."""
+        """Wait until no process of the group is left. Children end after the server and keep its port and memory."""
         assert self._process is not None
         end = time.monotonic() + timeout_s
         while time.monotonic() < end:
@@ -181,7 +181,7 @@ def _signal_group(group: int, number: int) -> bool:
 
 
 def free_port() -> int:
-    """A free port, never the same twice, below the range that the system uses for outgoing connections."""
+    """Return a free port, never the same port twice, below the system's range for outgoing connections."""
     while True:
         port = random.randrange(20000, 30000)
         with socket.socket() as probe:

@@ -44,7 +44,7 @@ class Bucket:
 def checked(weights: WeightStream, shapes: Shapes, dtype: torch.dtype | None) -> WeightStream:
     """Check `weights`, move them to the CPU, and convert matrices to `dtype` unless it is None.
 
-    Vectors keep their dtype: some servers hold biases and norms in float32, and vectors are small.
+    Vectors keep their dtype: some servers store biases and norms in float32, and vectors are small.
 
     Raises:
         ValueError: an unknown name, a wrong shape, or a duplicate name.
@@ -64,9 +64,9 @@ def checked(weights: WeightStream, shapes: Shapes, dtype: torch.dtype | None) ->
 
 
 def buckets_of(weights: WeightStream, num_bytes: int) -> Iterator[Bucket]:
-    """Copies of `weights` in buckets of about `num_bytes`. The weights of a module are never split over buckets.
+    """Yield copies of `weights` in buckets of about `num_bytes`. A module's weights are never split over buckets.
 
-    A server may need them together: DeepSeek's q_a_proj and kv_a_proj are fused only if they arrive in one bucket.
+    A server may need a module's weights together: it fuses DeepSeek's q_a_proj and kv_a_proj only from one bucket.
     """
     held: list[tuple[str, Tensor]] = []
     size = 0
@@ -94,11 +94,11 @@ def _module(name: str) -> str:
 class BucketTransfer(ABC):
     """Base of transfers in buckets, see `WeightTransfer`.
 
-    Keeps the last weights in host memory, and also the version before them while new weights are read.
+    Keeps the last weights in host memory, and also the previous weights while new weights are read.
 
     Args:
         shapes: shapes of the weights in the model's checkpoint.
-        dtype: dtype of the sent matrices; None keeps theirs.
+        dtype: dtype of the sent matrices; None keeps their dtype.
         bucket_bytes: approximate size of a bucket.
     """
 

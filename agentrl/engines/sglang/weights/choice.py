@@ -24,7 +24,7 @@ def choose_transfer(config: SglangConfig, shapes: Shapes, features: Features, fo
 
     Args:
         shapes: shapes of the weights in the model's checkpoint, see `models.folder.checkpoint_shapes`.
-        features: features of any server; all servers have the same.
+        features: features of one server; all servers have equal features.
         folder: folder for weight files, readable by the servers.
 
     Raises:

@@ -34,8 +34,8 @@ _NUMBERS = itertools.count()
 class ServerGroup:
     """Process group with one server; this process is rank 0, the server's tensor-parallel ranks are 1, 2, …
 
-    Under gloo, a broadcast cannot be stopped here if the server never joins it. So each wait runs in a separate thread
-    that may be abandoned, and this process waits for the server's HTTP answer first.
+    With gloo, a broadcast that the server never joins cannot be stopped. So each wait runs in a separate thread that
+    may be abandoned, and this process waits for the server's HTTP answer first.
 
     Args:
         backend: gloo or nccl.
@@ -80,7 +80,7 @@ class ServerGroup:
         await _together(asking, partial(_broadcast, self._group, sent))
 
     async def close(self) -> None:
-        """Leave the group, on both sides if the server still answers. Ends threads of this process that wait in it."""
+        """Leave the group, on both sides if the server still answers. Ends waiting threads of this process."""
         with suppress(ServerError):  # a dead server has no group to leave
             await self._client.post("/destroy_weights_update_group", {"group_name": self.name}, timeout_s=5.0)
         if (group := self._group) is not None:

@@ -25,7 +25,7 @@ class TensorTransfer(BucketTransfer):
 
     async def transmit(self, replica: Replica, bucket: Bucket, version: str | None) -> None:
         """See `BucketTransfer.transmit`."""
-        shared = None if replica.features.device == "cpu" else bucket.data.cuda()  # must live until the server answered
+        shared = None if replica.features.device == "cpu" else bucket.data.cuda()  # keep until the server answered
         entries = await asyncio.to_thread(_serialized, bucket, shared, replica.features.tp_size)
         body = {
             "serialized_named_tensors": entries,

@@ -41,7 +41,7 @@ class WeightTransfer(Protocol):
         """Replace the weights of all `replicas`. Tokens sampled afterwards have policy version `version`.
 
         Args:
-            weights: with the names of the model's checkpoint; weights that are left out keep their values.
+            weights: with the names of the model's checkpoint; missing weights keep their values.
             keep_cache: keep the KV of older weights; required for servers paused with `in_place`.
 
         Raises:
@@ -89,8 +89,8 @@ async def to_each(replicas: Sequence[Replica], version: int, send: Callable[[Rep
 async def weight_update(client: ServerClient, *, keep_cache: bool) -> AsyncIterator[None]:
     """Context in which a server's weights may be replaced. Flushes the KV cache at the end, unless `keep_cache`.
 
-    The updates inside must not flush the cache: with a running request, such a flush crashes the server. `/flush_cache`
-    only refuses.
+    The updates inside must not flush the cache: with a running request, a flush during an update crashes the server.
+    `/flush_cache` refuses instead.
     """
     await _begin(client)
     try:
@@ -115,7 +115,7 @@ async def _begin(client: ServerClient) -> None:
 async def flush(client: ServerClient) -> None:
     """Drop the KV of older weights.
 
-    The `timeout` of `/flush_cache` does not help: with it, a paused server waits for its running requests.
+    The option `timeout` of `/flush_cache` is not used: it makes a paused server wait for its running requests.
 
     Raises:
         RefusedError: requests were running for too long.
