@@ -16,7 +16,6 @@ from agentrl.config.validate import Check
 from agentrl.errors import ConfigError
 from agentrl.run_folder.location import check_free
 
-
 TRAINING_MODES = ("train", "train_only")
 
 
@@ -33,7 +32,7 @@ def train(options: argparse.Namespace) -> int:
         show_run(config, keys=options.dry_run, explain=options.explain)
         return 0
     if config.trainer.n_gpus_per_node > 1 and config.trainer.mode in TRAINING_MODES:
-        from agentrl.cli.rank import train_on_ranks  # imports torch
+        from agentrl.cli.ranks.run import train_on_ranks  # imports torch
 
         return train_on_ranks(config)
     from agentrl.trainer.run import run_training  # imports torch and transformers

@@ -78,7 +78,10 @@ class _Agent(LocalElasticAgent):
         return result
 
     def _check(self, rank: int, process: int) -> None:
-        ended = os.waitid(os.P_PID, process, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        try:
+            ended = os.waitid(os.P_PID, process, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:  # the agent has seen the end of the process
+            return
         if ended and ended.si_code in (os.CLD_KILLED, os.CLD_DUMPED):
             _say(rank, process, f"was killed by {signal.Signals(ended.si_status).name}")
         elif not ended and (silent_s := _silent_s(rank, self._attempt())) > SILENT_S:

@@ -110,7 +110,9 @@ def adapter_values(adapter: Adapter) -> dict[str, Tensor]:
     from safetensors.torch import load_file
 
     values = load_file(adapter.weights_file())
-    return {name.removeprefix(PREFIX).removesuffix("weight") + "default.weight": value for name, value in values.items()}
+    return {
+        name.removeprefix(PREFIX).removesuffix("weight") + "default.weight": value for name, value in values.items()
+    }
 
 
 def write_adapter(model: PreTrainedModel, folder: Path) -> None:

@@ -73,7 +73,7 @@ def test_statistics_of_an_update(make_backend: MakeBackend):
     samples = make_samples(6)
     metrics = asyncio.run(make_backend(ppo_micro_batch_size_per_gpu=2).train_step(samples, SFT)).metrics
     assert metrics["num_tokens"] == sum(sample.num_trained_tokens for sample in samples)
-    assert metrics["num_micro_batches"] == 3
+    assert metrics["num_micro_batches"] in (3, 4)  # each of two processes may have a micro-batch that is not full
     assert metrics["grad_norm"] > 0
     assert metrics["lr"] > 0
     assert metrics["skipped_updates"] == 0

@@ -18,7 +18,7 @@ from agentrl.algos.base import LossFunction
 from agentrl.backends.base import ModelRequest, Score, Scores, StepStats
 from agentrl.backends.torch.batches import cut, micro_batch
 from agentrl.backends.torch.forward import PositionwiseModel
-from agentrl.backends.torch.gradients import accumulate_gradients
+from agentrl.backends.torch.gradients import accumulate_gradients, mini_batch
 from agentrl.capabilities import BackendSpec
 from agentrl.config import RunConfig
 from agentrl.config.actor import ActorConfig
@@ -94,7 +94,7 @@ class PlainBackend:
             return StepStats({"num_tokens": 0.0, "num_micro_batches": 0.0, "skipped_updates": 1.0})
         packs = self._packs(samples)
         self._optimizer.zero_grad()
-        metrics = accumulate_gradients(self._forward, samples, loss, packs)
+        metrics = accumulate_gradients(self._forward, mini_batch(samples, loss), loss, packs)
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self._actor.grad_clip)
         if finite := bool(norm.isfinite()):
             self._optimizer.step()

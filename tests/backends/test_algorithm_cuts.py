@@ -13,7 +13,7 @@ from agentrl.algos.base import LossFunction
 from agentrl.algos.build import build_algorithm
 from agentrl.algos.losses.registry import POLICY_LOSSES
 from agentrl.backends.torch.forward import PositionwiseModel
-from agentrl.backends.torch.gradients import accumulate_gradients
+from agentrl.backends.torch.gradients import accumulate_gradients, mini_batch
 from agentrl.config.presets import PRESETS
 from agentrl.config.validate import validate_config
 from agentrl.types.rollout import Group, Rollout, Stop, TurnReward
@@ -87,7 +87,7 @@ def gradients(
 ) -> tuple[list[torch.Tensor], dict[str, float]]:
     model.model.zero_grad()
     with model.running():
-        metrics = accumulate_gradients(model, samples, loss, packs)
+        metrics = accumulate_gradients(model, mini_batch(samples, loss), loss, packs)
     return [value.grad.clone() for value in model.model.parameters() if value.grad is not None], metrics
 
 

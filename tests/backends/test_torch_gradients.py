@@ -16,7 +16,7 @@ from agentrl.algos.base import Scope, TokenBatch
 from agentrl.algos.losses.aggregation import aggregate, token_mean
 from agentrl.backends.torch.backend import load_torch_backend
 from agentrl.backends.torch.forward import PositionwiseModel
-from agentrl.backends.torch.gradients import accumulate_gradients, splits_what_belongs_together
+from agentrl.backends.torch.gradients import accumulate_gradients, mini_batch, splits_what_belongs_together
 from agentrl.config.actor import ActorConfig
 from agentrl.config.model import ModelConfig
 from agentrl.types.sample import Sample
@@ -70,7 +70,7 @@ def gradients(
 ) -> tuple[list[torch.Tensor], dict[str, float]]:
     model.model.zero_grad()
     with model.running():
-        metrics = accumulate_gradients(model, grouped_samples(), loss, packs)
+        metrics = accumulate_gradients(model, mini_batch(grouped_samples(), loss), loss, packs)
     return [value.grad.clone() for value in model.model.parameters() if value.grad is not None], metrics
 
 

@@ -264,7 +264,7 @@ def test_yaml_files_of_verls_are_read_under_the_command_line(here):
     ("arguments", "variable", "complaint"),
     [
         (["--rollout_n", "many"], "", "--rollout_n: expected a whole number, got 'many'"),
-        (["--n_gpus", "8"], "", "'trainer.n_gpus_per_node=8'"),
+        (["--n_gpus", "many"], "", "--n_gpus: expected a whole number, got 'many'"),
         ([], "perhaps", "NORM_ADV_BY_STD: expected true or false, got 'perhaps'"),
         (["--rollout-n", "2", "--train", "x.json"], "1", "'actor_rollout_ref.model.path' must be given"),
     ],

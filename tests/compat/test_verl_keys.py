@@ -246,7 +246,7 @@ def test_values_are_translated(given, target, value) -> None:
     [
         ({f"{ROLLOUT}.gpu_memory_utilization": 0.4}, "uses rollout.max_num_seqs"),
         ({f"{ROLLOUT}.tensor_model_parallel_size": 1}, "one device"),
-        ({"trainer.n_gpus_per_node": 1}, "one device"),
+        ({"trainer.nnodes": 1}, "one node"),
         ({f"{ACTOR}.fsdp_config.forward_prefetch": True}, "whole policy"),
         ({"algorithm.kl_ctrl.kl_coef": 0.001}, "use_kl_in_reward"),
         ({f"{ACTOR}.optim.total_training_steps": 100}, "actor.optim.total_updates"),
@@ -296,7 +296,7 @@ def test_what_means_the_same_is_not_spoken_of() -> None:
         ({f"{ROLLOUT}.tensor_model_parallel_size": "yes"}, "set it to 1"),
         ({f"{ACTOR}.optim.lr_warmup_steps": "inf"}, f"{ACTOR}.optim.lr_warmup_steps"),
         ({f"{ROLLOUT}.tensor_model_parallel_size": 2}, "set it to 1"),
-        ({"trainer.n_gpus_per_node": 8}, "set it to 1"),
+        ({"trainer.nnodes": 2}, "set it to 1"),
         ({"algorithm.kl_penalty": "full", "algorithm.use_kl_in_reward": True}, "is not supported"),
         ({"algorithm.adv_estimator": "grop"}, "did you mean 'grpo'?"),
         ({"actor_rollout_ref.model.lora.dropout": 0.1}, "without dropout"),

@@ -38,9 +38,7 @@ def imbalance(samples: Sequence[Sample], ranks: Sequence[Sequence[int]]) -> floa
     return max(loads) * len(loads) / sum(loads) if any(loads) else 1.0
 
 
-def _longest_first(
-    samples: Sequence[Sample], num_ranks: int, unit_of: Callable[[Sample], str]
-) -> list[list[int]]:
+def _longest_first(samples: Sequence[Sample], num_ranks: int, unit_of: Callable[[Sample], str]) -> list[list[int]]:
     """Give the longest unit to the emptiest rank, and so on (Graham's rule: at most 4/3 of the best possible)."""
     units: dict[Hashable, list[int]] = {}
     for index, sample in enumerate(samples):

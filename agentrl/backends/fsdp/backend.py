@@ -48,7 +48,7 @@ class FsdpBackend:
     """See `Backend`. Only rank 0 has one; it calls a `ShardedModel` on every rank."""
 
     def __init__(self, ranks: Ranks, request: ModelRequest, seed: int) -> None:
-        self._ranks, self._number = ranks, len(ranks.held)
+        self._ranks, self._number = ranks, next(ranks.numbers)
         self._request = request
         self._each(_load, self._number, request, seed)
         self._model: ShardedModel = ranks.held[self._number]
@@ -180,12 +180,16 @@ def _in_order(parts: Sequence[Scores], ranks: Sequence[Sequence[int]]) -> Scores
     """Join the scores of the ranks in the order of the samples."""
 
     def joined(field: Callable[[Scores], list[list[float]] | None]) -> list[list[float]]:
-        rows = {i: row for own, part in zip(ranks, parts, strict=True) for i, row in zip(own, field(part) or ())}
+        rows: dict[int, list[float]] = {}
+        for own, part in zip(ranks, parts, strict=True):
+            rows |= dict(zip(own, field(part) or (), strict=False))  # a critic has no log-probabilities
         return [rows[index] for index in sorted(rows)]
 
     scalar = any(part.values is not None for part in parts)
     return Scores(
-        joined(lambda part: part.logprobs), joined(lambda part: part.entropy), joined(lambda part: part.values) if scalar else None
+        joined(lambda part: part.logprobs),
+        joined(lambda part: part.entropy),
+        joined(lambda part: part.values) if scalar else None,
     )
 
 

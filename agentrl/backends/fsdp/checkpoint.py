@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch.distributed.checkpoint as dcp
 from safetensors.torch import save_file
 from torch import Tensor
+from torch.distributed.checkpoint.state_dict_saver import save
 
 from agentrl.backends.torch.checkpoint import SHARDS
 from agentrl.models.adapters import has_adapter, write_adapter_values
@@ -65,4 +65,4 @@ def write_weights(folder: Path, weights: Iterable[tuple[str, Tensor]]) -> None:
 
 def write_shards(folder: Path, state: dict[str, Any], group: Any) -> None:
     """Write the optimizer state of all ranks; every rank calls this. Any: as in torch."""
-    dcp.save(state, checkpoint_id=folder / SHARDS, process_group=group)
+    save(state, checkpoint_id=folder / SHARDS, process_group=group)

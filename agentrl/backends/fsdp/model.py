@@ -82,8 +82,9 @@ class ShardedModel(TorchBackend):
         return self._weights
 
     def save_part(self, folder: Path) -> None:
-        """Write this rank's part of the optimizer state."""
-        write_shards(folder, self._optimizer.named_state() if self._optimizer else {}, self.peers.group)
+        """Write this rank's part of the optimizer state, if the model is trained."""
+        if self._optimizer:
+            write_shards(folder, self._optimizer.named_state(), self.peers.group)
 
     def save_tokenizer(self, folder: Path) -> None:
         """Write the tokenizer, if the model has one."""
@@ -119,11 +120,9 @@ class ShardedModel(TorchBackend):
     def _saved_weights(self, folder: Path) -> Mapping[str, Tensor]:
         if adapter := find_adapter(folder):
             return adapter_values(adapter)
-        plain = self._model_config.model_copy(
-            update={"path": str(folder), "lora_rank": 0, "lora_adapter_path": None}
-        )
-        saved = self._kind.load_again(plain, torch.device("cpu"), key="checkpoint")
-        return saved.state_dict()
+        plain = self._model_config.model_copy(update={"path": str(folder), "lora_rank": 0, "lora_adapter_path": None})
+        saved: dict[str, Tensor] = self._kind.load_again(plain, torch.device("cpu"), key="checkpoint").state_dict()
+        return saved
 
     def _load_optimizer(self, folder: Path, state: dict[str, Any]) -> None:
         assert self._optimizer is not None

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from datetime import timedelta
+from itertools import count
 from pathlib import Path
 from threading import Thread
 from types import FunctionType
@@ -21,6 +22,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import FileStore
 
 from agentrl.backends.torch.peers import Peers, SampleOutputs
 from agentrl.errors import AgentRLError
@@ -43,6 +45,7 @@ class Ranks:
 
     Attributes:
         held: objects that calls keep between them on this rank, by number.
+        numbers: yields unused numbers for them.
         shared, own_memory: on rank 0 the shared memory of all ranks, and the memory of this rank; see `shared_memory`.
         thread: runs the calls of rank 0, one at a time.
     """
@@ -52,6 +55,7 @@ class Ranks:
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         local = int(os.environ.get("LOCAL_RANK", "0"))
         self.device = torch.device(f"cuda:{local}" if torch.cuda.is_available() else "cpu")
+        self.numbers = count()
         self.held: dict[int, Any] = {}  # Any: whatever a call keeps
         self.shared: list[torch.Tensor] = []
         self.own_memory = torch.empty(0, dtype=torch.uint8)
@@ -105,6 +109,7 @@ class Ranks:
                     dist.scatter_object_list([None], [None] * self.size, group=self.control)
                 dist.destroy_process_group()
             self.thread.shutdown()
+            _joined.clear()
 
     def _answer(self, function: Callable[..., Any], own: tuple[Any, ...]) -> tuple[AgentRLError | None, Any]:
         try:
@@ -184,7 +189,7 @@ def _open_process_group() -> None:
         return
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # all ranks are on this node
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    store = dist.FileStore(f"{os.environ[STORE]}.{_attempt()}", size)
+    store = FileStore(f"{os.environ[STORE]}.{_attempt()}", size)
     dist.init_process_group(backend, store=store, rank=rank, world_size=size)
 
 

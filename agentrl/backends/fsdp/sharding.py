@@ -40,6 +40,7 @@ def shard(model: PreTrainedModel, mesh: DeviceMesh, *, offload: bool, param_dtyp
     """
     options = {
         "mesh": mesh,
+        "reshard_after_forward": True,  # also of the root: a pass without gradients must leave sharded weights
         "mp_policy": MixedPrecisionPolicy(param_dtype=param_dtype, cast_forward_inputs=False),
         "offload_policy": CPUOffloadPolicy(pin_memory=mesh.device_type == "cuda") if offload else OffloadPolicy(),
     }

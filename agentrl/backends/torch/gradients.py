@@ -40,8 +40,8 @@ class MiniBatch:
 
     def part(self, indices: Sequence[int]) -> MiniBatch:
         """Return the part with the chosen samples."""
-        samples, weights = ([values[index] for index in indices] for values in (self.samples, self.weights))
-        return replace(self, samples=samples, weights=weights)
+        samples = [self.samples[index] for index in indices]
+        return replace(self, samples=samples, weights=[self.weights[index] for index in indices])
 
 
 def mini_batch(samples: Sequence[Sample], loss: LossFunction) -> MiniBatch:

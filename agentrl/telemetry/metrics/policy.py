@@ -98,7 +98,6 @@ RANK_IMBALANCE = Metric(
     "actor/rank_imbalance",
     "",
     "tokens of the fullest process, divided by the mean of all processes (`trainer.n_gpus_per_node`)",
-    healthy=Range(highest=1.5),
 )
 RATIO_MEAN = Metric("actor/ratio_mean", "", "mean of current probability over probability at sampling time")
 NLL = Metric("actor/nll", "nats", "negative log-likelihood of the trained tokens")

@@ -1,4 +1,4 @@
-"""One rank of a training run on several devices: `python -m agentrl.cli.rank CONFIG`, started by `agentrl train`."""
+"""One rank of a training run on several devices: `python -m agentrl.cli.ranks.run CONFIG`, started by `agentrl train`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def train_on_ranks(config: RunConfig) -> int:
     with tempfile.NamedTemporaryFile(prefix="agentrl-config-") as file:
         file.write(pickle.dumps(config))
         file.flush()
-        return launch([sys.executable, "-m", "agentrl.cli.rank", file.name], size, config.trainer.max_restarts)
+        return launch([sys.executable, "-m", "agentrl.cli.ranks.run", file.name], size, config.trainer.max_restarts)
 
 
 def main() -> int:

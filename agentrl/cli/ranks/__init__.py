@@ -1,0 +1,1 @@
+"""Training runs on several devices, one process each."""

@@ -1,0 +1,38 @@
+"""Several ranks for tests: the test's own process is rank 0, others run beside it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from unittest.mock import patch
+
+from agentrl.backends.fsdp.ranks import STORE, Ranks, join, joined
+from agentrl.registry import child_path
+
+SERVE = "import sys, torch; torch.set_num_threads(1); from agentrl.backends.fsdp.ranks import serve; sys.exit(serve())"
+
+
+@contextmanager
+def ranks_of(size: int, folder: Path) -> Iterator[Ranks]:
+    """Join `size` ranks; at the end all other processes must have ended by themselves."""
+    common = {"WORLD_SIZE": str(size), STORE: str(folder / "store"), "PYTHONPATH": child_path()}
+    environment = {**os.environ, **common, "OMP_NUM_THREADS": "1"}
+    others = [
+        subprocess.Popen([sys.executable, "-c", SERVE], env={**environment, "RANK": str(rank)})
+        for rank in range(1, size)
+    ]
+    try:
+        with patch.dict(os.environ, {**common, "RANK": "0"}):
+            ranks = join()
+        yield ranks
+        ranks.close()
+        assert joined() is None
+        assert [process.wait(60) for process in others] == [0] * (size - 1)
+    finally:
+        for process in others:
+            process.kill()
+            process.wait()

@@ -1,0 +1,182 @@
+"""Training on several ranks equals training in one process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from rank_processes import ranks_of
+from tiny_models import make_groups, make_samples, save_model
+
+from agentrl.algos.losses.policy import PolicyLoss
+from agentrl.algos.losses.value import ValueLoss
+from agentrl.backends.base import Backend, ModelRequest
+from agentrl.backends.fsdp.assignment import assign, imbalance
+from agentrl.backends.fsdp.backend import FsdpBackend
+from agentrl.backends.fsdp.ranks import Ranks
+from agentrl.backends.torch.backend import load_scalar_backend, load_torch_backend
+from agentrl.backends.torch.gradients import accumulate_gradients, mini_batch
+from agentrl.config.actor import ActorConfig
+from agentrl.config.model import ModelConfig
+from agentrl.types.sample import Sample
+
+SIZES = [2, pytest.param(3, marks=pytest.mark.slow)]
+
+
+@pytest.fixture(scope="module", params=SIZES, ids=lambda size: f"{size} ranks")
+def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
+    with ranks_of(request.param, tmp_path_factory.mktemp("ranks")) as ranks:
+        yield ranks
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return {name: save_model(tmp_path_factory.mktemp(name), name) for name in ("qwen3", "qwen3_moe", "llama")}
+
+
+def make_request(path: Path, *, value_head: bool = False, model: dict | None = None, **actor: object) -> ModelRequest:
+    optim = {"lr": 1e-2, "lr_warmup_steps": 2, "eps": 1e-3}  # a small eps would amplify rounding errors
+    config = ActorConfig.model_validate({"optim": optim, "device": "cpu", "ppo_micro_batch_size_per_gpu": 2, **actor})
+    section = ModelConfig.model_validate({"path": str(path), **(model or {})})
+    return ModelRequest(section, config, total_updates=10, value_head=value_head)
+
+
+def in_one_process(request: ModelRequest):
+    load = load_scalar_backend if request.value_head else load_torch_backend
+    return load(request.model, request.actor, total_updates=10, seed=0)
+
+
+def gradients_on_ranks(backend: FsdpBackend, samples: list[Sample], loss) -> dict[str, torch.Tensor]:
+    """Gradients of all parameters, before the optimizer has used them."""
+    batch = mini_batch(samples, loss)
+    parts = assign(samples, backend._ranks.size, loss.scope)
+    arguments = [(backend._number, batch, own, loss) for own in parts]
+    found = backend._ranks.each(accumulated, arguments)
+    return found[0]
+
+
+def accumulated(ranks: Ranks, number: int, batch, own, loss) -> dict[str, torch.Tensor]:
+    model = ranks.held[number]
+    model.accumulate(*((batch, own) if loss.scope == "batch" else (batch.part(own), range(len(own)))), loss)
+    named = {name: value.grad for name, value in model.model.named_parameters() if value.grad is not None}
+    return {name: grad.full_tensor() for name, grad in named.items()}
+
+
+LOSSES = {
+    "row": PolicyLoss("vanilla"),
+    "rollout": PolicyLoss("gmpo"),
+    "batch": PolicyLoss("kl_cov"),
+    "sequence mean": PolicyLoss("vanilla", aggregation="seq-mean-token-mean"),
+}
+
+
+@pytest.mark.one_in(4)
+@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("family", ["qwen3", "qwen3_moe", "llama"])
+def test_every_gradient_is_that_of_one_process(ranks, folders, family, name):
+    request, loss, samples = make_request(folders[family]), LOSSES[name], make_samples(7)
+    backend, alone = FsdpBackend(ranks, request, seed=0), in_one_process(request)
+    found = gradients_on_ranks(backend, samples, loss)
+    with alone._positionwise.running():
+        accumulate_gradients(alone._positionwise, mini_batch(samples, loss), loss, alone._cut(samples))
+    expected = {name: value.grad for name, value in alone.model.named_parameters() if value.grad is not None}
+    assert found.keys() == expected.keys()
+    for parameter, gradient in expected.items():
+        assert (found[parameter] - gradient).norm() <= 2e-6 * gradient.norm() + 1e-9, parameter
+    asyncio.run(backend.close())
+
+
+def with_returns(sample: Sample) -> Sample:
+    """The sample with values and returns, as a critic needs them."""
+    masked = [0.5 * trained for trained in sample.loss_mask]
+    return replace(sample, values=masked, returns=[2 * value for value in masked])
+
+
+def ten_steps(backend: Backend, loss) -> list[dict[str, float]]:
+    batches = [[with_returns(sample) for sample in make_groups(step)] for step in range(10)]
+    return [asyncio.run(backend.train_step(samples, loss)).metrics for samples in batches]
+
+
+CASES = {
+    "plain": ("llama", {}, {}),
+    "lora": ("llama", {"model": {"lora_rank": 4, "lora_alpha": 32}}, {}),
+    "gradient checkpointing": ("qwen3", {"model": {"enable_gradient_checkpointing": True}}, {}),
+    "critic": ("llama", {"value_head": True}, {}),
+    "padded rows": ("llama", {}, {"share_prefixes": False}),
+}
+
+
+@pytest.mark.one_in(3)
+@pytest.mark.parametrize("case", CASES)
+def test_ten_steps_are_those_of_one_process(ranks, folders, case):
+    family, options, actor = CASES[case]
+    request = make_request(folders[family], **options, **actor)
+    loss = ValueLoss(0.5, "token-mean", 10) if request.value_head else PolicyLoss("vanilla")
+    backend, alone = FsdpBackend(ranks, request, seed=0), in_one_process(request)
+    for found, expected in zip(ten_steps(backend, loss), ten_steps(alone, loss), strict=True):
+        for name in ("loss", "grad_norm", "lr", "num_tokens"):
+            assert found[name] == pytest.approx(expected[name], rel=1e-4, abs=1e-6), name
+    weights = dict(backend.weights())
+    for name, value in alone.weights():
+        torch.testing.assert_close(weights[name], value, rtol=1e-4, atol=1e-5)
+    asyncio.run(backend.close())
+
+
+def test_a_rank_without_samples_takes_part(ranks, folders):
+    request = make_request(folders["llama"])
+    backend, alone = FsdpBackend(ranks, request, seed=0), in_one_process(request)
+    found, expected = (
+        asyncio.run(each.train_step(make_samples(1), PolicyLoss("vanilla"))).metrics for each in (backend, alone)
+    )
+    assert found["loss"] == pytest.approx(expected["loss"], abs=1e-6)
+    assert found["grad_norm"] == pytest.approx(expected["grad_norm"], rel=1e-5)
+    assert found["rank_imbalance"] == ranks.size
+    scores, own = (asyncio.run(each.score(make_samples(1))).logprobs for each in (backend, alone))
+    assert scores[0] == pytest.approx(own[0], abs=1e-5)
+    asyncio.run(backend.close())
+
+
+@pytest.mark.parametrize("lora", [0, pytest.param(4, marks=pytest.mark.slow)])
+def test_checkpoints_go_to_any_number_of_ranks(ranks, folders, tmp_path, lora):
+    request = make_request(folders["llama"], model={"lora_rank": lora, "lora_alpha": 32} if lora else {})
+    loss = PolicyLoss("vanilla")
+    backend, alone = FsdpBackend(ranks, request, seed=0), in_one_process(request)
+    for one, folder in ((backend, "several"), (alone, "one")):
+        asyncio.run(one.train_step(make_samples(4), loss))
+        asyncio.run(one.save(tmp_path / folder))
+        expected = asyncio.run(one.train_step(make_samples(4, 1), loss)).metrics
+        again = [FsdpBackend(ranks, request, seed=1), in_one_process(request)]
+        for other in again:
+            asyncio.run(other.load(tmp_path / folder))
+            found = asyncio.run(other.train_step(make_samples(4, 1), loss)).metrics
+            assert found["loss"] == pytest.approx(expected["loss"], abs=1e-6)
+            assert found["grad_norm"] == pytest.approx(expected["grad_norm"], rel=1e-5)
+            assert found["lr"] == expected["lr"]
+            if type(other) is type(one):
+                assert found == expected
+            asyncio.run(other.close())
+    asyncio.run(backend.close())
+
+
+def test_a_reference_copies_the_policy_without_collecting_it(ranks, folders):
+    policy, reference = (FsdpBackend(ranks, make_request(folders["llama"]), seed=0) for _ in range(2))
+    asyncio.run(policy.train_step(make_samples(3), PolicyLoss("vanilla")))
+    asyncio.run(reference.copy_weights(policy.weights()))
+    weights = dict(policy.weights())
+    assert all(torch.equal(value, weights[name]) for name, value in reference.weights())
+    for each in (policy, reference):
+        asyncio.run(each.close())
+
+
+def test_samples_are_cut_by_tokens_and_groups_stay_together():
+    samples = make_groups()
+    ranks = assign(samples, 2, "group")
+    assert sorted(index for own in ranks for index in own) == list(range(len(samples)))
+    uids = [{samples[index].uid for index in own if samples[index].uid} for own in ranks]
+    assert not uids[0] & uids[1]
+    assert imbalance(samples, assign(samples, 2)) <= 1.34
+    assert assign([], 3) == [[], [], []]
