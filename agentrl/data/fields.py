@@ -108,7 +108,7 @@ def _tool_calls(value: JsonValue, field: str) -> list[MessageToolCall]:
 
 
 def _tool_call(value: JsonValue, field: str) -> MessageToolCall:
-    function = value.get("function", value) if isinstance(value, dict) else value  # the bare form has no wrapper
+    function = value.get("function", value) if isinstance(value, dict) else value  # the short form has no wrapper
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):
         raise wrong(field, "an object {function: {name, arguments}}", value)
     call = MessageToolCall(

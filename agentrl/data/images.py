@@ -21,8 +21,8 @@ _SOURCES = ("image", "image_url", "url", "path", "bytes")
 def with_images(messages: Sequence[Message], row: Row, column: str) -> tuple[list[Message], dict[str, bytes]]:
     """Return the messages with image parts that hold names, and the images by name.
 
-    A placeholder is `<image>` in a text, if the row's column has images, or a part of type image. A part of type image
-    without its own image uses the next image of the column.
+    A placeholder is a content part of type image, or `<image>` in a text if the row's column has images. An image part
+    without image data uses the next image of the column.
 
     Raises:
         FieldError: an image cannot be read, or the numbers of placeholders and images differ.
@@ -70,7 +70,7 @@ class _Places:
     def _next(self) -> JsonValue:
         number, self._num_used = self._num_used, self._num_used + 1
         if number >= len(self._given):
-            return None  # `check` reports the numbers
+            return None  # `check` raises the error, with both numbers
         return self._read(self._given[number], f"{self._column}[{number}]")
 
     def _read(self, value: JsonValue, field: str) -> JsonValue:

@@ -54,8 +54,9 @@ class Inspection:
         columns: name -> type -> number of rows; missing and null values are not counted.
         table: the rows that can be read.
         unreadable: the rows that cannot be read.
-        exact: digest of each row of `table`: its prompt, and the arguments of its tools and its simulated user.
-        normalised: the same in lower case, without system messages, repeated blanks and closing punctuation.
+        exact: digest of each row of `table`, over its prompt and the arguments of its tools and simulated user.
+        normalised: like `exact`, with the prompt in lower case and without system messages, repeated blanks and closing
+            punctuation.
         answers: digest of the ground truth of each row of `table`.
         sources: number of rows of each `data_source`.
         tools: number of rows that name a tool in `tools_kwargs`, or have its schema in `tools`.
@@ -183,10 +184,10 @@ def _asked(item: Item) -> tuple[Sequence[Message], JsonValue]:
 
 
 def _world(item: Item) -> str:
-    """Return the arguments of a task's tools and simulated user: with other arguments, the same prompt is another task.
+    """Return the arguments of a task's tools and simulated user. Equal prompts with other arguments are other tasks.
 
-    The ground truth is removed from them: verl's rows pass it to tools too, and equal prompts with different answers
-    must be found.
+    The ground truth is removed from the arguments, because verl's rows also pass it to tools. Otherwise equal prompts
+    with different answers would not be found.
     """
     if not isinstance(item, Task) or not (item.tools_kwargs or item.interaction_kwargs):
         return ""

@@ -47,7 +47,7 @@ def read_labelled(row: Row, label_key: str, of_turns: bool, system_prompt: str |
         FieldError: the conversation or its labels are invalid.
     """
     dialogue = read_dialogue(row, system_prompt)
-    num_turns = sum(message["role"] == "assistant" for message in dialogue.messages[1:])  # a leading one is prompt
+    num_turns = sum(message["role"] == "assistant" for message in dialogue.messages[1:])  # messages[0] is prompt
     if not num_turns:
         raise FieldError("field 'messages': no assistant turn after the prompt, so there is nothing to label")
     value = required(row, label_key, "a list of labels" if of_turns else "a number")

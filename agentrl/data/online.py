@@ -7,7 +7,7 @@
         add_task({"prompt": harder, "ground_truth": "42", "data_source": data_source})
 
 A row has the format of a row in a file. New rows are accepted when the groups of a batch are done, in an order that
-does not depend on the speed of rollouts. They are checked like rows of files, and each is drawn once.
+does not depend on the speed of rollouts. New rows are checked like rows of files, and each row is drawn once.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ def add_task(row: Mapping[str, JsonValue]) -> bool:
 
     - The row is not JSON.
     - The rollout has already added `data.online.max_tasks` rows.
-    - Tasks cannot be added here: `data.online.max_tasks` is 0, or this is validation, or another process (a tool with
-      `isolation: process`).
+    - Tasks cannot be added here: `data.online.max_tasks` is 0, the rollout belongs to validation, or the code runs in
+      another process (a tool with `isolation: process`).
 
     The first and the last reason are logged once. Other errors of a row are detected and logged when the row is
     accepted into the queue.
@@ -62,7 +62,7 @@ class Inbox:
     """Thread-safe collection of the rows that rollouts added and that are not checked yet.
 
     Args:
-        most: maximum number of rows per rollout. Per rollout, so that the kept rows do not depend on timing.
+        most: maximum number of rows per rollout. A limit per run would make the kept rows depend on timing.
     """
 
     def __init__(self, most: int) -> None:
@@ -72,7 +72,7 @@ class Inbox:
         self._num_refused = 0
 
     def within(self, uid: str, number: int, attempt: Callable[[], Awaitable[T]]) -> Callable[[], Awaitable[T]]:
-        """Wrap `attempt`, the rollout `number` of group `uid`, so that `add_task` in it adds to this inbox."""
+        """Wrap `attempt`, which runs rollout `number` of group `uid`: calls of `add_task` in it add to this inbox."""
         left = [self._most]
 
         def add(row: Mapping[str, JsonValue]) -> bool:
@@ -99,7 +99,7 @@ class Inbox:
         return run
 
     def take(self) -> tuple[list[str], int]:
-        """Remove and return the rows as text, sorted by group, rollout and content; and the number of rejected rows."""
+        """Remove and return the rows as text (sorted by group, rollout, content), and the number of rejected rows."""
         with self._lock:
             rows, self._rows = self._rows, []
             num_refused, self._num_refused = self._num_refused, 0
@@ -117,7 +117,7 @@ def warn_once(line: str) -> None:
 
 
 class OnlineTasks:
-    """The added tasks, by row number: the waiting ones, and the drawn ones that may still be needed.
+    """Added tasks by row number: tasks that wait to be drawn, and drawn tasks that may still be needed.
 
     Args:
         read: converts a row and its number to a task; raises FieldError or DataError if the row is invalid.
@@ -138,7 +138,7 @@ class OnlineTasks:
         return self._read(json.loads(self._texts[row]), row)
 
     def take_up(self) -> None:
-        """Check the added rows; skip bad rows and duplicates of waiting ones, apply the limits, and count each case."""
+        """Accept the rows in the inbox. Skip bad rows and duplicates of waiting rows, apply limits, count each case."""
         texts, num_refused = self.inbox.take()
         self._counts["refused"] += num_refused
         waiting = {self._texts[row] for row in self._waiting}
@@ -162,7 +162,7 @@ class OnlineTasks:
         self._texts = {row: text for row, text in self._texts.items() if row in wanted}
 
     def metrics(self) -> dict[str, float]:
-        """Return `online/...`: waiting tasks; and since the last call, rows accepted, and rows skipped by reason."""
+        """Return `online/...`: waiting tasks, and the rows accepted and skipped (by reason) since the last call."""
         counts, self._counts = self._counts, Counter()
         kinds = ("added", "duplicates", "bad", "refused", "dropped")
         return {
@@ -202,10 +202,10 @@ class OnlineTasks:
 
 
 class OnlineOrder(OneByOne):
-    """Draws added tasks, up to a share of all draws, and rows of files otherwise.
+    """Draws added tasks up to a share of all draws; all other draws are rows of files.
 
     Attributes:
-        in_flight: returns the draws that may still be needed.
+        in_flight: returns earlier draws whose rows may still be needed.
     """
 
     def __init__(
@@ -221,7 +221,7 @@ class OnlineOrder(OneByOne):
         self._num_from_files = 0
 
     def observe(self, groups: Sequence[Group]) -> None:
-        """Accept the rows added by rollouts, and update the order of the files with the groups of files."""
+        """Accept the rows added by rollouts, and update the order of the files with the groups of file rows."""
         self._tasks.take_up()
         self._tasks.keep_drawn(draw.row for draw in (*self.in_flight(), *filter(None, [self._draw])))
         if self._learning:

@@ -34,8 +34,8 @@ class TaskOrder:
     Args:
         num_rows: number of rows of the dataset, at least 1.
         shuffle: shuffle the rows in every epoch; otherwise use the dataset's order.
-        keys: one per row; rows with smaller keys come first in every epoch. Rows with equal keys are shuffled, or in
-            the dataset's order.
+        keys: one per row; rows with smaller keys come first in every epoch. `shuffle` decides the order of rows with
+            equal keys.
     """
 
     def __init__(self, num_rows: int, seed: int, shuffle: bool, keys: Sequence[float] | None = None) -> None:
@@ -109,7 +109,7 @@ class WeightedOrder(TaskOrder):
 
 
 class Turns:
-    """One file's positions among the draws; integers, so exact for any length of a run."""
+    """Positions of one file's draws among all draws. All numbers are integers, so runs of any length are exact."""
 
     def __init__(self, share: Fraction, seed: int) -> None:
         self._share = share

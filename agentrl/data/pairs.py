@@ -55,7 +55,7 @@ def read_pair(row: Row, prompt_key: str = "prompt", system_prompt: str | None = 
     """Read the pair of a row.
 
     Raises:
-        FieldError: the row has no two conversations that can be compared.
+        FieldError: the row does not have two conversations that can be compared.
     """
     prompt = _prompt(row, prompt_key)
     tools = read_tools(row.get("tools"))
@@ -117,7 +117,7 @@ def _key(message: Mapping[str, object]) -> tuple[object, object]:
 
 
 def _num_shared(chosen: Sequence[Message], rejected: Sequence[Message]) -> int:
-    """Return the number of messages before the last position where both have an assistant turn after equal messages."""
+    """Return the length of the longest common start after which both have an assistant turn; 0 if there is none."""
     alike = sum(1 for _ in takewhile(lambda two: two[0] == two[1], zip(chosen, rejected, strict=False)))
     places = range(min(alike, len(chosen) - 1, len(rejected) - 1), 0, -1)
     return next((at for at in places if chosen[at]["role"] == rejected[at]["role"] == "assistant"), 0)

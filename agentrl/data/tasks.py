@@ -46,14 +46,14 @@ def load_tasks(
 
     Columns of a row; only the prompt is required:
 
-    - `config.prompt_key`: the prompt, text or chat messages. A missing `prompt` is replaced by `prompts`.
+    - `config.prompt_key`: the prompt, text or chat messages. If `prompt` is missing, column `prompts` is used.
     - `data_source`, `agent_name`.
     - The ground truth: `reward_model.ground_truth`, `ground_truth`, `answer` or `reward_model.test_cases`.
     - `extra_info`, with `tools_kwargs`, `interaction_kwargs` and `tool_config` (see `ToolOptions`).
     - `images`: images in a format of `read_image`, one for each `<image>` in the prompt's texts.
 
-    `reward_model.test_cases` and all other columns are added to `extra_info`, and `text_prompt: true` if the prompt
-    was text. Rows are counted from 0. If `config.custom_cls` is set, that class reads the files.
+    `reward_model.test_cases` and all other columns are added to `extra_info`. If the prompt was text, `text_prompt:
+    true` is added too. Rows are counted from 0. If `config.custom_cls` is set, that class reads the files.
 
     Args:
         tokenizer: loads the tokenizer for a custom class.
@@ -89,7 +89,7 @@ def read_task(config: DataConfig, row: Row, position: int, source: str | None = 
     prompt_key = _prompt_key(row, config)
     extra_info = _extra_info(row, prompt_key)
     try:
-        read_tool_options(extra_info)  # reports a mistake now, not during the rollout
+        read_tool_options(extra_info)  # reports errors now, not during the rollout
     except DataError as error:
         raise FieldError(str(error)) from error
     messages, images = with_images(_prompt(row, prompt_key, config.system_prompt), row, _MEDIA[0])
@@ -147,7 +147,7 @@ def _is_text(prompt: JsonValue) -> bool:
 
 
 def _ground_truth(row: Row) -> JsonValue:
-    """Return the ground truth: verl's column first; datasets that call it `answer` also work."""
+    """Return the ground truth: from verl's column, otherwise from `ground_truth`, `answer` or `test_cases`."""
     model = optional_object(row, "reward_model")
     for holder, key in ((model, "ground_truth"), (row, "ground_truth"), (row, "answer"), (model, "test_cases")):
         if holder.get(key) is not None:

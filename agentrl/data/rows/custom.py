@@ -83,8 +83,8 @@ def load_custom_rows(
 ) -> CustomRows:
     """Load the rows of the class `config.custom_cls`, which reads `files` itself.
 
-    The class is called with the arguments that it accepts of these: `data_files` (or `files`), `tokenizer`, `config`
-    (the data section, with attributes and `get`), `processor` (None) and `max_samples`.
+    The class receives each of these arguments if it accepts it: `data_files` (or `files`), `tokenizer`, `config` (the
+    data section, with attributes and `get`), `processor` (None) and `max_samples`.
 
     Raises:
         ConfigError: the class does not exist, or requires another argument.
@@ -133,7 +133,7 @@ def _arguments(
 
 
 def _section(config: DataConfig) -> object:
-    """Return the section as in verl: keys as attributes, and a `get` with a default."""
+    """Return the section as a verl-style object: keys are attributes, and `get` accepts a default."""
     from omegaconf import OmegaConf  # slow to import, and only needed for custom classes
 
     return OmegaConf.create(config.model_dump(mode="json"))

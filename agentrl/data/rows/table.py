@@ -65,11 +65,11 @@ class Table(Sequence[T], Generic[T]):
         return part.where(row)
 
     def keep(self, indices: Sequence[int]) -> Table[T]:
-        """Return a table of these rows; they keep their positions in the dataset."""
+        """Return a table of the rows at `indices`. Their positions in the dataset stay the same."""
         return Table(self._parts, self._read, [self._positions[index] for index in indices])
 
     def replace(self, items: Mapping[int, T]) -> Table[T]:
-        """Return this table with some rows replaced; `items` is by index in this table."""
+        """Return this table with some rows replaced; `items` maps indices in this table to new items."""
         by_position = {self._positions[index]: item for index, item in items.items()}
 
         def read(row: Row, position: int, rows: Rows) -> T:
@@ -105,7 +105,7 @@ def load_table(files: Sequence[str], read: Reader[T], max_samples: int = -1) -> 
 
 
 def checked_table(parts: Sequence[Rows], read: Reader[T], max_samples: int, name: str) -> Table[T]:
-    """Return the table of `parts` with every row checked; only the first `max_samples` rows if not negative.
+    """Return the table of `parts` with every row checked; it ends after `max_samples` rows if that is not negative.
 
     Args:
         name: name of the dataset, for the error message.
