@@ -28,7 +28,7 @@ _BY_TURNS = ("gae", "reinforce_plus_plus")
 
 
 def check_advantages(check: Checker, known: RunInfo, split: str, groups: Sequence[range]) -> None:
-    """Check advantages: null if not trained on; else one per token, as recomputed, and 0 for tokens not trained on."""
+    """Check advantages: null for untrained trajectories, 0 for untrained tokens, else equal to recomputed values."""
     step, path = check.step, f"{TRAJECTORIES}.advantages"
     if split == "train" and known.config is None:
         check.ledger.skip("advantages", NO_CONFIG, len(step.items[TRAJECTORIES]))

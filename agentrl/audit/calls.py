@@ -36,8 +36,8 @@ class ParsedTurn:
 def read_hermes(text: str) -> ParsedTurn:
     """Parse `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, except inside `<think>...</think>`.
 
-    The first `</think>` may have no `<think>`, because that is in the prompt: then all text before it is thought. A
-    call ends at the first `</tool_call>` after its JSON. If `<tool_call>` or `</think>` comes first, it is unclosed.
+    The prompt may already contain the first `<think>`. Then all text before the first `</think>` is thought. A call
+    ends at the first `</tool_call>` after its JSON. If `<tool_call>` or `</think>` comes first, the call is malformed.
     """
     pieces, calls, at, first_thought = list[str](), list[Call](), 0, True
     for start, end, call in _hermes_parts(text):
@@ -55,7 +55,7 @@ def read_hermes(text: str) -> ParsedTurn:
 
 
 def _hermes_parts(text: str) -> Iterator[tuple[int, int, Call | None]]:
-    """Yield (start, end, call) of calls and thoughts, from left to right; the call of a thought is None."""
+    """Yield (start, end, call) of calls and thoughts, from left to right; for a thought, call is None."""
     at = 0
     while (found := re.compile(r"<tool_call>|</?think>").search(text, at)) is not None:
         call = None
@@ -140,7 +140,7 @@ def _is_too_deep(value: Json) -> bool:
 
 
 def _object(value: Json) -> Mapping[str, Json] | None:
-    """Return the object, also from text that contains it; None if it is no object or has non-finite numbers."""
+    """Return the value if it is an object or the JSON text of one; None otherwise, or if a number is not finite."""
     if isinstance(value, str):
         value, end = _first_json(input_text := value)
         value = None if input_text[end:].strip() else value

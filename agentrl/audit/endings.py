@@ -197,7 +197,7 @@ class Ending:
 
     @property
     def limit_reported(self) -> bool:
-        """Whether the model got the error that no calls are left before its last turn."""
+        """Whether the model got the error about the call limit before its last turn."""
         limit, number = self.rollout.options.max_tool_calls, len(self.trajectory.turns) - 2
         made = self.rollout.calls_of(self.trajectory.number, number)
         earlier = [call for call in self.rollout.calls if call.turn < number and call.outcome != "limit_error"]
@@ -205,7 +205,7 @@ class Ending:
 
     @property
     def refused(self) -> bool:
-        """Whether the calls of the last turn, if any, were refused because the conversation had ended."""
+        """Whether all calls of the last turn were refused because the conversation had ended."""
         return all(call.outcome == "limit_error" and call.result == ENDED for call in self.calls)
 
 

@@ -24,7 +24,7 @@ SHARED = (
 """Task columns: equal for all rollouts of a group."""
 
 _BATCH_SHRINKS_BY = 64
-"""Upper bound on the factor by which the batch became smaller. It may be large: a wrong uid matches no epoch."""
+"""Upper bound on the factor by which the batch became smaller. A large bound is safe: a wrong uid matches no epoch."""
 
 
 def check_step(check: Checker, split: str | None) -> None:
@@ -58,7 +58,7 @@ def check_groups(check: Checker, known: RunInfo, split: str) -> list[range]:
 
 
 def _may_be_less(check: Checker, known: RunInfo) -> bool:
-    """Whether a step may have fewer groups: the last step of rollout_only, or dynamic sampling that may give up."""
+    """Whether a step may have fewer groups: the last step of rollout_only, or dynamic sampling with a limit."""
     filtering = "algorithm.filter_groups"
     if known.get(f"{filtering}.enable") and known.number(f"{filtering}.max_num_gen_batches"):
         return True
@@ -103,7 +103,10 @@ def _report_odd(check: Checker, column: str, rows: range, values: Sequence[objec
 
 
 def check_identity(check: Checker, known: RunInfo, split: str, groups: Sequence[range]) -> None:
-    """Check uid and seed: uid from (run seed, epoch, row), or from the row in validation; seed from uid and number."""
+    """Check uids and seeds. A uid derives from (run seed, epoch, row); in validation, from the row only.
+
+    A seed derives from uid and number.
+    """
     run_seed = known.get("trainer.seed")
     if not isinstance(run_seed, int):
         check.ledger.skip("identity", NO_CONFIG, len(check.step))
@@ -139,7 +142,7 @@ def _check_train_uids(check: Checker, run_seed: int, known: RunInfo, groups: Seq
     """Check training uids by trying all possible epochs, because the epoch is not saved.
 
     The largest possible epoch is the number of draws so far, divided by the smallest possible number of rows. The
-    number of draws is also only bounded: a run may have been resumed with a smaller batch.
+    number of draws is an upper bound, because a run may have been resumed with a smaller batch.
     """
     step = check.step
     indices = [int(step["index"][rows[0]]) for rows in groups]

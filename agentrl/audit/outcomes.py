@@ -11,7 +11,7 @@ from agentrl.audit.reading.run_info import RunInfo
 OUTCOMES = ("ok", "format_error", "limit_error", "tool_error", "timeout", "infra_error", "aborted")
 _CUT_MARK = "...(truncated)..."
 ENDED = "Error: not run, the conversation has ended."
-"""Result of calls in the last turn that a limit allows."""
+"""Result of calls that did not run because a limit ended the conversation after their turn."""
 
 
 def label(check: Checker, call: Call) -> str:
@@ -41,7 +41,7 @@ class CallLimits:
         for position, call in enumerate(made):
             if expected := self._expected(call, position < num_run, turn):
                 self._problem("outcomes", call, "outcome", expected, call.outcome)
-            uncut = call.outcome == "aborted" or call.result == ENDED  # the agent loop's text, not a tool's
+            uncut = call.outcome == "aborted" or call.result == ENDED  # text of the agent loop, not of a tool
             if len(call.result) > self._longest and not uncut:
                 self._problem("limits", call, "result", f"at most {self._longest} characters", len(call.result))
         self._limit_reported = len(made) > num_left

@@ -53,7 +53,7 @@ class TemplateOracle:
         return 1 + max(map(int, self.tokenizer.get_vocab().values()))
 
     def can_read(self, ids: Sequence[int]) -> bool:
-        """Whether all ids are in range. An id that the model can sample but that is no token has no text."""
+        """Whether all ids are in range. An id that the model can sample but the tokenizer lacks has no text."""
         return not ids or (min(ids) >= 0 and max(ids) < max(self.num_ids, self.num_model_ids))
 
     @cached_property
@@ -127,8 +127,8 @@ class TemplateOracle:
     def pieces(self, messages: Conversation, num_opening: int, tools: Sequence[Json]) -> list[str]:
         """Return the text pieces around the model's turns: one piece more than turns.
 
-        The turns are replaced by marks. The conversation is rendered once and cut at the marks. Some templates render
-        earlier turns differently later (they drop thoughts). For these, each prefix up to a turn is rendered.
+        The turns are replaced by marks. The conversation is rendered once and cut at the marks. Some templates render a
+        turn differently when later turns follow (they drop thoughts). For these, each prefix up to a turn is rendered.
 
         Raises:
             TemplateRefusesError: the template raised an error, or repeats, drops or reorders the turns.
@@ -167,13 +167,13 @@ class TemplateOracle:
         return {}
 
     def differs(self, ids: Sequence[int], text: str, neutral: str) -> str:
-        """Return how tokens differ from `text`, in which message contents look like added tokens; "" if they agree.
+        """Return how tokens differ from `text`; "" if they agree. For texts whose contents look like added tokens.
 
-        Tokenizing `text` again would turn such contents into added tokens. So two things are compared: the decoded
-        text, and the control tokens (special tokens, and added tokens that the template writes).
+        Tokenizing `text` would turn these contents into added tokens. So two things are compared: the decoded text, and
+        the control tokens (special tokens, and added tokens that the template writes).
 
         Args:
-            neutral: the same text with contents that look like no added token.
+            neutral: the same text, rendered with contents that do not look like added tokens.
         """
         written = self.tokens(neutral)
         control = self._special_ids | (set(written) & set(self.added.values()))
@@ -235,7 +235,7 @@ MAX_TEMPLATE_BYTES = 1 << 20
 def load_oracle(
     folders: Sequence[str], template: str | None, variables: Mapping[str, Json], hashes: Mapping[str, str]
 ) -> tuple[TemplateOracle | None, str]:
-    """Load the first tokenizer in `folders` with these `hashes`, else the first one; or None and the reason.
+    """Load the first tokenizer in `folders` that has `hashes`, else the first tokenizer. Or return None and the reason.
 
     Nothing is downloaded, and code that ships with a tokenizer is never run.
 

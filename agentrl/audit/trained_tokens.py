@@ -24,7 +24,7 @@ _ESTIMATORS = {
 """Algorithm -> its estimator, if the estimator has another name."""
 
 _NOT_CHOSEN = ("best_worst", "scores", "threshold")
-"""Estimators that algorithm.adv_estimator does not replace."""
+"""Estimators that `algorithm.adv_estimator` cannot override."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Credited:
 
 
 def credited(step: Step, known: RunInfo, split: str) -> Credited:
-    """Compute which tokens of a step were trained on. In validation and in replays no token is."""
+    """Compute which tokens of a step were trained on. Validation and replays train on no tokens."""
     trained = _trained_tokens(step)
     ends = step.items[f"{SEGMENTS}.token_ids"].ends[step.items[SEGMENTS].ends]
     counts = np.concatenate([[0], np.cumsum(trained)])
@@ -66,7 +66,7 @@ def _cannot_be_credited(known: RunInfo) -> bool:
 
 
 def _trained_tokens(step: Step) -> Truths:
-    """[all tokens], true for trained tokens; never the first of a trajectory, which no logits predict."""
+    """[all tokens], true for trained tokens. A trajectory's first token is never trained: no logits predict it."""
     ids = step.items[f"{SEGMENTS}.token_ids"]
     authors = np.array(step[f"{SEGMENTS}.author"], object)
     trained: Truths = np.isin(authors, ("model", "demonstration"))[ids.owner]
@@ -110,7 +110,7 @@ _SCORES = ("old_logprobs", "ref_logprobs", "values")
 
 
 def check_scores(check: Checker, known: RunInfo, split: str) -> None:
-    """Check scores: null if the run computed none; else one per token, finite, and 0 for tokens not trained on."""
+    """Check scores: null if the run computed none. Otherwise one finite score per token, 0 for untrained tokens."""
     step = check.step
     if "trajectories.values" not in step.items:
         check.ledger.skip("scores", "files of schema 2 have none", len(step))
@@ -119,7 +119,7 @@ def check_scores(check: Checker, known: RunInfo, split: str) -> None:
     for name in _SCORES:
         path = f"{TRAJECTORIES}.{name}"
         is_scored = _is_scored(known, name)
-        if is_scored is None:  # custom estimator: all or no trajectories must have it
+        if is_scored is None:  # custom estimator: all trajectories must have the score, or none
             is_scored = bool((~step.items[path].null).any())
         if not check.require_lengths("scores", path, np.where(found.has & is_scored, found.lengths, -1)).all():
             continue
@@ -149,7 +149,7 @@ def _is_scored(known: RunInfo, name: str) -> bool | None:
 
 
 def _check_coefficient(check: Checker, known: RunInfo, has: Truths) -> None:
-    """Check the KL coefficient: 0 without a KL in the reward; else the configured one. Adaptive: equal in a step."""
+    """Check the KL coefficient: 0 without KL in the reward, the configured one, or (adaptive) one value per step."""
     path = f"{TRAJECTORIES}.kl_coef"
     saved = check.step[path]
     if known.config is None:

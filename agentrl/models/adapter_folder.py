@@ -26,7 +26,7 @@ class Adapter:
         """Folder or hub name of the model that the adapter was trained on.
 
         Raises:
-            ConfigError: the adapter's configuration does not name it.
+            ConfigError: the adapter's configuration does not name the base model.
         """
         if base := self.fields.get("base_model_name_or_path"):
             return str(base)
@@ -49,7 +49,7 @@ def find_adapter(path: str | Path) -> Adapter | None:
     """Return the adapter saved in the folder; None if there is none.
 
     Raises:
-        ConfigError: its configuration cannot be read, or it is not a LoRA adapter.
+        ConfigError: the adapter's configuration cannot be read, or the adapter is not a LoRA adapter.
     """
     file = Path(path) / ADAPTER_CONFIG
     if not file.is_file():

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 PREFIX = "base_model.model."  # peft's prefix of the names in its files
 NOT_TAKEN = {"bias": "none", "modules_to_save": None, "trainable_token_indices": None, "layer_replication": None}
-"""Unsupported fields of an adapter's configuration, each with the value that has no effect."""
+"""Unsupported fields of an adapter's configuration, each with the only accepted value, which has no effect."""
 
 
 def check_peft() -> None:
@@ -52,7 +52,7 @@ def add_new_adapter(model: PreTrainedModel, config: ModelConfig, base: str) -> N
     targets = adapter_targets(model, config)
     lora = LoraConfig(
         r=config.lora_rank,
-        lora_alpha=int(config.lora_alpha) if config.lora_alpha % 1 == 0 else config.lora_alpha,  # others expect int
+        lora_alpha=int(config.lora_alpha) if config.lora_alpha % 1 == 0 else config.lora_alpha,  # other tools need int
         target_modules=targets,
         fan_in_fan_out=isinstance(model.get_submodule(targets[0]), Conv1D),
         task_type="CAUSAL_LM",
@@ -64,8 +64,8 @@ def add_saved_adapter(model: PreTrainedModel, adapter: Adapter, config: ModelCon
     """Add a saved adapter to `model`; only the adapter requires gradients. `base` as in `add_new_adapter`.
 
     Raises:
-        ConfigError: it does not fit the model, `config` has another rank or alpha, or it contains changes that agentrl
-            cannot switch off.
+        ConfigError: the adapter does not fit the model, has another rank or alpha than `config`, or contains changes
+            that agentrl cannot switch off.
     """
     from peft import LoraConfig
 
@@ -86,7 +86,7 @@ def read_adapter(model: PreTrainedModel, adapter: Adapter) -> None:
     """Load a saved adapter's values into the model's adapter.
 
     Raises:
-        ConfigError: it is corrupt, or has other modules, ranks or scales.
+        ConfigError: the saved adapter is corrupt, or has other modules, ranks or scales.
     """
     from peft import set_peft_model_state_dict
     from safetensors.torch import load_file

@@ -21,7 +21,7 @@ PROBE = "agentrl_probe"
 
 HARMLESS = {"dropout", "is_causal", "sliding_window", "position_ids", "use_cache", "cache_position", "return_dict"}
 HARMLESS |= {"output_attentions", "output_hidden_states", "output_router_logits", "num_items_in_batch"}
-"""Arguments of layers without effect here: windows are read from the masks at load, the rest is for training."""
+"""Layer arguments that have no effect here: windows are read from the masks at load, and the rest is for training."""
 
 
 class UnfaithfulError(Exception):
@@ -41,7 +41,7 @@ def configs_of(model: PreTrainedModel) -> list[PretrainedConfig]:
 def attention_implementation(configs: Sequence[PretrainedConfig], name: str) -> Iterator[None]:
     """Use attention `name` inside the block, and restore the previous one afterwards.
 
-    This sets the internal field, because the public one is for loading: it visits sub-configurations and checks names.
+    The internal field is set. Setting the public field would also change sub-configurations and check the name.
     """
     before = [config._attn_implementation_internal for config in configs]
     for config in configs:
@@ -70,7 +70,7 @@ def explicit_attention(
     """Attention computed step by step, for capped scores (Gemma 2) or a learned sink per head (gpt-oss).
 
     Args:
-        query: [R, K, Q, D], the Q = C * G queries of C tokens, token by token; the G heads of a token share a key head.
+        query: [R, K, Q, D], Q = C * G queries: for each of the C tokens, the G heads that share a key head.
         keys, values: [R, K, W, D].
         bias: [R, 1, Q, W], added to the scores.
         sinks: [K * G], one score per query head.
@@ -111,7 +111,7 @@ class _MaskReader:
         known = [(function, size) for mask, function, size in self._masks if mask is attention_mask]
         if not isinstance(layer, int) or layer in self.windows or not known:
             raise UnfaithfulError(f"layer {layer} of {type(module).__name__} does not use transformers' causal masks")
-        self.windows[layer] = _window_of(*known[0])  # masks in use only: Qwen2-MoE also makes an unused one of width 0
+        self.windows[layer] = _window_of(*known[0])  # only masks in use: Qwen2-MoE also makes an unused one of width 0
         return value.new_zeros(1, query.shape[2], query.shape[1], value.shape[3]), None
 
 

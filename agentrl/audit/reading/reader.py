@@ -90,8 +90,8 @@ def _model_texts(
     """Segment -> (tokens, text), for segments of the model or a demonstration.
 
     Args:
-        continued: include prompt segments other than the first of a trajectory: they contain model turns of a saved
-            rollout.
+        continued: the rollouts continue saved rollouts. Prompt segments other than a trajectory's first are included,
+            because they contain model turns of the saved rollout.
     """
     path = "trajectories.segments"
     ends, ids = step.items[f"{path}.token_ids"].ends.tolist(), step[f"{path}.token_ids"]
@@ -115,7 +115,7 @@ def _calls(step: Step) -> list[list[Call]]:
 
 
 def _num_opening(messages: Sequence[Json], task: Json, kind: LoopKind | None, num_turns: int) -> int:
-    """Number of messages before the first turn: the task's for a built-in loop, else all up to the first turn."""
+    """Number of messages before the first turn: the task's messages for a built-in loop, else all before that turn."""
     if kind is not None and are_messages(task):
         adds_system = kind == "react" and bool(messages) and messages[0]["role"] == "system"
         own_system = bool(task) and task[0]["role"] == "system"

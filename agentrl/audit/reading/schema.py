@@ -59,7 +59,7 @@ LEAVES: Mapping[str, str] = {
     "excluded": "string",
     "seals": "uint32",
 }
-"""The leaves of schema 5, in order, with their Arrow types. 3 and 4 lack `excluded`; 3 has two lists as maps."""
+"""Leaves of schema 5, in order, with Arrow types. Schemas 3 and 4 lack `excluded`; schema 3 has maps for two lists."""
 
 _VERSION_4 = {path: kind for path, kind in LEAVES.items() if path != "excluded"}
 _NEW = ("old_logprobs", "ref_logprobs", "values", "kl_coef")
