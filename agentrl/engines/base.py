@@ -22,8 +22,8 @@ WeightStream = Iterable[tuple[str, "Tensor"]]
 
 PauseMode = Literal["drain", "retract", "in_place"]
 """drain: running requests finish first; queued requests wait for `resume`. retract: running requests stop and continue
-after `resume`; their KV is recomputed. in_place: running requests stop and continue with their old KV, even if older
-weights computed it, where the engine can keep the KV."""
+after `resume`; their KV is recomputed. in_place: running requests stop and continue with their old KV, which older
+weights may have computed; an engine that cannot keep the KV recomputes it."""
 
 
 class FinishReason(StrEnum):
@@ -65,7 +65,7 @@ class GenerateRequest:
     Attributes:
         token_ids: the full context, [T]; at least one token.
         session: name of the conversation; the engine keeps the KV between requests of one session.
-        deadline_s: timeout in seconds, None without one. On timeout, the tokens so far are returned as an `abort`.
+        deadline_s: timeout in seconds; None: no timeout. On timeout, the tokens so far are returned as an `abort`.
         priority: requests with higher priority are scheduled first, where the engine supports it.
         images: data URLs, in the order of their places in the context; an engine without image support raises
             ValueError.
@@ -94,7 +94,7 @@ class Completion:
         num_cached_tokens: context tokens whose KV was cached.
         matched_stop: the stop string that ended the completion, if a stop string did.
         routed_experts: [T + N - 1, layers, top k] int32: the experts of every token except the last, context included.
-            None if the engine was not asked for them.
+            None if the engine does not record experts.
     """
 
     token_ids: Sequence[int]
@@ -161,7 +161,7 @@ class Colocated(Engine, Protocol):
     """An engine that shares a GPU with the trainer, and can release its memory while it is paused."""
 
     def check_memory_saver(self) -> None:
-        """Refuse an engine that cannot release its memory (AgentRLError)."""
+        """Raise AgentRLError if the engine cannot release its memory."""
         ...
 
     async def release_memory(self, *, weights: bool) -> None:
@@ -201,7 +201,7 @@ def check_sampling(sampling: SamplingParams) -> None:
     """Refuse sampling parameters outside their valid range.
 
     Raises:
-        ValueError: names the parameter and its range.
+        ValueError: a parameter is out of range; the message names the parameter and its range.
     """
     for valid, rule in (
         (0 <= sampling.temperature < float("inf"), f"temperature {sampling.temperature} is not a number from 0"),

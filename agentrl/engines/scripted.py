@@ -1,4 +1,4 @@
-"""An engine that returns scripted replies: for tests, for examples, and to measure everything except sampling."""
+"""An engine that returns scripted replies: for tests, for examples, and for timing all code except sampling."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ class ScriptedEngine:
         task = asyncio.ensure_future(self._turn(self._resumed))
         self._sessions[task] = request.session
         if self._resumed is None:
-            self._answering.add(task)  # here, not when the task first runs: a pause may come in between
+            self._answering.add(task)  # added before the task first runs: a pause may come in between
         try:
             await asyncio.wait({task}, timeout=request.deadline_s)
             return task.done() and not task.cancelled()
@@ -196,8 +196,8 @@ def _function_of_request(
         replies, turn = list(reply), count()
         return lambda request: replies[next(turn) % len(replies)]
     if tokenizer is not None:
-        return lambda request: reply(tokenizer.decode(request.token_ids, skip_special_tokens=False))  # type: ignore[arg-type]  # of_text says so
-    return reply  # type: ignore[return-value]  # not of_text
+        return lambda request: reply(tokenizer.decode(request.token_ids, skip_special_tokens=False))  # type: ignore[arg-type]  # of_text is True
+    return reply  # type: ignore[return-value]  # of_text is False
 
 
 async def load(config: RunConfig, chat: ChatFormat) -> ScriptedEngine:

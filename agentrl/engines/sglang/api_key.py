@@ -17,7 +17,7 @@ from agentrl.security.redaction import remember_secret
 
 
 def keyed(options: Mapping[str, JsonValue]) -> tuple[dict[str, JsonValue], str | None]:
-    """(server options without the key, the key). Without an `api_key` option the key is random; null means no key."""
+    """Return (server options without the key, the key). A missing `api_key` gives a random key; null means no key."""
     rest = dict(options)
     value = rest.pop("api_key", secrets.token_urlsafe(32))
     if value:
@@ -26,12 +26,12 @@ def keyed(options: Mapping[str, JsonValue]) -> tuple[dict[str, JsonValue], str |
 
 
 def write_key_file(options: Mapping[str, JsonValue], api_key: str | None) -> Path:
-    """Write a file for `--config` with the key and the user's own config: other users can read command arguments.
+    """Write a file for `--config` with the key and the user's config, because other users can read command arguments.
 
     Raises:
         ConfigError: the user's config file cannot be read.
     """
-    descriptor, name = tempfile.mkstemp(prefix="agentrl-sglang-", suffix=".yaml")  # of mode 0600
+    descriptor, name = tempfile.mkstemp(prefix="agentrl-sglang-", suffix=".yaml")  # file mode 0600
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
         key = {"api-key": api_key} if api_key else {}
         yaml.safe_dump({**_own(options.get("config")), **key}, file)

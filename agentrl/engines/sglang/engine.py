@@ -18,8 +18,8 @@ from agentrl.engines.sglang.routing import Placement
 from agentrl.engines.sglang.weights.transfer import UpdateFailedError, WeightTransfer
 
 MAX_TRIES = 16
-"""Largest number of attempts of a request on healthy servers that do not answer it. The pauses between attempts grow to
-about 100 seconds in total, because a router checks its workers once a minute."""
+"""Maximum number of attempts of a request that healthy servers do not answer. The pauses between attempts grow. In
+total, they last about 100 seconds, because a router checks its workers once a minute."""
 
 MAX_PAUSE_S = 10.0
 
@@ -29,8 +29,8 @@ class SglangEngine:
 
     A server that crashes or hangs is restarted. Its running requests are sent again with the same tokens.
 
-    The event loop that creates the engine must also use it. The engine owns replicas, transfer and router: `close`
-    closes them.
+    Use the engine only on the event loop that created it. The engine owns replicas, transfer and router: `close` closes
+    them.
 
     Args:
         terms: limits and features of the servers.
@@ -169,7 +169,7 @@ class SglangEngine:
             await self._router.close()
 
     def metrics(self) -> dict[str, float]:
-        """Counters since the start, see `RequestCounters`, and current requests and replicas."""
+        """Counters since the start (see `RequestCounters`), and the current numbers of requests and replicas."""
         return {
             **self._counters.metrics(),
             "running_requests": float(self._active.num_sent),
@@ -199,7 +199,7 @@ class SglangEngine:
         return NOTHING
 
     async def _seat(self, active: ActiveRequest) -> Replica | None:
-        """Wait for a replica in service and the end of a pause; None when the request ended meanwhile."""
+        """Wait for a replica in service and the end of a pause; None if the request ended during the wait."""
         while not active.ended:
             if self._monitor.failure is not None:
                 raise self._monitor.failure.with_traceback(None)
@@ -242,7 +242,7 @@ class SglangEngine:
 
     @property
     def _stopped(self) -> bool:
-        """Whether the servers are paused; under `drain` only this engine pauses."""
+        """Whether the servers are paused. In mode `drain`, only this engine is paused."""
         return self._paused not in (None, "drain")
 
     @property

@@ -35,8 +35,8 @@ class Features:
     Attributes:
         dtype: "auto" if the server was started with "auto" and does not report the resulting dtype.
         max_input_tokens: longest context that the server accepts.
-        max_total_tokens: capacity of its KV cache in tokens.
-        weight_version: name of the weights that it serves.
+        max_total_tokens: capacity of the server's KV cache in tokens.
+        weight_version: name of the weights that the server uses.
         tp_size, pp_size, dp_size: sizes of tensor, pipeline and data parallelism.
         dp_attention: data parallelism applies to attention only, within the `tp_size` GPUs.
         priority: requests are scheduled by priority.
@@ -71,7 +71,7 @@ async def read_features(client: ServerClient) -> Features:
 
     Raises:
         UnreachableError: no answer.
-        ServerError: it is no SGLang server, or it is older than 0.5.21, the oldest supported version.
+        ServerError: it is not an SGLang server, or its version is older than 0.5.21.
     """
     await _check_paths(client)
     server, model = await asyncio.gather(client.get("/server_info"), client.get("/model_info"))
@@ -81,7 +81,7 @@ async def read_features(client: ServerClient) -> Features:
         raise ServerError(
             f"{client.url}: SGLang {server.get('version')} does not report {error}; {_needed()}"
         ) from None
-    if _numbers(features.version) < OLDEST:  # no path reveals whether weight version spans are supported
+    if _numbers(features.version) < OLDEST:  # URL paths do not show whether weight version spans exist
         raise ServerError(f"{client.url}: this server runs SGLang {features.version}; {_needed()}")
     if not model["is_generation"]:
         raise ServerError(f"{client.url}: '{features.model_path}' is served for embeddings and cannot generate text")
@@ -124,7 +124,7 @@ async def _check_paths(client: ServerClient) -> None:
 
 
 async def _old_version(client: ServerClient, paths: Answer) -> str:
-    """Version of an old server, which may report it under another path."""
+    """Version of an old server, which may report its version under another path."""
     path = next((path for path in ("/server_info", "/get_server_info") if path in paths), None)
     answer = await client.get(path) if path else {}
     return str(answer.get("version", "of an unknown version"))

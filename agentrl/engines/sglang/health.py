@@ -28,15 +28,15 @@ class HealthMonitor:
     Args:
         transfer: sends the last weights to a replica that returns to service.
         lost: called when a replica goes out of service; its running requests must be sent to other replicas.
-        changed: called when a replica returns to service, or `failure` was set.
+        changed: called when a replica returns to service, and when `failure` is set.
         health_timeout_s: seconds without an answer after which a server counts as hung.
         start_timeout_s: timeout in seconds for a restart.
         max_restarts: restarts of one replica; after that `failure` is set.
-        router: checked too; `MAX_ROUTER_FAILURES` checks without an answer set `failure`.
+        router: also checked; `failure` is set after `MAX_ROUTER_FAILURES` checks without an answer.
 
     Attributes:
         weights: lock held during a weight transfer, so that no replica returns with old weights.
-        failure: why no replica will return; it ends the run.
+        failure: the error that ends the run, because no replica will return to service.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class HealthMonitor:
         self._check_interval_s = min(health_timeout_s / 3, MAX_CHECK_INTERVAL_S)
         self._check_now = {replica: asyncio.Event() for replica in replicas}
         self._reasons: dict[Replica, str] = {}
-        self._serving = asyncio.Event()  # a replica is in service, or none will be
+        self._serving = asyncio.Event()  # set if a replica is in service, or will never be
         self._serving.set()
         self._tasks = Tasks()
 
@@ -77,7 +77,7 @@ class HealthMonitor:
         await self._tasks.close()
 
     def suspect(self, replica: Replica, why: str) -> None:
-        """Check a replica that did not answer now; it receives no new requests until the check is done."""
+        """Check a replica at once because it did not answer; it receives no new requests until the check is done."""
         if replica.health is Health.READY:
             replica.health = Health.SUSPECT
             self._request_check(replica, why)
@@ -89,7 +89,7 @@ class HealthMonitor:
             self._request_check(replica, why)
 
     async def ready(self) -> list[Replica]:
-        """Wait until at least one replica is in service, and return all in service.
+        """Wait until at least one replica is in service, and return all replicas in service.
 
         Raises:
             ServerError: no replica will return to service.
@@ -171,7 +171,7 @@ class HealthMonitor:
             await self._revive(replica)
             try:
                 async with self.weights:
-                    await replica.client.post("/continue_generation")  # it may have missed the end of a pause
+                    await replica.client.post("/continue_generation")  # a pause may have ended meanwhile
                     replica.features = await read_features(replica.client)
                     if replica.features.weight_version == UNNAMED:
                         await replica.name_weights("0")
@@ -185,7 +185,7 @@ class HealthMonitor:
                 return self._notify()
 
     async def _revive(self, replica: Replica) -> None:
-        """Restart a server that was started here; wait until any other server answers.
+        """Restart a server that this run started; for an external server, wait until it answers.
 
         Raises:
             ServerError: too many restarts, or no replica served for `start_timeout_s` seconds.

@@ -32,7 +32,7 @@ class ActiveRequest:
     Attributes:
         ended: the request was aborted or its deadline passed; the tokens so far are its answer.
         wake: set when the state changed, for a request that waits for a replica.
-        replica: the replica the request was sent to; with a router, the replica it is counted for.
+        replica: the replica that received the request; with a router, the replica that counts the request.
         post: the HTTP request, while it runs.
         sent: time of sending, on the running loop's clock.
     """
@@ -84,7 +84,7 @@ class ActiveRequests:
         self.end(active)
 
     def end(self, active: ActiveRequest) -> None:
-        """End a request with the tokens so far: a sent request is aborted, a waiting request has none."""
+        """End a request with the tokens so far: a sent request is aborted, a waiting request has no tokens."""
         if active.ended:
             return
         active.ended = True
@@ -103,7 +103,7 @@ class ActiveRequests:
     async def send(
         self, active: ActiveRequest, replica: Replica, body: Callable[[str], Mapping[str, object]]
     ) -> Answer | None:
-        """Send a request and return the answer; None if it was cancelled, also after an abort without an answer.
+        """Send a request and return its answer; None if it was cancelled, or aborted without an answer.
 
         Raises:
             ServerError: see `ServerClient.generate`.
@@ -116,7 +116,7 @@ class ActiveRequests:
         post = active.post = self._tasks.spawn(client.generate(body(active.rid), headers))
         self._posts.add(post)
         post.add_done_callback(lambda _: self._on_response(post, replica))
-        await asyncio.wait({post})  # not cancelled with its caller: `finish` aborts it, and the server frees its tokens
+        await asyncio.wait({post})  # cancelling the caller does not cancel the post: `finish` aborts the request
         active.post = None
         return None if post.cancelled() else post.result()
 
@@ -169,5 +169,5 @@ class ActiveRequests:
         return [active.replica] if active.replica else []
 
     async def _tell(self, replica: Replica, rid: str) -> None:
-        with suppress(ServerError):  # a dead or hung server is handled by `HealthMonitor`; the grace ends the wait
+        with suppress(ServerError):  # `HealthMonitor` handles dead or hung servers; `ABORT_GRACE_S` ends the wait
             await replica.client.post("/abort_request", {"rid": rid}, ABORT_GRACE_S)

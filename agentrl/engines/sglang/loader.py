@@ -34,7 +34,7 @@ from agentrl.models.merging import merged_weights
 AS_STARTED = ("0", "default")
 """Weight versions of a server that still has the weights it loaded at start."""
 SENT_AS_0 = "00"
-"""Name of weights that were sent as policy version 0. It tells a later run that the server loaded other weights."""
+"""Name of weights that were sent as policy version 0. It shows later runs that the server had loaded other weights."""
 
 
 async def load_sglang_engine(
@@ -119,7 +119,7 @@ def _first(error: BaseException) -> BaseException:
 
 
 async def _is_as_started(replica: Replica, model: ModelConfig, max_sequence_length: int) -> bool:
-    """Check that a server fits. True if it has the weights it loaded at start; their policy version is then 0."""
+    """Check a server against the configuration. Return True if it still has the weights that it loaded at start."""
     features, url = replica.features, replica.client.url
     as_started = features.weight_version in AS_STARTED
     if as_started and _name(features.model_path) != _name(_base(model)):
@@ -193,7 +193,7 @@ def _base(model: ModelConfig) -> str:
 
 
 def _folder(model: ModelConfig) -> Path:
-    """Folder of the model's files, downloaded from the hub if `model.path` is a name there."""
+    """Folder of the model's files, downloaded if `model.path` is a hub name."""
     base = _base(model)
     return Path(base if is_folder(base) else snapshot_download(base, allow_patterns=["*.json", "*.safetensors"]))
 
@@ -203,6 +203,6 @@ def _config(folder: Path, model: ModelConfig) -> PretrainedConfig:
 
 
 def _name(path: str) -> str:
-    """Name of a model, independent of its folder, also in the hub's cache: models--org--name/snapshots/<commit>."""
+    """Name of a model without its parent folders; also for the hub's cache (models--org--name/snapshots/<commit>)."""
     cached = re.search(r"models--([^/]+)/snapshots", path)
     return cached[1].rpartition("--")[2] if cached else Path(path).resolve().name

@@ -38,7 +38,7 @@ class Terms:
     Attributes:
         vocabulary: number of token ids. An id outside the vocabulary or an empty context crashes a server.
         max_sequence_length: longest context plus completion, in tokens.
-        max_input_tokens: servers refuse a context of this many tokens or more; a few less than their context length.
+        max_input_tokens: servers refuse a context of this length or longer; a few tokens below their context length.
         priority: whether the servers schedule by priority; otherwise they refuse a request with a priority.
         seeded: whether the servers use the seed (deterministic inference).
         images: whether the model accepts images.
@@ -59,7 +59,7 @@ class Terms:
         """Refuse a request that can never be served.
 
         Raises:
-            ValueError: names the reason.
+            ValueError: the request can never be served; the message names the reason.
         """
         check_sampling(request.sampling)
         check_context(request.token_ids, self.vocabulary, self.max_sequence_length)

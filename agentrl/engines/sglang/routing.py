@@ -9,7 +9,7 @@ from agentrl.engines.sglang.replica import Health, Replica
 
 
 class Placement:
-    """Assigns conversations to replicas: an open one stays where its KV is, a new one goes to the least loaded."""
+    """Assigns conversations to replicas: open ones to the replica with their KV, new ones to the least loaded."""
 
     def __init__(self, replicas: Sequence[Replica]) -> None:
         self._replicas = replicas
@@ -19,7 +19,7 @@ class Placement:
         self._num_kept = 0
 
     def choose(self, session: str) -> Replica | None:
-        """Choose a replica in service, None if there is none. The session keeps its replica while it is in service."""
+        """Choose a replica in service; None if there is none. A session keeps its replica while that is in service."""
         place = self._places.get(session)
         if place is not None and place.health is Health.READY:
             return place
@@ -30,10 +30,10 @@ class Placement:
         return chosen
 
     def cache_key(self, session: str) -> str | None:
-        """Key of the KV cache that the session may share. None before the first update that kept the cache.
+        """Key of the KV cache that the session may share. None before the first weight update that kept the cache.
 
-        Sessions that started between the same two such updates share a key. A conversation continues with its KV of
-        older weights. A later conversation with the same prefix must not reuse that KV.
+        Sessions have different keys if such an update came between their starts. A conversation continues with its KV
+        of older weights, but a later conversation with the same prefix must not reuse that KV.
         """
         born = self._born.setdefault(session, self._num_kept) if session else self._num_kept
         return str(born) if born else None

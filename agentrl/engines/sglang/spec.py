@@ -23,10 +23,10 @@ async def load(config: RunConfig, chat: ChatFormat) -> SglangEngine:
 SPEC = EngineSpec(
     load=load,
     options=frozenset(
-        {"dtype", "max_num_seqs", "max_kv_tokens", "deterministic", "routed_experts", "sglang"},  # it takes every GPU
+        {"dtype", "max_num_seqs", "max_kv_tokens", "deterministic", "routed_experts", "sglang"},  # no `device`
     ),
-    images=False,  # it decodes and re-tokenizes a context with images, so the tokens may differ from the sampled ones
-    deterministic=False,  # on the CPU it has no deterministic mode and ignores seeds
+    images=False,  # SGLang decodes and re-tokenizes contexts with images, so tokens may differ from sampled tokens
+    deterministic=False,  # on the CPU, SGLang has no deterministic mode and ignores seeds
     checkpoint_weights=True,
     probed=True,
     colocate=True,

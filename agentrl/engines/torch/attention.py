@@ -77,7 +77,7 @@ class Step:
 
 
 class _Active(threading.local):
-    """The step that the engine's thread computes, so that models need not pass it through their layers."""
+    """The step that the engine's thread is computing. So models need not pass the step through their layers."""
 
     step: Step | None = None
 

@@ -22,7 +22,7 @@ from agentrl.models.attention import attention_implementation, configs_of
 class Row:
     """Row of a step: tokens `start` to `end` of a sequence are new.
 
-    `blocks` hold the KV of the sequence. The blocks of each of its `copy_to` (identical sequences) receive a copy.
+    `blocks` hold the KV of the sequence. `copy_to` holds the blocks of identical sequences, which get copies of the KV.
     """
 
     token_ids: Sequence[int]
@@ -70,7 +70,7 @@ def limits_for(device: str, max_num_seqs: int, *, fixed: bool) -> Limits:
 
 
 def one_by_one(limits: Limits) -> Limits:
-    """`limits` with one row per step, for models in which rows of a step change each other's rounding."""
+    """`limits` with one row per step, for models in which rounding in a row depends on the step's other rows."""
     return replace(limits, prefill=replace(limits.prefill, rows=1), decode=replace(limits.decode, rows=1))
 
 
@@ -219,7 +219,7 @@ def fixed_width(num_tokens: int) -> int:
 
 
 def _copies(rows: Sequence[Row], first_tokens: IntArray) -> IntArray:
-    """[2, X]: index of a token, and the slot of its KV in a twin of its row."""
+    """[2, X]: index of a token, and the slot for the copy of its KV in an identical sequence."""
     copies = [
         (first + position - row.start, int(blocks[position // BLOCK_SIZE]) * BLOCK_SIZE + position % BLOCK_SIZE)
         for row, first in zip(rows, first_tokens.tolist(), strict=False)

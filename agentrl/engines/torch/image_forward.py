@@ -61,7 +61,7 @@ class ImageRunner:
         model: loaded by `AutoModelForImageTextToText`.
 
     Raises:
-        ConfigError: with images, the logits over a cache differ from those of a plain forward.
+        ConfigError: with images, logits with cached KV differ from logits of a plain forward pass.
     """
 
     model: PreTrainedModel
@@ -166,7 +166,7 @@ def _types(images: Sequence[Placed], start: int, end: int, device: torch.device)
 
 @torch.inference_mode()
 def _check(runner: ImageRunner) -> None:
-    """Compare two turns with an image each, the second over the cache of the first, with one plain forward of both."""
+    """Compare a second turn over the first turn's cached KV with one plain forward pass; each turn has an image."""
     model, data = runner.model, small_picture()
     text = [token for token in range(40, 60) if token != runner._image_id][:6]
     turn = [*text, *runner.images.tokens(runner.images.places[0], data), *text]

@@ -17,11 +17,11 @@ class KVSession:
     """KV of one session: `blocks` hold the KV of `token_ids[:num_cached]`.
 
     Attributes:
-        reserved: number of blocks reserved for it, counted against the capacity.
+        reserved: number of blocks reserved for the session, counted against the capacity.
         num_indexed: number of leading full blocks that other conversations can find by their tokens.
         prefilled_only: all KV was computed by prefill, so equal tokens give bit-identical KV.
         origin: hash of which tokens were prefilled and which decoded. Equal tokens and origin give bit-identical KV.
-        last_used: number of turns that the engine had finished at the end of its last turn.
+        last_used: the engine's count of finished turns when the session's last turn ended.
     """
 
     session: str

@@ -17,8 +17,9 @@ class Conversations:
     Args:
         capacity: largest number of blocks in use.
         shares: whether conversations may share KV.
-        full_length: deterministic mode: blocks reserved for each conversation from its start, so that it is not
-            evicted for others. None: reserves blocks for a running turn only, and evicts idle conversations.
+        full_length: number of blocks reserved for each conversation from its start, so that it is not evicted for
+            others (deterministic mode). None: blocks are reserved only for running turns; idle conversations may be
+            evicted.
     """
 
     def __init__(self, store: KVStore, capacity: int, *, shares: bool = True, full_length: int | None = None) -> None:
@@ -80,7 +81,7 @@ class Conversations:
             self._offer(conversation, token_ids, pending=True)
 
     def prefilled(self, conversation: KVSession) -> None:
-        """Mark the blocks of `begin` as computed; later tokens are decoded."""
+        """Mark the blocks that `begin` allocated as computed; later tokens are decoded."""
         self.index.ready(conversation.blocks.tolist())
         conversation.prefilled_only = False
 
@@ -128,7 +129,7 @@ class Conversations:
         return bool(idle)
 
     def extend(self, conversation: KVSession, length: int) -> None:
-        """Allocate blocks for `length` tokens. The blocks were reserved, so evicting idle conversations is enough."""
+        """Allocate reserved blocks for `length` tokens; evict idle conversations if no block is free."""
         missing = num_blocks_for(length) - len(conversation.blocks)
         if missing > 0:
             fresh = [self._allocate() for _ in range(missing)]
@@ -152,7 +153,7 @@ class Conversations:
             conversation.num_indexed = self.index.add(token_ids, conversation.blocks, first, pending=pending)
 
     def _copy_tail(self, conversation: KVSession, tail: int) -> None:
-        self.books.share([tail])  # otherwise the allocation of its copy could evict it
+        self.books.share([tail])  # otherwise allocating the copy could evict this block
         self.extend(conversation, conversation.num_cached + 1)
         self._store.copy_block(tail, int(conversation.blocks[-1]))
         self._give_back([tail])

@@ -22,7 +22,7 @@ TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-6}
 
 @torch.inference_mode()
 def choose_runner(model: PreTrainedModel, max_sequence_length: int, limits: Limits) -> tuple[Runner, bool]:
-    """(runner, isolated). The runner caches KV if logits then match a plain forward pass, else it keeps no KV.
+    """Return (runner, isolated). The runner caches KV if logits with cached KV match a plain forward pass.
 
     `isolated`: rows must be computed one by one, because a row's bits depend on the other rows even in steps of a fixed
     shape. Checked only if `limits` have fixed shapes.
@@ -115,7 +115,7 @@ def _check_against_plain(model: PreTrainedModel, windows: Mapping[int, int | Non
 def _rows_are_independent(
     model: PreTrainedModel, windows: Mapping[int, int | None], limits: Limits, longest: int
 ) -> bool:
-    """Whether a sequence has equal bits alone and in a batch with longer sequences, prefilled in other pieces."""
+    """Whether a sequence has bitwise equal logits alone and in a batch with longer sequences, prefilled differently."""
     found = []
     for neighbours, step in ((0, 16), (limits.decode.rows - 1, 11)):
         lengths = [min(length, longest) for length in (*range(40, 40 + neighbours), 23)]

@@ -108,8 +108,8 @@ class Scheduler:
     def _admit(self) -> None:
         """Start waiting jobs that fit, higher priorities first, then first come, first served.
 
-        After the first job that does not fit, only sessions with a reservation are started. Otherwise they would wait
-        behind a new session that waits for their release.
+        After the first job that does not fit, only sessions with a reservation are started. They must not wait for the
+        job that does not fit, because that job may wait for their release.
         """
         blocked = False
         for job in sorted(self.waiting, key=lambda job: -job.request.priority):
@@ -124,7 +124,7 @@ class Scheduler:
                 self._parked.append(job)
             elif self.conversations.reserve(conversation, job.max_length):
                 self._start(job, conversation, context)
-                self.waiting.remove(job)  # last: if starting fails, `fail_all` still finds the job
+                self.waiting.remove(job)  # removed last: if the start fails, `fail_all` finds the job
             else:
                 blocked = True
 

@@ -95,7 +95,7 @@ class Worker:
 
     def pause(self, mode: PauseMode, when_quiet: Callable[[], object]) -> None:
         """Hold new requests; `when_quiet` is called once nothing is being computed."""
-        self._paused = "drain" if mode == "drain" else "in_place"  # a weight update drops all KV anyway
+        self._paused = "drain" if mode == "drain" else "in_place"  # `retract` too: weight updates drop all KV
         self._on_drained.append(when_quiet)
 
     def resume(self) -> None:
@@ -157,7 +157,7 @@ class Worker:
 
     def _tell_quiet(self, busy: bool) -> None:
         if self._on_drained and not (busy and self._paused == "drain"):
-            if self._paused == "drain":  # jobs without room may need the release of a held session: hold them too
+            if self._paused == "drain":  # jobs without room may wait for a held session: hold these jobs too
                 self._paused = "in_place"
             callbacks, self._on_drained = self._on_drained, []
             for tell in callbacks:

@@ -1,7 +1,8 @@
 """Program that runs a server and kills it when the trainer ends: `python -I child.py <pid of the trainer> <command>`.
 
-A separate program with the standard library only. The trainer may be killed without cleanup, so an exit handler is not
-enough. It may start servers from threads that end, so the kernel's parent-death signal alone is not enough either.
+It is a separate program that uses only the standard library. An exit handler is not enough, because the trainer may be
+killed without cleanup. The kernel's parent-death signal is not enough either: it fires when the thread that started the
+server ends.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ def die_with_parent() -> None:
 
 def main(trainer: int, command: list[str]) -> int:
     """Wait until the server or the trainer ends. Return the server's exit status, 128 + signal if a signal ended it."""
-    # SIGTERM goes to the group; this process must outlive the server. Not SIG_IGN: the server would inherit it.
+    # SIGTERM reaches the group, but this process must outlive the server. The server would inherit SIG_IGN.
     signal.signal(signal.SIGTERM, lambda *_: None)
     server = subprocess.Popen(command, preexec_fn=die_with_parent if sys.platform == "linux" else None)
     while (status := server.poll()) is None:

@@ -15,13 +15,13 @@ Options: TypeAlias = dict[str, JsonValue]
 
 CPU_ENVIRONMENT = {
     "SGLANG_USE_CPU_ENGINE": "1",
-    "OMP_NUM_THREADS": "1",  # very slow with two threads
+    "OMP_NUM_THREADS": "1",  # two threads are very slow
     "SGLANG_CPU_OMP_THREADS_BIND": "0",
 }
 
 
 def server_command(options: Mapping[str, JsonValue], port: int) -> list[str]:
-    """Command of a server on this machine's loopback address at `port`; its weights are policy version 0."""
+    """Command that starts a server on the loopback address at `port`; its weights have policy version 0."""
     own: Options = {"host": "127.0.0.1", "port": port, "weight_version": "0"}
     return [sys.executable, "-m", "sglang.launch_server", *_arguments({**options, **own})]
 

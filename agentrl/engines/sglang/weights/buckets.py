@@ -64,9 +64,9 @@ def checked(weights: WeightStream, shapes: Shapes, dtype: torch.dtype | None) ->
 
 
 def buckets_of(weights: WeightStream, num_bytes: int) -> Iterator[Bucket]:
-    """Copies of `weights` in buckets of about `num_bytes`. The weights of a module are never split over buckets.
+    """Yield copies of `weights` in buckets of about `num_bytes`. All weights of a module are in the same bucket.
 
-    A server may need them together: DeepSeek's q_a_proj and kv_a_proj are fused only if they arrive in one bucket.
+    Servers may need these weights together: q_a_proj and kv_a_proj of DeepSeek are fused only if one bucket has both.
     """
     held: list[tuple[str, Tensor]] = []
     size = 0
@@ -94,11 +94,11 @@ def _module(name: str) -> str:
 class BucketTransfer(ABC):
     """Base of transfers in buckets, see `WeightTransfer`.
 
-    Keeps the last weights in host memory, and also the version before them while new weights are read.
+    Keeps the last sent weights in host memory. While new weights are read, both versions are in memory.
 
     Args:
         shapes: shapes of the weights in the model's checkpoint.
-        dtype: dtype of the sent matrices; None keeps theirs.
+        dtype: dtype of the sent matrices; None keeps their dtypes.
         bucket_bytes: approximate size of a bucket.
     """
 
@@ -138,7 +138,7 @@ class BucketTransfer(ABC):
         """Send one bucket to a replica; only the last bucket has a `version`.
 
         Raises:
-            ServerError: the replica did not accept it.
+            ServerError: the replica did not accept the bucket.
         """
 
     async def forget(self, replica: Replica) -> None:  # noqa: B027  # most transports have no state per replica

@@ -25,7 +25,7 @@ class DiskTransfer:
 
     Args:
         shapes: shapes of the weights in the model's checkpoint.
-        dtype: dtype of the written matrices; None keeps theirs.
+        dtype: dtype of the written matrices; None keeps their dtypes.
         bucket_bytes: approximate size of a file.
         folder: parent of the version folders; remote servers need it under the same path.
     """
@@ -39,7 +39,7 @@ class DiskTransfer:
     ) -> None:
         """See `WeightTransfer.send`."""
         path = await asyncio.to_thread(self._write, weights, version)
-        self._sent = path, version  # before older folders are removed: a restarted replica reads this one
+        self._sent = path, version  # set before older folders are removed: restarted replicas read this folder
         await asyncio.to_thread(self._remove_all_but, path)
         await to_each(replicas, version, lambda replica: _load(replica, path, version, keep_cache=keep_cache))
 

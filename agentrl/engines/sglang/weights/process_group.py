@@ -34,8 +34,8 @@ _NUMBERS = itertools.count()
 class ServerGroup:
     """Process group with one server; this process is rank 0, the server's tensor-parallel ranks are 1, 2, …
 
-    Under gloo, a broadcast cannot be stopped here if the server never joins it. So each wait runs in a separate thread
-    that may be abandoned, and this process waits for the server's HTTP answer first.
+    With gloo, this process cannot stop a broadcast that the server never joins. So each broadcast runs in a separate
+    thread that may be abandoned, and this process waits for the server's HTTP answer first.
 
     Args:
         backend: gloo or nccl.
@@ -73,14 +73,14 @@ class ServerGroup:
         """Send `data`, [bytes] uint8, to the server; the call `asking` tells the server to receive it.
 
         Raises:
-            ServerError: the server did not receive it.
+            ServerError: the server did not receive the data.
         """
         assert self._group  # `open` was called before
         sent = data if self._transport == "gloo" else data.cuda()
         await _together(asking, partial(_broadcast, self._group, sent))
 
     async def close(self) -> None:
-        """Leave the group, on both sides if the server still answers. Ends threads of this process that wait in it."""
+        """Leave the group, on both sides if the server still answers. Ends threads here that wait in the group."""
         with suppress(ServerError):  # a dead server has no group to leave
             await self._client.post("/destroy_weights_update_group", {"group_name": self.name}, timeout_s=5.0)
         if (group := self._group) is not None:

@@ -25,7 +25,7 @@ class TensorTransfer(BucketTransfer):
 
     async def transmit(self, replica: Replica, bucket: Bucket, version: str | None) -> None:
         """See `BucketTransfer.transmit`."""
-        shared = None if replica.features.device == "cpu" else bucket.data.cuda()  # must live until the server answered
+        shared = None if replica.features.device == "cpu" else bucket.data.cuda()  # must live until the server answers
         entries = await asyncio.to_thread(_serialized, bucket, shared, replica.features.tp_size)
         body = {
             "serialized_named_tensors": entries,
@@ -51,7 +51,7 @@ def _serialized(bucket: Bucket, shared: Tensor | None, num_ranks: int) -> list[s
 
 
 def _payload(bucket: Bucket, data: Tensor) -> dict[str, object]:
-    """Payload as in sglang/srt/weight_sync/tensor_bucket.py; a namespace replaces SGLang's metadata class."""
+    """Payload as in sglang/srt/weight_sync/tensor_bucket.py, with namespaces in place of SGLang's metadata class."""
     metadata, start = [], 0
     for entry in bucket.entries:
         end = start + entry.num_bytes

@@ -67,7 +67,7 @@ async def to_each(replicas: Sequence[Replica], version: int, send: Callable[[Rep
     """Run `send` for all replicas in parallel, and set `version` on each replica that succeeded.
 
     Raises:
-        UpdateFailedError: some replicas failed; raised after all have answered.
+        UpdateFailedError: some replicas failed; raised after all replicas have answered.
     """
     failed: dict[Replica, ServerError] = {}
 
@@ -89,8 +89,8 @@ async def to_each(replicas: Sequence[Replica], version: int, send: Callable[[Rep
 async def weight_update(client: ServerClient, *, keep_cache: bool) -> AsyncIterator[None]:
     """Context in which a server's weights may be replaced. Flushes the KV cache at the end, unless `keep_cache`.
 
-    The updates inside must not flush the cache: with a running request, such a flush crashes the server. `/flush_cache`
-    only refuses.
+    The updates inside must not flush the cache: this would crash a server with a running request. `/flush_cache` only
+    returns an error then.
     """
     await _begin(client)
     try:
@@ -115,7 +115,7 @@ async def _begin(client: ServerClient) -> None:
 async def flush(client: ServerClient) -> None:
     """Drop the KV of older weights.
 
-    The `timeout` of `/flush_cache` does not help: with it, a paused server waits for its running requests.
+    The `timeout` of `/flush_cache` is not used, because a paused server would wait for its running requests.
 
     Raises:
         RefusedError: requests were running for too long.
