@@ -24,10 +24,10 @@ class BaseInteraction:
     async def generate_response(
         self, instance_id: str, messages: Sequence[Message], **kwargs: object
     ) -> tuple[bool, str, float, dict[str, JsonValue]]:
-        """Answer the model's last turn with (whether the conversation is over, text, score of that turn, metrics).
+        """Answer the model's last turn. Return (whether the conversation is over, text, score of that turn, metrics).
 
-        An `observation_key` in the metrics names the state in which that turn began: `algorithm.name=gigpo` compares
-        turns of a group that began in the same state.
+        `metrics` may contain `observation_key`, the name of the state in which that turn began. `algorithm.name=gigpo`
+        compares turns of a group that began in the same state.
         """
         raise NotImplementedError(f"{type(self).__name__} must define generate_response")
 

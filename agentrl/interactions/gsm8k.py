@@ -13,7 +13,7 @@ from agentrl.utils.answers import as_number, final_number
 
 
 class Gsm8kInteraction(BaseInteraction):
-    """Ends with score 1 if the last number of the model's turn is `ground_truth`; else asks the model to try again."""
+    """Ends with score 1 if the last number of the model's turn is `ground_truth`; else tells the model to retry."""
 
     async def generate_response(
         self, instance_id: str, messages: Sequence[Message], ground_truth: object = None, **kwargs: object

@@ -30,7 +30,7 @@ class Answer(NamedTuple):
     Attributes:
         done: whether the conversation is over.
         score: score of the turn that is answered.
-        observation_key: name of the state in which that turn began, if the user names it.
+        observation_key: name of the state in which that turn began, if the simulated user names it.
     """
 
     done: bool
@@ -40,7 +40,7 @@ class Answer(NamedTuple):
 
 
 class InteractionSession:
-    """Starts the interaction on entry and always ends it on exit. Errors of the user's code become `InfraError`.
+    """Context that starts the interaction on entry and always ends it. Errors of user code become `InfraError`.
 
     Raises:
         DataError: the row names an unknown interaction, or names none and there are several.
@@ -92,7 +92,7 @@ class InteractionSession:
     ) -> None:
         try:
             await self._run("finalize_interaction", self._id, detached=True)
-        except InfraError as failure:  # only leaves resources open
+        except InfraError as failure:  # resources may leak, but the rollout is not affected
             _LOGGER.warning("%s", failure, exc_info=failure)
 
     async def _run(self, method: str, *arguments: object, detached: bool = False) -> object:
@@ -104,14 +104,14 @@ class InteractionSession:
             raise InfraError(f"{where} took longer than {self._timeout_s:g} seconds") from None
         except (InfraError, UnavailableError) as error:
             raise InfraError(f"{where}: {error}") from error
-        except AgentRLError:  # the user's own mistake, such as a row without what the interaction needs
+        except AgentRLError:  # a user error, for example a row that lacks a required field
             raise
         except Exception as error:  # a user's code may raise anything
             raise InfraError(f"{where} raised {format_error(error)}") from error
 
     async def _invoke(self, method: str, *arguments: object) -> object:
         function = getattr(self._interaction, method)
-        if not inspect.signature(function).parameters:  # such as verl's own calculate_score and finalize_interaction
+        if not inspect.signature(function).parameters:  # such as verl's calculate_score and finalize_interaction
             returned = function()
         else:
             returned = function(*arguments, **keyword_filter(function)(self._options))

@@ -15,7 +15,7 @@ from agentrl.errors import ConfigError
 from agentrl.types.messages import ToolSchema
 
 _MAX_SHOWN = 200
-"""Longest part of a model's own text in an error message, in characters."""
+"""Maximum number of characters of the model's text in an error message."""
 
 
 _TYPES = "array, boolean, integer, null, number, object, string"
@@ -49,7 +49,7 @@ class ArgumentsReader:
         """Return the arguments as an object.
 
         Raises:
-            ArgumentsError: not JSON, not an object, or against the schema; the message gives the place.
+            ArgumentsError: the text is not a JSON object, or does not match the schema; the message gives the place.
         """
         arguments = _parse(text) if text.strip() else {}
         if not isinstance(arguments, dict):
@@ -108,7 +108,7 @@ def _parse(text: str) -> JsonValue:
         return _DECODER.decode(text)  # type: ignore[no-any-return]  # JSON
     except RecursionError:
         raise ArgumentsError("the arguments are nested too deeply") from None
-    except ValueError as error:  # also for numbers with thousands of digits
+    except ValueError as error:  # also raised for numbers with thousands of digits
         raise ArgumentsError(f"the arguments are not valid JSON: {shorten(str(error))}") from None
 
 

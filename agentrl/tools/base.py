@@ -18,7 +18,7 @@ class ToolError(Exception):
 
 
 class InfraError(Exception):
-    """A tool or rollout failed for an external reason, such as a service that is down; the outcome is `infra_error`."""
+    """Raised if a tool or rollout fails for an external reason (a service is down); the outcome is `infra_error`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,15 +34,16 @@ class ToolResponse:
 
 
 class BaseTool:
-    """Base class of a tool. Subclass it and write `execute`; the rest has sensible defaults.
+    """Base class of a tool. Subclass it and write `execute`; the other methods have defaults.
 
     One instance serves all rollouts. `create` is called once per trajectory, before the first call. State that a tool
     keeps under `instance_id` lasts for the calls of that trajectory. `release` is always called, also when the rollout
     is aborted.
 
-    `execute`, `calc_reward` and `release` receive `agent_data` as a keyword, and `create` does if its signature names
-    it: the task, the messages, and `request_id`, which all tools of one rollout share. Tools that share state keep it
-    under `agent_data.request_id`. They are released at the same time, so remove it with `.pop(request_id, None)`.
+    `execute`, `calc_reward` and `release` receive `agent_data` as a keyword; `create` receives it only if its signature
+    names it. It has the task, the messages, and `request_id`, which all tools of one rollout share. Tools that share
+    state keep the state under `agent_data.request_id`. They are released at the same time, so remove the state with
+    `.pop(request_id, None)`.
     """
 
     tool_schema: ToolSchema
@@ -62,7 +63,7 @@ class BaseTool:
         return self.tool_schema
 
     async def create(self, instance_id: str | None = None, **kwargs: object) -> tuple[str, ToolResponse]:
-        """Start one trajectory. `kwargs` contains the row's `create_kwargs`, unpacked and also under that name."""
+        """Start one trajectory. `kwargs` contains the row's `create_kwargs`, and also each entry of it."""
         return instance_id or uuid4().hex, ToolResponse()
 
     async def execute(

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class AgentData:
-    """What a tool with the argument `agent_data` can see of its rollout.
+    """Data about the rollout, passed to tools that have the argument `agent_data`.
 
     Attributes:
         images: the bytes of the rollout's images, by their names in `messages`, in order of arrival.
@@ -55,7 +55,7 @@ class ToolInstance:
     """A tool within one trajectory. This base class keeps no state."""
 
     async def call(self, arguments: dict[str, JsonValue]) -> Answer:
-        """Run one call; raises what the tool raises."""
+        """Run one call; exceptions of the tool are passed on."""
         raise NotImplementedError
 
     async def reward(self) -> float | None:
@@ -63,7 +63,7 @@ class ToolInstance:
         return None
 
     def begin_release(self) -> Running[None] | None:
-        """Start the release, if there is something to release."""
+        """Start the release; None if there is nothing to release."""
         return None
 
 
@@ -87,7 +87,7 @@ class BoundTool:
         """Reject a row's arguments for this tool (`tools_kwargs.<name>`) if the tool does not accept them.
 
         Raises:
-            DataError: names field and argument.
+            DataError: an argument is not accepted; the message names field and argument.
         """
 
     def within(self, deadline_s: float | None) -> Self:

@@ -33,7 +33,7 @@ class BoundClass(BoundTool):
         super().__init__(_schema(tool), _own_deadline(tool) or deadline_s, offload)
         self.takes = {method: keyword_filter(getattr(tool, method)) for method in _METHODS}
         self._parameters = {method: inspect.signature(getattr(tool, method)).parameters for method in _METHODS}
-        # only if named: **kwargs are for the row's arguments
+        # passed only if the signature names it: **kwargs are for the row's arguments
         self.create_takes_data = "agent_data" in self._parameters["create"]
         # a separate circuit breaker, so that releases still run when calls of the tool hang
         self.release_lane = CircuitBreaker(f"the release of tool '{self.name}'", max_in_row=MAX_ABANDONED)
@@ -65,7 +65,7 @@ class BoundClass(BoundTool):
 
     def _check_arguments(self, method: str, arguments: Mapping[str, JsonValue], where: str) -> None:
         parameters = self._parameters[method]
-        if not (method == "create" and "create_kwargs" in parameters):  # it gets all of them
+        if not (method == "create" and "create_kwargs" in parameters):  # accepts any argument
             for name in arguments:
                 if not self.takes[method]({name: None}):
                     raise DataError(f"{where} does not accept '{name}': {suggestion(name, parameters)}")
@@ -84,8 +84,8 @@ class BoundClass(BoundTool):
 class ClassInstance(ToolInstance):
     """State of a `BaseTool` for one trajectory. It changes only on the event loop thread of the tools.
 
-    If a call blocks that event loop, a new one replaces it and creates a new instance. An instance that the old loop
-    was still creating is released as soon as it exists.
+    If a call blocks that event loop, a new event loop replaces it and creates a new instance. An instance that the old
+    loop was still creating is released as soon as it exists.
     """
 
     def __init__(self, bound: BoundClass, data: AgentData) -> None:
@@ -109,7 +109,7 @@ class ClassInstance(ToolInstance):
         return await bound.offload.run(self._calc_reward, bound.deadline_s, bound.lane)
 
     def begin_release(self) -> Running[None] | None:
-        """Start `release` of the created instance; one that is still being created is released as soon as it exists."""
+        """Start `release` of the created instance. An instance in creation is released as soon as it exists."""
         if not self._bound.defines("release"):
             return None
         return self._bound.offload.begin(self._bounded_release, self._bound.release_lane)

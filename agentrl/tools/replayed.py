@@ -1,4 +1,4 @@
-"""Tools that answer with the recorded calls of a rollout, without running anything."""
+"""Tools that answer with a rollout's recorded results instead of running."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _NOT_RUN = (Outcome.LIMIT_ERROR, Outcome.ABORTED)
 
 
 class Recording:
-    """Recorded calls of one rollout. Each answers once; equal calls answer in recorded order.
+    """Recorded calls of one rollout. Each is used for one answer; equal calls are used in recorded order.
 
     Two calls are equal if their names are equal, and their arguments are equal as JSON (ignoring blanks and key order).
-    Calls that never ran have no answer. Images of an answer are not recorded; its text is.
+    Calls that never ran have no answer. Only the text of an answer is recorded, not its images.
 
     Args:
         uid: uid of the rollout's task.
@@ -68,9 +68,9 @@ class RecordedToolbox(Toolbox):
     The arguments of an unrecorded call are first checked as in a live call; an invalid call is a `format_error`.
     `unrecorded` decides about a valid call:
 
-    - `error`: the call ends the rollout with an `infra_error` that names it, since the recording is incomplete
-    - `stub`: the answer says that the call was not recorded; it counts as a `tool_error` and the rollout continues
-    - `live`: the tool of `live` runs, without the effects of the recorded calls before
+    - `error`: the rollout ends with an `infra_error` that names the call, because the recording is incomplete
+    - `stub`: the model reads that the call was not recorded; the call is a `tool_error` and the rollout continues
+    - `live`: the tool from `live` runs; effects of earlier recorded calls are missing, because these did not run
 
     Args:
         schemas: tool schemas of the saved run.
@@ -132,7 +132,7 @@ class _RecordedSession(ToolSession):
         return Answer(f"not recorded: {called}"), Outcome.INFRA_ERROR
 
     async def finish(self) -> None:
-        """Collect the rewards for the rollout: recorded ones, and live ones of tools without a recorded reward."""
+        """Collect the rewards for the rollout: recorded rewards, and live rewards of tools without a recorded one."""
         if self._live:
             await self._live.finish()
         self.rewards = {**(self._live.rewards if self._live else {}), **self._recording.rewards}

@@ -44,7 +44,7 @@ def arguments_model(
     """Build a pydantic model with one field per parameter of `function`; `untyped` allows parameters without a type.
 
     Raises:
-        ConfigError: a parameter without a type, or one that a schema cannot express.
+        ConfigError: a parameter has no type, or a type that a schema cannot express.
     """
     where = f"tool function '{getattr(function, '__name__', function)}'"
     try:

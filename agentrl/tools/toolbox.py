@@ -92,7 +92,7 @@ class Toolbox:
         """Reject a row that names an unknown tool, or has arguments that its tool does not accept.
 
         Raises:
-            DataError: names the field and the nearest name.
+            DataError: the row is invalid; the message names the field and the nearest name.
         """
         for name, tool in _selected(self.tools, task.tool_options).items():
             tool.check_row(task.tools_kwargs.get(name, {}))
@@ -101,7 +101,7 @@ class Toolbox:
                 raise DataError(f"field 'tools_kwargs': unknown tool '{name}': {suggestion(name, self.tools)}")
 
     def metrics(self) -> dict[str, float]:
-        """`abandoned_calls`: calls that still hang. `replaced_loops`: number since the start."""
+        """`abandoned_calls`: calls that still hang. `replaced_loops`: event loops replaced since the start."""
         abandoned = sum(tool.lane.num_abandoned for tool in self.tools.values())
         return {"abandoned_calls": abandoned, "replaced_loops": self._offload.num_replaced_loops}
 
@@ -172,7 +172,7 @@ class ToolSession:
             return Answer(f"Error: {describe(error)}"), Outcome.INFRA_ERROR
         except (ToolError, ToolFailedError) as error:
             return Answer(_as_error(str(error))), Outcome.TOOL_ERROR
-        except AgentRLError:  # the user's own mistake, such as a row without what the tool needs
+        except AgentRLError:  # a user error, for example a row that lacks a required field
             raise
         except Exception as error:  # a user's code may raise anything
             self._toolbox.log_once(f"calling {tool.name}", error)
@@ -201,7 +201,7 @@ class ToolSession:
     async def _reward(self, name: str, instance: ToolInstance) -> None:
         try:
             reward = await instance.reward()
-        except Exception as error:  # a tool's failure costs its reward, not the rollout
+        except Exception as error:  # if a tool fails, its reward is missing, but the rollout stays valid
             self._toolbox.log_once(f"the reward of {name}", error)
         else:
             if reward is not None:
@@ -235,7 +235,7 @@ class ToolSession:
     async def _released(self, name: str, release: Running[None]) -> None:
         try:
             await release.result(RELEASE_TIMEOUT_S + GRACE_S, detached=True)
-        except Exception as error:  # only leaves resources open
+        except Exception as error:  # resources may leak, but the rollout is not affected
             self._toolbox.log_once(f"releasing {name}", error)
 
 
@@ -267,6 +267,6 @@ def load_toolbox(multi_turn: MultiTurnConfig, *, extra_tools: Iterable[AnyTool] 
     """Load the tools of `tool_config_path` and `function_tool_path`, and add `extra_tools`.
 
     Raises:
-        ConfigError: a file, entry or schema that cannot be used; names file and entry.
+        ConfigError: a file, entry or schema is invalid; the message names file and entry.
     """
     return Toolbox([*load_tools(multi_turn), *extra_tools], multi_turn)
