@@ -11,7 +11,7 @@ from agentrl.errors import suggestion
 
 
 def load_in_place(model: nn.Module, weights: Iterable[tuple[str, Tensor]]) -> None:
-    """Copy `weights` over the parameters and buffers of the same names; names left out keep their values.
+    """Copy `weights` over the parameters and buffers of the same names; all others keep their values.
 
     All weights are checked before any is written. Tensors may have other devices and dtypes than the model.
 

@@ -146,7 +146,7 @@ class ClassInstance(ToolInstance):
         return read_answer(("", returned)).reward
 
     async def _bounded_release(self) -> None:
-        # its own timeout, since it continues when its caller is cancelled
+        # a separate timeout, because the release continues when its caller is cancelled
         async with asyncio.timeout(RELEASE_TIMEOUT_S):
             await self._release()
 
