@@ -29,7 +29,7 @@ class Auditor:
 
     Attributes:
         split: `train` or `val`, required of every row; None: the split in each file's rows.
-        tokenizer: a folder, in place of the run's own tokenizer.
+        tokenizer: a folder with the tokenizer to use in place of the run's own tokenizer.
         folder: the run's folder; its latest checkpoint also contains the tokenizer.
         overrides: nested configuration keys that replace the saved values.
     """
@@ -44,8 +44,8 @@ class Auditor:
         """Check every invariant of every row. Only one file is in memory at a time.
 
         Args:
-            steps: steps to check in a file that is not named by its step; None: all.
-            complete: the files are all files of a run's split, each named by its step: a missing file is a problem.
+            steps: steps to check in files whose names contain no step; None: all.
+            complete: `files` should be all files of a run's split, each named by its step. A missing file is reported.
         """
         ledger, seen = Ledger(), dict[int, RunInfo | None]()
         for path in files:

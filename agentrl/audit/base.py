@@ -62,7 +62,7 @@ class Problem:
 
     @property
     def merge_key(self) -> tuple[str, int, str, int, str]:
-        """The place without the last position. Used to merge problems: an error often repeats in every token."""
+        """The place without the last position. Problems with equal keys are merged: errors often repeat per token."""
         return self.invariant, self.step, self.uid, self.rollout, re.sub(r"\[\d+\]$", "", self.column)
 
 
@@ -73,7 +73,7 @@ class Finding:
     Attributes:
         num_checked: number of checked rows, tokens or calls, depending on the invariant.
         problems: the first problems, one per row and column.
-        unchecked: reason why it could not be checked -> count.
+        unchecked: reason why items could not be checked -> number of these items.
     """
 
     num_checked: int = 0

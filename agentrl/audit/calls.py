@@ -55,7 +55,7 @@ def read_hermes(text: str) -> ParsedTurn:
 
 
 def _hermes_parts(text: str) -> Iterator[tuple[int, int, Call | None]]:
-    """Yield (start, end, call) of calls and thoughts, from left to right; the call of a thought is None."""
+    """Yield (start, end, call) of calls and thoughts, from left to right; for a thought, call is None."""
     at = 0
     while (found := re.compile(r"<tool_call>|</?think>").search(text, at)) is not None:
         call = None

@@ -205,7 +205,7 @@ class Ending:
 
     @property
     def refused(self) -> bool:
-        """Whether the calls of the last turn, if any, were refused because the conversation had ended."""
+        """Whether all calls of the last turn were refused because the conversation had ended."""
         return all(call.outcome == "limit_error" and call.result == ENDED for call in self.calls)
 
 

@@ -46,7 +46,7 @@ class Trained:
 
     @cached_property
     def token_rewards(self) -> Floats:
-        """[N]: the reward on the last token of each rollout, minus the penalty; rounded to float32, as in training."""
+        """[N]: each rollout's reward on its last token, minus the penalty of every token; float32, as in training."""
         rewards = np.where(self.last, self.rewards[self.row], 0.0) - self.penalty
         return rewards.astype(np.float32).astype(np.float64)
 
@@ -205,10 +205,10 @@ def _one(rows: Integers, may: Truths, does: Truths) -> int:
 
 
 def estimator_of(name: str, options: Mapping[str, Json]) -> Estimator | None:
-    """Return the estimator called `name`; None if the audit has no version of it.
+    """Return the audit's version of the estimator `name`; None if the audit has none.
 
     Args:
-        options: configured options of all estimators; None values are not set.
+        options: configured options of all estimators; None: the option is not set.
     """
     given = {key: value for key, value in options.items() if value is not None}
 

@@ -29,7 +29,7 @@ def open_steps(path: Path, ledger: Ledger, steps: Collection[int] | None) -> Ite
     """Yield the steps of a file. If the file cannot be read, report a problem and yield nothing.
 
     Args:
-        steps: the steps to yield from a file that is not named by its step; None: all.
+        steps: the steps to yield if the file's name contains no step; None: all.
     """
     number = named_step(path)
     ledger.count("file", 1)
@@ -86,7 +86,7 @@ _NO_METRICS = "missing steps: there is no metrics.jsonl"
 
 
 def check_gaps(ledger: Ledger, seen: Mapping[int, RunInfo | None], split: str, folder: Path | None) -> None:
-    """Check that no file is missing: all training steps, and all validations in the run's metrics.
+    """Check that no file is missing. Files are expected for all training steps and all validations in the metrics.
 
     Args:
         seen: step -> metadata of its file, for the files that exist.

@@ -58,7 +58,7 @@ def check_groups(check: Checker, known: RunInfo, split: str) -> list[range]:
 
 
 def _may_be_less(check: Checker, known: RunInfo) -> bool:
-    """Whether a step may have fewer groups: the last step of rollout_only, or dynamic sampling that may give up."""
+    """Whether a step may have fewer groups: the last step of rollout_only, or dynamic sampling with a limit."""
     filtering = "algorithm.filter_groups"
     if known.get(f"{filtering}.enable") and known.number(f"{filtering}.max_num_gen_batches"):
         return True

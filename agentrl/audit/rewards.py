@@ -17,7 +17,7 @@ _SLACK_S = 1e-3
 
 
 def check_rewards(check: Checker) -> None:
-    """Check that rewards are finite, and that `reward` equals the score; 0 if there is no score."""
+    """Check that rewards are finite, and that `reward` equals the score, or 0 if there is no score."""
     step = check.step
     for path in ("rewards.value", "tool_rewards.value", "turn_rewards.value", "tool_calls.reward", "reward"):
         check.require("rewards", path, np.isfinite(step[path]), "a finite number")
@@ -28,7 +28,7 @@ def check_rewards(check: Checker) -> None:
 
 
 def check_named_rewards(check: Checker, rollout: AuditedRollout, known: RunInfo) -> None:
-    """Check which rewards exist: a score unless the rollout failed, rewards of called tools, rewards of turns."""
+    """Check which rewards exist: a score (unless the rollout failed), rewards of called tools, and turn rewards."""
     row, step = rollout.row, check.step
     names = _of_row(check, "rewards", row)
     if len(set(names)) != len(names):

@@ -51,7 +51,7 @@ def check_versions(check: Checker, known: RunInfo, split: str) -> None:
     if known.why_not_run:
         check.ledger.skip("policy versions", f"policy: {known.why_not_run}", len(versions))
         return
-    # rollout_only never updates the weights: version 0
+    # rollout_only never updates the weights, so the version is 0
     newest = 0 if known.mode == "rollout_only" else step.number - int(split == "train")
     staleness = int(known.number("trainer.max_staleness") or 0) if split == "train" else 0
     expected_versions = f"{newest - staleness} to {newest}" if staleness else str(newest)

@@ -235,7 +235,7 @@ MAX_TEMPLATE_BYTES = 1 << 20
 def load_oracle(
     folders: Sequence[str], template: str | None, variables: Mapping[str, Json], hashes: Mapping[str, str]
 ) -> tuple[TemplateOracle | None, str]:
-    """Load the first tokenizer in `folders` with these `hashes`, else the first one; or None and the reason.
+    """Load the first tokenizer in `folders` that has `hashes`, else the first tokenizer. Or return None and the reason.
 
     Nothing is downloaded, and code that ships with a tokenizer is never run.
 

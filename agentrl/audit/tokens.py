@@ -187,7 +187,7 @@ class TokenCheck:
 
 
 def _neutral(trajectory: AuditedTrajectory) -> AuditedTrajectory:
-    """The same conversation, with each answer replaced by one word."""
+    """The same conversation, with the content of each answer replaced by one word."""
     messages = [
         message if i < trajectory.num_opening or message["role"] == "assistant" else {**message, "content": "x"}
         for i, message in enumerate(trajectory.messages)
@@ -204,7 +204,7 @@ def _neutral(trajectory: AuditedTrajectory) -> AuditedTrajectory:
 
 
 def check_hashes(check: Checker, oracle: TemplateOracle | None, why: str) -> dict[str, bool]:
-    """Whether vocabulary and template match the saved hashes; true if that cannot be checked."""
+    """Check vocabulary and template against the saved hashes. Return whether each matches; true if not checkable."""
     names = {"tokenizer": "provenance.tokenizer_sha256", "template": "provenance.chat_template_sha256"}
     found, same = oracle.hashes() if oracle else {}, dict[str, bool]()
     for invariant, key in names.items():

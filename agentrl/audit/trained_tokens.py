@@ -66,7 +66,7 @@ def _cannot_be_credited(known: RunInfo) -> bool:
 
 
 def _trained_tokens(step: Step) -> Truths:
-    """[all tokens], true for trained tokens; never the first of a trajectory, which no logits predict."""
+    """[all tokens], true for trained tokens. A trajectory's first token is never trained: no logits predict it."""
     ids = step.items[f"{SEGMENTS}.token_ids"]
     authors = np.array(step[f"{SEGMENTS}.author"], object)
     trained: Truths = np.isin(authors, ("model", "demonstration"))[ids.owner]
@@ -110,7 +110,7 @@ _SCORES = ("old_logprobs", "ref_logprobs", "values")
 
 
 def check_scores(check: Checker, known: RunInfo, split: str) -> None:
-    """Check scores: null if the run computed none; else one per token, finite, and 0 for tokens not trained on."""
+    """Check scores: null if the run computed none. Otherwise one finite score per token, 0 for untrained tokens."""
     step = check.step
     if "trajectories.values" not in step.items:
         check.ledger.skip("scores", "files of schema 2 have none", len(step))

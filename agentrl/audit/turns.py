@@ -55,7 +55,7 @@ def check_messages(check: Checker, rollout: AuditedRollout) -> None:
 def _check_opening(check: Checker, rollout: AuditedRollout, trajectory: AuditedTrajectory) -> None:
     opening, task = list(trajectory.messages[: trajectory.num_opening]), rollout.task
     if rollout.kind == "react" and rollout.options.tools and opening and opening[0]["role"] == "system":
-        # ReAct instructions come first, then the task's own system message
+        # ReAct instructions come first, then the task's system message
         own = task[0].get("content") if task and task[0].get("role") == "system" else None
         if own is None or str(opening[0].get("content")).endswith(f"\n\n{own}"):
             opening = [*task[:1], *opening[1:]] if own is not None else opening[1:]

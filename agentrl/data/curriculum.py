@@ -29,7 +29,7 @@ class LearningOrder(Order, Protocol):
         ...
 
     def state_dict(self) -> dict[str, JsonValue]:
-        """Return the state from which the same rows are drawn next."""
+        """Return the state; an order that loads it draws the same next rows."""
         ...
 
     def load_state_dict(self, state: dict[str, JsonValue]) -> None:
@@ -83,7 +83,7 @@ class PassRateOrder(OneByOne):
         floor + (1 - floor) (1 - |r - target| / max(target, 1 - target))
 
     The probability is 1 at the target, and 1 for a row without a measured pass rate. r is an exponential moving
-    average over the groups of the row, in which the newest group has weight `smoothing`. The value of a group is the
+    average over the groups of the row, in which the newest group has weight `smoothing`. A group's pass rate is the
     share of its rollouts with a score of `success_threshold` or more. Whether a visited row is drawn depends only on
     seed, visit number and r. No row is drawn twice in an epoch.
 

@@ -7,7 +7,7 @@
         add_task({"prompt": harder, "ground_truth": "42", "data_source": data_source})
 
 A row has the format of a row in a file. New rows are accepted when the groups of a batch are done, in an order that
-does not depend on the speed of rollouts. They are checked like rows of files, and each is drawn once.
+does not depend on the speed of rollouts. New rows are checked like rows of files, and each row is drawn once.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ def add_task(row: Mapping[str, JsonValue]) -> bool:
 
     - The row is not JSON.
     - The rollout has already added `data.online.max_tasks` rows.
-    - Tasks cannot be added here: `data.online.max_tasks` is 0, or this is validation, or another process (a tool with
-      `isolation: process`).
+    - Tasks cannot be added here: `data.online.max_tasks` is 0, the rollout belongs to validation, or the code runs in
+      another process (a tool with `isolation: process`).
 
     The first and the last reason are logged once. Other errors of a row are detected and logged when the row is
     accepted into the queue.
@@ -99,7 +99,7 @@ class Inbox:
         return run
 
     def take(self) -> tuple[list[str], int]:
-        """Remove and return the rows as text, sorted by group, rollout and content; and the number of rejected rows."""
+        """Remove and return the rows as text (sorted by group, rollout, content), and the number of rejected rows."""
         with self._lock:
             rows, self._rows = self._rows, []
             num_refused, self._num_refused = self._num_refused, 0
@@ -202,10 +202,10 @@ class OnlineTasks:
 
 
 class OnlineOrder(OneByOne):
-    """Draws added tasks, up to a share of all draws, and rows of files otherwise.
+    """Draws added tasks up to a share of all draws; all other draws are rows of files.
 
     Attributes:
-        in_flight: returns the draws that may still be needed.
+        in_flight: returns earlier draws whose rows may still be needed.
     """
 
     def __init__(

@@ -46,7 +46,7 @@ def load_tasks(
 
     Columns of a row; only the prompt is required:
 
-    - `config.prompt_key`: the prompt, text or chat messages. A missing `prompt` is replaced by `prompts`.
+    - `config.prompt_key`: the prompt, text or chat messages. If `prompt` is missing, column `prompts` is used.
     - `data_source`, `agent_name`.
     - The ground truth: `reward_model.ground_truth`, `ground_truth`, `answer` or `reward_model.test_cases`.
     - `extra_info`, with `tools_kwargs`, `interaction_kwargs` and `tool_config` (see `ToolOptions`).
@@ -89,7 +89,7 @@ def read_task(config: DataConfig, row: Row, position: int, source: str | None = 
     prompt_key = _prompt_key(row, config)
     extra_info = _extra_info(row, prompt_key)
     try:
-        read_tool_options(extra_info)  # reports a mistake now, not during the rollout
+        read_tool_options(extra_info)  # reports errors now, not during the rollout
     except DataError as error:
         raise FieldError(str(error)) from error
     messages, images = with_images(_prompt(row, prompt_key, config.system_prompt), row, _MEDIA[0])

@@ -161,7 +161,7 @@ class Colocated(Engine, Protocol):
     """An engine that shares a GPU with the trainer, and can release its memory while it is paused."""
 
     def check_memory_saver(self) -> None:
-        """Refuse an engine that cannot release its memory (AgentRLError)."""
+        """Raise AgentRLError if the engine cannot release its memory."""
         ...
 
     async def release_memory(self, *, weights: bool) -> None:
@@ -202,7 +202,7 @@ def check_sampling(sampling: SamplingParams) -> None:
     """Refuse sampling parameters outside their valid range.
 
     Raises:
-        ValueError: names the parameter and its range.
+        ValueError: a parameter is out of range; the message names the parameter and its range.
     """
     for valid, rule in (
         (0 <= sampling.temperature < float("inf"), f"temperature {sampling.temperature} is not a number from 0"),

@@ -24,7 +24,7 @@ class BaseInteraction:
     async def generate_response(
         self, instance_id: str, messages: Sequence[Message], **kwargs: object
     ) -> tuple[bool, str, float, dict[str, JsonValue]]:
-        """Answer the model's last turn with (whether the conversation is over, text, score of that turn, metrics).
+        """Answer the model's last turn. Return (whether the conversation is over, text, score of that turn, metrics).
 
         An `observation_key` in the metrics names the state in which that turn started: `algorithm.name=gigpo` compares
         turns of a group that started in the same state.

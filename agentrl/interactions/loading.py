@@ -18,7 +18,7 @@ def load_interactions(path: Path) -> dict[str, BaseInteraction]:
     """Return name -> interaction. The default name comes from the class, as in verl (`MyInteraction` -> my).
 
     Raises:
-        ConfigError: names file, entry and key.
+        ConfigError: an entry is invalid; the message names file, entry and key.
     """
     interactions: dict[str, BaseInteraction] = {}
     make_importable(path.parent)

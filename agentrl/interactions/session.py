@@ -40,7 +40,7 @@ class Answer(NamedTuple):
 
 
 class InteractionSession:
-    """Starts the interaction on entry and always ends it on exit. Errors of the user's code become `InfraError`.
+    """Context that starts the interaction on entry and always ends it. Errors of user code become `InfraError`.
 
     Raises:
         DataError: the row names an unknown interaction, or the row names none and there are several interactions.

@@ -26,7 +26,7 @@ class Adapter:
         """Folder or hub name of the model that the adapter was trained on.
 
         Raises:
-            ConfigError: the adapter's configuration does not name it.
+            ConfigError: the adapter's configuration does not name the base model.
         """
         if base := self.fields.get("base_model_name_or_path"):
             return str(base)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 PREFIX = "base_model.model."  # peft's prefix of the names in its files
 NOT_TAKEN = {"bias": "none", "modules_to_save": None, "trainable_token_indices": None, "layer_replication": None}
-"""Unsupported fields of an adapter's configuration, each with the value that has no effect."""
+"""Unsupported fields of an adapter's configuration, each with the only accepted value, which has no effect."""
 
 
 def check_peft() -> None:

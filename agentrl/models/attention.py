@@ -70,7 +70,7 @@ def explicit_attention(
     """Attention computed step by step, for capped scores (Gemma 2) or a learned sink per head (gpt-oss).
 
     Args:
-        query: [R, K, Q, D], the Q = C * G queries of C tokens, token by token; the G heads of a token share a key head.
+        query: [R, K, Q, D], Q = C * G queries: for each of the C tokens, the G heads that share a key head.
         keys, values: [R, K, W, D].
         bias: [R, 1, Q, W], added to the scores.
         sinks: [K * G], one score per query head.

@@ -11,7 +11,9 @@ from agentrl.models.loading import check_model
 
 
 def routed_shape(config: ModelConfig) -> tuple[int, int]:
-    """Return (layers, experts per token), the shape that an engine records per token. Dense layers are included.
+    """Return (layers, experts per token): the shape of the experts that an engine records for each token.
+
+    Dense layers are counted too.
 
     Raises:
         ConfigError: there is no such model, or it is not a mixture of experts.

@@ -49,7 +49,7 @@ def check_safetensors(file: Path, key: str) -> None:
     """Reject a safetensors file whose size does not match its header (https://huggingface.co/docs/safetensors).
 
     Raises:
-        ConfigError: it is truncated, or not a safetensors file.
+        ConfigError: the file is truncated, or not a safetensors file.
     """
     if file.suffix != ".safetensors":
         return

@@ -91,7 +91,7 @@ def _adapter_of(config: ModelConfig, key: str) -> Adapter | None:
 
 def _load_base(path: str, config: ModelConfig, dtype: Dtype, key: str) -> PreTrainedModel:
     model, missing = read_model(AutoModelForCausalLM, path, config, dtype, key)
-    if has_adapter(model):  # transformers loads hub adapters by itself; the base would then be trained too
+    if has_adapter(model):  # transformers loads adapters from the hub itself; then the base would be trained too
         raise ConfigError(f"{key}: '{path}' is an adapter on the hub: download it and name its folder")
     check_whole(path, missing, key)
     return model

@@ -43,10 +43,10 @@ def load_scalar_model(
 ) -> PreTrainedModel:
     """Load the model at `config.path` with a head of one label, to `device`, in evaluation mode.
 
-    A checkpoint for sequence or token classification has a head. From a causal language model only the body is used, in
-    transformers' class for sequence classification. Its new head is 0, so that every value starts at 0 (Huang et al.
-    2024, arXiv:2403.17031, on the code of Ziegler et al. 2019). LoRA options of `config` apply to policies only: this
-    model is loaded without an adapter.
+    A checkpoint for sequence or token classification already has a head. From a causal language model only the body is
+    used, in transformers' class for sequence classification. The new head is 0, so that every value starts at 0 (Huang
+    et al. 2024, arXiv:2403.17031, on the code of Ziegler et al. 2019). LoRA options of `config` apply to policies only:
+    this model is loaded without an adapter.
 
     Args:
         dtype: overrides `config.dtype`.

@@ -18,7 +18,7 @@ class ToolError(Exception):
 
 
 class InfraError(Exception):
-    """A tool or rollout failed for an external reason, such as a service that is down; the outcome is `infra_error`."""
+    """Raised if a tool or rollout fails for an external reason (a service is down); the outcome is `infra_error`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class BaseTool:
         return self.tool_schema
 
     async def create(self, instance_id: str | None = None, **kwargs: object) -> tuple[str, ToolResponse]:
-        """Start one trajectory. `kwargs` contains the row's `create_kwargs`, unpacked and also under that name."""
+        """Start one trajectory. `kwargs` contains the row's `create_kwargs`, and also each entry of it."""
         return instance_id or uuid4().hex, ToolResponse()
 
     async def execute(

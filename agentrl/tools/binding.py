@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class AgentData:
-    """What a tool with the argument `agent_data` can see of its rollout.
+    """Data about the rollout, passed to tools that have the argument `agent_data`.
 
     Attributes:
         images: name in `messages` -> bytes of the image, in order of arrival in the rollout.
@@ -87,7 +87,7 @@ class BoundTool:
         """Reject a row's arguments for this tool (`tools_kwargs.<name>`) if the tool does not accept them.
 
         Raises:
-            DataError: names field and argument.
+            DataError: an argument is not accepted; the message names field and argument.
         """
 
     def within(self, deadline_s: float | None) -> Self:

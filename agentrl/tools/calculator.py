@@ -18,7 +18,7 @@ _MAX_CHARS = 500
 _MAX_DEPTH = 50
 """Maximum nesting of parentheses, signs and powers; each level needs a few frames of the interpreter's stack."""
 _MAX_BITS = 1024
-"""Maximum bits of an integer, also of intermediate results: 2 ** 1024 is about the largest float."""
+"""Maximum bits of an integer, including intermediate results. 2 ** 1024 is about the largest float."""
 _TOKEN = re.compile(r"\s*(?:(\d+\.?\d*(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?)|(\*\*|//|[-+*/%()]))")
 _LEVELS: tuple[dict[str, Callable[[Number, Number], Number]], ...] = (
     {"+": operator.add, "-": operator.sub},
@@ -133,7 +133,7 @@ def _checked(value: Number) -> Number:
 
 
 def show(value: Number) -> str:
-    """A whole number without a decimal point; otherwise at most 12 significant digits."""
+    """Format a number: whole numbers without a decimal point, other numbers with at most 12 significant digits."""
     if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
         return str(int(value))
     return str(value) if isinstance(value, int) else f"{value:.12g}"

@@ -61,7 +61,7 @@ class FunctionTool:
         """Return the keyword arguments for `function`.
 
         Raises:
-            ValidationError: pydantic's, if the arguments do not have the declared types.
+            ValidationError: the arguments do not have the declared types (pydantic's error).
         """
         model = self.arguments.model_validate(arguments)
         # only the given arguments, so that the function's own defaults apply
@@ -110,7 +110,7 @@ def tool(
     function can still be called directly.
 
     Raises:
-        ConfigError: a parameter without a type, or options that do not fit the function.
+        ConfigError: a parameter has no type, or an option does not fit the function.
     """
 
     def mark(function: F) -> F:

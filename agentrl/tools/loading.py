@@ -26,7 +26,7 @@ _CLASS_KEYS = frozenset({"class_name", "config", "tool_schema"})
 def load_tools(multi_turn: MultiTurnConfig) -> list[BaseTool | FunctionTool]:
     """Load the tools of both files, in file order, functions first."""
     tools: list[BaseTool | FunctionTool] = []
-    # first, so that the YAML may name the functions of this file
+    # loaded first, so that the YAML may name the functions of this file
     if multi_turn.function_tool_path is not None:
         tools += functions_of(multi_turn.function_tool_path)
     if multi_turn.tool_config_path is not None:
@@ -77,7 +77,7 @@ def tools_of(path: Path, taken: Iterable[str] = ()) -> Iterator[BaseTool | Funct
     """Yield the tools of a YAML file; names in `taken` already belong to other tools.
 
     Raises:
-        ConfigError: names file, entry and key.
+        ConfigError: an entry is invalid; the message names file, entry and key.
     """
     names = set(taken)
     make_importable(path.parent)

@@ -1,4 +1,4 @@
-"""Tools that answer with the recorded calls of a rollout, without running anything."""
+"""Tools that answer with a rollout's recorded results instead of running."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ class _RecordedSession(ToolSession):
         return Answer(f"not recorded: {called}"), Outcome.INFRA_ERROR
 
     async def finish(self) -> None:
-        """Collect the rewards for the rollout: recorded ones, and live ones of tools without a recorded reward."""
+        """Collect the rewards for the rollout: recorded rewards, and live rewards of tools without a recorded one."""
         if self._live:
             await self._live.finish()
         self.rewards = {**(self._live.rewards if self._live else {}), **self._recording.rewards}

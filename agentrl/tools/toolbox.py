@@ -92,7 +92,7 @@ class Toolbox:
         """Reject a row that names an unknown tool, or has arguments that its tool does not accept.
 
         Raises:
-            DataError: names the field and the nearest name.
+            DataError: the row is invalid; the message names the field and the nearest name.
         """
         for name, tool in _selected(self.tools, task.tool_options).items():
             tool.check_row(task.tools_kwargs.get(name, {}))

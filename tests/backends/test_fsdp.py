@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from rank_processes import ranks_of
 from tiny_models import make_groups, make_samples, save_model
 
 from agentrl.algos.losses.policy import PolicyLoss
@@ -23,14 +24,6 @@ from agentrl.backends.torch.gradients import accumulate_gradients, mini_batch
 from agentrl.config.actor import ActorConfig
 from agentrl.config.model import ModelConfig
 from agentrl.types.sample import Sample
-
-SIZES = [2, pytest.param(3, marks=pytest.mark.slow)]
-
-
-@pytest.fixture(scope="module", params=SIZES, ids=lambda size: f"{size} ranks")
-def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
-    with ranks_of(request.param, tmp_path_factory.mktemp("ranks")) as ranks:
-        yield ranks
 
 
 @pytest.fixture(scope="module")
@@ -180,3 +173,11 @@ def test_samples_are_cut_by_tokens_and_groups_stay_together():
     assert not uids[0] & uids[1]
     assert imbalance(samples, assign(samples, 2)) <= 1.34
     assert assign([], 3) == [[], [], []]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("RANKS_OF_TESTS" in os.environ, reason="these are the three ranks")
+def test_all_of_it_on_three_ranks():
+    command = [sys.executable, "-m", "pytest", "-q", "-m", "not gpu", __file__]
+    done = subprocess.run(command, env={**os.environ, "RANKS_OF_TESTS": "3"}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-5000:]

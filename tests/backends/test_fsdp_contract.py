@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from backend_contract import *  # noqa: F403  # the suite every backend runs
 from backend_contract import MakeBackend
-from rank_processes import ranks_of
 from tiny_models import save_model
 
 from agentrl.backends.base import ModelRequest
@@ -22,12 +21,6 @@ pytestmark = pytest.mark.one_in(3)
 
 test_a_step_that_an_error_ended_leaves_nothing_behind = None  # an error on one rank ends the run
 test_work_is_done_off_the_event_loop_one_call_at_a_time = None  # its loss is a local class, which cannot be sent
-
-
-@pytest.fixture(scope="module")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
-    with ranks_of(2, tmp_path_factory.mktemp("ranks")) as ranks:
-        yield ranks
 
 
 @pytest.fixture(params=["qwen3", "llama-lora", "qwen3_moe-frozen"])

@@ -90,8 +90,8 @@ def _model_texts(
     """Segment -> (tokens, text), for segments of the model or a demonstration.
 
     Args:
-        continued: include prompt segments other than the first of a trajectory: they contain model turns of a saved
-            rollout.
+        continued: the rollouts continue saved rollouts. Prompt segments other than a trajectory's first are included,
+            because they contain model turns of the saved rollout.
     """
     path = "trajectories.segments"
     ends, ids = step.items[f"{path}.token_ids"].ends.tolist(), step[f"{path}.token_ids"]

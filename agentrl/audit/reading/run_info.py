@@ -118,7 +118,7 @@ class RunInfo:
 
     @cached_property
     def unscored(self) -> bool:
-        """Whether rollouts have no score by configuration. False for replays, which may add a reward."""
+        """Whether the configuration computes no scores. False for replays, because they may add a reward."""
         return self.get("reward.name") == "none" and not self.replayed_from
 
     @cached_property
@@ -142,7 +142,7 @@ class RunInfo:
         info = extra_info if isinstance(extra_info, dict) else {}
         own = info.get("tool_config")
         own = own if isinstance(own, dict) else {}
-        chosen = info.get("tool_selection")  # an empty list selects no tool
+        chosen = info.get("tool_selection")  # an empty list selects no tools
         chosen = own.get("available_tools") if chosen is None else chosen
         names = [chosen] if isinstance(chosen, str) else chosen
         tools = self.tools or []

@@ -100,7 +100,7 @@ class Step:
         return len(self.rows)
 
     def __getitem__(self, path: str) -> Any:
-        """The values of a leaf: an array of numbers, or a list of texts. Any: depends on the schema."""
+        """The values of a leaf: an array of numbers, or a list of texts, depending on the schema."""
         if path not in self._values:
             array = self.arrays[path]
             texts = pa.types.is_string(array.type)

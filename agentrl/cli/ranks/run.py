@@ -1,4 +1,4 @@
-"""One rank of a training run on several devices: `python -m agentrl.cli.ranks.run CONFIG`, started by `agentrl train`."""
+"""One process of a training run on several devices: `python -m agentrl.cli.ranks.run CONFIG`."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class ArrowRows:
         return f"{self._name} row {row}"
 
     def apart(self, column: str) -> tuple[ArrowRows, pa.ChunkedArray]:
-        """Return the rows without a column, and the column as an Arrow array, in which bytes stay bytes.
+        """Return the rows without `column`, and this column as an Arrow array. In the array, bytes stay bytes.
 
         Raises:
             DataError: the column does not exist.
@@ -79,7 +79,7 @@ def _rows(table: pa.Table | pa.RecordBatch) -> Iterator[Row]:
 
 
 def _plain(value: object) -> JsonValue:
-    """Convert a value to JSON types. Null fields are removed: in Arrow every struct has the fields of all rows."""
+    """Convert a value to JSON types. Null fields are removed: Arrow gives every struct the fields of all rows."""
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items() if item is not None}
     if isinstance(value, list | tuple):

@@ -133,7 +133,7 @@ def _arguments(
 
 
 def _section(config: DataConfig) -> object:
-    """Return the section as in verl: keys as attributes, and a `get` with a default."""
+    """Return the section as a verl-style object: keys are attributes, and `get` accepts a default."""
     from omegaconf import OmegaConf  # slow to import, and only needed for custom classes
 
     return OmegaConf.create(config.model_dump(mode="json"))

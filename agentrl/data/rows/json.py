@@ -40,7 +40,7 @@ class ListRows:
 
 
 class LineRows:
-    """Rows of a JSON Lines file. Only the offset and number of each line are in memory, so large files are cheap."""
+    """Rows of a JSON Lines file. Only the offset and number of each line are in memory, even for large files."""
 
     source: str | None = None
 
@@ -85,7 +85,7 @@ class LineRows:
 
 
 def read_json(path: Path) -> Rows:
-    """Open a file with a JSON list, or with one object per line. The content decides, not the file name.
+    """Open a file with a JSON list, or with one object per line. The format is detected from the content.
 
     Raises:
         DataError: the file cannot be read, or is not JSON.

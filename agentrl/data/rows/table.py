@@ -105,7 +105,7 @@ def load_table(files: Sequence[str], read: Reader[T], max_samples: int = -1) -> 
 
 
 def checked_table(parts: Sequence[Rows], read: Reader[T], max_samples: int, name: str) -> Table[T]:
-    """Return the table of `parts` with every row checked; only the first `max_samples` rows if not negative.
+    """Return the table of `parts` with every row checked; it ends after `max_samples` rows if that is not negative.
 
     Args:
         name: name of the dataset, for the error message.

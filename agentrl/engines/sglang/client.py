@@ -18,8 +18,8 @@ MAX_ANSWER_BYTES = 2**30
 """Maximum size of an answer. Long answers with log-probabilities and routed experts have tens of megabytes."""
 
 BUSY = (408, 429)
-"""HTTP statuses of a router with a full queue. Like statuses from 500 on (out of memory, lost worker, starting up),
-they do not mean that the request is wrong."""
+"""HTTP statuses of a router with a full queue. As with statuses from 500 on (out of memory, lost worker, starting up),
+the request itself is valid."""
 
 
 class ServerError(AgentRLError):
@@ -59,7 +59,7 @@ class ServerClient:
         return await self._ask(self._generation, "POST", "/generate", body, None, headers)
 
     async def post(self, path: str, body: Mapping[str, object] | None = None, timeout_s: float = 60.0) -> Answer:
-        """Make a control call. `success: false` raises RefusedError; an answer that is no JSON object becomes `{}`."""
+        """Make a control call. An answer with `success: false` raises RefusedError; a non-object counts as `{}`."""
         answer = await self._ask(self._control, "POST", path, body or {}, timeout_s)
         if answer.get("success") is False:
             raise RefusedError(f"{self.url}{path}: {answer.get('message')}")

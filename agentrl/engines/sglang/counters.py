@@ -20,9 +20,9 @@ COUNTED = (
 class RequestCounters:
     """Counters of completed requests since the start; a request that was sent twice counts once.
 
-    `forwarded_tokens`: computed tokens, that is uncached context plus sampled tokens. `later_prompt_tokens`: context
-    tokens of later turns that were context or sampled tokens of the previous turn, so that a cache can hold them. New
-    tool results are not counted. `later_cached_share`: fraction of `later_prompt_tokens` that were cached.
+    `forwarded_tokens`: computed tokens (uncached context tokens and sampled tokens). `later_prompt_tokens`: context
+    tokens of later turns that a cache can hold, because the previous turn contained or sampled them. New tool results
+    are not counted. `later_cached_share`: fraction of `later_prompt_tokens` that were cached.
     """
 
     def __init__(self) -> None:

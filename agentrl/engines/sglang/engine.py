@@ -169,7 +169,7 @@ class SglangEngine:
             await self._router.close()
 
     def metrics(self) -> dict[str, float]:
-        """Counters since the start, see `RequestCounters`, and current requests and replicas."""
+        """Counters since the start (see `RequestCounters`), and the current numbers of requests and replicas."""
         return {
             **self._counters.metrics(),
             "running_requests": float(self._active.num_sent),
@@ -199,7 +199,7 @@ class SglangEngine:
         return NOTHING
 
     async def _seat(self, active: ActiveRequest) -> Replica | None:
-        """Wait for a replica in service and the end of a pause; None when the request ended meanwhile."""
+        """Wait for a replica in service and the end of a pause; None if the request ended during the wait."""
         while not active.ended:
             if self._monitor.failure is not None:
                 raise self._monitor.failure.with_traceback(None)

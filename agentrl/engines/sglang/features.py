@@ -71,7 +71,7 @@ async def read_features(client: ServerClient) -> Features:
 
     Raises:
         UnreachableError: no answer.
-        ServerError: it is no SGLang server, or it is older than 0.5.21, the oldest supported version.
+        ServerError: it is not an SGLang server, or its version is older than 0.5.21.
     """
     await _check_paths(client)
     server, model = await asyncio.gather(client.get("/server_info"), client.get("/model_info"))
@@ -124,7 +124,7 @@ async def _check_paths(client: ServerClient) -> None:
 
 
 async def _old_version(client: ServerClient, paths: Answer) -> str:
-    """Version of an old server, which may report it under another path."""
+    """Version of an old server, which may report its version under another path."""
     path = next((path for path in ("/server_info", "/get_server_info") if path in paths), None)
     answer = await client.get(path) if path else {}
     return str(answer.get("version", "of an unknown version"))

@@ -28,7 +28,7 @@ class HealthMonitor:
     Args:
         transfer: sends the last weights to a replica that returns to service.
         lost: called when a replica goes out of service; its running requests must be sent to other replicas.
-        changed: called when a replica returns to service, or `failure` was set.
+        changed: called when a replica returns to service, and when `failure` is set.
         health_timeout_s: seconds without an answer after which a server counts as hung.
         start_timeout_s: timeout in seconds for a restart.
         max_restarts: maximum number of restarts of one replica; after that `failure` is set.
@@ -89,7 +89,7 @@ class HealthMonitor:
             self._request_check(replica, why)
 
     async def ready(self) -> list[Replica]:
-        """Wait until at least one replica is in service, and return all in service.
+        """Wait until at least one replica is in service, and return all replicas in service.
 
         Raises:
             ServerError: no replica will return to service.

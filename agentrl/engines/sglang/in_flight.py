@@ -32,7 +32,7 @@ class ActiveRequest:
     Attributes:
         ended: the request was aborted or its deadline passed; the tokens sampled so far are its answer.
         wake: set when the state changed, for a request that waits for a replica.
-        replica: the replica the request was sent to; with a router, the replica it is counted for.
+        replica: the replica that received the request; with a router, the replica that counts the request.
         post: the HTTP request, while it runs.
         sent: time of sending, on the running loop's clock.
     """

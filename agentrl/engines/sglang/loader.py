@@ -193,7 +193,7 @@ def _base(model: ModelConfig) -> str:
 
 
 def _folder(model: ModelConfig) -> Path:
-    """Folder of the model's files, downloaded from the hub if `model.path` is a name there."""
+    """Folder of the model's files, downloaded if `model.path` is a hub name."""
     base = _base(model)
     return Path(base if is_folder(base) else snapshot_download(base, allow_patterns=["*.json", "*.safetensors"]))
 
@@ -203,6 +203,6 @@ def _config(folder: Path, model: ModelConfig) -> PretrainedConfig:
 
 
 def _name(path: str) -> str:
-    """Name of a model, independent of its folder, also in the hub's cache: models--org--name/snapshots/<commit>."""
+    """Name of a model without its parent folders; also for the hub's cache (models--org--name/snapshots/<commit>)."""
     cached = re.search(r"models--([^/]+)/snapshots", path)
     return cached[1].rpartition("--")[2] if cached else Path(path).resolve().name

@@ -17,7 +17,7 @@ def check_memory_saver(client: ServerClient, features: Features) -> None:
     """Refuse a server that cannot release its memory.
 
     Raises:
-        ServerError: names the missing option.
+        ServerError: the server cannot; the message names the missing option.
     """
     if not features.memory_saver or features.device == "cpu":
         raise ServerError(

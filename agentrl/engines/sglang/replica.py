@@ -18,7 +18,7 @@ class Health(StrEnum):
 
     READY = "ready"
     SUSPECT = "suspect"  # a request got no answer: no new requests until a health check succeeds
-    OUT = "out"  # dead, hung, or its weights may be mixed: no requests until it was brought back
+    OUT = "out"  # dead, hung, or its weights may be mixed: no requests until it recovers
     STARTING = "starting"
 
 
@@ -27,7 +27,7 @@ class Replica:
     """A server with its state.
 
     Attributes:
-        process: None for a server that was not started here; it cannot be restarted from here.
+        process: the server's process; None for an external server, which this run cannot restart.
         version: policy version of its weights.
         num_running: number of running requests.
         num_restarts: number of restarts.
@@ -43,7 +43,7 @@ class Replica:
 
     @property
     def may_serve(self) -> bool:
-        """Whether pauses and weight updates include the replica. A suspect is included: it may still be healthy."""
+        """Whether pauses and weight updates include the replica. A `SUSPECT` is included, as it may be healthy."""
         return self.health in (Health.READY, Health.SUSPECT)
 
     @property

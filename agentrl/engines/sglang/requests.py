@@ -60,7 +60,7 @@ class Terms:
         """Refuse a request that can never be served.
 
         Raises:
-            ValueError: names the reason.
+            ValueError: the request can never be served; the message names the reason.
         """
         check_sampling(request.sampling)
         check_context(request.token_ids, self.vocabulary, self.max_sequence_length)

@@ -30,7 +30,7 @@ class Placement:
         return chosen
 
     def cache_key(self, session: str) -> str | None:
-        """Key of the KV cache that the session may share. None before the first update that kept the cache.
+        """Key of the KV cache that the session may share. None before the first weight update that kept the cache.
 
         Sessions share a key if no such update happened between their starts. After the update, an open conversation
         continues with its KV of older weights. A later conversation with the same prefix must not reuse that KV.

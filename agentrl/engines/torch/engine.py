@@ -43,8 +43,8 @@ class TorchEngine:
         max_sequence_length: longest context plus completion; default: the model's limit.
         max_kv_tokens: capacity of the KV cache in tokens; default: enough for `max_num_seqs` full sequences.
         deterministic: completions are bitwise independent of the other requests (design, section 9); slower.
-        device: device to move the model to; default: its current device.
-        eos_token_ids: stop tokens of requests that name none; default: the model's.
+        device: the model is moved to this device; default: its current device.
+        eos_token_ids: tokens that end every completion; default: the model's end-of-sequence tokens.
         tokenizer: needed for stop strings only.
         images: processor of a vision-language model. Such a model runs one request at a time over transformers' cache,
             even if `max_num_seqs` is larger. Without a processor, requests with images are refused.

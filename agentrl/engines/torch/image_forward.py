@@ -61,7 +61,7 @@ class ImageRunner:
         model: loaded by `AutoModelForImageTextToText`.
 
     Raises:
-        ConfigError: with images, the logits over a cache differ from those of a plain forward.
+        ConfigError: with images, logits with cached KV differ from logits of a plain forward pass.
     """
 
     model: PreTrainedModel

@@ -17,7 +17,7 @@ class KVSession:
     """KV of one session: `blocks` contain the KV of `token_ids[:num_cached]`.
 
     Attributes:
-        reserved: number of blocks reserved for it, counted against the capacity.
+        reserved: number of blocks reserved for the session, counted against the capacity.
         num_indexed: number of leading full blocks that other conversations can find by their tokens.
         prefilled_only: all KV was computed by prefill, so equal tokens give bit-identical KV.
         origin: hash of which tokens were prefilled and which decoded. Equal tokens and origin give bit-identical KV.

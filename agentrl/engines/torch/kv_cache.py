@@ -80,7 +80,7 @@ class Conversations:
             self._offer(conversation, token_ids, pending=True)
 
     def prefilled(self, conversation: KVSession) -> None:
-        """Mark the blocks of `begin` as computed; later tokens are decoded."""
+        """Mark the blocks that `begin` allocated as computed; later tokens are decoded."""
         self.index.ready(conversation.blocks.tolist())
         conversation.prefilled_only = False
 
@@ -128,7 +128,7 @@ class Conversations:
         return bool(idle)
 
     def extend(self, conversation: KVSession, length: int) -> None:
-        """Allocate blocks for `length` tokens. The blocks were reserved, so evicting idle conversations is enough."""
+        """Allocate reserved blocks for `length` tokens; evict idle conversations if no block is free."""
         missing = num_blocks_for(length) - len(conversation.blocks)
         if missing > 0:
             fresh = [self._allocate() for _ in range(missing)]

@@ -15,7 +15,7 @@ from torch import Tensor
 IntArray = np.ndarray[Any, np.dtype[np.int64]]
 
 BLOCK_SIZE = 16
-"""Tokens per block. Rows read full blocks, so the number of keys is a multiple of it."""
+"""Tokens per block. Rows read full blocks, so a row's number of keys is a multiple of this number."""
 
 
 def num_blocks_for(num_tokens: int) -> int:

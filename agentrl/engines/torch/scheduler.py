@@ -124,7 +124,7 @@ class Scheduler:
                 self._parked.append(job)
             elif self.conversations.reserve(conversation, job.max_length):
                 self._start(job, conversation, context)
-                self.waiting.remove(job)  # last: if starting fails, `fail_all` still finds the job
+                self.waiting.remove(job)  # removed last: if the start fails, `fail_all` finds the job
             else:
                 blocked = True
 

@@ -21,7 +21,7 @@ CPU_ENVIRONMENT = {
 
 
 def server_command(options: Mapping[str, JsonValue], port: int) -> list[str]:
-    """Command of a server on this machine's loopback address at `port`; its weights are policy version 0."""
+    """Command that starts a server on the loopback address at `port`; its weights have policy version 0."""
     own: Options = {"host": "127.0.0.1", "port": port, "weight_version": "0"}
     return [sys.executable, "-m", "sglang.launch_server", *_arguments({**options, **own})]
 

@@ -1,4 +1,4 @@
-"""Reason for a server's end, read from its log."""
+"""Find in a server's log why the server ended."""
 
 from __future__ import annotations
 

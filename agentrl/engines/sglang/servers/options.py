@@ -92,7 +92,7 @@ def _saved_dtype(base: str, model: ModelConfig) -> str:
 
 
 def _rollout_options(rollout: RolloutConfig, on_cpu: bool) -> Options:
-    usual = RolloutConfig.model_fields["max_num_seqs"].default  # for the embedded engine; SGLang has its own limit
+    usual = RolloutConfig.model_fields["max_num_seqs"].default  # default for the embedded engine; SGLang has another
     return {
         "max_running_requests": None if rollout.max_num_seqs == usual else rollout.max_num_seqs,
         "max_total_tokens": rollout.max_kv_tokens,

@@ -93,7 +93,7 @@ class LocalServer:
         """Wait until the server is ready.
 
         Raises:
-            ServerError: the server ended, or was not ready after `timeout_s` seconds and was stopped; names its log.
+            ServerError: the server ended, or was stopped because it was not ready after `timeout_s` seconds.
             ConfigError: SGLang refuses one of its options.
         """
         client = ServerClient(self.url, api_key=self.api_key)
@@ -140,7 +140,7 @@ class LocalServer:
     def _open_log(self) -> BinaryIO:
         try:
             self.log_file.parent.mkdir(parents=True, exist_ok=True)
-            # readable by this user only: SGLang logs its options
+            # readable by this user only, because SGLang logs its options
             descriptor = os.open(self.log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
             return os.fdopen(descriptor, "ab")
         except OSError as error:

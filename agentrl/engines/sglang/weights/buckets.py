@@ -138,7 +138,7 @@ class BucketTransfer(ABC):
         """Send one bucket to a replica; only the last bucket has a `version`.
 
         Raises:
-            ServerError: the replica did not accept it.
+            ServerError: the replica did not accept the bucket.
         """
 
     async def forget(self, replica: Replica) -> None:  # noqa: B027  # most transports have no state per replica

@@ -73,7 +73,7 @@ class ServerGroup:
         """Send `data`, [bytes] uint8, to the server; the call `asking` tells the server to receive it.
 
         Raises:
-            ServerError: the server did not receive it.
+            ServerError: the server did not receive the data.
         """
         assert self._group  # `open` was called before
         sent = data if self._transport == "gloo" else data.cuda()

@@ -51,7 +51,7 @@ def _serialized(bucket: Bucket, shared: Tensor | None, num_ranks: int) -> list[s
 
 
 def _payload(bucket: Bucket, data: Tensor) -> dict[str, object]:
-    """Payload as in sglang/srt/weight_sync/tensor_bucket.py; a namespace replaces SGLang's metadata class."""
+    """Payload as in sglang/srt/weight_sync/tensor_bucket.py, with namespaces in place of SGLang's metadata class."""
     metadata, start = [], 0
     for entry in bucket.entries:
         end = start + entry.num_bytes

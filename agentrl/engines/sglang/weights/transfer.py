@@ -67,7 +67,7 @@ async def to_each(replicas: Sequence[Replica], version: int, send: Callable[[Rep
     """Run `send` for all replicas in parallel, and set `version` on each replica that succeeded.
 
     Raises:
-        UpdateFailedError: some replicas failed; raised after all have answered.
+        UpdateFailedError: some replicas failed; raised after all replicas have answered.
     """
     failed: dict[Replica, ServerError] = {}
 
