@@ -116,6 +116,8 @@ class FsdpBackend:
         return samples if self._request.routed_experts else without_experts(samples)
 
     def _train_step(self, samples: Sequence[Sample], loss: LossFunction) -> StepStats:
+        if not self._request.trainable:
+            raise RuntimeError("this backend was loaded with trainable=False")
         batch = mini_batch(samples, loss)
         if not batch.num_tokens:
             return StepStats({"num_tokens": 0.0, "num_micro_batches": 0.0, "skipped_updates": 1.0})
