@@ -1,4 +1,4 @@
-"""HTTP client of other servers: judges, sandboxes and SGLang servers."""
+"""HTTP client for judges, sandboxes and SGLang servers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from agentrl.security.bounded_json import MAX_BYTES, UnreadableAnswerError, read
 from agentrl.utils.retries import TryAgainError
 
 KEEP_ALIVE_S = 3.0
-"""Seconds an idle connection is kept. uvicorn servers close it after 5 s; a request at that moment would fail."""
+"""Seconds an idle connection is kept. A uvicorn server closes it after 5 s; a request at that moment would fail."""
 
 
 class NoAnswerError(TryAgainError):
@@ -27,7 +27,7 @@ class NoAnswerError(TryAgainError):
 
 @dataclass(frozen=True, slots=True)
 class HttpAnswer:
-    """An answer of any status; `content` is decompressed."""
+    """An HTTP answer with any status; `content` is decompressed."""
 
     status: int
     headers: Mapping[str, str]
@@ -41,7 +41,7 @@ class HttpAnswer:
 def open_session(
     max_connections: int = 100, api_key: str | None = None, proxy: str | None = None
 ) -> aiohttp.ClientSession:
-    """Open connections that share a limit. Call inside an event loop, and close the session.
+    """Open a session whose connections share a limit. Call this inside an event loop, and close the session.
 
     Args:
         api_key: sent as bearer token.
@@ -70,7 +70,7 @@ async def request(
     """Send a request and read its answer, whatever its status.
 
     Args:
-        timeout_s: for connection, request and answer together.
+        timeout_s: total time for connection, request and answer.
 
     Raises:
         NoAnswerError: no connection, no answer in time, or an answer that is too large or cannot be decompressed.
@@ -102,7 +102,7 @@ def environment_proxy(url: str) -> str | None:
 
 @cache
 def _certificates() -> ssl.SSLContext:
-    """Certificates of the system (or SSL_CERT_FILE), and certifi's for Pythons that do not find them."""
+    """Certificates of the system (or SSL_CERT_FILE), and certifi's certificates in case Python finds no others."""
     context = ssl.create_default_context()
     context.load_verify_locations(certifi.where())
     return context
