@@ -72,8 +72,8 @@ class BuiltAlgorithm:
 def build_algorithm(config: RunConfig) -> BuiltAlgorithm:
     """Build the algorithm that `config.algorithm` names.
 
-    `old_logprobs` are needed only if something uses the weights at the start of the step: decoupled PPO, importance
-    weights, rejection. Otherwise the behaviour policy's log-probabilities are used (see `PolicyLoss`), even if a step
+    `old_logprobs`, under the weights at the start of the step, are needed only for decoupled PPO, importance weights
+    and rejection. Otherwise the behaviour policy's log-probabilities are used (see `PolicyLoss`), even if a step
     has several updates. `ref_logprobs` are needed for a KL term or a preference relative to the reference, and
     `values` if the estimator uses them.
 
