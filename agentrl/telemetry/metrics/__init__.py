@@ -1,6 +1,6 @@
 """Metrics of a run: each is declared once, in the module of its topic.
 
-Console, report, viewer, health rules and docs/metrics.md are made from the declarations.
+Console, report, viewer, health rules and docs/metrics.md use these declarations.
 """
 
 from __future__ import annotations
