@@ -30,7 +30,7 @@ class TokenBatch:
         loss_mask: [B, T] bool.
         advantages, behaviour_logprobs, old_logprobs, ref_logprobs, importance_weights, policy_versions, values,
             returns: [B, T] or None, as in `Sample`.
-        rollouts, groups: [B] long; rows of one rollout, or group, have the same number. None: each row is separate.
+        rollouts, groups: [B] long; rows of one rollout (or group) have the same number. None: each row is separate.
         weights: [B], the weight of this sample's tokens, from `algos.aggregation_weights` over the mini-batch.
         denominator: the divisor of the weighted sum, also computed over the mini-batch. So the losses of micro-batches
             add up to the loss of the mini-batch, for any split.
@@ -63,7 +63,7 @@ class LossFunction(Protocol):
         aggregation: the name of an aggregation in `algos.aggregation`.
         norm_length: divisor of `seq-mean-token-sum-norm`.
         needs_entropy: whether the entropy must be computed with gradient.
-        scope: rows that the loss needs together; a backend passes at least these rows in one call.
+        scope: rows that one call of the loss needs; a backend passes at least these rows.
     """
 
     @property
@@ -97,15 +97,15 @@ class Algorithm(Protocol):
     def loss(self) -> LossFunction: ...  # noqa: D102
 
     def samples(self, groups: Sequence[Group]) -> list[Sample]:
-        """Make one sample for each trajectory with trained tokens; advantages are still 0."""
+        """Make one sample for each trajectory with trained tokens; all advantages are 0."""
         ...
 
     def credit(self, groups: Sequence[Group], samples: Sequence[Sample]) -> list[Sample]:
-        """Return `samples` with advantages. They must have the scores in `needs`; `groups` are all groups of a step."""
+        """Return `samples` with advantages. `samples` must have the scores in `needs`; `groups` is a complete step."""
         ...
 
     def correct(self, samples: Sequence[Sample]) -> tuple[list[Sample], dict[str, float]]:
-        """Return the samples for the loss, with importance weights and without rejected ones, and metrics."""
+        """Return (samples for the loss, metrics). Importance weights are set, and rejected tokens are removed."""
         ...
 
 

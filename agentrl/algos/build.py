@@ -61,7 +61,7 @@ class BuiltAlgorithm:
         return [replace(sample, kl_coef=self.kl_reward.control.value) for sample in credited]
 
     def correct(self, samples: Sequence[Sample]) -> tuple[list[Sample], dict[str, float]]:
-        """See `Algorithm.correct`. If samples are filtered, `kept/samples` is the share that is kept."""
+        """See `Algorithm.correct`. If samples are filtered, the metric `kept/samples` is the share of samples kept."""
         if self.keep is None:
             return correct(samples, self.correction)
         kept = self.keep(samples)

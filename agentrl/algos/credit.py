@@ -150,7 +150,7 @@ def _sample(trajectory: Trajectory, uid: str, rollout_id: str, stop: Stop) -> Sa
     num_tokens = len(trajectory.token_ids)
     return Sample(
         token_ids=list(trajectory.token_ids),
-        loss_mask=[0, *trajectory.loss_mask[1:]],  # no prediction of the first token, so it is never trained
+        loss_mask=[0, *trajectory.loss_mask[1:]],  # the first token is not predicted, so it is never trained
         temperatures=trajectory.temperatures,
         advantages=[0.0] * num_tokens,
         behaviour_logprobs=trajectory.logprobs if trajectory.sampled else None,

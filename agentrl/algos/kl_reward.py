@@ -85,7 +85,7 @@ class KLReward:
         return [self.control.value * value for value in self.divergence(sample)]
 
     def divergence(self, sample: Sample) -> Sequence[float]:
-        """Return the KL to the reference, [T], in nats, 0 off the mask.
+        """Return the KL to the reference, [T], in nats; 0 outside the mask.
 
         The KL uses `old_logprobs` (the policy at the start of the step) if they exist, else `behaviour_logprobs`.
 

@@ -24,7 +24,7 @@ def gdpo(
     Default keys: the names of all rewards except `score`; if there are none, the score is used. Default weights: 1.
     Example: rewards (1, 0), (0, 0), (1, 1) become (0.577, -0.577), (-1.155, -0.577), (0.577, 1.155), so s is 0, -1.732,
     1.732. Whitened, with one token per rollout: 0, -1, 1. A group of one, or with all rewards equal, has advantage 0.
-    Returns and advantages are the same.
+    The returns equal the advantages.
 
     Raises:
         ConfigError: an unknown key, a wrong number of weights, or a reward that is not finite.

@@ -28,10 +28,10 @@ def gigpo(
     once or is unknown. Example: two rollouts of two turns. Both first turns start in state a, the second turns in b and
     c; outcomes 1 and 0, gamma 0.5, centred. Then E = 0.5, -0.5; R = 0.5, 1 and 0, 0; S = 0.25, 0 and -0.25, 0; so
     A = 0.75, 0.5 and -0.75, -0.5.
-    A group of one has advantage 0. Returns and advantages are the same.
+    A group of one has advantage 0. The returns equal the advantages.
 
     Raises:
-        ConfigError: `observation_keys` is missing, or does not have one key for each turn of a row.
+        ConfigError: `observation_keys` is missing, or does not have exactly one key per turn of each row.
     """
     members = find_members(batch)
     sequences = find_sequences(batch, members)

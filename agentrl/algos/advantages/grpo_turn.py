@@ -14,8 +14,8 @@ def grpo_turn(batch: AdvantageBatch, *, gamma: float = 1.0, norm_adv_by_std: boo
 
     Returns are standardised over all turns of all valid rollouts of the group. Example: two rollouts of two turns, turn
     reward 1 on the first turn of the first rollout, outcomes 1 and 0, gamma 0.5. Then R = 1.5, 1 and 0, 0; mean 0.625,
-    std 0.75; A = 1.167, 0.5, -0.833, -0.833. A group of one, or of equal returns, has 0. Returns and advantages are the
-    same.
+    std 0.75; A = 1.167, 0.5, -0.833, -0.833. A group of one, or of equal returns, has advantage 0. The returns equal
+    the advantages.
     """
     members = find_members(batch)
     sequences = find_sequences(batch, members)

@@ -19,7 +19,7 @@ def mt_grpo(
     k count (the paper has two turns). O compares the outcomes; a reward of the last turn is added to the outcome.
     Example: two rollouts of two turns, rewards of the first turns 1 and 0, outcomes 0 and 1. Then T_1 = 0.7071, -0.7071
     and O = -0.7071, 0.7071, so A = 0, -0.7071 and 0, 0.7071. A group of one has advantage 0. O or T_k is 0 if all its
-    values are equal. Returns and advantages are the same.
+    values are equal. The returns equal the advantages.
     """
     members = find_members(batch)
     sequences = find_sequences(batch, members)

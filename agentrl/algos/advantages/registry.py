@@ -29,7 +29,7 @@ def estimate_advantages(
     components: Mapping[str, Tensor] | None = None,
     **options: object,
 ) -> tuple[Tensor, Tensor]:
-    """Compute advantages and returns, both [B, T] and 0 off the mask. B rows (trajectories), T tokens.
+    """Compute advantages and returns, both [B, T] and 0 outside the mask. B rows (trajectories), T tokens.
 
     Args:
         name: a registered estimator:

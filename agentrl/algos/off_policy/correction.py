@@ -32,7 +32,7 @@ def correct(samples: Sequence[Sample], settings: RolloutCorrectionConfig) -> tup
 
     The ratio is exp(old_logprobs - behaviour_logprobs): the policy at the start of the step over the behaviour policy.
     The ratio is used for all updates of the step. A sequence is a rollout with all its trajectories. Weights are
-    computed before rejection, as in verl. Rejected tokens are left out of all sums, means and counts of the loss. The
+    computed before rejection, as in verl. Rejected tokens are excluded from all sums, means and counts of the loss. The
     reward of a rejected rollout still counts in its group's baseline.
 
     Metrics: `correction/weight_mean`, `_max`, `_min` and `correction/ess` (as a share of the units), of the weights
@@ -117,6 +117,6 @@ def _split(values_N: Tensor, samples: Sequence[Sample]) -> Sequence[Tensor]:
 
 
 def _spread(sample: Sample, values: Tensor) -> list[float]:
-    """Put one value on each trained token, [T]; 0 off the mask."""
+    """Put one value on each trained token, [T]; 0 outside the mask."""
     each = iter(values.tolist())
     return [next(each) if trained else 0.0 for trained in sample.loss_mask]

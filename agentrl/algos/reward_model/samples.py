@@ -15,8 +15,8 @@ def reading(token_ids: Sequence[int], labels: Mapping[int, float], uid: str = ""
     """Make a sample in which the score is read after the first N tokens, for each N in `labels`.
 
     The entry at index N depends only on the tokens before N, so it marks the score of the first N tokens. Tokens after
-    the last N are cut. One filler token, which the model never reads, is appended. Example: [5 6 7 8 9] with labels {2:
-    1.0, 4: 0.5}:
+    the last N are cut. One filler token, which the model never reads, is appended. Example: [5 6 7 8 9] with labels
+    {2: 1.0, 4: 0.5}:
 
         token_ids = [5 6 7 8 8]    loss_mask = [0 0 1 0 1]    returns = [0 0 1 0 0.5]
 
