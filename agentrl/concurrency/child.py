@@ -177,7 +177,7 @@ def import_path(function: Callable[..., object]) -> str:
     """Return the path with which `registry.load_object` finds the function in another process."""
     function = inspect.unwrap(function)
     module = sys.modules.get(function.__module__)
-    # another process cannot import `__main__` or a file loaded by path under its module name
+    # module names work in another process, except for `__main__` and files loaded by path
     if module is not None and module.__spec__ is not None and not module.__name__.startswith("agentrl_user_"):
         return f"{module.__name__}:{function.__name__}"
     return f"{Path(inspect.getfile(function)).resolve()}:{function.__name__}"

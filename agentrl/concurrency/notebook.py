@@ -1,4 +1,4 @@
-"""Runs training on a worker thread, as needed in a notebook. The main thread forwards Ctrl-C to it."""
+"""Execution of a run on a worker thread, as needed in a notebook. The main thread forwards Ctrl-C to the run."""
 
 from __future__ import annotations
 

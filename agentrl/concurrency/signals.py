@@ -26,7 +26,7 @@ INTERRUPTED = 130
 """Exit status of a command ended by Ctrl-C."""
 
 _words: list[Callable[[], str]] = []  # global, because signals are per process
-_asked_by: list[int] = []  # the first signal received; global for the same reason
+_asked_by: list[int] = []  # the first signal that the process received
 
 
 @contextmanager
@@ -69,7 +69,7 @@ def ended_by_signals() -> Iterator[None]:
         signal.signal(signal.SIGTERM, earlier)
         signal.set_wakeup_fd(earlier_writer)
         watchdog.finish()
-        os.close(writer)  # which ends the watcher
+        os.close(writer)  # ends the watcher
         watcher.join()
         os.close(reader)
 

@@ -37,7 +37,7 @@ stop = _Stop()
 
 @contextmanager
 def signals_heard() -> Iterator[None]:
-    """Inside the block, if the run finishes its step, the first signal only requests a stop. Main thread only."""
+    """Make the first signal in the block only request a stop, if `stop.finishes` is set. Main thread only."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -53,7 +53,7 @@ def signals_heard() -> Iterator[None]:
 
 @contextmanager
 def finishing_steps() -> Iterator[None]:
-    """Inside the block, after `begin_steps`, a run finishes its step before it stops."""
+    """Make a run in the block finish its step before it stops, from `begin_steps` on."""
     stop.finishes = stop.asked = False
     try:
         yield

@@ -157,7 +157,7 @@ class AlgorithmConfig(Section):
     beta: PositiveFloat = 0.1
     """Preferences: scale of the log-probability differences."""
     pairing: Literal["best_worst", "best_random"] = "best_worst"
-    """Preferences: the best rollout of a group is paired with the worst, or with a random one of lower score."""
+    """Preferences: the best rollout of a group is paired with the worst, or with a random rollout of lower score."""
     length_normalized: bool = False
     """Preferences: compare the mean log-probability per token instead of the sum."""
     rollout_correction: RolloutCorrectionConfig = RolloutCorrectionConfig()

@@ -39,4 +39,4 @@ class ModelConfig(Section):
     exclude_modules: Modules = ()
     """Modules that get no adapter, even if target_modules matches them."""
     lora_adapter_path: Folder | None = None
-    """Folder of an existing adapter to continue training, instead of a new one."""
+    """Folder of an existing LoRA adapter, which is trained further instead of a new adapter."""

@@ -68,7 +68,7 @@ class JudgeConfig(Section):
     cache_dir: File | None = None
     """Folder that caches the judge's answers across runs and processes; null: cached in memory only."""
     api_key_env: Annotated[str, ADDRESS] | None = None
-    """Environment variable that holds the API key of the endpoint; the key itself is never saved."""
+    """Environment variable that contains the API key of the endpoint; the key itself is never saved."""
 
     @field_validator("url")
     @classmethod

@@ -79,9 +79,9 @@ class TrainerConfig(Section):
     save_interval_s: PositiveFloat | None = 600.0
     """Save a checkpoint at the end of a step if the last one is at least this many seconds old; null: never."""
     max_checkpoints_to_keep: PositiveInt | None = 2
-    """Number of newest checkpoints to keep; the best one is kept in addition if it is older. null: keep all."""
+    """Number of newest checkpoints to keep; the best checkpoint is also kept if it is older. null: keep all."""
     save_best: Text | None = None
-    """Validation metric, such as val/success: the checkpoint where it is highest is kept as checkpoints/best."""
+    """Validation metric, such as val/success: the checkpoint with its highest value is kept as checkpoints/best."""
     save_excluded: Literal["summary", "tokens", "none"] = "summary"
     """How excluded groups (no step trains on them) are saved. summary: one row per rollout with the reason and the
     rewards, without tokens, messages and tool calls. tokens: complete rollouts. none: not saved."""

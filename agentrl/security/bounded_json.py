@@ -15,7 +15,7 @@ MAX_BYTES = 32 * 2**20
 MAX_DEPTH = 64
 """Maximum nesting depth of lists and objects."""
 MAX_DIGITS = 300
-"""Maximum digits of an integer; a longer one may not fit into a float."""
+"""Maximum digits of an integer; a longer integer may not fit into a float."""
 
 
 class UnreadableAnswerError(ValueError):

@@ -41,7 +41,7 @@ def mean_estimate(
     """Mean over all rollouts, with equal weights.
 
     Args:
-        clusters: the values of each task's rollouts; a task without values is left out.
+        clusters: the values of each task's rollouts; tasks without values are ignored.
         share: true if values are always between 0 and 1, so the interval is too. None: true if every value is 0 or 1.
 
     Raises:
@@ -74,7 +74,7 @@ def paired_difference(pairs: Sequence[tuple[Sequence[float], Sequence[float]]], 
     """Mean over tasks of (mean of the second side - mean of the first); each task is compared with itself.
 
     Args:
-        pairs: for each task the values of both sides; a task without values on one side is left out.
+        pairs: for each task the values of both sides; tasks without values on one side are ignored.
 
     Raises:
         ValueError: no task has values on both sides.
@@ -164,7 +164,7 @@ def t_quantile(level: float, degrees: int) -> float:
 
 
 def sign_test(wins: int, losses: int) -> float:
-    """Two-sided p-value of `wins` versus `losses`; ties are left out. 1 if there are neither wins nor losses.
+    """Two-sided p-value of `wins` versus `losses`; ties are not counted. The result is 1 without wins and losses.
 
     Exact: twice the smaller tail of a fair coin, at most 1. With 8 wins and 2 losses: 2 (1 + 10 + 45) / 1024 = 0.109.
     """

@@ -130,7 +130,7 @@ class Rollout:
 
     @property
     def valid(self) -> bool:
-        """Whether the rollout counts in its group: it has trained tokens, and agent loop and infrastructure worked.
+        """Whether the rollout counts in its group: it has trained tokens, and nothing outside the policy failed.
 
         If the agent loop failed, the rollout has no score. A score of 0 would be best in a group of negative scores.
         """

@@ -44,7 +44,7 @@ def normalised(text: object) -> str:
 
 
 def boxed(text: str) -> str | None:
-    r"""Return the content of the last `\boxed{...}` of a solution; None if there is none or it is not closed.
+    r"""Return the content of the last `\boxed{...}` of a solution; None if it is missing or not closed.
 
     This is the format of MATH's solutions (Hendrycks et al. 2021, arXiv:2103.03874), with `\fbox{...}` and `\boxed 5`.
     """

@@ -67,7 +67,7 @@ async def request(
     max_bytes: int = MAX_BYTES,
     follow_redirects: bool = True,
 ) -> HttpAnswer:
-    """Send a request and read its answer, whatever its status.
+    """Send a request and return the answer, with any status.
 
     Args:
         timeout_s: total time for connection, request and answer.
@@ -94,7 +94,7 @@ async def request(
 def environment_proxy(url: str) -> str | None:
     """The proxy that the environment (`HTTPS_PROXY`, `NO_PROXY`, ...) names for `url`.
 
-    aiohttp's own `trust_env` also reads ~/.netrc, and fails if that file and an API key name the same host.
+    aiohttp's `trust_env` also reads ~/.netrc. It fails if that file contains the host and a request has an API key.
     """
     address, proxies = urlsplit(url), getproxies()
     return None if proxy_bypass(address.netloc) else proxies.get(address.scheme) or proxies.get("all")

@@ -30,7 +30,7 @@ class Row(NamedTuple):
     """Where the console shows a metric: the title of the row, and the text around the value.
 
     Attributes:
-        place: metrics of one row are ordered by `place`, then as declared.
+        place: position in the row; metrics with the same `place` are shown in order of declaration.
     """
 
     title: str
