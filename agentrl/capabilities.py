@@ -30,7 +30,7 @@ class EngineSpec:
             heavy libraries itself, so that importing a spec stays fast.
         options: the options among `ENGINE_OPTIONS` that the engine reads.
         images: requests may contain images.
-        deterministic: sampled tokens are bitwise reproducible. With `rollout.deterministic` as an option: if it is set.
+        deterministic: sampled tokens are bitwise reproducible, if need be only with `rollout.deterministic`.
         checkpoint_weights: `Engine.load_weights` expects checkpoint names, with LoRA adapters merged. If false, it
             expects the names of `Backend.weights`, with separate adapters.
         colocate: the engine can release GPU memory during training; it implements `Colocated`.

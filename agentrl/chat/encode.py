@@ -122,7 +122,7 @@ class TextEncoder:
             return [self.hide(item) for item in value]  # type: ignore[return-value]
         if isinstance(value, dict):
             return {key: self.hide(item) for key, item in value.items()}  # type: ignore[return-value]
-        return value  # ignores: mypy does not know that the type is preserved
+        return value  # type ignores: mypy does not know that the type is preserved
 
     def encode_hidden(self, text: str) -> list[int]:
         """Return the token ids of `text`. Placeholders become the text of control tokens, encoded as ordinary text."""
@@ -165,7 +165,7 @@ def _any_of(texts: Iterable[str]) -> re.Pattern[str]:
 
 
 def _encode(backend: Tokenizer, text: str) -> list[int]:
-    """Token ids of a text. Offsets are not computed, because they take a third of the time."""
+    """Token ids of a text. Offsets are not computed: they would take a third of the time."""
     ids: list[int] = backend.encode_batch_fast([text], add_special_tokens=False)[0].ids
     return ids
 

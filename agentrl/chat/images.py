@@ -18,7 +18,7 @@ _PROBE = Message(role="user", content=[image_part("x"), {"type": "text", "text":
 class Place:
     """Image placeholder of the template: text and id of one token.
 
-    Between turns the placeholder is a control token. Message text never becomes this token, so each one is an image.
+    Between turns the placeholder is a control token. Text never becomes this token, so each placeholder is an image.
     """
 
     text: str

@@ -100,7 +100,7 @@ class ActorConfig(Section):
     ppo_micro_batch_size_per_gpu: PositiveInt | None = None
     """Maximum number of samples in a micro-batch, whatever their length."""
     share_prefixes: bool = True
-    """Compute a prefix that several samples share only once per micro-batch, if the model allows it; same gradient."""
+    """Compute shared prefixes of samples once per micro-batch, if the model allows it; the gradient is the same."""
     freeze_modules: Modules = ()
     """Names of modules whose weights are frozen; `*` matches any text (`model.layers.0.*`, `*.mlp.*`)."""
     param_offload: bool = False

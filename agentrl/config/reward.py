@@ -107,7 +107,7 @@ class RewardConfig(Section):
     reward_manager: RewardManagerConfig = RewardManagerConfig()
     """How the reward function is called."""
     num_workers: PositiveInt = 8
-    """prime: number of processes that score in parallel. Mathematics rewards use as many to compare answers."""
+    """prime: number of processes that score in parallel. Mathematics rewards use as many processes."""
     batch_size: PositiveInt = 64
     """batch: maximum number of rollouts per call."""
     batch_wait_s: NonNegativeFloat = 0.5

@@ -103,7 +103,7 @@ class ComponentConfig(Section):
     """Minimum value of the gate component."""
     priority: int | None = None
     """Components with a priority are alternatives, computed in this order (1 before 2). The first value that reaches
-    verdict_from is the verdict, and only the verdict counts."""
+    its verdict_from is the verdict, and only the verdict counts."""
     verdict_from: float | None = None
     """Minimum value of a verdict. Below it, the component with the next priority is computed."""
     reward_kwargs: dict[str, JsonValue] = {}

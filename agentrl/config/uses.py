@@ -13,7 +13,7 @@ from pydantic.fields import FieldInfo
 
 
 class Use(StrEnum):
-    """Effect of a value. From a run that may come from somebody else, commands use only plain values."""
+    """Effect of a value. If somebody else may have created a run, commands use only its plain values."""
 
     PLAIN = "plain"
     """A text without effect outside the run, such as a column name."""

@@ -18,7 +18,7 @@ _EXPECTED = f'Write {OPEN}\n{{"name": "...", "arguments": {{...}}}}\n{CLOSE}'
 class HermesParser:
     """Parser of `<tool_call>` blocks; all other text is content.
 
-    - Calls inside `<think>...</think>` are ignored. If `</think>` comes first, the prompt opened the thinking.
+    - Calls inside `<think>...</think>` are ignored. If `</think>` comes first, the prompt contained `<think>`.
     - `arguments` may be an object, or a string that contains an object.
     - A block ends at the first `</tool_call>` after its JSON, so an argument may contain `</tool_call>`. An argument
       must not contain `<tool_call>`, which always starts a new block. So parsing time is linear in the text's length.
