@@ -23,7 +23,7 @@ class OnlineRewardConfig(Section):
     every: PositiveInt = 1
     """Train the reward model every N steps of the policy."""
     warmup_steps: NonNegativeInt = 5
-    """Number of first steps in which the outcome is the score. The reward model is trained but not used in these steps."""
+    """Number of first steps whose score is the outcome. In these steps the reward model is trained but not used."""
     buffer: PositiveInt = 512
     """Number of newest rollouts used in a round of training."""
     batch_size: PositiveInt = 64
