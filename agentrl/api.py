@@ -37,7 +37,7 @@ Loop: TypeAlias = str | type[AgentLoop] | Callable[..., AgentLoop] | None
 Settings: TypeAlias = Mapping[str, object] | None
 
 _ROW = re.compile(r"\S*data/(train|val)-[0-9a-f]{12}\.jsonl row (\d+)(?: \(line \d+\))?")
-"""Pattern of a row passed from Python in an error message, which names the file where the run saves it."""
+"""Pattern in error messages of a row that was passed from Python: the file where the run saves it, and its number."""
 
 
 def train(
@@ -60,8 +60,8 @@ def train(
         reward: a function, TRL's reward functions, or the name of a built-in reward.
         agent_loop: a class or a name, for rows without an agent loop.
         interactions: simulated users; rows select one by `interaction_kwargs.name`.
-        settings: other configuration keys, dotted or nested, as on the command line. For a key whose value is a name,
-            you can pass the object itself: `{"algorithm.adv_estimator": my_estimator}`.
+        settings: other configuration keys, dotted or nested, as on the command line. If the value of a key is a name,
+            you can pass an object instead: `{"algorithm.adv_estimator": my_estimator}`.
 
     Raises:
         AgentRLError: an argument is invalid.
@@ -106,7 +106,7 @@ def rollout(
     n: int = 1,
     settings: Settings = None,
 ) -> list[Group]:
-    """Return `n` rollouts per task, sampled as in training, as groups in the order of the rows. Writes no files."""
+    """Return `n` rollouts per task, one group per row, in order. Sampling is as in training; no files are written."""
     settings = {"data.shuffle": False, **plain_settings(settings), "rollout.n": n}
     inputs = _Inputs(model, {"train_files": data}, tools, reward, agent_loop, interactions, settings)
     with _rows_by_argument({"train": "data"}):
@@ -160,7 +160,7 @@ class _Inputs:
         return _files(self.data)
 
     def _objects(self) -> Iterator[str]:
-        """Yield names of the objects that have no configuration key."""
+        """Yield the names of the passed objects that have no configuration key."""
         yield from (f"tool {tool.name}" for tool in given_tools(self.tools))
         yield from (f"interaction {each.name}" for each in self.interactions)
         if self.reward is not None and not isinstance(self.reward, str):
@@ -185,7 +185,7 @@ def _rows_by_argument(arguments: Mapping[str, str]) -> Iterator[None]:
 
 
 def _files(data: Mapping[str, Data]) -> tuple[dict[str, list[str]], dict[str, str]]:
-    """Return (key -> files, file -> rows as text). The first key is for `data`, which must not be empty."""
+    """Return (key -> files, file -> rows as text). The first key belongs to `data`, which must not be empty."""
     files: dict[str, list[str]] = {}
     contents: dict[str, str] = {}
     for key, rows in data.items():

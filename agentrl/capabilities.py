@@ -1,6 +1,6 @@
 """Capabilities of engines and backends, and the registries of their names.
 
-Rules and components ask for a capability, never for a name. A capability that a spec does not declare is missing.
+Rules and components check for a capability, never for a name. A capability that a spec does not declare is missing.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ class EngineSpec:
 
     Attributes:
         load: `async load(config, chat) -> Engine`, called with the RunConfig and the ChatFormat of a run. It imports
-            heavy libraries itself, so that a spec can be imported without them.
+            heavy libraries itself, so that importing a spec stays fast.
         options: the options among `ENGINE_OPTIONS` that the engine reads.
-        images: requests may have images.
-        deterministic: sampled tokens are bitwise reproducible (if the engine reads `rollout.deterministic`: when set).
-        checkpoint_weights: `Engine.load_weights` reads checkpoint names, with LoRA adapters merged. Else it reads the
-            names of `Backend.weights`, adapters separate.
-        colocate: the engine can release GPU memory while the policy trains: it has the methods of `Colocated`.
+        images: requests may contain images.
+        deterministic: sampled tokens are bitwise reproducible, if need be only with `rollout.deterministic`.
+        checkpoint_weights: `Engine.load_weights` expects checkpoint names, with LoRA adapters merged. If false, it
+            expects the names of `Backend.weights`, with separate adapters.
+        colocate: the engine can release GPU memory during training; it implements `Colocated`.
         probed: after each weight update, a few sampled tokens are scored by the backend.
     """
 
@@ -52,10 +52,10 @@ class BackendSpec:
 
     Attributes:
         load: `load(config, request) -> Backend`, called with the RunConfig and a ModelRequest. It imports heavy
-            libraries itself, so that a spec can be imported without them.
+            libraries itself, so that importing a spec stays fast.
         options: the options among `BACKEND_OPTIONS` that the backend reads.
         lora: trains LoRA adapters.
-        value_head: trains models with one number per token: critics and reward models.
+        value_head: trains models that output one number per token: critics and reward models.
         routed_experts: trains with the experts that the engine recorded.
         copy_weights: a reference can copy the policy's weights (`ref.sync_steps`).
         several_processes: trains with one process per device (`trainer.n_gpus_per_node`).
@@ -80,7 +80,7 @@ ENGINES: Registry[EngineSpec] = Registry(
 )
 BACKENDS: Registry[BackendSpec] = Registry("backend", {"torch": "agentrl.backends.torch.spec:SPEC"})
 PLANNED_BACKENDS = {"megatron": "torch"}
-"""Backend that is not in this version -> the backend to use instead."""
+"""Backend that this version does not include -> the backend to use instead."""
 
 Spec = TypeVar("Spec", EngineSpec, BackendSpec)
 
@@ -95,7 +95,7 @@ def engine_spec(name: str) -> EngineSpec:
 
 
 def backend_spec(name: str) -> BackendSpec:
-    """Return the spec of `actor.backend`; of a planned backend, that of the backend to use instead.
+    """Return the spec of `actor.backend`; for a planned backend, the spec of the backend to use instead.
 
     Raises:
         ConfigError: the name cannot be imported, or is no BackendSpec.
@@ -150,13 +150,13 @@ def _known(name: str, registry: Registry[Any], names: Callable[[], list[str]]) -
 
 
 def engines_with(option: str) -> str:
-    """Built-in engines that read an option of `ENGINE_OPTIONS`, as the end of a `Problem`'s text."""
+    """Text that lists the built-in engines that read an option of `ENGINE_OPTIONS`; the end of a `Problem`'s text."""
     names = [name for name in ENGINES.builtins() if option in engine_spec(name).options]
     return " or ".join(f"`rollout.engine={name}`" for name in names)
 
 
 def backends_with(capability: str) -> str:
-    """Built-in backends that have a capability, or read an option, as the end of a `Problem`'s text."""
+    """Text that lists the built-in backends with a capability or option; the end of a `Problem`'s text."""
     names = [name for name in BACKENDS.builtins() if can(backend_spec(name), capability)]
     return " or ".join(f"`actor.backend={name}`" for name in names)
 

@@ -21,7 +21,7 @@ class Kind(StrEnum):
 
     UNKNOWN_KEY = "unknown_key"
     MISSING = "missing"
-    """A key that must be given, or that the value of another key needs."""
+    """A required key that is not set, or a key that another key's value requires."""
     WRONG_VALUE = "wrong_value"
     UNUSED = "unused"
     """An option that has no effect."""
@@ -49,13 +49,13 @@ class Problem:
     text: str
 
     def line(self, shown: Callable[[str], str] = str) -> str:
-        """Return the text with quoted keys. `shown` returns the name under which the user knows a key."""
+        """Return the text with quoted keys. `shown` maps a key to the name that the user knows."""
         return _MENTION.sub(lambda mention: f"'{shown(mention[1])}{mention[2] or ''}'", self.text)
 
     def mentions(self, key: str) -> bool:
-        """Whether the problem is about `key`, or about a key inside it, or names one in its text."""
+        """Whether the problem is about `key` or a key inside it, or mentions such a key in its text."""
         if not self.key:
-            return key in self.text  # the text of another error, whose keys are not marked
+            return key in self.text  # the text of another error, whose keys have no backticks
         keys = (self.key, *(mention[1] for mention in _MENTION.finditer(self.text)))
         return any(f"{each}.".startswith(f"{key}.") for each in keys)
 
@@ -64,7 +64,7 @@ class ConfigError(AgentRLError):
     """Invalid keys, values or combinations in the configuration.
 
     Args:
-        problems: a text is a problem per line, without key.
+        problems: a text counts as one problem per line, without a key.
     """
 
     def __init__(self, *problems: Problem | str) -> None:
@@ -83,7 +83,7 @@ def _problems_of(problem: Problem | str) -> list[Problem]:
 
 
 def problems_in(error: AgentRLError) -> list[Problem]:
-    """Return the problems of an error; those of other errors than ConfigError have no key."""
+    """Return the problems of an error. Only problems of a ConfigError have keys."""
     return error.problems if isinstance(error, ConfigError) else _problems_of(str(error))
 
 
@@ -109,7 +109,7 @@ def install_command(extra: str) -> str:
 
 
 _MOST, _SOME = 40, 8
-"""Maximum number of valid names that are all listed, and the number listed if there are more."""
+"""All valid names are listed up to the first number; above it, only the second number of names."""
 
 
 def suggestion(name: str, valid: Iterable[str]) -> str:

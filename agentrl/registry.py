@@ -37,7 +37,8 @@ class Registry(Generic[T]):
         kind: what is registered, for error messages ("agent loop").
         builtin: name -> "pkg.module:Name", imported lazily, so that listing names is fast.
         aliases: alias -> name.
-        families: prefix, such as "sglang/" -> "pkg.module:function", which finds the object by the rest of a name.
+        families: prefix, such as "sglang/" -> "pkg.module:function". The function finds an object by the name after the
+            prefix.
 
     Entry points are read from the group `agentrl.<kind with underscores>s` ("agentrl.agent_loops").
     """
@@ -57,7 +58,7 @@ class Registry(Generic[T]):
         self._loaded: dict[str, T] = {}
 
     def register(self, name: str) -> Callable[[T], T]:
-        """Return a decorator that registers an object as `name`; a later registration replaces it, as on re-import."""
+        """Return a decorator that registers an object as `name`; a later registration replaces an earlier one."""
 
         def keep(item: T) -> T:
             self._objects[name] = item
@@ -74,13 +75,13 @@ class Registry(Generic[T]):
         return sorted(self._lazy)
 
     def is_builtin(self, name: str) -> bool:
-        """Whether `name` is an object of agentrl, not one that is registered, installed or imported by path."""
+        """Whether `name` is one of agentrl's own objects, not registered, installed or imported by path."""
         if name in self._objects or name in _GIVEN:
             return False
         return self._aliases.get(name, name) in self._lazy or self._family(name) is not None
 
     def is_path(self, name: str) -> bool:
-        """Whether `name` is an import path: not built in, registered, passed from Python or installed."""
+        """Whether `name` is an import path: it is not built in, registered, passed from Python or installed."""
         if ":" not in name and "." not in name:
             return False
         known = name in _GIVEN or name in self._objects or name in self._entry_points()
@@ -94,7 +95,7 @@ class Registry(Generic[T]):
         """
         if name in _GIVEN:
             return _GIVEN[name]  # type: ignore[return-value]  # typed by the user who passed it
-        # a registered name has priority over an alias, so that users can register their own "tool"
+        # registered names have priority, so that users can register a name that is also an alias
         if name not in self._objects:
             name = self._aliases.get(name, name)
         if name in self._objects:
@@ -104,10 +105,10 @@ class Registry(Generic[T]):
         return self._loaded[name]
 
     def check(self, name: str) -> None:
-        """Reject an unknown name without loading anything; of an object's path only the file is checked.
+        """Reject an unknown name without loading anything. For an import path, only its file is checked.
 
         Raises:
-            UnknownNameError: the name is unknown; the text names the nearest valid name, or the missing file.
+            UnknownNameError: the name is unknown; the text suggests the nearest valid name, or names the missing file.
         """
         if {".", ":"} & set(name):
             file = name.rpartition(":")[0]
@@ -149,7 +150,7 @@ def _installed(group: str) -> dict[str, str]:
 
 
 _GIVEN: dict[str, object] = {}
-"""Objects passed from Python instead of a name, by the name that the configuration uses for them."""
+"""Objects passed from Python instead of a name, by their name in the configuration."""
 
 
 def give(item: object) -> str:
@@ -185,10 +186,10 @@ def load_object(target: str):  # type: ignore[no-untyped-def]  # any object: the
 
 
 def load_module(where: str) -> ModuleType:
-    """Import `pkg.module` or `path/to/file.py`. The working folder, or the file's folder, becomes importable.
+    """Import `pkg.module` or `path/to/file.py`. The working folder or the file's folder is added to `sys.path`.
 
     Raises:
-        UnknownNameError: the module does not exist, or its code failed; the text names the line in user code.
+        UnknownNameError: the module does not exist, or its code failed; the text contains the line in user code.
         ConfigError: the module registers something invalid with agentrl, for example with `@tool`.
     """
     try:
@@ -205,7 +206,7 @@ def load_module(where: str) -> ModuleType:
 
 
 def make_importable(folder: Path) -> None:
-    """Make the modules of `folder` importable. It is last in `sys.path`, so that its files never replace a library."""
+    """Make the modules of `folder` importable. It is added last in `sys.path`, so its files never shadow a library."""
     if (name := str(folder.resolve())) not in sys.path:
         sys.path.append(name)
 
@@ -219,7 +220,7 @@ def child_path() -> str:
 def load_file(path: Path) -> ModuleType:
     """Import a Python file by its path, once: a second call returns the same module.
 
-    If `import NAME` finds the same file, it is imported by that name. Other files that import it then share its state.
+    If `import NAME` finds the same file, the file is imported as module NAME, and other importers share its state.
     """
     path = path.resolve()
     make_importable(path.parent)
@@ -234,7 +235,7 @@ def load_file(path: Path) -> ModuleType:
     assert spec is not None  # a path that ends in .py always has a spec and a loader
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # before it runs, because dataclasses and pydantic look up their module
+    sys.modules[name] = module  # registered before it runs, because dataclasses and pydantic look up their module
     try:
         spec.loader.exec_module(module)
     except BaseException:

@@ -43,7 +43,7 @@ def estimator_options(algorithm: AlgorithmConfig) -> Options:
 
 
 def policy_loss_options(name: str, actor: ActorConfig) -> Options:
-    """Return the options of the policy loss `name`. `clip_ratio` is used for a clip side that is not set.
+    """Return the options of the policy loss `name`. `clip_ratio` applies if `clip_ratio_low` or `_high` is not set.
 
     Raises:
         ConfigError: a key is set that the loss does not accept.

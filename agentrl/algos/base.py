@@ -1,4 +1,4 @@
-"""Protocol of an algorithm: required scores, advantages and loss. Pure functions, the same for every backend."""
+"""Protocol of an algorithm: required scores, advantages and loss. All are pure functions, for any backend."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ if TYPE_CHECKING:
 
 Need = Literal["old_logprobs", "ref_logprobs", "values"]
 Scope = Literal["row", "rollout", "group", "batch"]
-"""Rows that a loss needs together: one row, or all rows of a rollout, a group or the mini-batch."""
+"""Rows that one call of a loss needs: a single row, or all rows of a rollout, a group or the mini-batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenBatch:
-    """A micro-batch, input of a loss. B samples, T tokens, right-padded; index t belongs to the token at t.
+    """A micro-batch: the input of a loss. B samples, T tokens, right-padded; index t belongs to token t.
 
     Attributes:
-        logprobs: [B, T] of the policy being trained, with gradient; 0 off the mask.
-        scalars: [B, T] of a value or reward model being trained, with gradient; 0 off the mask. Such a model has no
-            log-probabilities: its `logprobs` and `entropy` are 0.
+        logprobs: [B, T], log-probabilities under the trained policy, with gradient; 0 outside the mask.
+        scalars: [B, T], outputs of the trained value or reward model, with gradient; 0 outside the mask. Such a model
+            has no log-probabilities: its `logprobs` and `entropy` are 0.
         entropy: [B, T] of the policy's distribution, in nats; with gradient if the loss sets `needs_entropy`.
         loss_mask: [B, T] bool.
         advantages, behaviour_logprobs, old_logprobs, ref_logprobs, importance_weights, policy_versions, values,
             returns: [B, T] or None, as in `Sample`.
-        rollouts, groups: [B] long; rows of one rollout, or group, have the same number. None: each row is separate.
+        rollouts, groups: [B] long; rows of one rollout (or group) have the same number. None: each row is separate.
         weights: [B], the weight of this sample's tokens, from `algos.aggregation_weights` over the mini-batch.
-        denominator: the divisor of the weighted sum, also over the mini-batch. So the losses of micro-batches add up
-            to the loss of the mini-batch, for any split.
-        num_groups: number of groups in the mini-batch; None: the mini-batch is not split, so the loss can count them.
+        denominator: the divisor of the weighted sum, also computed over the mini-batch. So the losses of micro-batches
+            add up to the loss of the mini-batch, for any split.
+        num_groups: number of groups in the mini-batch. None: the mini-batch is not split, so the loss counts them.
     """
 
     logprobs: Tensor
@@ -57,13 +57,13 @@ class TokenBatch:
 
 
 class LossFunction(Protocol):
-    """A loss over one micro-batch, and how tokens of its mini-batch are weighted.
+    """A loss of one micro-batch, and the weighting of tokens in its mini-batch.
 
     Attributes:
         aggregation: the name of an aggregation in `algos.aggregation`.
         norm_length: divisor of `seq-mean-token-sum-norm`.
         needs_entropy: whether the entropy must be computed with gradient.
-        scope: rows that the loss needs together; a backend passes at least these rows in one call.
+        scope: rows that one call of the loss needs; a backend passes at least these rows.
     """
 
     @property
@@ -76,7 +76,7 @@ class LossFunction(Protocol):
     def scope(self) -> Scope: ...  # noqa: D102
 
     def __call__(self, batch: TokenBatch) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return (loss, metrics): the micro-batch's share of the loss, and means over its trained tokens.
+        """Return (loss, metrics): the micro-batch's part of the loss, and means over the micro-batch's trained tokens.
 
         A metric whose name ends in `/max` is the maximum over tokens instead.
         """
@@ -97,15 +97,15 @@ class Algorithm(Protocol):
     def loss(self) -> LossFunction: ...  # noqa: D102
 
     def samples(self, groups: Sequence[Group]) -> list[Sample]:
-        """Make one sample for each trajectory with trained tokens; advantages are still 0."""
+        """Make one sample for each trajectory with trained tokens; all advantages are 0."""
         ...
 
     def credit(self, groups: Sequence[Group], samples: Sequence[Sample]) -> list[Sample]:
-        """Return `samples` with advantages. They must have the scores in `needs`, and `groups` are all of a step."""
+        """Return `samples` with advantages. `samples` must have the scores in `needs`; `groups` is a complete step."""
         ...
 
     def correct(self, samples: Sequence[Sample]) -> tuple[list[Sample], dict[str, float]]:
-        """Return the samples for the loss, with importance weights and without rejected ones, and metrics."""
+        """Return (samples for the loss, metrics). Importance weights are set, and rejected tokens are removed."""
         ...
 
 

@@ -61,7 +61,7 @@ class BuiltAlgorithm:
         return [replace(sample, kl_coef=self.kl_reward.control.value) for sample in credited]
 
     def correct(self, samples: Sequence[Sample]) -> tuple[list[Sample], dict[str, float]]:
-        """See `Algorithm.correct`. If samples are filtered, `kept/samples` is the share that is kept."""
+        """See `Algorithm.correct`. If samples are filtered, the metric `kept/samples` is the share of samples kept."""
         if self.keep is None:
             return correct(samples, self.correction)
         kept = self.keep(samples)
@@ -72,8 +72,8 @@ class BuiltAlgorithm:
 def build_algorithm(config: RunConfig) -> BuiltAlgorithm:
     """Build the algorithm that `config.algorithm` names.
 
-    `old_logprobs` are needed only if something uses the weights at the start of the step: decoupled PPO, importance
-    weights, rejection. Otherwise the behaviour policy's log-probabilities are used (see `PolicyLoss`), even if a step
+    `old_logprobs`, under the weights at the start of the step, are needed only for decoupled PPO, importance weights
+    and rejection. Otherwise the behaviour policy's log-probabilities are used (see `PolicyLoss`), even if a step
     has several updates. `ref_logprobs` are needed for a KL term or a preference relative to the reference, and
     `values` if the estimator uses them.
 

@@ -24,7 +24,7 @@ CUT_OFF = (Stop.MAX_TURN_TOKENS, Stop.MAX_RESPONSE_TOKENS)
 def samples_of(groups: Sequence[Group]) -> list[Sample]:
     """Make one sample for each trajectory with trained tokens, from valid rollouts only.
 
-    A rollout is invalid if it failed for reasons outside the policy. Advantages are 0 until they are credited.
+    A rollout that failed for reasons outside the policy is invalid. The advantages of new samples are 0.
     """
     return [
         sample
@@ -65,7 +65,7 @@ def compare(
         penalty: returns the penalty on the reward of each token of a sample, [T].
 
     Raises:
-        ConfigError: a sample is a demonstration. It was not sampled, so it has no behaviour log-probabilities.
+        ConfigError: a sample is a demonstration, which has no behaviour log-probabilities.
     """
     _check_sampled(samples, estimator)
     if not samples:
@@ -150,7 +150,7 @@ def _sample(trajectory: Trajectory, uid: str, rollout_id: str, stop: Stop) -> Sa
     num_tokens = len(trajectory.token_ids)
     return Sample(
         token_ids=list(trajectory.token_ids),
-        loss_mask=[0, *trajectory.loss_mask[1:]],  # the first token has no prediction, so it is never trained
+        loss_mask=[0, *trajectory.loss_mask[1:]],  # the first token is not predicted, so it is never trained
         temperatures=trajectory.temperatures,
         advantages=[0.0] * num_tokens,
         behaviour_logprobs=trajectory.logprobs if trajectory.sampled else None,
@@ -180,10 +180,10 @@ class Turns:
     """Turn-level inputs of `AdvantageBatch`, under the same names.
 
     Attributes:
-        turn_rewards: [B, T] float32; each on the last token of its turn, summed if a turn has several. None if no
+        turn_rewards: [B, T] float32; the sum of a turn's rewards, on the last token of the turn. None if no
             rollout has turn rewards.
-        step_ends: [B, T] bool, true where a turn has a turn reward, even a reward of 0. None if no rollout has turn
-            rewards: the rollout is then one step.
+        step_ends: [B, T] bool, true at the end of each turn that has a turn reward, even a reward of 0. None if no
+            rollout has turn rewards: then each rollout is one step.
         observation_keys: `[B][turns]`.
         components: name -> [B] float32, the rewards of each sample's rollout; 0 where a rollout has no such reward.
             Guard rewards and the greedy baseline are left out.
@@ -199,13 +199,13 @@ def turn_credit(groups: Sequence[Group], samples: Sequence[Sample]) -> Turns:
     """Collect the turn rewards, observation keys and named rewards of `samples`, which belong to `groups`.
 
     A turn reward belongs to the turn of its segment. If the segment is a tool's or user's, the reward belongs to the
-    turn before it. A reward before the first trained token of its trajectory is dropped: that turn is not trained.
-    With the worked example of `Trajectory` and rewards 0.5 of segment 1 (the call) and 0.25 of segment 3:
+    turn before the segment. A reward before the first trained token of its trajectory is dropped. For the example in
+    the docstring of `Trajectory`, with rewards 0.5 for segment 1 (the call) and 0.25 for segment 3:
 
         token_ids = [1 2 3 4 5 6]    turn_rewards = [0 0 0 0.5 0 0.25]    step_ends = [0 0 0 1 0 1]
 
     Args:
-        samples: from `samples_of`; rollouts may be left out, but each remaining rollout must have all its samples.
+        samples: from `samples_of`. Rollouts may be omitted, but each remaining rollout must have all its samples.
 
     Raises:
         RewardError: a turn reward names a trajectory or segment that its rollout does not have.

@@ -17,7 +17,7 @@ KL_ESTIMATORS: Registry[Callable[[Tensor], Tensor]] = Registry(
 
 
 def kl(kind: str, logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
-    """KL(policy || reference) at each sampled token, in nats; same shape as `logprobs`. The gradient is in `logprobs`.
+    """KL(policy || reference) at each sampled token, in nats, with gradient; same shape as `logprobs`.
 
     With d = logprobs - ref_logprobs:
 
@@ -26,8 +26,8 @@ def kl(kind: str, logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
         k2, mse          d^2 / 2             small bias; its gradient is the unbiased gradient of the KL
         k3, low_var_kl   exp(-d) + d - 1     unbiased, never negative; -d is clamped to ±20, the result to 10 (verl)
 
-    A suffix + (k1+, k3+, ...) keeps the value but uses the gradient of k2 (straight-through). In a loss, only k2 has
-    the gradient of the KL itself.
+    A suffix + (k1+, k3+, ...) keeps the value but uses the gradient of k2 (straight-through). In a loss, only the
+    gradient of k2 is that of the KL.
 
     Raises:
         UnknownNameError: there is no such estimator.

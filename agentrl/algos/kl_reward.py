@@ -18,7 +18,7 @@ MAX_ERROR = 0.2
 
 @dataclass(slots=True)
 class FixedKL:
-    """A constant coefficient. Its only state is `value`."""
+    """A constant coefficient, stored in `value`."""
 
     value: float
 
@@ -28,12 +28,12 @@ class FixedKL:
 
 @dataclass(slots=True)
 class AdaptiveKL:
-    """A coefficient that grows while the KL is above the target, and shrinks below it. Its only state is `value`.
+    """A coefficient, stored in `value`, that grows while the KL is above the target and shrinks while it is below.
 
     Attributes:
         value: the coefficient; starts at `init`.
         target: the target KL, in nats.
-        horizon: number of rollouts over which an error is corrected.
+        horizon: number of rollouts over which the coefficient adapts; larger is slower.
     """
 
     init: InitVar[float]
@@ -47,7 +47,7 @@ class AdaptiveKL:
     def update(self, current_kl: float, n_steps: int) -> None:
         """Multiply the value by 1 + clip(kl / target - 1, -0.2, 0.2) * n_steps / horizon.
 
-        A KL of 0.3 at a target of 0.2 and 100 rollouts at a horizon of 1000: 1 + 0.2 * 0.1 = 1.02.
+        Example: KL 0.3, target 0.2, 100 rollouts and horizon 1000 give the factor 1 + 0.2 * 0.1 = 1.02.
 
         Args:
             current_kl: measured over a step, in nats.
@@ -73,7 +73,7 @@ class KLReward:
     """The KL penalty that is subtracted from the reward of each token of a sample.
 
     Attributes:
-        control: the coefficient; its current value applies when a step is credited.
+        control: the coefficient. Its current value is used when advantages of a step are computed.
         kind: the KL estimator.
     """
 
@@ -85,9 +85,9 @@ class KLReward:
         return [self.control.value * value for value in self.divergence(sample)]
 
     def divergence(self, sample: Sample) -> Sequence[float]:
-        """Return the KL to the reference, [T], in nats, 0 off the mask.
+        """Return the KL to the reference, [T], in nats; 0 outside the mask.
 
-        The KL uses `old_logprobs`, of the policy at the start of the step, if they exist, else the behaviour policy.
+        The KL uses `old_logprobs` (the policy at the start of the step) if they exist, else `behaviour_logprobs`.
 
         Raises:
             ConfigError: the sample has no `ref_logprobs`.

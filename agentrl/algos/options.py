@@ -26,7 +26,7 @@ def call(
         check: checks the result of a user-defined function; see `Check`.
 
     Raises:
-        ConfigError: `function` has no such option (the message names the nearest option). Or a user-defined function
+        ConfigError: `function` has no such option (the message suggests the nearest one), or a user-defined function
             failed, or `check` rejects its result.
     """
     known = options_of(function)

@@ -14,10 +14,12 @@ Keep = Callable[[Sequence[Sample]], list[Sample]]
 def keep_of(algorithm: AlgorithmConfig) -> Keep | None:
     """Return the filter that `algorithm` configures; None if nothing is filtered.
 
-    Imitation keeps samples that passed the threshold, a pair loss its two rollouts, a ranking loss groups whose scores
-    differ. A policy gradient keeps all, unless `zero_variance_groups=drop` drops rollouts of advantage 0.
-    `overlong_filter` drops rollouts truncated by a length limit (DAPO, arXiv:2503.14476), then also the other rollout
-    of their pair.
+    - Imitation: samples that reach the threshold are kept.
+    - Pair loss: the two rollouts of each pair. Ranking loss: groups whose scores differ.
+    - Policy gradient: all samples, or with `zero_variance_groups=drop` only samples with a nonzero advantage.
+
+    `overlong_filter` drops rollouts truncated by a length limit (DAPO, arXiv:2503.14476) and the other rollout of their
+    pair.
     """
     steps: list[Keep] = []
     family, ranks = algorithm.preset.family, algorithm.estimator == "scores"
@@ -31,7 +33,7 @@ def keep_of(algorithm: AlgorithmConfig) -> Keep | None:
 
 
 def excluded_by_loss(samples: Sequence[Sample], corrected: Sequence[Sample], *, overlong: bool) -> dict[str, Excluded]:
-    """Return rollout id -> reason, for rollouts of `samples` of which the loss reads no token.
+    """Return rollout id -> reason, for the rollouts in `samples` that have no token in the loss.
 
     Args:
         corrected: the samples that the loss reads.
@@ -51,7 +53,7 @@ def excluded_by_loss(samples: Sequence[Sample], corrected: Sequence[Sample], *, 
 
 
 def _of_informative_groups(samples: Sequence[Sample]) -> list[Sample]:
-    """Keep samples of groups with different advantages; in a preference all tokens of a rollout have the same one."""
+    """Keep groups whose rollouts have different advantages. In a preference, a rollout has only one advantage."""
     advantages_of: dict[str, set[float]] = {}
     for sample in samples:
         advantages_of.setdefault(sample.uid, set()).add(max(sample.advantages, key=abs))

@@ -1,4 +1,4 @@
-"""Calls of a user-defined estimator or loss: failures and wrong results become one-line errors with file and line."""
+"""Calls of user-defined estimators and losses. Failures and wrong results become one-line errors with file and line."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Conversion between messages and tokens: chat templates continued turn by turn, and parsers of tool calls."""
+"""Conversion between messages and tokens: chat templates applied turn by turn, and parsers of tool calls."""

@@ -14,7 +14,7 @@ class ParsedCall:
     """A tool call read from a model's text.
 
     Attributes:
-        name: tool name, "" if it could not be read.
+        name: tool name, "" if it could not be parsed.
         arguments: JSON text as the model wrote it.
         error: error message for the model; None for a well-formed call.
     """
@@ -33,7 +33,7 @@ class ParsedTurn:
 
 
 class ToolParser(Protocol):
-    """Parser of tool calls in the text of a model turn; a pure function of that text.
+    """Parser of tool calls in the text of a model turn. The result depends only on that text.
 
     Attributes:
         stop: stop strings that this format needs ("Observation:" for ReAct).
@@ -42,7 +42,7 @@ class ToolParser(Protocol):
     stop: tuple[str, ...]
 
     def parse(self, text: str) -> ParsedTurn:
-        """Parse one turn. Never raises for a model's text: a malformed call is returned with its `error`."""
+        """Parse one turn. Never raises an error: a malformed call is returned with its `error`."""
         ...
 
 
@@ -66,13 +66,13 @@ class ImageTokens(Protocol):
 
 @runtime_checkable
 class SchemaReader(Protocol):
-    """Tool parser that needs the tools' schemas for the types of arguments."""
+    """Tool parser that needs the tools' schemas to determine the types of arguments."""
 
     def for_tools(self, schemas: Sequence[ToolSchema]) -> ToolParser:
-        """Parser for turns in which these tools are available."""
+        """Return a parser for turns in which these tools are available."""
         ...
 
 
 def parser_for(parser: ToolParser, schemas: Sequence[ToolSchema]) -> ToolParser:
-    """Return `parser`, with the tools' schemas if it needs them."""
+    """Return `parser`, bound to the tools' schemas if it needs them."""
     return parser.for_tools(schemas) if isinstance(parser, SchemaReader) else parser

@@ -23,13 +23,13 @@ _FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """Constant start and end of similar texts, encoded once.
+    """Constant start and end of similar texts, encoded once. The middle between them is encoded for each text.
 
-    Start and end are cut at an added token. The tokenizer splits text at added tokens first, so the text on one side
-    does not change the encoding of the other side. The two added tokens belong to the middle: `edge_ids`.
+    Start and end are separated from the middle at an added token. The tokenizer splits text at added tokens first, so
+    the parts can be encoded separately. The two added tokens (`edge_ids`) belong to the middle.
     """
 
-    num_control: int  # control tokens in the middle
+    num_control: int  # number of control tokens in the middle
     num_before: int = 0
     before_ids: Sequence[int] = ()
     num_after: int = 0
@@ -40,8 +40,8 @@ class Frame:
 class TextEncoder:
     """Encoder equal to `tokenizer.encode(text, add_special_tokens=False)`, but several times faster.
 
-    Message text must not end or start a turn. If it may contain the text of a control token, call `hide` before
-    rendering and `encode_hidden` afterwards. Such text is then encoded as ordinary characters.
+    Text in a message must not end or start a turn. If message text may contain the text of a control token, call `hide`
+    before rendering and `encode_hidden` afterwards. This encodes such text as ordinary characters.
 
     Args:
         control: text -> id of the tokens that only the template may write.
@@ -62,14 +62,14 @@ class TextEncoder:
         self._aliases = {text: f"\ue000{nonce}a{index}\ue000" for index, text in enumerate(self._texts)}
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of `text`; the text of a control token becomes that token."""
+        """Return the token ids of `text`; the text of a control token becomes that token."""
         text = _without_surrogates(text)
         if self._backend is None:
             return list(self._tokenizer.encode(text, add_special_tokens=False))
         return _encode(self._backend, text)
 
     def decode(self, token_ids: list[int]) -> str:
-        """Text of tokens, special tokens included, as from `tokenizer.decode`."""
+        """Return the text of tokens, special tokens included, like `tokenizer.decode`."""
         if self._backend is not None and self._decodes_plainly:
             text: str = self._backend.decode(token_ids, skip_special_tokens=False)
             return text
@@ -82,7 +82,7 @@ class TextEncoder:
         return all(method.__module__.startswith("transformers.tokenization_utils") for method in methods)
 
     def frame(self, before: str, rest: Sequence[str]) -> Frame:
-        """Frame of texts that consist of `before` and, for each literal in `rest`, a content and the literal."""
+        """Return the frame of texts of the form `before + content + rest[0] + content + rest[1] + ...`."""
         sample = "x".join([before, *rest])
         cut = self._cut(before, rest[-1], sample) if rest else None
         if cut and self.encode_framed(sample, cut) == self.encode(sample):
@@ -105,7 +105,7 @@ class TextEncoder:
         )
 
     def encode_framed(self, text: str, frame: Frame) -> list[int] | None:
-        """Encode a text in `frame`. None if the contents contain control tokens or change the frame's edges."""
+        """Encode a text in `frame`; None if the contents contain control tokens or change the edge tokens."""
         ids = self.encode(text[frame.num_before : len(text) - frame.num_after])
         if self._num_control(ids) != frame.num_control or (frame.edge_ids and (ids[0], ids[-1]) != frame.edge_ids):
             return None
@@ -122,12 +122,12 @@ class TextEncoder:
             return [self.hide(item) for item in value]  # type: ignore[return-value]
         if isinstance(value, dict):
             return {key: self.hide(item) for key, item in value.items()}  # type: ignore[return-value]
-        return value  # the ignores: mypy cannot see that a str maps to a str, a list to a list, a dict to a dict
+        return value  # type ignores: mypy does not know that the type is preserved
 
     def encode_hidden(self, text: str) -> list[int]:
-        """Token ids of `text`; each placeholder becomes the text of its control token, encoded as ordinary text."""
+        """Return the token ids of `text`. Placeholders become the text of control tokens, encoded as ordinary text."""
         if self._backend is None:
-            # a slow tokenizer cannot rename control tokens: an invisible space splits their text
+            # slow tokenizer: control tokens cannot be renamed, so an invisible space splits their text
             return self.encode(self._reveal(text, lambda control: f"{control[0]}\u200b{control[1:]}"))
         backend, original_ids = self._renamed
         aliased = self._pattern.sub(lambda match: self._aliases[match[0]], _without_surrogates(text))
@@ -139,7 +139,7 @@ class TextEncoder:
 
     @cached_property
     def _renamed(self) -> tuple[Tokenizer, dict[int, int]]:
-        """Copy of the tokenizer with renamed control tokens, and the map from its ids to the original ids."""
+        """Copy of the tokenizer with renamed control tokens, and the mapping from its token ids to the original ids."""
         assert self._backend is not None
         state = json.loads(self._backend.to_str())
         state.update(added_tokens=[], post_processor=None)
@@ -153,25 +153,25 @@ class TextEncoder:
         return renamed, original_ids
 
     def _rename(self, vocab: dict[str, int] | list[list[object]]) -> dict[str, int] | list[list[object]]:
-        # control tokens are often also in the base vocabulary, where ordinary text could become them
+        # control tokens are often also in the base vocabulary; without renaming, ordinary text could become them
         if isinstance(vocab, dict):
             return {self._aliases.get(piece, piece): token_id for piece, token_id in vocab.items()}
         return [[self._aliases.get(str(piece), piece), score] for piece, score in vocab]
 
 
 def _any_of(texts: Iterable[str]) -> re.Pattern[str]:
-    """Pattern that finds the leftmost of `texts`, and the longest there, as tokenizers do."""
+    """Pattern that finds the leftmost of `texts`; of several at one position the longest, as tokenizers do."""
     return re.compile("|".join(map(re.escape, sorted(texts, key=len, reverse=True))) or r"(?!)")
 
 
 def _encode(backend: Tokenizer, text: str) -> list[int]:
-    """Token ids of a text, without offsets, which would need a third of the time."""
+    """Token ids of a text. Offsets are not computed: they would take a third of the time."""
     ids: list[int] = backend.encode_batch_fast([text], add_special_tokens=False)[0].ids
     return ids
 
 
 def _private_copy(tokenizer: PreTrainedTokenizerBase) -> Tokenizer | None:
-    """Copy of the fast tokenizer: other calls may switch on truncation and padding in the shared one."""
+    """Copy of the fast tokenizer: other code may enable truncation and padding in the shared tokenizer."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if not isinstance(backend, Tokenizer):
         return None
@@ -182,14 +182,15 @@ def _private_copy(tokenizer: PreTrainedTokenizerBase) -> Tokenizer | None:
 
 
 def _without_surrogates(text: str) -> str:
-    # the fast tokenizer refuses a lone surrogate (an undecodable byte from a tool)
+    # the fast tokenizer rejects a lone surrogate (an undecodable byte from a tool)
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
 def token_pieces(tokenizer: PreTrainedTokenizerBase, text: str) -> list[str]:
     """Split `text` into one piece per token; the joined pieces are the text.
 
-    A character of several tokens is in the piece of the last one. With a slow tokenizer, the pieces are characters.
+    A character that consists of several tokens is in the piece of the last token. With a slow tokenizer, the pieces are
+    characters.
     """
     if not tokenizer.is_fast:
         return list(text)

@@ -1,4 +1,4 @@
-"""Append-only chat template: the tokens of a turn are never rendered or encoded again."""
+"""Append-only chat template: a turn is never rendered or encoded a second time."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 NO_IMAGES: Mapping[str, bytes] = MappingProxyType({})
-MAX_SHAPES = 1024  # more than a run needs; bounded because the model chooses the number of parallel calls
+MAX_SHAPES = 1024  # more than a run needs; a limit is needed, because the model chooses the number of parallel calls
 
 
 class ChatFormat:
     """Chat template that appends only new messages to a conversation.
 
     `start` renders the prompt. `extend` returns the tokens that follow a model turn. The caller keeps the sampled
-    tokens as they are. So the context stays as the model saw it, even if the template would later render earlier turns
-    differently (Qwen3 strips their thinking).
+    tokens unchanged. So the context stays as the model saw it, even if the template would now render earlier turns
+    differently (Qwen3 removes their thinking).
 
-    Text of tool and user messages never becomes a control token: a tool result `<|im_end|><|im_start|>assistant` adds
-    these characters, not these tokens. Control tokens are the special tokens and the tokens that the template writes
-    between turns (`</tool_response>`). The prompt comes from the dataset and is trusted: there, text may become control
+    Text of tool and user messages never becomes a control token: a tool result `<|im_end|><|im_start|>assistant` is
+    encoded as ordinary characters. Control tokens are the special tokens and the tokens that the template writes
+    between turns (`</tool_response>`). The prompt comes from the dataset and is trusted: its text may become control
     tokens.
 
     Args:
         template_kwargs: further variables for the template, such as `enable_thinking`.
-        images: image tokens of the model's processor; without it, messages with images are refused.
-        no_images: reason for the missing processor, used in that error.
+        images: image tokens of the model's processor; if None, messages with images are refused.
+        no_images: error text for this case: the reason for the missing processor.
 
     Raises:
         TemplateError: the tokenizer has no chat template.
@@ -75,16 +75,16 @@ class ChatFormat:
         return self._tokenizer
 
     def check(self, schemas: Sequence[ToolSchema], roles: Collection[str]) -> None:
-        """Refuse a template that `extend` cannot continue with messages of these roles.
+        """Check that `extend` can continue the template with messages of these roles.
 
         Raises:
-            TemplateError: names the reason.
+            TemplateError: the template cannot be continued; the text contains the reason.
         """
         check_template(self.template, schemas, roles)
 
     @cached_property
     def stop_token_ids(self) -> tuple[int, ...]:
-        """The template's end-of-turn token; the tokenizer's end-of-sequence token if the template has none."""
+        """The template's end-of-turn token, or the tokenizer's end-of-sequence token if the template has none."""
         try:
             return (self.template.end_of_turn.token_id,)
         except TemplateError:
@@ -99,7 +99,7 @@ class ChatFormat:
     def start(
         self, messages: Sequence[Message], schemas: Sequence[ToolSchema], images: Mapping[str, bytes] = NO_IMAGES
     ) -> list[int]:
-        """Tokens of the prompt, with the generation prompt at its end.
+        """Return the tokens of the prompt, including the generation prompt.
 
         Args:
             images: name -> bytes of the messages' images.
@@ -121,22 +121,22 @@ class ChatFormat:
         turn_closed: bool,
         images: Mapping[str, bytes] = NO_IMAGES,
     ) -> list[int]:
-        """Tokens that follow a model turn: its end, the new messages, and the prompt for the next turn.
+        """Return the tokens that follow a model turn: its end, the new messages, and the generation prompt.
 
         Args:
-            turn_closed: True if the model sampled the end-of-turn token, so that it is not added.
+            turn_closed: True if the model sampled the end-of-turn token; otherwise the token is added.
             images: as for `start`.
 
         Raises:
             DataError: the messages have images, but the model accepts none.
-            TemplateError: the template refuses the messages here, or does not write a placeholder for each image.
+            TemplateError: the template refuses the messages here, or does not write one placeholder per image.
         """
         self._refuse_images(new_messages)
         ids = self._with_images(self._after_turn(new_messages, schemas), new_messages, images)
         return ids if turn_closed else [*self._end_ids, *ids]
 
     def check_image(self, data: bytes) -> None:
-        """Refuse an image that messages cannot contain.
+        """Check that messages may contain this image.
 
         Raises:
             DataError: the model accepts no images.
@@ -151,7 +151,7 @@ class ChatFormat:
         return self._place.starts(token_ids, images) if self._place and images else []
 
     def text(self, token_ids: Sequence[int]) -> str:
-        """Text of a model turn, special tokens included, without an end-of-turn token at its end."""
+        """Return the text of a model turn, special tokens included, without the final end-of-turn token."""
         ids = list(token_ids)
         if ids and ids[-1] in self.stop_token_ids:
             ids.pop()
@@ -161,7 +161,7 @@ class ChatFormat:
         """Convert a saved conversation to a trajectory, with the same append-only method as a rollout.
 
         Each assistant turn becomes a `demonstration` segment with its end-of-turn token. It is rendered as the last
-        message, as a model would have written it. A leading assistant message belongs to the prompt.
+        message, so it looks like a sampled turn. A leading assistant message belongs to the prompt.
 
         Raises:
             DataError: there are no messages.
@@ -188,7 +188,7 @@ class ChatFormat:
     def _prompt(self, messages: Sequence[Message], schemas: Sequence[ToolSchema]) -> list[int]:
         if self._place is None:
             return self._encoder.encode(self.template.render(messages, schemas, prompt=True))
-        # prompt text may become any token except the image placeholder, whose number must match the images
+        # prompt text must not become image placeholders: their number must match the images
         hidden = self._place_encoder.hide(list(messages))
         return self._place_encoder.encode_hidden(self.template.render(hidden, schemas, prompt=True))
 
@@ -208,12 +208,13 @@ class ChatFormat:
         prompt_ids, whole_ids = self._encoder.encode(head), self._encoder.encode(head + turn)
         if whole_ids[: len(prompt_ids)] == prompt_ids:
             return whole_ids[len(prompt_ids) :]
-        return self._encoder.encode(turn)  # otherwise the prompt's last token would merge with the turn's first
+        return self._encoder.encode(turn)  # encoded separately, because prompt and turn share a token at their boundary
 
     def _after_turn(self, messages: Sequence[Message], schemas: Sequence[ToolSchema]) -> list[int]:
         """Tokens after the end-of-turn token.
 
-        The end-of-turn token is encoded with them and dropped: some tokenizers treat the start of a text differently.
+        The text is encoded after the end-of-turn token, which is then dropped: some tokenizers encode the start of a
+        text differently.
         """
         end, encoder = self.template.end_of_turn, self._encoder
         known, values = self._known(messages, schemas), values_of(messages)
@@ -229,7 +230,7 @@ class ChatFormat:
         return ids[ids.index(end.token_id) + 1 :]
 
     def _known(self, messages: Sequence[Message], schemas: Sequence[ToolSchema]) -> tuple[Shape, Frame] | None:
-        """Cached shape of `messages` and its constant tokens; None if the messages have no shape."""
+        """Cached shape of `messages` and its frame; None if the messages have no shape."""
         tools: Hashable = bool(schemas)
         if schemas and self.template.tools_matter:
             tools = json.dumps([schema.for_template() for schema in schemas])
@@ -248,7 +249,7 @@ class ChatFormat:
         return shape, self._encoder.frame(self.template.end_of_turn.token + first, rest)
 
     def _stand_in_tools(self, schemas: Sequence[ToolSchema]) -> Sequence[ToolSchema]:
-        """Tools for rendering a continuation: two small placeholders if the text there does not depend on the tools."""
+        """Tools for rendering a continuation: two small placeholders if the continuation does not depend on them."""
         return OTHER_TOOLS if schemas and not self.template.tools_matter else schemas
 
     @cached_property

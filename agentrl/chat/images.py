@@ -18,7 +18,7 @@ _PROBE = Message(role="user", content=[image_part("x"), {"type": "text", "text":
 class Place:
     """Image placeholder of the template: text and id of one token.
 
-    Between turns the placeholder is a control token: text never becomes it, so each placeholder is an image.
+    Between turns the placeholder is a control token. Text never becomes this token, so each placeholder is an image.
     """
 
     text: str
@@ -26,7 +26,7 @@ class Place:
     images: ImageTokens
 
     def expand(self, ids: Sequence[int], images: Sequence[bytes]) -> list[int]:
-        """Replace each placeholder in `ids` by the tokens of its image.
+        """Replace each placeholder in `ids` by the tokens of the corresponding image.
 
         Raises:
             TemplateError: the numbers of placeholders and images differ, or the processor refuses an image.
@@ -53,7 +53,7 @@ class Place:
         """Position of the first token of each image in `ids`, a result of `expand`.
 
         Raises:
-            ValueError: `ids` lack the tokens of an image.
+            ValueError: the tokens of an image are missing in `ids`.
         """
         starts, position = [], 0
         for data in images:
@@ -70,7 +70,8 @@ def find_place(template: Template, images: ImageTokens) -> Place:
     """Find the image placeholder of the template.
 
     Raises:
-        TemplateError: the template writes no placeholder that the model's processor knows, or not as one token.
+        TemplateError: the template writes no placeholder that the model's processor knows, or the placeholder is not a
+            single token.
     """
     text = template.render([_PROBE], (), prompt=True)
     for place in images.places:

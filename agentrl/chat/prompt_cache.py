@@ -14,19 +14,19 @@ class Prompts:
     """Cache of the token ids of the last prompts; only prompts with text messages are cached."""
 
     def __init__(self) -> None:
-        self._lock = Lock()  # several threads measure rows
+        self._lock = Lock()  # several threads tokenize prompts to measure their length
         self._kept: dict[Hashable, tuple[list[int], Sequence[ToolSchema]]] = {}
 
     def get(
         self, messages: Sequence[Message], schemas: Sequence[ToolSchema], make: Callable[[], list[int]]
     ) -> list[int]:
-        """Copy of the prompt's token ids; calls `make` if they are not cached."""
+        """Return a copy of the prompt's token ids; call `make` if the prompt is not cached."""
         key = _key(messages, schemas)
         if key is None:
             return make()
         kept = self._kept.get(key)
         if kept is None:
-            kept = make(), tuple(schemas)  # keeps the schemas alive, so that the ids in the key stay unique
+            kept = make(), tuple(schemas)  # keeps the schemas alive, so that the object ids in the key stay unique
             with self._lock:
                 if len(self._kept) >= MAX_PROMPTS:
                     del self._kept[next(iter(self._kept))]

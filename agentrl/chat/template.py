@@ -1,4 +1,4 @@
-"""Text that a chat template writes around a model turn, found by rendering small artificial conversations."""
+"""Analysis of a chat template: the text it writes around a model turn, found by rendering small test conversations."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ class EndOfTurn:
 
 
 class Template:
-    """A chat template, examined by rendering conversations of a few messages.
+    """A chat template and its properties, found by rendering conversations of a few messages.
 
     Raises:
-        TemplateError: from any method: the template fails, or cannot be continued after a model turn.
+        TemplateError: (any method) the template fails, or cannot be continued after a model turn.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, variables: Mapping[str, JsonValue]) -> None:
@@ -56,7 +56,7 @@ class Template:
         self._variables = dict(variables)
 
     def render(self, messages: Sequence[Message], schemas: Sequence[ToolSchema], *, prompt: bool) -> str:
-        """The full conversation as text; `prompt` adds the generation prompt at its end."""
+        """Render the full conversation as text; `prompt` adds the generation prompt at the end."""
         tools = [schema.for_template() for schema in schemas] or None
         try:
             text: str = self._tokenizer.apply_chat_template(
@@ -73,7 +73,7 @@ class Template:
         """End of an assistant turn."""
         try:
             text = self.render([USER, PLAIN_TURN, USER], (), prompt=True)
-        except TemplateError:  # some templates support a single exchange only
+        except TemplateError:  # some templates support only one user and one assistant message
             text = self.render([USER, PLAIN_TURN], (), prompt=False)
         _, found, after = text.partition(TURN)
         if not found:
@@ -100,7 +100,7 @@ class Template:
             try:
                 follows = self.follow([{"role": role, "content": "", "tool_call_id": CALL_ID}], OTHER_TOOLS)
                 written.append(self.end_of_turn.token + follows)
-            except TemplateError:  # not supported with that role, so there is nothing to protect
+            except TemplateError:  # the template does not support this role
                 continue
         special = set(self._tokenizer.all_special_tokens)
         decoder = self._tokenizer.added_tokens_decoder
@@ -114,7 +114,7 @@ class Template:
     def follow(
         self, messages: Sequence[Message], schemas: Sequence[ToolSchema], earlier: Sequence[Message] = (USER,)
     ) -> str:
-        """Text after the end of a model turn: `messages` and the prompt for the next turn."""
+        """Return the text after the end of a model turn: `messages` and the generation prompt."""
         if not messages or messages[0]["role"] != "tool":
             return self._after(PLAIN_TURN, messages, schemas, earlier)
         try:
@@ -140,7 +140,7 @@ class Template:
         return rest
 
     def turn(self, message: Message, schemas: Sequence[ToolSchema]) -> tuple[str, str]:
-        """Render an assistant message as the last one: (prompt before it, its text with the end-of-turn token)."""
+        """Render an assistant message as the last message: (prompt, text of the turn with its end-of-turn token)."""
         head = self.render([USER], schemas, prompt=True)
         whole = self.render([USER, message], schemas, prompt=False)
         if not whole.startswith(head):
@@ -159,6 +159,6 @@ class Template:
             try:
                 if self.follow(probe, OTHER_TOOLS[:1]) != self.follow(probe, OTHER_TOOLS):
                     return True
-            except TemplateError:  # the real messages will raise the same error
+            except TemplateError:  # the run's messages will raise the same error
                 continue
         return False

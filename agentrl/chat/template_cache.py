@@ -1,4 +1,4 @@
-"""Cached continuations: for messages of one shape, the template's fixed text and the slots for contents."""
+"""Cached continuations. For messages of one shape: the template's fixed text, with slots for contents."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ Follow = Callable[[Sequence[Message]], str]
 
 
 def _inside_quotes(text: str) -> str:
-    """Result of `content | tojson` without the quotes, which are fixed text."""
+    """Return the result of `content | tojson` without the quotes, which belong to the fixed text."""
     return json.dumps(text, ensure_ascii=False)[1:-1]
 
 
-# Transformations that a template may apply to a content. All contents of a shape share one.
+# Transformations that a template may apply to a content. All contents of a shape have the same transformation.
 FORMS: tuple[Callable[[str], str], ...] = (str, str.strip, _inside_quotes, lambda text: _inside_quotes(text.strip()))
 # Contents that a template might treat specially: outer whitespace, quotes, braces, markup, template tags, no text.
 PROBES = (
@@ -43,7 +43,7 @@ class Shape:
     form: Callable[[str], str]
 
     def fill(self, values: Sequence[str]) -> str:
-        """Text that the template would write."""
+        """Return the text that the template would render."""
         pieces = [self.literals[0]]
         for literal, slot in zip(self.literals[1:], self.slots, strict=True):
             pieces += (self.form(values[slot]) if slot in self.contents else values[slot], literal)
@@ -51,12 +51,12 @@ class Shape:
 
 
 def key_of(messages: Sequence[Message]) -> tuple[tuple[str, ...], ...]:
-    """Key of the shape of messages: their roles and field names."""
+    """Return the cache key of messages: their roles and field names."""
     return tuple((message["role"], *message) for message in messages)
 
 
 def values_of(messages: Sequence[Message]) -> list[str] | None:
-    """Field values of the messages, without roles; None if a value is not supported by shapes."""
+    """Return the field values of the messages, without roles; None if shapes do not support a value."""
     values: list[str] = []
     for message in messages:
         for key, value in message.items():
@@ -72,8 +72,8 @@ def values_of(messages: Sequence[Message]) -> list[str] | None:
 def learn(messages: Sequence[Message], follow: Follow) -> Shape | None:
     """Learn the shape of `messages`; None if the template does more than insert the contents.
 
-    Every content is replaced by every probe. All slots change at once, with different probes in neighbouring slots. A
-    shape is kept only if it predicts each of these renderings.
+    The template is rendered with probe texts in place of the contents. Every content gets every probe once, and
+    neighbouring contents get different probes. A shape is accepted only if it predicts all these renderings.
     """
     fields = [key for message in messages for key in message if key != "role"]
     contents = frozenset(index for index, key in enumerate(fields) if key == "content")

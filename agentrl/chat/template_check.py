@@ -1,4 +1,4 @@
-"""Check before a run that a chat template can be continued turn by turn."""
+"""Check before a run: can the chat template be continued turn by turn?"""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ REPLY: Message = {"role": "assistant", "content": "Hello"}
 
 
 def check_template(template: Template, schemas: Sequence[ToolSchema], roles: Collection[str]) -> None:
-    """Refuse a template that cannot be continued repeatedly with messages of these roles.
+    """Check that the template can be continued repeatedly with messages of these roles.
 
     Raises:
-        TemplateError: names the reason.
+        TemplateError: the template cannot be continued; the text contains the reason.
     """
     _check_generation_prompt(template, schemas)
     shapes = [(role, number) for role in sorted(roles) for number in ((1, 2) if role == "tool" else (1,))]
@@ -39,7 +39,7 @@ def _name(schemas: Sequence[ToolSchema]) -> str:
 
 
 def _check_generation_prompt(template: Template, schemas: Sequence[ToolSchema]) -> None:
-    """Refuse a template that writes an assistant header without offering it as generation prompt.
+    """Refuse a template that writes an assistant header but does not add it as generation prompt.
 
     A template without any header is accepted, for example one in which `[/INST]` ends the user's turn.
     """

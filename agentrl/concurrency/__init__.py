@@ -1,9 +1,9 @@
 """Runs user code off the event loop, with a deadline for each call.
 
 A coroutine runs on a separate event-loop thread, a plain function on a daemon thread. A coroutine past its deadline
-is cancelled. If the coroutine blocks its event loop, a new event loop replaces that one. A plain function cannot be
-stopped: its thread is abandoned. A `CircuitBreaker` counts abandoned calls until they end, and refuses
-calls when there are too many.
+is cancelled. If the coroutine blocks its event loop, a new event loop replaces the blocked one. A plain function cannot
+be stopped, so its thread is abandoned. A `CircuitBreaker` counts abandoned calls until they end. If there are too many,
+it refuses new calls.
 """
 
 from agentrl.concurrency.circuit_breaker import MAX_ABANDONED, CircuitBreaker

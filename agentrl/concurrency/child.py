@@ -22,20 +22,20 @@ from agentrl.registry import child_path
 MAX_ANSWER_BYTES = 64 * 2**20
 """Maximum size of an answer; a process with a larger answer is killed."""
 CLOSE_S = 5.0
-"""Maximum seconds that `close` waits, for the end of the process and for a thread that still uses it."""
+"""Maximum seconds that `close` waits for a thread that still uses the process, and for the end of the process."""
 _POLL_MS = 200
 _CHUNK = 2**16
 
 
 class EndedError(Exception):
-    """The process did not answer. The text is the reason, as the rest of a sentence that starts with "the process"."""
+    """The process did not answer. The text is the reason, worded to follow the subject "the process"."""
 
 
 class ChildProcess:
-    """Runs `python -m module arguments`, which calls `child_main.serve`; one question at a time.
+    """Child process `python -m module arguments`, which calls `child_main.serve`. It answers one question at a time.
 
-    Each question has a random id, and the answer must have the same id. A process that sends another id is killed,
-    because its next answers could belong to other questions.
+    Each question has a random id, and the answer must have the same id. If an answer has another id, the process is
+    killed, because its next answers could belong to other questions.
 
     Raises:
         EndedError: the system cannot start another process.
@@ -85,7 +85,7 @@ class ChildProcess:
     def kill(self) -> None:
         """Kill the process and the children in its process group; safe from any thread."""
         self._killed = True
-        if self._process.returncode is None:  # not reaped yet, so the system cannot have reused its id
+        if self._process.returncode is None:  # not reaped yet, so no other process has its id
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)
 
@@ -118,13 +118,13 @@ class ChildProcess:
         return answer
 
     def _line(self) -> bytes:
-        """Return the next line. Checks for the end of the process, because its children may keep the pipe open."""
+        """Return the next line. Also checks whether the process ended, because its children may keep the pipe open."""
         assert self._process.stdout is not None
         source = self._process.stdout.fileno()
         poller = select.poll()
         poller.register(source, select.POLLIN)
         while b"\n" not in self._unread:
-            ended = self._has_ended()  # before the pipe, so that the last output is still read
+            ended = self._has_ended()  # checked before the pipe is read, so that the last output is not lost
             if poller.poll(0 if ended else _POLL_MS):
                 read = os.read(source, _CHUNK)
                 self._unread += read
@@ -141,7 +141,7 @@ class ChildProcess:
         return line
 
     def _has_ended(self) -> bool:
-        """Whether the process has ended. It stays a zombie, so that its id is not reused before `close`."""
+        """Whether the process has ended. The process stays a zombie until `close`, so that its id is not reused."""
         if self._process.returncode is not None or not hasattr(os, "waitid"):  # missing on macOS before Python 3.13
             return self._process.poll() is not None
         with suppress(ChildProcessError):
@@ -177,7 +177,7 @@ def import_path(function: Callable[..., object]) -> str:
     """Return the path with which `registry.load_object` finds the function in another process."""
     function = inspect.unwrap(function)
     module = sys.modules.get(function.__module__)
-    # another process cannot import __main__, or a file loaded by path, by module name
+    # module names work in another process, except for `__main__` and files loaded by path
     if module is not None and module.__spec__ is not None and not module.__name__.startswith("agentrl_user_"):
         return f"{module.__name__}:{function.__name__}"
     return f"{Path(inspect.getfile(function)).resolve()}:{function.__name__}"

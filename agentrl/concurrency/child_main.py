@@ -33,7 +33,7 @@ def serve(prepare: Callable[[], Answer]) -> None:
     while True:
         asked = json.loads(questions.get())
         answered = answer(asked["question"])
-        if os.getpid() != ours:  # a process that user code forked and that returned to here
+        if os.getpid() != ours:  # user code forked, and this is the forked process
             os._exit(0)
         _write(sink, asked["id"], answered)
 
@@ -45,9 +45,10 @@ def _write(sink: int, number: str, answer: dict[str, object]) -> None:
 
 
 def end_with_parent() -> None:
-    """Let the system end this process group when the parent ends, even while a call holds the interpreter lock.
+    """Make the operating system end this process group when the parent ends, even if a call holds the interpreter lock.
 
-    `LIFELINE` is a pipe that only the parent can write to. When the pipe closes, the system sends SIGIO.
+    `LIFELINE` is a pipe that only the parent can write to. When the parent ends, the pipe closes and the system sends
+    SIGIO.
     """
     lifeline = int(os.environ.pop(LIFELINE))
     os.set_inheritable(lifeline, False)
@@ -58,4 +59,4 @@ def end_with_parent() -> None:
 def _receive(source: Iterable[str], questions: SimpleQueue[str]) -> None:
     for line in source:
         questions.put(line)
-    os._exit(0)  # the parent is gone: end at once
+    os._exit(0)  # the parent has ended

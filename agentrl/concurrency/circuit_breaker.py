@@ -11,7 +11,7 @@ from agentrl.concurrency.mailbox import Reply, UnavailableError
 T = TypeVar("T")
 
 MAX_ABANDONED = 512
-"""Maximum number of abandoned calls at a time; each may hold a thread."""
+"""Maximum number of abandoned calls at a time; each may block a thread."""
 RETRY_S = 10.0
 """Seconds after the circuit breaker opens, or after the last trial call, until one trial call is allowed."""
 
@@ -20,9 +20,10 @@ RETRY_S = 10.0
 class CircuitBreaker:
     """Counts the abandoned calls of one kind that still run, and refuses calls when there are too many.
 
-    - After `max_in_row` abandoned calls without a call that ended in time, calls are refused, except one trial call
-      every `RETRY_S` seconds. When a trial call ends in time, calls are allowed again.
-    - Each abandoned call may hold a thread. So with `max_abandoned` of them, calls are refused until some end.
+    - After `max_in_row` abandoned calls in a row, calls are refused, except one trial call every `RETRY_S` seconds.
+      When a trial call ends in time, calls are allowed again.
+    - Each abandoned call may block a thread. So after `max_abandoned` abandoned calls, new calls are refused until some
+      of them end.
     """
 
     name: str

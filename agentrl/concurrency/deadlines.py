@@ -6,7 +6,7 @@ import asyncio
 
 
 class Alarm:
-    """Wakes futures at their deadlines. Few calls reach their deadline, so one timer for the earliest is enough."""
+    """Wakes futures at their deadlines. One timer for the earliest deadline is enough, because few calls reach it."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop

@@ -16,21 +16,21 @@ Callback = Callable[[], None]
 
 
 class Mailbox:
-    """Queue of callbacks from other threads to an event loop, called in order of arrival.
+    """Queue of callbacks that other threads send to an event loop; they are called in order of arrival.
 
-    Waking a loop needs a write to a pipe and a thread switch, which takes longer than a quick call. So a loop wakes
-    another loop only at the end of an iteration, after all ready callbacks. A coroutine that blocks its loop therefore
-    delays replies of other coroutines in the same iteration; the deadline of the waiting call detects this.
+    Waking a loop needs a pipe write and a thread switch, which takes longer than a quick call. So a loop wakes another
+    loop only once per iteration, after all ready callbacks. A coroutine that blocks its loop therefore delays replies
+    of other coroutines in the same iteration. The deadlines of the waiting calls detect this.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop, self.alarm = loop, Alarm(loop)
         self._callbacks: deque[Callback] = deque()
         self._called = False
-        self._to_wake: list[Mailbox] = []  # other mailboxes, at the end of this iteration
+        self._to_wake: list[Mailbox] = []  # mailboxes to wake at the end of this iteration
 
     def post(self, callback: Callback) -> None:
-        """Add a callback from any thread, and wake the loop. A closed loop ignores it."""
+        """Add a callback from any thread, and wake the loop. A closed loop ignores the callback."""
         self._callbacks.append(callback)
         self._wake()
 
@@ -75,7 +75,7 @@ class Reply(Generic[T]):
 
     def __init__(self, home: Mailbox) -> None:
         self.done = False
-        self.cut = False  # the loop processed the cancellation, so it is not blocked
+        self.cut = False  # whether the loop processed the cancellation; if so, the loop is not blocked
         self.task: asyncio.Task[None] | None = None
         self._value: T | None = None
         self._error: BaseException | None = None

@@ -1,4 +1,4 @@
-"""Runs on a worker thread, as in a notebook. Ctrl-C, which only the main thread receives, is forwarded to the run."""
+"""Execution of a run on a worker thread, as needed in a notebook. The main thread forwards Ctrl-C to the run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 POLL_S = 0.1
-"""Seconds between checks whether the waiting task was cancelled; polling is needed because its loop is blocked."""
+"""Seconds between checks whether the waiting task was cancelled. Its event loop is blocked, so polling is needed."""
 
 
 def run_loop(main: Coroutine[object, object, R]) -> R:
@@ -32,18 +32,18 @@ def run_loop(main: Coroutine[object, object, R]) -> R:
 
 
 async def _run_with_signals(main: Coroutine[object, object, R]) -> R:
-    """Run `main` with our signal handlers, which replace those that asyncio sets at the start of the loop."""
+    """Run `main` with agentrl's signal handlers instead of those of asyncio."""
     with signals_heard():
         return await main
 
 
 def outside_loop(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-    """Call a function that starts an event loop; if this thread already runs one (notebook), use another thread."""
+    """Call a function that starts an event loop. If this thread already runs a loop (notebook), use another thread."""
     try:
         return call_elsewhere(function, *args, **kwargs) if _in_loop() else function(*args, **kwargs)
     except KeyboardInterrupt as error:
         stopped = Stopped(*error.args)
-    raise stopped  # outside the handler, to omit the interrupted frames
+    raise stopped  # raised outside the except block, to omit the interrupted frames
 
 
 def _in_loop() -> bool:
@@ -55,13 +55,13 @@ def _in_loop() -> bool:
 
 
 def call_elsewhere(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-    """Call `function` on another thread, because this thread runs an event loop, and wait for the result.
+    """Call `function` on another thread and wait for the result. Use it if this thread runs an event loop.
 
     On Ctrl-C, or if the calling task is cancelled, the `run_loop` of that thread is interrupted, and this function
     waits for its end. A second Ctrl-C stops the waiting.
     """
     cancelled, ending, future = _cancellations(), _Ending(), Future[R]()
-    # no executor: if Ctrl-C interrupts it while it starts its thread, it does not wait for that thread
+    # no executor: if Ctrl-C interrupts its start of the thread, it does not wait for the thread
     thread = Thread(target=_call, args=(partial(function, *args, **kwargs), future, ending), name="agentrl-run")
     try:
         with signals_heard():
@@ -84,7 +84,7 @@ def _call(function: Callable[[], R], future: Future[R], ending: _Ending) -> None
 
 
 def _cancellations() -> int:
-    """Return how often the current task was cancelled. Under `asyncio.run`, the first Ctrl-C only cancels the task."""
+    """Return how often the current task was cancelled: under `asyncio.run`, the first Ctrl-C only cancels the task."""
     task = asyncio.current_task()
     return task.cancelling() if task else 0
 
@@ -98,7 +98,7 @@ def _result(future: Future[R], cancelled: int) -> R:
 
 
 class _Ending:
-    """Request from one thread to end the event loop of another; also valid before the loop starts and after it ends."""
+    """Request from one thread to end another thread's event loop, also before the loop starts or after it ends."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -144,7 +144,7 @@ Hook: TypeAlias = Callable[[type[BaseException], BaseException, TracebackType | 
 class Stopped(KeyboardInterrupt):
     """Raised when Ctrl-C or SIGTERM ended `agentrl.train`, `evaluate` or `rollout`; the text explains how to resume.
 
-    If it is not caught, a script or a notebook cell prints only that text, without a traceback.
+    If the exception is not caught, a script or a notebook cell prints only its text, without a traceback.
     """
 
     def __init__(self, text: str = "stopped") -> None:

@@ -15,10 +15,10 @@ from agentrl.concurrency.mailbox import OverdueError, UnavailableError
 from agentrl.concurrency.run import Offload
 
 START_TIMEOUT_S = 120.0
-"""Seconds for a process to start and import its code; not part of the call's timeout."""
+"""Maximum seconds for a process to start and import its code; not part of the call's timeout."""
 _PER_CPU, _MOST = 8, 64
 _DESCRIPTORS = 16
-"""File descriptors reserved per child process; a child uses three, the rest is for other uses."""
+"""File descriptors reserved per child process. A child uses three; the others remain for the rest of the program."""
 
 
 def default_size() -> int:
@@ -29,7 +29,7 @@ def default_size() -> int:
 
 
 class ChildPool:
-    """At most `size` processes, started when needed and reused; further calls wait for a free one."""
+    """At most `size` processes, started when needed and reused; further calls wait for a free process."""
 
     def __init__(self, offload: Offload, lane: CircuitBreaker, size: int, module: str, *arguments: str) -> None:
         self._offload, self._lane, self._size = offload, lane, size
@@ -43,7 +43,7 @@ class ChildPool:
     async def ask(self, question: Mapping[str, object], deadline_s: float) -> dict[str, Any]:  # Any: the module's JSON
         """Send a question to a process and return the answer.
 
-        The timeout does not include the wait for a free process and the start of a process.
+        The timeout starts when the question is sent: waiting for a free process and starting one do not count.
 
         Raises:
             OverdueError: there was no answer in `deadline_s` seconds; the process was killed.
@@ -62,10 +62,10 @@ class ChildPool:
                 raise
 
     def close(self) -> None:
-        """Kill all processes, and wait a few seconds at most."""
+        """Kill all processes; waits a few seconds at most."""
         self._closed = True
         children = [*self._all]
-        for child in children:  # kill all before waiting for the first
+        for child in children:  # kill all children before waiting for the first
             child.kill()
         for child in children:
             self._drop(child)
@@ -98,7 +98,7 @@ class ChildPool:
         return None
 
     def _start(self, child: ChildProcess) -> None:
-        """Start a child, on a worker thread. If its caller has timed out meanwhile, the next call uses the child."""
+        """Start a child, on a worker thread. If the caller has timed out meanwhile, the next call uses the child."""
         try:
             child.start()
         finally:

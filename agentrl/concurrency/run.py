@@ -57,7 +57,7 @@ class Running(Generic[T]):
         task = self.reply.task
         at_fault = self.reply.cut or (task is not None and asyncio.current_task(self._thread.loop) is task)
         self._lane.abandon(self.reply, at_fault=at_fault)
-        if not self.reply.cut:  # the loop is blocked; otherwise the coroutine ignores the cancellation
+        if not self.reply.cut:  # the loop is blocked, so the cancellation was not even processed
             self._offload.replace(self._thread)
         if not at_fault:
             raise UnavailableError("another call blocked the loop")
@@ -73,7 +73,7 @@ class Offload:
         self.num_replaced_loops = 0
 
     def home(self) -> Mailbox:
-        """Return the mailbox of the running loop, which receives replies."""
+        """Return the mailbox of the running loop, which receives the replies of calls."""
         loop = asyncio.get_running_loop()
         if self._home is None or self._home.loop is not loop:
             self._home = Mailbox(loop)
@@ -85,7 +85,7 @@ class Offload:
         """Call a plain function on a thread.
 
         Args:
-            stop: ends the call after the timeout, if that is possible.
+            stop: ends a call that timed out or was cancelled; None if calls cannot be ended.
 
         Raises:
             OverdueError: the call did not end in `deadline_s` seconds; it is abandoned.
@@ -93,7 +93,7 @@ class Offload:
         """
         lane.enter()
         reply: Reply[T] = Reply(self.home())
-        # a call with `stop` runs in another process, so it cannot hold our interpreter lock
+        # a call with `stop` runs in another process, so it cannot hold this process's interpreter lock
         watched = (lane.name, deadline_s) if stop is None else None
         self._workers.submit(partial(copy_context().run, _call, function, reply, watched))
         try:
@@ -124,7 +124,7 @@ class Offload:
         return running
 
     def replace(self, thread: LoopThread) -> None:
-        """Abandon a blocked loop; it ends by itself if it becomes unblocked."""
+        """Abandon a blocked loop; the loop ends by itself if it becomes unblocked."""
         if thread is self._thread:
             self._thread, self.num_replaced_loops = None, self.num_replaced_loops + 1
             thread.retire()
@@ -145,7 +145,7 @@ def _call(function: Callable[[], T], reply: Reply[T], watched: tuple[str, float]
         value = function()
     except Exception as error:  # raised by the waiting caller
         reply.deliver(error=error)
-    except BaseException as error:  # SystemExit in a library must not end the thread or the program
+    except BaseException as error:  # SystemExit in user code must not end the thread or the program
         reply.deliver(error=as_error(error))
     else:
         reply.deliver(value)

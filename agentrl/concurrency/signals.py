@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: the first ends a command (a training run after its step), the second exits at once."""
+"""Ctrl-C and SIGTERM: the first signal ends a command (a training run after its step), the second exits at once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from agentrl.concurrency.stopping import STOPPING, stop
 from agentrl.concurrency.watchdog import watchdog
 
 GRACE_S = 10.0
-"""Seconds for a command to end after the first signal. There is no limit for a run that finishes its step."""
+"""Maximum seconds for a command to end after the first signal. There is no limit for a run that finishes its step."""
 
 ENDING = "stopping; press Ctrl-C again to stop now"
 
@@ -26,7 +26,7 @@ INTERRUPTED = 130
 """Exit status of a command ended by Ctrl-C."""
 
 _words: list[Callable[[], str]] = []  # global, because signals are per process
-_asked_by: list[int] = []  # the first signal received; also global
+_asked_by: list[int] = []  # the first signal that the process received
 
 
 @contextmanager
@@ -43,10 +43,10 @@ def on_forced_exit(say: Callable[[], str]) -> Iterator[None]:
 def ended_by_signals() -> Iterator[None]:
     """Handle SIGTERM like Ctrl-C inside the block, and force the exit if the command does not end.
 
-    Use it for a process's command, in the main thread. After an interrupt or at exit, a further Ctrl-C is ignored.
+    For the main command of a process, in the main thread. After an interrupt or at exit, a further Ctrl-C is ignored.
 
-    Python runs a signal handler only when the main thread executes Python code. Code that hangs in C never does. So a
-    thread watches the file descriptor that the C-level handler writes to, and ends the process itself. Files are
+    Python runs a signal handler only when the main thread executes Python code, so never while C code hangs. Therefore
+    a thread watches the file descriptor that the C-level handler writes to, and ends the process itself. Files are
     written under a temporary name and renamed, so only files that are being written are lost.
     """
     _asked_by.clear()
@@ -57,11 +57,11 @@ def ended_by_signals() -> Iterator[None]:
     earlier = signal.signal(signal.SIGTERM, _interrupt)
     watcher = Thread(target=_watch, args=(reader,), name="signals", daemon=True)
     watcher.start()
-    watchdog.watch_signals(reader)  # in another process, because the thread needs the interpreter lock
+    watchdog.watch_signals(reader)  # a second watcher in another process, because the thread needs the interpreter lock
     try:
         yield
     except KeyboardInterrupt:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # another one would interrupt the clean-up
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # another Ctrl-C would interrupt the clean-up
         raise
     finally:
         stop.announced = False
@@ -69,7 +69,7 @@ def ended_by_signals() -> Iterator[None]:
         signal.signal(signal.SIGTERM, earlier)
         signal.set_wakeup_fd(earlier_writer)
         watchdog.finish()
-        os.close(writer)  # which ends the watcher
+        os.close(writer)  # ends the watcher
         watcher.join()
         os.close(reader)
 
@@ -110,7 +110,7 @@ def _watch(reader: int) -> None:
 
 def _end_at_once(words: Sequence[Callable[[], str]]) -> NoReturn:
     if sys.stdout.isatty():
-        os.write(1, b"\x1b[?25h")  # a live panel hides the cursor
+        os.write(1, b"\x1b[?25h")  # show the cursor again, which a live panel hides
     text = "".join(f"agentrl: {say()}\n" for say in words)
     os.write(2, f"{text}agentrl: interrupted, ended at once\n".encode())  # sys.stderr may be locked by a hung thread
     os._exit(exit_status())

@@ -1,4 +1,4 @@
-"""Stopping a run: the first Ctrl-C or SIGTERM stops it after the current step, the second at once."""
+"""Stopping a run: the first Ctrl-C or SIGTERM stops the run after the current step, the second stops it at once."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class _Stop:
     Attributes:
         finishes: whether the run finishes its step before it stops.
         asked: whether a stop after the step was requested.
-        announced: whether other code prints the message about it.
+        announced: whether other code prints the message about the stop.
     """
 
     finishes = asked = announced = False
@@ -37,7 +37,7 @@ stop = _Stop()
 
 @contextmanager
 def signals_heard() -> Iterator[None]:
-    """Inside the block, the first signal only requests a stop, if the run finishes its step. Main thread only."""
+    """Make the first signal in the block only request a stop, if `stop.finishes` is set. Main thread only."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -53,7 +53,7 @@ def signals_heard() -> Iterator[None]:
 
 @contextmanager
 def finishing_steps() -> Iterator[None]:
-    """Inside the block, a run finishes its step before it stops, once `begin_steps` was called."""
+    """Make a run in the block finish its step before it stops, from `begin_steps` on."""
     stop.finishes = stop.asked = False
     try:
         yield
@@ -62,7 +62,7 @@ def finishing_steps() -> Iterator[None]:
 
 
 def begin_steps() -> None:
-    """Mark the start of training steps: from now on a stopped run finishes its step and saves a checkpoint."""
+    """Mark the start of training steps. From then on, a stopped run finishes its step and saves a checkpoint."""
     stop.finishes = True
 
 

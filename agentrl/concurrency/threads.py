@@ -58,7 +58,7 @@ class Workers:
 
 
 class DaemonExecutor(ThreadPoolExecutor):
-    """Executor with daemon threads for `asyncio.to_thread` in user coroutines: default threads block the exit."""
+    """Executor for `asyncio.to_thread` in user coroutines. Unlike the default executor, it does not block the exit."""
 
     def __init__(self, workers: Workers) -> None:
         super().__init__(max_workers=1)
@@ -91,7 +91,7 @@ class LoopThread:
         self._thread.start()
 
     def begin(self, work: Work[T], reply: Reply[T]) -> None:
-        """Start `work` on the loop; its result goes to `reply`, which belongs to the calling loop."""
+        """Start `work` on the loop. Its result is delivered to `reply`, which belongs to the calling loop."""
         reply.home.send(self._mailbox, partial(self._begin, work, reply, copy_context()))
 
     def cut(self, reply: Reply[T]) -> None:
@@ -108,7 +108,7 @@ class LoopThread:
 
     def _serve(self) -> None:
         while not self._drained:
-            with suppress(SystemExit, KeyboardInterrupt):  # from a task that a user's coroutine started
+            with suppress(SystemExit, KeyboardInterrupt):  # raised by a task that a user's coroutine started
                 self.loop.run_forever()
         self.loop.close()
 
@@ -146,10 +146,10 @@ def _cut(reply: Reply[T]) -> None:
 
 
 def _ended(reply: Reply[T], _: asyncio.Task[None]) -> None:
-    if not reply.done:  # a task cancelled before its first step never runs, so it delivered no result
+    if not reply.done:  # a task cancelled before its first step never runs and delivers no result
         reply.deliver()
 
 
 def as_error(error: BaseException) -> RuntimeError:
-    """Convert an exception that would end the program to one that only ends the call, with the same traceback."""
+    """Convert an exception that would end the program to an error of this call only, with the same traceback."""
     return RuntimeError(f"{type(error).__name__}: {error}").with_traceback(error.__traceback__)

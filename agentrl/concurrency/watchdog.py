@@ -19,7 +19,7 @@ _NAME_BYTES = 100
 
 
 class Watchdog:
-    """Watchdog of this process. It starts with the first call; each call costs two memory writes."""
+    """Watchdog of this process, started at the first call. Each call costs two memory writes."""
 
     def __init__(self) -> None:
         self._memory: mmap.mmap | None = None
@@ -31,18 +31,18 @@ class Watchdog:
         self._failed = False
 
     def enter(self, name: str, deadline_s: float) -> int | None:
-        """Register a call with its timeout. Return its slot for `leave`; None if there is no free slot or watchdog."""
+        """Register a call with its timeout. Return its slot for `leave`; None without a watchdog or a free slot."""
         if self._process is None and not self._start():
             return None
         try:
             slot = self._free.pop()
-        except IndexError:  # hundreds of calls at a time: only those with a slot are watched
+        except IndexError:  # hundreds of calls at a time: calls without a slot are not watched
             return None
         self._write(slot, time.monotonic() + deadline_s, 0.0, name)
         return slot
 
     def abandoned(self, slot: int, name: str) -> None:
-        """Record that the call is past its deadline while other code runs, so it does not hold the interpreter lock."""
+        """Record that a call is past its deadline but does not hold the interpreter lock, because other code runs."""
         self._write(slot, time.monotonic(), 1.0, name)
 
     def leave(self, slot: int) -> None:
@@ -51,7 +51,7 @@ class Watchdog:
         self._free.append(slot)
 
     def watch_signals(self, pipe: int) -> None:
-        """From the next start on, end the run if data in `pipe` stays unread, because then signals are not handled."""
+        """From the next start on, end the run if data in `pipe` stays unread: then signals are not handled."""
         self.stop()
         self._signals = pipe
 
@@ -64,9 +64,9 @@ class Watchdog:
                 process.wait()
 
     def finish(self) -> None:
-        """Stop the watchdog, unless a call still runs, which may hold the interpreter lock while this process exits.
+        """Stop the watchdog, unless a call still runs: the call may hold the interpreter lock while this process exits.
 
-        The watchdog then ends with this process.
+        In that case the watchdog ends with this process.
         """
         if len(self._free) == NUM_SLOTS:
             self.stop()

@@ -1,8 +1,8 @@
 """The watchdog process: ends a run if a call holds the interpreter lock past its deadline. Standard library only.
 
-`python -I -S watchdog_process.py PID MEMORY LIFELINE SIGNALS`: process id of the run, and file descriptors that it
-inherits (SIGNALS may be -1). A Python thread cannot do this: a C function that keeps the interpreter lock stops all
-threads and signal handlers.
+`python -I -S watchdog_process.py PID MEMORY LIFELINE SIGNALS`: PID is the process id of the run, the others are
+inherited file descriptors (SIGNALS may be -1). A thread cannot be the watchdog: a C function that keeps the interpreter
+lock stops all threads and signal handlers.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from pathlib import Path
 HEAD = struct.Struct("=q")
 """The heartbeat: a counter that a thread of the run increments every half second, if it gets the interpreter lock."""
 SLOT = struct.Struct("=dd104s")
-"""A call: its deadline (monotonic clock; 0: a free slot), 1 if abandoned, its name."""
+"""A call: its deadline (monotonic clock; 0 for a free slot), 1 if the call is abandoned, its name."""
 NUM_SLOTS = 512
 SIZE = HEAD.size + NUM_SLOTS * SLOT.size
 BEAT_S = 0.5
 
 GRACE_S = 10.0
-"""Seconds past a call's deadline and without heartbeat until the run ends; also the limit of unhandled signals."""
+"""Limit in seconds: for a call past its deadline without heartbeat, and for an unhandled signal."""
 GRACE_ABANDONED_S = 120.0
-"""The same for an abandoned call: it released the lock at its deadline, so the run may only be asleep."""
+"""`GRACE_S` for an abandoned call. Such a call released the lock at its deadline, so the run may only be suspended."""
 _SECOND_SIGNAL_S = 1.0
 _POLL_S = 0.5
 
@@ -47,7 +47,7 @@ class Watch:
     def verdict(self, now: float) -> str | None:
         """Return why the run must be ended, or None.
 
-        Called periodically. If this process itself was suspended, the timers start again.
+        Called periodically. If the watchdog process itself was suspended, its timers restart.
         """
         (beat,) = HEAD.unpack_from(self._memory)
         was_asleep, self._looked_at = now - self._looked_at > 4 * _POLL_S, now

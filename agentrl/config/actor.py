@@ -81,7 +81,7 @@ class ActorConfig(Section):
     """The trained policy."""
 
     backend: Annotated[str, AfterValidator(known_backend), code("backend")] = "torch"
-    """The training backend: torch, or `path/to/file.py:NAME`, a backend of your own (docs/extending.md)."""
+    """The training backend: torch, or your own as `path/to/file.py:NAME` (docs/extending.md)."""
     device: Text = "auto"
     """Device of the torch backend; auto: a CUDA GPU if available."""
     autocast: Literal["float32", "bfloat16", "float16"] | None = None
@@ -95,16 +95,16 @@ class ActorConfig(Section):
     use_dynamic_bsz: bool = True
     """Split micro-batches by tokens (ppo_max_token_len_per_gpu); false: by samples (ppo_micro_batch_size_per_gpu)."""
     ppo_max_token_len_per_gpu: PositiveInt = 16384
-    """Token budget of a micro-batch. Shared prefixes count once, padding and copied keys count; a CPU may use smaller
-    micro-batches."""
+    """Maximum number of tokens in a micro-batch. A shared prefix counts once; padding and copied keys count too.
+    Micro-batches may be smaller on a CPU."""
     ppo_micro_batch_size_per_gpu: PositiveInt | None = None
     """Maximum number of samples in a micro-batch, whatever their length."""
     share_prefixes: bool = True
-    """Compute a common prefix of several samples once per micro-batch, if the model allows it; same gradient."""
+    """Compute shared prefixes of samples once per micro-batch, if the model allows it; the gradient is the same."""
     freeze_modules: Modules = ()
     """Names of modules whose weights are frozen; `*` matches any text (`model.layers.0.*`, `*.mlp.*`)."""
     param_offload: bool = False
-    """Keep the weights in CPU memory except while a step trains or scores; no effect on a CPU."""
+    """Keep the weights in CPU memory except during training and scoring; no effect on a CPU."""
     optimizer_offload: bool = False
     """Keep the optimizer state in CPU memory except during an update; no effect on a CPU."""
     grad_clip: PositiveFloat = 1.0
@@ -112,7 +112,8 @@ class ActorConfig(Section):
     policy_loss: PolicyLossConfig = PolicyLossConfig()
     """The policy loss."""
     clip_ratio: NonNegativeFloat | None = None
-    """Clip range of the ratio, used for each side not set below; null: the default of the loss, 0.2 for vanilla."""
+    """Clip range of the ratio, for each side that clip_ratio_low or _high does not set. null: the default of the loss,
+    0.2 for vanilla."""
     clip_ratio_low: float | None = Field(default=None, ge=0, le=1)
     """Clip range of the ratio below 1; 1: no lower clip."""
     clip_ratio_high: NonNegativeFloat | None = None
@@ -124,14 +125,14 @@ class ActorConfig(Section):
     tau_neg: PositiveFloat | None = None
     """sapo: temperature of the gate for advantages that are not positive."""
     loss_agg_mode: Aggregation | None = None
-    """How token losses are aggregated to one number; null: as set by algorithm.name, token-mean for most."""
+    """How token losses are aggregated to one number. null: the default of algorithm.name, usually token-mean."""
     use_kl_loss: bool = False
     """Add the KL divergence from the reference policy to the loss."""
     kl_loss_coef: NonNegativeFloat = 0.001
     """Coefficient of the KL loss."""
     kl_loss_type: KLKind = "low_var_kl"
-    """Estimator of the KL loss: kl (k1), abs, mse (k2) or low_var_kl (k3); with + (kl+, ...) it has the gradient of
-    k2."""
+    """Estimator of the KL loss: kl (k1), abs, mse (k2) or low_var_kl (k3). With a suffix + (kl+, ...), the gradient
+    is that of k2."""
     entropy_coeff: NonNegativeFloat = 0.0
     """Coefficient of the entropy bonus."""
 
@@ -159,38 +160,39 @@ class RefConfig(Section):
     """The reference policy of the KL term; loaded only if it is needed."""
 
     path: Folder | None = None
-    """Model folder of the reference policy; null: the policy at the start of the run, or without its LoRA adapter."""
+    """Model folder of the reference policy. null: the policy at the start of the run; with LoRA, the policy without its
+    adapter."""
     sync_steps: PositiveInt | None = None
-    """Replace the reference by the current policy every N steps (iterative RL); null: never."""
+    """Copy the current policy to the reference every N steps (iterative RL); null: never."""
     param_offload: bool = False
     """Keep the reference weights in CPU memory except during scoring. No effect on a CPU, or if the reference is the
     base model of the policy."""
 
 
 class HeadOptimConfig(OptimConfig):
-    """The optimizer of a model with a new head, whose default learning rate is higher."""
+    """The optimizer of a model with a new head. Its default learning rate is higher than the actor's."""
 
     lr: PositiveFloat | None = 1e-5
     """Peak learning rate of AdamW."""
 
 
 class CriticConfig(Section):
-    """The value model; loaded only if the advantage estimator needs values. null: the value of the actor's key."""
+    """The value model; loaded only if the advantage estimator needs values."""
 
     path: Folder | None = None
-    """Model folder of the critic; null: the policy's model. The value head is new unless the folder has one."""
+    """Model folder of the critic; null: the policy's model. A value head is added if the folder has none."""
     optim: HeadOptimConfig = HeadOptimConfig()
     """Optimizer of the critic."""
     ppo_mini_batch_size: PositiveInt | None = None
-    """Tasks (groups) per update; null: as the actor."""
+    """Tasks (groups) per update; null: the actor's value."""
     ppo_epochs: PositiveInt | None = None
-    """Passes over the samples of a step; null: as the actor."""
+    """Passes over the samples of a step; null: the actor's value."""
     ppo_max_token_len_per_gpu: PositiveInt | None = None
-    """Token budget of a micro-batch; null: as the actor."""
+    """Maximum number of tokens in a micro-batch; null: the actor's value."""
     grad_clip: PositiveFloat = 1.0
     """Maximum gradient norm; larger gradients are scaled down."""
     cliprange_value: NonNegativeFloat = 0.5
-    """Clip range of the value loss around the values from the start of the step."""
+    """Clip range of the value loss, around the values at the start of the step."""
     loss_agg_mode: Aggregation = "token-mean"
     """How token losses are aggregated to one number."""
     param_offload: bool = False

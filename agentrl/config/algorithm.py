@@ -31,18 +31,18 @@ UnitInterval = Annotated[float, Field(ge=0, le=1)]
 
 
 class RolloutCorrectionConfig(Section):
-    """Correction of off-policy samples: older weights, or an engine whose probabilities differ from the backend's.
+    """Correction for off-policy samples, caused by older weights or by differences between engine and backend.
 
-    r = backend / engine: the probability of a sampled token under the weights at the start of the step, divided by the
-    probability it was sampled with. Weights and rejections need r, which costs one more forward pass.
+    r = backend / engine is a ratio of two probabilities of a sampled token: under the weights at the start of the step,
+    and at sampling time. Importance weights and rejections need r, which costs one more forward pass.
     See docs/off-policy.md.
     """
 
     bypass_mode: bool = True
-    """true: loss ratios use the engine's probabilities as old policy. false: they use probabilities recomputed with the
+    """Old policy in the ratios of the loss. true: the engine's probabilities. false: probabilities recomputed with the
     weights at the start of the step (decoupled PPO)."""
     rollout_is: Literal["token", "sequence"] | None = None
-    """Importance weights r on the loss: per token, or their product over the rollout; null: none."""
+    """Importance weights on the loss. token: r of each token. sequence: product of r over the rollout. null: none."""
     rollout_is_threshold: float | Text = 2.0
     """A number: larger weights are truncated to it (TIS). "0.5_5.0": weights outside the range become 0 (masked,
     IcePop)."""
@@ -52,10 +52,10 @@ class RolloutCorrectionConfig(Section):
     """Rejection of tokens or rollouts with too large a divergence: token_k1, token_k2, token_k3, seq_sum_k1,
     seq_mean_k1, seq_max_k3 and so on; several are separated by commas."""
     rollout_rs_threshold: float | Text | None = None
-    """Limit of rollout_rs: the largest divergence; for k1 a range "lower_upper" of engine / backend, or only its upper
-    end. One for all rejections, or one each, separated by commas."""
+    """Limit of rollout_rs: the largest divergence. For k1: a range "lower_upper" of engine / backend, or only the upper
+    end. Give one limit for all rejections, or one for each, separated by commas."""
     loss_type: Literal["ppo_clip", "reinforce"] = "ppo_clip"
-    """Loss in bypass mode: clipped ratio, or REINFORCE with the weights of `rollout_is`."""
+    """Loss in bypass mode: the configured policy loss, or REINFORCE with the weights of `rollout_is`."""
 
     @property
     def corrects(self) -> bool:
@@ -64,7 +64,7 @@ class RolloutCorrectionConfig(Section):
 
     @property
     def weight_bounds(self) -> Bounds:
-        """Bounds of the importance weights. Without a lower bound weights are truncated, else masked."""
+        """Bounds of the importance weights. Weights are truncated if there is no lower bound, else masked."""
         return read_weight_bounds(self.rollout_is_threshold)
 
     @property
@@ -104,7 +104,7 @@ class KLControlConfig(Section):
     kl_coef: NonNegativeFloat = 0.001
     """The coefficient; adaptive: its first value."""
     horizon: PositiveInt = 10000
-    """adaptive: rollouts over which an error is corrected."""
+    """adaptive: number of rollouts over which the coefficient adapts; larger is slower."""
     target_kl: PositiveFloat = 0.1
     """adaptive: target KL, in nats per token."""
 
@@ -113,12 +113,12 @@ class FilterGroupsConfig(Section):
     """Dynamic sampling (DAPO): groups with equal rewards are dropped and replaced before the update."""
 
     enable: bool = False
-    """Draw further tasks until a step has all its groups."""
+    """Sample more tasks until the step has all its groups."""
     metric: Text = "score"
     """Name of the reward that must differ within a group; acc means the score if no reward has this name."""
     max_num_gen_batches: NonNegativeInt = 0
-    """Maximum number of batches (data.train_batch_size tasks each) drawn per step; then the step uses the groups it
-    has. 0: no limit."""
+    """Maximum number of batches (data.train_batch_size tasks each) sampled per step. At the limit, the step uses the
+    groups it has. 0: no limit."""
 
 
 class AlgorithmConfig(Section):
@@ -131,9 +131,9 @@ class AlgorithmConfig(Section):
     gamma: UnitInterval | None = None
     """Discount factor, for estimators that have one; null: the default of the estimator, 1 for most."""
     lam: UnitInterval | None = None
-    """gae: lambda; 0 uses only the critic, 1 only the return. null: 1."""
+    """gae: lambda. 0: one-step temporal difference; 1: full return minus value. null: 1."""
     norm_adv_by_std_in_grpo: bool = True
-    """Divide the centred rewards of a group by their standard deviation."""
+    """Divide a group's rewards, after subtracting their mean, by their standard deviation."""
     gdpo_reward_keys: tuple[Text, ...] = ()
     """gdpo: names of the rewards that are normalised separately; empty: all except score."""
     gdpo_reward_weights: tuple[float, ...] = ()
@@ -149,7 +149,7 @@ class AlgorithmConfig(Section):
     filter_groups: FilterGroupsConfig = FilterGroupsConfig()
     """Dynamic sampling."""
     zero_variance_groups: Literal["keep", "drop"] = "keep"
-    """Rollouts with advantage 0: keep counts them in the means of the loss, drop excludes them."""
+    """Rollouts with advantage 0. keep: the means of the loss count their tokens. drop: they are excluded."""
     overlong_filter: bool = False
     """Exclude rollouts that were truncated for their length from the loss; the group's baseline still counts them."""
     rft_threshold: float = 1.0
@@ -157,7 +157,7 @@ class AlgorithmConfig(Section):
     beta: PositiveFloat = 0.1
     """Preferences: scale of the log-probability differences."""
     pairing: Literal["best_worst", "best_random"] = "best_worst"
-    """Preferences: the best rollout of a group is paired with the worst, or with a random one of lower score."""
+    """Preferences: the best rollout of a group is paired with the worst, or with a random rollout of lower score."""
     length_normalized: bool = False
     """Preferences: compare the mean log-probability per token instead of the sum."""
     rollout_correction: RolloutCorrectionConfig = RolloutCorrectionConfig()
@@ -177,7 +177,7 @@ class AlgorithmConfig(Section):
 
     @property
     def live(self) -> bool:
-        """Whether groups are rollouts (live or saved), not rows of `data.train_files`."""
+        """Whether the algorithm trains on rollouts (live or saved), not on rows of `data.train_files`."""
         return self.preset.feed == "rollouts"
 
     @field_validator("name")

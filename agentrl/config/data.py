@@ -31,7 +31,7 @@ class CurriculumConfig(Section):
     descending: bool = False
     """Large values first."""
     target: float = Field(default=0.5, ge=0, le=1)
-    """pass_rate: target pass rate; tasks at the target are always drawn in their turn."""
+    """pass_rate: target pass rate; a task at the target is drawn every time the order reaches it."""
     floor: Share = 0.1
     """pass_rate: probability that a task with the largest distance from target is drawn when the order reaches it."""
     smoothing: Share = 0.5
@@ -46,7 +46,7 @@ class OnlineConfig(Section):
     when_full: Literal["drop_oldest", "refuse"] = "drop_oldest"
     """If the queue is full: drop the oldest waiting task, or refuse the new one."""
     share: Share = 0.5
-    """Fraction of the drawn tasks that are added ones, while any are waiting."""
+    """Fraction of the drawn tasks that come from the added tasks, while any are waiting."""
 
 
 class CustomDatasetConfig(Section):
@@ -68,7 +68,7 @@ class DataConfig(Section):
     """The tasks and their order."""
 
     train_files: Files = ()
-    """Training data: Parquet, JSON or JSONL files, or names for the `datasets` library."""
+    """Training data: Parquet, JSON or JSONL files, or dataset names of the `datasets` library."""
     val_files: Files = ()
     """Validation data, in the same formats."""
     prompt_key: Text = "prompt"
@@ -84,12 +84,12 @@ class DataConfig(Section):
     max_response_length: PositiveInt = 1024
     """Maximum response length, in tokens: everything after the prompt, including tool answers."""
     truncation: Literal["error", "left", "middle", "right"] = "error"
-    """A longer prompt is refused (error), or its last user text is cut on that side; tools and system message are
-    never cut."""
+    """Treatment of longer prompts. error: refuse them. left, middle, right: cut the last user text on that side. Tools
+    and system message are never cut."""
     filter_overlong_prompts: bool = False
-    """Drop longer prompts instead, and log how many."""
+    """Drop longer prompts instead of refusing or cutting them; their number is logged."""
     filter_overlong_prompts_workers: PositiveInt | None = None
-    """Threads that measure prompt lengths; null: one per core. The result does not depend on it."""
+    """Threads that measure prompt lengths; null: one per core. The result is the same for any number."""
     shuffle: bool = True
     """Shuffle the training tasks, differently in every epoch."""
     seed: int | None = None
@@ -107,9 +107,9 @@ class DataConfig(Section):
     apply_chat_template_kwargs: Options = {}
     """Extra variables for the chat template, such as enable_thinking."""
     output_path: File | None = None
-    """Generation: Parquet file for the rows with an added column `responses`, the texts of their rollouts."""
+    """Generation: Parquet file of the rows, with the texts of their rollouts in an added column `responses`."""
 
     @property
     def max_sequence_length(self) -> int:
-        """Longest context plus completion of the run, in tokens."""
+        """Maximum length of prompt plus response, in tokens."""
         return self.max_prompt_length + self.max_response_length

@@ -7,7 +7,7 @@ from agentrl.security.redaction import remember_secret
 
 def remember_environment() -> None:
     """Make OmegaConf's resolver of environment variables register its values as secrets. Can be called repeatedly."""
-    from omegaconf import OmegaConf  # imported late: this module must stay cheap to import
+    from omegaconf import OmegaConf  # imported here because it is slow to import
     from omegaconf.resolvers import oc
 
     def env(*arguments: str) -> str | None:

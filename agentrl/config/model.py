@@ -35,8 +35,8 @@ class ModelConfig(Section):
     lora_alpha: PositiveFloat = 16
     """LoRA alpha: the adapter's output is scaled by alpha / rank."""
     target_modules: Modules = ("all-linear",)
-    """Modules that get an adapter, by the end of their name; all-linear: every linear layer except the head."""
+    """Modules with a LoRA adapter, matched by the end of their name; all-linear: all linear layers except the head."""
     exclude_modules: Modules = ()
     """Modules that get no adapter, even if target_modules matches them."""
     lora_adapter_path: Folder | None = None
-    """Folder of an existing adapter to continue training, instead of a new one."""
+    """Folder of an existing LoRA adapter, which is trained further instead of a new adapter."""

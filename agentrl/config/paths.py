@@ -22,7 +22,7 @@ _CODE = re.compile(r"(?P<file>[^:]+\.py)(?P<name>:\w+)?")
 def absolute(config: RunConfig) -> RunConfig:
     """Return the configuration with absolute paths.
 
-    A text that can also be a hub name or a module counts as a path if the file or folder exists.
+    A text that may be a path, a hub name or a module counts as a path if the file or folder exists.
     """
     return _section(config)
 

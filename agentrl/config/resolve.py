@@ -1,4 +1,4 @@
-"""Resolution of null values: each value that the run chooses, with its reason."""
+"""Replacement of null values by values that the run chooses, each with its reason."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ _RATES = {
 
 
 def resolve(config: RunConfig, model: ModelFacts, purpose: Purpose = "train") -> tuple[RunConfig, list[Choice]]:
-    """Return the configuration with every open value filled in, and the list of choices.
+    """Return the configuration with all chosen values, and the list of choices.
 
     A resolved configuration reproduces the run even if defaults change later.
 
     Args:
         model: facts about `model.path`.
-        purpose: the use of the configuration; keys that this use never reads stay open.
+        purpose: the use of the configuration; keys that it does not need stay null.
 
     Raises:
         ConfigError: the given lengths do not fit the model's context.
@@ -81,7 +81,7 @@ def resolve(config: RunConfig, model: ModelFacts, purpose: Purpose = "train") ->
 
 
 def notices(config: RunConfig) -> list[str]:
-    """One line per ignored option. They are no errors because one file may serve several algorithms."""
+    """One line per ignored option. Ignored options are no errors: one file may be used for several algorithms."""
     if config.algorithm.live or config.rollout.n in (None, 1):
         return []
     return [
@@ -114,7 +114,7 @@ def _learning_rate(config: RunConfig, num_parameters: int | None) -> Choice:
 
 
 def _lengths(config: RunConfig, model: ModelFacts) -> list[Choice]:
-    """Reduce lengths that are not given to the model's context.
+    """Reduce lengths to the model's context. Lengths set by the user are not changed.
 
     Raises:
         ConfigError: the given lengths do not fit.

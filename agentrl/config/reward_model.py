@@ -18,11 +18,12 @@ class OnlineRewardConfig(Section):
     """A reward model trained during the run on new rollouts, labelled by another reward component."""
 
     outcome: Text
-    """Component of reward.components, from 0 to 1, that labels the rollouts. With weight 0 it is only a label."""
+    """Component of reward.components whose value, from 0 to 1, labels the rollouts. With weight 0, it does not change
+    the score."""
     every: PositiveInt = 1
     """Train the reward model every N steps of the policy."""
     warmup_steps: NonNegativeInt = 5
-    """First steps in which the score is the outcome itself while the reward model already trains."""
+    """Number of first steps whose score is the outcome. In these steps the reward model is trained but not used."""
     buffer: PositiveInt = 512
     """Number of newest rollouts used in a round of training."""
     batch_size: PositiveInt = 64
@@ -47,23 +48,23 @@ class RewardModelConfig(Section):
     trust_remote_code: Annotated[bool, code()] = False
     """Allow code that ships with the model to run."""
     input: Literal["chat", "turns", "tokens"] | None = None
-    """chat: the messages without tools, in the model's own chat template. turns: the same turn by turn, up to the end
-    of the last turn (format of models trained with agentrl). tokens: the sampled tokens, for a model with the policy's
-    tokenizer. null: tokens if `path` is null, turns for a checkpoint of agentrl, else chat."""
+    """chat: the messages without tools, in the model's own chat template. turns: these messages turn by turn, up to
+    the end of the last turn (format of models trained with agentrl). tokens: the sampled tokens, for a model with the
+    policy's tokenizer. null: tokens if `path` is null, turns for a checkpoint of agentrl, else chat."""
     activation: Activation | None = None
     """none: the output is the reward. sigmoid: the reward is a probability. verdict: 1 if the probability is 0.5 or
-    more, else 0, so that small differences within a group do not count. null: verdict with `online`, else none."""
+    more, else 0, so that small differences within a group have no effect. null: verdict with `online`, else none."""
     max_length: PositiveInt | None = None
-    """Maximum conversation length in tokens; null: the number of positions of the model."""
+    """Maximum conversation length in tokens; null: the model's maximum."""
     too_long: Literal["error", "leave_out"] = "error"
-    """Longer conversations: error ends the run; leave_out excludes the rollout (infra_failed). They are never
-    truncated."""
+    """Treatment of longer conversations. error: end the run. leave_out: exclude the rollout (infra_failed).
+    Conversations are never truncated."""
     batch_tokens: PositiveInt = 16384
     """Maximum number of tokens in a scoring batch, including padding."""
     batch_size: PositiveInt | None = None
     """Maximum number of conversations in a scoring batch; null: no limit, but 1 with rollout.deterministic."""
     online: OnlineRewardConfig | None = None
-    """Train the reward model together with the policy; null: it is fixed."""
+    """Train the reward model together with the policy; null: the reward model is not trained."""
 
     @property
     def activated(self) -> Activation:

@@ -52,9 +52,9 @@ class JudgeConfig(Section):
     response_format: Literal["json_schema", "json_object", "none"] = "json_schema"
     """How the schema is sent to the endpoint; use json_object or none if the endpoint does not support json_schema."""
     score_range: Range = (0.0, 10.0)
-    """Valid range of the judge's score; a score outside is not a valid answer."""
+    """Valid range of the judge's score; an answer with a score outside is invalid."""
     reward_range: Range = (0.0, 1.0)
-    """Rewards of the two ends of score_range; linear in between."""
+    """Rewards for the lowest and the highest score of score_range; linear in between."""
     temperature: NonNegativeFloat | None = 0.0
     """Sampling temperature of the judge; null: default of the endpoint."""
     max_tokens: PositiveInt | None = 1024
@@ -68,7 +68,7 @@ class JudgeConfig(Section):
     cache_dir: File | None = None
     """Folder that caches the judge's answers across runs and processes; null: cached in memory only."""
     api_key_env: Annotated[str, ADDRESS] | None = None
-    """Environment variable that holds the API key of the endpoint; the key itself is never saved."""
+    """Environment variable that contains the API key of the endpoint; the key itself is never saved."""
 
     @field_validator("url")
     @classmethod
@@ -102,10 +102,10 @@ class ComponentConfig(Section):
     gate_threshold: float = 1.0
     """Minimum value of the gate component."""
     priority: int | None = None
-    """Components with a priority are alternatives, computed in this order (1 before 2): only the first verdict
-    counts."""
+    """Components with a priority are alternatives, computed in this order (1 before 2). The first value that reaches
+    its verdict_from is the verdict, and only the verdict counts."""
     verdict_from: float | None = None
-    """Minimum value of a verdict; below it, the next priority is computed."""
+    """Minimum value of a verdict. Below it, the component with the next priority is computed."""
     reward_kwargs: dict[str, JsonValue] = {}
     """Further keyword arguments of the function; for judge and reward_model: keys that override their section."""
 
@@ -113,7 +113,7 @@ class ComponentConfig(Section):
     @classmethod
     def _known_keys(cls, values: object) -> object:
         for key in values if isinstance(values, Mapping) else ():
-            if key not in cls.model_fields:  # inside a mapping of sections, validation finds no nearest key
+            if key not in cls.model_fields:  # validation suggests no nearest key inside a mapping of sections
                 raise ValueError(f"unknown key '{key}': {suggestion(str(key), cls.model_fields)}")
         return values
 
@@ -133,10 +133,10 @@ def by_priority(components: Mapping[str, ComponentConfig]) -> list[str]:
 
 
 def asked_order(components: Mapping[str, ComponentConfig]) -> list[str]:
-    """Order the components: each after its gate and after the components of better priority.
+    """Order the components: each after its gate and after the components with a smaller priority number.
 
     Raises:
-        ValueError: components wait for each other.
+        ValueError: components depend on each other in a cycle.
     """
     waits: dict[str, list[str]] = {name: [each.gate] if each.gate else [] for name, each in components.items()}
     for better, worse in pairwise(by_priority(components)):
@@ -183,9 +183,9 @@ class GuardsConfig(Section):
     """Guards that flag likely reward hacking."""
 
     names: Annotated[tuple[GuardName, ...], BeforeValidator(one_or_many)] = GUARDS
-    """Active guards; each adds `guard/<name>` to a rollout's rewards, 1 if it was triggered. []: none."""
+    """Active guards. Each guard adds the reward `guard/<name>` to a rollout, 1 if the guard was triggered. []: none."""
     penalty: NonNegativeFloat = 0.0
-    """Subtracted from the score for each triggered guard, except length, which only records."""
+    """Subtracted from the score for each triggered guard, except for the guard length, which is only recorded."""
     max_repeated: float = Field(default=0.6, ge=0, le=1)
     """Repetition: maximum fraction of a turn's 4-grams that are repetitions."""
     min_compressed: float = Field(default=0.12, ge=0, le=1)

@@ -51,7 +51,7 @@ class AgentConfig(Section):
     """The agent loop."""
 
     default_agent_loop: Annotated[str, code("agent loop")] | None = None
-    """Agent loop of rows that name none: a registered name, `pkg.module:Class` or `path/to/file.py:Class`. null:
+    """Agent loop of rows without `agent_name`: a registered name, `pkg.module:Class` or `path/to/file.py:Class`. null:
     tool_agent if tools or a simulated user are configured, else single_turn_agent."""
     agent_loop_config_path: CodeFile | None = None
     """YAML list of further agent loops and their options, as `{name, _target_, ...}`."""
@@ -109,9 +109,9 @@ class SglangConfig(Section):
     urls: Urls = ()
     """Addresses of running servers, such as http://node1:30000; empty: the run starts servers on this machine."""
     router_url: Url | None = None
-    """Address of an sglang-router in front of `urls`. It gets generation requests; control calls go to the servers."""
+    """Address of an sglang-router in front of `urls`. Generation requests go to the router, others to the servers."""
     api_key_env: Annotated[str, ADDRESS] | None = None
-    """Environment variable that holds the API key of `urls`. Servers started by the run get a new key."""
+    """Environment variable that contains the API key of `urls`. Servers started by the run get a new key."""
     num_replicas: PositiveInt = 1
     """Number of servers to start."""
     server_args: Annotated[dict[str, JsonValue], code()] = {}
@@ -141,8 +141,8 @@ class RolloutConfig(Section):
     """Engine, sampling, agent loop and limits."""
 
     engine: Annotated[str, AfterValidator(known_engine), code()] = "torch"
-    """Engine that samples: torch (embedded), sglang, scripted (tests and examples), or `path/to/file.py:NAME`, an
-    engine of your own (docs/extending.md)."""
+    """Engine that samples: torch (embedded), sglang, scripted (tests and examples), or your own as
+    `path/to/file.py:NAME` (docs/extending.md)."""
     n: PositiveInt | None = None
     """Rollouts per task: the group size. null: 8 if the algorithm compares rollouts of a task or selects the best,
     else 1."""
@@ -165,8 +165,8 @@ class RolloutConfig(Section):
     sglang: SglangConfig = SglangConfig()
     """SGLang servers, with engine=sglang."""
     weight_update_mode: Literal["drain", "retract", "in_place"] = "retract"
-    """Running turns at a weight update. drain: wait until they end. retract: continue with new weights and recomputed
-    KV cache. in_place: continue with new weights and the old KV cache (only SGLang; others retract)."""
+    """Treatment of running turns at a weight update. drain: wait until they end. retract: continue with new weights and
+    recompute the KV cache. in_place: continue with new weights and the old KV cache (SGLang; other engines retract)."""
     routed_experts: bool = False
     """Record the experts chosen by the engine's router, and train with the same experts (R3: mixture-of-experts models
     on SGLang)."""
@@ -182,11 +182,11 @@ class RolloutConfig(Section):
     embedded engine; SGLang chooses the size itself."""
     deterministic: bool = False
     """Sampled tokens do not depend on other requests; somewhat slower. Embedded engine, or SGLang on GPUs
-    (enable_deterministic_inference). SGLang on the CPU cannot do this; environment.json then says so."""
+    (enable_deterministic_inference). SGLang on the CPU cannot do this; environment.json reports it."""
 
     @property
     def agent_loop(self) -> str:
-        """The default agent loop: `agent.default_agent_loop`, else chosen by the configured tools."""
+        """The default agent loop: `agent.default_agent_loop`, else the loop that fits the configured tools."""
         turns = self.multi_turn
         acts = (turns.tool_config_path, turns.function_tool_path, turns.interaction_config_path) != (None, None, None)
         return self.agent.default_agent_loop or ("tool_agent" if acts else "single_turn_agent")

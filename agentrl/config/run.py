@@ -59,5 +59,5 @@ class RunConfig(Section):
         return self.rollout.n or self.algorithm.preset.group_size
 
     def without(self, files: Literal["train_files", "val_files"]) -> RunConfig:
-        """Return the configuration without those files."""
+        """Return the configuration with these `data` files removed."""
         return self.model_copy(update={"data": self.data.model_copy(update={files: ()})})

@@ -46,7 +46,7 @@ class TrainerConfig(Section):
     default_local_dir: File | None = None
     """Folder of the run; null: a new folder `outputs/<experiment_name>/<date>-<time>`."""
     python_objects: tuple[Text, ...] = ()
-    """Names of the Python objects (tools, rewards, ...) passed to `agentrl.train`, which alone sets this key."""
+    """Names of the Python objects (tools, rewards, ...) passed to `agentrl.train`. Only that function sets this key."""
     seed: int = 0
     """Random seed of the run."""
     total_epochs: PositiveInt = 1
@@ -59,12 +59,12 @@ class TrainerConfig(Section):
     """disable: a new run. auto: resume the run in default_local_dir, if there is one. path: resume from
     resume_from_path."""
     resume_from_path: File | None = None
-    """Checkpoint for resume_mode=path, of this run (later steps are dropped) or of another run."""
+    """Checkpoint for resume_mode=path: of this run (later steps are then deleted), or of another run."""
     max_staleness: NonNegativeInt = 0
     """Maximum staleness of a trained group, in policy versions. 0: on-policy; above 0: rollouts run during updates."""
     over_sampling: NonNegativeFloat = 0.0
-    """Additional groups started per step, as a fraction of its groups. The slowest are cut off and their tasks
-    requeued."""
+    """Additional groups started per step, as a fraction of the step's groups. The slowest groups are stopped and their
+    tasks requeued."""
     max_concurrent_rollouts: PositiveInt = 1024
     """Maximum number of concurrent rollouts."""
     critic_warmup: NonNegativeInt = 0
@@ -74,19 +74,19 @@ class TrainerConfig(Section):
     test_freq: NonNegativeInt = 0
     """Validate every N steps; 0: only at the end."""
     save_freq: NonNegativeInt = 0
-    """Save a checkpoint every N steps; 0: no step-based checkpoints. save_interval_s and the end of the run also save
-    one."""
+    """Save a checkpoint every N steps; 0: no step-based checkpoints. More checkpoints are saved by save_interval_s
+    and at the end of the run."""
     save_interval_s: PositiveFloat | None = 600.0
     """Save a checkpoint at the end of a step if the last one is at least this many seconds old; null: never."""
     max_checkpoints_to_keep: PositiveInt | None = 2
-    """Number of newest checkpoints to keep; the best one is kept in addition if it is older. null: keep all."""
+    """Number of newest checkpoints to keep; the best checkpoint is also kept if it is older. null: keep all."""
     save_best: Text | None = None
-    """Validation metric, such as val/success: the checkpoint where it is highest is kept as checkpoints/best."""
+    """Validation metric, such as val/success: the checkpoint with its highest value is kept as checkpoints/best."""
     save_excluded: Literal["summary", "tokens", "none"] = "summary"
-    """What is saved of groups that no step trains on. summary: a row for each rollout with the reason and the rewards,
-    without tokens, messages and tool calls. tokens: complete rollouts. none: nothing."""
+    """How excluded groups (no step trains on them) are saved. summary: one row per rollout with the reason and the
+    rewards, without tokens, messages and tool calls. tokens: complete rollouts. none: not saved."""
     logger: Loggers = ("console", "jsonl")
-    """Loggers besides metrics.jsonl; wandb, mlflow, trackio need `pip install 'agentrl-train[trackers]'`."""
+    """Loggers; metrics.jsonl is always written. wandb, mlflow, trackio need `pip install 'agentrl-train[trackers]'`."""
     log_val_generations: NonNegativeInt = 0
     """Number of validation samples logged as text, to every logger except the console."""
     profile_steps: tuple[PositiveInt, ...] = ()
@@ -100,5 +100,5 @@ class TrainerConfig(Section):
 
     @property
     def run_dir(self) -> Path:
-        """The run folder. Before `run_folder.opened` has chosen one: its parent folder."""
+        """The run folder; its parent folder until `run_folder.opened` has chosen the run folder."""
         return self.default_local_dir or Path("outputs") / self.experiment_name

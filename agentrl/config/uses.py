@@ -1,4 +1,4 @@
-"""Marks in the types of keys: side effects of a value, such as running code or contacting a server."""
+"""Marks of configuration keys: side effects of a key's value, such as running code or contacting a server."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pydantic.fields import FieldInfo
 
 
 class Use(StrEnum):
-    """Effect of a value. Commands use only plain values of a run that may come from somebody else."""
+    """Effect of a value. If somebody else may have created a run, commands use only its plain values."""
 
     PLAIN = "plain"
     """A text without effect outside the run, such as a column name."""
@@ -59,7 +59,7 @@ def mark_of(field: FieldInfo) -> Mark:
     """Return the mark of a leaf key. Numbers, booleans and literals without a mark are plain.
 
     Raises:
-        TypeError: a type with texts, paths or mappings has no mark, or several.
+        TypeError: the type contains texts, paths or mappings and has no mark, or several marks.
     """
     marks = {each for each in field.metadata if isinstance(each, Mark)} or set(_marks(field.annotation))
     if len(marks) > 1:

@@ -1,4 +1,4 @@
-"""Validation: from a plain dictionary to a `RunConfig`, with actionable errors."""
+"""Validation of a plain dictionary and its conversion to a `RunConfig`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def validate_config(values: Mapping[str, object], *checks: Check) -> RunConfig:
 
     Raises:
         ConfigError: an unknown key (with the nearest valid one), a wrong type or value, or an invalid combination.
-            It contains all mistakes, one per line.
+            The message lists all mistakes, one per line.
     """
     _refuse_redacted(values)
     checks = (check_rules, *checks)
@@ -70,12 +70,12 @@ def _problems(config: RunConfig, checks: Sequence[Check]) -> list[Problem]:
 
 
 def _further(values: Mapping[str, object], errors: Sequence[ErrorDetails], checks: Sequence[Check]) -> list[Problem]:
-    """Problems of the valid keys only. Problems that mention an invalid key are dropped."""
+    """Problems found without the invalid keys. Problems that mention an invalid key are dropped."""
     wrong = [".".join(map(str, error["loc"])) for error in errors]
     readable: object = values
     for error in errors:
         readable = _without(readable, [str(part) for part in error["loc"]])
-    assert isinstance(readable, dict)  # a place has at least one part
+    assert isinstance(readable, dict)  # an error's location has at least one part
     model = readable.get("model")
     readable["model"] = {"path": "none", **(model if isinstance(model, dict) else {})}
     try:
@@ -126,7 +126,7 @@ def _explain(problem: ErrorDetails) -> Problem:
 
 
 def _required(key: str) -> str:
-    """Return the first required key in the section of that name, else the key itself."""
+    """Return the first required key inside the section `key`; if there is none, return `key`."""
     inside = (name for name, field in config_fields() if name.startswith(f"{key}.") and field.is_required())
     return next(inside, key)
 
@@ -136,7 +136,7 @@ _USUAL = {"max_turns": "max_assistant_turns", "learning_rate": "lr", "num_genera
 
 
 def _nearest(place: list[str]) -> str:
-    """Suggest the same leaf in another section, else the nearest key of this section, else all its keys."""
+    """Suggest a key of another section with the same last part, else the nearest key or all keys of this section."""
     *parents, leaf = place
     keys = [key for key, _ in config_fields()]
     prefix = "".join(f"{parent}." for parent in parents)

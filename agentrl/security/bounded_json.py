@@ -1,4 +1,4 @@
-"""Reading of answers from other machines, with limits on size, depth and digits of numbers."""
+"""Parsing of answers from other machines, with limits on size, nesting depth and number length."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_BYTES = 32 * 2**20
 MAX_DEPTH = 64
 """Maximum nesting depth of lists and objects."""
 MAX_DIGITS = 300
-"""Maximum digits of an integer; a longer one may not fit into a float."""
+"""Maximum digits of an integer; a longer integer may not fit into a float."""
 
 
 class UnreadableAnswerError(ValueError):
@@ -23,10 +23,10 @@ class UnreadableAnswerError(ValueError):
 
 
 async def read_body(chunks: AsyncIterator[bytes], encoding: str | None, max_bytes: int = MAX_BYTES) -> bytes:
-    """Read and decompress the body. Never holds much more than `max_bytes`; the caller sets the timeout.
+    """Read and decompress the body. Memory use is about `max_bytes` at most; the caller sets the timeout.
 
     Args:
-        chunks: the body as sent.
+        chunks: the body as received, possibly compressed.
         encoding: the header Content-Encoding.
 
     Raises:
@@ -70,8 +70,8 @@ def read_json(text: str | bytes) -> JsonValue:
     """Parse `text` as JSON.
 
     Raises:
-        UnreadableAnswerError: the text is not JSON, has NaN or a number of more than 300 digits, or nests more than 64
-            deep.
+        UnreadableAnswerError: the text is not JSON, contains NaN or an integer of more than 300 digits, or is nested
+            more than 64 levels deep.
     """
     try:
         value: JsonValue = _DECODER.decode(text if isinstance(text, str) else read_text(text))

@@ -1,4 +1,4 @@
-"""JSON of a dataset or a model, with a depth limit so that later recursive code can handle the values."""
+"""Parsing of JSON from a dataset or a model. A depth limit protects later recursive code."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def parse(text: str | bytes) -> JsonValue:
     """Parse a JSON text.
 
     Raises:
-        ValueError: the text is not JSON, or nests objects and lists deeper than `MAX_DEPTH`.
+        ValueError: the text is not JSON, or has more than `MAX_DEPTH` nesting levels.
     """
     try:
         value = cast(JsonValue, json.loads(text))
@@ -28,7 +28,7 @@ def parse(text: str | bytes) -> JsonValue:
 
 def is_too_deep(value: JsonValue, text: str | bytes) -> bool:
     """Whether `value`, parsed from `text`, is nested deeper than `MAX_DEPTH`; uses no recursion."""
-    # counting brackets is fast, and few texts have that many
+    # counting brackets is fast, and few texts have more than `MAX_DEPTH`
     return _num_brackets(text) > MAX_DEPTH and _deeper([value], MAX_DEPTH)
 
 
@@ -40,7 +40,7 @@ def _num_brackets(text: str | bytes) -> int:
 
 
 def _deeper(level: Iterable[JsonValue], depth: int) -> bool:
-    """Whether there are values below `depth` levels; level by level, without recursion."""
+    """Whether values are nested deeper than `depth` levels. Iterates over levels, without recursion."""
     for _ in range(depth + 1):
         inner = [each for each in level if isinstance(each, dict | list) and each]
         level = [item for each in inner for item in (each.values() if isinstance(each, dict) else each)]

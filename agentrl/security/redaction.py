@@ -9,7 +9,7 @@ from pydantic import JsonValue
 
 REDACTED = "(redacted)"
 MIN_CHARACTERS = 8
-"""Minimum length of secrets from the environment. A shorter value may be an ordinary word; only its key can mark it."""
+"""Minimum length of secrets from the environment. A shorter value may be an ordinary word."""
 
 _NAMES = frozenset(("secret", "secrets", "password", "passwd", "passphrase", "pwd", "token", "key", "apikey", "cookie"))
 _CREDENTIALS = frozenset(("bearer", "jwt", "authorization", "auth", "credential", "credentials", "pat"))
@@ -52,7 +52,7 @@ def redacted_text(text: str) -> str:
 
 
 def redacted_value(value: JsonValue, *, secret: bool = False) -> JsonValue:
-    """Return a value without secrets, also in lists and mappings; if `secret` is True, all its texts are redacted."""
+    """Return a value without secrets, also in lists and mappings. If `secret` is True, all texts in it are redacted."""
     if isinstance(value, Mapping):
         return {name: redacted_value(inner, secret=secret or is_secret_name(name)) for name, inner in value.items()}
     if isinstance(value, list | tuple):

@@ -1,16 +1,18 @@
 """Means and differences with confidence intervals, for correlated rollouts of the same task.
 
-The tasks are the sample, not the rollouts: eight rollouts of one task contain less information than eight tasks. Let
-G be the number of clusters (tasks), N the total number of rollouts, m their mean, and S_g the sum of (x - m) over
-cluster g. The standard error is cluster-robust (Miller 2024, arXiv:2411.00640), with the usual factor for few clusters:
+The independent observations are tasks, not rollouts: eight rollouts of one task contain less information than eight
+tasks. Let G be the number of clusters (tasks), N the total number of rollouts, m the mean of all values x, and S_g the
+sum of (x - m) over cluster g. The standard error is cluster-robust (Miller 2024, arXiv:2411.00640), with the usual
+factor for few clusters:
 
     SE^2 = G / (G - 1) * sum_g S_g^2 / N^2
 
 - In general the interval is m ± t SE, with t of Student's distribution with G - 1 degrees of freedom.
-- For a share (every value 0 or 1) it is Wilson's interval, which stays within 0 and 1. Its sample size is
-  m (1 - m) / SE^2, at most N: the equivalent number of independent rollouts (Dean & Pagano 2015). It is G if each
-  cluster is one rollout. It is also G if all values are equal, because then the correlation within a task is unknown.
-- There is no interval for a single cluster, or if the values are not a share and all clusters are equal.
+- For a share (every value 0 or 1) it is Wilson's interval, which stays within 0 and 1. Its sample size is the
+  equivalent number of independent rollouts, m (1 - m) / SE^2, at most N (Dean & Pagano 2015). The sample size is G if
+  each cluster is one rollout, and also if all values are equal: then the correlation within a task is unknown.
+- There is no interval for a single cluster. There is also none if the values are not a share and all clusters are
+  equal.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from agentrl.stats.base import Estimate
 Floats: TypeAlias = NDArray[np.float64]
 
 _BATCH = 100
-"""Resamples that the bootstrap holds in memory at a time. Changes no result."""
+"""Bootstrap resamples kept in memory at a time. This does not change results."""
 
 
 def mean_estimate(
@@ -39,8 +41,8 @@ def mean_estimate(
     """Mean over all rollouts, with equal weights.
 
     Args:
-        clusters: the values of each task's rollouts; a task without values is left out.
-        share: true for values that are always between 0 and 1; the interval then is too. None: true if each is 0 or 1.
+        clusters: the values of each task's rollouts; tasks without values are ignored.
+        share: true if values are always between 0 and 1, so the interval is too. None: true if every value is 0 or 1.
 
     Raises:
         ValueError: there are no values.
@@ -54,7 +56,7 @@ def mean_estimate(
 def task_mean_estimate(
     clusters: Sequence[Sequence[float] | Floats], level: float = 0.95, share: bool | None = None
 ) -> Estimate:
-    """Mean over tasks of each task's mean; tasks have equal weights for any number of rollouts.
+    """Mean over tasks of each task's mean. All tasks have equal weights, whatever their number of rollouts.
 
     Args:
         clusters, share: as for `mean_estimate`.
@@ -72,7 +74,7 @@ def paired_difference(pairs: Sequence[tuple[Sequence[float], Sequence[float]]], 
     """Mean over tasks of (mean of the second side - mean of the first); each task is compared with itself.
 
     Args:
-        pairs: for each task the values of both sides; a task without values on one side is left out.
+        pairs: for each task the values of both sides; tasks without values on one side are ignored.
 
     Raises:
         ValueError: no task has values on both sides.
@@ -83,10 +85,10 @@ def paired_difference(pairs: Sequence[tuple[Sequence[float], Sequence[float]]], 
 def bootstrap(
     values: Floats, statistic: Callable[[Floats], float], level: float = 0.95, seed: int = 0, num: int = 2000
 ) -> Estimate:
-    """Any statistic with a bootstrap interval: bias-corrected and accelerated, BCa (Efron 1987).
+    """Any statistic with a bootstrap interval (bias-corrected and accelerated, BCa; Efron 1987).
 
     Args:
-        values: [observations, ...]; observations must be independent of each other, so they are tasks.
+        values: [observations, ...]; observations must be independent of each other, so use tasks.
         statistic: function of an array with as many observations, some of them repeated.
         num: number of resamples.
     """
@@ -97,7 +99,7 @@ def bootstrap(
     if count < 2:
         return Estimate(value, None, None, count)
     with np.errstate(invalid="ignore"), warnings.catch_warnings():
-        warnings.simplefilter("ignore", DegenerateDataWarning)  # a bound is then nan
+        warnings.simplefilter("ignore", DegenerateDataWarning)  # in this case a bound is nan
         found = resampled(
             (np.arange(count),),
             lambda rows: statistic(values[rows]),
@@ -108,14 +110,14 @@ def bootstrap(
             rng=np.random.default_rng(seed),
         )
     low, high = map(float, found.confidence_interval)
-    # scipy does not check the pole of the correction for skewness: beyond it the bounds are in the wrong order
+    # scipy does not check the pole of the skewness correction: beyond the pole, the bounds are in the wrong order
     if not np.isfinite([*found.bootstrap_distribution, low, high]).all() or low >= high:
         return Estimate(value, None, None, count)
     return Estimate(value, low, high, count)
 
 
 def _summed(clusters: Sequence[Sequence[float] | Floats]) -> tuple[Floats, Floats, bool]:
-    """Sum and size of each cluster that has values, [clusters], and whether every value is 0 or 1."""
+    """Return sum and size of each cluster with values, [clusters] each, and whether every value is 0 or 1."""
     arrays = [np.asarray(cluster, np.float64) for cluster in clusters if len(cluster)]
     if not arrays:
         raise ValueError("expected at least one value")
@@ -135,7 +137,7 @@ def _estimate(mean: float, influences: Floats, num_rollouts: int, level: float, 
     variance = float((influences**2).sum()) / (count * (count - 1))
     if share:
         return Estimate(mean, *_wilson(mean, variance, count, num_rollouts, level), count)
-    if variance <= (1e-12 * mean) ** 2:  # all values are equal; the rest is rounding
+    if variance <= (1e-12 * mean) ** 2:  # all values are equal, up to rounding errors
         return Estimate(mean, None, None, count)
     reach = t_quantile(level, count - 1) * math.sqrt(variance)
     return Estimate(mean, mean - reach, mean + reach, count)
@@ -162,7 +164,7 @@ def t_quantile(level: float, degrees: int) -> float:
 
 
 def sign_test(wins: int, losses: int) -> float:
-    """Two-sided p-value of `wins` versus `losses`; ties are left out. 1 if there are neither wins nor losses.
+    """Two-sided p-value of `wins` versus `losses`; ties are not counted. The result is 1 without wins and losses.
 
     Exact: twice the smaller tail of a fair coin, at most 1. With 8 wins and 2 losses: 2 (1 + 10 + 45) / 1024 = 0.109.
     """

@@ -21,8 +21,8 @@ class TrackedRun:
     Attributes:
         folder: the run's folder; exists.
         project: the run's project, for trackers with projects.
-        config: the complete configuration as plain values, with secrets redacted.
-        resumed_at: the step from which the run resumes, -1 for a new run; a tracker drops data of later steps.
+        config: the complete configuration as plain values, without secrets.
+        resumed_at: the step from which the run resumes; -1 for a new run. A tracker drops data of later steps.
     """
 
     folder: Path
@@ -32,7 +32,7 @@ class TrackedRun:
     resumed_at: int = -1
 
     def kept_id(self, library: str, create: Callable[[], str]) -> str:
-        """Return the run's id in `library`, saved in `<folder>/<library>_id`; a new run gets a new id from `create`."""
+        """Return the run's id in `library`, saved in `<folder>/<library>_id`; a new run gets an id from `create`."""
         file = self.folder / f"{library}_id"
         if self.resumed_at < 0 or not file.exists():
             file.write_text(create())
@@ -41,7 +41,7 @@ class TrackedRun:
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """One validation rollout as text; `output` is all text after the prompt, including tools and users."""
+    """One validation rollout as text; `output` is all text after the prompt, including text of tools and users."""
 
     input: str
     output: str

@@ -19,7 +19,7 @@ class JsonlTracker:
     """Appends one line per step and flushes it to disk, so that a killed run loses no metrics.
 
     Args:
-        resumed_at: drop the lines of later steps and an incomplete last line; None keeps the file unchanged, -1 drops
+        resumed_at: drop the lines of later steps and an incomplete last line. None: keep the file unchanged. -1: drop
             all lines.
     """
 
@@ -67,7 +67,7 @@ def open_tracker(run: TrackedRun) -> JsonlTracker:
 
 
 def read_metrics(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a metrics.jsonl that have a step. Damaged lines are skipped; a current run may have one."""
+    """Yield the rows of a metrics.jsonl that have a step. Damaged lines are skipped; an active run may have one."""
     with path.open(encoding="utf-8", errors="replace") as file:
         for line in file:
             try:
@@ -85,11 +85,11 @@ def _drop_after(path: Path, step: int) -> None:
     if damaged := _num_lines(path) - len(list(read_metrics(path))):
         print(f"{path}: skipping {damaged} damaged lines")
     aside = path.with_suffix(".tmp")
-    aside.unlink(missing_ok=True)  # it may be a link
+    aside.unlink(missing_ok=True)  # an existing file may be a link
     with aside.open("x", encoding="utf-8") as file:
         file.writelines(json.dumps(row) + "\n" for row in kept)
         _sync(file)
-    aside.replace(path)  # atomic: a reader sees the old rows or the new ones
+    aside.replace(path)  # atomic: a reader sees either the old file or the new file
 
 
 def _num_lines(path: Path) -> int:

@@ -1,4 +1,4 @@
-"""MLflow tracker. MLflow's environment variables (MLFLOW_TRACKING_URI, …) set where it writes."""
+"""MLflow tracker. MLflow's environment variables (MLFLOW_TRACKING_URI, …) set its storage."""
 
 from __future__ import annotations
 

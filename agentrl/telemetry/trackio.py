@@ -1,4 +1,4 @@
-"""Trackio tracker, a local dashboard of Hugging Face (`trackio show --project agentrl`). TRACKIO_DIR: its folder."""
+"""Trackio tracker, a local dashboard of Hugging Face (`trackio show --project agentrl`). Data folder: TRACKIO_DIR."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ class WandbTracker:
             )
         except wandb.Error as error:
             raise ConfigError(f"'trainer.logger': wandb cannot start: {' '.join(str(error).split())}") from error
-        # wandb's step can only grow: steps repeated after a resume would be dropped silently
+        # wandb's own step can only grow: it silently drops steps that are repeated after a resume
         self._run.define_metric("*", step_metric="step")
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:

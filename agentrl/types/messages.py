@@ -37,7 +37,7 @@ def message_text(message: Message | Mapping[str, object], of_other: Callable[[ob
     """Return the text of a message. Texts of several parts are joined without a separator, as in chat templates.
 
     Args:
-        of_other: returns the text for a part without text, such as an image.
+        of_other: converts a part without text, such as an image, to text.
     """
     content = message.get("content")
     parts = content if isinstance(content, list) else [] if content is None else [content]
@@ -50,7 +50,7 @@ def image_part(name: str) -> dict[str, JsonValue]:
 
 
 def image_names(messages: Iterable[Message]) -> list[str]:
-    """Return the names of the images in messages, in order, with repetitions."""
+    """Return the names of the images in messages, in order, duplicates included."""
     contents = (message.get("content") for message in messages)
     parts = (part for content in contents if isinstance(content, list) for part in content)
     return [str(part.get("image")) for part in parts if isinstance(part, dict) and part.get("type") == "image"]
@@ -62,7 +62,7 @@ def _part_text(part: object, of_other: Callable[[object], str]) -> str:
 
 
 class FunctionSchema(BaseModel):
-    """Description of a function for the model; `parameters` is an unchanged JSON schema."""
+    """Description of a function for the model; `parameters` is a JSON schema, kept unchanged."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
 

@@ -12,9 +12,9 @@ from agentrl.types.trajectory import Trajectory
 from agentrl.utils.short_repr import counted, short
 
 BASELINE = "baseline"
-"""Name of the reward that holds the score of the greedy rollout of the same task (ReMax)."""
+"""Name of the reward that stores the score of the greedy rollout of the same task (ReMax)."""
 GUARD = "guard/"
-"""Name prefix of guard values. They are stored as rewards and monitored, but are not part of the score themselves."""
+"""Name prefix of guard values. Guard values are stored and logged as rewards, but are not added to the score."""
 
 
 class Stop(StrEnum):
@@ -41,7 +41,7 @@ class Outcome(StrEnum):
     TOOL_ERROR = "tool_error"  # the tool ran and failed
     TIMEOUT = "timeout"  # stopped at its timeout
     INFRA_ERROR = "infra_error"  # infrastructure of the tool failed; not the policy's fault
-    ABORTED = "aborted"  # the rollout ended first
+    ABORTED = "aborted"  # the rollout ended before the call did
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class ToolCall:
         duration_s: seconds from the call to its answer.
         num_tokens: tokens the answer added to the trajectory.
         reward: the reward that the tool returned for this call.
-        turn: the model turn with the call, counted from 0.
+        turn: number of the model turn that contains the call, from 0.
         started_s: seconds from the start of the rollout's tool session to the call.
     """
 
@@ -90,13 +90,13 @@ class Rollout:
     """One attempt at a task.
 
     Attributes:
-        rewards: rewards by name; `score` is trained on, the others are for information.
+        rewards: rewards by name. Training uses `score`; most algorithms only record the other rewards.
         error: why the rollout failed, in one line, when `stop` is `error`.
         infra_failed: the rollout failed for reasons outside the policy; it is saved but excluded from statistics.
         seed: the seed from which the sampling seeds are derived.
         duration_s: wall-clock seconds from start to reward.
-        scored_text_sha256: hash of the UTF-8 of the text that the reward function received (a lone surrogate as three
-            bytes); None if no reward function was called.
+        scored_text_sha256: SHA-256 of the text that the reward function received, encoded as UTF-8 (a lone surrogate as
+            three bytes). None if no reward function was called.
     """
 
     trajectories: list[Trajectory]
@@ -130,9 +130,9 @@ class Rollout:
 
     @property
     def valid(self) -> bool:
-        """Whether the rollout counts in its group: it has trained tokens, and no infrastructure or agent loop failed.
+        """Whether the rollout counts in its group: it has trained tokens, and nothing outside the policy failed.
 
-        A failed agent loop leaves no score. Counting it as 0 would make it the best of a group with negative scores.
+        If the agent loop failed, the rollout has no score. A score of 0 would be best in a group of negative scores.
         """
         return self.excluded is None
 
@@ -148,7 +148,7 @@ class Rollout:
 
     @property
     def policy_versions(self) -> Iterator[int]:
-        """The policy versions that sampled its tokens, one per span."""
+        """The policy versions that sampled the rollout's tokens, one per span."""
         for trajectory in self.trajectories:
             for segment in trajectory.segments:
                 yield from (span.version for span in segment.policy_versions)

@@ -21,10 +21,10 @@ class Sample:
         loss_mask: [T], 1 where the token is trained; the first entry is 0, because no token predicts it.
         temperatures: [T], the sampling temperature of each trained token.
         advantages: [T], 0 where the mask is 0; for demonstrations the weight of the token.
-        behaviour_logprobs: [T], of the policy that sampled; None for demonstrations.
-        old_logprobs: [T], of the policy at the start of the step, if the algorithm needs them.
-        ref_logprobs: [T], of the reference policy, if the algorithm needs them.
-        values: [T], of the critic before the token was sampled, if the algorithm needs them.
+        behaviour_logprobs: [T], log-probabilities at sampling time; None for demonstrations.
+        old_logprobs: [T], log-probabilities under the policy at the start of the step, if the algorithm needs them.
+        ref_logprobs: [T], log-probabilities under the reference policy, if the algorithm needs them.
+        values: [T], the critic's value before each token is sampled, if the algorithm needs values.
         returns: [T], training targets of the critic; 0 where the mask is 0.
         importance_weights: [T], constant factors of each token's loss; None: 1 each.
         kl_coef: coefficient of the KL that was subtracted from the reward; 0 if none was.
@@ -32,8 +32,8 @@ class Sample:
         routed_experts: [R, layers, top k] integers, R < T: the experts of the first R tokens, if the engine reports
             them.
         truncated: the rollout was cut off at a length limit.
-        rollout_id: the same for all trajectories of a rollout; sequence means count the rollout once.
-        uid: the same for all samples of a group; a mini-batch never splits a group.
+        rollout_id: equal for all trajectories of a rollout. Means over sequences count a rollout as one sequence.
+        uid: equal for all samples of a group; a mini-batch never splits a group.
     """
 
     token_ids: Sequence[int]

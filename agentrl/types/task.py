@@ -21,9 +21,9 @@ class Task:
     Attributes:
         messages: the prompt, as chat messages.
         ground_truth: the reference for the reward; never shown to the model.
-        data_source: the dataset of the row; selects rewards and splits metrics.
+        data_source: name of the row's dataset; selects the reward, and success is also reported per data source.
         index: the row's position in the dataset.
-        uid: identity of this draw of the row; rollouts with the same uid form one group.
+        uid: unique id of this draw of the row; rollouts with the same uid form one group.
         agent_name: the agent loop for this row; None: the configured default.
         tools_kwargs: per tool name, arguments for `create`, `execute`, `calc_reward` and `release`.
         interaction_kwargs: the simulated user (`name`) and its keyword arguments.
@@ -61,7 +61,7 @@ _KEY = "tool_config"
 
 
 class ToolOptions(Section):
-    """A row's `tool_config`; missing keys have the configured values."""
+    """A row's `tool_config`. A missing key means that the configured value applies."""
 
     available_tools: Annotated[tuple[str, ...] | None, BeforeValidator(one_or_many)] = None
     """Names of the tools offered for this row; alias `tool_selection`."""
@@ -80,7 +80,7 @@ def read_tool_options(extra_info: Mapping[str, JsonValue]) -> ToolOptions:
     """Read `tool_config` and `tool_selection` (verl's name for `available_tools`) from `extra_info`.
 
     Raises:
-        DataError: an unknown key (the message suggests the nearest one), an invalid value, or two different selections.
+        DataError: an unknown key (the message suggests the nearest key), an invalid value, or two tool selections.
     """
     config, selection = extra_info.get(_KEY), extra_info.get("tool_selection")
     if config is None and selection is None:

@@ -1,4 +1,4 @@
-"""Token-level record of an agent's actions: segments and trajectories (design, sections 1 and 3)."""
+"""Token-level record of an agent's actions: segments and trajectories (docs/design.md, sections 1 and 3)."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Segment:
             raise ValueError(f"a {self.author} segment has logprobs exactly when the model wrote it")
         if self.logprobs is not None and len(self.logprobs) != len(self.token_ids):
             raise ValueError(f"{len(self.logprobs)} logprobs for {len(self.token_ids)} tokens")
-        covered = sum([span.num_tokens for span in self.policy_versions])  # list: faster, and every segment is checked
+        covered = sum([span.num_tokens for span in self.policy_versions])  # a list is faster than a generator
         if covered != (len(self.token_ids) if self.author is Author.MODEL else 0):
             raise ValueError(f"policy versions cover {covered} of {len(self.token_ids)} {self.author} tokens")
 
@@ -87,15 +87,15 @@ class Trajectory:
 
         token_ids = [1 2 3 4 5 6]      loss_mask = [0 0 1 1 0 1]
 
-    `messages` is the same conversation as text and structured calls, for rewards and readers. `images` holds the bytes
-    of the segments' media by content hash, while the rollout is in memory; the store saves them separately.
+    `messages` contains the same conversation as text and structured calls, for rewards and for display. `images` maps
+    content hashes to the bytes of the segments' media while the rollout is in memory. The store saves them separately.
     """
 
     __slots__ = ("_routed_experts", "_segments", "_token_ids", "images", "messages")
 
     def __init__(self, segments: Sequence[Segment] = (), messages: Sequence[Message] = ()) -> None:
         self._segments: list[Segment] = []
-        self._token_ids: list[int] = []  # extended by `append`, so it is not rebuilt each turn
+        self._token_ids: list[int] = []  # extended by `append`, not rebuilt each turn
         self._routed_experts: list[Tensor] = []
         self.messages: list[Message] = list(messages)
         self.images: dict[str, bytes] = {}
@@ -115,7 +115,7 @@ class Trajectory:
     def keep_routed_experts(self, experts: Tensor | None) -> None:
         """Store the experts of all tokens so far except the last, [T - 1, layers, top k]; None is ignored.
 
-        Experts that are already stored are kept: they are from the forward pass that sampled the next token.
+        Experts that are already stored are not replaced: they come from the forward pass that sampled the next token.
 
         Raises:
             ValueError: there are experts for more than T - 1 tokens.
@@ -173,7 +173,7 @@ class Trajectory:
 
     @property
     def sampled(self) -> bool:
-        """Whether every trained token was sampled by a model, so that ratios exist."""
+        """Whether a model sampled every trained token, so that importance ratios can be computed."""
         return not any(segment.author is Author.DEMONSTRATION for segment in self._segments)
 
     @property

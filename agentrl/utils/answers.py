@@ -20,7 +20,7 @@ _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)  # escaped braces such as \{ do not 
 def final_number(text: str, method: NumberMethod = "strict") -> Decimal | None:
     """Return the final number of a solution, or None; thousands separators and `$` are ignored.
 
-    `strict` reads the last `#### 1,234`, the form of GSM8K's own solutions (Cobbe et al. 2021, arXiv:2110.14168);
+    `strict` reads the last `#### 1,234`, the format of GSM8K's solutions (Cobbe et al. 2021, arXiv:2110.14168);
     `flexible` reads the last number of any kind.
     """
     found = (_MARKED if method == "strict" else _ANY).findall(text)
@@ -28,7 +28,7 @@ def final_number(text: str, method: NumberMethod = "strict") -> Decimal | None:
 
 
 def as_number(value: object) -> Decimal | None:
-    """Return the number of a ground truth: a number, text, or a worked solution with the answer after `####`."""
+    """Return the number in a ground truth: a number, a text, or a worked solution with the answer after `####`."""
     text = str(value).rpartition("####")[2].strip().replace(",", "").replace("$", "")
     try:
         number = Decimal(text)
@@ -38,13 +38,13 @@ def as_number(value: object) -> Decimal | None:
 
 
 def normalised(text: object) -> str:
-    """Return text in lower case, without reasoning before `</think>`, repeated blanks and a final full stop."""
+    """Return text in lower case. Reasoning before `</think>`, repeated blanks and a final full stop are removed."""
     answer = unicodedata.normalize("NFKC", str(text)).rpartition("</think>")[2]
     return " ".join(answer.casefold().split()).removesuffix(".").rstrip()
 
 
 def boxed(text: str) -> str | None:
-    r"""Return the content of the last `\boxed{...}` of a solution; None if there is none or it is not closed.
+    r"""Return the content of the last `\boxed{...}` of a solution; None if it is missing or not closed.
 
     This is the format of MATH's solutions (Hendrycks et al. 2021, arXiv:2103.03874), with `\fbox{...}` and `\boxed 5`.
     """

@@ -1,4 +1,4 @@
-"""Atomic writing of files and folders: complete or not there at all."""
+"""Atomic writing of files and folders: a file or folder is complete or does not exist."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _ASIDE = ".{}.partial"
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[BinaryIO]:
-    """Open a file to write; it is renamed to `path` when complete and on disk, so `path` never holds a partial file."""
+    """Open a file for writing; it is renamed to `path` when complete and on disk. So `path` is never partial."""
     aside = path.with_name(_ASIDE.format(path.name))
     try:
-        aside.unlink(missing_ok=True)  # it may be a link made by someone else
+        aside.unlink(missing_ok=True)  # it may be a link created by another user
         with aside.open("xb") as file:
             yield file
             file.flush()
@@ -49,7 +49,7 @@ def sync_folder(folder: Path) -> None:
 
 @contextmanager
 def whole_folder(path: Path) -> Iterator[Path]:
-    """Create a folder to fill; it is renamed to `path` when complete. A failure leaves nothing.
+    """Create a folder to fill, which is renamed to `path` when complete. After a failure, no folder remains.
 
     Raises:
         DataError: `path` exists and is not an empty folder, or its parent cannot be created.

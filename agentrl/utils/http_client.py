@@ -1,4 +1,4 @@
-"""HTTP client of other servers: judges, sandboxes and SGLang servers."""
+"""HTTP client for judges, sandboxes and SGLang servers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from agentrl.security.bounded_json import MAX_BYTES, UnreadableAnswerError, read
 from agentrl.utils.retries import TryAgainError
 
 KEEP_ALIVE_S = 3.0
-"""Seconds an idle connection is kept. uvicorn servers close it after 5 s; a request at that moment would fail."""
+"""Seconds an idle connection is kept. A uvicorn server closes it after 5 s; a request at that moment would fail."""
 
 
 class NoAnswerError(TryAgainError):
@@ -27,7 +27,7 @@ class NoAnswerError(TryAgainError):
 
 @dataclass(frozen=True, slots=True)
 class HttpAnswer:
-    """An answer of any status; `content` is decompressed."""
+    """An HTTP answer with any status; `content` is decompressed."""
 
     status: int
     headers: Mapping[str, str]
@@ -41,7 +41,7 @@ class HttpAnswer:
 def open_session(
     max_connections: int = 100, api_key: str | None = None, proxy: str | None = None
 ) -> aiohttp.ClientSession:
-    """Open connections that share a limit. Call inside an event loop, and close the session.
+    """Open a session whose connections share a limit. Call this inside an event loop, and close the session.
 
     Args:
         api_key: sent as bearer token.
@@ -67,10 +67,10 @@ async def request(
     max_bytes: int = MAX_BYTES,
     follow_redirects: bool = True,
 ) -> HttpAnswer:
-    """Send a request and read its answer, whatever its status.
+    """Send a request and return the answer, with any status.
 
     Args:
-        timeout_s: for connection, request and answer together.
+        timeout_s: total time for connection, request and answer.
 
     Raises:
         NoAnswerError: no connection, no answer in time, or an answer that is too large or cannot be decompressed.
@@ -94,7 +94,7 @@ async def request(
 def environment_proxy(url: str) -> str | None:
     """The proxy that the environment (`HTTPS_PROXY`, `NO_PROXY`, ...) names for `url`.
 
-    aiohttp's own `trust_env` also reads ~/.netrc, and fails if that file and an API key name the same host.
+    aiohttp's `trust_env` also reads ~/.netrc. It fails if that file contains the host and a request has an API key.
     """
     address, proxies = urlsplit(url), getproxies()
     return None if proxy_bypass(address.netloc) else proxies.get(address.scheme) or proxies.get("all")
@@ -102,7 +102,7 @@ def environment_proxy(url: str) -> str | None:
 
 @cache
 def _certificates() -> ssl.SSLContext:
-    """Certificates of the system (or SSL_CERT_FILE), and certifi's for Pythons that do not find them."""
+    """Certificates of the system (or SSL_CERT_FILE), and certifi's certificates in case Python finds no others."""
     context = ssl.create_default_context()
     context.load_verify_locations(certifi.where())
     return context

@@ -25,12 +25,12 @@ TYPES = {"png": "image/png", "jpg": "image/jpeg", "gif": "image/gif", "webp": "i
 """Formats that are kept unchanged: file ending -> media type. Other formats are converted to PNG."""
 _SIGNATURES = ((b"\x89PNG", "png"), (b"\xff\xd8\xff", "jpg"), (b"GIF8", "gif"), (b"BM", "bmp"))
 _FORMATS = ("PNG", "JPEG", "GIF", "WEBP", "BMP", "TIFF", "PPM", "ICO", "TGA", "PCX", "JPEG2000")
-"""Pillow names of the formats that are decoded. Not all formats: Pillow would execute PostScript."""
+"""Pillow names of the formats that are decoded. Other formats are excluded: Pillow would execute PostScript."""
 _DATA_URL = re.compile(r"data:(?P<type>[\w.+/-]*)(?P<base64>;base64)?,(?P<data>.*)", re.DOTALL)
 
 
 class ImageError(Exception):
-    """An invalid image. The caller adds the row or tool to the message."""
+    """An invalid image. The caller adds the name of the row or tool to the message."""
 
 
 def content_hash(data: bytes) -> str:
@@ -81,7 +81,7 @@ def open_image(data: bytes) -> Image:
     try:
         image = Image.open(BytesIO(data), formats=_FORMATS)
         width, height = image.size
-        if width * height > MAX_PIXELS:  # before it is decoded
+        if width * height > MAX_PIXELS:  # checked before decoding
             raise ImageError(f"it is {width} x {height} pixels large, at most {MAX_PIXELS} are read")
         # Pillow warns if a palette with transparency is converted directly to RGB
         return (image.convert("RGBA") if "transparency" in image.info else image).convert("RGB")
@@ -92,7 +92,7 @@ def open_image(data: bytes) -> Image:
 
 
 def read_image(value: object) -> bytes:
-    """Return the bytes of an image, after decoding it once as a check.
+    """Return the bytes of an image. The image is decoded once, as a check.
 
     Args:
         value: bytes; a file's path, a `file:` or `data:` URL; an object with `bytes`, `path`, `image`, `url` or
@@ -160,7 +160,7 @@ def _as_png(image: Image) -> bytes:
 
 
 def small_picture() -> bytes:
-    """Return a fixed test image for trying out a model."""
+    """Return a fixed image for testing a model."""
     from PIL import Image
 
     return _as_png(Image.linear_gradient("L").resize((96, 64)).rotate(30))

@@ -1,4 +1,4 @@
-"""Retry policy for requests to judges and sandboxes: growing waits, and pauses that the server asks for."""
+"""Retry policy for requests to judges and sandboxes: growing waits, and pauses that the server requests."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ T = TypeVar("T")
 FIRST_WAIT_S, MAX_WAIT_S = 0.5, 30.0
 """Wait before the first retry, doubled for each further retry up to the maximum."""
 MAX_RETRY_AFTER_S = 300.0
-"""If a server asks for a longer wait, the request fails."""
+"""If a server requests a longer wait, the request fails."""
 _BUSY = {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.CONFLICT, HTTPStatus.TOO_EARLY, HTTPStatus.TOO_MANY_REQUESTS}
 
 
 class TryAgainError(Exception):
-    """This try failed, but the next one may succeed; `wait_s` is the wait that the server asked for."""
+    """This try failed, but the next try may succeed; `wait_s` is the wait that the server requested."""
 
     def __init__(self, why: str, wait_s: float | None = None) -> None:
         super().__init__(why)
@@ -29,14 +29,14 @@ class TryAgainError(Exception):
 
 
 class GaveUpError(Exception):
-    """All tries failed, or the server asks for too long a wait; the text is one line with the reason."""
+    """All tries failed, or the server requested too long a wait; the text is one line with the reason."""
 
 
 class Retries:
-    """Tries of all callers of one server, on one event loop.
+    """Retry state shared by all callers of one server, on one event loop.
 
     Args:
-        max_concurrent: tries at a time; further ones wait.
+        max_concurrent: maximum number of concurrent tries; further tries wait.
         sleep: waits for a number of seconds.
     """
 
@@ -45,16 +45,16 @@ class Retries:
     ) -> None:
         self._num_tries, self._sleep = num_tries, sleep or asyncio.sleep
         self._slots = asyncio.Semaphore(max_concurrent)
-        self._free_at = 0.0  # time of the event loop; all callers wait if the server asked for a pause
+        self._free_at = 0.0  # time of the event loop until which all callers wait, as the server requested
 
     async def run(self, attempt: Callable[[], Awaitable[T]], body: bytes) -> T:
         """Return the result of the first successful `attempt`; `TryAgainError` is retried.
 
         Args:
-            body: of the request; its hash spreads the waits of callers that failed together.
+            body: the request's body. Its hash varies the waits of callers that failed at the same time.
 
         Raises:
-            GaveUpError: all tries failed, or the server asks for too long a wait.
+            GaveUpError: all tries failed, or the server requested too long a wait.
         """
         for number in range(self._num_tries):
             try:
@@ -80,7 +80,7 @@ class Retries:
 
 
 def raise_if_busy(status: int, headers: Mapping[str, str], why: str) -> None:
-    """Raise `TryAgainError` if the server is busy or has failed, `GaveUpError` if it also asks for too long a wait."""
+    """Raise `TryAgainError` if the server is busy or has failed, `GaveUpError` if it also requests too long a wait."""
     if status >= 500 or status in _BUSY:
         wait_s = _retry_after_s(headers.get("Retry-After", "").strip())
         if wait_s is not None and wait_s > MAX_RETRY_AFTER_S:
@@ -89,7 +89,7 @@ def raise_if_busy(status: int, headers: Mapping[str, str], why: str) -> None:
 
 
 def _retry_after_s(asked: str) -> float | None:
-    """Seconds that the server asks to wait (RFC 9110, 10.2.3: a number of seconds, or a date)."""
+    """Seconds of waiting that the server requests (RFC 9110, 10.2.3: a number of seconds, or a date)."""
     if re.fullmatch(r"\d+(\.\d+)?", asked):
         return float(asked)
     try:

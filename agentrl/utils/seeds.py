@@ -1,4 +1,4 @@
-"""Random seeds that depend on names, never on batching or timing (design, section 9)."""
+"""Random seeds that depend on names, never on batching or timing (docs/design.md, section 9)."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def parameters_of(function: Callable[..., object], what: str) -> Mapping[str, in
 
 
 def keyword_filter(function: Callable[..., object]) -> Callable[[Mapping[str, object]], dict[str, object]]:
-    """Return a filter that keeps the keyword arguments `function` accepts; all if it has `**kwargs`."""
+    """Return a filter that keeps the keyword arguments `function` accepts; with `**kwargs` it keeps all."""
     parameters = inspect.signature(function).parameters.values()
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         return dict

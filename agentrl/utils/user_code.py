@@ -14,7 +14,7 @@ _NOT_THE_USERS = ("<frozen ", "<string>", *(f"{folder}{os.sep}" for folder in (P
 
 
 def format_error(error: BaseException) -> str:
-    """Return `Type: message (file:line)` on one line; the location is the innermost in the user's code, if any."""
+    """Return `Type: message (file:line)` on one line; the location is the innermost line of user code, if any."""
     text = error.msg if isinstance(error, SyntaxError) else _text(error)
     place = _place(error)
     return " ".join(f"{type(error).__name__}: {text}".split()) + (f" ({place})" if place else "")
@@ -37,7 +37,7 @@ def _text(error: BaseException) -> str:
 
 def _place(error: BaseException) -> str | None:
     if isinstance(error, SyntaxError) and error.filename is not None:
-        return f"{error.filename}:{error.lineno}"  # the file with the syntax error, not the one that imports it
+        return f"{error.filename}:{error.lineno}"  # the file with the syntax error, not the file that imports it
     frames = traceback.extract_tb(error.__traceback__)
     theirs = [frame for frame in frames if not frame.filename.startswith(_NOT_THE_USERS)]
     return f"{theirs[-1].filename}:{theirs[-1].lineno}" if theirs else None

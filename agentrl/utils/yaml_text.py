@@ -1,4 +1,4 @@
-"""Writing of YAML. Reading stays with the Python parser: the C parser crashes on deeply nested input."""
+"""Writing of YAML. The C parser is not used for reading: it crashes on deeply nested input."""
 
 from __future__ import annotations
 

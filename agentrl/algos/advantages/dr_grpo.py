@@ -11,7 +11,7 @@ from agentrl.algos.advantages.members import AdvantageBatch
 def dr_grpo(batch: AdvantageBatch) -> tuple[Tensor, Tensor]:
     """A_i = r_i - mean(r) over the valid rollouts of the group.
 
-    Rewards 1, 0, 0, 1: advantages 0.5, -0.5, -0.5, 0.5. The paper also divides by a constant length instead of each
-    rollout's length: use the aggregation `seq-mean-token-sum-norm` for that. Returns and advantages are the same.
+    Rewards 1, 0, 0, 1: advantages 0.5, -0.5, -0.5, 0.5. The paper also divides the loss by a constant instead of
+    each rollout's length: use the aggregation `seq-mean-token-sum-norm` for this. The returns equal the advantages.
     """
     return grpo(batch, norm_adv_by_std=False)

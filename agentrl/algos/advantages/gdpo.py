@@ -22,9 +22,9 @@ def gdpo(
     """s_i = sum over k of w_k * (r_ki - mean(r_k)) / (std(r_k) + 1e-6), then whitened over all trained tokens.
 
     Default keys: the names of all rewards except `score`; if there are none, the score is used. Default weights: 1.
-    Rewards (1, 0), (0, 0), (1, 1): standardised (0.577, -0.577), (-1.155, -0.577), (0.577, 1.155), so s = 0, -1.732,
-    1.732. GRPO on the sums 1, 0, 2 would keep only their order. Whitened, with one token each: 0, -1, 1.
-    A rollout whose rewards all equal those of its group has advantage 0. Returns and advantages are the same.
+    Example: rewards (1, 0), (0, 0), (1, 1) become (0.577, -0.577), (-1.155, -0.577), (0.577, 1.155), so s is 0, -1.732,
+    1.732. Whitened, with one token per rollout: 0, -1, 1. A group of one, or with all rewards equal, has advantage 0.
+    The returns equal the advantages.
 
     Raises:
         ConfigError: an unknown key, a wrong number of weights, or a reward that is not finite.

@@ -25,12 +25,13 @@ def gigpo(
     E compares the sum of a rollout's rewards (turns and outcome) with the other rollouts of the group. S_k compares
     the turn's discounted return, R_k = r_k + gamma * R_{k+1}, with all turns of the group that start in the same state.
     The outcome is added to the last turn. Equal `observation_keys` mean the same state. S_k is 0 if the state occurs
-    once or is unknown. Two rollouts of two turns, all first turns in state a, second ones in b and c, outcomes 1 and 0,
-    gamma 0.5, centred: E = 0.5, -0.5; R = 0.5, 1 and 0, 0; S = 0.25, 0 and -0.25, 0; so A = 0.75, 0.5 and -0.75, -0.5.
-    A group of one has advantage 0. Returns and advantages are the same.
+    once or is unknown. Example: two rollouts of two turns. Both first turns start in state a, the second turns in b and
+    c; outcomes 1 and 0, gamma 0.5, centred. Then E = 0.5, -0.5; R = 0.5, 1 and 0, 0; S = 0.25, 0 and -0.25, 0; so
+    A = 0.75, 0.5 and -0.75, -0.5.
+    A group of one has advantage 0. The returns equal the advantages.
 
     Raises:
-        ConfigError: `observation_keys` is missing, or does not have one key for each turn of a row.
+        ConfigError: `observation_keys` is missing, or does not have exactly one key per turn of each row.
     """
     members = find_members(batch)
     sequences = find_sequences(batch, members)
@@ -47,7 +48,7 @@ def gigpo(
 
 @cache
 def warn_no_states() -> None:
-    """Warn once that no turn has a state, so that only complete rollouts are compared."""
+    """Warn once that no turn has a state, so only complete rollouts are compared."""
     logging.getLogger(__name__).warning(
         "gigpo: no turn has an observation_key, so turns are not compared: set it in a TurnReward of the agent loop,"
         " or as 'observation_key' in the data that generate_response of an interaction returns"

@@ -10,11 +10,11 @@ from agentrl.algos.advantages.normalization import standardised
 
 
 def gpg(batch: AdvantageBatch) -> tuple[Tensor, Tensor]:
-    """A_i = alpha * (r_i - mean(r)), alpha = B / (B - M): B valid rollouts, M of them in groups of equal rewards.
+    """A_i = alpha * (r_i - mean(r)), alpha = B / (B - M), for B valid rollouts, M of them in groups of equal rewards.
 
     Rewards 1, 0 of one task and 1, 1 of another: alpha = 4 / 2, advantages 1, -1, 0, 0. A group of one counts in M.
     With alpha, the mean loss over the batch equals the mean over the rollouts that have a gradient.
-    Returns and advantages are the same.
+    The returns equal the advantages.
     """
     members = find_members(batch)
     advantages, num_compared = torch.zeros_like(members.scores), 0

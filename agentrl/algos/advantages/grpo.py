@@ -14,7 +14,7 @@ def grpo(batch: AdvantageBatch, *, norm_adv_by_std: bool = True) -> tuple[Tensor
 
     Rewards 1, 0, 0, 1: mean 0.5, std 0.5774, advantages 0.8660, -0.8660, -0.8660, 0.8660.
     A group of one, or of equal rewards, has advantage 0. `norm_adv_by_std=False` skips the division (`dr_grpo`).
-    Returns and advantages are the same.
+    The returns equal the advantages.
     """
     members = find_members(batch)
     advantages = torch.zeros_like(members.scores)

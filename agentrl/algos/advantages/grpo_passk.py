@@ -10,10 +10,11 @@ from agentrl.algos.advantages.normalization import STD_EPSILON
 
 
 def grpo_passk(batch: AdvantageBatch, *, norm_adv_by_std: bool = True) -> tuple[Tensor, Tensor]:
-    """A_i = (max(r) - max(r without i)) / (std(r) + 1e-6). It is nonzero only for a single best rollout of the group.
+    """A_i = (max(r) - max(r without i)) / (std(r) + 1e-6). It is nonzero only for a unique best rollout.
 
-    Rewards 1, 0.4, 0, 0: the first has (1 - 0.4) / 0.4726 = 1.2695, the others 0. If two rollouts are best, both have
-    0. A group of one has 0. `norm_adv_by_std=False` skips the division. Returns and advantages are the same.
+    Rewards 1, 0.4, 0, 0: the first has (1 - 0.4) / 0.4726 = 1.2695, the others have 0. If two rollouts are best, all
+    have 0. A group of one has advantage 0. `norm_adv_by_std=False` skips the division. The returns equal the
+    advantages.
     """
     members = find_members(batch)
     advantages = torch.zeros_like(members.scores)

@@ -12,9 +12,10 @@ from agentrl.algos.advantages.sequences import discounted_sums, find_sequences, 
 def grpo_turn(batch: AdvantageBatch, *, gamma: float = 1.0, norm_adv_by_std: bool = True) -> tuple[Tensor, Tensor]:
     """A of turn k = standardised R_k, R_k = r_k + gamma * R_{k+1}; the outcome is added to the reward of the last turn.
 
-    Returns are standardised over all turns of all valid rollouts of the group. Two rollouts of two turns, turn reward 1
-    on the first turn of the first rollout, outcomes 1 and 0, gamma 0.5: R = 1.5, 1 and 0, 0; mean 0.625, std 0.75;
-    A = 1.167, 0.5, -0.833, -0.833. A group of one, or of equal returns, has 0. Returns and advantages are the same.
+    Returns are standardised over all turns of all valid rollouts of the group. Example: two rollouts of two turns, turn
+    reward 1 on the first turn of the first rollout, outcomes 1 and 0, gamma 0.5. Then R = 1.5, 1 and 0, 0; mean 0.625,
+    std 0.75; A = 1.167, 0.5, -0.833, -0.833. A group of one, or of equal returns, has advantage 0. The returns equal
+    the advantages.
     """
     members = find_members(batch)
     sequences = find_sequences(batch, members)

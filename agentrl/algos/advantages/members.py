@@ -19,16 +19,16 @@ class AdvantageBatch:
     Attributes:
         token_rewards: [B, T]; a rollout's reward appears once, on its last trained token.
         loss_mask: [B, T] bool.
-        uids: [B]; rows of one group share it.
-        rollout_ids: [B]; rows of one rollout share it within their group.
-        valid: [B] bool; rows that are not valid are left out of all statistics and get advantage 0.
+        uids: [B]; rows of one group have the same uid.
+        rollout_ids: [B]; rows of one rollout have the same id, which is unique within the group.
+        valid: [B] bool; invalid rows are excluded from all statistics and get advantage 0.
         values: [B, T], a critic's values, for the estimators that need them.
-        baselines: [B], rewards of a baseline rollout, for the estimators that need them; NaN where there is none.
+        baselines: [B], rewards of a baseline rollout, for the estimators that need them; NaN without one.
         turn_rewards: [B, T]; rewards of single turns or steps, each on the last trained token of its turn. They are not
             part of `token_rewards`.
-        step_ends: [B, T] bool, where a step ends; None: every run of trained tokens (a turn) is a step.
+        step_ends: [B, T] bool, true where a step ends. None: every turn (consecutive trained tokens) is a step.
         observation_keys: `[B][turns]`, a key for the state in which each turn starts; None if the state is unknown.
-        components: name -> [B], rewards by name, of each row's rollout.
+        components: name -> [B], the named reward of each row's rollout.
     """
 
     token_rewards: Tensor
@@ -51,7 +51,7 @@ class AdvantageBatch:
 
 @dataclass(frozen=True, slots=True)
 class Members:
-    """The rollouts of a step: the member of each row [B], scores and validity [M], and the members of each group."""
+    """The rollouts of a step: the member index of each row, [B], scores and validity, [M], and each group's members."""
 
     of_row: Tensor
     scores: Tensor
@@ -63,18 +63,18 @@ class Members:
         return torch.where(loss_mask_BT.bool(), values_M[self.of_row, None], 0.0)
 
     def trained(self, loss_mask_BT: Tensor) -> Tensor:
-        """Mask of the trained tokens of valid members, [B, T] bool. Each token counts once in a mean over the batch."""
+        """Mask of the trained tokens of valid members, [B, T] bool. A mean over the batch counts each token once."""
         return loss_mask_BT.bool() & self.valid[self.of_row, None]
 
     def comparable(self) -> Iterator[list[int]]:
-        """Yield the valid members of each group that has at least two."""
+        """Yield the valid members of each group that has at least two valid members."""
         for group in self.groups:
             valid = [member for member in group if self.valid[member]]
             if len(valid) > 1:
                 yield valid
 
     def unequal(self) -> Iterator[list[int]]:
-        """Yield the valid members of each group whose scores differ. Other groups have nothing to compare."""
+        """Yield the valid members of each group whose scores differ."""
         return (group for group in self.comparable() if not equal(self.scores[group]))
 
 
@@ -97,10 +97,10 @@ def find_members(batch: AdvantageBatch) -> Members:
 
 
 def equal(scores: Tensor) -> bool:
-    """Whether all scores, [N], are equal within float32 rounding, so that there is nothing to compare.
+    """Whether all scores, [N], are equal within float32 rounding.
 
-    An exact test would be wrong: 0.1 + 0.2 and 0.3 are the same reward. Dividing their difference by its standard
-    deviation would turn rounding errors into advantages of size 1.
+    An exact test would be wrong: 0.1 + 0.2 and 0.3 are the same reward. Dividing rounding errors by their standard
+    deviation would turn them into advantages of size 1.
     """
     return float(scores.max() - scores.min()) <= rounding(scores)
 

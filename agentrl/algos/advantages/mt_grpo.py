@@ -1,4 +1,4 @@
-"""MT-GRPO: all turns get the outcome's advantage; all but the last add their turn's advantage (arXiv:2505.11821)."""
+"""MT-GRPO: outcome advantage for all turns, plus a turn advantage for all but the last turn (arXiv:2505.11821)."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from agentrl.algos.advantages.sequences import Spans, find_sequences, find_turns
 def mt_grpo(
     batch: AdvantageBatch, *, turn_advantage_weight: float = 1.0, norm_adv_by_std: bool = True
 ) -> tuple[Tensor, Tensor]:
-    """A of turn k = O + weight * T_k, of the last turn O. O and T_k are standardised within the group, as in GRPO.
+    """A of turn k = O + weight * T_k; A of the last turn = O. O and T_k are standardised within the group, as in GRPO.
 
-    T_k compares the reward of turn k with turn k of the group's other rollouts. Only rollouts that continued after
-    turn k count (the paper has two turns). O compares the outcomes; a reward of the last turn is added to the outcome.
-    Two rollouts of two turns, first turns 1 and 0, outcomes 0 and 1: T_1 = 0.7071, -0.7071, O = -0.7071, 0.7071; so
-    A = 0, -0.7071 and 0, 0.7071. A group of one has advantage 0. O or T_k is 0 if all its values are equal.
-    Returns and advantages are the same.
+    T_k compares the reward of turn k with turn k of the group's other rollouts. Only rollouts that continued after turn
+    k count (the paper has two turns). O compares the outcomes; a reward of the last turn is added to the outcome.
+    Example: two rollouts of two turns, rewards of the first turns 1 and 0, outcomes 0 and 1. Then T_1 = 0.7071, -0.7071
+    and O = -0.7071, 0.7071, so A = 0, -0.7071 and 0, 0.7071. A group of one has advantage 0. O or T_k is 0 if all its
+    values are equal. The returns equal the advantages.
     """
     members = find_members(batch)
     sequences = find_sequences(batch, members)

@@ -7,18 +7,18 @@ from torch import Tensor
 
 from agentrl.algos.advantages.members import Members, equal
 
-STD_EPSILON = 1e-6  # both as in verl
+STD_EPSILON = 1e-6  # both constants as in verl
 VARIANCE_EPSILON = 1e-8
 
 
 def standardised(values: Tensor, by_std: bool = True) -> Tensor:
-    """(v_i - mean(v)) / (std(v) + 1e-6) of differing values [N]; unbiased std. Only centred if `by_std` is false."""
+    """(v_i - mean(v)) / (std(v) + 1e-6) for unequal values, [N]; unbiased std. No division if `by_std` is false."""
     centred = values - values.mean()
     return centred / (values.std() + STD_EPSILON) if by_std else centred
 
 
 def standardised_in_groups(values_MK: Tensor, there_MK: Tensor, members: Members, by_std: bool = True) -> Tensor:
-    """Standardise values of rollouts, turns or steps over the existing ones of each group, [M, K].
+    """Standardise values of rollouts, turns or steps within each group, [M, K]. Missing entries are ignored.
 
     The result is 0 for a group with one valid rollout, for equal values, for failed rollouts and for missing entries.
     """
@@ -34,7 +34,7 @@ def standardised_in_groups(values_MK: Tensor, there_MK: Tensor, members: Members
 def whitened(values_BT: Tensor, mask_BT: Tensor) -> Tensor:
     """(v - mean(v)) / sqrt(var(v) + 1e-8) over the mask, 0 elsewhere, [B, T]; unbiased variance.
 
-    1, 2, 3: mean 2, variance 1, whitened -1, 0, 1. A single value, or equal values, become 0.
+    Values 1, 2, 3: mean 2, variance 1, whitened -1, 0, 1. A single value, or equal values, become 0.
     """
     chosen = values_BT[mask_BT]
     if len(chosen) < 2 or equal(chosen):

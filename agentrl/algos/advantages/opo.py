@@ -11,8 +11,8 @@ from agentrl.algos.advantages.members import AdvantageBatch, find_members
 def opo(batch: AdvantageBatch) -> tuple[Tensor, Tensor]:
     """A_i = r_i - sum(l * r) / sum(l) over the valid rollouts of the group; l is the number of trained tokens.
 
-    Rewards 1, 0 of 1 and 3 tokens: baseline 0.25, advantages 0.75, -0.25. A group of one, or of equal rewards, has 0.
-    Returns and advantages are the same.
+    Rewards 1 and 0, lengths 1 and 3: baseline 0.25, advantages 0.75, -0.25. A group of one, or of equal rewards, has
+    advantage 0. The returns equal the advantages.
     """
     members = find_members(batch)
     lengths = torch.zeros_like(members.scores).index_add(0, members.of_row, batch.loss_mask.bool().sum(-1).double())

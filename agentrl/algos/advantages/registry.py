@@ -29,7 +29,7 @@ def estimate_advantages(
     components: Mapping[str, Tensor] | None = None,
     **options: object,
 ) -> tuple[Tensor, Tensor]:
-    """Compute advantages and returns, both [B, T] and 0 off the mask. B rows (trajectories), T tokens.
+    """Compute advantages and returns, both [B, T] and 0 outside the mask. B rows (trajectories), T tokens.
 
     Args:
         name: a registered estimator:
@@ -45,11 +45,11 @@ def estimate_advantages(
         token_rewards: [B, T]. A rollout's reward appears once, on the last trained token of its last trajectory. Its
             score is the sum over its rows. A reward on an untrained token is added to the trained token before it.
         loss_mask: [B, T], true where a token is trained.
-        uids: [B]; rows of one group share it.
-        rollout_ids: [B]; rows of one rollout share it, count as one member of the group and get the same advantage.
+        uids: [B]; rows of one group have the same uid.
+        rollout_ids: [B]; rows of one rollout have the same id and count as one member of the group.
             None: every row is a rollout.
-        valid: [B]; false where the rollout failed for reasons outside the policy. It is left out of all means and gets
-            0. None: all are valid.
+        valid: [B]; false if the rollout failed for reasons outside the policy. Invalid rollouts are excluded from all
+            means and get advantage 0. None: all rollouts are valid.
         values, baselines: [B, T] and [B], for the estimators that need them.
         turn_rewards, step_ends, observation_keys, components: as in `AdvantageBatch`.
         options: options of the estimator, as listed above.

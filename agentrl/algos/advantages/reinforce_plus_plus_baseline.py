@@ -13,7 +13,7 @@ def reinforce_plus_plus_baseline(batch: AdvantageBatch) -> tuple[Tensor, Tensor]
     """A = (d - mean(d)) / sqrt(var(d) + 1e-8) over all trained tokens of the batch, d_i = r_i - mean of its group.
 
     Rewards 1, 0 of one token each: d = 0.5, -0.5 and A = 0.7071, -0.7071. A group of one, or of equal rewards, has
-    d = 0. It counts in mean and variance, and its advantage stays 0. Returns and advantages are the same.
+    d = 0. Its tokens count in mean and variance, and its advantages stay 0. The returns equal the advantages.
     """
     members = find_members(batch)
     centred, compared = torch.zeros_like(members.scores), torch.zeros_like(members.valid)

@@ -11,8 +11,8 @@ from agentrl.algos.advantages.members import AdvantageBatch, find_members
 def rloo(batch: AdvantageBatch) -> tuple[Tensor, Tensor]:
     """A_i = r_i - mean of r_j over j != i = n / (n - 1) * (r_i - mean(r)), over the n valid rollouts of the group.
 
-    Rewards 1, 0, 0.5: advantages 0.75, -0.75, 0. A group of one, or of equal rewards, has 0.
-    Returns and advantages are the same.
+    Rewards 1, 0, 0.5: advantages 0.75, -0.75, 0. A group of one, or of equal rewards, has advantage 0.
+    The returns equal the advantages.
     """
     members = find_members(batch)
     advantages = torch.zeros_like(members.scores)

@@ -21,8 +21,8 @@ class Sequences:
     Attributes:
         of_row: [B], the member of each row.
         trained: [B, T] bool.
-        place: [B, T], index in the sequence of the last trained token at or before each token; 0 before the first.
-        there: [M, N] bool, whether the sequence has a token at this index.
+        place: [B, T], sequence index of the last trained token at or before each token; 0 if there is none.
+        there: [M, N] bool, whether the sequence has a token at each index.
     """
 
     of_row: Tensor
@@ -31,7 +31,7 @@ class Sequences:
     there: Tensor
 
     def sums(self, values_BT: Tensor) -> Tensor:
-        """Sum values on each trained token and on the untrained tokens that follow it, [M, N] float64."""
+        """Sum the values of each trained token and of the untrained tokens that follow it, [M, N] float64."""
         result = values_BT.new_zeros(self.there.shape, dtype=torch.float64)
         rows = self.of_row[:, None].expand_as(self.place)
         result.index_put_((rows, self.place), values_BT.double(), accumulate=True)
@@ -80,7 +80,7 @@ def find_sequences(batch: AdvantageBatch, members: Members) -> Sequences:
 
 
 def find_turns(sequences: Sequences) -> Spans:
-    """Find the model's turns: each run of trained tokens is a turn."""
+    """Find the model's turns: consecutive trained tokens are one turn."""
     trained = sequences.trained
     follows = torch.cat([torch.zeros_like(trained[:, :1]), trained[:, :-1]], dim=1)
     return _spans(sequences.sums(trained & ~follows) > 0)
@@ -94,7 +94,7 @@ def find_steps(sequences: Sequences, step_ends: Tensor) -> Spans:
 
 
 def discounted_sums(values_MN: Tensor, discount: float) -> Tensor:
-    """S_n = v_n + discount * S_{n+1}, [M, N]. 1, 0, 4 at discount 0.5: 2, 2, 4."""
+    """S_n = v_n + discount * S_{n+1}, [M, N]. Values 1, 0, 4 with discount 0.5: 2, 2, 4."""
     sums, following = [], torch.zeros_like(values_MN[:, 0])
     for values in reversed(values_MN.unbind(1)):
         following = values + discount * following
@@ -107,7 +107,7 @@ def _spans(starts_MN: Tensor) -> Spans:
 
 
 def _counted(counts_M: Tensor) -> Tensor:
-    """Mask whose first `counts_M` columns are true, [M, K] bool. K is at least 1, so callers need no empty case."""
+    """Mask whose first `counts_M` columns are true, [M, K] bool. K is at least 1, also if all counts are 0."""
     width = max([1, *counts_M.tolist()])
     return torch.arange(width, device=counts_M.device) < counts_M[:, None]
 

@@ -1,4 +1,4 @@
-"""Reduce token losses to one number that does not depend on micro-batches or padding.
+"""Reduction of token losses to one number that does not depend on micro-batches or padding.
 
 Every mode is `sum(weight of the row * value * mask) / denominator`. Weights and denominator are computed over the
 mini-batch, so the results of its micro-batches add up. Axes: B rows, T tokens.
@@ -25,16 +25,16 @@ def aggregation_weights(
 ) -> tuple[list[float], float]:
     """Return the weight of each row, [B], and the denominator.
 
-    A sequence is a rollout with all its rows. It counts if it has a trained token. Example: rows of 3 and 1 tokens of
-    one rollout, and a row of 4 tokens of another:
+    A sequence is a rollout with all its rows. It counts if it has a trained token. Example: one rollout has two rows of
+    3 and 1 tokens, another rollout has one row of 4 tokens:
 
         token-mean                 weights 1, 1, 1           denominator 8
         seq-mean-token-sum         weights 1, 1, 1           denominator 2
         seq-mean-token-mean        weights 1/4, 1/4, 1/4     denominator 2
         seq-mean-token-sum-norm    weights 1, 1, 1           denominator 2 * norm_length
 
-    The names are verl's. The numbers equal verl's if each rollout is one row. A row with an empty rollout id is a
-    separate rollout.
+    The names are verl's. The numbers equal verl's if each rollout is one row. A row with an empty rollout id counts as
+    a separate rollout.
 
     Raises:
         ConfigError: an unknown mode, or `seq-mean-token-sum-norm` without a positive `norm_length`.
@@ -87,12 +87,12 @@ def aggregate(
         counts: list[int] = mask.sum(-1).tolist()
         weights, denominator = aggregation_weights(mode, counts, rollout_ids, norm_length or mask.shape[-1])
     weights_B1 = torch.as_tensor(weights, dtype=values.dtype, device=values.device)[:, None]
-    # torch.where instead of a product: values off the mask may be infinite
+    # torch.where instead of a product: values outside the mask may be infinite
     return (weights_B1 * torch.where(mask, values, 0.0)).sum() / denominator
 
 
 def add_metrics(sums: dict[str, Tensor], metrics: Mapping[str, Tensor], share: float) -> None:
-    """Add a micro-batch's metrics to the mini-batch's; `share` is its share of the trained tokens.
+    """Add a micro-batch's metrics to those of the mini-batch; `share` is its share of the trained tokens.
 
     Metrics are means, or maxima if the name ends in `/max`.
     """

@@ -8,8 +8,8 @@ from agentrl.algos.losses.registry import LossBatch, TokenLoss
 def cispo(batch: LossBatch, *, clip_ratio_low: float = 1.0, clip_ratio_high: float = 4.0) -> TokenLoss:
     """-sg(clip(r, 1 - low, 1 + high)) A log p with r = policy / old policy; sg stops the gradient.
 
-    As in the paper, there is no lower bound by default (low = 1 bounds at 0). The paper does not give its upper bound;
-    5 is the bound of ScaleRL (Khatri et al. 2025, arXiv:2510.13786).
+    As in the paper, there is no lower bound by default: low = 1 means a bound of 0. The paper does not report its upper
+    bound; 5 is the bound of ScaleRL (Khatri et al. 2025, arXiv:2510.13786).
 
     Metrics: `pg_clipfrac`, share of tokens whose ratio was clipped; `ppo_kl`, the k1 estimate of KL(old || policy);
     `ratio_mean`.

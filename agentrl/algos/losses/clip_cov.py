@@ -1,7 +1,7 @@
-"""Clip-Cov and KL-Cov: restrict the tokens that reduce entropy fastest (Cui et al. 2025, arXiv:2505.22617).
+"""Clip-Cov and KL-Cov: limit updates on the tokens that reduce entropy fastest (Cui et al. 2025, arXiv:2505.22617).
 
-These tokens have the largest share in the covariance of log-probability and advantage over all trained tokens. Ties
-and random draws depend only on the tokens' values, so the order of a batch does not matter. N trained tokens.
+These tokens contribute most to the covariance of log-probability and advantage over all trained tokens. Ties and random
+draws depend only on the tokens' values, so the order of a batch does not matter. N trained tokens.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ def clip_cov(
     clip_cov_lb: float = 1.0,
     clip_cov_ub: float = 5.0,
 ) -> TokenLoss:
-    """PPO's clipped loss, but 0 for a share `clip_cov_ratio` of all tokens, at least one.
+    """PPO's clipped loss, but 0 for a share `clip_cov_ratio` of all tokens, at least one token.
 
-    Those tokens are drawn from tokens that PPO does not clip and whose covariance is between `clip_cov_lb` and
+    These tokens are drawn from the tokens that PPO does not clip and whose covariance is between `clip_cov_lb` and
     `clip_cov_ub`.
 
     Metrics: `pg_clipfrac`, share of clipped tokens; `cov_frac`, share of tokens with loss 0 because of their
@@ -58,9 +58,10 @@ def clip_cov(
 
 @with_scope("batch")
 def kl_cov(batch: LossBatch, *, kl_cov_ratio: float = 2e-4, ppo_kl_coef: float = 1.0) -> TokenLoss:
-    """-A r, plus `ppo_kl_coef` |log r| for the share `kl_cov_ratio` of tokens with largest covariance, at least one.
+    """-A r, plus `ppo_kl_coef` |log r| for the share `kl_cov_ratio` of tokens with the largest covariance.
 
-    r = policy / old policy. At a step's first update r is 1 and the penalty has no gradient: it acts on later updates.
+    At least one token is penalised. r = policy / old policy. At the first update of a step, r is 1 and the penalty has
+    no gradient.
 
     Metrics: `cov_frac`, share of penalised tokens; `ppo_kl`; `ratio_mean`.
     """

@@ -13,7 +13,7 @@ from agentrl.algos.options import with_scope
 def gmpo(batch: LossBatch, *, clip_ratio_low: float = 0.4, clip_ratio_high: float = 0.4) -> TokenLoss:
     """-A exp(mean of l over the sequence), where l is the logarithm of each token's clipped ratio.
 
-    l = min(log r, high) where A > 0, and max(log r, -low) where A < 0. So ratios are clipped to (e^-low, e^high), in
+    l = min(log r, high) where A > 0, and max(log r, -low) where A < 0. So ratios are clipped to (e^-low, e^high); in
     the paper (e^-0.4, e^0.4). All tokens of a sequence have the same loss; their mean is the loss of the sequence
     (`seq-mean-token-mean`). A sequence is a rollout, with all its trajectories.
 

@@ -20,9 +20,9 @@ from agentrl.errors import ConfigError
 class PolicyLoss:
     """A registered policy loss, selected by name.
 
-    Ratios use the behaviour policy's log-probabilities. So differences between engine and backend are corrected, not
-    hidden. If `decoupled`, ratios use `old_logprobs`, the policy at the start of the step (Hilton et al. 2021,
-    arXiv:2110.00641). Clipping then bounds the change within the step, and `importance_weights`, proximal / behaviour,
+    Ratios use the behaviour policy's log-probabilities, so they also correct differences between engine and backend. If
+    `decoupled`, ratios use `old_logprobs`, the policy at the start of the step (Hilton et al. 2021, arXiv:2110.00641).
+    In this case clipping bounds the change within the step, and `importance_weights` (old policy / behaviour policy)
     correct for the change before the step.
     """
 
@@ -35,7 +35,7 @@ class PolicyLoss:
 
     @property
     def scope(self) -> Scope:
-        """Rows that the loss needs together."""
+        """Rows that one call of the loss needs."""
         return scope_of(POLICY_LOSSES.get(self.name))
 
     def __call__(self, batch: TokenBatch) -> tuple[Tensor, dict[str, Tensor]]:

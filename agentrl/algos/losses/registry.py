@@ -21,7 +21,7 @@ from agentrl.errors import ConfigError
 class LossBatch:
     """Input of a policy loss, [B, T] each; `logprobs` carries the gradient.
 
-    `rollouts`, [B] long: rows with the same number are one sequence; None: every row is one.
+    `rollouts`, [B] long: rows with the same number are one sequence; None: every row is a sequence.
     """
 
     logprobs: Tensor
@@ -31,14 +31,14 @@ class LossBatch:
     rollouts: Tensor | None = None
 
     def log_ratio(self) -> Tensor:
-        """log(policy / old policy), [B, T], 0 off the mask.
+        """log(policy / old policy), [B, T], 0 outside the mask.
 
         Raises:
             ConfigError: `old_logprobs` is missing.
         """
         if self.old_logprobs is None:
             raise ConfigError("this policy loss needs old_logprobs, but old_logprobs is None")
-        # torch.where instead of a product: values off the mask may be infinite
+        # torch.where instead of a product: values outside the mask may be infinite
         return torch.where(self.loss_mask.bool(), self.logprobs - self.old_logprobs, 0.0)
 
     def bounded_log_ratio(self) -> Tensor:
@@ -46,7 +46,7 @@ class LossBatch:
         return self.log_ratio().clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
 
     def rollout_means(self, values: Tensor) -> Tensor:
-        """Mean of `values`, [B, T], over the trained tokens of all rows of the row's rollout, [B, 1]."""
+        """Mean of `values`, [B, T], over all trained tokens of each row's rollout, [B, 1]."""
         mask = self.loss_mask.bool()
         sums, counts = torch.where(mask, values, 0.0).sum(-1), mask.sum(-1).to(values.dtype)
         if self.rollouts is not None:
@@ -79,12 +79,12 @@ def policy_loss(
     Args:
         name: vanilla, gspo, cispo, gmpo, sapo, clip_cov, kl_cov, dppo (dppo_tv, dppo_kl), dro, reinforce, gpg, sft, or
             a loss registered in `POLICY_LOSSES`.
-        logprobs: [B, T] of the policy being trained.
+        logprobs: [B, T], log-probabilities under the trained policy.
         old_logprobs: [B, T], log-probabilities in the denominator of the ratios; None for a loss without ratios.
         advantages: [B, T].
         loss_mask: [B, T], true where a token is trained.
-        importance_weights: [B, T], factors of each token's loss, outside any clipping; None: 1.
-        rollouts: [B] long; rows with the same number are one sequence; None: every row is one.
+        importance_weights: [B, T], factors of the token losses, applied after clipping; None: 1.
+        rollouts: [B] long; rows with the same number are one sequence; None: every row is a sequence.
         aggregation, weights, norm_length, denominator: as in `aggregate`.
         options: options of the loss, with defaults (docs/algorithms.md):
 

@@ -6,7 +6,7 @@ from agentrl.algos.losses.registry import LossBatch, TokenLoss
 
 
 def reinforce(batch: LossBatch) -> TokenLoss:
-    """-A log p; off-policy samples need importance weights in addition.
+    """-A log p; off-policy samples also need importance weights.
 
     Metrics, if there are old log-probabilities: `ppo_kl`, the k1 estimate of KL(old || policy); `ratio_mean`.
     """

@@ -28,13 +28,13 @@ def value_loss(
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Return (loss, metrics): max((V - R)^2, (clip(V, V_old - c, V_old + c) - R)^2) / 2, aggregated to [].
 
-    As in OpenAI's PPO code (Dhariwal et al. 2017, github.com/openai/baselines, ppo2). A value that is more than c away
-    from the step's start value has no gradient for moving further towards the return.
+    As in OpenAI's PPO code (Dhariwal et al. 2017, github.com/openai/baselines, ppo2). A value that moved by more
+    than c since the start of the step gets no gradient to move further towards the return.
 
     Args:
-        values: [B, T] of the model being trained.
+        values: [B, T], outputs of the trained model.
         returns: [B, T], the targets.
-        old_values: [B, T] at the start of the step; None: no clipping.
+        old_values: [B, T], values at the start of the step; None: no clipping.
         loss_mask: [B, T], true where a token is trained.
         cliprange_value: c.
         aggregation, weights, norm_length, denominator: as in `aggregate`.
@@ -55,7 +55,7 @@ def value_loss(
 def explained_variance(values: Tensor, returns: Tensor, loss_mask: Tensor) -> float:
     """1 - Var(R - V) / Var(R) over the trained tokens of [B, T]: 1 is perfect, 0 is no better than a constant.
 
-    0 if all returns are equal: then there is nothing to explain.
+    The result is 0 if all returns are equal.
     """
     mask = loss_mask.bool()
     returns_N, values_N = returns.detach()[mask].double(), values.detach()[mask].double()
@@ -66,7 +66,7 @@ def explained_variance(values: Tensor, returns: Tensor, loss_mask: Tensor) -> fl
 
 @dataclass(frozen=True)
 class ValueLoss:
-    """`value_loss` of a value model's outputs and the samples' credited returns."""
+    """`value_loss` of a value model's outputs and the samples' returns."""
 
     cliprange_value: float = 0.5
     aggregation: str = "token-mean"

@@ -1,6 +1,6 @@
-"""Off-policy correction of a step: importance weights and rejection. A pure function of its scored samples.
+"""Off-policy correction of a step: importance weights and rejection. A pure function of the scored samples.
 
-Axes: N trained tokens of the step in a row; U units: tokens, or rollouts for sequence-level weights.
+Axes: N trained tokens of the step, concatenated; U units: tokens, or rollouts for sequence-level weights.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Metrics = dict[str, float]
 
 @dataclass(frozen=True, slots=True)
 class _Tokens:
-    """The trained tokens of all samples in one row: log(policy / behaviour), [N], and each token's rollout, [N]."""
+    """The trained tokens of all samples, concatenated: log(policy / behaviour), [N], and each token's rollout, [N]."""
 
     log_ratio: Tensor
     rollouts: Tensor
@@ -32,10 +32,10 @@ def correct(samples: Sequence[Sample], settings: RolloutCorrectionConfig) -> tup
 
     The ratio is exp(old_logprobs - behaviour_logprobs): the policy at the start of the step over the behaviour policy.
     The ratio is used for all updates of the step. A sequence is a rollout with all its trajectories. Weights are
-    computed before rejection, as in verl. Rejected tokens are left out of all sums, means and counts of the loss. The
+    computed before rejection, as in verl. Rejected tokens are excluded from all sums, means and counts of the loss. The
     reward of a rejected rollout still counts in its group's baseline.
 
-    Metrics: `correction/weight_mean`, `_max`, `_min` and `correction/ess` (as a share of the units) of the weights
+    Metrics: `correction/weight_mean`, `_max`, `_min` and `correction/ess` (as a share of the units), of the weights
     before normalisation; `correction/truncated` or `correction/masked`, the share of units out of bounds;
     `correction/rejected_tokens`, the share of rejected tokens; `correction/rejected_rollouts`, the share of rollouts
     without any token left.
@@ -98,7 +98,7 @@ def _tokens(samples: Sequence[Sample]) -> _Tokens:
 
 
 def sampled_log_ratio(sample: Sample) -> Tensor:
-    """log(policy / behaviour) of the trained tokens, in float64, for the policy at the start of the step.
+    """log(policy / behaviour) of the trained tokens, in float64; policy: at the start of the step.
 
     Raises:
         ValueError: the sample lacks `old_logprobs` or `behaviour_logprobs`.
@@ -117,6 +117,6 @@ def _split(values_N: Tensor, samples: Sequence[Sample]) -> Sequence[Tensor]:
 
 
 def _spread(sample: Sample, values: Tensor) -> list[float]:
-    """Put one value on each trained token, [T]; 0 off the mask."""
+    """Put one value on each trained token, [T]; 0 outside the mask."""
     each = iter(values.tolist())
     return [next(each) if trained else 0.0 for trained in sample.loss_mask]

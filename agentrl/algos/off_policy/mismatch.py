@@ -1,8 +1,8 @@
 """Measure how far the engine's sampling probabilities are from the backend's at the start of a step.
 
-At staleness 0 the mismatch comes only from numerical differences between engine and backend. With staleness, tokens of
-the current policy version (`mismatch/current/…`) still show only that. Older tokens (`mismatch/older/…`) also contain
-the change of the policy.
+At staleness 0 the mismatch comes only from numerical differences between engine and backend. With staleness, this is
+still true for tokens of the current policy version (`mismatch/current/…`). For older tokens (`mismatch/older/…`), the
+mismatch also contains the change of the policy.
 
 Axes: B rows, T tokens.
 """
@@ -24,7 +24,8 @@ from agentrl.algos.off_policy.weights import DIVERGENCES
 from agentrl.types.sample import Sample
 
 LARGE_DIFFERENCE = 0.1
-"""`mismatch/share_above` counts tokens whose log-probabilities differ by more nats: a ratio of 0.90 or 1.11."""
+"""`mismatch/share_above` counts tokens whose log-probabilities differ by more than this, in nats: a ratio of 0.90 or
+1.11."""
 
 PREFIX = "mismatch/"
 _PARTS = ("current", "older")
@@ -32,10 +33,10 @@ _PARTS = ("current", "older")
 
 @dataclass(frozen=True)
 class WatchedLoss(AroundLoss):
-    """A loss that also measures the mismatch, on log-probabilities that it has already.
+    """A loss that also measures the mismatch, from log-probabilities that the loss needs anyway.
 
-    It is used for a step's first update only: later updates no longer have the weights from the start of the step. It
-    sees only the tokens of that update's mini-batch.
+    It is used only for the first update of a step, because later updates no longer have the weights from the start of
+    the step. So only the tokens of the first mini-batch are measured.
 
     Attributes:
         version: policy version at the start of the step.
@@ -67,12 +68,12 @@ def mismatch_of(samples: Sequence[Sample], version: int) -> dict[str, float]:
 
 
 def moments(log_ratio: Tensor, loss_mask: Tensor, older: Tensor | None = None) -> dict[str, Tensor]:
-    """Means, and maxima for names ending in `/max`, over trained tokens, [] each; they combine over batches.
+    """Means (maxima for names ending in `/max`) over trained tokens, [] each, which can be combined over batches.
 
     Args:
         log_ratio: [B, T], log(policy / behaviour).
         loss_mask: [B, T] bool.
-        older: [B, T] bool, true where an older policy version sampled the token; None: not known.
+        older: [B, T] bool, true where an older policy version sampled the token; None: unknown.
     """
     distance, bounded = log_ratio.abs(), log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
     ratio, k3 = bounded.exp(), DIVERGENCES["k3"](bounded)
@@ -102,11 +103,11 @@ def summary(moments_of_step: Mapping[str, float]) -> dict[str, float]:
 
     mismatch/mean, max        mean and maximum of |log policy - log behaviour|, in nats
     mismatch/k3               the k3 estimate of KL(behaviour || policy), in nats per token
-    mismatch/share_above      share of tokens for which that difference is above 0.1 (`LARGE_DIFFERENCE`)
+    mismatch/share_above      share of tokens with an absolute difference above 0.1 (`LARGE_DIFFERENCE`)
     mismatch/ratio_mean       mean of policy / behaviour; expected to be 1 if both policies are equal
-    mismatch/ess              effective sample size of those ratios, as a share of the tokens
+    mismatch/ess              effective sample size of the ratios, as a share of the tokens
     mismatch/current/…        share, mean, k3, max of the tokens of the current policy version, if there are any
-    mismatch/older/…          the same for tokens of older versions
+    mismatch/older/…          share, mean, k3, max of the tokens of older versions
     """
     found = dict(moments_of_step)
     if not found:

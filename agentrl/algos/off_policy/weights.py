@@ -1,6 +1,6 @@
 """Importance weights and rejection, from the ratio between the policy and the behaviour policy.
 
-As in Liu et al. 2025 (richardli.xyz/rl-collapse) and verl. Axes: N trained tokens of a step in a row, R rollouts.
+As in Liu et al. 2025 (richardli.xyz/rl-collapse) and verl. Axes: N trained tokens of a step, concatenated; R rollouts.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ DIVERGENCES: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def kept(rejection: Rejection, log_ratio_N: Tensor, rollout_N: Tensor) -> Tensor:
-    """Mask of the tokens that are kept, [N] bool. A `seq_` rejection keeps or drops complete rollouts.
+    """Mask of the kept tokens, [N] bool. A `seq_` rejection keeps or drops complete rollouts.
 
-        token_k1..3      the divergence of the token
-        seq_sum_k1..3    its sum over the rollout; for k1 log(behaviour / policy) of the rollout
-        seq_mean_k1..3   its mean over the rollout's trained tokens (for k1 the geometric mean of the ratios)
-        seq_max_k2..3    its maximum over the rollout
+        token_k1..3      divergence of the token
+        seq_sum_k1..3    sum of the divergence over the rollout (for k1: log(behaviour / policy) of the rollout)
+        seq_mean_k1..3   mean over the rollout's trained tokens (for k1: the geometric mean of the ratios)
+        seq_max_k2..3    maximum over the rollout
 
-    k1 has a lower and an upper bound on the ratio behaviour / policy, compared as logarithms. The others have only an
+    For k1, the ratio behaviour / policy has a lower and an upper bound, compared as logarithms. k2 and k3 have only an
     upper bound. NaN is rejected.
     """
     level, _, name = rejection.name.rpartition("_")
@@ -72,17 +72,17 @@ def sums(values_N: Tensor, rollout_N: Tensor) -> Tensor:
 
 
 def truncated(ratios_U: Tensor, upper: float) -> Tensor:
-    """min(r, upper). Ratios 0.5, 1, 3 at 2: 0.5, 1, 2."""
+    """min(r, upper). Ratios 0.5, 1, 3 with bound 2: 0.5, 1, 2."""
     return ratios_U.clamp(max=upper)
 
 
 def masked(ratios_U: Tensor, lower: float, upper: float) -> Tensor:
-    """r where lower <= r <= upper, else 0. Ratios 0.4, 1, 6 at 0.5 and 5: 0, 1, 0."""
+    """r where lower <= r <= upper, else 0. Ratios 0.4, 1, 6 with bounds 0.5 and 5: 0, 1, 0."""
     return torch.where((ratios_U >= lower) & (ratios_U <= upper), ratios_U, 0.0)
 
 
 def normalised(weights_U: Tensor) -> Tensor:
-    """Divide weights by their mean, so that the mean is 1; if all are 0 they stay 0."""
+    """Divide weights by their mean, so that the mean is 1. If all weights are 0, they stay 0."""
     mean = weights_U.mean()
     return weights_U / mean if mean > 0 else weights_U
 

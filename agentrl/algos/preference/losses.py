@@ -22,9 +22,9 @@ from agentrl.registry import Registry
 
 @dataclass(frozen=True, slots=True)
 class PairBatch:
-    """Input of a preference loss: log-probabilities of rollouts, [P] each; the first two carry the gradient.
+    """Input of a preference loss: log-probabilities of rollouts, [P] each; those of the policy have a gradient.
 
-    They are sums over a rollout's trained tokens, or means if the caller divides by the number of tokens.
+    Each log-probability is a sum over a rollout's trained tokens, or a mean if the caller divides by their number.
     """
 
     chosen_logps: Tensor
@@ -90,7 +90,7 @@ def pair_losses(
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Return (losses, metrics), [P] each, metrics detached.
 
-    With l = log policy, d = (l - log reference) of the chosen minus that of the rejected:
+    With l = log policy, d = (l - log reference) of the chosen rollout minus that of the rejected rollout:
 
         pairwise   -log sigmoid(beta (l_chosen - l_rejected))     no reference
         dpo        -log sigmoid(beta d)                           Rafailov et al. 2023, arXiv:2305.18290
@@ -98,12 +98,12 @@ def pair_losses(
 
     Args:
         name: pairwise, dpo, ipo or a loss registered in `PREFERENCE_LOSSES`.
-        chosen_logps, rejected_logps: [P] of the policy being trained: sums over trained tokens, or means.
-        ref_chosen_logps, ref_rejected_logps: [P] of the reference, also sums or means; not used by pairwise.
+        chosen_logps, rejected_logps: [P], under the trained policy: sums over trained tokens, or means.
+        ref_chosen_logps, ref_rejected_logps: [P], under the reference, also sums or means; not used by pairwise.
         beta: scale of the log-probabilities.
-        options: of pairwise and dpo: `label_smoothing` (0), the assumed share of pairs with swapped labels.
+        options: for pairwise and dpo: `label_smoothing` (0), the assumed share of pairs with swapped labels.
 
-    Metrics: `chosen_rewards` and `rejected_rewards`, beta (l - log reference), for pairwise beta l; `margin`, their
+    Metrics: `chosen_rewards` and `rejected_rewards`, beta (l - log reference), or beta l for pairwise; `margin`, their
     difference; `accuracy`, whether the margin is above 0.
 
     Raises:
@@ -149,16 +149,16 @@ def _logistic(chosen: Tensor, rejected: Tensor, smoothing: float) -> PairLoss:
 def ranking_loss(logps: Tensor, scores: Tensor, groups: Tensor, *, beta: float) -> tuple[Tensor, dict[str, Tensor]]:
     """Return (losses, metrics), one for each group with unequal scores, [G], by group number; metrics detached.
 
-    Plackett-Luce (Plackett 1975, doi:10.2307/2346567) with ties: each rollout should rank first among itself and all
-    rollouts of lower score. The loss is the mean over rollouts that have a rollout of lower score; l are
-    log-probabilities:
+    Plackett-Luce (Plackett 1975, doi:10.2307/2346567) with ties: each rollout i should rank above all rollouts of lower
+    score. The loss is the mean over all rollouts i that have a rollout of lower score, with log-probabilities l and
+    scores r:
 
         -log(exp(beta l_i) / (exp(beta l_i) + sum over j with r_j < r_i of exp(beta l_j)))
 
-    For two rollouts this equals pairwise. Scores that differ only by float32 rounding are equal.
+    For two rollouts this equals pairwise. Scores that differ only by float32 rounding count as equal.
 
     Args:
-        logps: [N] of the policy being trained: sums over a rollout's trained tokens, or means.
+        logps: [N], under the trained policy: sums over a rollout's trained tokens, or means.
         scores: [N] rewards.
         groups: [N] long; rollouts of one group have the same number.
         beta: scale of the log-probabilities.
@@ -181,7 +181,7 @@ def ranking_loss(logps: Tensor, scores: Tensor, groups: Tensor, *, beta: float) 
 
 
 def _ranked(values: Tensor, below: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Loss, accuracy, margin of one group, [] each. `below`, [N, N]: whether the second scores less than the first."""
+    """Loss, accuracy, margin of one group, [] each. `below`[i, j]: whether rollout j scores less than rollout i."""
     others = torch.where(below, values[None, :], -torch.inf)
     denominators = torch.cat([values[:, None], others], dim=1).logsumexp(dim=1)
     differences = (values[:, None] - values[None, :]).detach()[below]

@@ -26,9 +26,9 @@ Pairing = Literal["best_worst", "best_random"]
 
 
 def choose(groups: Sequence[Group], samples: Sequence[Sample], pairing: Pairing) -> list[Sample]:
-    """Advantage 1 for the best rollout of each group, -1 for the rejected rollout, 0 for all others.
+    """Set advantage 1 for the best rollout of each group, -1 for the rejected rollout, 0 for all other rollouts.
 
-    The rejected rollout is the worst, or with `best_random` any rollout with a lower score. Ties are drawn at random,
+    The rejected rollout is the worst, or with `best_random` any rollout with a lower score. Ties are broken at random,
     with a seed that depends only on the group's uid. Groups of equal scores have no pair.
     """
     signs: dict[str, float] = {}
@@ -41,7 +41,7 @@ def choose(groups: Sequence[Group], samples: Sequence[Sample], pairing: Pairing)
 
 
 def centre(groups: Sequence[Group], samples: Sequence[Sample]) -> list[Sample]:
-    """Each rollout's score minus the mean of its group: the input of a ranking loss."""
+    """Set each rollout's advantage to its score minus the mean of its group: the input of a ranking loss."""
     scores: dict[str, float] = {}
     for group in groups:
         of_group = _scores(group)
@@ -74,7 +74,7 @@ class PreferenceLoss:
         sequences = _sequences(batch, self.length_normalized)
         losses, values = self._of_groups(sequences)
         num_groups = batch.num_groups or max(1, len(losses))
-        # metrics are combined weighted by tokens, but these are means over groups; the denominator counts all tokens
+        # metrics are combined with token weights, but these are means over groups: rescale them
         num_tokens = batch.loss_mask.sum().clamp(min=1).to(losses.dtype)
         scale = batch.denominator / (num_groups * num_tokens)
         metrics = {name: each.sum() * scale for name, each in values.items() if len(losses)}

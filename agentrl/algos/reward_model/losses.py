@@ -19,8 +19,9 @@ from agentrl.algos.losses.aggregation import aggregate, token_mean
 def bradley_terry(chosen: Tensor, rejected: Tensor, *, center_rewards_coefficient: float = 0.0) -> Tensor:
     """[P]: -log sigmoid(chosen - rejected), plus c (chosen + rejected)^2.
 
-    The first term is the likelihood of the preference (Bradley & Terry 1952; Ouyang et al. 2022, arXiv:2203.02155). It
-    does not fix the level of the scores. The second term keeps them near 0 (Eisenstein et al. 2023, arXiv:2312.09244).
+    The first term is the negative log-likelihood of the preference (Bradley & Terry 1952; Ouyang et al. 2022,
+    arXiv:2203.02155). It does not fix the level of the scores. The second term keeps scores near 0 (Eisenstein et al.
+    2023, arXiv:2312.09244).
 
     Args:
         chosen, rejected: [P], scores.
@@ -42,7 +43,7 @@ _OUTCOME_LOSSES: Mapping[str, Callable[..., Tensor]] = {"bce": binary_cross_entr
 
 @dataclass(frozen=True)
 class PairRewardLoss:
-    """`bradley_terry` for the two conversations of each group, with advantages 1 and -1; the mean over pairs.
+    """Mean of `bradley_terry` over pairs. Each group is a pair: chosen has advantage 1, rejected has advantage -1.
 
     The score of each sample is read at one token.
     """
@@ -67,7 +68,7 @@ class PairRewardLoss:
                 "margin": margin_P.mean(),
                 "score_mean": scores_B.mean(),
             }
-        # the denominator counts the read tokens of the mini-batch, two for each pair, so micro-batch losses add up
+        # the denominator is the number of read tokens of the mini-batch, two per pair, so micro-batch losses add up
         return losses_P.sum() * 2 / batch.denominator, metrics
 
 
@@ -88,7 +89,7 @@ def pairs_of(batch: TokenBatch) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True)
 class OutcomeLoss:
-    """`outcome_loss` at each read token, compared with its `returns`; the mean over those tokens."""
+    """Mean of `outcome_loss` over the read tokens, with their `returns` as labels."""
 
     name: str = "bce"
     aggregation: str = "token-mean"

@@ -1,4 +1,4 @@
-"""Samples for a reward model: at which tokens its score is read, and the labels."""
+"""Samples for a reward model: the tokens at which its score is read, and the labels."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from agentrl.types.sample import Sample
 
 
 def reading(token_ids: Sequence[int], labels: Mapping[int, float], uid: str = "", rollout_id: str = "") -> Sample:
-    """Make a sample in which a scalar model is read after the first N tokens, for each N in `labels`.
+    """Make a sample in which the score is read after the first N tokens, for each N in `labels`.
 
-    A token's score depends only on the tokens before it, so index N marks the score of the first N tokens. Tokens after
-    the last N are cut, and one filler token is appended that the model never reads. Example: [5 6 7 8 9] with labels
+    The entry at index N depends only on the tokens before N, so it marks the score of the first N tokens. Tokens after
+    the last N are cut. One filler token, which the model never reads, is appended. Example: [5 6 7 8 9] with labels
     {2: 1.0, 4: 0.5}:
 
         token_ids = [5 6 7 8 8]    loss_mask = [0 0 1 0 1]    returns = [0 0 1 0 0.5]
@@ -36,11 +36,11 @@ def reading(token_ids: Sequence[int], labels: Mapping[int, float], uid: str = ""
 
 
 def read_ends(groups: Sequence[Group], outcome: str, loss: Literal["bce", "mse"] | None = None) -> list[Sample]:
-    """Make one sample for each valid rollout: its last trajectory, read at the end.
+    """Make one sample per valid rollout: its last trajectory, with the score read at the end.
 
     Args:
         outcome: name of the reward that is the label.
-        loss: the loss that the label must be valid for.
+        loss: the loss for which the labels must be valid.
 
     Raises:
         DataError: a rollout has no such reward, or its value is not valid for the loss; names group and rollout.
@@ -57,7 +57,7 @@ def read_ends(groups: Sequence[Group], outcome: str, loss: Literal["bce", "mse"]
 
 
 def read_turns(groups: Sequence[Group], name: str | None, loss: Literal["bce", "mse"]) -> list[Sample]:
-    """Make one sample for each trajectory with labelled turns, read at the end of each labelled turn.
+    """Make one sample per trajectory with labelled turns. The score is read at the end of each labelled turn.
 
     Args:
         name: name of the turn rewards that are labels; None: the sum of all rewards of a turn.

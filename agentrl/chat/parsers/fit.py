@@ -25,11 +25,11 @@ def check_parser(parser_name: str, chat: ChatFormat, schemas: Sequence[ToolSchem
     """Refuse a parser that cannot read a call written by the chat template.
 
     Args:
-        schemas: the tools passed to the template. Without tools (an agent that explains its tools in the prompt), the
-            template defines no format and every parser fits.
+        schemas: the tools passed to the template. Without tools, the template defines no format, so every parser fits
+            (an agent may explain its tools in the prompt).
 
     Raises:
-        ConfigError: the parser cannot read the call; names a registered parser that can.
+        ConfigError: the parser cannot read the call; the text suggests a registered parser that can.
         UnknownNameError: no parser has that name.
     """
     parser = tool_parsers.get(parser_name)()

@@ -19,7 +19,7 @@ class HermesParser:
     """Parser of `<tool_call>` blocks; all other text is content.
 
     - Calls inside `<think>...</think>` are ignored. If `</think>` comes first, the prompt contained `<think>`.
-    - `arguments` may be an object, or a string that contains one.
+    - `arguments` may be an object, or a string that contains an object.
     - A block ends at the first `</tool_call>` after its JSON, so an argument may contain `</tool_call>`. An argument
       must not contain `<tool_call>`, which always starts a new block. So parsing time is linear in the text's length.
     """
@@ -47,13 +47,13 @@ class HermesParser:
 
 
 def _read_block(text: str, start: int) -> tuple[ParsedCall, int]:
-    """The call of the block that begins at `start`, just after its tag, and the position where parsing continues."""
+    """Return the call of the block whose body starts at `start`, and the position at which parsing continues."""
     limit = text.find(OPEN, start)
     block = text[start : limit if limit >= 0 else len(text)]
     read: tuple[JsonValue, int] | None
     try:
         read = read_json(block)
-    except BadJSONError:  # reported below, for the block's body only
+    except BadJSONError:  # `_read_call` reports the error, for the block's body only
         read = None
     close = _BLOCK_END.search(block, read[1] if read else 0)
     body = block[: close.start()] if close else block
@@ -63,7 +63,7 @@ def _read_block(text: str, start: int) -> tuple[ParsedCall, int]:
 
 
 def _read_call(body: str, read: tuple[JsonValue, int] | None, *, closed: bool) -> ParsedCall:
-    """The call in the text between two tags; `read` is the JSON value at its start, if it has one."""
+    """Return the call in the text between two tags; `read` is the JSON value at the start of the text, if any."""
     name, num_blanks, body = "", len(body) - len(body.lstrip()), body.strip()
     try:
         value, end = (read[0], read[1] - num_blanks) if read else _json(body)

@@ -12,7 +12,7 @@ from agentrl.security.json_depth import is_too_deep
 
 
 class BadJSONError(Exception):
-    """Invalid JSON; the message has the error and its place."""
+    """Invalid JSON; the message contains the error and its position."""
 
 
 def _refuse_constant(name: str) -> NoReturn:
@@ -24,10 +24,10 @@ _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
 
 
 def read_json(text: str) -> tuple[JsonValue, int]:
-    """The JSON value at the start of `text`, after whitespace, and its end position.
+    """Return the JSON value at the start of `text`, after whitespace, and its end position.
 
     Raises:
-        BadJSONError: invalid JSON; a syntax error has line and column, counted from 1 in `text`.
+        BadJSONError: invalid JSON; for a syntax error, the message has line and column in `text`, counted from 1.
     """
     start = len(text) - len(text.lstrip())
     try:
@@ -76,7 +76,7 @@ def write_json(value: Mapping[str, JsonValue]) -> str:
 
 
 def is_unicode(text: str) -> bool:
-    """Whether `text` is valid Unicode: JSON may escape half of a surrogate pair, which is no character."""
+    """Whether `text` is valid Unicode. JSON may escape half of a surrogate pair, which is not a character."""
     return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)
 
 

@@ -20,8 +20,8 @@ _EXPECTED = 'Write\nAction: tool name\nAction Input: {"argument": "value"}'
 class ReactParser:
     """Parser of `Action:` with the following `Action Input:`; the rest of the turn is content.
 
-    - The input must be a JSON object, also for a tool with a single argument. The parser does not know the tools, and
-      by guessing, two different texts could mean the same call.
+    - The input must be a JSON object, also for a tool with a single argument. The parser does not know the tools, so
+      it cannot assign other text to an argument.
     - `Observation:` and all text after it are dropped: the model must not write observations. All text after
       `Final Answer:` is the answer.
     - Several actions before the first observation are several calls.
@@ -36,7 +36,7 @@ class ReactParser:
         labels = list(_LABEL.finditer(text))
         ends = [following.start() for _, following in pairwise(labels)] + [len(text)]
         contents, calls = [text[: labels[0].start()] if labels else text], list[ParsedCall]()
-        action: str | None = None  # an action whose input has not followed yet
+        action: str | None = None  # an action whose input has not been found yet
         for label, end in zip(labels, ends[: len(labels)], strict=True):
             kind, content = label[1].lower(), text[label.end() : end]
             if action is not None:
@@ -54,7 +54,7 @@ class ReactParser:
 
 
 def _call(action: str, content: str | None) -> ParsedCall:
-    """The call of `action`; `content` is the text of its `Action Input:`, None if there is no input."""
+    """Return the call of `action`; `content` is the text of its `Action Input:`, None if there is no input."""
     name = action.strip().partition("\n")[0].strip(" \t\r*`'\"")
     name = name if is_unicode(name) else ""
     text = (content or "").strip().strip("`").removeprefix("json").strip()

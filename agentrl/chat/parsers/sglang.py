@@ -1,6 +1,6 @@
 """SGLang's function-call detectors as tool parsers: `sglang/qwen3_coder`, `sglang/deepseekv31`, `sglang/kimi_k2`, …
 
-The detectors run on this machine; the server never parses, so the sampled tokens stay unchanged.
+The detectors run in agentrl. The server never parses tool calls, so the sampled tokens stay unchanged.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from agentrl.types.messages import ToolSchema
 PREFIX = "sglang/"
 _THINK_END = "</think>"
 MAX_HERE = 256
-"""Largest length in characters of a turn that is parsed in this process. Some detectors need time cubic in the length,
-so a longer turn is parsed in a child process with a timeout."""
+"""Maximum characters of a turn that is parsed in this process. Longer turns are parsed in a child process with a
+timeout, because the time of some detectors is cubic in the length."""
 DEADLINE_S = 3.0
-"""Timeout of a detector in seconds. After it, the turn counts as a malformed call."""
+"""Timeout of a detector in seconds. After a timeout, the turn counts as a malformed call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class _Detector(Protocol):
 
 
 def find_sglang_parser(name: str) -> Callable[[], ToolParser]:
-    """Parser with SGLang's name `name` (its option `--tool-call-parser`).
+    """Return SGLang's parser `name` (a value of its option `--tool-call-parser`).
 
     Raises:
         ConfigError: SGLang is not installed.
@@ -79,12 +79,12 @@ class SglangParser:
     """Tool parser that uses one of SGLang's detectors.
 
     - An unreadable call is returned with its `error`. SGLang would return it as text or drop it.
-    - A call of an unknown tool is returned as a call: the toolbox answers it with an error.
+    - A call of an unknown tool is returned as a call; the toolbox answers such a call with an error.
     - All text up to the first `</think>` is thinking: calls in it are ignored. The detector receives only the text
-      after it.
+      after `</think>`.
 
-    Some formats write arguments without types (Qwen3-Coder, GLM, MiniMax). The types then come from the tools' schemas,
-    see `for_tools`; without schemas such arguments are text.
+    Some formats write arguments without types (Qwen3-Coder, GLM, MiniMax). Their types come from the tools' schemas
+    (see `for_tools`); without schemas, these arguments are text.
     """
 
     stop: tuple[str, ...] = ()
@@ -97,7 +97,7 @@ class SglangParser:
         self._names = ", ".join(schema.name for schema in schemas)
 
     def for_tools(self, schemas: Sequence[ToolSchema]) -> SglangParser:
-        """Parser for turns in which these tools are available."""
+        """Return a parser for turns in which these tools are available."""
         return SglangParser(self._name, schemas)
 
     def parse(self, text: str) -> ParsedTurn:
@@ -138,7 +138,7 @@ def _reason(error: Exception) -> str:
 
 def detect(name: str, text: str, tools: Sequence[object]) -> Detected | None:
     """Run the detector `name` on a turn; None if the turn has no call."""
-    detector = detectors()[name]()  # a new detector: some keep state
+    detector = detectors()[name]()  # a new detector for each turn, because some keep state
     try:
         if not detector.has_tool_call(text):
             return None
@@ -151,7 +151,7 @@ def detect(name: str, text: str, tools: Sequence[object]) -> Detected | None:
 
 @cache
 def _reader() -> ChildProcess:
-    """Process that parses long turns; it lives as long as this process."""
+    """Child process that parses long turns; it runs until this process ends."""
     reader = ChildProcess("agentrl.chat.parsers.sglang_reader")
     atexit.register(reader.close)
     reader.start()
@@ -170,7 +170,7 @@ def _call(name: str | None, arguments: str | None) -> ParsedCall:
 
 
 def _num_begun(detector: _Detector, text: str) -> int:
-    """Smallest number of calls that start in `text`: the number of start marks, at least one."""
+    """Minimum number of calls that start in `text`: the number of start marks, at least one."""
     mark = detector.bot_token.strip()
     return max(1, text.count(mark) if mark else 1)
 
@@ -193,6 +193,6 @@ def detectors() -> dict[str, Callable[[], _Detector]]:
     from sglang.srt.function_call.function_call_parser import FunctionCallParser
 
     envs.SGLANG_FORWARD_UNKNOWN_TOOLS.set(True)
-    # detectors log the model's mistakes; the model gets them in the call's `error` instead
+    # detectors log the model's mistakes; these are reported in the call's `error` instead
     logging.getLogger("sglang.srt.function_call").setLevel(logging.CRITICAL)
     return dict(FunctionCallParser.ToolCallParserEnum)

@@ -1,4 +1,4 @@
-"""Process that parses long turns with SGLang's detectors, each in a fork that is killed after a timeout."""
+"""Child process that parses long turns with SGLang's detectors. Each turn runs in a fork, killed after a timeout."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from agentrl.types.messages import ToolSchema
 
 
 def answer(question: dict[str, Any]) -> dict[str, object]:  # Any: JSON of `SglangParser`
-    """Result of the detector as a dict; `detected` is None if there is no call."""
+    """Return the result of the detector as a dict; `detected` is None if there is no call."""
     reading, writing = os.pipe()
     if not (fork := os.fork()):
         schemas = [ToolSchema.model_validate(schema) for schema in question["schemas"]]

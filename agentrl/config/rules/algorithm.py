@@ -136,7 +136,7 @@ def _uncorrected(config: RunConfig) -> Iterator[Problem]:
                 value=config.algorithm.name,
             )
     elif correction.rollout_is is not None and config.loss_name != "reinforce":
-        # in bypass mode the clipped ratio already uses the engine's probabilities, so it is the importance weight
+        # in bypass mode the ratio uses the engine's probabilities, so the ratio itself is the importance weight
         yield wrong(
             f"{where}.rollout_is",
             f"has no effect without `{where}.bypass_mode=false` or `{where}.loss_type=reinforce`",

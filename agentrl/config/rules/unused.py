@@ -1,4 +1,4 @@
-"""Problems of options: without effect, or wrong."""
+"""Builders of `Problem`s: options without effect, and wrong values."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def beside(where: str, section: Section, option: str, stronger: str) -> Iterator
 
 
 def wrong(key: str, text: str, kind: Kind = Kind.WRONG_VALUE, *, value: object = None) -> Problem:
-    """Return a problem whose text begins with the key, and with its value if `value` is given."""
+    """Return a problem whose text starts with `key`, or with `key=value` if `value` is given."""
     return Problem(key, kind, f"`{key if value is None else f'{key}={value}'}` {text}")
 
 

@@ -1,6 +1,6 @@
 """Metrics of a run: each is declared once, in the module of its topic.
 
-Console, report, viewer, health rules and docs/metrics.md are made from the declarations.
+Console, report, viewer, health rules and docs/metrics.md use these declarations.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ TOPICS = (
 METRICS = (STEP, *(each for topic in TOPICS for each in vars(topic).values() if isinstance(each, Metric)))
 
 GROUPS = ("reward", "success", "val", "actor", "groups", "response_length", "num_turns", "tool_calls", "tool", "stop")
-"""Prefixes whose metrics the viewer shows first; the others follow by name."""
+"""Prefixes whose metrics the viewer shows first; other prefixes follow by name."""
 
 
 def find_metric(name: str) -> Metric | None:

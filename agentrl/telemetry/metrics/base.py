@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 _WORDS = {"age": r"\d+", "reason": "[a-z_]+", "outcome": "[a-z_]+"}
-"""What a `<word>` of a name matches; any text if it is not listed."""
+"""Regular expression for each `<word>` in metric names; other words match any text."""
 
 
 class Range(NamedTuple):
@@ -30,7 +30,7 @@ class Row(NamedTuple):
     """Where the console shows a metric: the title of the row, and the text around the value.
 
     Attributes:
-        place: metrics of one row are ordered by `place`, then as declared.
+        place: position in the row; metrics with the same `place` are shown in order of declaration.
     """
 
     title: str
@@ -51,12 +51,12 @@ class Metric:
 
     Attributes:
         name: a `<word>` in it matches any text, `<age>` digits, `<reason>` and `<outcome>` lower-case names.
-        unit: of the values; "" for plain numbers.
-        meaning: one sentence.
+        unit: unit of the values; "" for plain numbers.
+        meaning: one-line description.
         healthy: the values that cause no warning; None if no fixed range is healthy.
         console: None if the console does not show the metric by name.
-        report: None if the metric is not in a named chart of the report; it then has a separate chart.
-        viewer: the place in the overview of the viewer; None if the metric is only in the group of its prefix.
+        report: the chart in the report; None: a separate chart.
+        viewer: the position in the overview of the viewer; None: only shown in the group of its prefix.
     """
 
     name: str
