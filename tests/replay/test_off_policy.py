@@ -154,7 +154,8 @@ def test_intervals_hold_the_value():
 
 @pytest.mark.slow
 def test_intervals_hold_the_value_in_95_of_100_runs():
-    assert covered(600) == pytest.approx({"ordinary": 0.95, "weighted": 0.95, "per_decision": 0.95}, abs=0.025)
+    # 300 runs have a standard error of 0.0126
+    assert covered(300) == pytest.approx({"ordinary": 0.95, "weighted": 0.95, "per_decision": 0.95}, abs=0.035)
 
 
 def test_ratios_beyond_a_float_are_said_and_break_nothing():
