@@ -89,6 +89,10 @@ def with_returns(sample: Sample) -> Sample:
     return replace(sample, values=masked, returns=[2 * value for value in masked])
 
 
+def returned(num_samples: int, seed: int = 0) -> list[Sample]:
+    return [with_returns(sample) for sample in make_samples(num_samples, seed)]
+
+
 def ten_steps(backend: Backend, loss) -> list[dict[str, float]]:
     batches = [[with_returns(sample) for sample in make_groups(step)] for step in range(10)]
     return [asyncio.run(backend.train_step(samples, loss)).metrics for samples in batches]
@@ -133,19 +137,21 @@ def test_a_rank_without_samples_takes_part(ranks, folders):
     asyncio.run(backend.close())
 
 
-@pytest.mark.parametrize("lora", [0, pytest.param(4, marks=pytest.mark.slow)])
-def test_checkpoints_go_to_any_number_of_ranks(ranks, folders, tmp_path, lora):
-    request = make_request(folders["llama"], model={"lora_rank": lora, "lora_alpha": 32} if lora else {})
-    loss = PolicyLoss("vanilla")
+@pytest.mark.one_in(3)
+@pytest.mark.parametrize("case", ["plain", "lora", "critic"])
+def test_checkpoints_go_to_any_number_of_ranks(ranks, folders, tmp_path, case):
+    family, options, actor = CASES[case]
+    request = make_request(folders[family], **options, **actor)
+    loss = ValueLoss(0.5, "token-mean", 10) if request.value_head else PolicyLoss("vanilla")
     backend, alone = FsdpBackend(ranks, request, seed=0), in_one_process(request)
     for one, folder in ((backend, "several"), (alone, "one")):
-        asyncio.run(one.train_step(make_samples(4), loss))
+        asyncio.run(one.train_step(returned(4), loss))
         asyncio.run(one.save(tmp_path / folder))
-        expected = asyncio.run(one.train_step(make_samples(4, 1), loss)).metrics
+        expected = asyncio.run(one.train_step(returned(4, 1), loss)).metrics
         again = [FsdpBackend(ranks, request, seed=1), in_one_process(request)]
         for other in again:
             asyncio.run(other.load(tmp_path / folder))
-            found = asyncio.run(other.train_step(make_samples(4, 1), loss)).metrics
+            found = asyncio.run(other.train_step(returned(4, 1), loss)).metrics
             assert found["loss"] == pytest.approx(expected["loss"], abs=1e-6)
             assert found["grad_norm"] == pytest.approx(expected["grad_norm"], rel=1e-5)
             assert found["lr"] == expected["lr"]

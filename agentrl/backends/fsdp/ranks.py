@@ -60,6 +60,7 @@ class Ranks:
         self.shared: list[torch.Tensor] = []
         self.own_memory = torch.empty(0, dtype=torch.uint8)
         self._lock = threading.Lock()
+        self._whole = True  # no call has failed between its collective operations
         self.control = dist.new_group(backend="gloo", timeout=FOREVER)
         self.thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="rank-0")
 
@@ -75,7 +76,9 @@ class Ranks:
         calls = [_dumped((function, own)) for own in arguments]
         # an engine reads weights in inference mode
         with self._lock, _peers_watched(), torch.inference_mode(False):
+            self._whole = False
             answers = self._all_answers(function, calls, arguments[0])
+            self._whole = True
         for error, _ in answers:
             if error is not None:
                 raise error
@@ -102,10 +105,13 @@ class Ranks:
             dist.gather_object(self._answer(function, own), None, group=self.control)
 
     def close(self) -> None:
-        """End the service of the other ranks. A second call does nothing."""
+        """End the service of the other ranks. A second call does nothing.
+
+        After a call that failed on this rank, the other ranks end when this process ends.
+        """
         if dist.is_initialized():
-            with suppress(RuntimeError):  # another rank has ended
-                if self.rank == 0:
+            with self._lock, suppress(RuntimeError):  # another rank has ended
+                if self.rank == 0 and self._whole:
                     dist.scatter_object_list([None], [None] * self.size, group=self.control)
                 dist.destroy_process_group()
             self.thread.shutdown()
