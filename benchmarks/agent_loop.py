@@ -2,14 +2,14 @@
 
     OMP_NUM_THREADS=1 python benchmarks/agent_loop.py [--peers] [--rollouts 1,100] [--turns 3,30] [--all] [--profile]
 
-Each turn is a tool call by a scripted model, the call parsed, run (an async function, off the loop that trains), and
-its answer rendered and appended; the last turn answers. Rollouts run at once, ten of each prompt. "In place" answers
-tools without the thread they run on, to show what the way there costs.
+In each turn a scripted model calls a tool. The call is parsed and run (an async function, outside the training event
+loop). Its result is rendered and appended. The last turn is the answer. Rollouts run concurrently, ten per prompt. "In
+place" runs tools without the tool thread; the difference is the cost of switching to that thread.
 
-`--peers` gives both peers the same conversation, tokenizer, tool and turns, in turn with ours, each in a process and
-an environment of its own; what their stand-ins leave out is said in `peers/verl_loop.py` and `peers/trl_loop.py`. Ours
-leaves out sampling and the reward. Medians of five; of one where a run has more than 10,000 turns. 1,000 rollouts of
-100 turns take minutes: they are left out without `--all`.
+`--peers` also measures verl and TRL, alternating with agentrl, each in its own process and environment. They get the
+same conversation, tokenizer, tool and number of turns. `peers/verl_loop.py` and `peers/trl_loop.py` list the parts that
+are not measured. For agentrl, sampling and the reward are not measured. Figures are medians of five runs, or of one run
+with more than 10,000 turns. 1,000 rollouts of 100 turns take minutes and run only with `--all`.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ NUM_REPEATS, MAX_REPEATED_TURNS = 5, 10_000
 LONGEST = (1000, 100)
 
 Measure = Callable[[int, int], tuple[float, float]]
-"""(rollouts, turns) -> (wall-clock, CPU) microseconds a turn."""
+"""(rollouts, turns) -> (wall-clock, CPU) microseconds per turn."""
 
 
 class Script:
-    """The reply to each request: a call in all turns of a conversation but its last."""
+    """Scripted model: calls the tool in every turn of a conversation except the last."""
 
     def __init__(self, chat: ChatFormat, num_turns: int) -> None:
         self._call, self._answer = ([*chat.tokenizer.encode(text), *chat.stop_token_ids] for text in (CALL, ANSWER))
@@ -88,7 +88,7 @@ def ours(chat: ChatFormat, toolbox_class: type[Toolbox]) -> Measure:
     def measure(num_rollouts: int, num_turns: int) -> tuple[float, float]:
         return asyncio.run(rollouts(chat, toolbox_class, num_rollouts, num_turns))
 
-    measure(2, 3)  # what is learnt once: template shapes, imports
+    measure(2, 3)  # warm-up: template shapes, imports
     return measure
 
 
@@ -102,7 +102,7 @@ async def rollouts(
     runner = RolloutRunner(ScriptedEngine(Script(chat, num_turns)), chat, toolbox, None, config)
     n = min(num_rollouts, GROUP_SIZE)
     options = {"sampling": SamplingParams(), "seed": 0, "slots": asyncio.Semaphore(num_rollouts)}
-    await collect(runner, [Task(question(-GROUP_SIZE), uid="first")], n=2, **options)  # the tools' thread starts
+    await collect(runner, [Task(question(-GROUP_SIZE), uid="first")], n=2, **options)  # starts the tool thread
     with Stopwatch(len(tasks) * n * num_turns) as spent:
         groups = await collect(runner, tasks, n=n, **options)
     calls = [call for group in groups for rollout in group.rollouts for call in rollout.tool_calls]
@@ -123,7 +123,7 @@ async def engine_alone(chat: ChatFormat) -> tuple[float, float]:
 
 
 def peer(name: str, tokenizer: Path, stack: ExitStack) -> Measure:
-    """A peer's loop in its own process, which ends with the stack."""
+    """Measure a peer's loop in its own process, which ends with the stack."""
     command = [peer_python(name), PEERS / f"{name}_loop.py", tokenizer]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
     stack.callback(process.wait)

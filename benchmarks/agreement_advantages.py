@@ -1,7 +1,7 @@
 """Compare advantages with verl's and TRL's on random batches in float64.
 
-A case has an input for a peer and our result. `cases` must agree. `differences` have a different result in the peer,
-with the reason.
+A case holds an input for a peer and agentrl's result. The results of `cases` must agree. `differences` are cases with a
+known different result in the peer, and the reason.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ BY_ROLLOUT = (
 
 @dataclass(frozen=True)
 class Difference:
-    """A case in which the peer's answer is not ours, and why."""
+    """A case in which the peer's result differs from agentrl's, with the reason."""
 
     case: Case
     reason: str
@@ -49,12 +49,12 @@ def make_batch(
     width: int = WIDTH,
     ends_in_tool: bool = False,
 ) -> Batch:
-    """Groups of `sizes` rollouts, each of one row with tool spans in it; values off the mask are random too."""
+    """Groups of `sizes` rollouts, one row with tool spans per rollout. Values outside the mask are random too."""
     draw = random.Random(seed)
     number = sum(sizes)
     mask = [_mask(draw, width, ends_in_tool) for _ in range(number)]
     exact = [scale * draw.gauss(0, 1) for _ in range(number)]
-    if binary:  # right and wrong in every group
+    if binary:  # every group has right and wrong rollouts
         exact = [float(place == 0 or (place > 1 and draw.random() < 0.5)) for size in sizes for place in range(size)]
     rewards = [[0.0] * width for _ in range(number)]
     for row, trained, reward in zip(rewards, mask, exact, strict=True):
@@ -77,7 +77,7 @@ def _mask(draw: random.Random, width: int, ends_in_tool: bool) -> list[bool]:
 
 
 def _with_equal_group(batch: Batch) -> Batch:
-    """Its first group all of one reward."""
+    """Copy of the batch with equal rewards in the first group."""
     first = [index for index, uid in enumerate(batch["uids"]) if uid == batch["uids"][0]]
     rewards = [[0.5 * bool(each) for each in row] if n in first else row for n, row in enumerate(batch["rewards"])]
     components = {
@@ -129,7 +129,7 @@ WHITENED = ("reinforce_plus_plus_baseline", "gdpo")
 
 
 def cases() -> Iterator[Case]:
-    """All that must agree."""
+    """Cases in which both results must agree."""
     for asked in VERL:
         in_question = [*PLAIN, LARGE]
         in_question += [] if asked[0] in WHITENED else [ONE_EQUAL] if asked[0] != "gpg" else []
@@ -143,13 +143,13 @@ def cases() -> Iterator[Case]:
 
 
 def differences() -> Iterator[Difference]:
-    """All that are theirs."""
+    """Cases in which the peer's result differs."""
     for asked in VERL:
         row, name, *_ = asked
         if row not in RETURNS and name not in (
             "grpo_passk",
             "rloo_vectorized",
-        ):  # the one refuses it, the other is right
+        ):  # grpo_passk refuses a group of one; rloo_vectorized is right
             yield Difference(_verl(asked, ONE_ALONE), ONE)
         if row in WHITENED:
             yield Difference(_verl(asked, ONE_EQUAL), EQUAL)
@@ -175,7 +175,7 @@ def _trl(row: str, name: str, options: dict[str, object], batch: int, rewards: l
 
 
 def _answer(name: str, options: dict[str, object], batch: int, *, by_token: bool) -> Callable[[], Numbers]:
-    """Advantages and returns of all trained tokens, or the advantage of each row."""
+    """Return a function that computes advantages and returns of all trained tokens, or the advantage of each row."""
 
     def answer() -> Numbers:
         read = BATCHES[batch]

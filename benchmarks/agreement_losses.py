@@ -1,6 +1,6 @@
 """Compare losses, KL, aggregation and preferences with verl's and TRL's on random batches in float64.
 
-A case has an input for a peer and our result: a value, and its gradient with respect to every log-probability.
+A case holds an input for a peer and agentrl's result: a value, and its gradient with respect to every log-probability.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ KINDS = ("kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3", "kl+", "k1+", "abs+
 
 @dataclass(frozen=True)
 class Case:
-    """`row` of the table in docs/algorithms.md, whom to ask what, and what we say."""
+    """A `row` of the table in docs/algorithms.md, the peer, the peer's input, and agentrl's result."""
 
     row: str
     peer: str
@@ -31,13 +31,13 @@ class Case:
 
 
 def make_batch(seed: int) -> dict[str, list[list[float]]]:
-    """Random rows with tool spans in them; what stands off the mask is random too, and must not matter."""
+    """Random rows with tool spans. Values outside the mask are random too, and must not change the result."""
     draw = random.Random(seed)
     logprobs = matrix(lambda: -draw.expovariate(1.0))
     per_row = [draw.gauss(0, 1) for _ in range(ROWS)]
     mask = [[float(draw.random() < 0.7) for _ in range(WIDTH)] for _ in range(ROWS)]
     for row in mask:
-        row[draw.randrange(WIDTH)] = 1.0  # no row is empty: what is made of those is compared apart
+        row[draw.randrange(WIDTH)] = 1.0  # no row is empty: empty rows have their own cases
     return {
         "logprobs": logprobs,
         "old_logprobs": near(logprobs, draw, 0.4),
@@ -73,7 +73,7 @@ def with_gradient(loss: Tensor, of: Tensor) -> Numbers:
 
 
 def cases() -> Iterator[Case]:
-    """All of them."""
+    """All cases."""
     for batch in range(len(BATCHES)):
         yield from verl_policy_cases(batch)
         yield from verl_other_cases(batch)
@@ -94,7 +94,7 @@ def verl_policy_cases(batch: int) -> Iterator[Case]:
         ("cispo", "cispo", wide, MODES[:1]),
         ("gmpo", "geo_mean", {"clip_ratio_low": 0.4, "clip_ratio_high": 0.3}, MODES[2:3]),
         ("sapo", "sapo", {"tau_pos": 1.0, "tau_neg": 1.05}, MODES[2:3]),
-        ("clip_cov", "clip_cov", {**covariance, "clip_cov_ratio": 1.0}, MODES[:1]),  # of a part verl draws another
+        ("clip_cov", "clip_cov", {**covariance, "clip_cov_ratio": 1.0}, MODES[:1]),  # below 1, verl draws other tokens
         ("kl_cov", "kl_cov", {"kl_cov_ratio": 0.2, "ppo_kl_coef": 0.7}, MODES[:1]),
         ("dppo", "dppo_tv", {"clip_ratio_low": 0.05, "clip_ratio_high": 0.08, "clip_ratio_c": 1.5}, MODES[:1]),
         ("dppo", "dppo_kl", {"clip_ratio_low": 0.02, "clip_ratio_high": 0.03, "clip_ratio_c": 1.5}, MODES[:1]),
@@ -186,7 +186,7 @@ def controlled(init: float, target: float, horizon: float, n_steps: int, measure
 
 
 def trl_policy_cases(batch: int) -> Iterator[Case]:
-    """(row, TRL's loss_type and options) beside (our name, options and aggregation)."""
+    """Pairs of (row, TRL's loss_type and options) and (agentrl's name, options and aggregation)."""
     theirs = {"epsilon_low": 0.2, "epsilon_high": 0.28}
     ours = {"clip_ratio_low": 0.2, "clip_ratio_high": 0.28, "clip_ratio_c": 1e9}  # TRL has no dual clip
     sequence = {"epsilon_low": 0.05, "epsilon_high": 0.06, "level": "sequence"}
@@ -248,7 +248,7 @@ def preferred(batch: int, name: str, by_length: bool) -> Callable[[], Numbers]:
             beta=0.3,
         )
         sums, ref_sums = (torch.where(mask, each, 0).sum(1) for each in (logprobs, read["ref_logprobs"]))
-        _, of_sums = preference_loss(  # TRL's metrics are of sums, whatever its loss
+        _, of_sums = preference_loss(  # TRL's metrics use sums for every loss
             "dpo",
             sums[:half],
             sums[half:],

@@ -1,10 +1,11 @@
-"""Each entry of docs/algorithms.md beside verl's and TRL's own: the largest relative difference over random batches.
+"""Compare each entry of docs/algorithms.md with verl and TRL: the largest relative difference over random batches.
 
-    python benchmarks/algorithm_agreement.py             # prints them
-    python benchmarks/algorithm_agreement.py --write     # and refreshes the columns of docs/algorithms.md
+    python benchmarks/algorithm_agreement.py             # prints the differences
+    python benchmarks/algorithm_agreement.py --write     # also updates the columns of docs/algorithms.md
 
-A difference is the largest of any number of an answer (a loss with its gradient by every token, the advantages of every
-token), relative to the largest of them. What is theirs alone is listed in the page, with the reason.
+A result is a list of numbers: a loss with its gradient for every token, or the advantages of every token. The
+difference of two results is the largest difference of a number, relative to the largest number. Known differences of
+the peers are listed in docs/algorithms.md with the reason.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ PAGE = HERE.parents[1] / "docs/algorithms.md"
 PEERS = ("verl", "trl")
 PARTS = {"losses": agreement_losses, "advantages": agreement_advantages}
 Ask = Callable[[str, Path, Path], Sequence[Numbers]]
-"""(peer, script, file of questions) -> its answers."""
+"""(peer, script, input file) -> the peer's results."""
 
 
 def main() -> None:
@@ -43,13 +44,13 @@ def main() -> None:
 
 
 def run_peer(peer: str, script: Path, questions: Path) -> Sequence[Numbers]:
-    """The answers of a peer's script, in its own environment."""
+    """Run a peer's script in its own environment and return its results."""
     done = subprocess.run([peer_python(peer), script, questions], capture_output=True, text=True, check=True)
     return json.loads(done.stdout.splitlines()[-1])
 
 
 def differences(part: str, ask: Ask, folder: Path) -> Iterator[tuple[Case, float]]:
-    """Every case of a part, and how far the peer's answer is from ours."""
+    """Every case of a part, with the difference between the peer's result and agentrl's."""
     for peer in PEERS:
         asked = [case for case in PARTS[part].cases() if case.peer == peer]
         questions = folder / f"{part}_{peer}.json"
@@ -59,13 +60,13 @@ def differences(part: str, ask: Ask, folder: Path) -> Iterator[tuple[Case, float
 
 
 def relative(ours: Numbers, theirs: Numbers) -> float:
-    """Largest difference of any number, relative to the largest of theirs."""
+    """Largest difference of a number, relative to the peer's largest number."""
     distance = max(abs(a - b) for a, b in zip(ours, theirs, strict=True))
     return distance / max(max(map(abs, theirs)), 1e-12)
 
 
 def largest(found: Iterable[tuple[Case, float]]) -> dict[tuple[str, str], float]:
-    """(row, peer) -> the largest difference of its cases."""
+    """(row, peer) -> the largest difference of the cases."""
     by_row: dict[tuple[str, str], float] = {}
     for case, difference in found:
         by_row[case.row, case.peer] = max(difference, by_row.get((case.row, case.peer), 0.0))
@@ -73,10 +74,10 @@ def largest(found: Iterable[tuple[Case, float]]) -> dict[tuple[str, str], float]
 
 
 def refreshed(page: str, found: Mapping[str, Mapping[tuple[str, str], float]]) -> str:
-    """The page with new figures: in tables with a column of a peer, at the rows whose first cell names an entry.
+    """Return the page with new figures in the peers' columns, in rows whose first cell names an entry.
 
-    Tables that begin with the word estimator are of advantages, others of losses. A cell keeps what stands behind its
-    figure, such as the number of a note.
+    Tables that begin with the word estimator show advantages, others losses. A cell keeps the text after its figure,
+    such as the number of a note.
     """
     columns: dict[str, int] = {}
     lines, rows = [], found["losses"]

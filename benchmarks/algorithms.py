@@ -1,10 +1,10 @@
-"""Every algorithm on the calculator from one cold start: a table, and docs/images/algorithms.svg.
+"""Train every algorithm on the calculator task from one cold start: a table, and docs/images/algorithms.svg.
 
     python benchmarks/algorithms.py [--steps 60] [--only gspo,gae] [--seed 0]
 
-All are `agentrl train +experiment=calculator algorithm.name=NAME` and the keys that stand beside the name in
-ALGORITHMS. Success is of 512 sampled rollouts of held-out tasks, every ten steps. A run that is there already, under
-the same seed and steps, is not repeated.
+Each run is `agentrl train +experiment=calculator algorithm.name=NAME` with the further keys in ALGORITHMS. Success is
+measured on 512 sampled rollouts of held-out tasks, every ten steps. A finished run with the same seed and number of
+steps is not repeated.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def is_done(folder: Path) -> bool:
 
 
 def train(start: Path, name: str, num_steps: int, seed: int) -> Path:
-    """The run's folder."""
+    """Train one run and return its folder."""
     folder = folder_of(name, num_steps, seed)
     if is_done(folder):
         return folder
@@ -100,7 +100,7 @@ def line(name: str, rows: Sequence[Row]) -> str:
 
 
 def picture(histories: Mapping[str, Sequence[Row]]) -> str:
-    """A panel an algorithm, with the curve of the first behind it."""
+    """One panel per algorithm; the curve of the first algorithm is in the background of each."""
     curves = {name: [(step, 0.0, value) for step, value in success(rows).items()] for name, rows in histories.items()}
     first = next(iter(curves))
     body = []

@@ -1,7 +1,7 @@
 """Measure how many three-turn rollouts the audit checks per second: `python benchmarks/audit_speed.py [RUN]`.
 
-Without RUN, rollouts of a script that calls a tool twice are made first, each with answers of its own, so that no two
-conversations are rendered as one.
+Without RUN, rollouts of a scripted model that calls a tool twice are created first. All answers differ, so no two
+conversations can share one rendering.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def compute_score(solution_str):
 
 
 def make_run(folder: Path, num_steps: int = 4) -> Path:
-    """Rollouts of three turns, 1,024 a step."""
+    """Create a run with rollouts of three turns, 1,024 per step."""
     sys.path.insert(0, str(Path(__file__).parents[1] / "examples/calculator"))
     from make_task import make_task
 
@@ -71,7 +71,7 @@ def make_run(folder: Path, num_steps: int = 4) -> Path:
 
 
 def measure(run: Path) -> None:
-    """Print rollouts per second of processor time."""
+    """Print rollouts per second of CPU time."""
     files = sorted((run / "trajectories" / "train").glob("*.parquet"))
     auditor = Auditor("train", folder=run)
     auditor.audit(files[:1])  # loads the tokenizer

@@ -1,4 +1,4 @@
-"""Learning curves of several sides and seeds as one SVG: success over steps, and over seconds."""
+"""Draw learning curves of several frameworks or settings as one SVG: success over steps, and over seconds."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from agentrl.reporting.formatting import percent
 from agentrl.reporting.svg import TITLE, document, panel, text
 
 COLORS = ("c0", "pale", "c1")
-LEGEND = 24  # room for the names of the sides
+LEGEND = 24  # height of the legend
 
 Curve = Sequence[tuple[float, float, float]]
 """(step, seconds, success)"""
 
 
 def draw_curves(curves: Mapping[str, Sequence[Curve]]) -> str:
-    """Both panels; a side has one color, and a line a seed."""
+    """Both panels; each key of `curves` has one color and one line per seed."""
     panels = (chart(curves, 0, "Success by steps", "step"), chart(curves, 1, "Success by time", "seconds of training"))
     apart = max(60, *(9 * len(name) for name in curves))
     left = WIDTH - apart * (len(curves) - 1) / 2

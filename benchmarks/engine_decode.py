@@ -2,8 +2,8 @@
 
     python benchmarks/engine_decode.py [--deterministic] [--model FOLDER] [--device cuda] [--rows 32 128]
 
-Both sample the same number of tokens from the same prompts at temperature 1, once a repeat; the engine also answers a
-log-probability for every token. Printed are medians over the repeats and their ratio.
+In each repeat, both sample the same number of tokens from the same prompts at temperature 1. The engine also returns a
+log-probability for every token. The script prints the medians over the repeats and their ratio.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def load(arguments: argparse.Namespace) -> PreTrainedModel:
         model = AutoModelForCausalLM.from_config(Qwen3Config(**TINY))
     else:
         model = AutoModelForCausalLM.from_pretrained(arguments.model, dtype="auto")
-    model.generation_config.eos_token_id = None  # every answer is as long as asked for
+    model.generation_config.eos_token_id = None  # every answer has the requested length
     return model.eval().to(find_device(arguments.device, "--device"))
 
 
@@ -68,7 +68,7 @@ async def compare(arguments: argparse.Namespace, rows: int) -> None:
         engine_model, max_num_seqs=rows, max_sequence_length=length, deterministic=arguments.deterministic
     )
     times: dict[str, list[float]] = {"engine": [], "generate": []}
-    for repeat in range(arguments.repeats + 1):  # the first warms up and is left out
+    for repeat in range(arguments.repeats + 1):  # the first repeat is a warm-up and not counted
         found = await with_engine(engine, prompts, arguments.tokens), with_generate(model, prompts, arguments.tokens)
         if repeat:
             for name, seconds in zip(times, found, strict=True):

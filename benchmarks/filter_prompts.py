@@ -2,7 +2,8 @@
 
     python benchmarks/filter_prompts.py --rows 50000 --threads 2
 
-The tokenizer is a byte-level BPE of 8,000 tokens, made of the documentation; the prompts are its words.
+The tokenizer is a byte-level BPE of 8,000 tokens, trained on the documentation. The prompts consist of words
+from it.
 """
 
 from __future__ import annotations

@@ -2,17 +2,21 @@
 
     python benchmarks/long_tail.py [--pairs 3] [--steps 30]      # a table, and docs/images/long_tail.svg
 
-The calculator task (16 tasks x 8 rollouts a step, up to 3 turns) with two things drawn from Pareto distributions of
-exponent 1.2, by (task, rollout, turn), so that each run meets the same ones: how late the tool answers (median 50 ms,
-at most 5 s), and how many tokens a rollout samples and throws away before it begins (median 4, at most 128). What is
-learnt from is not longer than the toy's own: it knows no longer answers. See tail/slow_task.py.
+The task is the calculator with 16 tasks x 8 rollouts per step and up to 3 turns. Two values are drawn from Pareto
+distributions with exponent 1.2: the latency of the tool (median 50 ms, at most 5 s), and the number of tokens that a
+rollout samples and discards before its first turn (median 4, at most 128). They are functions of (task, rollout, turn),
+so they are equal in each run. The trained tokens are those of the original task. See tail/slow_task.py.
 
-A run is timed from its first rollout to the end of its last update; nothing is validated meanwhile, saved checkpoints
-are evaluated afterwards. The work-conserving bound of N steps is N / max(L, E, T / C): L seconds that the learner and
-publishing take (of the run on policy, which has the processor to itself then), E that the engine computes (of the
-rollouts of so many steps, five steps' begun at once and nobody late), T the seconds of all rollouts, of which at most
-C = 16 x 8 x (max_staleness + 1) are under way. Engine and learner share a process and its interpreter lock: where they
-cannot run side by side, N / max(L + E, T / C) is the bound.
+A run is timed from its first rollout to the end of its last update. It does not validate; saved checkpoints are
+evaluated afterwards. The work-conserving bound for N steps is N / max(L, E, T / C) steps per second:
+
+- L: seconds of learner and publishing, measured in the on-policy run, where nothing else computes at that time
+- E: seconds that the engine computes for N steps, measured with five steps' rollouts started at once and no tool
+  latency
+- T: sum of the seconds of all rollouts; at most C = 16 x 8 x (max_staleness + 1) rollouts run concurrently
+
+Engine and learner share a process and its interpreter lock. If they cannot run in parallel, the bound is
+N / max(L + E, T / C).
 """
 
 from __future__ import annotations
@@ -60,7 +64,7 @@ def main() -> None:
     start, runs = start_of("qwen3"), list[dict[str, Result]]()
     curves: dict[str, list[list[tuple[float, float, float]]]] = {side: [] for side in SIDES}
     for pair in range(arguments.pairs):
-        order = sorted([*SIDES, UNHURRIED], reverse=bool(pair % 2))  # whoever goes first finds another machine
+        order = sorted([*SIDES, UNHURRIED], reverse=bool(pair % 2))  # alternating: the machine's load changes
         runs.append({side: train(start, side, pair, arguments.steps, arguments.every) for side in order})
         for line in table(runs[-1]):
             print(f"pair {pair} {line}", flush=True)
@@ -73,7 +77,7 @@ def main() -> None:
 
 
 def train(start: Path, side: str, seed: int, num_steps: int, every: int) -> Result:
-    """One run, from the cold-started model."""
+    """Run one training from the cold-started model."""
     folder = ROOT / ".cache/long_tail" / f"{side.replace(' ', '-')}-{seed}"
     shutil.rmtree(folder, ignore_errors=True)
     overrides = [
@@ -129,7 +133,7 @@ def ratios(runs: Sequence[Mapping[str, Result]]) -> list[str]:
 
 
 def curve(start: Path, run: Result) -> list[tuple[float, float, float]]:
-    """(step, seconds by then, held-out success) of the start and of every checkpoint."""
+    """(step, elapsed seconds, held-out success) of the initial model and of every checkpoint."""
     saved = sorted(int(path.name.removeprefix("step-")) for path in run.folder.glob("checkpoints/step-*"))
     models = {0: start / "sft/checkpoints/latest"} | {step: run.folder / f"checkpoints/step-{step}" for step in saved}
     return [(step, run.ends[step], evaluate(start, model)) for step, model in models.items()]

@@ -1,9 +1,9 @@
-"""The calculator paid by the rule, and by a reward model that learns online from it: success by the rule, side by side.
+"""Compare a rule as reward with a reward model that learns online from the rule, on the calculator task.
 
     python benchmarks/online_reward_model.py [--steps 50] [--seed 0] [--start FOLDER]
 
-Both are `agentrl train` from one cold start, under the same seed and keys: +experiment=calculator, and
-+experiment=calculator_online. Success is of 512 sampled rollouts of held-out tasks. A run that is there already is not
+Both runs are `agentrl train` from one cold start with the same seed and keys: +experiment=calculator and
++experiment=calculator_online. Success is measured on 512 sampled rollouts of held-out tasks. A finished run is not
 repeated.
 """
 
@@ -19,7 +19,7 @@ from pathlib import Path
 from vs_trl import ENVIRONMENT, ROOT, start_of
 
 SIDES = {"calculator": "val/success", "calculator_online": "val/reward/rule"}
-"""Experiment -> the success that the rule sees."""
+"""Experiment -> metric of the success by the rule."""
 POINTS = 5.0
 
 
@@ -38,7 +38,7 @@ def main() -> None:
 
 
 def train(start: Path, experiment: str, num_steps: int, seed: int) -> Path:
-    """The run's folder."""
+    """Train one run and return its folder."""
     folder = ROOT / ".cache/online_reward_model" / f"{experiment}-{num_steps}-{seed}"
     if (folder / "report.html").exists():
         return folder
@@ -57,7 +57,7 @@ def train(start: Path, experiment: str, num_steps: int, seed: int) -> Path:
 
 
 def end(folder: Path, metric: str) -> float:
-    """Success by the rule at the end; prints the way there, and what was said of the reward model."""
+    """Return the final success by the rule; print its values during the run and the metrics of the reward model."""
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     for row in rows:
         if metric in row:

@@ -2,9 +2,9 @@
 
     python benchmarks/replay_speed.py [run's folder]
 
-Without a folder: 40 steps of 128 rollouts of 3 turns, 2 tool calls and about 110 tokens of the calculator task's own
-tokenizer. The target for reading and building a reward's input is 20,000 rollouts per second. Each figure is the
-best of 5 passes; ours first, then what a reward adds.
+Without a folder, the script creates 40 steps of 128 rollouts. Each has 3 turns, 2 tool calls and about 110 tokens of
+the calculator task's tokenizer. The target for reading and building a reward's input is 20,000 rollouts per second.
+Each figure is the best of 5 passes. The first figures are without a reward, the later ones include a reward.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ WANTED = 20_000
 
 
 class Nothing:
-    """A reward that costs nothing."""
+    """A reward that does nothing."""
 
     async def __call__(self, *given: object) -> Mapping[str, float]:
         return {"score": 1.0}
@@ -50,7 +50,7 @@ def one(solution_str: str) -> float:
 
 
 def rollout(chat: ChatFormat, task: Task, number: int) -> Rollout:
-    """Two calls and an answer, in tokens."""
+    """A rollout with two calls and an answer, in tokens."""
     trajectory = Trajectory([Segment(Author.PROMPT, chat.start(task.messages, []))], task.messages)
     turns = [
         f'<tool_call>\n{{"name": "calculator", "arguments": {{"expression": "{number}+{turn}"}}}}\n</tool_call>'

@@ -2,10 +2,10 @@
 
     python benchmarks/sglang_cache.py [--steps 3]
 
-Rollouts of the cold-started model, 16 tasks x 8 at a time. A later turn's context is what was said before (prompt,
-earlier turns, their answers) and what is new (the last tool answer, its frame): new tokens are in nobody's cache,
-unless a sibling made the same call and got the same answer first. So two shares: of all tokens of later turns, and of
-those that the conversation had computed before.
+The rollouts use the cold-started model, 16 tasks x 8 at a time. The context of a later turn has an old part (prompt,
+earlier turns and tool answers) and a new part (the last tool answer with its template tokens). New tokens are cached
+only if another rollout of the group got the same tool answer earlier. So the script reports two cached shares of later
+turns: of the complete context, and of the old part.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from agentrl.trainer.loop import train
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One request: its place in the conversation from 1, tokens of context, of those said before, and cached."""
+    """One request: turn number (from 1), tokens in the context, tokens in its old part, and cached tokens."""
 
     number: int
     num_context: int
@@ -37,7 +37,7 @@ class Turn:
 
 
 class Turns:
-    """Stands before an engine's `generate` and notes every turn."""
+    """Wraps an engine's `generate` and records every turn."""
 
     def __init__(self, generate) -> None:
         self._generate = generate
@@ -65,7 +65,7 @@ def main() -> None:
 
 
 async def roll_out(engine: str, num_steps: int) -> list[Turn]:
-    """The turns of so many steps' rollouts; nothing is learnt."""
+    """Return the turns of the rollouts of `num_steps` steps, without training."""
     start, folder = start_of("qwen3"), ROOT / ".cache/sglang_cache"
     shutil.rmtree(folder, ignore_errors=True)
     overrides = (
@@ -82,7 +82,7 @@ async def roll_out(engine: str, num_steps: int) -> list[Turn]:
 
 
 def table(turns: Iterable[Turn]) -> list[str]:
-    """A line for each turn's number, and one for all later ones."""
+    """One line per turn number, and one for all later turns together."""
     turns = list(turns)
     numbers = sorted({turn.number for turn in turns})
     lines = [f"turn {number}: {shares([turn for turn in turns if turn.number == number])}" for number in numbers]

@@ -1,9 +1,10 @@
-"""Measure the SGLang client's overhead: CPU seconds per request, with a server that answers at once.
+"""Measure the SGLang client's overhead: CPU seconds per request, with a server that replies immediately.
 
     OMP_NUM_THREADS=1 python benchmarks/sglang_client.py
 
-The server is another process and computes nothing. Contexts have 512 tokens, answers 64, with log-probabilities and a
-weight version, in conversations of two turns. Each number of requests in flight is measured several times, in turns.
+The server is another process and computes nothing. Conversations have two turns. Contexts have 512 tokens; replies have
+64 tokens with log-probabilities and a weight version. Each number of requests in flight is measured several times,
+alternating with the other numbers.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def _answer() -> bytes:
 
 
 class _Instant(asyncio.Protocol):
-    """Answers every whole request with the same bytes."""
+    """Replies to every complete request with the same bytes."""
 
     answer = _answer()
 
@@ -59,7 +60,7 @@ class _Instant(asyncio.Protocol):
         if not end:
             return
         lengths = [line[15:] for line in head.lower().split(b"\r\n") if line.startswith(b"content-length")]
-        length = int(lengths[0]) if lengths else 0  # a look at whether it is well
+        length = int(lengths[0]) if lengths else 0  # no length: a health check
         if len(self.buffer) >= len(head) + 4 + length:
             self.buffer = b""
             self.transport.write(self.answer)
@@ -75,7 +76,7 @@ def _serve(port: Connection) -> None:
 
 
 async def _measure(engine: SglangEngine, in_flight: int, num_requests: int) -> float:
-    """CPU seconds a request."""
+    """CPU seconds per request."""
     context = list(range(1000, 1000 + NUM_CONTEXT))
     sessions = iter(range(num_requests // 2))
 
@@ -97,7 +98,7 @@ async def _run(url: str, rounds: int) -> None:
     transfer = DiskTransfer({}, None, 1, Path())
     engine = SglangEngine([Replica(client, FEATURES)], transfer, terms, health_timeout_s=3600)
     numbers = {1: 500, 128: 2048, 2048: 4096}
-    await _measure(engine, 2048, 4096)  # connections are made
+    await _measure(engine, 2048, 4096)  # opens the connections
     seen: dict[int, list[float]] = {number: [] for number in numbers}
     for _ in range(rounds):
         for number, num_requests in numbers.items():

@@ -2,7 +2,7 @@
 
     OMP_NUM_THREADS=1 python benchmarks/shared_prefixes.py
 
-Pairs of steps, one of each kind, one after the other; the medians of the seconds, and of the ratios of the pairs.
+The steps run in pairs, one of each kind. The script prints the medians of the seconds and of the ratios of the pairs.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ TINY = {
 
 @dataclass(frozen=True)
 class Shape:
-    """A mini-batch: groups of 8 samples, the lengths of their prompts and of what follows, and how much of it is alike.
+    """A mini-batch: groups of 8 samples, ranges of prompt and response lengths, number of shared response tokens.
 
-    Rollouts of a real model agree on more than the prompt; how much more depends on the task and the policy.
+    Rollouts of a real model share more than the prompt. How many response tokens they share depends on task and policy.
     """
 
     name: str
@@ -70,7 +70,7 @@ def make_model(family: str, folder: Path) -> Path:
 
 
 def make_samples(shape: Shape) -> list[Sample]:
-    """Two model turns around a tool's reply."""
+    """Samples with two model turns and a tool's reply between them."""
     draw = random.Random(0)
     samples = []
     for group in range(shape.num_groups):

@@ -1,8 +1,9 @@
-"""Measure how many saved rollouts are read per second on one core: all columns, those for rescoring, rewards only.
+"""Measure how many saved rollouts are read per second on one core: all columns, columns for rescoring, rewards only.
 
     python benchmarks/store_read.py outputs/quickstart/rl
 
-Processor time of the whole process, the best of several passes over all steps; the collector is as in a replay.
+The time is CPU time of the complete process, the best of several passes over all steps. The garbage collector has the
+same settings as in a replay.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ READ: dict[str, Collection[str] | None] = {
 
 
 def seconds(store: TrajectoryStore, columns: Collection[str] | None) -> float:
-    """Processor time of one pass."""
+    """CPU time of one pass."""
     start = time.process_time()
     for _ in store.scan(columns=columns):
         pass

@@ -2,8 +2,8 @@
 
     python benchmarks/store_write.py outputs/quickstart/rl [folder]
 
-Each step of the run is written with its own advantages and provenance, again and again. Each file is synced, so the
-folder's disk is part of the time: by default that of temporary files. What the run itself measured comes last.
+Each step of the run is written several times, with its advantages and provenance. Each file is synced, so the time
+depends on the folder's disk (default: a temporary folder). The last figure is the one that the run itself measured.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NUM_STEPS, NUM_REPEATS = 20, 5
 
 
 def samples(store: TrajectoryStore, step: int) -> Iterator[Sample]:
-    """The samples of a step as they were trained on: those of its trajectories that have advantages, in order."""
+    """The trained samples of a step: its trajectories that have advantages, in order."""
     kept = {f"{stored.task.uid}/{stored.number}": stored for stored in store.scan(steps=[step])}
     taken: dict[str, int] = {}
     for sample in samples_of(store.groups(step)):
@@ -36,10 +36,10 @@ def samples(store: TrajectoryStore, step: int) -> Iterator[Sample]:
 
 
 def write_times_s(store: TrajectoryStore, steps: list[int], folder: Path) -> list[list[tuple[float, float]]]:
-    """Seconds of each write on the clock and of the processor, by repeat."""
+    """Wall-clock and CPU seconds of each write, by repeat."""
     loaded = [(step, store.groups(step), list(samples(store, step))) for step in steps]
     target = TrajectoryStore(folder, provenance=store.provenance(steps[0]))
-    target.write(*loaded[0])  # the first one loads libraries
+    target.write(*loaded[0])  # the first write loads libraries
     repeats = []
     for _ in range(NUM_REPEATS):
         times = []

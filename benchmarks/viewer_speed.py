@@ -2,9 +2,9 @@
 
     python benchmarks/viewer_speed.py [num_rollouts] [folder]
 
-Writes 100,000 synthetic rollouts (128 a step: 3 turns, 2 tool calls, about 90 tokens, see benchmarks/store.py) through
-the store, starts the server, and takes times inside the page: from the start of the navigation, or from the click, to
-the frame in which the rows are drawn. `cold` begins while the server still reads the files.
+The script writes 100,000 synthetic rollouts with the store (128 per step: 3 turns, 2 tool calls, about 90 tokens, see
+benchmarks/store.py) and starts the server. Times are measured inside the page, from the start of the navigation or the
+click to the frame in which the rows are drawn. `cold` starts while the server still reads the files.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ SORT = """(column) => new Promise((done) => {
     requestAnimationFrame(look);
 })"""
 FILTERS = {"stop": "finished", "tool": "calculator", "outcome": "ok", "step_min": "100", "reward_min": "0.5"}
-"""The last two wait 120 ms for more to be typed."""
+"""The page waits 120 ms for further typing in the last two fields."""
 
 
 def write_rollouts(folder: Path, num_rollouts: int) -> None:

@@ -1,11 +1,11 @@
-"""Compare a GRPO step with a tool, agentrl and TRL: same start model, tasks and optimizer; interleaved, one thread.
+"""Compare a GRPO step with a tool in agentrl and TRL: same initial model, tasks and optimizer; interleaved, one thread.
 
     python benchmarks/vs_trl.py [--family qwen3 llama] [--pairs 5] [--ours key=value ...]
-    python benchmarks/vs_trl.py --curves                 # what is learned by then: docs/images/vs_trl.svg
+    python benchmarks/vs_trl.py --curves                 # success over time: docs/images/vs_trl.svg
 
-Both start from the calculator's cold-started model (made once, kept under .cache/vs_trl) in every run, so that neither
-is faster because it has learned to say less: turns and tokens are printed beside the seconds. A step is 16 tasks x 8
-rollouts of up to 3 turns and one update on all of them; the first is left out. Printed are medians over the runs.
+Every run starts from the calculator's cold-started model (created once in .cache/vs_trl). So neither is faster because
+its model has learned shorter answers; turns and tokens are printed next to the seconds. A step is 16 tasks x 8 rollouts
+of up to 3 turns and one update on all of them. The first step is not counted. The script prints medians over the runs.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ CACHE = ROOT / ".cache/vs_trl"
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
 FIGURES = ("step_s", "rollout_s", "training_s", "rest_s", "cpu_s", "turns", "response_tokens", "reward")
 MICRO_BATCH = 64
-"""Rollouts a forward pass in TRL's training: the fastest of 16, 32, 64 and 128 here, by 3 to 5%."""
+"""Rollouts per forward pass in TRL's training: the fastest of 16, 32, 64 and 128 here, by 3 to 5%."""
 
 Step = dict[str, float]
 
@@ -54,7 +54,7 @@ def main() -> None:
 
 
 def start_of(family: str) -> Path:
-    """The folder with the task and the cold-started model of a family; made when it is first asked for."""
+    """The folder with the task and the cold-started model of a family, created on first use."""
     folder = CACHE / family
     if not (folder / "sft/checkpoints/latest").exists():
         shutil.rmtree(folder, ignore_errors=True)
@@ -73,7 +73,7 @@ def compare(start: Path, overrides: Sequence[str], num_pairs: int, num_steps: in
     }
     runs: dict[str, list[Step]] = {name: [] for name in sides}
     for pair in range(num_pairs):
-        for name in sorted(sides, reverse=bool(pair % 2)):  # whoever goes first finds the machine warmer or cooler
+        for name in sorted(sides, reverse=bool(pair % 2)):  # alternating: the machine gets warmer
             runs[name].append(median_step(sides[name](pair)[1:]))
             print(f"{start.name} pair {pair} {name:8s}", written(runs[name][-1]), flush=True)
     medians = {name: median_step(steps) for name, steps in runs.items()}
@@ -86,7 +86,7 @@ def compare(start: Path, overrides: Sequence[str], num_pairs: int, num_steps: in
 
 
 def median_step(steps: Sequence[Step]) -> Step:
-    """The median of each figure."""
+    """The median of each value over the steps."""
     return {name: statistics.median(step[name] for step in steps) for name in FIGURES}
 
 
@@ -95,7 +95,7 @@ def written(step: Step) -> str:
 
 
 def run_ours(start: Path, overrides: Sequence[str], num_steps: int, seed: int, *, every: int = 0) -> list[Step]:
-    """The steps of our run; with `every`, it validates each so many steps."""
+    """The steps of agentrl's run; it validates every `every` steps (0: never)."""
     folder = CACHE / "runs/ours"
     shutil.rmtree(folder, ignore_errors=True)
     validation = (f"[{start}/task/val.jsonl]", "true") if every else ("[]", "false")
@@ -114,7 +114,7 @@ def run_ours(start: Path, overrides: Sequence[str], num_steps: int, seed: int, *
 
 
 def run_trl(start: Path, num_steps: int, seed: int, *, every: int = 0) -> list[Step]:
-    """The steps of TRL's run; with `every`, it saves the model each so many steps."""
+    """The steps of TRL's run; it saves the model every `every` steps (0: never)."""
     out = CACHE / "runs/trl/steps.jsonl"
     shutil.rmtree(out.parent, ignore_errors=True)
     script = [peer_python("trl"), HERE / "trl_calculator.py", "--micro", MICRO_BATCH, "--out", out]
@@ -124,20 +124,20 @@ def run_trl(start: Path, num_steps: int, seed: int, *, every: int = 0) -> list[S
 
 
 def read_steps(file: Path) -> list[Step]:
-    """The lines of a run; one without a step says which versions ran."""
+    """The lines of a run, without the line of versions, which has no step."""
     rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
     return [{**row, "rest_s": row["step_s"] - row["rollout_s"] - row["training_s"]} for row in rows if "step" in row]
 
 
 def run(command: Sequence[object]) -> None:
-    """Run a command quietly; show what it said if it fails."""
+    """Run a command without output; print its output if it fails."""
     done = subprocess.run(list(map(str, command)), cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True)
     if done.returncode:
         sys.exit(f"{' '.join(map(str, command))}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
 
 
 def draw(start: Path, overrides: Sequence[str], num_steps: int, every: int = 10) -> None:
-    """Held-out success over steps and over seconds, three seeds a side, as a picture."""
+    """Draw held-out success over steps and over seconds, three seeds for each of agentrl and TRL."""
     curves: dict[str, list[list[tuple[float, float, float]]]] = {"agentrl": [], "TRL": []}
     for seed in range(3):
         steps = run_ours(start, overrides, num_steps, seed, every=every)
@@ -155,7 +155,7 @@ def draw(start: Path, overrides: Sequence[str], num_steps: int, every: int = 10)
 
 
 def with_seconds(steps: Sequence[Step], success: dict[int, float]) -> list[tuple[float, float, float]]:
-    """(step, seconds of training by then, held-out success)."""
+    """(step, elapsed training seconds, held-out success)."""
     return [
         (number, sum(step["step_s"] for step in steps[:number]), value) for number, value in sorted(success.items())
     ]

@@ -2,9 +2,10 @@
 
     python benchmarks/weight_publish.py [460k | 500M] [folder]
 
-A Qwen3 of that size with random weights is saved in the folder (by default a temporary one), served on this machine's
-CPU, and updated by each transfer in turn: fresh weights in float32, paused server, cache flushed. The first update of
-a transfer is left out: it makes the process group. The ratio is to copying every tensor once, into new memory.
+A Qwen3 of that size with random weights is saved in the folder (by default a temporary one) and served on this
+machine's CPU. Each transfer method then updates it with new float32 weights; the server is paused and its cache
+flushed. The first update of each method is not counted, because it creates the process group. The ratio is relative to
+copying every tensor once into new memory.
 """
 
 from __future__ import annotations
@@ -107,7 +108,7 @@ async def measure(model: PreTrainedModel, folder: Path) -> None:
 
 
 def main(size: str = "460k", folder: str | None = None) -> None:
-    torch.set_num_threads(1)  # the server needs the others
+    torch.set_num_threads(1)  # the server needs the other cores
     model = new_model(size)
     with tempfile.TemporaryDirectory(dir=folder) as root:
         model.save_pretrained(Path(root) / "model")

@@ -1,4 +1,4 @@
-"""GRPO on the calculator task by agentrl's own loop and parts, one JSON line a step: what TRL's twin in peers/ prints.
+"""Run GRPO on the calculator task with agentrl; write one JSON line per step in the format of trl_calculator.py.
 
 python benchmarks/peers/agentrl_calculator.py OUT.jsonl [key=value ...]
 """
@@ -28,7 +28,7 @@ R = TypeVar("R")
 
 
 class Clock:
-    """Stands before the loop's `after_step` and writes a line a step; validation and checkpoints belong to none."""
+    """Wraps the loop's `after_step` and writes one line per step; time of validation and checkpoints is not counted."""
 
     def __init__(self, after_step: AfterStep, out: Path) -> None:
         self._after_step, self._out = after_step, out

@@ -32,7 +32,7 @@ def question(rollout: int) -> list[dict[str, str]]:
 
 
 class Stopwatch:
-    """Wall-clock and CPU time of all threads, in microseconds a turn."""
+    """Wall-clock and CPU time of all threads, in microseconds per turn."""
 
     def __init__(self, num_turns: int) -> None:
         self._num_turns = num_turns
@@ -47,8 +47,8 @@ class Stopwatch:
 
 
 def serve(measure: Callable[[int, int], Stopwatch], versions: dict[str, str]) -> None:
-    """Print the versions, and a line for each line `num_rollouts num_turns` on standard input; all are JSON."""
-    measure(2, 3)  # what is learnt once
+    """Print the versions, then one result per line `num_rollouts num_turns` on standard input; all as JSON."""
+    measure(2, 3)  # warm-up
     print(json.dumps(versions), flush=True)
     for line in sys.stdin:
         spent = measure(*map(int, line.split()))

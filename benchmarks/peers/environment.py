@@ -12,10 +12,10 @@ CACHE = HERE.parents[1] / ".cache/peers"
 
 
 def peer_python(name: str) -> Path:
-    """The interpreter of the peer's environment, with nothing of ours in it.
+    """Return the Python interpreter of the peer's environment, which does not contain agentrl.
 
-    `<name>.txt` beside this file lists what is installed there, and `<name>.alone.txt`, where there is one, what is
-    then added without what it requires itself.
+    `<name>.txt` in this folder lists the packages to install. The packages of `<name>.alone.txt`, if it exists, are
+    then installed without their dependencies.
     """
     installs = [(HERE / f"{name}.txt", []), (HERE / f"{name}.alone.txt", ["--no-deps"])]
     installs = [(requirements, options) for requirements, options in installs if requirements.exists()]
@@ -24,7 +24,7 @@ def peer_python(name: str) -> Path:
     made_from, python = folder / "made_from.txt", folder / "bin/python"
     CACHE.mkdir(parents=True, exist_ok=True)
     with (CACHE / f"{name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # tests of two processes may ask for it at once
+        fcntl.flock(lock, fcntl.LOCK_EX)  # two test processes may create it at the same time
         if not made_from.exists() or made_from.read_text() != wanted:
             print(f"installing {name} into {folder}", file=sys.stderr)
             subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)

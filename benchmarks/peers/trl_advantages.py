@@ -1,9 +1,9 @@
-"""Run by TRL's interpreter: compute the advantages its trainers estimate for given rewards.
+"""Run by TRL's interpreter: compute the advantages of its trainers for given rewards.
 
-    python trl_advantages.py QUESTIONS     ->     JSON: for each question the advantages of all rollouts, in a list
+    python trl_advantages.py QUESTIONS     ->     JSON: for each question a list with the advantages of all rollouts
 
-TRL has no function of its own for this: the lines stand in the middle of `_generate_and_score_completions`, from the
-mask of rollouts without a score up to the advantages. They are cut out of TRL's source and run as they are.
+TRL has no separate function for advantages. The code is in the middle of `_generate_and_score_completions`, from the
+mask of rollouts without a score to the advantages. These lines are extracted from TRL's source and run without changes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from trl.trainer import grpo_trainer, rloo_trainer
 
 
 def cut(method: object) -> CodeType:
-    """The statements of `method` that make advantages of `rewards_per_func`."""
+    """The statements of `method` that compute advantages from `rewards_per_func`."""
     function = ast.parse(textwrap.dedent(inspect.getsource(method))).body[0]
     texts = [ast.unparse(statement) for statement in function.body]
     first = next(n for n, text in enumerate(texts) if text.startswith("unscorable_mask ="))
@@ -37,7 +37,7 @@ LINES = {
 
 
 def answer(asked: dict, batch: dict) -> list[float]:
-    """One question: which trainer under which settings."""
+    """Advantages for one question, which names a trainer and its settings."""
     columns = [batch["components"][key] for key in asked["rewards"]]
     rewards = torch.tensor(columns, dtype=torch.float64).T
     rewards[~torch.tensor(batch["valid"])] = math.nan

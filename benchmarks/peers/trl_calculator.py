@@ -1,8 +1,8 @@
-"""GRPO on the calculator task by TRL's own GRPOTrainer, one JSON line a step; runs in the peer's environment.
+"""Run GRPO on the calculator task with TRL's GRPOTrainer; write one JSON line per step. Needs the peer's environment.
 
     .cache/peers/trl/bin/python benchmarks/peers/trl_calculator.py --model FOLDER --train FILE --out FILE
 
-Measured is around TRL's methods: nothing that it computes is changed. The model is saved between steps if asked.
+The clock wraps TRL's methods and does not change its results. `--save-every` saves the model between steps.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from trl import GRPOConfig, GRPOTrainer
 from trl.chat_template_utils import qwen3_template
 
 sys.path.append(str(Path(__file__).parents[2] / "examples/calculator"))
-from reward import compute_score  # the very reward; the tool beside it needs agentrl, which is not installed here
+from reward import compute_score  # the same reward; the example's tool needs agentrl, which is not installed here
 
 OPERATION = re.compile(r"\s*(-?\d{1,9})\s*([-+*])\s*(-?\d{1,9})\s*")
 
 
-def calculator(expression: str):  # no "-> str": it would stand in the prompt, which the model has never seen so
+def calculator(expression: str):  # no "-> str": it would appear in the prompt, and the model was trained without it
     """Compute one operation.
 
     Args:
@@ -42,7 +42,7 @@ def calculator(expression: str):  # no "-> str": it would stand in the prompt, w
 
 
 def success(completions: list[list[dict[str, Any]]], ground_truth: list[str], **_: object) -> list[float]:
-    """The reward of each conversation: what its last turn says."""
+    """The reward of each conversation, from its last turn."""
     last_turns = [turns[-1]["content"] if turns[-1]["role"] == "assistant" else "" for turns in completions]
     return [
         compute_score("calculator", "", truth, {"last_turn": turn})
@@ -51,7 +51,7 @@ def success(completions: list[list[dict[str, Any]]], ground_truth: list[str], **
 
 
 class MeasuredTrainer(GRPOTrainer):
-    """GRPOTrainer with a clock around the preparation of a batch, which is where it rolls out and scores."""
+    """GRPOTrainer that measures the time to prepare a batch: rollouts and rewards."""
 
     rollout_s = 0.0
     response_tokens = num_turns = 0
@@ -72,7 +72,7 @@ class MeasuredTrainer(GRPOTrainer):
 
 
 class Recorder(TrainerCallback):
-    """Writes a line a step, and saves the model every `save_every` steps; what that takes belongs to no step."""
+    """Writes one line per step and saves the model every `save_every` steps; the time to save is not counted."""
 
     def __init__(self, out: Path, save_every: int, num_rollouts: int) -> None:
         self.trainer: MeasuredTrainer | None = None
@@ -125,7 +125,7 @@ def config_of(arguments: argparse.Namespace) -> GRPOConfig:
         num_generations=arguments.group,
         num_iterations=1,
         max_completion_length=192,
-        generation_kwargs={"max_new_tokens": 48},  # a turn; without it one that never ends makes all others wait
+        generation_kwargs={"max_new_tokens": 48},  # per turn; without this limit, an endless turn delays all others
         max_tool_calling_iterations=arguments.turns - 1,
         temperature=1.0,
         top_p=1.0,
@@ -157,7 +157,7 @@ def main() -> None:
     arguments.out.write_text(json.dumps({name: version(name) for name in names}) + "\n", encoding="utf-8")
     rows = [json.loads(line) for line in arguments.train.read_text(encoding="utf-8").splitlines()]
     tokenizer = AutoTokenizer.from_pretrained(arguments.model, padding_side="left")
-    tokenizer.response_template = qwen3_template  # how calls are read out of a turn: hermes, as the model writes them
+    tokenizer.response_template = qwen3_template  # how calls are parsed: hermes, the model's format
     recorder = Recorder(arguments.out, arguments.save_every, arguments.prompts * arguments.group)
     trainer = MeasuredTrainer(
         model=AutoModelForCausalLM.from_pretrained(arguments.model, dtype=torch.float32, attn_implementation="sdpa"),

@@ -1,8 +1,8 @@
-"""TRL's tool loop in the conversation of `conversation.py`: `python trl_loop.py FOLDER_OF_THE_TOKENIZER`.
+"""Measure TRL's tool loop with the conversation of `conversation.py`: `python trl_loop.py FOLDER_OF_THE_TOKENIZER`.
 
-Measured is `GRPOTrainer._generate`, which tokenizes the prompts, generates, parses and runs the tool loop, and returns
-ids, mask and log-probabilities. Left out is the rest of a step (rewards, the loss), and generation: its stand-in
-answers at once. The tool is async, and TRL runs such tools on a thread of its own, one rollout after the other.
+This measures `GRPOTrainer._generate`, which tokenizes the prompts, generates, parses, runs the tool loop and returns
+ids, mask and log-probabilities. The rest of a step (rewards, loss) is not measured. Generation is replaced by an
+instant reply. The tool is async; TRL runs async tools on a separate thread, one rollout after the other.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from trl import GRPOConfig, GRPOTrainer
 from trl.chat_template_utils import qwen3_template
 
 TOKENIZER = AutoTokenizer.from_pretrained(sys.argv[1], eos_token="<|im_end|>", pad_token="<|endoftext|>")
-TOKENIZER.response_template = qwen3_template  # how TRL reads calls; ours are written as Qwen's
+TOKENIZER.response_template = qwen3_template  # how TRL parses calls; the calls here have Qwen's format
 END = TOKENIZER.convert_tokens_to_ids("<|im_end|>")
 CALL_IDS, ANSWER_IDS = ([*TOKENIZER.encode(text, add_special_tokens=False), END] for text in (CALL, ANSWER))
 
 
 class StandInTrainer(GRPOTrainer):
-    """Generation answers at once: a call in all turns of a conversation but its last."""
+    """GRPOTrainer with instant generation: a call in every turn of a conversation except the last."""
 
     turns_left = 0
 
@@ -65,7 +65,7 @@ def main() -> None:
 
         def measure(num_rollouts: int, num_turns: int) -> Stopwatch:
             made.turns_left = num_turns
-            # `_generate_and_score_completions` sets these a batch
+            # `_generate_and_score_completions` sets these for each batch
             made._sync_tool_dicts = [{}] * num_rollouts
             made._async_tool_dicts = [{"search": search}] * num_rollouts
             prompts = [question(number) for number in range(num_rollouts)]

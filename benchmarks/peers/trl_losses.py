@@ -1,9 +1,9 @@
 """Run by TRL's interpreter: compute its trainers' losses for given log-probabilities.
 
-    python trl_losses.py QUESTIONS     ->     JSON: for each question the value and the gradient, in one list
+    python trl_losses.py QUESTIONS     ->     JSON: for each question one list with the value and the gradient
 
-A trainer's `_compute_loss` is called with a stand-in for the trainer, which holds its settings and answers for the
-model; the loss itself is TRL's code.
+A trainer's `_compute_loss` is called with a stub instead of the trainer. The stub holds the settings and replaces the
+model. The loss itself is TRL's code.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SHARED = {
 
 
 def group_relative(asked: dict, batch: Batch) -> list[float]:
-    """GRPOTrainer and GMPOTrainer: advantages are one a sequence."""
+    """GRPOTrainer and GMPOTrainer: one advantage per sequence."""
     options, mask = asked["options"], batch["mask"]
     logprobs = batch["logprobs"].requires_grad_()
     trainer = SimpleNamespace(

@@ -1,4 +1,4 @@
-"""TRL's RewardTrainer on pairs of tokens: its loss and the norm of its gradient, as JSON."""
+"""Print the loss of TRL's RewardTrainer on pairs of token sequences and the norm of its gradient, as JSON."""
 
 import json
 import sys

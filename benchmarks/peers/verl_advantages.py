@@ -1,6 +1,6 @@
-"""Run by verl's interpreter: compute the advantages and returns it estimates for given rewards.
+"""Run by verl's interpreter: compute verl's advantages and returns for given rewards.
 
-python verl_advantages.py QUESTIONS     ->     JSON: for each question the numbers of all trained tokens, in a list
+python verl_advantages.py QUESTIONS     ->     JSON: for each question a list with the numbers of all trained tokens
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from verl.trainer.ppo import core_algos
 
 
 class Settings(dict):
-    """A section that is read by attribute and by name."""
+    """A dictionary that also allows access by attribute."""
 
     __getattr__ = dict.get
 

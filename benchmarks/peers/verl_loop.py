@@ -1,8 +1,8 @@
-"""verl's ToolAgentLoop in the conversation of `conversation.py`: `python verl_loop.py FOLDER_OF_THE_TOKENIZER`.
+"""Measure verl's ToolAgentLoop on the conversation of `conversation.py`: `python verl_loop.py FOLDER_OF_THE_TOKENIZER`.
 
-It is made for each rollout with `hydra.utils.instantiate`, as verl's worker makes it, and all run in one event loop.
-Left out are the worker around it (Ray, padding into tensors, the reward) and the way to a server: its stand-in
-answers at once, in the same process, with ids and log-probabilities.
+One loop object is created per rollout with `hydra.utils.instantiate`, as in verl's worker. All run in one event loop.
+The worker itself (Ray, padding into tensors, the reward) and the connection to a server are not measured. The server is
+replaced by an object in the same process that returns ids and log-probabilities immediately.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MULTI_TURN = {
 
 
 class Server:
-    """Answers at once: a call in all turns of a conversation but its last."""
+    """Server that replies immediately: a call in every turn of a conversation except the last."""
 
     def __init__(self, num_turns: int) -> None:
         end = [TOKENIZER.convert_tokens_to_ids("<|im_end|>")]

@@ -1,6 +1,6 @@
-"""Run by verl's interpreter: compute its losses, aggregations and KL estimators.
+"""Run by verl's interpreter: compute verl's losses, aggregations and KL estimators.
 
-python verl_losses.py QUESTIONS     ->     JSON: for each question the value and the gradient, in one list
+python verl_losses.py QUESTIONS     ->     JSON: for each question one list with the value and the gradient
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Run by verl's interpreter: score answers with its reward functions.
+"""Run by verl's interpreter: score answers with verl's reward functions.
 
-python verl_rewards.py QUESTIONS     ->     JSON: the score of each question, in one list
+python verl_rewards.py QUESTIONS     ->     JSON: one list with the score of each question
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ FOLDER = Path(importlib.util.find_spec("verl").origin).parent / "utils/reward_sc
 
 
 def load(name: str) -> types.ModuleType:
-    """The file alone: verl itself, which it does not need, takes long to import."""
+    """Import only this file of verl: it does not need the verl package, which takes long to import."""
     spec = importlib.util.spec_from_file_location(f"peer_{name}", FOLDER / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -28,7 +28,7 @@ def main() -> None:
     asked = json.loads(Path(sys.argv[1]).read_text())
     modules = {name: load(name) for name in {name for name, *_ in asked}}
     scores = []
-    with contextlib.redirect_stdout(io.StringIO()):  # some print now and then
+    with contextlib.redirect_stdout(io.StringIO()):  # some reward functions print
         for name, text, truth, kwargs in asked:
             try:
                 said = modules[name].compute_score(text, truth, **kwargs)

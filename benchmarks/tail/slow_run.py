@@ -29,7 +29,7 @@ R = TypeVar("R")
 
 
 class Watch:
-    """Seconds by name; of what overlaps, the time in which at least one is under way."""
+    """Seconds by name. Overlapping calls of one name count once: the time with at least one running call."""
 
     def __init__(self) -> None:
         self.seconds: Counter[str] = Counter()
@@ -56,7 +56,7 @@ class Watch:
 
 
 def watched(run: Run, watch: Watch, ends: list[float]) -> Parts:
-    """The parts of the run, watched; when each step ended goes to `ends`."""
+    """Return the parts of the run with timers; the end time of each step is appended to `ends`."""
     parts = run.parts
     run.rollouts.engine.generate = watch.over("engine", run.rollouts.engine.generate)
     parts.source.take = watch.over("take", parts.source.take)
@@ -65,7 +65,7 @@ def watched(run: Run, watch: Watch, ends: list[float]) -> Parts:
 
 
 class Ends:
-    """Stands before the loop's `after_step` and notes when each step ended."""
+    """Wraps the loop's `after_step` and records the end time of each step."""
 
     def __init__(self, after_step: AfterStep, ends: list[float]) -> None:
         self._after_step, self._ends = after_step, ends
@@ -85,7 +85,7 @@ SETTINGS = (
     "rollout.multi_turn.function_tool_path=null",
     "rollout.agent.default_agent_loop=slow_task:ThinkingAgent",
     "rollout.deterministic=false",
-    "data.val_files=[]",  # rollouts would go on meanwhile: checkpoints are evaluated afterwards
+    "data.val_files=[]",  # rollouts would continue during validation, so checkpoints are evaluated afterwards
     "trainer.stop_when=null",
     "trainer.test_freq=0",
     "trainer.logger=[jsonl]",

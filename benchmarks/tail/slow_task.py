@@ -30,9 +30,9 @@ def pareto(rng: random.Random, median: float, most: float) -> float:
 
 
 class Tail:
-    """How late each tool answers and how long each rollout thinks: a function of (task, rollout, turn) alone.
+    """Random generators for tool latencies and discarded tokens; they depend only on (task, rollout, turn).
 
-    A rollout's number is its place among its siblings; those of a task that is begun again meet what they met before.
+    The rollout number is its index in the group. If a task is restarted, its rollouts get the same values again.
     """
 
     def __init__(self) -> None:
@@ -42,14 +42,14 @@ class Tail:
         self._turns: dict[str, Iterator[random.Random]] = {}
 
     def begin(self, row: int, request_id: str) -> random.Random:
-        """A rollout begins: where its own numbers come from."""
+        """Start a rollout and return its first generator."""
         number = self._begun[row] % self.group_size
         self._begun[row] += 1
         self._turns[request_id] = (random.Random(derive_seed("tail", row, number, turn)) for turn in count())
         return self.turn(request_id)
 
     def turn(self, request_id: str) -> random.Random:
-        """Its next turn begins."""
+        """Return the generator of the rollout's next turn."""
         return next(self._turns[request_id])
 
     def end(self, request_id: str) -> None:
@@ -60,10 +60,10 @@ TAIL = Tail()
 
 
 class ThinkingAgent(ToolAgent):
-    """The tool agent, which samples some text before its first turn and throws it away.
+    """Tool agent that samples some tokens before its first turn and discards them.
 
-    The toy says about the same number of tokens in every rollout, and understands no longer ones: so its engine gets a
-    heavy-tailed number of tokens to sample for each, while what is learnt, and from how many tokens, stays as it is.
+    All rollouts of this small task have about the same length, and the model cannot produce longer answers. The
+    discarded tokens give the engine a heavy-tailed load without changing the trained tokens.
     """
 
     async def run(self, task, generate, tools, interaction, sampling):
@@ -77,15 +77,15 @@ class ThinkingAgent(ToolAgent):
 
     async def _think(self, task, generate, tools, sampling, num_tokens: int) -> None:
         prompt = self.prompt(task, tools).trajectory.token_ids
-        token_ids = [*prompt, prompt[-1]]  # not the context of a turn: what is thought is never taken for one
+        token_ids = [*prompt, prompt[-1]]  # differs from the context of a turn, so the two are never confused
         end = len(token_ids) + num_tokens
-        while len(token_ids) < end:  # it goes on where it says that its turn is over
+        while len(token_ids) < end:  # continues after an end-of-turn token
             left = replace(sampling, max_new_tokens=end - len(token_ids))
             token_ids += (await generate(token_ids, left, trajectory=1)).token_ids
 
 
 class SlowCalculator(BaseTool):
-    """The example's calculator, which takes its time in training; in validation it answers at once."""
+    """The example's calculator with a latency in training; in validation it replies immediately."""
 
     def __init__(self) -> None:
         super().__init__({}, as_tool(calculator).schema)

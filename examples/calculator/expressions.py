@@ -33,7 +33,7 @@ class Problem:
 
 
 def draw_problem(rng: random.Random) -> Problem:
-    """Three numbers, two operators, and brackets around the left or the right pair."""
+    """Draw three numbers, two operators, and brackets around the left or the right pair."""
     a, b, c = (rng.randint(SMALLEST, LARGEST) for _ in range(3))
     inner, outer = rng.choice("+-*"), rng.choice("+-")
     if rng.random() < 0.5:
@@ -46,7 +46,7 @@ def draw_problem(rng: random.Random) -> Problem:
 
 
 def right_trace(problem: Problem) -> list[Message]:
-    """Two calls and the answer."""
+    """A correct demonstration: two calls and the answer."""
     (first, middle), (second, answer) = problem.first, problem.second
     return [*problem.prompt, *_call(first, middle), *_call(second, answer), _say(f"The answer is {answer}")]
 

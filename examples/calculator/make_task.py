@@ -2,8 +2,8 @@
 
 python examples/calculator/make_task.py --out outputs/quickstart/task --seed 0
 
-OUT/model/                      tokenizer, chat template and weights, as Hugging Face lays them out
-OUT/sft.jsonl                   demonstrations of a teacher; a quarter of them are right
+OUT/model/                      tokenizer, chat template and weights, in Hugging Face's layout
+OUT/sft.jsonl                   demonstrations by a teacher; a quarter of them are correct
 OUT/{train,val,test}.jsonl      prompts with their ground truth; no expression occurs in two files
 OUT/task.json                   a summary, counted from the rows of the files
 """
@@ -38,7 +38,7 @@ def main() -> None:
 
 
 def make_task(out: Path, seed: int, family: str = "qwen3") -> dict[str, object]:
-    """Write everything under `out`; a function of seed and family alone. Returns what task.json says."""
+    """Write all files to `out`, which depend only on seed and family. Return the content of task.json."""
     rng = random.Random(seed)
     problems = distinct_problems(rng)
     splits = {name: [next(problems) for _ in range(num_rows)] for name, num_rows in NUM_ROWS.items()}
@@ -58,7 +58,7 @@ def make_task(out: Path, seed: int, family: str = "qwen3") -> dict[str, object]:
 
 
 def distinct_problems(rng: random.Random) -> Iterator[Problem]:
-    """Endless iterator of problems, no expression twice."""
+    """Endless iterator of problems without repeated expressions."""
     seen: set[str] = set()
     while True:
         problem = draw_problem(rng)
@@ -68,7 +68,7 @@ def distinct_problems(rng: random.Random) -> Iterator[Problem]:
 
 
 def demonstrate(problems: Sequence[Problem], rng: random.Random) -> list[tuple[Problem, list[Message]]]:
-    """A trace for every problem; a fixed share of them right, in random places."""
+    """One demonstration per problem; a fixed share of them is correct, at random positions."""
     num_right = int(len(problems) * TEACHER_SHARE_CORRECT)
     right = set(rng.sample(range(len(problems)), num_right))
     return [
@@ -78,14 +78,14 @@ def demonstrate(problems: Sequence[Problem], rng: random.Random) -> list[tuple[P
 
 
 def truly_wrong_trace(problem: Problem, rng: random.Random) -> list[Message]:
-    """A wrong demonstration whose answer is not right by accident, as when stopping early at 90-(20+25)."""
+    """Draw demonstrations until the answer is wrong: stopping early at 90-(20+25) gives the right answer."""
     while is_right(problem, trace := wrong_trace(problem, rng)):
         pass
     return trace
 
 
 def is_right(problem: Problem, trace: Sequence[Message]) -> bool:
-    """Whether the reward of this trace is 1."""
+    """Return whether the reward of this trace is 1."""
     return compute_score(DATA_SOURCE, "", problem.answer, {"last_turn": trace[-1]["content"]}) == 1
 
 
@@ -98,7 +98,7 @@ def write_jsonl(path: Path, rows: Iterable[dict[str, object]]) -> None:
 
 
 def write_model(path: Path, traces: Sequence[list[Message]], seed: int, family: str) -> dict[str, object]:
-    """Train the tokenizer on rendered traces, draw the weights, save both; returns their sizes."""
+    """Train the tokenizer on rendered traces, draw the weights and save both. Return their sizes."""
     from tiny_model import CHAT_TEMPLATE, make_model, make_tokenizer  # loads torch, which takes seconds
     from transformers.utils.chat_template_utils import render_jinja_template
     from transformers.utils.logging import disable_progress_bar

@@ -1,4 +1,4 @@
-"""A tokenizer, and a Qwen3 or Llama model of some 460,000 random weights: small enough to train on one CPU core."""
+"""A tokenizer, and a Qwen3 or Llama model with about 460,000 random weights: small enough to train on one CPU core."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ FAMILIES = {"qwen3": Qwen3Config, "llama": LlamaConfig}
 def make_tokenizer(texts: Iterable[str]) -> PreTrainedTokenizerFast:
     """Byte-level BPE trained on rendered conversations.
 
-    Digits and operators stay single, so that arithmetic is copied symbol by symbol. Everything else may merge over
-    word boundaries: the fixed parts of a conversation become few tokens, and a prompt a third as long.
+    Digits and operators are single tokens, so the model copies numbers symbol by symbol. All other text may merge
+    across word boundaries. So the fixed text of a conversation becomes few tokens, and prompts are a third as long.
     """
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.Sequence(
@@ -59,7 +59,7 @@ def make_model(tokenizer: PreTrainedTokenizerFast, seed: int, family: str = "qwe
         num_key_value_heads=2,
         head_dim=32,
         max_position_embeddings=1024,
-        # wavelengths of 6 to 470 tokens, for contexts of 250: copying digits is learned in half the updates of 10,000
+        # wavelengths of 6 to 470 tokens for contexts of 250: copying is learned twice as fast as with theta 10,000
         rope_parameters={"rope_type": "default", "rope_theta": 100.0},
         initializer_range=0.05,  # the usual 0.02 learns slowly at this width
         tie_word_embeddings=True,

@@ -3,8 +3,8 @@ r"""Geometry3K in verl's columns, images included.
     python examples/data_preparation/geo3k.py --out data/geo3k                       # from the hub
     python examples/data_preparation/geo3k.py --train train.parquet --test test.parquet
 
-A source has the columns `problem` (with `<image>` where an image stands), `answer` and `images`. The files are ready
-for frameworks that read verl's columns; agentrl runs rollouts with images, but does not train on them yet.
+A source has the columns `problem` (with `<image>` at the place of each image), `answer` and `images`. Frameworks that
+read verl's columns can use the files. agentrl runs rollouts with images, but does not train on them yet.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def main() -> None:
 
 
 def task(row: Row, split: str, index: int) -> dict[str, object]:
-    """One problem; its images go over as they are."""
+    """Convert one problem. `prepare_splits` copies its images unchanged."""
     problem, answer = str(row.get("problem", "")), str(row.get("answer", ""))
     if not (problem and answer):
         raise FieldError("expected a `problem` and an `answer`")

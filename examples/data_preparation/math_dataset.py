@@ -25,7 +25,7 @@ def main() -> None:
 
 
 def task(row: Row, split: str, index: int) -> dict[str, object]:
-    """One problem; the ground truth is the content of the solution's last box."""
+    """Convert one problem; the ground truth is the content of the solution's last box."""
     problem, ground_truth = str(row.get("problem", "")), boxed(str(row.get("solution", "")))
     if not (problem and ground_truth):
         raise FieldError(r"expected a `problem`, and a `solution` with \boxed{answer}")

@@ -31,8 +31,8 @@ def main() -> None:
     prepare_splits(arguments, tool_task if arguments.tool else plain_task)
 
 
-def plain_task(row: Row, split: str, index: int) -> dict[str, Any]:  # Any: nested as verl nests it
-    """One question, to be answered in one turn."""
+def plain_task(row: Row, split: str, index: int) -> dict[str, Any]:  # Any: verl's nested columns
+    """Convert one question, to be answered in one turn."""
     question, answer, ground_truth = read(row)
     return {
         "data_source": "openai/gsm8k",
@@ -44,7 +44,7 @@ def plain_task(row: Row, split: str, index: int) -> dict[str, Any]:  # Any: nest
 
 
 def tool_task(row: Row, split: str, index: int) -> dict[str, object]:
-    """One question; only the tool gets the ground truth, not the model."""
+    """Convert one question for a tool agent; only the tool gets the ground truth, not the model."""
     question, _, ground_truth = read(row)
     plain = plain_task(row, split, index)
     told = {"need_tools_kwargs": True, "tools_kwargs": {TOOL: {"create_kwargs": {"ground_truth": ground_truth}}}}
@@ -56,7 +56,7 @@ def tool_task(row: Row, split: str, index: int) -> dict[str, object]:
 
 
 def read(row: Row) -> tuple[str, str, str]:
-    """(question, worked answer, its last number)."""
+    """Return the question, the worked answer and the final number."""
     question, answer = str(row.get("question", "")), str(row.get("answer", ""))
     _, marker, result = answer.rpartition("####")
     if not (question and marker):
