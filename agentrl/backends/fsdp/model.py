@@ -42,14 +42,15 @@ class ShardedModel(TorchBackend):
         kind, model, actor = SCALAR if request.value_head else LANGUAGE, request.model, request.actor
         if request.value_head:
             model = model.model_copy(update={"lora_rank": 0, "lora_adapter_path": None})
-        loaded = prepared_model(kind, model, actor, ranks.device, seed, request.trainable, request.key)
+        device = torch.device("cpu") if actor.device == "cpu" else ranks.device
+        loaded = prepared_model(kind, model, actor, device, seed, request.trainable, request.key)
         replay = RoutingReplay(loaded) if request.routed_experts and request.trainable else None
         unsharded = actor.model_copy(update={"param_offload": False})
         super().__init__(loaded, load_tokenizer(model), model, unsharded, None, replay, kind)
         self.peers = ProcessPeers(ranks)
         self._frozen = fingerprint(loaded) if request.trainable else ""
         dtype = getattr(torch, actor.autocast) if actor.autocast in ("bfloat16", "float16") else None
-        mesh = init_device_mesh(ranks.device.type, (ranks.size,))
+        mesh = init_device_mesh(device.type, (ranks.size,))
         self._positionwise.compute_inside(shard(loaded, mesh, offload=actor.param_offload, param_dtype=dtype))
         self._weights = dict(every_weight(loaded))
         self.changing_names = [name for name, _ in changing_weights(loaded)]
