@@ -43,7 +43,7 @@ def outside_loop(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) ->
         return call_elsewhere(function, *args, **kwargs) if _in_loop() else function(*args, **kwargs)
     except KeyboardInterrupt as error:
         stopped = Stopped(*error.args)
-    raise stopped  # raised outside the except block, to omit the interrupted frames
+    raise stopped  # outside the except block: the traceback then does not show the KeyboardInterrupt
 
 
 def _in_loop() -> bool:

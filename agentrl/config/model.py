@@ -40,3 +40,7 @@ class ModelConfig(Section):
     """Modules that get no adapter, even if target_modules matches them."""
     lora_adapter_path: Folder | None = None
     """Folder of an existing LoRA adapter, which is trained further instead of a new adapter."""
+
+    def without_adapter(self, path: str | None = None) -> ModelConfig:
+        """Return the options for loading a model without LoRA, from `path` if it is given."""
+        return self.model_copy(update={"path": path or self.path, "lora_rank": 0, "lora_adapter_path": None})

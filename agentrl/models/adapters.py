@@ -92,10 +92,7 @@ def read_adapter(model: PreTrainedModel, adapter: Adapter) -> None:
     from safetensors.torch import load_file
 
     file = adapter.weights_file()
-    own = model.peft_config["default"]
-    for field, value in (("r", own.r), ("lora_alpha", own.lora_alpha), ("use_rslora", own.use_rslora)):
-        if adapter.fields.get(field, value) != value:
-            raise ConfigError(f"'{adapter.folder}' has {field}={adapter.fields[field]}, but this run has {value}")
+    _check_scale(model, adapter)
     try:
         found = set_peft_model_state_dict(model, load_file(file))
     except (RuntimeError, KeyError) as error:
@@ -105,14 +102,29 @@ def read_adapter(model: PreTrainedModel, adapter: Adapter) -> None:
         raise ConfigError(f"'{file}' does not fit the model's adapter: '{name}' is in only one of them")
 
 
-def adapter_values(adapter: Adapter) -> dict[str, Tensor]:
-    """Return the values of a saved adapter under the names of the model's parameters."""
+def _check_scale(model: PreTrainedModel, adapter: Adapter) -> None:
+    own = model.peft_config["default"]
+    for field, value in (("r", own.r), ("lora_alpha", own.lora_alpha), ("use_rslora", own.use_rslora)):
+        if adapter.fields.get(field, value) != value:
+            raise ConfigError(f"'{adapter.folder}' has {field}={adapter.fields[field]}, but this run has {value}")
+
+
+def adapter_values(model: PreTrainedModel, adapter: Adapter) -> dict[str, Tensor]:
+    """Return the values of a saved adapter under the names of the model's parameters.
+
+    Raises:
+        ConfigError: the saved adapter is corrupt, or has other modules, ranks or scales.
+    """
     from safetensors.torch import load_file
 
-    values = load_file(adapter.weights_file())
-    return {
-        name.removeprefix(PREFIX).removesuffix("weight") + "default.weight": value for name, value in values.items()
-    }
+    _check_scale(model, adapter)
+    own, found = dict(adapter_parameters(model)), {}
+    for name, value in load_file(adapter.weights_file()).items():
+        found[name.removeprefix(PREFIX).removesuffix("weight") + "default.weight"] = value
+    for name in sorted(own.keys() | found.keys()):
+        if name not in own or name not in found or own[name].shape != found[name].shape:
+            raise ConfigError(f"'{adapter.folder}' does not fit the model's adapter: '{name}' differs")
+    return found
 
 
 def write_adapter(model: PreTrainedModel, folder: Path) -> None:

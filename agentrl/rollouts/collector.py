@@ -82,8 +82,8 @@ def attempts_at(
         greedy_baseline: add one more rollout, sampled greedily (ReMax, Li et al. 2023, arXiv:2310.10505).
     """
     seeds, siblings = [derive_seed(seed, task.uid, number) for number in range(n)], LengthGuard(n, runner.guards)
-    begun = [partial(runner.run, task, sampling, seed=each, priority=priority) for each in seeds]
-    attempts: list[Attempt] = [partial(siblings.await_one, each) for each in begun]
+    started = [partial(runner.run, task, sampling, seed=each, priority=priority) for each in seeds]
+    attempts: list[Attempt] = [partial(siblings.await_one, each) for each in started]
     if greedy_baseline:
         greedy = replace(sampling, temperature=0.0, top_p=1.0, top_k=-1, min_p=0.0)
         attempts.append(partial(runner.run, task, greedy, seed=derive_seed(seed, task.uid, n), priority=priority))

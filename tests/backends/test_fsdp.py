@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import pickle
 import subprocess
 import sys
 from dataclasses import replace
@@ -16,13 +17,17 @@ from tiny_models import make_groups, make_samples, save_model
 from agentrl.algos.losses.policy import PolicyLoss
 from agentrl.algos.losses.value import ValueLoss
 from agentrl.backends.base import Backend, ModelRequest
+from agentrl.backends.fsdp import backend as backend_module
 from agentrl.backends.fsdp.assignment import assign, imbalance
 from agentrl.backends.fsdp.backend import FsdpBackend
 from agentrl.backends.fsdp.ranks import Ranks
 from agentrl.backends.torch.backend import load_scalar_backend, load_torch_backend
 from agentrl.backends.torch.gradients import accumulate_gradients, mini_batch
+from agentrl.backends.torch.shards import SHARDS
 from agentrl.config.actor import ActorConfig
 from agentrl.config.model import ModelConfig
+from agentrl.errors import ConfigError
+from agentrl.registry import load_object
 from agentrl.types.sample import Sample
 
 
@@ -161,13 +166,62 @@ def test_checkpoints_go_to_any_number_of_ranks(ranks, folders, tmp_path, case):
     asyncio.run(backend.close())
 
 
-def test_a_reference_copies_the_policy_without_collecting_it(ranks, folders):
+def test_a_reference_copies_the_policy_without_collecting_it(ranks, folders, monkeypatch):
     policy, reference = (FsdpBackend(ranks, make_request(folders["llama"]), seed=0) for _ in range(2))
     asyncio.run(policy.train_step(make_samples(3), PolicyLoss("vanilla")))
+    collected = backend_module.collected
+    monkeypatch.setattr(backend_module, "collected", None)  # calling it would fail
     asyncio.run(reference.copy_weights(policy.weights()))
+    monkeypatch.setattr(backend_module, "collected", collected)
     weights = dict(policy.weights())
     assert all(torch.equal(value, weights[name]) for name, value in reference.weights())
     for each in (policy, reference):
+        asyncio.run(each.close())
+
+
+def test_a_loss_of_a_user_s_file_reaches_every_rank(ranks, tmp_path):
+    (tmp_path / "my-loss.py").write_text("def twice(ranks, number):\n    return 2 * number + ranks.rank\n")
+    twice = load_object(f"{tmp_path}/my-loss.py:twice")
+    assert ranks.each(twice, [(10,)] * ranks.size) == [20 + rank for rank in range(ranks.size)]
+
+
+class Malicious:
+    def __reduce__(self):
+        return os.system, ("touch harmed",)
+
+
+@pytest.mark.parametrize("name", ["code", "another file", "truncated"])
+def test_optimizer_state_of_others_runs_no_code(ranks, folders, tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    request = make_request(folders["llama"])
+    backend, alone = FsdpBackend(ranks, request, seed=0), in_one_process(request)
+    asyncio.run(backend.train_step(make_samples(3), PolicyLoss("vanilla")))
+    asyncio.run(backend.save(tmp_path / "saved"))
+    index = tmp_path / "saved" / SHARDS / ".metadata"
+    if name == "truncated":
+        index.write_bytes(index.read_bytes()[:1000])
+    else:
+        found = pickle.loads(index.read_bytes())
+        found.planner_data = Malicious() if name == "code" else None
+        for info in found.storage_data.values():
+            info.relative_path = info.relative_path if name == "code" else "/dev/zero"
+        index.write_bytes(pickle.dumps(found))
+    for each in (backend, alone):
+        with pytest.raises(ConfigError, match="incomplete or corrupt"):
+            asyncio.run(each.load(tmp_path / "saved"))
+    assert not (tmp_path / "harmed").exists()
+    asyncio.run(backend.close())
+
+
+def test_an_adapter_with_another_scale_is_refused(ranks, folders, tmp_path):
+    saved, other = (
+        FsdpBackend(ranks, make_request(folders["llama"], model={"lora_rank": 4, "lora_alpha": alpha}), seed=0)
+        for alpha in (32, 8)
+    )
+    asyncio.run(saved.save(tmp_path / "saved"))
+    with pytest.raises(ConfigError, match="lora_alpha=32"):
+        asyncio.run(other.load(tmp_path / "saved"))
+    for each in (saved, other):
         asyncio.run(each.close())
 
 

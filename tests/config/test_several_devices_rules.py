@@ -19,6 +19,8 @@ TWO = {"n_gpus_per_node": 2}
             {"trainer": TWO, "rollout": {"n": 2, "engine": "sglang"}, "model": {"path": "m", "lora_rank": 4}},
             ("trainer.n_gpus_per_node", Kind.NOT_SUPPORTED),
         ),
+        ({"trainer": TWO, "actor": {"optimizer_offload": True}}, ("actor.optimizer_offload", Kind.NOT_SUPPORTED)),
+        ({"trainer": TWO, "actor": {"device": "cuda:1"}}, ("actor.device", Kind.CONFLICT)),
         ({"trainer": {**TWO, "python_objects": ["tools"]}}, ("trainer.n_gpus_per_node", Kind.NOT_SUPPORTED)),
     ],
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +20,7 @@ from agentrl.backends.fsdp.ranks import Ranks
 from agentrl.backends.fsdp.sharding import place
 from agentrl.backends.fsdp.shared_memory import collected
 from agentrl.backends.torch.backend import without_experts
-from agentrl.backends.torch.checkpoint import STATE_FILE, cleared_on_failure
+from agentrl.backends.torch.checkpoint import STATE_FILE, new_folder
 from agentrl.backends.torch.gradients import MiniBatch, mini_batch
 from agentrl.backends.torch.recorded_experts import replayed_share
 from agentrl.engines.base import WeightStream
@@ -80,7 +79,7 @@ class FsdpBackend:
 
     def weights(self) -> WeightStream:
         """See `Backend.weights`. Each weight is a complete copy in CPU memory."""
-        return iter(self._weights(self._model.changing_names))
+        return self._weights(self._model.changing_names)
 
     def checkpoint_weights(self) -> WeightStream:
         """See `Backend.checkpoint_weights`."""
@@ -136,27 +135,24 @@ class FsdpBackend:
         return _in_order(self._ranks.each(_score, parts), ranks)
 
     def _copy(self, weights: WeightStream) -> None:
+        if isinstance(weights, RankWeights):  # every rank has its part of both models
+            self._each(_copy, self._number, weights.number, weights.names)
+            return
         for name, value in weights:
             self._each(_place, self._number, {name: value.cpu()})
 
     def _save(self, path: Path) -> None:
-        """Write the folder aside and rename it; see `checkpoint.save_checkpoint`."""
-        aside = path.with_name(f".{path.name}.partial")
-        shutil.rmtree(aside, ignore_errors=True)
-        (aside / STATE_FILE).parent.mkdir(parents=True)
-        with cleared_on_failure(aside, path):
+        with new_folder(path) as aside:
             write_model(aside, self._model.model, self._saved_weights())
             self._model.save_tokenizer(aside)
             self._each(_call, self._number, "save_part", aside)
             torch.save(self._model.trainer_state(), aside / STATE_FILE)
-        shutil.rmtree(path, ignore_errors=True)
-        aside.rename(path)
 
     def _saved_weights(self) -> WeightStream:
         if has_adapter(self._model.model):
             return self.weights()
         names = [*self._model.named_weights()]
-        return checkpoint_weights(self._model.model, iter(self._weights(names)))
+        return checkpoint_weights(self._model.model, self._weights(names))
 
 
 def _part(batch: MiniBatch, own: Sequence[int], loss: LossFunction) -> tuple[MiniBatch, Sequence[int]]:
@@ -213,6 +209,10 @@ def _score(ranks: Ranks, number: int, samples: Sequence[Sample], base: bool) -> 
 
 def _place(ranks: Ranks, number: int, weights: dict[str, Tensor]) -> None:
     place(ranks.held[number].named_weights(), weights)
+
+
+def _copy(ranks: Ranks, number: int, source: int, names: Sequence[str]) -> None:
+    ranks.held[number].copy_part(ranks.held[source], names)
 
 
 def _call(ranks: Ranks, number: int, method: str, *arguments: object) -> None:

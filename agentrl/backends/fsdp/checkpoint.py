@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.distributed.checkpoint.state_dict_saver import save
 
-from agentrl.backends.torch.checkpoint import SHARDS
+from agentrl.backends.torch.shards import SHARDS
 from agentrl.models.adapters import has_adapter, write_adapter_values
 from agentrl.models.loading import quiet_transformers
 

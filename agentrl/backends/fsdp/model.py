@@ -19,16 +19,17 @@ from agentrl.backends.torch.backend import TorchBackend, prepared_model
 from agentrl.backends.torch.checkpoint import (
     check_parts,
     random_states,
-    read_shards,
     read_state,
     reading,
     restore_random_states,
+    saved_weights,
 )
 from agentrl.backends.torch.freezing import changing_weights, every_weight, fingerprint
 from agentrl.backends.torch.gradients import MiniBatch, accumulate_gradients
 from agentrl.backends.torch.heads import LANGUAGE, SCALAR
 from agentrl.backends.torch.optim import ScheduledOptimizer
 from agentrl.backends.torch.routing_replay import RoutingReplay
+from agentrl.backends.torch.shards import read_shards
 from agentrl.models.adapter_folder import find_adapter
 from agentrl.models.adapters import adapter_off, adapter_values
 from agentrl.models.loading import load_tokenizer
@@ -39,9 +40,8 @@ class ShardedModel(TorchBackend):
     """A model of which each rank holds a part. All ranks call its methods at once, on the thread of their calls."""
 
     def __init__(self, ranks: Ranks, request: ModelRequest, seed: int) -> None:
-        kind, model, actor = SCALAR if request.value_head else LANGUAGE, request.model, request.actor
-        if request.value_head:
-            model = model.model_copy(update={"lora_rank": 0, "lora_adapter_path": None})
+        kind, actor = SCALAR if request.value_head else LANGUAGE, request.actor
+        model = request.model.without_adapter() if request.value_head else request.model
         device = torch.device("cpu") if actor.device == "cpu" else ranks.device
         loaded = prepared_model(kind, model, actor, device, seed, request.trainable, request.key)
         replay = RoutingReplay(loaded) if request.routed_experts and request.trainable else None
@@ -108,22 +108,20 @@ class ShardedModel(TorchBackend):
                 self._load_optimizer(folder, state)
             restore_random_states(state["random"])
 
-    def copy_part(self, source: ShardedModel) -> None:
-        """Copy the weights of another model of the same shape, sharded alike."""
-        own = self.named_weights()
+    def copy_part(self, source: ShardedModel, names: Sequence[str]) -> None:
+        """Copy the named weights of another model of the same shape, sharded in the same way."""
+        own, others = self.named_weights(), source.named_weights()
         with torch.no_grad():
-            for name, value in source.named_weights().items():
-                local_part(own[name]).copy_(local_part(value))
+            for name in names:
+                local_part(own[name]).copy_(local_part(others[name]))
 
     def _every_name(self) -> dict[str, Tensor]:
         return {**dict(self.model.named_parameters(remove_duplicate=False)), **dict(self.model.named_buffers())}
 
     def _saved_weights(self, folder: Path) -> Mapping[str, Tensor]:
         if adapter := find_adapter(folder):
-            return adapter_values(adapter)
-        plain = self._model_config.model_copy(update={"path": str(folder), "lora_rank": 0, "lora_adapter_path": None})
-        saved: dict[str, Tensor] = self._kind.load_again(plain, torch.device("cpu"), key="checkpoint").state_dict()
-        return saved
+            return adapter_values(self.model, adapter)
+        return saved_weights(folder, self.model, self._model_config, self._kind.load_again)
 
     def _load_optimizer(self, folder: Path, state: dict[str, Any]) -> None:
         assert self._optimizer is not None
@@ -132,7 +130,7 @@ class ShardedModel(TorchBackend):
             found = read_shards(folder, parameters, self.peers.group)
             self._optimizer.load_named_state(found, state["num_updates"])
         else:
-            unsharded = self._optimizer.names_of(state["optimizer"])
+            unsharded = self._optimizer.named_tensors(state["optimizer"])
             found = {name: shard_like(value, parameters[name.rpartition("/")[0]]) for name, value in unsharded.items()}
             self._optimizer.load_named_state(found, state["optimizer"]["num_updates"])
 

@@ -60,7 +60,7 @@ class Ranks:
         self.shared: list[torch.Tensor] = []
         self.own_memory = torch.empty(0, dtype=torch.uint8)
         self._lock = threading.Lock()
-        self._whole = True  # no call has failed between its collective operations
+        self._usable = True  # no call has failed between its collective operations
         self.control = dist.new_group(backend="gloo", timeout=FOREVER)
         self.thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="rank-0")
 
@@ -76,9 +76,9 @@ class Ranks:
         calls = [_dumped((function, own)) for own in arguments]
         # an engine reads weights in inference mode
         with self._lock, _peers_watched(), torch.inference_mode(False):
-            self._whole = False
+            self._usable = False
             answers = self._all_answers(function, calls, arguments[0])
-            self._whole = True
+            self._usable = True
         for error, _ in answers:
             if error is not None:
                 raise error
@@ -111,7 +111,7 @@ class Ranks:
         """
         if dist.is_initialized():
             with self._lock, suppress(RuntimeError):  # another rank has ended
-                if self.rank == 0 and self._whole:
+                if self.rank == 0 and self._usable:
                     dist.scatter_object_list([None], [None] * self.size, group=self.control)
                 dist.destroy_process_group()
             self.thread.shutdown()

@@ -190,8 +190,11 @@ class TorchBackend:
             checkpoint.check_parts(path, self.model, same_rest=same_rest)
             checkpoint.read_weights(path, self.model, self._model_config, self._kind.load_again)
             if self._optimizer and state["optimizer"] is None:
-                shards = checkpoint.read_shards(path, dict(self.model.named_parameters()))
-                self._optimizer.load_named_state(shards, state["num_updates"])
+                from agentrl.backends.torch.shards import read_shards  # takes 0.2 s to import
+
+                self._optimizer.load_named_state(
+                    read_shards(path, dict(self.model.named_parameters())), state["num_updates"]
+                )
             elif self._optimizer:
                 self._optimizer.load_state_dict(state["optimizer"])
             checkpoint.restore_random_states(state["random"])
@@ -250,8 +253,7 @@ def load_scalar_backend(
     Raises:
         ConfigError: the model or device cannot be used.
     """
-    whole = model.model_copy(update={"lora_rank": 0, "lora_adapter_path": None})
-    return _load(SCALAR, whole, actor, total_updates, seed, trainable, key, False)
+    return _load(SCALAR, model.without_adapter(), actor, total_updates, seed, trainable, key, False)
 
 
 def _load(

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import shutil
-import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,8 +22,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 STATE_FILE = Path("trainer_state") / "state.pt"
-SHARDS = Path("trainer_state") / "shards"
-"""Optimizer state that several ranks wrote; the entry `optimizer` of the state file is then None."""
 REMEDY = "name another checkpoint in trainer.resume_from_path (resume_mode=path), or set another default_local_dir"
 
 
@@ -39,16 +36,27 @@ def save_checkpoint(
     Raises:
         ConfigError: the checkpoint cannot be written, for example because the disk is full. An old `path` is kept.
     """
-    aside, replaced = path.with_name(f".{path.name}.partial"), path.with_name(f".{path.name}.replaced")
-    for leftover in (aside, replaced):
-        shutil.rmtree(leftover, ignore_errors=True)
-    with cleared_on_failure(aside, path):
-        (aside / STATE_FILE).parent.mkdir(parents=True)
+    with new_folder(path) as aside:
         with quiet_transformers():
             write_adapter(model, aside) if has_adapter(model) else model.save_pretrained(aside)
         if tokenizer is not None:
             tokenizer.save_pretrained(aside)
         torch.save(state, aside / STATE_FILE)
+
+
+@contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """Yield a folder to write a checkpoint into, with a folder for the state; then rename it to `path`.
+
+    Raises:
+        ConfigError: the checkpoint cannot be written, for example because the disk is full. An old `path` is kept.
+    """
+    aside, replaced = path.with_name(f".{path.name}.partial"), path.with_name(f".{path.name}.replaced")
+    for leftover in (aside, replaced):
+        shutil.rmtree(leftover, ignore_errors=True)
+    with cleared_on_failure(aside, path):
+        (aside / STATE_FILE).parent.mkdir(parents=True)
+        yield aside
         mode = (aside / STATE_FILE).stat().st_mode
         for file in aside.glob("*.safetensors"):  # safetensors makes them readable only for the owner
             file.chmod(mode)
@@ -91,31 +99,6 @@ def read_state(path: Path) -> dict[str, Any]:
     return state
 
 
-def read_shards(path: Path, parameters: Mapping[str, Tensor], group: Any = None) -> dict[str, Tensor]:
-    """Read the optimizer state that several ranks wrote, named `<parameter>/<key>`, for any number of ranks.
-
-    Args:
-        parameters: parameters of this process by name, possibly sharded.
-        group: the ranks that all call this (Any: as in torch); None: one process reads alone.
-    """
-    # takes 0.2 s to import
-    from torch.distributed.checkpoint.filesystem import FileSystemReader
-    from torch.distributed.checkpoint.metadata import TensorStorageMetadata
-    from torch.distributed.checkpoint.state_dict_loader import load
-
-    reader = FileSystemReader(path / SHARDS)
-    state: dict[str, Any] = {}
-    for name, saved in reader.read_metadata().state_dict_metadata.items():
-        parameter = parameters[name.rpartition("/")[0]]
-        assert isinstance(saved, TensorStorageMetadata)  # the optimizer has only tensors
-        like = parameter if parameter.shape == saved.size else torch.empty(saved.size)
-        state[name] = torch.zeros_like(like, dtype=saved.properties.dtype, requires_grad=False)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "torch.distributed is disabled")  # one process reads alone on purpose
-        load(state, storage_reader=reader, process_group=group, no_dist=group is None)
-    return state
-
-
 def check_parts(path: Path, model: PreTrainedModel, *, same_rest: bool) -> None:
     """Reject a checkpoint whose trained weights do not match the model's.
 
@@ -142,14 +125,25 @@ def read_weights(
     """
     if adapter := find_adapter(path):
         read_adapter(model, adapter)
-        return
-    plain = config.model_copy(update={"path": str(path), "lora_rank": 0, "lora_adapter_path": None})
-    saved = load(plain, torch.device("cpu"), key="checkpoint")  # on the CPU: the device may not fit two copies
-    own, theirs = ({name: value.shape for name, value in each.state_dict().items()} for each in (model, saved))
+    else:
+        model.load_state_dict(saved_weights(path, model, config, load))
+
+
+def saved_weights(
+    path: Path, model: PreTrainedModel, config: ModelConfig, load: Callable[..., PreTrainedModel]
+) -> dict[str, Tensor]:
+    """Return the complete weights of a checkpoint, on the CPU, because the device may not fit two copies.
+
+    Raises:
+        ConfigError: the weights are incomplete, or belong to another model.
+    """
+    plain = config.without_adapter(str(path))
+    saved: dict[str, Tensor] = load(plain, torch.device("cpu"), key="checkpoint").state_dict()
+    own, theirs = ({name: value.shape for name, value in each.items()} for each in (model.state_dict(), saved))
     for name in own.keys() | theirs.keys():
         if own.get(name) != theirs.get(name):
             raise ConfigError(f"its weights belong to another model, such as '{name}'")
-    model.load_state_dict(saved.state_dict())
+    return saved
 
 
 @contextmanager

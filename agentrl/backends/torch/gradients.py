@@ -100,7 +100,7 @@ class _Passes:
         sums: dict[str, Tensor] = {}
         for indices, outputs in self._outputs(packs):
             if not indices:
-                torch.autograd.backward(nothing(outputs))
+                torch.autograd.backward(zero_loss(outputs))
                 continue
             batch = self._batch(indices)
             value, metrics = self._loss_of(indices, batch, outputs)
@@ -121,7 +121,7 @@ class _Passes:
         value, metrics, by_sample = self._gradients_of_outputs(found, order)
         for indices, again in self._outputs(packs):
             if not indices:
-                torch.autograd.backward(nothing(again))
+                torch.autograd.backward(zero_loss(again))
                 continue
             torch.autograd.backward(
                 [again[name] for name in by_sample],
@@ -168,6 +168,6 @@ class _Passes:
         return self._loss(token_batch(batch, outputs, weights, self._whole.denominator, self._whole.num_groups))
 
 
-def nothing(outputs: Outputs) -> Tensor:
+def zero_loss(outputs: Outputs) -> Tensor:
     """Return 0, with a gradient of 0 for every weight that the outputs depend on."""
     return torch.stack([value_N.sum() * 0.0 for value_N in outputs.values() if value_N.requires_grad]).sum()

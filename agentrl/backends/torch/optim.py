@@ -114,7 +114,7 @@ class ScheduledOptimizer:
         states = ((name, self._state_of(part, name)) for part in self._parts for name in part.names)
         return {f"{name}/{key}": value for name, state in states for key, value in state.items()}
 
-    def names_of(self, state: dict[str, Any]) -> dict[str, Tensor]:
+    def named_tensors(self, state: dict[str, Any]) -> dict[str, Tensor]:
         """Return the tensors of a `state_dict` under the names of `named_state`.
 
         Raises:

@@ -36,11 +36,18 @@ def wrong_on_several_devices(config: RunConfig) -> Iterator[Problem]:
         if optim.name == "muon":
             text = "needs complete matrices: use adamw, or `trainer.n_gpus_per_node=1`"
             yield wrong(f"{where}.name", text, Kind.NOT_SUPPORTED, value="muon")
+    for where, section in (("actor", config.actor), ("critic", config.critic)):
+        if section.optimizer_offload and not section.param_offload:
+            text = f"needs `trainer.n_gpus_per_node=1`: use `{where}.param_offload`, which offloads the optimizer too"
+            yield wrong(f"{where}.optimizer_offload", text, Kind.NOT_SUPPORTED, value=True)
+    if config.actor.device not in ("auto", "cpu", "cuda"):
+        text = "names one device, but each process has its own: use auto, cpu or cuda"
+        yield wrong("actor.device", text, Kind.CONFLICT, value=config.actor.device)
     if engine_spec(config.rollout.engine).checkpoint_weights and config.model.lora_rank:
         text = f"`rollout.engine={config.rollout.engine}` with LoRA needs `trainer.n_gpus_per_node=1`"
         yield Problem("trainer.n_gpus_per_node", Kind.NOT_SUPPORTED, text)
     if trainer.python_objects:
-        text = "trains in other processes, which have no objects of this one: name files, and use `agentrl train`"
+        text = "trains in other processes, which have no Python objects: name files, use `agentrl train`"
         yield wrong("trainer.n_gpus_per_node", text, Kind.NOT_SUPPORTED, value=trainer.n_gpus_per_node)
 
 

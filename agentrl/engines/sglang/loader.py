@@ -177,7 +177,7 @@ async def _with_weights(engine: SglangEngine, model: ModelConfig, stale: bool) -
 
 
 def _base_weights(model: ModelConfig) -> WeightStream:
-    alone = model.model_copy(update={"path": _base(model), "lora_rank": 0, "lora_adapter_path": None})
+    alone = model.without_adapter(_base(model))
     base = load_model(alone, torch.device("cpu"), "auto")
     return checkpoint_weights(base, base.named_parameters())
 

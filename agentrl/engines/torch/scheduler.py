@@ -108,8 +108,8 @@ class Scheduler:
     def _admit(self) -> None:
         """Start waiting jobs that fit, ordered by priority, then by arrival.
 
-        After the first job that does not fit, only sessions with a reservation are started. Otherwise they would wait
-        behind a new session, which itself waits for their release.
+        After the first job that does not fit, only sessions with a reservation are started. Otherwise these
+        sessions would wait for that job, while it waits for them to release their memory: a deadlock.
         """
         blocked = False
         for job in sorted(self.waiting, key=lambda job: -job.request.priority):

@@ -95,6 +95,6 @@ def _values(tally: Tally) -> dict[str, JsonValue]:
         "num_tokens_changed_sign": tally.num_sign_changed_tokens,
         "correlation": plain(tally.correlation),
         "saved": {label: plain(value) for label, value in _figures(tally.before)},
-        "anew": {label: plain(value) for label, value in _figures(tally.after)},
+        "recomputed": {label: plain(value) for label, value in _figures(tally.after)},
         "largest": [plain(_row(credit)) for credit in tally.largest],
     }

@@ -69,8 +69,8 @@ class SandboxFusion:
         answer = await request(session, "POST", self._url, body, 2 * self._config.timeout_s + _MARGIN_S)
         raise_if_busy(answer.status, answer.headers, f"status {answer.status}")
         if answer.status >= 400:
-            told = f"{self._url} answers {answer.status} {answer.excerpt(300)}"
-            raise ConfigError(f"reward.sandbox_fusion.url: {told}")
+            reason = f"{self._url} answers {answer.status} {answer.excerpt(300)}"
+            raise ConfigError(f"reward.sandbox_fusion.url: {reason}")
         return _read(_object(answer.content))
 
 

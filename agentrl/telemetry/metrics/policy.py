@@ -97,7 +97,7 @@ REPLAYED = Metric(
 RANK_IMBALANCE = Metric(
     "actor/rank_imbalance",
     "",
-    "tokens of the fullest process, divided by the mean of all processes (`trainer.n_gpus_per_node`)",
+    "most tokens on one process, divided by the mean of all processes (`trainer.n_gpus_per_node`)",
 )
 RATIO_MEAN = Metric("actor/ratio_mean", "", "mean of current probability over probability at sampling time")
 NLL = Metric("actor/nll", "nats", "negative log-likelihood of the trained tokens")

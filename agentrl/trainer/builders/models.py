@@ -58,6 +58,6 @@ def load_reference(config: RunConfig) -> Backend:
         ConfigError: the reference model cannot be used.
     """
     path, key = (config.ref.path, "ref.path") if config.ref.path else (config.model.path, "model.path")
-    model = config.model.model_copy(update={"path": path, "lora_rank": 0, "lora_adapter_path": None})
+    model = config.model.without_adapter(path)
     actor = config.actor.model_copy(update={"param_offload": config.ref.param_offload})
     return load_backend(config, ModelRequest(model, actor, trainable=False, key=key))

@@ -120,9 +120,9 @@ class Admissions:
 
     def finished(self, ticket: Ticket, oldest_version: int) -> None:
         """Mark the task as ready; `oldest_version` sampled its oldest token. A requeued task is ignored."""
-        if (begun := self.under_way.pop(ticket, None)) is not None:
+        if (start_version := self.under_way.pop(ticket, None)) is not None:
             # last chances are limited by the version at their start
-            self.ready[ticket] = min(begun, oldest_version) if ticket.last_chance else oldest_version
+            self.ready[ticket] = min(start_version, oldest_version) if ticket.last_chance else oldest_version
             self._cut_off()
 
     def filtered(self, ticket: Ticket) -> None:
