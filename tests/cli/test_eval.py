@@ -217,7 +217,7 @@ def test_generated_rows_are_what_main_eval_reads(task_folder, here):
         (["--responses", "out.parquet", "--reward", "reward.py:alway"], "'alway'"),
         (
             ["--responses", "out.parquet", "--reward", "reward.py:raises"],
-            "reward 'raises' (data source 'a', row ",
+            "reward 'raises' (data source '",  # rows are scored at the same time: any of them may fail first
         ),
         (["--responses", "numbers.parquet", "--reward", "reward.py"], "expected a text or a list of texts, got 3"),
         (["--responses", "out.parquet", "reward.nam=x"], "did you mean 'reward.name'?"),
