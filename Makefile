@@ -28,8 +28,9 @@ quickstart: $(READY)
 reference: $(READY)
 	$(BIN)/python docs/make_reference.py
 
+# some containers turn bytecode off: each process would compile every module and test again
 test: $(READY)
-	$(BIN)/python -m pytest $(TWO_AT_ONCE)
+	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest $(TWO_AT_ONCE)
 
 test-all: $(READY) sglang browser
 	$(BIN)/python -m pytest -m '(slow or property) and not gpu' $(TWO_AT_ONCE)

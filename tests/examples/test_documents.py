@@ -64,16 +64,16 @@ def test_what_the_page_of_algorithms_defines_can_be_used():
 def test_what_the_page_of_extending_defines_can_be_used(tmp_path):
     for number, code in enumerate(blocks(ROOT / "docs/extending.md", "python")):
         (tmp_path / f"part{number}.py").write_text(code)
-    (parts,) = [file for file in tmp_path.iterdir() if "def surplus" in file.read_text()]
+    (parts,) = [file for file in tmp_path.glob("*.py") if "def surplus" in file.read_text()]
     mask, rewards = torch.ones(2, 2), torch.tensor([[0.0, 1.0], [0.0, 0.0]])
     advantages, _ = estimate_advantages(f"{parts}:surplus", rewards, mask, ["task", "task"], threshold=0.25)
     assert advantages.tolist() == [[0.75, 0.75], [-0.25, -0.25]]
     loss, _ = policy_loss(f"{parts}:unclipped", mask, mask - 5, advantages, mask, cap=2.0)
     assert loss.item() == -2 * (0.75 - 0.25) / 2
-    (rows,) = [file for file in tmp_path.iterdir() if "class Sums" in file.read_text()]
+    (rows,) = [file for file in tmp_path.glob("*.py") if "class Sums" in file.read_text()]
     tasks = load_tasks(["any"], DataConfig(custom_cls=CustomDatasetConfig(path=rows, name="Sums")))
     assert (len(tasks), tasks[3].ground_truth) == (64, "4")
-    (manager,) = [file for file in tmp_path.iterdir() if "class Halving" in file.read_text()]
+    (manager,) = [file for file in tmp_path.glob("*.py") if "class Halving" in file.read_text()]
     own = RewardManagerConfig(source="importlib", name="Halving", module=ManagerModuleConfig(path=str(manager)))
     reward = load_reward(RewardConfig(name="exact_match", reward_manager=own))
     rewards = asyncio.run(reward("sums", "4", "4", {"last_turn": "4", "num_turns": 2}))

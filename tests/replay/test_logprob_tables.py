@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 
 from agentrl.replay.logprobs.mode import reward_table, rewards_by_step
-from agentrl.replay.logprobs.off_policy import Episode, off_policy
+from agentrl.replay.logprobs.off_policy import Episode, OffPolicy, off_policy
 
-NEAR = off_policy([Episode(task, 0.1 * math.sin(task), float(task % 2)) for task in range(40)])
-FAR = off_policy([Episode(task, -3.0 * (task + 1), float(task % 2)) for task in range(40)])
-BEYOND = off_policy([Episode(task, 300.0 * task, 1.0) for task in range(4)])
+
+@cache
+def near() -> OffPolicy:
+    return off_policy([Episode(task, 0.1 * math.sin(task), float(task % 2)) for task in range(40)])
+
+
+@cache
+def far() -> OffPolicy:
+    return off_policy([Episode(task, -3.0 * (task + 1), float(task % 2)) for task in range(40)])
 
 
 def test_estimates_that_can_be_trusted_are_only_told():
-    table = reward_table(NEAR)
+    table = reward_table(near())
     assert [row[0] for row in table.rows] == [
         "as sampled",
         "checkpoint, ordinary",
@@ -29,14 +36,15 @@ def test_estimates_that_can_be_trusted_are_only_told():
 
 
 def test_estimates_that_mean_nothing_are_said_to():
-    note = reward_table(FAR).note
+    note = reward_table(far()).note
     assert note.startswith("1.105 of 40 rollouts are effective")
     assert "not near 1" in note
     assert "the estimates are unreliable" in note
-    assert "overflows a float" in reward_table(BEYOND).note
+    beyond = off_policy([Episode(task, 300.0 * task, 1.0) for task in range(4)])
+    assert "overflows a float" in reward_table(beyond).note
 
 
 def test_steps_have_a_line_each():
-    (table,) = rewards_by_step({"1": NEAR, "2": FAR, "all": NEAR})
-    assert [row[-1] for row in table.rows] == [f"{NEAR.num_effective:.4g}", "too few", f"{NEAR.num_effective:.4g}"]
-    assert rewards_by_step({"1": NEAR}) == []
+    (table,) = rewards_by_step({"1": near(), "2": far(), "all": near()})
+    assert [row[-1] for row in table.rows] == [f"{near().num_effective:.4g}", "too few", f"{near().num_effective:.4g}"]
+    assert rewards_by_step({"1": near()}) == []
