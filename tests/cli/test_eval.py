@@ -28,8 +28,10 @@ def always(solution_str):
 def last_turn(ground_truth, extra_info):
     return float(extra_info["last_turn"].strip().startswith(ground_truth))
 
-def raises(solution_str):
-    raise ValueError("no")
+def raises(data_source, solution_str):  # rows are scored concurrently: only one source raises, so the error is known
+    if data_source == "a":
+        raise ValueError("no")
+    return 0.0
 """
 
 
@@ -217,7 +219,7 @@ def test_generated_rows_are_what_main_eval_reads(task_folder, here):
         (["--responses", "out.parquet", "--reward", "reward.py:alway"], "'alway'"),
         (
             ["--responses", "out.parquet", "--reward", "reward.py:raises"],
-            "reward 'raises' (data source '",  # rows are scored at the same time: any of them may fail first
+            "reward 'raises' (data source 'a', row ",
         ),
         (["--responses", "numbers.parquet", "--reward", "reward.py"], "expected a text or a list of texts, got 3"),
         (["--responses", "out.parquet", "reward.nam=x"], "did you mean 'reward.name'?"),

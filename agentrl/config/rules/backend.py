@@ -32,11 +32,10 @@ def wrong_on_several_devices(config: RunConfig) -> Iterator[Problem]:
     if trainer.n_gpus_per_node == 1:
         yield from unused("trainer", trainer, ("max_restarts",), "`trainer.n_gpus_per_node` above 1")
         return
-    for where, optim in (("actor.optim", config.actor.optim), ("critic.optim", config.critic.optim)):
-        if optim.name == "muon":
-            text = "needs complete matrices: use adamw, or `trainer.n_gpus_per_node=1`"
-            yield wrong(f"{where}.name", text, Kind.NOT_SUPPORTED, value="muon")
     for where, section in (("actor", config.actor), ("critic", config.critic)):
+        if section.optim.name == "muon":
+            text = "needs complete matrices: use adamw, or `trainer.n_gpus_per_node=1`"
+            yield wrong(f"{where}.optim.name", text, Kind.NOT_SUPPORTED, value="muon")
         if section.optimizer_offload and not section.param_offload:
             text = f"needs `trainer.n_gpus_per_node=1`: use `{where}.param_offload`, which offloads the optimizer too"
             yield wrong(f"{where}.optimizer_offload", text, Kind.NOT_SUPPORTED, value=True)
