@@ -33,7 +33,7 @@ def assign(samples: Sequence[Sample], num_ranks: int, scope: Scope = "row") -> l
 
 
 def imbalance(samples: Sequence[Sample], ranks: Sequence[Sequence[int]]) -> float:
-    """Return the tokens of the fullest rank, divided by the mean of all ranks; 1 without samples."""
+    """Return the most tokens on one rank, divided by the mean of all ranks; 1 without samples."""
     loads = [sum(len(samples[index].token_ids) for index in indices) for indices in ranks]
     return max(loads) * len(loads) / sum(loads) if any(loads) else 1.0
 

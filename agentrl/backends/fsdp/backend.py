@@ -63,7 +63,7 @@ class FsdpBackend:
         return self._model.max_positions
 
     async def train_step(self, samples: Sequence[Sample], loss: LossFunction) -> StepStats:
-        """See `Backend.train_step`. Metrics have `rank_imbalance`: tokens of the fullest rank over the mean."""
+        """See `Backend.train_step`. Metrics have `rank_imbalance`: most tokens on one rank, over the mean."""
         return await self._run(lambda: self._train_step(self._replayed(samples), loss))
 
     async def score(self, samples: Sequence[Sample]) -> Scores:
