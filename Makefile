@@ -9,6 +9,8 @@ NEWEST := .venv-newest
 NEWEST_TESTS := tests/test_packaging.py tests/models tests/chat tests/backends tests/engines tests/agent_loops
 # two test processes; a file's tests share what they make, so they stay together
 TWO_AT_ONCE := -n 2 --dist loadfile --durations 30
+# some containers turn bytecode off: each process would compile every module and test again
+PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest
 # one thread a process: two that share a core slow each other down several times over
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
@@ -28,12 +30,11 @@ quickstart: $(READY)
 reference: $(READY)
 	$(BIN)/python docs/make_reference.py
 
-# some containers turn bytecode off: each process would compile every module and test again
 test: $(READY)
-	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest $(TWO_AT_ONCE)
+	$(PYTEST) $(TWO_AT_ONCE)
 
 test-all: $(READY) sglang browser
-	$(BIN)/python -m pytest -m '(slow or property) and not gpu' $(TWO_AT_ONCE)
+	$(PYTEST) -m '(slow or property) and not gpu' $(TWO_AT_ONCE)
 
 # the newest versions that pyproject.toml allows, in an environment of their own
 newest:

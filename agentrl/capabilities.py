@@ -9,15 +9,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from agentrl.errors import AgentRLError, ConfigError, suggestion
+from agentrl.errors import AgentRLError, ConfigError, Kind, Problem, suggestion
 from agentrl.registry import Registry
 
 ENGINE_OPTIONS = (
     *("device", "dtype", "max_num_seqs", "max_kv_tokens", "deterministic"),
-    *("routed_experts", "script_path", "sglang"),
+    *("weight_sync", "routed_experts", "script_path", "sglang"),
 )
 """Options of `rollout.*` that only some engines read; `sglang` is the section `rollout.sglang`."""
-BACKEND_OPTIONS = ("device", "autocast", "share_prefixes", "freeze_modules", "param_offload", "optimizer_offload")
+BACKEND_OPTIONS = (
+    *("device", "autocast", "share_prefixes", "freeze_modules"),
+    *("param_offload", "optimizer_offload", "fsdp_size"),
+    "ulysses_sequence_parallel_size",
+)
 """Options of `actor.*` (and of `ref.*` and `critic.*`) that only some backends read."""
 
 
@@ -59,6 +63,7 @@ class BackendSpec:
         routed_experts: trains with the experts that the engine recorded.
         copy_weights: a reference can copy the policy's weights (`ref.sync_steps`).
         several_processes: trains with one process per device (`trainer.n_gpus_per_node`).
+        async_save: writes checkpoints in the background (`Backend.begin_save`).
     """
 
     load: Callable[..., Any]  # Any: a backend, whose protocol is in a higher layer
@@ -68,6 +73,7 @@ class BackendSpec:
     routed_experts: bool = False
     copy_weights: bool = False
     several_processes: bool = False
+    async_save: bool = False
 
 
 ENGINES: Registry[EngineSpec] = Registry(
@@ -107,9 +113,10 @@ def _spec(key: str, registry: Registry[Spec], name: str, kind: type[Spec]) -> Sp
     try:
         found = registry.get(name)
     except AgentRLError as error:
-        raise ConfigError(f"'{key}': {error}") from None
+        raise ConfigError(Problem(key, Kind.NOT_FOUND, f"`{key}`: {error}")) from None
     if not isinstance(found, kind):
-        raise ConfigError(f"'{key}': '{name}' is not an object of the class {kind.__name__} (docs/extending.md)")
+        text = f"`{key}`: '{name}' is not an object of the class {kind.__name__} (docs/extending.md)"
+        raise ConfigError(Problem(key, Kind.WRONG_VALUE, text))
     return found
 
 

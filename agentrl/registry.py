@@ -245,7 +245,7 @@ def load_file(path: Path) -> ModuleType:
 
 
 def user_file(module: str) -> str | None:
-    """Return the file of a module that `load_file` imported under a name of its own; None for other modules."""
+    """Return the file of a module that `load_file` imported under a unique name; None for other modules."""
     return sys.modules[module].__file__ if module.startswith(_PREFIX) else None
 
 

@@ -45,7 +45,7 @@ def test_rollouts_come_back_in_the_order_of_the_rows(task_folder):
     assert all(0 < r.trajectories[0].num_trained_tokens <= 32 for group in groups for r in group.rollouts)
 
 
-def test_a_reward_function_of_trl_is_given_what_was_sampled(task_folder):
+def test_trl_reward_function_gets_sampled_completions(task_folder):
     def num_tokens(prompts, completions, completion_ids, **columns):
         assert prompts == [columns["prompt"][0][-1]["content"]]
         assert isinstance(completions[0], str)
@@ -56,7 +56,7 @@ def test_a_reward_function_of_trl_is_given_what_was_sampled(task_folder):
     assert [rollout.reward for rollout in group.rollouts] == lengths
 
 
-def test_training_leaves_a_run_and_the_rows_it_was_given(task_folder, tmp_path):
+def test_training_from_python_creates_a_run_with_the_given_rows(task_folder, tmp_path):
     settings = {
         **SMALL,
         "trainer.default_local_dir": str(tmp_path / "run"),
@@ -79,7 +79,7 @@ def test_training_leaves_a_run_and_the_rows_it_was_given(task_folder, tmp_path):
 
 
 @pytest.mark.parametrize("door", [agentrl.train, agentrl.evaluate])
-def test_a_start_that_fails_leaves_nothing(door, tmp_path, monkeypatch):
+def test_failed_start_leaves_no_files(door, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for settings in ({}, {"trainer.default_local_dir": "deep/run"}):
         with pytest.raises(AgentRLError, match="there is no folder"):
@@ -106,7 +106,7 @@ def test_rows_that_were_kept_are_never_written_over(tmp_path):
         agentrl.evaluate("/no/model", ROWS, settings={"trainer.default_local_dir": str(tmp_path / "file")})
 
 
-def test_evaluation_works_where_an_event_loop_runs_already(task_folder, tmp_path):
+def test_evaluation_works_inside_a_running_event_loop(task_folder, tmp_path):
     async def cell_of_a_notebook() -> dict[str, float]:
         settings = {**SMALL, "trainer.default_local_dir": str(tmp_path)}
         return agentrl.evaluate(task_folder / "model", ROWS[:2], reward=score, settings=settings)
@@ -154,7 +154,7 @@ def plain_loss(batch):
     return -batch.advantages * batch.logprobs, {}
 
 
-def test_objects_are_taken_where_names_are(task_folder, tmp_path):
+def test_objects_are_accepted_in_place_of_names(task_folder, tmp_path):
     settings = {
         **SMALL,
         "trainer.default_local_dir": str(tmp_path / "run"),

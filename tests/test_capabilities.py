@@ -63,9 +63,7 @@ def test_an_unknown_name_is_refused_with_the_valid_names(name):
 
 def test_a_planned_backend_is_valid_as_a_name_and_refused_by_a_rule():
     assert known_backend("megatron") == "megatron"
-    with pytest.raises(
-        ConfigError, match=r"'actor.backend=megatron' is not in this version: use 'actor.backend=torch'"
-    ):
+    with pytest.raises(ConfigError, match=r"'actor.backend=megatron' is not supported yet: use 'actor.backend=torch'"):
         configured(backend="megatron")
 
 

@@ -14,15 +14,15 @@ from agentrl.errors import ConfigError, DataError, Kind, Problem, problems_in, s
         ("x", [f"name{number:02}" for number in range(60)], "valid: name00, name01, name02, name03, name04, name05,"),
     ],
 )
-def test_the_nearest_name_is_told_else_those_there_are(name, valid, told) -> None:
+def test_nearest_name_is_suggested_or_all_names_listed(name, valid, told) -> None:
     assert suggestion(name, valid).startswith(told)
 
 
-def test_of_very_many_names_it_tells_some() -> None:
+def test_long_lists_of_names_are_truncated() -> None:
     assert suggestion("x", map(str, range(1000, 1060))).endswith("1007 and 52 more")
 
 
-def test_a_problem_shows_its_keys_under_the_names_that_the_user_knows():
+def test_problem_shows_verl_key_names():
     problem = Problem("a.b", Kind.UNUSED, "`a.b=1` has no effect without `c.d`; see `agentrl config`")
     assert problem.line() == "'a.b=1' has no effect without 'c.d'; see `agentrl config`"
     assert problem.line(str.upper) == "'A.B=1' has no effect without 'C.D'; see `agentrl config`"

@@ -73,7 +73,7 @@ def test_every_extra_that_a_message_names_exists():
             assert named <= PROJECT["optional-dependencies"].keys(), path
 
 
-def test_no_text_tells_anyone_to_install_a_stranger():
+def test_install_hints_name_only_our_package():
     strangers = [str(path) for path in texts() if TOLD_TO_INSTALL.search(path.read_text(encoding="utf-8"))]
     assert strangers == []
     assert TOLD_TO_INSTALL.search("pip install 'agentrl[lora]'")
@@ -95,7 +95,7 @@ def pins() -> dict[str, Version]:
     return {canonicalize_name(each.name): Version(str(each.specifier).removeprefix("==")) for each in parsed}
 
 
-def test_what_is_tested_with_is_within_the_bounds_and_the_bounds_end_somewhere():
+def test_tested_versions_are_within_bounded_dependencies():
     declared = requirements("", "datasets", "lora")
     assert {name for name in declared if name not in pins()} == set()
     assert [
@@ -125,7 +125,7 @@ def test_the_lock_agrees_with_what_is_declared_and_tested():
         assert versions[name] == pins()[name]
 
 
-def test_the_lock_names_public_hosts_alone():
+def test_lock_file_names_only_public_hosts():
     text = (ROOT / "uv.lock").read_text(encoding="utf-8")
     assert set(re.findall(r"https?://([^/\"]+)", text)) <= {
         "pypi.org",
@@ -148,7 +148,7 @@ def wheel(tmp_path_factory) -> Path:
 
 
 @pytest.mark.slow
-def test_the_wheel_brings_configs_examples_types_and_license(wheel):
+def test_wheel_contains_configs_examples_types_and_license(wheel):
     names = set(zipfile.ZipFile(wheel).namelist())
     shipped = [path for folder in ("configs", "examples") for path in (ROOT / folder).rglob("*.*")]
     needed = {f"agentrl/{path.relative_to(ROOT)}" for path in shipped if "__pycache__" not in path.parts}
@@ -161,7 +161,7 @@ def test_the_wheel_brings_configs_examples_types_and_license(wheel):
 
 
 @pytest.mark.slow
-def test_the_quickstart_runs_from_the_wheel_alone(wheel, tmp_path):
+def test_quickstart_runs_from_the_wheel_only(wheel, tmp_path):
     """In an environment with the agentrl wheel only, in an empty folder."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
     python = tmp_path / "venv/bin/python"

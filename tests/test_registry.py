@@ -26,7 +26,7 @@ def test_registered_builtin_alias_and_path() -> None:
     assert registry.names() == ["path", "round"]
 
 
-def test_an_unknown_name_is_told_the_nearest() -> None:
+def test_unknown_name_gets_the_nearest_suggestion() -> None:
     with pytest.raises(UnknownNameError, match=r"unknown shape 'rond': did you mean 'round'\?"):
         shapes().get("rond")
     with pytest.raises(UnknownNameError, match="valid: path, round, route"):
@@ -95,7 +95,7 @@ def test_the_working_folder_is_importable(tmp_path, monkeypatch, own_modules) ->
     assert load_object("shelf_tools.FindShelf") is load_object("shelf_tools:FindShelf")
 
 
-def test_a_file_imports_its_neighbours_and_shares_their_state(tmp_path, own_modules) -> None:
+def test_file_can_import_modules_of_its_folder(tmp_path, own_modules) -> None:
     (tmp_path / "depot_stock.py").write_text("shelves = {}\n")
     (tmp_path / "depot_tools.py").write_text("from depot_stock import shelves\n")
     (tmp_path / "depot_loop.py").write_text("from depot_tools import shelves\n")
@@ -122,11 +122,11 @@ def test_worker_processes_import_the_standard_library_first(tmp_path, monkeypatc
     assert str(Path.cwd()) in child_path().split(":")
 
 
-def test_an_object_stands_for_itself_under_a_readable_name() -> None:
+def test_object_is_stored_under_a_readable_name() -> None:
     def mine() -> None: ...
 
     name = give(mine)
-    assert name == f"{__name__}:test_an_object_stands_for_itself_under_a_readable_name.<locals>.mine"
+    assert name == f"{__name__}:test_object_is_stored_under_a_readable_name.<locals>.mine"
     assert load_object(name) is mine
     assert shapes().get(name) is mine
     assert not shapes().is_builtin(name)

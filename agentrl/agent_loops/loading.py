@@ -110,7 +110,7 @@ def refuse_code_of_row(
     if tool_format not in (None, rollout.multi_turn.format) and tool_parsers.is_path(tool_format):
         raise DataError(
             f"field 'tool_config.tool_format': '{tool_format}' is code, and code that a row names is not run: set"
-            f" rollout.multi_turn.format={tool_format}, or register the parser by a name of its own"
+            f" rollout.multi_turn.format={tool_format}, or register the parser under a name"
         )
 
 

@@ -12,7 +12,7 @@ from agentrl.algos.options import options_of
 from agentrl.algos.preference.losses import PREFERENCE_LOSSES
 from agentrl.config.actor import ActorConfig
 from agentrl.config.algorithm import AlgorithmConfig
-from agentrl.errors import ConfigError, UnknownNameError, suggestion
+from agentrl.errors import ConfigError, Kind, Problem, UnknownNameError, suggestion
 from agentrl.registry import Registry
 
 Options: TypeAlias = dict[str, Any]  # each estimator and loss defines the types of its options
@@ -88,12 +88,15 @@ def _taken(
     for option in given.keys() - set(takes):
         key = named[option][0]
         if not any(named[each][0] == key for each in given.keys() & set(takes)):  # one key may set two options
-            raise ConfigError(f"'{key}' has no effect: {what} accepts {', '.join(takes) or 'no options'}")
+            text = f"`{key}` has no effect: {what} accepts {', '.join(takes) or 'no options'}"
+            raise ConfigError(Problem(key, Kind.UNUSED, text))
     for option, value in others.items():
         if option not in takes:
-            raise ConfigError(f"'{where}': {what} has no option '{option}': {suggestion(option, takes)}")
+            text = f"`{where}`: {what} has no option '{option}': {suggestion(option, takes)}"
+            raise ConfigError(Problem(where, Kind.UNKNOWN_KEY, text))
         if option in named:
-            raise ConfigError(f"'{where}.{option}': write it as '{named[option][0]}'")
+            text = f"`{where}.{option}`: write it as `{named[option][0]}`"
+            raise ConfigError(Problem(f"{where}.{option}", Kind.WRONG_VALUE, text))
         _check_kind(f"{where}.{option}", function, option, value)
     return {**{option: value for option, value in given.items() if option in takes}, **others}
 
@@ -107,4 +110,4 @@ def _check_kind(key: str, function: Callable[..., object], option: str, value: o
     type_name = getattr(annotation, "__name__", str(annotation))  # a string if annotations are postponed
     kinds = _KINDS.get(type_name)
     if kinds and (not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds)):
-        raise ConfigError(f"'{key}': input should be a {type_name}, got {value!r}")
+        raise ConfigError(Problem(key, Kind.WRONG_VALUE, f"`{key}`: input should be a {type_name}, got {value!r}"))

@@ -186,7 +186,7 @@ class Turns:
             rollout has turn rewards: then each rollout is one step.
         observation_keys: `[B][turns]`.
         components: name -> [B] float32, the rewards of each sample's rollout; 0 where a rollout has no such reward.
-            Guard rewards and the greedy baseline are left out.
+            Guard rewards and the greedy baseline are excluded.
     """
 
     turn_rewards: Tensor | None

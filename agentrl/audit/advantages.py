@@ -24,7 +24,7 @@ _TOLERANCE = 16 * float(np.finfo(np.float32).eps)
 """Relative tolerance: advantages have float32 precision."""
 
 _BY_TURNS = ("gae", "reinforce_plus_plus")
-"""Estimators that use turn rewards, whose token positions the audit does not recompute."""
+"""Estimators that use turn rewards. The audit does not recompute which token a turn reward belongs to."""
 
 
 def check_advantages(check: Checker, known: RunInfo, split: str, groups: Sequence[range]) -> None:

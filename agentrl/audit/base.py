@@ -26,7 +26,7 @@ INVARIANTS: Mapping[str, str] = {
     "answer tokens": "tool and user tokens equal the text of the template, tokenized again",
     "calls": "messages and calls equal the text of the model, parsed again",
     "answers": "tool messages equal the results of the calls, and their token counts add up",
-    "outcomes": "outcomes match the calls, their results and the limits",
+    "outcomes": "the outcome of each tool call agrees with the call, its result and the limits of the run",
     "advantages": "advantages are on model tokens only, and equal those computed from the rewards",
     "scores": "log-probabilities and values for training are finite, and on model tokens only",
     "logprobs": "log-probabilities are finite and at most 0, and on model tokens only",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, TypeAlias
@@ -114,6 +115,14 @@ class Backend(Protocol):
 
     async def save(self, path: Path) -> None:
         """Write weights (safetensors, Hugging Face layout), tokenizer, optimizer, schedule and random states."""
+        ...
+
+    async def begin_save(self, path: Path) -> Future[None]:
+        """Copy the state to host memory, and write it to the empty folder `path` while the backend goes on.
+
+        The folder is complete when the returned future is done; an error of the disk is raised there. Folders are
+        written in the order of the calls. Only backends with the capability `async_save` have this method.
+        """
         ...
 
     async def load(self, path: Path) -> None:

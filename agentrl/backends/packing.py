@@ -86,14 +86,14 @@ def pack_shared(
     max_tokens: int | None,
     max_samples: int | None = None,
     enough_tokens: int | None = None,
-    keys_a_token: int = 16,
+    keys_per_token: int = 16,
 ) -> list[list[int]]:
     """Split into micro-batches without padding, in which common prefixes are computed once (a prefix tree).
 
     Samples with a common prefix stay together if they fit. A sample that attends to a shared prefix needs copies of all
-    its keys and values, padded to the longest sample. `keys_a_token` copies count as one token of `max_tokens`. Beyond
-    `enough_tokens`, a micro-batch accepts only samples that share more tokens than they add. If `max_tokens` is None,
-    every micro-batch except one has exactly `max_samples`.
+    its keys and values, padded to the longest sample. `keys_per_token` copies count as one token of `max_tokens`.
+    Beyond `enough_tokens`, a micro-batch accepts only samples that share more tokens than they add. If `max_tokens` is
+    None, every micro-batch except one has exactly `max_samples`.
 
         A = [1 1 1 5], B = [1 1 1 6 6], C = [2 2], D = [1 1 1 5 7 7 7]; sorted: A D B C
         pack_shared([A, B, C, D], max_tokens=9) == [[0, 3, 1], [2]]       4 + 3 + 2 tokens, copies for D and B; and 2
@@ -104,13 +104,13 @@ def pack_shared(
         own, last = sequences[index], packs[-1] if packs else _Pack()
         num_shared = num_common(before, own) if packs else 0
         new, grown = len(own) - num_shared, last.grown(index, len(own), num_shared)
-        fits = _within(grown.size(keys_a_token), max_tokens) and _within(len(grown.members), max_samples)
+        fits = _within(grown.size(keys_per_token), max_tokens) and _within(len(grown.members), max_samples)
         if packs and fits and (_within(grown.num_tokens, enough_tokens) or num_shared > new):
             packs[-1] = grown
         else:
             packs.append(_Pack().grown(index, len(own), 0))
         before = own
-    return [pack.members for pack in sorted(packs, key=lambda pack: -pack.size(keys_a_token))]
+    return [pack.members for pack in sorted(packs, key=lambda pack: -pack.size(keys_per_token))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +128,8 @@ class _Pack:
         num_tokens = self.num_tokens + length - num_shared
         return _Pack([*self.members, index], num_tokens, self.num_attending + attends, longest)
 
-    def size(self, keys_a_token: int) -> int:
-        return self.num_tokens + self.num_attending * self.longest // keys_a_token
+    def size(self, keys_per_token: int) -> int:
+        return self.num_tokens + self.num_attending * self.longest // keys_per_token
 
 
 def _within(count: int, limit: int | None) -> bool:

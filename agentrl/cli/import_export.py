@@ -20,7 +20,7 @@ from agentrl.store.exporters.writing import write_lines, write_table
 from agentrl.store.importers.formats import guess_format, reader_of
 from agentrl.store.importers.importing import Imported, import_rollouts
 from agentrl.store.schema import TRAJECTORIES
-from agentrl.utils.atomic_files import whole_folder
+from agentrl.utils.atomic_files import atomic_folder
 
 
 class _Format(NamedTuple):
@@ -38,7 +38,7 @@ def import_(options: argparse.Namespace) -> None:
     if options.reward_column and form != "trl":
         raise ConfigError(f"--reward-column needs --format trl, not {form}")
     read = reader_of(form, options.reward_column)
-    with whole_folder(options.folder) as folder:
+    with atomic_folder(options.folder) as folder:
         to = folder / TRAJECTORIES / options.split
         done = import_rollouts(options.source, to, form, read, split=options.split, skip_bad_rows=options.skip_bad_rows)
     _report_import(done, form, options.folder)

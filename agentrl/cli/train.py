@@ -31,7 +31,7 @@ def train(options: argparse.Namespace) -> int:
 
         show_run(config, keys=options.dry_run, explain=options.explain)
         return 0
-    if config.trainer.n_gpus_per_node > 1 and config.trainer.mode in TRAINING_MODES:
+    if (config.uses_ray or config.trainer.num_processes > 1) and config.trainer.mode in TRAINING_MODES:
         from agentrl.cli.ranks.run import train_on_ranks  # imports torch
 
         return train_on_ranks(config)

@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerSpec, WorkerState
@@ -18,40 +19,69 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
 from torch.distributed.elastic.rendezvous import RendezvousParameters
 from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 
-from agentrl.backends.fsdp.ranks import STORE, beat_file
+from agentrl.backends.fsdp.ranks import SIGNS, STORE, beat_file
 
+POOLS = "AGENTRL_POOLS"
+"""Environment variable: JSON with the address of the Ray cluster and the placement group of each pool, by name."""
 SILENT_S = 30.0
 """A rank without a sign of life for so long is killed."""
 CLOSE_S = 10
 """Seconds that ranks may take to end after another rank failed."""
 
 
-def launch(command: Sequence[str], num_ranks: int, max_restarts: int = 0) -> int:
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One of several nodes of a run.
+
+    Attributes:
+        rank: number of this node.
+        size: number of nodes.
+        endpoint: address:port on node 0, through which the ranks find each other.
+    """
+
+    rank: int
+    size: int
+    endpoint: str
+
+
+def launch(command: Sequence[str], num_ranks: int, max_restarts: int = 0, node: Node | None = None) -> int:
     """Run `command` in `num_ranks` processes until all end; return the exit status of rank 0.
 
     If a rank fails, the other ranks are ended, and all are started again up to `max_restarts` times. Ctrl-C is passed
     on to rank 0, which ends the run.
+
+    Args:
+        node: this node, if ranks run on several. Each node calls this function, without restarts.
     """
     with tempfile.TemporaryDirectory(prefix="agentrl-ranks-") as folder:
-        os.environ |= {STORE: str(Path(folder) / "store"), "TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGTERM,SIGHUP,SIGQUIT"}
+        store = {} if node else {STORE: str(Path(folder) / "store")}
+        os.environ |= {**store, SIGNS: folder, "TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGTERM,SIGHUP,SIGQUIT"}
         os.environ.setdefault("OMP_NUM_THREADS", "1")
         logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
-        agent = _Agent(_spec(command, num_ranks, max_restarts, folder), Path(folder))
+        meeting = _on_several_nodes(node) if node else _on_one_node(folder)
+        agent = _Agent(_spec(command, num_ranks, max_restarts, meeting), Path(folder))
         with _interrupts_passed_on(agent):
             result = agent.run()
     return agent.status if result.is_failed() else 0
 
 
-def _spec(command: Sequence[str], num_ranks: int, max_restarts: int, folder: str) -> WorkerSpec:
-    parameters = RendezvousParameters(
-        "c10d", str(Path(folder) / "rendezvous"), run_id="agentrl", min_nodes=1, max_nodes=1, store_type="file"
-    )
+def _on_one_node(folder: str) -> RendezvousParameters:
+    file = str(Path(folder) / "rendezvous")
+    return RendezvousParameters("c10d", file, run_id="agentrl", min_nodes=1, max_nodes=1, store_type="file")
+
+
+def _on_several_nodes(node: Node) -> RendezvousParameters:
+    size = node.size
+    return RendezvousParameters("static", node.endpoint, "agentrl", min_nodes=size, max_nodes=size, rank=node.rank)
+
+
+def _spec(command: Sequence[str], num_ranks: int, max_restarts: int, meeting: RendezvousParameters) -> WorkerSpec:
     return WorkerSpec(
         role="rank",
         local_world_size=num_ranks,
         entrypoint=command[0],
         args=tuple(command[1:]),
-        rdzv_handler=get_rendezvous_handler(parameters),
+        rdzv_handler=get_rendezvous_handler(meeting),
         max_restarts=max_restarts,
         monitor_interval=0.1,
     )
@@ -74,7 +104,8 @@ class _Agent(LocalElasticAgent):
         result: RunResult = super()._monitor_workers(worker_group)
         if result.state == WorkerState.FAILED:
             first = min(result.failures.values(), key=lambda failure: failure.timestamp)
-            self.status = first.exitcode if first.local_rank == 0 and first.exitcode > 0 else 1
+            of_rank_0 = first.local_rank == 0 and not worker_group.group_rank
+            self.status = first.exitcode if of_rank_0 and first.exitcode > 0 else 1
         return result
 
     def _check(self, rank: int, process: int) -> None:
@@ -90,10 +121,13 @@ class _Agent(LocalElasticAgent):
 
     def _processes(self) -> list[tuple[int, int]]:
         workers = self.get_worker_group().workers
-        return [(worker.local_rank, worker.id) for worker in workers if isinstance(worker.id, int)]
+        return [(worker.global_rank, worker.id) for worker in workers if isinstance(worker.id, int)]
 
     def _attempt(self) -> int:
         return self.get_worker_group().spec.max_restarts - self._remaining_restarts
+
+    def _exit_barrier(self) -> None:
+        """Do not wait for other nodes: their ranks have ended the process group together, or the run has failed."""
 
     def interrupt(self) -> None:
         """Send Ctrl-C to rank 0."""

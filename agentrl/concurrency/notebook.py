@@ -12,7 +12,7 @@ from threading import Lock, Thread
 from types import TracebackType
 from typing import ParamSpec, TypeAlias, TypeVar
 
-from agentrl.concurrency.stopping import signals_heard
+from agentrl.concurrency.stopping import stop_on_signals
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -33,7 +33,7 @@ def run_loop(main: Coroutine[object, object, R]) -> R:
 
 async def _run_with_signals(main: Coroutine[object, object, R]) -> R:
     """Run `main` with agentrl's signal handlers instead of those of asyncio."""
-    with signals_heard():
+    with stop_on_signals():
         return await main
 
 
@@ -61,10 +61,10 @@ def call_elsewhere(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) 
     waits for its end. A second Ctrl-C stops the waiting.
     """
     cancelled, ending, future = _cancellations(), _Ending(), Future[R]()
-    # no executor: if Ctrl-C interrupts its start of the thread, it does not wait for the thread
+    # not an executor: if Ctrl-C arrives while it starts its thread, an executor does not wait for that thread
     thread = Thread(target=_call, args=(partial(function, *args, **kwargs), future, ending), name="agentrl-run")
     try:
-        with signals_heard():
+        with stop_on_signals():
             thread.start()
             return _result(future, cancelled)
     except (KeyboardInterrupt, asyncio.CancelledError):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import resource
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from agentrl.concurrency.child import ChildProcess, EndedError
 from agentrl.concurrency.circuit_breaker import CircuitBreaker
@@ -16,27 +16,68 @@ from agentrl.concurrency.run import Offload
 
 START_TIMEOUT_S = 120.0
 """Maximum seconds for a process to start and import its code; not part of the call's timeout."""
-_PER_CPU, _MOST = 8, 64
+PER_CPU, _MOST = 8, 64
 _DESCRIPTORS = 16
 """File descriptors reserved per child process. A child uses three; the others remain for the rest of the program."""
 
 
 def default_size() -> int:
-    """Return the default number of processes per tool: 8 per CPU, at most 64, fewer if the file limit is low."""
+    """Return the default number of processes per tool: 8 per CPU, at most 64, fewer if the file limit is low.
+
+    On other nodes, it is the given size.
+    """
+    if _elsewhere:
+        return _elsewhere[0][1]
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     files = _MOST if soft == resource.RLIM_INFINITY else soft // _DESCRIPTORS
-    return max(1, min(_MOST, _PER_CPU * (os.cpu_count() or 1), files))
+    return max(1, min(_MOST, PER_CPU * (os.cpu_count() or 1), files))
+
+
+class Child(Protocol):
+    """A process that answers questions, here or on another node. See `ChildProcess`."""
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process can answer another question."""
+        ...
+
+    def start(self) -> None:
+        """Wait until the process is ready for questions."""
+        ...
+
+    def ask(self, question: Mapping[str, object]) -> dict[str, Any]:  # Any: the module's JSON
+        """Send a question and return the answer."""
+        ...
+
+    def kill(self) -> None:
+        """Kill the process; safe from any thread."""
+        ...
+
+    def close(self) -> None:
+        """Kill the process and free what it uses."""
+        ...
+
+
+MakeChild = Callable[..., Child]
+"""(module, *arguments) -> a process; `start` waits until it is ready."""
+_elsewhere: list[tuple[MakeChild, int]] = []  # global, because a process takes part in one run
+
+
+def start_elsewhere(make: MakeChild, size: int) -> None:
+    """Let `make` make the processes of all pools that are created later; `size` is the default size of such a pool."""
+    _elsewhere[:] = [(make, size)]
 
 
 class ChildPool:
     """At most `size` processes, started when needed and reused; further calls wait for a free process."""
 
-    def __init__(self, offload: Offload, lane: CircuitBreaker, size: int, module: str, *arguments: str) -> None:
-        self._offload, self._lane, self._size = offload, lane, size
-        self._start_lane = CircuitBreaker(f"the start of {lane.name}")
-        self._new = partial(ChildProcess, module, *arguments)
-        self._idle: list[ChildProcess] = []
-        self._all: set[ChildProcess] = set()
+    def __init__(self, offload: Offload, breaker: CircuitBreaker, size: int, module: str, *arguments: str) -> None:
+        self._offload, self._breaker, self._size = offload, breaker, size
+        self._start_breaker = CircuitBreaker(f"the start of {breaker.name}")
+        make: MakeChild = _elsewhere[0][0] if _elsewhere else ChildProcess
+        self._new = partial(make, module, *arguments)
+        self._idle: list[Child] = []
+        self._all: set[Child] = set()
         self._slots: tuple[asyncio.AbstractEventLoop, asyncio.Semaphore] | None = None
         self._closed = False
 
@@ -54,7 +95,7 @@ class ChildPool:
             child = await self._take()
             try:
                 ask = partial(self._ask, child, question)
-                return await self._offload.run_function(ask, deadline_s, self._lane, stop=child.kill)
+                return await self._offload.run_function(ask, deadline_s, self._breaker, stop=child.kill)
             except EndedError as error:
                 raise _unavailable(error) from None
             except UnavailableError:  # the call did not start
@@ -77,12 +118,12 @@ class ChildPool:
             self._slots = loop, asyncio.Semaphore(self._size)
         return self._slots[1]
 
-    async def _take(self) -> ChildProcess:
+    async def _take(self) -> Child:
         while not (child := self._pop_idle()):
             try:
                 new = self._new()
                 self._all.add(new)
-                await self._offload.run_function(partial(self._start, new), START_TIMEOUT_S, self._start_lane)
+                await self._offload.run_function(partial(self._start, new), START_TIMEOUT_S, self._start_breaker)
             except EndedError as error:
                 raise _unavailable(error) from None
             except OverdueError:
@@ -90,34 +131,34 @@ class ChildPool:
                 raise _unavailable(f"was not ready in {START_TIMEOUT_S:g} seconds") from None
         return child
 
-    def _pop_idle(self) -> ChildProcess | None:
+    def _pop_idle(self) -> Child | None:
         while self._idle:
             if (child := self._idle.pop()).alive:
                 return child
             self._drop(child)
         return None
 
-    def _start(self, child: ChildProcess) -> None:
+    def _start(self, child: Child) -> None:
         """Start a child, on a worker thread. If the caller has timed out meanwhile, the next call uses the child."""
         try:
             child.start()
         finally:
             self._put(child)
 
-    def _ask(self, child: ChildProcess, question: Mapping[str, object]) -> dict[str, Any]:
+    def _ask(self, child: Child, question: Mapping[str, object]) -> dict[str, Any]:
         """Ask a child, on a worker thread."""
         try:
             return child.ask(question)
         finally:
             self._put(child)
 
-    def _put(self, child: ChildProcess) -> None:
+    def _put(self, child: Child) -> None:
         if child.alive and not self._closed:
             self._idle.append(child)
         else:
             self._drop(child)
 
-    def _drop(self, child: ChildProcess) -> None:
+    def _drop(self, child: Child) -> None:
         self._all.discard(child)
         child.close()
 

@@ -22,9 +22,9 @@ GRACE_S = 0.5
 class Running(Generic[T]):
     """A coroutine that runs on a loop thread."""
 
-    def __init__(self, offload: Offload, thread: LoopThread, lane: CircuitBreaker) -> None:
+    def __init__(self, offload: Offload, thread: LoopThread, breaker: CircuitBreaker) -> None:
         self.reply: Reply[T] = Reply(offload.home())
-        self._offload, self._thread, self._lane = offload, thread, lane
+        self._offload, self._thread, self._breaker = offload, thread, breaker
 
     async def result(self, deadline_s: float, *, detached: bool = False) -> T:
         """Return the coroutine's result, or raise its error.
@@ -37,7 +37,7 @@ class Running(Generic[T]):
             UnavailableError: the coroutine did not end because another call blocked the loop.
         """
         if not self.reply.done:
-            self.reply.watch(self._lane.name, deadline_s)
+            self.reply.watch(self._breaker.name, deadline_s)
         try:
             if not await self.reply.wait(deadline_s):
                 await self._end()
@@ -47,7 +47,7 @@ class Running(Generic[T]):
                 with suppress(UnavailableError):  # only the cancellation is reported
                     await self._end()
             raise
-        self._lane.ended()
+        self._breaker.ended()
         return self.reply.result()
 
     async def _end(self) -> None:
@@ -56,7 +56,7 @@ class Running(Generic[T]):
             return
         task = self.reply.task
         at_fault = self.reply.cut or (task is not None and asyncio.current_task(self._thread.loop) is task)
-        self._lane.abandon(self.reply, at_fault=at_fault)
+        self._breaker.abandon(self.reply, at_fault=at_fault)
         if not self.reply.cut:  # the loop is blocked, so the cancellation was not even processed
             self._offload.replace(self._thread)
         if not at_fault:
@@ -80,7 +80,11 @@ class Offload:
         return self._home
 
     async def run_function(
-        self, function: Callable[[], T], deadline_s: float, lane: CircuitBreaker, stop: Callable[[], None] | None = None
+        self,
+        function: Callable[[], T],
+        deadline_s: float,
+        breaker: CircuitBreaker,
+        stop: Callable[[], None] | None = None,
     ) -> T:
         """Call a plain function on a thread.
 
@@ -91,35 +95,35 @@ class Offload:
             OverdueError: the call did not end in `deadline_s` seconds; it is abandoned.
             UnavailableError: the circuit breaker refuses the call, or no thread can be started.
         """
-        lane.enter()
+        breaker.enter()
         reply: Reply[T] = Reply(self.home())
         # a call with `stop` runs in another process, so it cannot hold this process's interpreter lock
-        watched = (lane.name, deadline_s) if stop is None else None
+        watched = (breaker.name, deadline_s) if stop is None else None
         self._workers.submit(partial(copy_context().run, _call, function, reply, watched))
         try:
             if not await reply.wait(deadline_s):
                 raise OverdueError
         except (asyncio.CancelledError, OverdueError):
-            lane.abandon(reply)
+            breaker.abandon(reply)
             if stop is not None:
                 stop()
             raise
-        lane.ended()
+        breaker.ended()
         return reply.result()
 
-    async def run(self, work: Work[T], deadline_s: float, lane: CircuitBreaker) -> T:
+    async def run(self, work: Work[T], deadline_s: float, breaker: CircuitBreaker) -> T:
         """Run a coroutine on the loop thread; raises the errors of `begin` and `Running.result`."""
-        return await self.begin(work, lane).result(deadline_s)
+        return await self.begin(work, breaker).result(deadline_s)
 
-    def begin(self, work: Work[T], lane: CircuitBreaker) -> Running[T]:
+    def begin(self, work: Work[T], breaker: CircuitBreaker) -> Running[T]:
         """Start a coroutine on the loop thread.
 
         Raises:
             UnavailableError: the circuit breaker refuses the call.
         """
-        lane.enter()
+        breaker.enter()
         thread = self._thread = self._thread or LoopThread(self._workers)
-        running: Running[T] = Running(self, thread, lane)
+        running: Running[T] = Running(self, thread, breaker)
         thread.begin(work, running.reply)
         return running
 

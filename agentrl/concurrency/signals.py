@@ -43,7 +43,8 @@ def on_forced_exit(say: Callable[[], str]) -> Iterator[None]:
 def ended_by_signals() -> Iterator[None]:
     """Handle SIGTERM like Ctrl-C inside the block, and force the exit if the command does not end.
 
-    For the main command of a process, in the main thread. After an interrupt or at exit, a further Ctrl-C is ignored.
+    For the main command of a process, in the main thread. After an interrupt, another Ctrl-C ends the process at once,
+    also while it exits. If a command was not interrupted, Ctrl-C is ignored while the process exits.
 
     Python runs a signal handler only when the main thread executes Python code, so never while C code hangs. Therefore
     a thread watches the file descriptor that the C-level handler writes to, and ends the process itself. Files are
@@ -58,14 +59,17 @@ def ended_by_signals() -> Iterator[None]:
     watcher = Thread(target=_watch, args=(reader,), name="signals", daemon=True)
     watcher.start()
     watchdog.watch_signals(reader)  # a second watcher in another process, because the thread needs the interpreter lock
+    at_exit = signal.SIG_IGN
     try:
         yield
     except KeyboardInterrupt:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # another Ctrl-C would interrupt the clean-up
+        if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # ignored in a background job of a shell
+            at_exit = signal.SIG_DFL  # ends the process without a traceback, even if a library hangs at exit
+        signal.signal(signal.SIGINT, at_exit)
         raise
     finally:
         stop.announced = False
-        atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)  # registered last, called first
+        atexit.register(signal.signal, signal.SIGINT, at_exit)  # registered last, called first
         signal.signal(signal.SIGTERM, earlier)
         signal.set_wakeup_fd(earlier_writer)
         watchdog.finish()

@@ -36,7 +36,7 @@ stop = _Stop()
 
 
 @contextmanager
-def signals_heard() -> Iterator[None]:
+def stop_on_signals() -> Iterator[None]:
     """Make the first signal in the block only request a stop, if `stop.finishes` is set. Main thread only."""
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -101,12 +101,16 @@ class ActorConfig(Section):
     """Maximum number of samples in a micro-batch, whatever their length."""
     share_prefixes: bool = True
     """Compute shared prefixes of samples once per micro-batch, if the model allows it; the gradient is the same."""
+    ulysses_sequence_parallel_size: PositiveInt = 1
+    """Number of processes that compute the same samples, each a slice of the positions, for long contexts."""
     freeze_modules: Modules = ()
     """Names of modules whose weights are frozen; `*` matches any text (`model.layers.0.*`, `*.mlp.*`)."""
     param_offload: bool = False
     """Keep the weights in CPU memory except during training and scoring; no effect on a CPU."""
     optimizer_offload: bool = False
     """Keep the optimizer state in CPU memory except during an update; no effect on a CPU."""
+    fsdp_size: PositiveInt | None = None
+    """Number of processes that shard one copy of the weights (HSDP); it divides the number of processes. null: all."""
     grad_clip: PositiveFloat = 1.0
     """Maximum gradient norm; larger gradients are scaled down."""
     policy_loss: PolicyLossConfig = PolicyLossConfig()
@@ -167,6 +171,8 @@ class RefConfig(Section):
     param_offload: bool = False
     """Keep the reference weights in CPU memory except during scoring. No effect on a CPU, or if the reference is the
     base model of the policy."""
+    ulysses_sequence_parallel_size: PositiveInt | None = None
+    """Number of processes that compute the same samples; null: the actor's value."""
 
 
 class HeadOptimConfig(OptimConfig):
@@ -189,6 +195,8 @@ class CriticConfig(Section):
     """Passes over the samples of a step; null: the actor's value."""
     ppo_max_token_len_per_gpu: PositiveInt | None = None
     """Maximum number of tokens in a micro-batch; null: the actor's value."""
+    ulysses_sequence_parallel_size: PositiveInt | None = None
+    """Number of processes that compute the same samples; null: the actor's value."""
     grad_clip: PositiveFloat = 1.0
     """Maximum gradient norm; larger gradients are scaled down."""
     cliprange_value: NonNegativeFloat = 0.5
@@ -199,3 +207,5 @@ class CriticConfig(Section):
     """Keep the critic's weights in CPU memory except during training and scoring; no effect on a CPU."""
     optimizer_offload: bool = False
     """Keep the optimizer state in CPU memory except during an update; no effect on a CPU."""
+    fsdp_size: PositiveInt | None = None
+    """Number of processes that shard one copy of the critic's weights, as `actor.fsdp_size`. null: all."""

@@ -167,6 +167,9 @@ class RolloutConfig(Section):
     weight_update_mode: Literal["drain", "retract", "in_place"] = "retract"
     """Treatment of running turns at a weight update. drain: wait until they end. retract: continue with new weights and
     recompute the KV cache. in_place: continue with new weights and the old KV cache (SGLang; other engines retract)."""
+    weight_sync: Literal["full", "delta"] = "full"
+    """Weights sent to SGLang servers. full: all trained weights. delta: only the values that changed, for servers in a
+    slow network; the servers keep the last weights in host memory."""
     routed_experts: bool = False
     """Record the experts chosen by the engine's router, and train with the same experts (R3: mixture-of-experts models
     on SGLang)."""
@@ -174,9 +177,9 @@ class RolloutConfig(Section):
     """Device of the embedded engine; auto: a CUDA GPU if available."""
     dtype: Dtype = "auto"
     """Data type of the embedded engine, or of started SGLang servers; auto: that of the model."""
-    max_num_seqs: PositiveInt = 128
-    """Maximum number of sequences decoded at a time (SGLang: max_running_requests). With the default value, SGLang uses
-    its own limit."""
+    max_num_seqs: PositiveInt | None = None
+    """Maximum number of sequences decoded at a time (SGLang: max_running_requests). null: 128 in the embedded engine;
+    SGLang uses its own limit."""
     max_kv_tokens: PositiveInt | None = None
     """KV cache size in tokens (SGLang: max_total_tokens). null: enough for max_num_seqs sequences of full length in the
     embedded engine; SGLang chooses the size itself."""

@@ -12,7 +12,7 @@ from agentrl.config.model import ModelConfig
 from agentrl.config.presets import Aggregation
 from agentrl.config.reward import RewardConfig
 from agentrl.config.rollout import RolloutConfig
-from agentrl.config.trainer import TrainerConfig
+from agentrl.config.trainer import ClusterConfig, TrainerConfig
 
 
 class RunConfig(Section):
@@ -36,6 +36,8 @@ class RunConfig(Section):
     """The reward."""
     trainer: TrainerConfig = TrainerConfig()
     """The run."""
+    cluster: ClusterConfig = ClusterConfig()
+    """The Ray cluster."""
 
     @property
     def loss_name(self) -> str:
@@ -57,6 +59,11 @@ class RunConfig(Section):
     def group_size(self) -> int:
         """Rollouts per task: `rollout.n`, else the preset's default."""
         return self.rollout.n or self.algorithm.preset.group_size
+
+    @property
+    def uses_ray(self) -> bool:
+        """Whether Ray places the processes of a training run."""
+        return self.trainer.nnodes > 1 or self.cluster.address is not None
 
     def without(self, files: Literal["train_files", "val_files"]) -> RunConfig:
         """Return the configuration with these `data` files removed."""

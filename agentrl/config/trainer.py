@@ -1,4 +1,4 @@
-"""`trainer.*`: length of the run, validation, checkpoints and logging."""
+"""`trainer.*`: length of the run, validation, checkpoints and logging. `cluster.*`: the Ray cluster it runs on."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from agentrl.config.base import Section, one_or_many
-from agentrl.config.uses import ADDRESS, File, Folder, Text
+from agentrl.config.uses import ADDRESS, PLAIN, File, Folder, Text
 
 LoggerName = Literal["console", "jsonl", "tensorboard", "wandb", "mlflow", "trackio"]
 Loggers = Annotated[tuple[LoggerName, ...], BeforeValidator(one_or_many), ADDRESS]
@@ -80,6 +80,8 @@ class TrainerConfig(Section):
     """Save a checkpoint at the end of a step if the last one is at least this many seconds old; null: never."""
     max_checkpoints_to_keep: PositiveInt | None = 2
     """Number of newest checkpoints to keep; the best checkpoint is also kept if it is older. null: keep all."""
+    async_save: bool = False
+    """Write checkpoints in the background: the next step waits only for a copy of the state to host memory."""
     save_best: Text | None = None
     """Validation metric, such as val/success: the checkpoint with its highest value is kept as checkpoints/best."""
     save_excluded: Literal["summary", "tokens", "none"] = "summary"
@@ -90,15 +92,51 @@ class TrainerConfig(Section):
     log_val_generations: NonNegativeInt = 0
     """Number of validation samples logged as text, to every logger except the console."""
     profile_steps: tuple[PositiveInt, ...] = ()
-    """Steps whose torch.profiler trace is written to profile/step-N.json in the run folder."""
+    """Steps whose torch.profiler trace is written to profile/step-N.json in the run folder; of further processes to
+    step-N-rank-R.json."""
+    nnodes: PositiveInt = 1
+    """Number of nodes that train. More than one needs Ray (docs/cluster.md), or `torchrun` on each node."""
     n_gpus_per_node: PositiveInt = 1
-    """Number of devices, with one process each, that train on this node. Without GPUs: number of CPU processes."""
+    """Number of devices, with one process each, that train on each node. Without GPUs: number of CPU processes."""
     max_restarts: NonNegativeInt = 0
-    """With n_gpus_per_node above 1: how often a run resumes by itself after one of its processes failed."""
+    """With several processes or Ray: how often a run resumes by itself after a process or a node failed."""
     num_threads: PositiveInt | None = 1
     """CPU threads of torch; null: the default of torch."""
+
+    @property
+    def num_processes(self) -> int:
+        """Number of processes that train, one per device."""
+        return self.nnodes * self.n_gpus_per_node
 
     @property
     def run_dir(self) -> Path:
         """The run folder; its parent folder until `run_folder.opened` has chosen the run folder."""
         return self.default_local_dir or Path("outputs") / self.experiment_name
+
+
+Resources = Annotated[dict[str, PositiveFloat], PLAIN]
+
+
+class ClusterConfig(Section):
+    """The Ray cluster, and what a run asks of its nodes."""
+
+    address: Annotated[str, ADDRESS] | None = None
+    """Ray cluster: `auto` for the one this machine belongs to, or host:port. null: Ray is used with trainer.nnodes
+    above 1 only, at RAY_ADDRESS or on this machine."""
+    cpus_per_process: PositiveFloat = 1.0
+    """CPUs that Ray reserves for each training process."""
+    cpus_per_server: PositiveFloat = 1.0
+    """CPUs that Ray reserves for each SGLang server."""
+    trainer_resources: Resources = {}
+    """Custom Ray resources that each training node must have, such as {h100: 8}."""
+    rollout_resources: Resources = {}
+    """Custom Ray resources that the node of each SGLang server must have, such as {rollout: 1}."""
+    num_tool_workers: NonNegativeInt = 0
+    """Ray workers that run the processes of tools (`isolation: process`) and rewards (reward.num_workers), anywhere on
+    the cluster. 0: the processes run on the node of rank 0."""
+    cpus_per_tool_worker: PositiveFloat = 1.0
+    """CPUs that Ray reserves for each of them. Together, the workers run up to 8 processes of a tool per CPU."""
+    tool_worker_resources: Resources = {}
+    """Custom Ray resources that the node of each of them must have, such as {tools: 1}."""
+    wait_s: PositiveFloat = 60.0
+    """Seconds to wait for resources that others use. A demand that the cluster can never meet is refused at once."""

@@ -161,11 +161,11 @@ def _count(columns: dict[str, Counter[str]], content: Row) -> None:
 def _look(item: Item, found: Inspection) -> None:
     messages, answer = _asked(item)
     texts = [_text(message) for message in messages]
-    world = _world(item)
+    arguments = _tool_arguments(item)
     spoken_turns = [(each["role"], text) for each, text in zip(messages, texts, strict=True)]
-    found.exact.append(digest(repr((spoken_turns, world))))
+    found.exact.append(digest(repr((spoken_turns, arguments))))
     spoken = [text for each, text in zip(messages, texts, strict=True) if each["role"] not in ("system", "developer")]
-    found.normalised.append(digest(repr((normalised("\n".join(spoken)), world))))
+    found.normalised.append(digest(repr((normalised("\n".join(spoken)), arguments))))
     found.answers.append(digest(repr(answer)))
     if isinstance(item, Task):
         found.sources[item.data_source] += 1
@@ -183,7 +183,7 @@ def _asked(item: Item) -> tuple[Sequence[Message], JsonValue]:
     return (item.messages, None) if isinstance(item, Dialogue) else (item.prompt, repr(item[:2]))
 
 
-def _world(item: Item) -> str:
+def _tool_arguments(item: Item) -> str:
     """Return the arguments of a task's tools and simulated user. They distinguish tasks with equal prompts.
 
     The ground truth is removed from the arguments, because verl's rows also pass it to tools. Otherwise `duplicates`

@@ -79,7 +79,7 @@ class Inbox:
             try:
                 text = json.dumps({**row}, sort_keys=True)
             except (TypeError, ValueError, RecursionError) as error:
-                warn_once(f"add_task: a row is left out: not JSON: {error}")
+                warn_once(f"add_task: a row was dropped: not JSON: {error}")
                 return False
             with self._lock:
                 left[0] -= 1
@@ -186,7 +186,7 @@ class OnlineTasks:
             self._read(json.loads(text), self._next_row)
         except (FieldError, DataError) as error:
             self._counts["bad"] += 1
-            warn_once(f"add_task: a row is left out: {error}: {text:.200}")
+            warn_once(f"add_task: a row was dropped: {error}: {text:.200}")
             return False
         return True
 

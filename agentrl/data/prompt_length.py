@@ -49,8 +49,8 @@ def fit_prompts(tasks: TaskTable, measure: Measure, config: DataConfig) -> tuple
         return tasks, ""
     notice = f"{len(long)} of {len(lengths)} prompts are longer than {limit} tokens: "
     if config.filter_overlong_prompts and len(long) < len(lengths):
-        left_out = set(long)
-        return tasks.keep([index for index in range(len(lengths)) if index not in left_out]), f"{notice}left out"
+        dropped = set(long)
+        return tasks.keep([index for index in range(len(lengths)) if index not in dropped]), f"{notice}dropped"
     if config.filter_overlong_prompts or config.truncation == "error":
         raise DataError(
             f"{tasks.where(long[0])}: its prompt has {lengths[long[0]]} tokens, data.max_prompt_length is {limit} "

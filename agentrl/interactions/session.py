@@ -53,7 +53,7 @@ class InteractionSession:
             raise DataError(f"row {task.index}: {error}") from error
         self._options = {name: value for name, value in task.interaction_kwargs.items() if name != "name"}
         self._timeout_s = timeout_s
-        self._lane = CircuitBreaker(f"interaction '{self._interaction.name}'")
+        self._breaker = CircuitBreaker(f"interaction '{self._interaction.name}'")
         self._id: str | None = None
 
     async def respond(self, messages: Sequence[Message]) -> Answer:
@@ -68,7 +68,7 @@ class InteractionSession:
             return Answer(bool(done), str(text), _finite(score), _observation_key(*answer[3:4]))  # type: ignore[index]
         except (TypeError, ValueError) as error:
             raise InfraError(
-                f"{self._lane.name} returned {answer!r:.200}, expected (done, text, score, data)"
+                f"{self._breaker.name} returned {answer!r:.200}, expected (done, text, score, data)"
             ) from error
 
     async def score(self) -> float:
@@ -81,7 +81,7 @@ class InteractionSession:
         try:
             return _finite(value)
         except (TypeError, ValueError) as error:
-            raise InfraError(f"{self._lane.name} returned the score {value!r:.200}") from error
+            raise InfraError(f"{self._breaker.name} returned the score {value!r:.200}") from error
 
     async def __aenter__(self) -> Self:
         self._id = str(await self._run("start_interaction", uuid4().hex))
@@ -96,9 +96,9 @@ class InteractionSession:
             _LOGGER.warning("%s", failure, exc_info=failure)
 
     async def _run(self, method: str, *arguments: object, detached: bool = False) -> object:
-        where = f"{self._lane.name}, {method}"
+        where = f"{self._breaker.name}, {method}"
         try:
-            running = _OFFLOAD.begin(partial(self._invoke, method, *arguments), self._lane)
+            running = _OFFLOAD.begin(partial(self._invoke, method, *arguments), self._breaker)
             return await running.result(self._timeout_s, detached=detached)
         except OverdueError:
             raise InfraError(f"{where} took longer than {self._timeout_s:g} seconds") from None

@@ -21,7 +21,12 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 PREFIX = "base_model.model."  # peft's prefix of the names in its files
-NOT_TAKEN = {"bias": "none", "modules_to_save": None, "trainable_token_indices": None, "layer_replication": None}
+UNSUPPORTED_FIELDS = {
+    "bias": "none",
+    "modules_to_save": None,
+    "trainable_token_indices": None,
+    "layer_replication": None,
+}
 """Unsupported fields of an adapter's configuration, each with the only accepted value, which has no effect."""
 
 
@@ -64,12 +69,12 @@ def add_saved_adapter(model: PreTrainedModel, adapter: Adapter, config: ModelCon
     """Add a saved adapter to `model`; only the adapter requires gradients. `base` as in `add_new_adapter`.
 
     Raises:
-        ConfigError: the adapter does not fit the model, uses unsupported fields (`NOT_TAKEN`), or has another rank or
-            alpha than `config`.
+        ConfigError: the adapter does not fit the model, uses unsupported fields (`UNSUPPORTED_FIELDS`), or its rank or
+            alpha differs from `config`.
     """
     from peft import LoraConfig
 
-    for field, neutral in NOT_TAKEN.items():
+    for field, neutral in UNSUPPORTED_FIELDS.items():
         if adapter.fields.get(field) not in (neutral, None, []):
             raise ConfigError(
                 f"'{adapter.folder}' has '{field}', which is not supported: merge the adapter (agentrl export)"
@@ -127,13 +132,8 @@ def adapter_values(model: PreTrainedModel, adapter: Adapter) -> dict[str, Tensor
     return found
 
 
-def write_adapter(model: PreTrainedModel, folder: Path) -> None:
-    """Write the model's adapter into `folder` in peft's format."""
-    write_adapter_values(model, model.state_dict(), folder)
-
-
-def write_adapter_values(model: PreTrainedModel, weights: dict[str, Tensor], folder: Path) -> None:
-    """Write the adapter of `model` as `write_adapter` does, with its values in `weights`."""
+def write_adapter(model: PreTrainedModel, weights: dict[str, Tensor], folder: Path) -> None:
+    """Write the adapter of `model`, with its values in `weights`, into `folder` in peft's format."""
     from peft import get_peft_model_state_dict
     from safetensors.torch import save_file
 

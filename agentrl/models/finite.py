@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor
 
 from agentrl.errors import ConfigError
 
@@ -15,9 +17,16 @@ if TYPE_CHECKING:
 def check_finite(model: PreTrainedModel) -> None:
     """Reject a model with non-finite weights, before its NaN outputs cause less clear errors.
 
+    If ranks hold parts of the weights, each rank sees what any rank finds.
+
     Raises:
         ConfigError: names a weight that contains NaN or infinity.
     """
     for name, value in model.named_parameters():
-        if value.itemsize > 1 and not torch.isfinite(value).all():
+        if value.itemsize > 1 and _num_not_finite(value):
             raise ConfigError(f"the weights of '{model.name_or_path}' are not finite: '{name}' holds NaN or infinity")
+
+
+def _num_not_finite(value: Tensor) -> int:
+    found = (~torch.isfinite(value)).sum()
+    return int(found.full_tensor() if isinstance(found, DTensor) else found)

@@ -17,7 +17,7 @@ from agentrl.config.model import Dtype, ModelConfig
 from agentrl.errors import ConfigError
 from agentrl.models.finite import check_finite
 from agentrl.models.folder import is_folder
-from agentrl.models.loading import check_whole, quiet_transformers, read_model, tokenizer_source
+from agentrl.models.loading import check_complete, quiet_transformers, read_model, tokenizer_source
 from agentrl.utils.images import ImageError, open_image
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def load_image_model(config: ModelConfig, device: torch.device, dtype: Dtype | N
     if config.lora_adapter_path is not None:
         raise ConfigError("model.lora_adapter_path: adapters are not supported for vision-language models")
     model, missing = read_model(AutoModelForImageTextToText, config.path, config, dtype or config.dtype, "model.path")
-    check_whole(config.path, missing, "model.path")
+    check_complete(config.path, missing, "model.path")
     model.eval().to(device)
     check_finite(model)
     return model

@@ -93,7 +93,7 @@ def _load_base(path: str, config: ModelConfig, dtype: Dtype, key: str) -> PreTra
     model, missing = read_model(AutoModelForCausalLM, path, config, dtype, key)
     if has_adapter(model):  # transformers loads adapters from the hub itself; then the base would be trained too
         raise ConfigError(f"{key}: '{path}' is an adapter on the hub: download it and name its folder")
-    check_whole(path, missing, key)
+    check_complete(path, missing, key)
     return model
 
 
@@ -127,7 +127,7 @@ def read_model(
     return model, sorted(report["missing_keys"])
 
 
-def check_whole(path: str, missing: Sequence[str], key: str) -> None:
+def check_complete(path: str, missing: Sequence[str], key: str) -> None:
     """Reject a model with missing weights.
 
     Raises:

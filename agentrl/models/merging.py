@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from copy import deepcopy
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -44,16 +44,33 @@ def merge_adapter(config: ModelConfig, dtype: torch.dtype = torch.float32) -> Pr
     return merged.to(dtype)
 
 
-def merged_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+def merged_weights(
+    model: nn.Module, complete: Iterable[tuple[str, Tensor]] | None = None
+) -> Iterator[tuple[str, Tensor]]:
     """Yield merged copies of the layers with an adapter, under the base's names; the model is not changed.
 
     W + (alpha / r) B A, computed and returned in float32, one layer at a time.
+
+    Args:
+        complete: the weights of `adapted_names`, in that order, if the model has only parts of them.
     """
+    values = iter(complete or ())
+    for name, layer in _adapted_layers(model):
+        merged = deepcopy(layer)
+        if complete is not None:
+            own_values = {own: next(values)[1] for own, _ in layer.named_parameters()}
+            merged.load_state_dict(own_values, assign=True)
+        merged.float().merge()
+        for own, value in merged.get_base_layer().named_parameters():
+            yield f"{name}.{own}", value.detach()
+
+
+def adapted_names(model: nn.Module) -> list[str]:
+    """Return the names of all parameters of layers with an adapter."""
+    return [f"{name}.{own}" for name, layer in _adapted_layers(model) for own, _ in layer.named_parameters()]
+
+
+def _adapted_layers(model: nn.Module) -> Iterator[tuple[str, Any]]:  # Any: a layer of peft, which is optional
     from peft.tuners.tuners_utils import BaseTunerLayer
 
-    for name, layer in model.named_modules():
-        if isinstance(layer, BaseTunerLayer):
-            merged = deepcopy(layer).float()
-            merged.merge()
-            for own, value in merged.get_base_layer().named_parameters():
-                yield f"{name}.{own}", value.detach()
+    yield from ((name, layer) for name, layer in model.named_modules() if isinstance(layer, BaseTunerLayer))

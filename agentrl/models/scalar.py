@@ -20,7 +20,7 @@ from agentrl.config.model import Dtype, ModelConfig
 from agentrl.errors import ConfigError
 from agentrl.models.adapter_folder import find_adapter
 from agentrl.models.finite import check_finite
-from agentrl.models.loading import check_whole, quiet_transformers, read_model
+from agentrl.models.loading import check_complete, quiet_transformers, read_model
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -67,7 +67,7 @@ def load_scalar_model(
     if not isinstance(head, nn.Linear) or model.base_model is model:
         raise ConfigError(f"{key}: {type(model).__name__} has no linear layer '{HEAD}' after its body")
     new = [] if kind or not new_head else [name for name in missing if name.startswith(f"{HEAD}.")]
-    check_whole(config.path, [name for name in missing if name not in new], key)
+    check_complete(config.path, [name for name in missing if name not in new], key)
     if new:
         nn.init.zeros_(head.weight)
     model.eval().to(device)

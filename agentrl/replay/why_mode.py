@@ -30,8 +30,8 @@ _ADVICE = {
     " why the others failed",
     Excluded.STALE: "its group became older than trainer.max_staleness, and its task was requeued with a new uid: raise"
     " trainer.max_staleness, or limit long rollouts",
-    Excluded.OVER_SAMPLED: "trainer.over_sampling started more groups than a step takes; its group was too slow, and"
-    " its task was requeued with a new uid: lower trainer.over_sampling, or limit long rollouts",
+    Excluded.OVER_SAMPLED: "trainer.over_sampling started more groups than the steps took; its group was not used in"
+    " time, and its task was requeued with a new uid: lower trainer.over_sampling, or limit long rollouts",
     Excluded.OVERLONG: "algorithm.overlong_filter dropped it: raise data.max_response_length, or disable the filter",
     Excluded.NO_ADVANTAGE: "the algorithm drops rollouts of advantage 0: use tasks with different rewards in a group",
     Excluded.REJECTED_BY_CORRECTION: "algorithm.rollout_correction.rollout_rs rejected all its tokens: widen"

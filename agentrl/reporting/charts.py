@@ -18,7 +18,7 @@ History = Sequence[Mapping[str, float]]
 FLAT = 1e-6
 """A series with a smaller relative spread is drawn as constant: float32 cannot represent the differences."""
 
-_LARGEST = 1e300  # larger values are left out: their sums and differences overflow
+_LARGEST = 1e300  # larger values are not drawn: their sums and differences overflow
 _PARTS_AFTER = 2  # reward components follow the first two charts, success and reward
 
 

@@ -15,7 +15,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from agentrl.reporting.formatting import duration, left_out, num_tool_calls, number, percent, tool_outcomes
+from agentrl.reporting.formatting import dropped_text, duration, num_tool_calls, number, percent, tool_outcomes
 from agentrl.reporting.transcript import print_comparison, print_samples
 from agentrl.security.visible_text import visible
 from agentrl.telemetry.metrics import METRICS
@@ -202,7 +202,7 @@ def _rows(metrics: Mapping[str, float]) -> Iterator[tuple[str, str, str]]:
     if num_tool_calls(metrics):
         yield "tools", _tools(metrics), ""
     for label, prefix in (("dropped", ""), ("val dropped", "val/")):
-        if text := left_out(metrics, prefix):
+        if text := dropped_text(metrics, prefix):
             yield label, text, ""
     for label, parts in _JOINED:
         if text := ", ".join(form.format(write(metrics[name])) for name, form, write in parts if name in metrics):

@@ -26,7 +26,7 @@ _OF_SCORES = ("reward/", "success", "groups/", "rollouts/")
 class Summary:
     """Results of one data source, or of all data sources.
 
-    Rollouts that failed or have no score are counted, but left out of the estimates. A task is a row of the dataset:
+    Rollouts that failed or have no score are counted, but excluded from the estimates. A task is a row of the dataset:
     all rollouts of a row are grouped together, even if it was drawn several times.
 
     Attributes:
@@ -113,7 +113,7 @@ def _scores_by_task(groups: Sequence[Group]) -> list[list[float]]:
 
 
 def _metrics(groups: Sequence[Group], threshold: float, texts_only: bool) -> dict[str, float]:
-    """Return metrics of the scored and the failed rollouts; other rollouts without a score are left out."""
+    """Return metrics of the scored and the failed rollouts; other rollouts without a score are excluded."""
     counted = [Group(group.task, [each for each in group.rollouts if each.failed or _scored(each)]) for group in groups]
     metrics = rollout_metrics(counted, threshold)
     if texts_only:

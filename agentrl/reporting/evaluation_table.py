@@ -24,7 +24,7 @@ _SHOWN_SOURCES = 30
 def print_evaluation(
     found: Evaluation, file: Path | str | None, console: Console | None = None, sampling: str | None = None
 ) -> None:
-    """Print the tables, then notes on sampling and on rollouts that were left out.
+    """Print the tables, then notes on sampling and on excluded rollouts.
 
     Args:
         file: the file with all results; None if none was written.

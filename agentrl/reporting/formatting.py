@@ -85,7 +85,7 @@ MAX_PARTS = 8
 
 
 def tool_outcomes(metrics: Metrics) -> dict[str, float]:
-    """Return the number of calls by outcome, over all tools, in the order of `Outcome`; zeros are left out."""
+    """Return the number of calls by outcome, over all tools, in the order of `Outcome`; zeros are omitted."""
     counts = {outcome.value: 0.0 for outcome in Outcome}
     for name, value in metrics.items():
         outcome = name.rpartition("/")[2]
@@ -99,7 +99,7 @@ def num_tool_calls(metrics: Metrics) -> float:
     return sum(value for name, value in metrics.items() if name.startswith("tool/") and name.endswith("/calls"))
 
 
-def left_out(metrics: Metrics, prefix: str = "") -> str | None:
+def dropped_text(metrics: Metrics, prefix: str = "") -> str | None:
     """Return the number of dropped rollouts, "47 of 320 rollouts", and the success rate including them.
 
     None if no rollout was dropped.

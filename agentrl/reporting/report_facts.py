@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import JsonValue
 
-from agentrl.reporting.formatting import DROPPED, duration, left_out, number, percent
+from agentrl.reporting.formatting import DROPPED, dropped_text, duration, number, percent
 from agentrl.telemetry.metrics.timing import STEP_S
 
 Facts = list[tuple[str, str]]
@@ -81,6 +81,6 @@ def _dropped(rows: Rows) -> str | None:
     parts = [f"{percent(fmean(training))} in training (at most {percent(max(training))} in a step)"] if training else []
     if held_out:
         validation = next(row for row in reversed(rows) if f"val/{DROPPED.metric}" in row)
-        counted = f" ({text})" if (text := left_out(validation, "val/")) else ""
+        counted = f" ({text})" if (text := dropped_text(validation, "val/")) else ""
         parts.append(f"{percent(held_out[-1])} in the last validation{counted}")
     return ", ".join(parts)

@@ -33,7 +33,7 @@ def print_samples(
 
     Args:
         text_of: converts tokens to text, including special tokens.
-        max_characters: the middle of longer segments is left out.
+        max_characters: the middle of longer segments is omitted.
     """
     console = console or Console()
     console.print(_legend(rollouts))
@@ -85,4 +85,4 @@ def _shortened(text: str, max_characters: int) -> str:
     if len(text) <= max_characters:
         return text
     half = max_characters // 2
-    return f"{text[:half]}\n… {len(text) - 2 * half:,} characters left out …\n{text[-half:]}"
+    return f"{text[:half]}\n… {len(text) - 2 * half:,} characters omitted …\n{text[-half:]}"

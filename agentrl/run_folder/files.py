@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from agentrl.errors import AgentRLError, ConfigError
-from agentrl.utils.atomic_files import sync_folder, whole_file
+from agentrl.utils.atomic_files import atomic_file, sync_folder
 
 LOCK_FILE = ".lock"
 _LEFTOVER = re.compile(r"\.+(step-\d+|latest|best)(\.(partial|replaced|removed))+")
@@ -103,8 +103,8 @@ def _lock(descriptor: int, folder: Path) -> None:
     except BlockingIOError:
         pid = os.pread(descriptor, 32, 0).decode(errors="replace") or "unknown"
         raise ConfigError(
-            f"'{folder}' is in use by another run, process {pid}: wait for it or end it, or give this run a folder of"
-            " its own (trainer.default_local_dir)"
+            f"'{folder}' is in use by another run, process {pid}: wait for it or end it, or set another"
+            " trainer.default_local_dir"
         ) from None
     except OSError as error:
         if error.errno not in NO_LOCKS:
@@ -136,7 +136,7 @@ def _forbidden(error: OSError, folder: Path) -> bool:
 
 def write_atomically(path: Path, text: str) -> None:
     """Write a temporary file, sync it to disk and rename it, so that no partial file is ever visible."""
-    with whole_file(path) as file:
+    with atomic_file(path) as file:
         file.write(text.encode())
 
 

@@ -6,4 +6,4 @@ TRAJECTORIES = "trajectories"
 """The folder of a run that holds the trajectories, with one subfolder per split."""
 
 EXCLUDED_SPLIT = "excluded"
-"""The split of groups that no step trained on. Readers open it only on request."""
+"""The split of groups that no step trained on. Readers show it only on request."""

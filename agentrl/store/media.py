@@ -9,7 +9,7 @@ from pathlib import Path
 from agentrl.errors import DataError
 from agentrl.store.schema import TRAJECTORIES
 from agentrl.types.rollout import Group
-from agentrl.utils.atomic_files import whole_file
+from agentrl.utils.atomic_files import atomic_file
 from agentrl.utils.images import content_hash, ending
 
 MEDIA = "media"
@@ -53,5 +53,5 @@ def _write(folder: Path, name: str, data: bytes) -> None:
     path = folder / f"{name}.{ending(data)}"
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
-        with whole_file(path) as file:
+        with atomic_file(path) as file:
             file.write(data)

@@ -17,7 +17,7 @@ from zlib import crc32
 from agentrl.errors import DataError
 from agentrl.types.rollout import Group
 from agentrl.types.trajectory import Trajectory
-from agentrl.utils.atomic_files import whole_file
+from agentrl.utils.atomic_files import atomic_file
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -42,7 +42,7 @@ def write_experts(path: Path, groups: Sequence[Group]) -> str | None:
     if not tensors:
         return None
     header = _header(tensors)
-    with whole_file(experts_path(path)) as file:
+    with atomic_file(experts_path(path)) as file:
         file.write(len(header).to_bytes(8, "little") + header)
         for tensor in tensors.values():
             file.write(tensor.numpy().data)

@@ -25,7 +25,7 @@ from agentrl.store.text import writable
 from agentrl.types.excluded import Excluded
 from agentrl.types.rollout import Group, Outcome, Stop
 from agentrl.types.sample import Sample
-from agentrl.utils.atomic_files import remove_parts, whole_file
+from agentrl.utils.atomic_files import atomic_file, remove_parts
 
 _NAME = re.compile(r"step-(\d{6,})\.parquet")
 
@@ -85,7 +85,7 @@ class TrajectoryStore:
         # images and experts first, so that no rollout is saved without them
         write_media(media_folder(self._folder), groups)
         experts_hash = write_experts(path, groups)
-        with whole_file(path) as file:
+        with atomic_file(path) as file:
             write_batches(file, batches(step, self._split, groups, samples, excluded), self._provenance, experts_hash)
         if experts_hash is None:
             experts_path(path).unlink(missing_ok=True)

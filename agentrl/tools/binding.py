@@ -75,7 +75,7 @@ class BoundTool:
         self.name = schema.name
         self.deadline_s = deadline_s
         self.reader = ArgumentsReader(schema)
-        self.lane = CircuitBreaker(f"tool '{schema.name}'")
+        self.breaker = CircuitBreaker(f"tool '{schema.name}'")
         self.retries, self.deterministic = 0, False
         self.offload = offload
 
@@ -110,7 +110,7 @@ class BoundFunction(BoundTool, ToolInstance):
         self._tool = tool
         self._is_async = tool.is_async
         self.retries, self.deterministic = tool.retries, tool.deterministic
-        self._processes = ToolProcesses(tool.function, offload, self.lane) if tool.isolation == "process" else None
+        self._processes = ToolProcesses(tool.function, offload, self.breaker) if tool.isolation == "process" else None
 
     def instance(self, data: AgentData) -> ToolInstance:
         """Return the tool itself."""
@@ -125,8 +125,8 @@ class BoundFunction(BoundTool, ToolInstance):
         if self._processes is not None:
             return await self._processes.call(arguments, self.deadline_s)
         if self._is_async:
-            return await self.offload.run(partial(_async_answer, function), self.deadline_s, self.lane)
-        return await self.offload.run_function(partial(_answer, function), self.deadline_s, self.lane)
+            return await self.offload.run(partial(_async_answer, function), self.deadline_s, self.breaker)
+        return await self.offload.run_function(partial(_answer, function), self.deadline_s, self.breaker)
 
     def close(self) -> None:
         """Stop the tool's processes."""

@@ -99,14 +99,14 @@ class ClassInstance(ToolInstance):
     async def call(self, arguments: dict[str, JsonValue]) -> Answer:
         """Run `create` before the first call, then `execute`; the timeout covers both."""
         bound = self._bound
-        return await bound.offload.run(partial(self._execute, arguments), bound.deadline_s, bound.lane)
+        return await bound.offload.run(partial(self._execute, arguments), bound.deadline_s, bound.breaker)
 
     async def reward(self) -> float | None:
         """Run `calc_reward`, if the tool defines it and was created."""
         bound = self._bound
         if self._id is None or not bound.defines("calc_reward"):
             return None
-        return await bound.offload.run(self._calc_reward, bound.deadline_s, bound.lane)
+        return await bound.offload.run(self._calc_reward, bound.deadline_s, bound.breaker)
 
     def begin_release(self) -> Running[None] | None:
         """Start `release` of the instance. An instance that is still being created is released as soon as it exists."""

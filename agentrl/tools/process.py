@@ -23,9 +23,9 @@ class ToolFailedError(Exception):
 class ToolProcesses:
     """Processes of one function, kept between calls; a call waits if all of them are busy."""
 
-    def __init__(self, function: Callable[..., object], offload: Offload, lane: CircuitBreaker) -> None:
+    def __init__(self, function: Callable[..., object], offload: Offload, breaker: CircuitBreaker) -> None:
         target = import_path(function)
-        self._pool = ChildPool(offload, lane, default_size(), "agentrl.tools.process_worker", target)
+        self._pool = ChildPool(offload, breaker, default_size(), "agentrl.tools.process_worker", target)
         self.close = self._pool.close
 
     async def call(self, arguments: Mapping[str, JsonValue], deadline_s: float) -> Answer:

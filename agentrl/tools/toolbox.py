@@ -102,7 +102,7 @@ class Toolbox:
 
     def metrics(self) -> dict[str, float]:
         """`abandoned_calls`: calls that still hang. `replaced_loops`: event loops replaced since the start."""
-        abandoned = sum(tool.lane.num_abandoned for tool in self.tools.values())
+        abandoned = sum(tool.breaker.num_abandoned for tool in self.tools.values())
         return {"abandoned_calls": abandoned, "replaced_loops": self._offload.num_replaced_loops}
 
     def log_once(self, doing: str, error: BaseException) -> None:

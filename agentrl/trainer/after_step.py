@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from agentrl.concurrency.stopping import StopAsked, begin_steps, stop
 from agentrl.config import RunConfig
 from agentrl.rollouts.metrics import excluded_metrics, rollout_metrics
-from agentrl.run_folder.checkpoints import BEST, CHECKPOINTS, SAVING, Best
+from agentrl.run_folder.checkpoints import SAVING, Best
 from agentrl.telemetry.timing import Timer
 from agentrl.trainer.finished import goal_reached
 from agentrl.trainer.profiling import StepProfiler
@@ -75,22 +75,22 @@ class AfterStep:
         if saved is not None:
             print(f"finished at step {step}: writing the report" if self.finished(step) else f"resuming at step {step}")
         if saved is None or not self.finished(step):
-            self._records.go_on_from(-1 if saved is None else saved)
+            self._records.start_after(-1 if saved is None else saved)
         await self._publish(step)
-        await (self._begin_anew() if saved is None else self._go_on(step))
+        await (self._start_new_run() if saved is None else self._resume(step))
         self._start_step(step + 1)
         self._saved_s = time.monotonic()
         if self._config.mode in SAVING:
             begin_steps()
         return step
 
-    async def _begin_anew(self) -> None:
+    async def _start_new_run(self) -> None:
         if self._validator and self._config.val_before_train:
             self._records.log(0, await self._validate(0))
         if self._new_best or self.finished(0):  # every run saves a checkpoint
             await self._save(0)
 
-    async def _go_on(self, step: int) -> None:
+    async def _resume(self, step: int) -> None:
         """Load the last validation of the saved run. Validate again if `stop_when` now names another metric."""
         goal, wanted = self._goal, self._config.stop_when
         known = wanted is None or (goal is not None and goal.metric == wanted.metric)
@@ -118,6 +118,7 @@ class AfterStep:
         if self._validator and self._due(step, self._config.test_freq):
             metrics |= await self._validate(step)
         self._records.log(step, metrics)
+        self.progress.check()
         if saved := bool(self._new_best) or self._due(step, self._config.save_freq) or self._save_is_late():
             await self._save(step)
         if stop.asked and not self.finished(step):
@@ -175,5 +176,3 @@ class AfterStep:
         best, self._new_best = self._new_best, None
         await self.progress.save(step, best, self._goal)
         self._saved_s = time.monotonic()
-        if best:
-            print(f"best so far: {best}; saved as {CHECKPOINTS}/{BEST}")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
-from collections.abc import Coroutine, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Iterator, Sequence
+from concurrent.futures import Future, wait
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TypeVar
@@ -15,6 +16,7 @@ from agentrl.backends.base import Backend
 from agentrl.config.trainer import TrainerConfig
 from agentrl.run_folder.checkpoints import (
     BEST,
+    CHECKPOINTS,
     LATEST,
     STATE_FILE,
     Best,
@@ -47,6 +49,7 @@ class Checkpoints:
         start: the checkpoint to resume from, of this run or another; None for a new run.
         num_kept: number of checkpoints to keep besides the best; None keeps all.
         kept: other components; each saves its own state.
+        in_background: `save` returns when the state is copied. The checkpoint appears when it is complete.
 
     Attributes:
         best: the best step saved so far.
@@ -60,6 +63,7 @@ class Checkpoints:
         start: Path | None,
         num_kept: int | None,
         kept: Sequence[Checkpointable] = (),
+        in_background: bool = False,
     ) -> None:
         self.best: Best | None = None
         self._folder = folder
@@ -68,6 +72,9 @@ class Checkpoints:
         self._start = start
         self._num_kept = num_kept
         self._kept = kept
+        self._in_background = in_background
+        self._files: list[Future[None]] = []  # the files of models that are being written
+        self._saving: asyncio.Task[None] | None = None
 
     @property
     def latest_step(self) -> int | None:
@@ -97,37 +104,74 @@ class Checkpoints:
 
         A cancellation takes effect only after the checkpoint is saved.
         """
+        await self.finish()
         await _uncut(self._save(step, best, goal))
+
+    def check(self) -> None:
+        """See `Progress.check`."""
+        if self._saving is not None and self._saving.done():
+            self._saving.result()
+
+    async def finish(self) -> None:
+        """See `Progress.finish`. A cancellation takes effect afterwards."""
+        if self._saving is not None:
+            await _uncut(self._saving)
 
     async def _save(self, step: int, best: Best | None, goal: Best | None) -> None:
         self.best = best or self.best
         self._folder.mkdir(parents=True, exist_ok=True)
         remove_leftovers(self._folder)
-        await self._write(RunState(step, self._source.position, self.best, tuple(self._source.pending), goal))
-        self._link(step)
-        self._remove_oldest()
-
-    async def _write(self, state: RunState) -> None:
-        target, text = step_folder(self._folder, state.step), json.dumps(asdict(state))
+        state = RunState(step, self._source.position, self.best, tuple(self._source.pending), goal)
+        target = step_folder(self._folder, step)
         if is_complete(target):  # already saved: only update its state, because it may now be the best
-            write_atomically(target / STATE_FILE, text)
+            write_atomically(target / STATE_FILE, _text(state))
+            self._show(state)
             return
         aside = target.with_name(f".{target.name}.partial")
-        try:
-            await self._backend.save(aside)
-            for part in self._kept:
-                await part.save(aside)
+        with _removed_on_failure(aside):
+            await self._write(aside)
+        self._saving = asyncio.create_task(self._complete(aside, state))
+        if not self._in_background:
+            await self._saving
+
+    async def _write(self, aside: Path) -> None:
+        """Write all state that may change in the next step, or begin to."""
+        self._files.clear()
+        await self._save_model(self._backend, aside)
+        for part in self._kept:
+            await part.save(aside, self._save_model)
+
+    async def _save_model(self, backend: Backend, folder: Path) -> None:
+        if self._in_background:
+            await asyncio.to_thread(folder.mkdir)
+            self._files.append(await backend.begin_save(folder))
+        else:
+            await backend.save(folder)
+
+    async def _complete(self, aside: Path, state: RunState) -> None:
+        with _removed_on_failure(aside):
+            await asyncio.to_thread(wait, self._files)  # all of them, before a failure removes the folder
+            for files in self._files:
+                files.result()
             await asyncio.to_thread(write_manifest, aside)
-            write_atomically(aside / STATE_FILE, text)
+            write_atomically(aside / STATE_FILE, _text(state))
             await asyncio.to_thread(sync_tree, aside)
-        except Exception:
-            shutil.rmtree(aside, ignore_errors=True)  # free the space if the disk is full
-            raise
+        await asyncio.to_thread(self._put_in_place, aside, state)
+
+    def _put_in_place(self, aside: Path, state: RunState) -> None:
+        target = step_folder(self._folder, state.step)
         if target.exists():  # an incomplete checkpoint
             remove_folder(target)
         aside.rename(target)
         sync_folder(self._folder)
         sync_folder(self._folder.parent)
+        self._show(state)
+
+    def _show(self, state: RunState) -> None:
+        self._link(state.step)
+        self._remove_oldest()
+        if state.best and state.best.step == state.step:
+            print(f"best so far: {state.best}; saved as {CHECKPOINTS}/{BEST}")
 
     def _put_in_order(self, state: RunState) -> None:
         """Restore the folder to its state when step `state.step` was saved."""
@@ -169,6 +213,20 @@ class Checkpoints:
                 remove_folder(path)
 
 
+def _text(state: RunState) -> str:
+    return json.dumps(asdict(state))
+
+
+@contextmanager
+def _removed_on_failure(folder: Path) -> Iterator[None]:
+    """Remove `folder` if the block fails, which frees the space if the disk is full."""
+    try:
+        yield
+    except Exception:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
 class SampledSteps:
     """Progress of a run that only samples: the last step whose rollouts are stored. It saves nothing itself."""
 
@@ -182,6 +240,12 @@ class SampledSteps:
 
     async def save(self, step: int, best: Best | None = None, goal: Best | None = None) -> None:
         """Do nothing: no weights changed."""
+
+    def check(self) -> None:
+        """Do nothing: nothing is written in the background."""
+
+    async def finish(self) -> None:
+        """Do nothing: nothing is written in the background."""
 
     async def restore(self) -> None:
         """Resume after the stored steps."""
@@ -197,10 +261,11 @@ def open_checkpoints(
         ConfigError: the checkpoint to resume from is incomplete.
     """
     folder = checkpoints_of(trainer.run_dir)
-    return Checkpoints(folder, backend, source, start_of(trainer), trainer.max_checkpoints_to_keep, kept)
+    num_kept = trainer.max_checkpoints_to_keep
+    return Checkpoints(folder, backend, source, start_of(trainer), num_kept, kept, trainer.async_save)
 
 
-async def _uncut(work: Coroutine[None, None, R]) -> R:
+async def _uncut(work: Awaitable[R]) -> R:
     """Run `work` to its end even if the caller is cancelled; the cancellation is raised afterwards."""
     task = asyncio.ensure_future(work)
     try:

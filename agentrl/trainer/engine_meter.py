@@ -14,8 +14,14 @@ COUNTED = (
     "later_cached_tokens",
     "num_retried",
     "num_restarts",
+    "weight_sent_bytes",
+    "weight_compare_s",
 )
-"""Engine counters to report. Gauges (waiting requests, KV in use) are left out: they do not describe a step."""
+"""Engine counters to report."""
+
+_LAST = ("replicas_ready", "weight_changed_share")
+"""Gauges to report, with their value at the end of the step. Other gauges (waiting requests, KV in use) do not describe
+a step."""
 
 _SHARES = (
     ("cached_share", "cached_tokens", "prompt_tokens"),
@@ -28,7 +34,7 @@ class EngineMeter:
 
     `engine/cached_share` is the share of prompt tokens found in the cache. `engine/later_cached_share` is the same
     for tokens repeated in later turns of a conversation. `engine/replicas_ready` is the number of servers in service
-    at the end of the step.
+    at the end of the step. `engine/weight_changed_share` is that of the last weights that were sent.
 
     Args:
         counters: `Engine.metrics`.
@@ -48,5 +54,5 @@ class EngineMeter:
             for share, part, whole in _SHARES
             if counts.get(whole) and part in counts
         }
-        ready = {name: now[name] for name in ("replicas_ready",) if name in now}
-        return {f"engine/{name}": value for name, value in {**counts, **shares, **ready}.items()}
+        last = {name: now[name] for name in _LAST if name in now}
+        return {f"engine/{name}": value for name, value in {**counts, **shares, **last}.items()}

@@ -21,7 +21,7 @@ from agentrl.store.schema import TRAJECTORIES
 from agentrl.trainer.builders.rollouts import RolloutParts
 from agentrl.trainer.builders.sources import num_draws
 from agentrl.types.rollout import Rollout
-from agentrl.utils.atomic_files import whole_file
+from agentrl.utils.atomic_files import atomic_file
 
 RESPONSES = "responses"
 """Name of the response column, as in verl."""
@@ -97,7 +97,7 @@ def write_rows(config: RunConfig, texts: dict[int, list[str]], path: Path) -> No
     if RESPONSES in table.column_names:
         table = table.drop_columns([RESPONSES])
     table = table.append_column(RESPONSES, pa.array(column, pa.list_(pa.string())))
-    with _writing(path), whole_file(path) as file:
+    with _writing(path), atomic_file(path) as file:
         pq.write_table(table, file)
 
 

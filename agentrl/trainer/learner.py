@@ -122,7 +122,7 @@ class Learner:
     async def __call__(self, samples: Sequence[Sample], step: int) -> dict[str, float]:
         """Run all updates of one step. Return metrics `actor/<name>`: means over the updates that report the metric.
 
-        `skipped_updates` is the number of skipped updates; their non-finite values are left out of the means.
+        `skipped_updates` is the number of skipped updates; their non-finite values are excluded from the means.
         `correction/…` describes the correction. `mismatch/…` (`algos.mismatch.summary`) covers all tokens if the
         samples were scored. Otherwise it covers only the first mini-batch: the weights change after it.
 
@@ -145,7 +145,7 @@ class Learner:
 def means(updates: Sequence[dict[str, float]], whose: str) -> dict[str, float]:
     """Return `<whose>/<name>`: means over the updates that report the metric.
 
-    Skipped updates are counted, and their non-finite values are left out.
+    Skipped updates are counted, and their non-finite values are ignored.
     """
     values: defaultdict[str, list[float]] = defaultdict(list)
     for name, value in sorted(chain.from_iterable(map(_figures, updates)), key=itemgetter(0)):

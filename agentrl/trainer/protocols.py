@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import ParamSpec, Protocol, TypeVar
 
 from agentrl.algos.base import Algorithm
+from agentrl.backends.base import Backend
 from agentrl.data.order import Draw
 from agentrl.run_folder.checkpoints import Best
 from agentrl.telemetry.timing import Timer
@@ -20,6 +21,8 @@ Learn = Callable[[Sequence[Sample], int], Awaitable[Metrics]]
 """Learns from a step's samples (with advantages); the second argument is the policy version at the step's start."""
 Publish = Callable[[int], Awaitable[None]]
 """Sends the policy's weights to the engine, as the given policy version."""
+SaveModel = Callable[[Backend, Path], Awaitable[None]]
+"""Saves a model to a folder, or begins to (`trainer.async_save`)."""
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -81,6 +84,14 @@ class Progress(Protocol):
         """Save the run after `step`. `best` is given if this step is the best so far. For `goal`, see the property."""
         ...
 
+    def check(self) -> None:
+        """Raise the error of a save in the background that has failed."""
+        ...
+
+    async def finish(self) -> None:
+        """Wait for a save in the background; raise its error."""
+        ...
+
     async def restore(self) -> None:
         """Restore the last saved step, if any. Called before any record is changed."""
         ...
@@ -89,8 +100,11 @@ class Progress(Protocol):
 class Checkpointable(Protocol):
     """A component whose state changes during a run and is saved in checkpoints."""
 
-    async def save(self, checkpoint: Path) -> None:
-        """Write the state that changed since the start of the run into the folder `checkpoint`."""
+    async def save(self, checkpoint: Path, save_model: SaveModel) -> None:
+        """Write the state that changed since the start of the run into the folder `checkpoint`.
+
+        A component with a model saves the model with `save_model`.
+        """
         ...
 
     async def load(self, checkpoint: Path) -> None:

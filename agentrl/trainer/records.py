@@ -51,7 +51,7 @@ class Records:
         self._began = began
         self._promise = promise
 
-    def go_on_from(self, step: int) -> None:
+    def start_after(self, step: int) -> None:
         """Start the run after `step` (-1 for a new run). Stored rollouts of later steps are deleted."""
         self._began()
         if self._promise:

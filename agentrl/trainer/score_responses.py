@@ -36,7 +36,8 @@ async def score_responses(file: Path, column: str, config: RunConfig) -> list[Gr
 
     Raises:
         DataError: a row is invalid or lacks the column; the message names file and row.
-        RewardError: the reward function raised, or needs a key that is unknown for texts; the message names the key.
+        RewardError: the reward function raised, or needs a key that is unknown for texts; the message names the first
+            failing row of the file, or the key.
     """
     tasks = load_tasks([str(file)], config.data)
     texts = [_texts(tasks, row, column) for row in range(len(tasks))]
@@ -51,14 +52,19 @@ async def score_responses(file: Path, column: str, config: RunConfig) -> list[Gr
                 rollouts.append(await _scored(reward, task, answer, _info(task, answer, column)))
         return Group(task, rollouts)
 
+    running = [asyncio.create_task(group(task, each)) for task, each in zip(tasks, texts, strict=True)]
     try:
-        async with asyncio.TaskGroup() as together:
-            running = [together.create_task(group(task, each)) for task, each in zip(tasks, texts, strict=True)]
-    except BaseExceptionGroup as failures:
-        raise failures.exceptions[0] from None
+        return [await each for each in running]  # in the order of the file, so the first failing row is raised
     finally:
+        await _cancel(running)
         close_reward(reward)
-    return [done.result() for done in running]
+
+
+async def _cancel(tasks: Sequence[asyncio.Task[Group]]) -> None:
+    """Cancel the tasks that still run, and wait for their end."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _scored(reward: Reward, task: Task, answer: str, extra: Mapping[str, object]) -> Rollout:

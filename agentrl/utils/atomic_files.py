@@ -15,7 +15,7 @@ _ASIDE = ".{}.partial"
 
 
 @contextmanager
-def whole_file(path: Path) -> Iterator[BinaryIO]:
+def atomic_file(path: Path) -> Iterator[BinaryIO]:
     """Open a file for writing; it is renamed to `path` when complete and on disk. So `path` is never partial."""
     aside = path.with_name(_ASIDE.format(path.name))
     try:
@@ -48,7 +48,7 @@ def sync_folder(folder: Path) -> None:
 
 
 @contextmanager
-def whole_folder(path: Path) -> Iterator[Path]:
+def atomic_folder(path: Path) -> Iterator[Path]:
     """Create a folder to fill, which is renamed to `path` when complete. After a failure, no folder remains.
 
     Raises:

@@ -21,7 +21,7 @@ from agentrl.store.text import original
 from agentrl.viewer.access import Guard
 from agentrl.viewer.curves import overview
 from agentrl.viewer.excerpts import excerpts
-from agentrl.viewer.filters import read_filter
+from agentrl.viewer.filters import Filter, read_filter
 from agentrl.viewer.index import Snapshot
 from agentrl.viewer.json_response import json_response, shown_choices, shown_rows
 from agentrl.viewer.rollout_page import shown_rollout
@@ -86,7 +86,7 @@ def _state_of(run: ViewedRun) -> dict[str, object]:
         "curves": run.curves.version,
         "has_curves": run.curves.exist,
         "rows": snapshot.version,
-        "num_rollouts": snapshot.table.num_rows,
+        "num_rollouts": snapshot.table.num_rows - snapshot.num_dropped,
         "problems": snapshot.problems,
         "num_read": len(snapshot.parts),
         "num_files": snapshot.num_files,
@@ -96,9 +96,11 @@ def _state_of(run: ViewedRun) -> dict[str, object]:
 def _rows(run: ViewedRun, request: Request) -> dict[str, object]:
     snapshot = _snapshot(run)
     found, searched = _found(run, snapshot, request)
+    hidden = 0 if _filter(request).dropped else snapshot.num_dropped
     return {
         "version": snapshot.version,
-        "total": snapshot.table.num_rows,
+        "total": snapshot.table.num_rows - hidden,
+        "num_hidden": hidden,
         "matched": len(found),
         "num_parts": len(snapshot.parts),
         "num_searched": searched,
@@ -153,11 +155,14 @@ def _asked(found: pa.Array, request: Request) -> pa.Array:
 
 def _found(run: ViewedRun, snapshot: Snapshot, request: Request) -> tuple[pa.Array, int]:
     """Return the positions of matching rows, and the number of searched parts. Without a text search: all parts."""
-    query = {name: value for name, value in _words(request).items() if name not in _OWN}
     mask, searched = None, len(snapshot.parts)
     if text := _words(request).get("q"):
         mask, searched = run.search(text).mask(snapshot.parts)
-    return read_filter(query).rows(snapshot.table, mask), searched
+    return _filter(request).rows(snapshot.table, mask), searched
+
+
+def _filter(request: Request) -> Filter:
+    return read_filter({name: value for name, value in _words(request).items() if name not in _OWN})
 
 
 def _chosen(runs: Sequence[ViewedRun], request: Request) -> ViewedRun:

@@ -23,7 +23,7 @@ _PLACE = ("split", "step", "uid", "number")
 def excerpts(snapshot: Snapshot, rows: pa.Array) -> list[dict[str, object]]:
     """Return the position, the prompt (the task's last user message) and the model's last text of each of `rows`.
 
-    Rollouts whose file cannot be read are left out.
+    Rollouts whose file cannot be read are skipped.
     """
     ends = np.cumsum([len(part.rows) for part in snapshot.parts])
     positions = np.sort(np.asarray(rows))

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from agentrl.errors import DataError, UnknownNameError, suggestion
+from agentrl.store.layout import EXCLUDED_SPLIT
 from agentrl.store.text import writable
 
 Value = str | int | float
@@ -32,6 +33,9 @@ _BOUNDS: Mapping[str, tuple[str, Callable[[str], Value]]] = {
     "reward_max": ("reward", float),
 }
 _CALL = {"tool": "tools", "outcome": "outcomes"}
+_ASK_FOR_DROPPED = {"split", "excluded", "uid"}
+"""Filters that also list the rollouts of dropped groups."""
+
 NAMES = (*_EQUAL, *_BOUNDS, *_CALL, "failed", "sort")
 
 
@@ -44,6 +48,7 @@ class Filter:
         bounds: (column, whether the bound is a lower bound, inclusive bound).
         call: values for `tools` and `outcomes`; a single tool call must match both.
         failed: only rollouts with an error or an infrastructure failure.
+        dropped: also rollouts of dropped groups, which no step trained on.
         sort: a column, with prefix `-` for descending; "": newest step first; within a step, in saved order.
     """
 
@@ -51,6 +56,7 @@ class Filter:
     bounds: tuple[tuple[str, bool, Value], ...] = ()
     call: tuple[tuple[str, str], ...] = ()
     failed: bool = False
+    dropped: bool = False
     sort: str = ""
 
     def rows(self, table: pa.Table, also: pa.Array | None = None) -> pa.Array:
@@ -70,6 +76,8 @@ class Filter:
         return self._sorted(table, found)
 
     def _masks(self, table: pa.Table) -> Iterator[pa.Array]:
+        if not self.dropped:
+            yield pc.not_equal(_column(table, "split"), EXCLUDED_SPLIT)
         for name, value in self.equal:
             yield pc.equal(_column(table, name), pa.scalar(value, table.schema.field(name).type))
         for name, is_least, value in self.bounds:
@@ -116,6 +124,7 @@ def read_filter(words: Mapping[str, str]) -> Filter:
         ),
         call=tuple((column, writable(said[name])) for name, column in _CALL.items() if name in said),
         failed="failed" in said,
+        dropped=not _ASK_FOR_DROPPED.isdisjoint(said),
         sort=said.get("sort", ""),
     )
 

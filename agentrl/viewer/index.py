@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from agentrl.errors import AgentRLError
 from agentrl.store import TrajectoryStore
+from agentrl.store.layout import EXCLUDED_SPLIT
 from agentrl.viewer.summary import SUMMARY, summarize
 
 LOOKS_EVERY_S = 1.0
@@ -34,7 +35,7 @@ class Part:
     problem: str = ""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class Snapshot:
     """State of the index at one moment.
 
@@ -50,6 +51,11 @@ class Snapshot:
     table: pa.Table
     num_files: int
     trouble: str = ""
+
+    @property
+    def num_dropped(self) -> int:
+        """Number of rollouts of dropped groups."""
+        return sum(len(part.rows) for part in self.parts if part.split == EXCLUDED_SPLIT)
 
     @property
     def problems(self) -> list[str]:

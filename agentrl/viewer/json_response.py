@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from weakref import WeakKeyDictionary
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -35,10 +35,17 @@ def shown_rows(table: pa.Table, rows: pa.Array) -> list[Mapping[str, object]]:
     return [{name: _shown(value) for name, value in row.items()} for row in taken]
 
 
-@lru_cache(maxsize=2)  # for two runs, one snapshot each
+_choices: WeakKeyDictionary[Snapshot, dict[str, object]] = WeakKeyDictionary()  # does not keep old snapshots in memory
+
+
 def shown_choices(snapshot: Snapshot) -> dict[str, object]:
-    """Return the choices of each filter, all columns, and the columns of guards that were never raised."""
-    table = snapshot.table
+    """Return the choices of each filter, all columns, and the columns of guards that were never raised. Cached."""
+    if (known := _choices.get(snapshot)) is None:
+        known = _choices[snapshot] = _choices_of(snapshot.table)
+    return known
+
+
+def _choices_of(table: pa.Table) -> dict[str, object]:
     values = {name: _distinct(table[name]) for name in ("split", "source", "stop", "excluded")}
     lists = {name: _distinct(pc.list_flatten(table[name])) for name in ("tools", "outcomes")}
     steps = pc.min_max(table["step"]).as_py()

@@ -47,6 +47,7 @@ def shown_rollout(stored: StoredRollout, tokens: TokenTexts) -> dict[str, object
         "stop": rollout.stop,
         "error": rollout.error,
         "infra_failed": rollout.infra_failed,
+        "excluded": stored.excluded,
         "seed": str(rollout.seed),
         "duration_s": rollout.duration_s,
         "reward": rollout.rewards.get("score"),

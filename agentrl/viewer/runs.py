@@ -10,7 +10,7 @@ from agentrl.errors import AgentRLError, DataError
 from agentrl.models.folder import tokenizer_file
 from agentrl.run_folder.location import run_at
 from agentrl.store import StoredRollout, TrajectoryStore
-from agentrl.store.schema import CONFIG, EXCLUDED_SPLIT, TRAJECTORIES, VOCABULARY
+from agentrl.store.schema import CONFIG, TRAJECTORIES, VOCABULARY
 from agentrl.telemetry.jsonl import METRICS_FILE
 from agentrl.viewer.curves import Curves
 from agentrl.viewer.index import Index
@@ -133,8 +133,7 @@ def _changed_at(folder: Path) -> float:
 def split_folders(folder: Path) -> dict[str, Path]:
     """Return split -> its folder: in a run's `trajectories`, else directly in `folder`, else `folder` itself."""
     for parent in (folder / TRAJECTORIES, folder):
-        splits = (path for path in _folders(parent) if path.name != EXCLUDED_SPLIT)
-        found = {path.name: path for path in splits if TrajectoryStore(path).steps}
+        found = {path.name: path for path in _folders(parent) if TrajectoryStore(path).steps}
         if found:
             return found
     return {folder.resolve().name: folder} if TrajectoryStore(folder).steps else {}

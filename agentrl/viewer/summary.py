@@ -23,7 +23,7 @@ MAX_REWARDS = 24
 
 _SEGMENTS = "trajectories.list.element.segments.list.element."
 _PLAIN = {"step": "step", "uid": "uid", "rollout": "number", "data_source": "source", "index": "index"}
-_PLAIN |= {"stop": "stop", "reward": "reward", "duration_s": "duration_s"}
+_PLAIN |= {"stop": "stop", "duration_s": "duration_s"}
 _READ = [
     *_PLAIN,
     *("error", "infra_failed", EXCLUDED, "rewards", "tool_calls.list.element.name", "tool_calls.list.element.outcome"),
@@ -36,6 +36,7 @@ SUMMARY = pa.schema(
         "split": pa.string(),
         "uid": pa.string(),
         "number": pa.int64(),
+        "group_size": pa.int64(),
         "source": pa.string(),
         "index": pa.int64(),
         "reward": pa.float64(),
@@ -51,7 +52,10 @@ SUMMARY = pa.schema(
         "outcomes": _NAMES,
     }
 )
-"""Columns of every summary. `tokens` and `trained` count all trajectories. `tools`, `outcomes`: one entry per call."""
+"""Columns of every summary. `tokens` and `trained` count all trajectories. `tools`, `outcomes`: one entry per call.
+
+`group_size` is the number of rollouts in the group. `reward` is null without a score.
+"""
 
 Integers = NDArray[np.int64]
 
@@ -64,8 +68,9 @@ def summarize(path: Path, split: str) -> pa.Table:
     """
     with open_file(path) as file:
         try:
+            sizes = pc.value_counts(file.read(["uid"], use_threads=False)["uid"])  # a group may be in two row groups
             tables = [
-                _summary(file.read_row_group(part, _READ, use_threads=False), split)
+                _summary(file.read_row_group(part, _READ, use_threads=False), split, sizes)
                 for part in range(file.num_row_groups)
             ]
         except (pa.ArrowException, OSError, ValueError) as error:
@@ -74,7 +79,7 @@ def summarize(path: Path, split: str) -> pa.Table:
     return pa.concat_tables([SUMMARY.empty_table(), *tables], promote_options="default")
 
 
-def _summary(table: pa.Table, split: str) -> pa.Table:
+def _summary(table: pa.Table, split: str, sizes: pa.StructArray) -> pa.Table:
     read = {name: column.combine_chunks() for name, column in zip(table.column_names, table.columns, strict=True)}
     calls = read["tool_calls"]
     named = {name: _inside(calls, part) for name, part in (("tools", "name"), ("outcomes", "outcome"))}
@@ -83,6 +88,8 @@ def _summary(table: pa.Table, split: str) -> pa.Table:
         **{name: read[column] for column, name in _PLAIN.items()},
         **_counts(read["trajectories"]),
         **named,
+        "reward": pa.nulls(table.num_rows, pa.float64()),  # `_with_rewards` sets it
+        "group_size": sizes.field("counts").take(pc.index_in(read["uid"], sizes.field("values"))),
         "split": pa.array([split] * table.num_rows, pa.string()),
         "calls": pc.list_value_length(calls),
         "failed": failed,
@@ -113,8 +120,10 @@ def _sums(values: Integers, ends: Integers) -> Integers:
 
 
 def _with_rewards(table: pa.Table, rewards: pa.Array) -> pa.Table:
-    """Add a column for each reward except the score; null if a rollout does not have the reward."""
+    """Set `reward` and add a column for each other reward; null if a rollout does not have the reward."""
     rows = list(map(dict, python_values(rewards)))
+    place = table.schema.get_field_index("reward")
+    table = table.set_column(place, SUMMARY.field(place), pa.array([row.get("score") for row in rows], pa.float64()))
     for name in list(dict.fromkeys(chain.from_iterable(rows)))[:MAX_REWARDS]:
         if name != "score":
             table = table.append_column(f"{REWARD}{name}", pa.array([row.get(name) for row in rows], pa.float64()))

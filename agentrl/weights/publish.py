@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 from agentrl.backends.base import Backend
 from agentrl.engines.base import Engine, PauseMode, WeightStream
+from agentrl.models.weights_in_place import StreamedWeights
 from agentrl.weights.probe import Probe
 
 
@@ -72,8 +73,15 @@ class Publisher:
         self._metrics[f"publish/{name}_s"] = time.perf_counter() - started
 
     def _counted(self) -> WeightStream:
+        weights = self._weights()
+        if isinstance(weights, StreamedWeights):
+            self._metrics["publish/num_bytes"] = float(weights.num_bytes())
+            return weights
+        return self._counted_one_by_one(weights)
+
+    def _counted_one_by_one(self, weights: WeightStream) -> WeightStream:
         num_bytes = 0
-        for name, tensor in self._weights():
+        for name, tensor in weights:
             num_bytes += tensor.nbytes
             yield name, tensor
         self._metrics["publish/num_bytes"] = float(num_bytes)

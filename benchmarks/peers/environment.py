@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -14,8 +15,9 @@ CACHE = HERE.parents[1] / ".cache/peers"
 def peer_python(name: str) -> Path:
     """Return the Python interpreter of the peer's environment, which does not contain agentrl.
 
-    `<name>.txt` in this folder lists the packages to install. The packages of `<name>.alone.txt`, if it exists, are
-    then installed without their dependencies.
+    `<name>.txt` in this folder lists the packages to install; those that this environment has in a version that
+    fits (torch above all) are shared, not installed again. The packages of `<name>.alone.txt`, if it exists, are then
+    installed without their dependencies.
     """
     installs = [(HERE / f"{name}.txt", []), (HERE / f"{name}.alone.txt", ["--no-deps"])]
     installs = [(requirements, options) for requirements, options in installs if requirements.exists()]
@@ -28,8 +30,17 @@ def peer_python(name: str) -> Path:
         if not made_from.exists() or made_from.read_text() != wanted:
             print(f"installing {name} into {folder}", file=sys.stderr)
             subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
+            own_packages = sysconfig.get_path("purelib", vars={"base": str(folder)})
+            Path(own_packages, "shared.pth").write_text(sysconfig.get_path("purelib") + "\n")
             for requirements, options in installs:
-                install = [python, "-m", "pip", "install", "--quiet", *options, "--requirement", requirements]
-                subprocess.run(install, check=True)
+                install([python, "-m", "pip", "install", "--quiet", *options, "--requirement", requirements])
             made_from.write_text(wanted)
     return python
+
+
+def install(command: list[str | Path]) -> None:
+    """Run pip. Its words are printed only if it fails: it always complains that shared packages want other versions."""
+    done = subprocess.run(command, stderr=subprocess.PIPE, text=True)
+    if done.returncode:
+        print(done.stderr, file=sys.stderr)
+    done.check_returncode()

@@ -67,7 +67,7 @@ def test_limits_count_on(limit, stop):
         assert called(again) == called(saved)
 
 
-def test_there_is_no_beginning_of_a_turn_that_never_came():
+def test_resume_point_of_a_missing_turn_is_an_error():
     saved = roll(ListEngine("5"), config())
     assert ResumePoint.of(saved, 0) is not None
     assert ResumePoint.of(saved, 1) is None

@@ -92,7 +92,7 @@ def test_the_engine_is_shown_every_image_in_its_place():
     assert trajectory.messages[2]["content"] == [part, part, {"type": "text", "text": "seen"}]
 
 
-def test_an_image_without_a_word_and_two_calls_in_a_turn():
+def test_tool_answer_with_only_an_image_and_two_calls_in_a_turn():
     engine = Replies(call("look", times=0) + call("look", times=1), "Done.")
     (trajectory,) = roll(engine, CHAT, TASK).trajectories
     part = image_part(content_hash(BLUE))
@@ -127,7 +127,7 @@ def test_an_image_that_the_processor_refuses_is_an_error_the_model_reads():
     assert list(rollout.trajectories[0].media) == [content_hash(RED)]
 
 
-def test_a_tool_that_shows_an_image_to_a_model_that_takes_none_ends_the_run():
+def test_tool_image_for_a_text_model_ends_the_run():
     blind = ChatFormat(TOKENIZER, no_images="training on images is not supported")
     with pytest.raises(ConfigError, match="tool 'look' answered with an image: training on images is not"):
         roll(Replies(call("look", times=1)), blind, Task([{"role": "user", "content": "Look."}]))

@@ -44,7 +44,7 @@ def test_a_token_keeps_the_experts_of_the_pass_that_sampled_after_it():
     assert sample.routed_experts is experts
 
 
-def test_a_turn_without_word_is_covered_by_the_next():
+def test_experts_of_a_turn_without_them_come_from_the_next():
     experts = roll(RoutingEngine(SUM, SUM, "5", silent=(1,)), config()).trajectories[0].routed_experts
     assert set(experts.flatten().tolist()) == {0, 2}
     last = roll(RoutingEngine(SUM, "5", silent=(1,)), config()).trajectories[0]

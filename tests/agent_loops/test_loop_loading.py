@@ -55,7 +55,7 @@ def test_names(folder, name, cls):
     assert type(factory(folder).build(name)) is cls
 
 
-def test_a_loop_by_its_path_is_the_configurations_to_name(folder):
+def test_only_the_configuration_may_name_a_loop_by_path(folder):
     path = "agentrl.agent_loops.tool:ToolAgent"
     assert type(factory(folder, default=path).build(path)) is ToolAgent
     with pytest.raises(DataError, match="code that a row names is not run"):
@@ -72,7 +72,7 @@ def test_a_file(folder):
     assert (type(loop).__name__, loop.depth) == ("MyLoop", 1)
 
 
-def test_a_listing_gives_options(folder):
+def test_agent_loop_listing_passes_options(folder):
     loops = factory(folder, "- name: deep\n  _target_: FOLDER/my_loop.py:MyLoop\n  depth: 3\n", default="deep")
     assert loops.build(None).depth == 3
     assert type(loops.build("tool")) is ToolAgent
@@ -108,7 +108,7 @@ def test_a_missing_listing():
         LoopFactory(CHAT, config(agent={"agent_loop_config_path": "no_such.yaml"}))
 
 
-def test_a_loop_with_a_format_of_its_own_takes_no_other(folder):
+def test_loop_with_fixed_format_refuses_other_formats(folder):
     loops = factory(folder)
     assert type(loops.build("react", "react").parser) is type(loops.build("tool", "react").parser) is ReactParser
     assert isinstance(loops.build("tool").parser, HermesParser)

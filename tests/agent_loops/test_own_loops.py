@@ -44,7 +44,7 @@ def test_a_loop_of_ten_lines(run):
     assert (rollout.stop, rollout.reward) == (Stop.FINISHED, 1.0)
 
 
-def test_what_a_loop_says_is_limited_too(run):
+def test_turn_limit_applies_to_messages_of_the_loop(run):
     _, rollout = run(Twice, "4", "5", max_assistant_turns=1)
     assert (rollout.stop, len(rollout.trajectories[0].segments)) == (Stop.MAX_ASSISTANT_TURNS, 2)
 
@@ -179,7 +179,7 @@ def test_a_completion_may_be_cut(run):
 
 
 @pytest.mark.parametrize("kept", [0, 1])
-def test_one_of_several_samples_of_a_context_may_be_kept(run, kept):
+def test_loop_may_keep_one_of_several_samples_of_a_context(run, kept):
     """The second trajectory begins like the first and continues it."""
 
     class BestOf(AgentLoop):

@@ -29,7 +29,7 @@ def test_an_action_is_run_and_observed():
     assert engine.requests[0].sampling.stop == ("Observation:",)
 
 
-def test_tools_stand_in_the_system_message():
+def test_tools_are_listed_in_the_system_message():
     schemas = [as_tool(add).schema]
     told = instructions(schemas)
     assert "add: Add two numbers." in told
@@ -43,7 +43,7 @@ def test_tools_stand_in_the_system_message():
     assert f"<|im_start|>system\n{told}\n\nBe brief.<|im_end|>\n<|im_start|>user\nWhat" in prompt
 
 
-def test_a_wrong_action_is_observed_too():
+def test_invalid_action_gets_an_observation():
     rollout = roll(ListEngine("Action: add\nAction Input: two\nObservation:", "Final Answer: 5"), config("react"))
     assert rollout.tool_calls[0].outcome is Outcome.FORMAT_ERROR
     assert "Observation: Error: Action Input: must be a JSON object" in texts(rollout)[2][1]

@@ -21,7 +21,7 @@ def recorded(*answers: tuple[list[int], list[float]]) -> Recording:
 
 
 @pytest.mark.parametrize("meant", [0, 1])
-def test_equal_answers_of_different_weights_are_told_apart_by_their_logprobs(meant):
+def test_equal_answers_of_different_weights_are_distinguished_by_logprobs(meant):
     logprobs = [[-0.5, -0.25], [-0.75, -0.125]]
     recording = recorded(*(([5, 6], each) for each in logprobs))
     (segment,) = recording.claim([*CONTEXT, 5, 6], 2, 4, logprobs[meant])
@@ -34,7 +34,7 @@ def test_the_logprobs_outweigh_the_length():
     assert segment.policy_versions == [VersionSpan(1, 1)]
 
 
-def test_without_logprobs_the_whole_of_one_comes_before_a_part_of_another():
+def test_full_match_is_preferred_to_partial_match_without_logprobs():
     recording = recorded(([5, 6], [-0.75, -0.125]), ([5], [-0.5]))
     (segment,) = recording.claim([*CONTEXT, 5], 2, 3)
     assert segment.logprobs == [-0.5]

@@ -75,7 +75,7 @@ def test_the_record_of_a_call():
         (call("add", a=2), "b"),
     ],
 )
-def test_a_wrong_call_is_answered_and_the_rollout_goes_on(reply, problem):
+def test_invalid_call_is_answered_and_the_rollout_continues(reply, problem):
     rollout = roll(ListEngine(reply, SUM, "5"), config())
     assert outcomes(rollout) == [Outcome.FORMAT_ERROR, Outcome.OK]
     assert problem in rollout.tool_calls[0].result
@@ -113,14 +113,14 @@ def test_calls_beyond_the_parallel_limit_are_answered_with_an_error():
     assert rollout.stop is Stop.FINISHED
 
 
-def test_a_model_that_was_told_that_no_calls_are_left_may_answer():
+def test_model_may_answer_after_the_last_allowed_call():
     rollout = roll(ListEngine(SUM, SUM, "5"), config(max_tool_calls=1))
     assert outcomes(rollout) == [Outcome.OK, Outcome.LIMIT_ERROR]
     assert "no tool calls are left" in texts(rollout)[4][1]
     assert (rollout.stop, rollout.reward) == (Stop.FINISHED, 1.0)
 
 
-def test_a_model_that_goes_on_calling_is_stopped():
+def test_model_that_keeps_calling_tools_is_stopped():
     rollout = roll(ListEngine(SUM), config(max_tool_calls=1))
     assert rollout.stop is Stop.MAX_TOOL_CALLS
     assert outcomes(rollout) == [Outcome.OK, Outcome.LIMIT_ERROR, Outcome.LIMIT_ERROR]
@@ -187,7 +187,7 @@ def test_a_long_answer_is_shortened():
     assert rollout.tool_calls[0].result == "...(truncated)...474849"
 
 
-def test_a_tool_that_fails_from_outside_ends_the_rollout_uncounted():
+def test_infra_error_of_a_tool_ends_the_rollout_as_infra_failed():
     def broken(a: int) -> str:
         """Break.
 
@@ -268,7 +268,7 @@ def test_every_turn_has_a_seed_and_a_rollout_a_session():
     assert [engine.released for engine in engines] == [list(names) for names in sessions]
 
 
-def test_the_task_is_left_as_it_is():
+def test_task_is_not_modified():
     before = json.dumps(TASK.messages)
     roll(ListEngine(SUM, "5"), config())
     assert json.dumps(TASK.messages) == before

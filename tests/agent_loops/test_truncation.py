@@ -11,12 +11,12 @@ from agentrl.agent_loops.limits import MARKER, truncate
     ("side", "expected"),
     [("left", MARKER + "cdef"), ("middle", "ab" + MARKER + "ef"), ("right", "abcd" + MARKER)],
 )
-def test_what_is_kept(side, expected):
+def test_truncation_keeps_the_configured_side(side, expected):
     assert truncate("abcdef", 4, side) == expected
 
 
 @pytest.mark.parametrize("side", ["left", "middle", "right"])
-def test_so_many_characters_are_kept(side):
+def test_limit_is_the_number_of_kept_characters(side):
     text = "".join(map(chr, range(97, 117)))
     for max_chars in range(1, 20):
         kept = truncate(text, max_chars, side).replace(MARKER, "|")

@@ -161,7 +161,7 @@ def test_decoupled_ratios_are_relative_to_the_policy_at_step_start():
         ({"rollout_rs": "seq_mean_k3", "rollout_rs_threshold": 0.1}, {"old_logprobs"}),
     ],
 )
-def test_scores_are_asked_for_where_something_compares_with_them(correction: dict[str, object], needs: set[str]):
+def test_scores_are_computed_only_if_needed(correction: dict[str, object], needs: set[str]):
     assert corrected(**correction).needs == needs
 
 
@@ -253,7 +253,7 @@ def test_a_group_without_its_greedy_rollout_has_no_advantage():
     assert [sample.advantages[-1] for sample in samples] == pytest.approx([0.75, -0.25, 0, 0])
 
 
-def test_rollouts_that_were_cut_off_say_so():
+def test_truncated_rollouts_are_marked():
     cut = replace(rollout(0), stop=Stop.MAX_RESPONSE_TOKENS)
     samples = build_algorithm(config()).samples([group("a", rollout(1), cut)])
     assert [sample.truncated for sample in samples] == [False, True]

@@ -94,7 +94,7 @@ def test_rejected_tokens_and_rollouts_leave_the_mask():
     assert [each.loss_mask for each in correct(STEP, alone)[0]] == [[0, 0, 0, 0], [0, 0], [0, 1]]
 
 
-def test_weights_are_those_before_rejection():
+def test_importance_weights_are_computed_before_rejection():
     asked = settings_of(rollout_is="sequence", rollout_is_threshold=10, rollout_rs="token_k2", rollout_rs_threshold=0.3)
     corrected, metrics = correct(STEP, asked)
     assert corrected[0].importance_weights == pytest.approx([0, math.e, 0, math.e])

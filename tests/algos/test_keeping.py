@@ -23,7 +23,7 @@ def kept(**settings: object) -> list[Sample]:
 
 
 @pytest.mark.parametrize("name", ["grpo", "gae", "gspo"])
-def test_a_policy_gradient_reads_everything(name: str) -> None:
+def test_policy_gradients_keep_all_samples(name: str) -> None:
     assert keep_of(AlgorithmConfig(name=name)) is None
 
 
@@ -45,7 +45,7 @@ PAIRS = [sample("a", 1.0), sample("a", 0.0), sample("a", -1.0, truncated=True), 
 
 
 @pytest.mark.parametrize("name", ["pairwise", "dpo", "reward_pairs"])
-def test_pairs_are_read_and_one_that_lost_its_other_is_not(name: str) -> None:
+def test_only_complete_pairs_are_read(name: str) -> None:
     def read(**settings: object) -> list[Sample]:
         return keep_of(AlgorithmConfig(name=name, **settings))(PAIRS)
 
@@ -53,7 +53,7 @@ def test_pairs_are_read_and_one_that_lost_its_other_is_not(name: str) -> None:
     assert read(overlong_filter=True) == PAIRS[3:]
 
 
-def test_a_ranking_reads_whole_groups() -> None:
+def test_ranking_uses_complete_groups() -> None:
     assert kept(name="ranking") == SAMPLES[:4]
     assert kept(name="ranking", overlong_filter=True) == SAMPLES[:2]
 

@@ -67,6 +67,6 @@ def test_straight_through_has_its_own_value_and_the_gradient_of_k2(kind):
         assert logprob.grad.item() == pytest.approx(d)
 
 
-def test_all_kinds_of_the_configuration_exist():
+def test_all_configurable_kl_kinds_exist():
     for kind in get_args(KLKind):
         assert kl(kind, torch.zeros(2), torch.zeros(2)).tolist() == [0, 0]

@@ -30,7 +30,7 @@ def test_each_token_pays_for_its_divergence() -> None:
     assert reward(kl_penalty="abs")(SAMPLE) == pytest.approx([0, 0.05, 0.1])
 
 
-def test_the_scored_policy_goes_before_the_one_that_sampled() -> None:
+def test_recomputed_logprobs_are_preferred_to_sampled_ones() -> None:
     scored = replace(SAMPLE, old_logprobs=[0, -1.5, -2.0])
     assert reward().divergence(scored) == pytest.approx([0, 0, -1.0])
 
@@ -41,7 +41,7 @@ def test_the_coefficient_is_the_one_in_force() -> None:
     assert made(SAMPLE) == pytest.approx([0, 0.5, -1.0])
 
 
-def test_nothing_is_paid_unless_asked_for_and_not_without_a_reference() -> None:
+def test_kl_reward_is_zero_unless_enabled_and_needs_a_reference() -> None:
     assert kl_reward(AlgorithmConfig()) is None
     with pytest.raises(ConfigError, match="use_kl_in_reward needs ref_logprobs"):
         reward()(replace(SAMPLE, ref_logprobs=None))

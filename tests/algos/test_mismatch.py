@@ -28,7 +28,7 @@ def by_hand(logs: list[float]) -> dict[str, float]:
     }
 
 
-def test_of_scored_samples_all_tokens_count():
+def test_mismatch_of_scored_samples_counts_all_tokens():
     step = [sample([None, *LOGS[:3]]), sample([None, None, LOGS[3]])]
     assert mismatch_of(step, 3) == pytest.approx(by_hand(LOGS))
     assert mismatch_of([step[0], replace(step[1], old_logprobs=None)], 3) == {}
@@ -47,7 +47,7 @@ def test_tokens_of_older_versions_have_separate_metrics():
     assert not any("older" in name for name in mismatch_of(step, 1))
 
 
-def test_a_watched_loss_is_the_loss_and_measures_what_it_is_given():
+def test_watched_loss_equals_the_loss_and_records_its_inputs():
     loss = PenalisedLoss(PolicyLoss("vanilla", aggregation="seq-mean-token-sum", norm_length=7), entropy_coef=0.1)
     logprobs = torch.tensor([[0.0, -0.95, -2.3]], requires_grad=True)
     batch = token_batch(logprobs=logprobs, policy_versions=torch.tensor([[0, 4, 5]]))
@@ -69,7 +69,7 @@ def test_demonstrations_have_nothing_to_compare():
 
 
 @pytest.mark.parametrize("cut", [1, 2, 3])
-def test_moments_add_up_however_the_batch_is_cut(cut):
+def test_moments_add_up_for_any_batch_split(cut):
     logs = torch.tensor([[0.3, 0.0], [-0.2, 0.1], [0.02, -1.5], [0.0, 0.0]])
     # the token with -1.5 is not trained
     mask = torch.tensor([[True, False], [True, True], [True, False], [False, True]])

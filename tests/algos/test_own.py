@@ -61,7 +61,7 @@ def test_user_exceptions_are_one_line(run, what):
         (lambda batch: (batch.token_rewards / 0,) * 2, "returned advantages that are not finite on trained tokens"),
     ],
 )
-def test_estimators_that_answer_wrongly(answer, complaint):
+def test_invalid_estimator_results_are_errors(answer, complaint):
     with pytest.raises(ConfigError, match=rf"^advantage estimator 'own' .*{complaint} \(.*{HERE}"):
         estimate(answer)
 
@@ -76,7 +76,7 @@ def test_estimators_that_answer_wrongly(answer, complaint):
         (lambda batch: (batch.logprobs, {"kl": 1.0}), "must return the metric 'kl' as a tensor, not a float"),
     ],
 )
-def test_losses_that_answer_wrongly(answer, complaint):
+def test_invalid_loss_results_are_errors(answer, complaint):
     with pytest.raises(ConfigError, match=rf"^policy loss 'own' .*{complaint}.*{HERE}"):
         lose(answer)
 

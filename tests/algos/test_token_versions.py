@@ -32,12 +32,12 @@ def test_the_first_token_is_not_trained_and_has_none():
     assert sample.policy_versions == [0, 3]
 
 
-def test_demonstrations_have_none():
+def test_demonstrations_have_no_policy_version():
     (sample,) = samples(Segment(Author.PROMPT, [1]), Segment(Author.DEMONSTRATION, [2]))
     assert sample.policy_versions is None
 
 
-def test_a_loss_reads_them_as_whole_numbers():
+def test_loss_reads_the_labels_as_integers():
     both = samples(Segment(Author.PROMPT, [1]), model((3, 1), (2**30 + 1, 1))) + samples(model((7, 2)))
     batch = micro_batch(both, torch.device("cpu"))
     read = token_batch(batch, {"logprobs": torch.zeros(3)}, [1.0, 1.0], 2.0).policy_versions

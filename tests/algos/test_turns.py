@@ -52,7 +52,7 @@ def test_a_turn_reward_is_on_the_last_token_of_its_turn():
     assert found.observation_keys == [["start", None]]
 
 
-def test_a_reward_of_what_answered_a_turn_is_that_turn_s_and_several_add_up():
+def test_rewards_of_tool_answers_belong_to_their_turn_and_add_up():
     turns = [
         TurnReward(0, 2, "tool", 2.0, "key"),
         TurnReward(0, 1, "call", 0.5),
@@ -63,13 +63,13 @@ def test_a_reward_of_what_answered_a_turn_is_that_turn_s_and_several_add_up():
     assert found.observation_keys == [["key", None]]
 
 
-def test_a_step_of_reward_0_is_a_step():
+def test_step_with_reward_0_counts():
     found = of(group("a", rollout(worked_example(), turns=[TurnReward(0, 1, "call", 0.0)])))
     assert found.turn_rewards.sum() == 0
     assert found.step_ends.sum() == 1
 
 
-def test_where_nobody_rewards_turns_there_are_none():
+def test_no_turn_rewards_without_a_source():
     found = of(group("a", rollout(worked_example())))
     assert (found.turn_rewards, found.step_ends, found.observation_keys) == (None, None, [[None, None]])
     assert of().observation_keys == []
@@ -84,7 +84,7 @@ def test_rows_are_those_of_samples_where_trajectories_and_rollouts_have_none():
     assert found.turn_rewards.tolist() == [[0, 0, 0, 1.0, 0, 0], [0, 0, 0, 0, 0, 3.0], [0] * 6]
 
 
-def test_rollouts_may_be_left_out_but_no_part_of_one():
+def test_turn_credit_accepts_missing_rollouts_but_not_missing_parts():
     turns = [TurnReward(0, 1, "call", 0.5)]
     groups = [group("a", rollout(worked_example(), turns=turns), rollout(worked_example(), worked_example()))]
     samples = samples_of(groups)
@@ -94,14 +94,14 @@ def test_rollouts_may_be_left_out_but_no_part_of_one():
 
 
 @pytest.mark.parametrize("address", [(1, 0), (0, 4), (-1, 0), (0, -1)])
-def test_an_address_that_is_none_is_named(address):
+def test_invalid_address_is_named(address):
     with pytest.raises(
         RewardError, match=f"rollout a/0: the turn reward 'x' refers to segment {address[1]} of trajectory"
     ):
         of(group("a", rollout(worked_example(), turns=[TurnReward(*address, "x", 1.0)])))
 
 
-def test_tokens_of_another_trajectory_earn_nothing_here():
+def test_turn_rewards_belong_to_their_trajectory():
     copied = conversation((PROMPT, 2), (PROMPT, 2), (TOOL, 1), (MODEL, 1))
     found = of(group("a", rollout(copied, turns=[TurnReward(0, 1, "x", 1.0), TurnReward(0, 2, "x", 1.0)])))
     assert found.turn_rewards is None

@@ -131,5 +131,5 @@ def test_correct_answers_pass(code):
     assert score(code, tests=HONEST[code]) == [1.0]
 
 
-def test_one_of_each():
+def test_one_honest_answer_and_one_cheat_are_scored():
     assert score("def add(a, b): return a + b", CHEATS["source"], tests=ASSERTS) == [1.0, 0.0]

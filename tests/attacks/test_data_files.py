@@ -24,7 +24,7 @@ def look_at(path):
 
 
 @pytest.mark.slow
-def test_reading_finds_what_is_wrong_and_says_so_in_one_line(tmp_path):
+def test_invalid_input_is_a_one_line_error(tmp_path):
     outcomes = {"read": 0, "refused": 0}
     for path in hostile_files(tmp_path):
         outcome, lines = look_at(path)
@@ -34,7 +34,7 @@ def test_reading_finds_what_is_wrong_and_says_so_in_one_line(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["no UTF-8", "a date after year 9999"])
-def test_a_value_that_python_lacks_costs_its_row_alone(tmp_path, kind):
+def test_value_python_cannot_represent_affects_only_its_row(tmp_path, kind):
     (path,) = (each for each in hostile_files(tmp_path) if each.name == f"answer {kind}.parquet")
     found = inspect([open_rows(str(path))], DataConfig())
     assert (found.unreadable.count, len(found.table)) == (1, 1)

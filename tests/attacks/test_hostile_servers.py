@@ -143,7 +143,7 @@ def test_a_sandbox(what):
 
 
 @pytest.mark.parametrize("what", [name for name in NONSENSE if name not in ("picture", "empty", "closed", "digits")])
-def test_an_engine(what):
+def test_hostile_engine_answers_are_refused(what):
     async def main(url):
         server = client.ServerClient(url)
         try:
@@ -155,7 +155,7 @@ def test_an_engine(what):
         asyncio.run(main(url))
 
 
-def test_an_answer_that_is_packed_as_it_may_be():
+def test_compressed_answer_is_read():
     async def main(url):
         async with open_session() as session:
             return (await request(session, "GET", url)).content

@@ -43,7 +43,7 @@ def test_the_lock_is_no_link(run, victim):
         pass
 
 
-def test_nor_another_name_of_a_file(run, victim):
+def test_hard_linked_lock_file_is_refused(run, victim):
     os.link(victim, run / ".lock")
     with pytest.raises(ConfigError, match="not a lock file"), locked(run):
         pass
@@ -56,7 +56,7 @@ def test_records_are_no_links(run, victim, name):
         resume(run)
 
 
-def test_nor_are_the_folders_of_rollouts(run, tmp_path):
+def test_linked_rollout_folders_are_not_followed(run, tmp_path):
     (tmp_path / "theirs").mkdir()
     (tmp_path / "theirs/step-000009.parquet").touch()
     (run / "trajectories").mkdir()
@@ -66,7 +66,7 @@ def test_nor_are_the_folders_of_rollouts(run, tmp_path):
     assert (tmp_path / "theirs/step-000009.parquet").exists()
 
 
-def test_a_file_is_never_written_through_a_link_in_its_place(run, victim):
+def test_writing_never_follows_a_link(run, victim):
     for name in (".config.yaml.partial", "config.yaml"):
         (run / name).symlink_to(victim)
     write_atomically(run / "config.yaml", "new")
@@ -87,7 +87,7 @@ def test_metrics_are_never_written_through_a_link(run, victim):
     assert not (run / "nothing").exists()
 
 
-def test_leftovers_are_deleted_by_their_names_alone(run, tmp_path):
+def test_leftovers_are_found_by_name_only(run, tmp_path):
     (tmp_path / "theirs").mkdir()
     for name in (".mine.partial", ".step-3.removed"):
         (tmp_path / "theirs" / name).touch()
@@ -109,7 +109,7 @@ def test_export_copies_no_file_that_a_link_leads_to(run, victim, capsys):
 DAMAGED = ["", "{", '{"a": 1}', '{"step": "two"}', "[1]", "[" * 100_000, "null"]
 
 
-def test_damaged_lines_cost_only_themselves(run, capsys):
+def test_damaged_lines_are_skipped(run, capsys):
     lines = [json.dumps({"step": 1}), *DAMAGED, json.dumps({"step": 2}), json.dumps({"step": 3}), '{"step": 4']
     (run / "metrics.jsonl").write_text("\n".join(lines))
     JsonlTracker(run / "metrics.jsonl", 2).close()
@@ -128,7 +128,7 @@ def test_a_file_system_without_locks_is_one_line(run, monkeypatch, capsys, numbe
     assert "without locks" in capsys.readouterr().out
 
 
-def test_checkpoints_that_cannot_be_written_are_told_at_the_start(run):
+def test_unwritable_checkpoint_folder_is_reported_at_start(run):
     (run / "checkpoints").touch()
     with pytest.raises(ConfigError, match="checkpoints' cannot be written"):
         resume(run)

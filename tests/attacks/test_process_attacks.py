@@ -43,7 +43,7 @@ def score(solution_str):
 """
 
 
-def test_answers_stay_with_their_rollouts_though_a_tool_forks(tmp_path):
+def test_forking_tool_does_not_mix_up_answers(tmp_path):
     (tmp_path / "forking.py").write_text(TOOL)
     box = Toolbox([load_file(tmp_path / "forking.py").act])
 
@@ -60,7 +60,7 @@ def test_answers_stay_with_their_rollouts_though_a_tool_forks(tmp_path):
     assert [(result.outcome, result.text) for result in results[1:]] == [(Outcome.OK, str(n)) for n in range(8)]
 
 
-def test_scores_stay_with_their_rows_though_a_reward_forks(tmp_path):
+def test_forking_reward_does_not_mix_up_scores(tmp_path):
     (tmp_path / "forking.py").write_text(REWARD)
     pool = ScorePool(1)
     reward = ProcessReward(load_file(tmp_path / "forking.py").score, {}, 20.0, "score", pool)

@@ -14,7 +14,7 @@ TOOL = ToolSchema(function=FunctionSchema(name="f", parameters={"type": "object"
 HERMES = '<tool_call>\n{"name": "f", "arguments": {"q": "%s"}}\n</tool_call>'
 
 
-def test_a_text_past_the_deadline_is_a_malformed_call_and_the_next_is_read():
+def test_parse_timeout_is_a_malformed_call_and_does_not_affect_the_next():
     text = "<dots_function_call>" + "<invoke name=a>" * 40_000 + "</dots_function_call>"
     turn = tool_parsers.get("sglang/dots")().for_tools([TOOL]).parse(text)
     assert ["took more than 3 seconds" in call.error for call in turn.calls] == [True]

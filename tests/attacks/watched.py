@@ -32,11 +32,14 @@ sys.addaudithook(_hook)
 def watched() -> Iterator[list[tuple[str, str]]]:
     """Collects (event, argument) of every side effect; the caller names the folders where writing is allowed."""
     seen: list[tuple[str, str]] = []
+    bytecode = sys.dont_write_bytecode
+    sys.dont_write_bytecode = True  # an import would write into the folders of libraries
     _watching.append(seen)
     try:
         yield seen
     finally:
         _watching.pop()
+        sys.dont_write_bytecode = bytecode
 
 
 def suspicious(seen: list[tuple[str, str]], *allowed: Path) -> list[tuple[str, str]]:

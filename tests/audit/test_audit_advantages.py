@@ -61,7 +61,7 @@ def test_advantages_are_recomputed_and_a_changed_one_is_found(name: str, tmp_pat
 
 
 @pytest.mark.parametrize("name", ["grpo", "rloo", "remax", "gae", "reinforce_plus_plus"])
-def test_a_kl_in_the_reward_is_derived_too(name: str, tmp_path: Path) -> None:
+def test_audit_recomputes_kl_in_the_reward(name: str, tmp_path: Path) -> None:
     run = written(tmp_path, name, **KL)
     found = audited(run)
     assert (found["advantages"].num_problems, found["scores"].num_problems) == (0, 0)
@@ -91,7 +91,7 @@ def test_rewards_of_turns_are_not_derived(tmp_path: Path) -> None:
     assert why == "estimator 'gae' with turn rewards"
 
 
-def test_a_preference_is_of_a_better_one_over_a_worse(tmp_path: Path) -> None:
+def test_preference_needs_a_better_and_a_worse_rollout(tmp_path: Path) -> None:
     def turn_around(rows: list[Row]) -> None:
         for each in trajectories_of(rows):
             each["advantages"] = [-value for value in each["advantages"]]
@@ -111,13 +111,13 @@ def test_a_preference_is_of_a_better_one_over_a_worse(tmp_path: Path) -> None:
         (lambda each: each.__setitem__("kl_coef", 0.25), "kl_coef"),
     ],
 )
-def test_a_score_that_cannot_be_is_found(change: Callable[[Row], object], column: str, tmp_path: Path) -> None:
+def test_impossible_score_is_found(change: Callable[[Row], object], column: str, tmp_path: Path) -> None:
     run = written(tmp_path, "gae", **KL)
     found = audited(run, lambda rows: change(trajectories_of(rows)[0]))["scores"]
     assert {problem.column.split(".")[1].split("[")[0] for problem in found.problems} == {column}
 
 
-def test_a_coefficient_that_follows_a_target_is_one_of_the_whole_step(tmp_path: Path) -> None:
+def test_audit_requires_one_kl_coefficient_per_step(tmp_path: Path) -> None:
     run = written(tmp_path, "grpo", **{**KL, "kl_ctrl": {"type": "adaptive", "kl_coef": 0.01}})
     assert audited(run)["scores"].problems == []
     found = audited(run, lambda rows: trajectories_of(rows)[1].__setitem__("kl_coef", 0.1))["scores"]
@@ -169,13 +169,13 @@ def step_of(rewards: list[float], **more: object) -> Trained:
         ("best_worst", step_of([1, 0, 1, 0], found=np.array([1, 0, -1, 0])), [1, -1, 0, 0]),
     ],
 )
-def test_an_estimator_is_what_its_formula_says_by_hand(name: str, trained: Trained, expected: list[float]) -> None:
+def test_estimator_equals_its_formula_by_hand(name: str, trained: Trained, expected: list[float]) -> None:
     estimate = estimator_of(name, {})
     assert estimate is not None
     assert estimate(trained) == pytest.approx(expected, abs=1e-4)
 
 
-def test_without_a_kept_configuration_nothing_is_derived(tmp_path: Path) -> None:
+def test_audit_without_saved_configuration_recomputes_no_advantages(tmp_path: Path) -> None:
     run = written(tmp_path, "gae")
     path = run / "trajectories/train/step-000001.parquet"
     table = pq.read_table(path, partitioning=None)

@@ -73,7 +73,7 @@ def names(problem: Problem, row: dict[str, Any], columns: set[str]) -> bool:
     return at and any(leaf == column or leaf.startswith(f"{column}.") for column in columns)
 
 
-def test_a_run_as_it_was_written_passes(audited_run, auditor):
+def test_unchanged_run_passes_the_audit(audited_run, auditor):
     files = sorted((audited_run / "trajectories").rglob("*.parquet"))
     ledger = auditor.audit(files)
     assert {name: finding.problems for name, finding in ledger.findings.items() if finding.problems} == {}

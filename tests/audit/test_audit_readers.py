@@ -33,7 +33,7 @@ def test_hermes_calls_by_hand(text, content, calls):
     assert read_hermes(text) == ParsedTurn(content, calls)
 
 
-def test_a_closing_tag_may_stand_in_an_argument():
+def test_argument_may_contain_a_closing_tag():
     (call,) = read_hermes(f'{OPEN}{{"name": "f", "arguments": {{"t": "{CLOSE}"}}}}{CLOSE}').calls
     assert call.arguments == {"t": CLOSE}
 

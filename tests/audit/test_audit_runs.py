@@ -74,7 +74,7 @@ def test_calls_in_an_unknown_format_are_reported_as_unchecked(audited_run):
     assert (broken(ledger), unchecked(ledger)) == (set(), {"calls", "answers", "outcomes"})
 
 
-def test_one_turn_without_tools_and_rewards_that_read_everything(tmp_path, task_folder):
+def test_single_turn_run_with_a_full_reward_passes_the_audit(tmp_path, task_folder):
     keys = ["rollout.agent.default_agent_loop=single_turn_agent", "rollout.multi_turn.function_tool_path=null"]
     ledger = audited(short(tmp_path, task_folder, *keys, "reward.include_tool_text=true"))
     assert (broken(ledger), unchecked(ledger)) == (set(), {"answer tokens"})
@@ -110,7 +110,7 @@ def test_a_healthy_run_passes(keys, tmp_path, task_folder):
 
 
 @pytest.mark.slow
-def test_a_run_may_go_on_with_a_smaller_batch(tmp_path, task_folder):
+def test_run_may_resume_with_a_smaller_batch(tmp_path, task_folder):
     short(tmp_path, task_folder, "trainer.total_training_steps=3")
     run = short(
         tmp_path, task_folder, "trainer.total_training_steps=4", "data.train_batch_size=2", "trainer.resume_mode=auto"
@@ -119,7 +119,7 @@ def test_a_run_may_go_on_with_a_smaller_batch(tmp_path, task_folder):
     assert (broken(ledger), ledger.findings["groups"].num_checked) == (set(), 80)
 
 
-def test_the_loops_that_a_run_brought_are_its_own(audited_run, tmp_path):
+def test_custom_loops_of_a_run_are_recognized(audited_run, tmp_path):
     table = pq.read_table(audited_run / "trajectories/train/step-000001.parquet")
     for loops, why in (('["tool_agent"]', "agent loop 'tool_agent' is not built in"), (None, "were not saved")):
         config = {"rollout": {"agent": {"agent_loop_config_path": "loops.yaml"}}}
@@ -140,7 +140,7 @@ def test_runs_of_a_custom_loop_are_checked_as_far_as_possible(tmp_path, task_fol
     assert ledger.findings["advantages"].status == ledger.findings["scored text"].status == "passed"
 
 
-def test_the_overrides_say_what_would_have_been(audited_run):
+def test_readvantage_applies_overrides(audited_run):
     limits = {"rollout": {"multi_turn": {"max_turn_tokens": 20}}}
     assert "limits" in broken(audited(audited_run, overrides=limits))
     assert broken(audited(audited_run, overrides={"rollout": {"temperature": 1.0}})) == {"temperature"}
@@ -171,7 +171,7 @@ def test_a_changed_tokenizer_or_template_is_named(template, audited_run, task_fo
     assert ("calls" in unchecked(ledger)) != template
 
 
-def test_without_a_tokenizer_nothing_of_text_passes(audited_run, tmp_path):
+def test_audit_without_tokenizer_fails_text_checks(audited_run, tmp_path):
     ledger = audited(audited_run, tokenizer=str(tmp_path / "gone"))
     assert broken(ledger) == set()
     text = {"tokenizer", "template", "prompt tokens", "answer tokens", "calls", "answers", "outcomes", "scored text"}
@@ -179,7 +179,7 @@ def test_without_a_tokenizer_nothing_of_text_passes(audited_run, tmp_path):
 
 
 @pytest.mark.parametrize("imported", [True, False])
-def test_a_foreign_dump_does_not_simply_pass(imported, audited_run, tmp_path):
+def test_imported_dump_fails_the_audit(imported, audited_run, tmp_path):
     """Rows without tokens and without provenance, which only imported rows may lack."""
     (file,) = (audited_run / "trajectories/train").glob("step-000001.parquet")
     table = pq.read_table(file)
@@ -198,7 +198,7 @@ def test_a_foreign_dump_does_not_simply_pass(imported, audited_run, tmp_path):
 
 
 @pytest.mark.parametrize("as_older", [as_version_3, as_version_4])
-def test_an_older_file_passes_as_it_did(as_older, audited_run, tmp_path):
+def test_older_file_still_passes_the_audit(as_older, audited_run, tmp_path):
     run = tmp_path / "run"
     shutil.copytree(audited_run, run)
     for path in (run / "trajectories").rglob("*.parquet"):
@@ -218,7 +218,7 @@ def test_a_file_that_cannot_be_read_is_a_problem(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["config", "tools", "tokenizer_sha256", "chat_template_sha256"])
-def test_a_file_that_does_not_say_how_it_was_made_is_a_problem(name, audited_run, tmp_path):
+def test_file_without_provenance_is_a_problem(name, audited_run, tmp_path):
     table = pq.read_table(audited_run / "trajectories/train/step-000001.parquet")
     kept = {key: value for key, value in table.schema.metadata.items() if key.decode() != f"agentrl.provenance.{name}"}
     pq.write_table(table.replace_schema_metadata(kept), tmp_path / "step-000001.parquet")
@@ -250,7 +250,7 @@ def test_steps_without_a_file_are_named(split, gone, metrics, missing, audited_r
     assert not Auditor(split, folder=run).audit(files).findings["file"].problems
 
 
-def test_a_run_that_starts_from_another_leaves_its_steps_there(audited_run):
+def test_run_started_from_another_run_does_not_change_that_run(audited_run):
     (file,) = (audited_run / "trajectories/train").glob("step-000002.parquet")
     elsewhere = {"trainer": {"resume_mode": "path", "resume_from_path": "other/checkpoints/step-1"}}
     for overrides, missing in (({}, [1]), (elsewhere, [])):
@@ -258,7 +258,7 @@ def test_a_run_that_starts_from_another_leaves_its_steps_there(audited_run):
         assert [problem.step for problem in found.problems] == missing
 
 
-def test_a_damaged_configuration_of_the_model_tells_no_number_of_ids(tmp_path):
+def test_damaged_model_configuration_gives_no_vocabulary_size(tmp_path):
     for name, text in (("broken", "{not json"), ("other", "[]"), ("good", '{"text_config": {"vocab_size": 7}}')):
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.json").write_text(text)
@@ -277,7 +277,7 @@ def test_a_missing_row_and_a_missing_column_are_named(audited_run, tmp_path):
     assert "'seed' is missing" in problem.found
 
 
-def test_a_file_of_several_steps_is_taken_apart(audited_run, tmp_path):
+def test_file_with_several_steps_is_split(audited_run, tmp_path):
     tables = [pq.read_table(path) for path in sorted((audited_run / "trajectories/train").glob("*"))]
     pq.write_table(pa.concat_tables(tables), tmp_path / "all.parquet")
     auditor = Auditor(folder=audited_run)

@@ -50,7 +50,7 @@ def test_score_changes_nothing(make_backend: MakeBackend):
     assert equal(weights_of(backend), before)
 
 
-def test_a_reference_that_is_held_is_not_trained(make_backend: MakeBackend):
+def test_reference_policy_is_not_trained(make_backend: MakeBackend):
     backend, samples = make_backend(), make_samples(3)
     before = asyncio.run(backend.score(samples))
     asyncio.run(backend.train_step(samples, SFT))
@@ -92,7 +92,7 @@ def test_a_gradient_that_is_not_finite_is_skipped_and_counted(make_backend: Make
     assert equal(weights_of(backend), weights_of(untouched))
 
 
-def test_a_step_that_an_error_ended_leaves_nothing_behind(make_backend: MakeBackend):
+def test_step_ended_by_an_error_leaves_no_state(make_backend: MakeBackend):
     class Fails(PolicyLoss):
         def __call__(self, batch):
             failing.append(batch)
@@ -118,7 +118,7 @@ def test_a_sample_that_trains_nothing_changes_nothing(make_backend: MakeBackend)
     assert equal(weights_of(backend), weights_of(other))
 
 
-def test_nothing_to_train_is_a_skipped_update(make_backend: MakeBackend):
+def test_batch_without_trained_tokens_is_a_skipped_update(make_backend: MakeBackend):
     backend = make_backend()
     silent = [replace(sample, loss_mask=[0] * len(sample.token_ids)) for sample in make_samples(2)]
     before = weights_of(backend)
@@ -128,7 +128,7 @@ def test_nothing_to_train_is_a_skipped_update(make_backend: MakeBackend):
     assert asyncio.run(backend.score([])).logprobs == []
 
 
-def test_a_checkpoint_goes_on_bitwise(make_backend: MakeBackend, tmp_path: Path):
+def test_checkpoint_resumes_bitwise(make_backend: MakeBackend, tmp_path: Path):
     loss = PolicyLoss("vanilla")
     first = make_backend()
     for seed in range(3):
@@ -153,6 +153,31 @@ def test_a_checkpoint_is_a_hugging_face_folder(make_backend: MakeBackend, tmp_pa
     assert [folder.name for folder in tmp_path.iterdir()] == ["step-1"]
 
 
+def background_of(backend: Backend) -> Callable[[Callable[[], object]], object]:
+    """The function that runs work before the files that the backend writes in the background."""
+    ranks = getattr(backend, "_ranks", None)
+    return ranks.in_background if ranks else backend._background.submit
+
+
+def test_files_written_while_training_goes_on_are_those_of_save(make_backend: MakeBackend, tmp_path: Path):
+    backend, may_write = make_backend(), threading.Event()
+    asyncio.run(backend.train_step(make_samples(4), SFT))
+    asyncio.run(backend.save(tmp_path / "at_once"))
+    background_of(backend)(may_write.wait)
+    files = asyncio.run(backend.begin_save(tmp_path / "later"))
+    asyncio.run(backend.train_step(make_samples(4, 1), SFT))
+    assert not files.done()
+    may_write.set()
+    files.result(60)
+    names = [path.relative_to(tmp_path / "at_once") for path in (tmp_path / "at_once").rglob("*") if path.is_file()]
+    assert names
+    for name in names:
+        written, expected = (tmp_path / folder / name for folder in ("later", "at_once"))
+        assert written.stat().st_mode == expected.stat().st_mode
+        if name.name != ".metadata":  # names the folder
+            assert written.read_bytes() == expected.read_bytes(), name
+
+
 def test_work_is_done_off_the_event_loop_one_call_at_a_time(make_backend: MakeBackend):
     running: list[str] = []
 
@@ -171,7 +196,7 @@ def test_work_is_done_off_the_event_loop_one_call_at_a_time(make_backend: MakeBa
     asyncio.run(train_twice(make_backend()))
 
 
-def test_a_policy_that_is_only_read_can_be_scored_saved_and_loaded(make_backend: MakeBackend, tmp_path: Path):
+def test_frozen_policy_can_be_scored_saved_and_loaded(make_backend: MakeBackend, tmp_path: Path):
     reference, policy = make_backend(trainable=False), make_backend()
     assert asyncio.run(reference.score(make_samples(3))) == asyncio.run(policy.score(make_samples(3)))
     asyncio.run(policy.train_step(make_samples(3), SFT))

@@ -120,7 +120,7 @@ NAMES = [name for name, preset in PRESETS.items() if preset.family in ("policy",
 
 @pytest.mark.one_in(15)
 @pytest.mark.parametrize("name", NAMES)
-def test_no_cut_changes_an_algorithm(model: PositionwiseModel, name: str) -> None:
+def test_splitting_into_micro_batches_does_not_change_algorithms(model: PositionwiseModel, name: str) -> None:
     penalties = {} if PRESETS[name].feed == "pairs" else {"use_kl_loss": True, "kl_loss_coef": 0.1}
     actor = {"entropy_coeff": 0.05, **penalties}
     assert_uncut(model, algorithm={"name": name, **FURTHER.get(name, {})}, actor=actor)
@@ -129,15 +129,21 @@ def test_no_cut_changes_an_algorithm(model: PositionwiseModel, name: str) -> Non
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize("mode", ["seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"])
 @pytest.mark.parametrize("loss", sorted({"vanilla", "gspo", "kl_cov"}))
-def test_nor_an_aggregation(model: PositionwiseModel, loss: str, mode: str) -> None:
+def test_splitting_into_micro_batches_does_not_change_aggregations(
+    model: PositionwiseModel, loss: str, mode: str
+) -> None:
     assert_uncut(model, actor={"policy_loss": {"loss_mode": loss}, "loss_agg_mode": mode})
 
 
 @pytest.mark.parametrize("loss", sorted(set(POLICY_LOSSES.names()) - {preset.loss for preset in PRESETS.values()}))
-def test_nor_a_loss_that_no_preset_has(model: PositionwiseModel, loss: str) -> None:
+def test_splitting_into_micro_batches_does_not_change_losses_without_preset(
+    model: PositionwiseModel, loss: str
+) -> None:
     assert_uncut(model, actor={"policy_loss": {"loss_mode": loss}})
 
 
 @pytest.mark.parametrize("settings", [{"length_normalized": True}, {"pairing": "best_random"}])
-def test_nor_a_preference_of_another_kind(model: PositionwiseModel, settings: dict[str, object]) -> None:
+def test_splitting_into_micro_batches_does_not_change_preference_options(
+    model: PositionwiseModel, settings: dict[str, object]
+) -> None:
     assert_uncut(model, algorithm={"name": "online_dpo", **settings})

@@ -19,7 +19,7 @@ from agentrl.config.model import ModelConfig
 
 pytestmark = pytest.mark.one_in(3)
 
-test_a_step_that_an_error_ended_leaves_nothing_behind = None  # an error on one rank ends the run
+test_step_ended_by_an_error_leaves_no_state = None  # an error on one rank ends the run
 test_work_is_done_off_the_event_loop_one_call_at_a_time = None  # its loss is a local class, which cannot be sent
 
 

@@ -30,7 +30,7 @@ def test_every_sample_once_and_within_the_budget(lengths: list[int], max_tokens:
 
 
 @given(LENGTHS, st.integers(1, 200))
-def test_no_two_neighbours_would_fit_together(lengths: list[int], max_tokens: int):
+def test_adjacent_micro_batches_do_not_fit_into_one(lengths: list[int], max_tokens: int):
     packs = pack(lengths, max_tokens)
     for one, other in itertools.pairwise(packs):
         assert (len(one) + 1) * lengths[one[0]] > max_tokens
@@ -53,12 +53,12 @@ def tree_size(sequences: list[list[int]]) -> int:
     return len({tuple(tokens[: end + 1]) for tokens in sequences for end in range(len(tokens))})
 
 
-def memory(sequences: list[list[int]], keys_a_token: int) -> int:
+def memory(sequences: list[list[int]], keys_per_token: int) -> int:
     """Memory in tokens: computed tokens, plus a row of keys for each sequence that continues another one's prefix."""
     ordered = sorted(sequences)
     pairs = zip([[], *ordered], ordered, strict=False)
     looking = [own for before, own in pairs if 0 < num_common(*arrays([before, own])) < len(own)]
-    return tree_size(sequences) + len(looking) * max(map(len, looking), default=0) // keys_a_token
+    return tree_size(sequences) + len(looking) * max(map(len, looking), default=0) // keys_per_token
 
 
 def test_worked_example_with_shared_beginnings():
@@ -71,7 +71,7 @@ def test_copied_keys_are_in_the_budget():
     sequences = arrays([[*range(100), own] for own in range(200, 232)])  # 132 tokens, 31 rows of 101 keys
     assert [len(members) for members in pack_shared(sequences, max_tokens=132 + 31 * 101 // 16)] == [32]
     assert [len(members) for members in pack_shared(sequences, max_tokens=132 + 31 * 101 // 16 - 1)] == [31, 1]
-    assert [len(members) for members in pack_shared(sequences, max_tokens=201, keys_a_token=64)] == [32]
+    assert [len(members) for members in pack_shared(sequences, max_tokens=201, keys_per_token=64)] == [32]
     assert pack_shared([sequences[0]] * 9, max_tokens=101) == [[*range(9)]]  # computed once, attended to once
 
 
@@ -100,7 +100,7 @@ def test_the_shared_sizes_do_not_depend_on_the_order(sequences, draw, max_tokens
 
 
 @given(SEQUENCES)
-def test_all_together_they_are_one_tree(sequences):
+def test_packed_samples_form_one_prefix_tree(sequences):
     assert pack_shared(arrays(sequences), None) == ([sorted_by_prefix(arrays(sequences))] if sequences else [])
     assert [sequences[index] for index in sorted_by_prefix(arrays(sequences))] == sorted(sequences)
 

@@ -16,6 +16,8 @@ from agentrl.cli.main import main
 from agentrl.config import validate_config
 from agentrl.errors import ConfigError
 
+test_files_written_while_training_goes_on_are_those_of_save = None  # it has no `begin_save`
+
 ROOT = Path(__file__).parents[2]
 NAME = "tests/backends/second_backend.py:SPEC"
 FILE = f"{ROOT}/{NAME}"
@@ -33,7 +35,7 @@ def make_backend(tmp_path_factory: pytest.TempPathFactory) -> MakeBackend:
     return make
 
 
-def test_the_backend_is_the_one_that_is_named(make_backend: MakeBackend):
+def test_configured_backend_is_used(make_backend: MakeBackend):
     assert type(make_backend()).__name__ == PlainBackend.__name__  # its file is imported under another module name
 
 

@@ -48,7 +48,7 @@ def run(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[TorchBackend, P
     return backend, tmp_path / "step-1"
 
 
-def test_weights_may_be_read_by_whom_the_other_files_may(run: tuple[TorchBackend, Path]):
+def test_weights_have_the_file_mode_of_other_files(run: tuple[TorchBackend, Path]):
     _, path = run
     assert len({file.stat().st_mode & 0o777 for file in path.rglob("*") if file.is_file()}) == 1
 

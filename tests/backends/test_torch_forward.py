@@ -61,7 +61,7 @@ def test_equals_plain_transformers(family: str):
     check(positionwise)
 
 
-def test_a_split_that_gives_other_logits_is_not_used(monkeypatch: pytest.MonkeyPatch):
+def test_head_split_with_different_logits_is_not_used(monkeypatch: pytest.MonkeyPatch):
     model = make_model("cohere")  # its logits are scaled after the head
     states = lambda self, *_, inputs_embeds, **__: heads._States(last_hidden_state=inputs_embeds * 1.01)  # noqa: E731
     monkeypatch.setattr(heads._GivenStates, "forward", states)
@@ -104,7 +104,7 @@ def test_temperature_0_counts_as_1_and_so_does_none(monkeypatch: pytest.MonkeyPa
         assert torch.equal(found[0], found[2])
 
 
-def test_temperatures_are_left_out_where_all_are_1():
+def test_temperatures_of_1_are_omitted():
     sample = Sample([1, 2, 3], [0, 1, 1], [0.5, 1.0, 1.0], [0.0] * 3)  # the first token is never trained
     assert micro_batch([sample], CPU).temperatures is None
     assert micro_batch([sample, replace(sample, temperatures=[1.0, 1.0, 0.7])], CPU).temperatures is not None

@@ -57,7 +57,7 @@ def test_a_tied_head_is_the_embedding():
         (["model", "lm_head"], "freezes all weights"),
     ],
 )
-def test_patterns_that_fit_nothing_or_everything(patterns: list[str], complaint: str):
+def test_patterns_that_match_no_or_all_modules(patterns: list[str], complaint: str):
     with pytest.raises(ConfigError) as caught:
         freeze_modules(make_model("llama"), patterns)
     assert complaint in str(caught.value)
@@ -95,7 +95,7 @@ def test_gradient_checkpointing_changes_no_gradient(pattern: str, tmp_path: Path
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
 
 
-def test_going_on_over_other_frozen_weights_is_refused(tmp_path: Path):
+def test_resuming_with_other_frozen_weights_is_refused(tmp_path: Path):
     first = load(save_model(tmp_path / "a"), "model.layers.0")
     asyncio.run(first.save(tmp_path / "step"))
     asyncio.run(load(tmp_path / "a", "model.layers.0").load(tmp_path / "step"))
@@ -105,7 +105,7 @@ def test_going_on_over_other_frozen_weights_is_refused(tmp_path: Path):
         asyncio.run(load(tmp_path / "a", "model.layers.1").load(tmp_path / "step"))
 
 
-def test_a_fingerprint_tells_weights_and_number_types_apart():
+def test_fingerprint_differs_for_weights_and_dtypes():
     def of(seed: int = 0, dtype: torch.dtype = torch.float32) -> str:
         model = make_model("llama", seed).to(dtype)
         freeze_modules(model, ["model.norm", "model.layers.0"])
@@ -115,7 +115,7 @@ def test_a_fingerprint_tells_weights_and_number_types_apart():
     assert len({of(), of(seed=1), of(dtype=torch.bfloat16), of(1, torch.bfloat16)}) == 4
 
 
-def test_a_fingerprint_knows_where_each_number_stands():
+def test_fingerprint_depends_on_positions():
     model = make_model("llama")
     freeze_modules(model, ["model.layers.0"])
     before, weight = fingerprint(model), model.model.layers[0].mlp.up_proj.weight

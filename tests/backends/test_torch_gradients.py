@@ -16,7 +16,7 @@ from agentrl.algos.base import Scope, TokenBatch
 from agentrl.algos.losses.aggregation import aggregate, token_mean
 from agentrl.backends.torch.backend import load_torch_backend
 from agentrl.backends.torch.forward import PositionwiseModel
-from agentrl.backends.torch.gradients import accumulate_gradients, mini_batch, splits_what_belongs_together
+from agentrl.backends.torch.gradients import accumulate_gradients, mini_batch, splits_groups_or_rollouts
 from agentrl.config.actor import ActorConfig
 from agentrl.config.model import ModelConfig
 from agentrl.types.sample import Sample
@@ -85,7 +85,7 @@ CUTS = {
 @pytest.mark.parametrize("aggregation", ["token-mean", "seq-mean-token-mean"])
 @pytest.mark.parametrize("scope", SCOPES)
 @pytest.mark.parametrize("cut", ["two", "each"])
-def test_a_cut_changes_no_gradient(model: PositionwiseModel, scope: Scope, cut: str, aggregation: str):
+def test_splitting_does_not_change_gradients(model: PositionwiseModel, scope: Scope, cut: str, aggregation: str):
     loss = Together(scope, scope, aggregation)
     expected, said = gradients(model, loss, CUTS["one"])
     found, said_of_parts = gradients(model, loss, CUTS[cut])
@@ -96,7 +96,7 @@ def test_a_cut_changes_no_gradient(model: PositionwiseModel, scope: Scope, cut: 
     assert any(not torch.allclose(one, other, rtol=1e-3) for one, other in zip(careless, expected, strict=True))
 
 
-def test_the_entropy_has_its_gradient_too(model: PositionwiseModel):
+def test_entropy_bonus_has_the_right_gradient(model: PositionwiseModel):
     loss = Together("group", "group", needs_entropy=True)
     (expected, _), (found, _) = (gradients(model, loss, CUTS[cut]) for cut in ("one", "each"))
     for one, other in zip(found, expected, strict=True):
@@ -113,7 +113,7 @@ def num_forwards(model: PositionwiseModel, loss: Together, packs: list[list[int]
     return len(calls)
 
 
-def test_a_second_pass_is_made_only_where_something_would_be_parted(model: PositionwiseModel):
+def test_second_pass_only_if_groups_or_rollouts_are_split(model: PositionwiseModel):
     whole_groups = [[0, 1, 2], [3, 4, 5], [6]]
     assert num_forwards(model, Together("group", "group"), whole_groups) == 3
     assert num_forwards(model, Together("batch", "batch"), whole_groups) == 6
@@ -127,14 +127,14 @@ def test_splits_within_a_rollout_or_group_are_detected(placed: list[tuple[str, i
     packs = [[index for index, (_, place) in enumerate(placed) if place == number] for number in range(4)]
     packs = [pack for pack in packs if pack]
     parted = any(name and name == other and place != elsewhere for name, place in placed for other, elsewhere in placed)
-    assert splits_what_belongs_together(samples, packs, "rollout") == parted
-    assert splits_what_belongs_together(samples, packs, "group") == parted
-    assert splits_what_belongs_together(samples, packs, "batch") == (len(packs) > 1)
-    assert not splits_what_belongs_together(samples, packs, "row")
+    assert splits_groups_or_rollouts(samples, packs, "rollout") == parted
+    assert splits_groups_or_rollouts(samples, packs, "group") == parted
+    assert splits_groups_or_rollouts(samples, packs, "batch") == (len(packs) > 1)
+    assert not splits_groups_or_rollouts(samples, packs, "row")
 
 
 @pytest.mark.parametrize("share_prefixes", [True, False])
-def test_a_backend_trains_the_same_whatever_fits_its_memory(tmp_path: Path, share_prefixes: bool):
+def test_training_does_not_depend_on_the_micro_batch_size(tmp_path: Path, share_prefixes: bool):
     path = save_model(tmp_path)
     weights, metrics = [], []
     for size in (None, 2, 1):

@@ -60,7 +60,7 @@ def value_before(model: PreTrainedModel, sample: Sample, index: int) -> float:
 @pytest.mark.one_in(6)
 @pytest.mark.parametrize("share_prefixes", [True, False])
 @pytest.mark.parametrize("family", ["qwen3", "gemma2", "gpt2", "opt", "mistral", "qwen3_moe"])
-def test_a_value_is_that_of_all_that_precedes_its_token(tmp_path: Path, family: str, share_prefixes: bool):
+def test_value_depends_on_all_preceding_tokens(tmp_path: Path, family: str, share_prefixes: bool):
     backend, samples = load(with_a_head(tmp_path, family), share_prefixes=share_prefixes), make_groups()
     assert backend._positionwise.shares_prefixes == share_prefixes
     scores = asyncio.run(backend.score(samples))
@@ -74,7 +74,7 @@ def test_a_value_is_that_of_all_that_precedes_its_token(tmp_path: Path, family: 
         assert len(set(values)) > 1
 
 
-def test_a_token_behind_the_last_reads_the_whole_sequence(tmp_path: Path):
+def test_extra_token_reads_the_complete_sequence(tmp_path: Path):
     backend, token_ids = load(with_a_head(tmp_path, "llama")), [5, 9, 31, 7]
     sample = Sample([*token_ids, 0], [0, 0, 0, 0, 1], [1.0] * 5, [0.0] * 5)
     assert asyncio.run(backend.score([sample])).values == [
@@ -82,7 +82,7 @@ def test_a_token_behind_the_last_reads_the_whole_sequence(tmp_path: Path):
     ]
 
 
-def test_a_new_head_begins_at_zero_and_learns(tmp_path: Path):
+def test_new_value_head_starts_at_zero_and_learns(tmp_path: Path):
     backend, samples = load(save_model(tmp_path)), with_returns(make_samples(8))
     values = asyncio.run(backend.score(samples)).values
     assert values == [[0.0] * len(sample.token_ids) for sample in samples]
@@ -112,7 +112,7 @@ def test_values_are_clipped_to_the_old_ones(tmp_path: Path):
     assert asyncio.run(backend.train_step(samples, ValueLoss(cliprange_value=0))).metrics["vf_clipfrac"] > 0.1
 
 
-def test_a_checkpoint_goes_on_bitwise_and_transformers_reads_it(tmp_path: Path):
+def test_checkpoint_resumes_bitwise_and_loads_in_transformers(tmp_path: Path):
     path, loss = save_model(tmp_path / "start"), ValueLoss()
     first, second = load(path), load(path)
     for seed in range(3):
@@ -139,12 +139,12 @@ def test_a_policy_s_checkpoint_is_no_critic_s(tmp_path: Path):
             asyncio.run(load(path, trainable).load(tmp_path / "policy"))
 
 
-def test_a_policy_s_loss_is_told_that_there_are_no_returns(tmp_path: Path):
+def test_policy_loss_gets_no_returns(tmp_path: Path):
     with pytest.raises(ValueError, match="a scalar head and samples with returns"):
         asyncio.run(load(save_model(tmp_path)).train_step(make_samples(2), ValueLoss()))
 
 
-def test_lora_and_recomputing_are_those_of_the_body(tmp_path: Path):
+def test_value_head_trains_with_lora_and_gradient_checkpointing(tmp_path: Path):
     path, samples = save_model(tmp_path), with_returns(make_samples(3))
     plain = load(path)
     other = load(path, model={"lora_rank": 4, "enable_gradient_checkpointing": True})
@@ -152,7 +152,7 @@ def test_lora_and_recomputing_are_those_of_the_body(tmp_path: Path):
     assert results[0] == results[1]  # all layers trained, one after the other
 
 
-def test_a_value_is_no_coarser_than_float32(tmp_path: Path):
+def test_values_have_at_least_float32_precision(tmp_path: Path):
     backend = load(with_a_head(tmp_path, "qwen3"), autocast="bfloat16")
     values = [value for row in asyncio.run(backend.score(make_samples(4))).values or [] for value in row if value]
     assert any(value != float(torch.tensor(value).bfloat16()) for value in values)

@@ -43,7 +43,7 @@ def test_an_unreachable_hub(monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.mark.parametrize("num_bytes", [0, 20, 5000])
-def test_half_written_weights(tmp_path: Path, num_bytes: int):
+def test_partially_written_weights_are_refused(tmp_path: Path, num_bytes: int):
     weights = save_model(tmp_path) / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:num_bytes])
     assert_refused("model.path: cannot load", tmp_path)
@@ -91,7 +91,7 @@ def test_a_model_without_tokenizer_is_saved_without(tmp_path: Path):
     assert_refused("model.tokenizer_path: cannot load", tmp_path / "model", tokenizer_path=str(tmp_path / "model"))
 
 
-def test_saving_again_takes_the_place_of_the_old(tmp_path: Path):
+def test_saving_again_replaces_the_old_checkpoint(tmp_path: Path):
     backend = load(save_model(tmp_path / "model"))
     asyncio.run(backend.save(tmp_path / "step"))
     asyncio.run(backend.train_step(make_samples(2), PolicyLoss("sft")))
@@ -101,7 +101,7 @@ def test_saving_again_takes_the_place_of_the_old(tmp_path: Path):
     assert all(torch.equal(one, other) for (_, one), (_, other) in zip(fresh.weights(), backend.weights(), strict=True))
 
 
-def test_a_kill_leaves_only_whole_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_kill_leaves_only_complete_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     backend = load(save_model(tmp_path / "model"))
     monkeypatch.setattr(checkpoint.torch, "save", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):

@@ -61,7 +61,7 @@ def test_the_reference_is_the_base_and_the_first_step_starts_there(family: str, 
     assert scores(backend) != scores(plain)
 
 
-def test_scoring_the_base_leaves_training_alone(tmp_path: Path):
+def test_scoring_the_base_does_not_affect_training(tmp_path: Path):
     path = save_model(tmp_path)
     one, other = load(path), load(path)
     train(one, 2)
@@ -72,7 +72,7 @@ def test_scoring_the_base_leaves_training_alone(tmp_path: Path):
         assert torch.equal(mine, theirs)
 
 
-def test_adapters_alone_are_trained_published_and_saved(tmp_path: Path):
+def test_only_adapters_are_trained_published_and_saved(tmp_path: Path):
     path = save_model(tmp_path / "base")
     backend = load(path)
     before = {name: value.clone() for name, value in backend.model.state_dict().items()}
@@ -143,7 +143,7 @@ def test_gradient_checkpointing_changes_no_gradient(frozen: tuple[str, ...], tmp
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
 
 
-def test_a_run_goes_on_from_another_runs_adapter(tmp_path: Path):
+def test_run_starts_from_the_adapter_of_another_run(tmp_path: Path):
     path = save_model(tmp_path / "base")
     first = load(path)
     train(first, 2)

@@ -79,7 +79,7 @@ def test_training_is_bitwise_the_same(optimizer: str, lora_rank: int, tmp_path: 
     assert elsewhere.moved["out"] > elsewhere.moved["back"] > 100
 
 
-def test_tensors_are_away_except_while_in_use():
+def test_offloaded_tensors_are_on_the_gpu_only_while_used():
     elsewhere, tensors = Elsewhere(), [torch.ones(2), torch.nn.Parameter(torch.ones(3))]
     first = [tensor.data_ptr() for tensor in tensors]
     parking = CpuOffload(lambda: tensors, elsewhere.moves)

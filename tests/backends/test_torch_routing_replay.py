@@ -162,7 +162,7 @@ def assert_same(one: tuple[Tensor, list[Tensor]], other: tuple[Tensor, list[Tens
 @pytest.mark.one_in(6)
 @pytest.mark.parametrize("layout", ["packed", "padded", "checkpointed"])
 @pytest.mark.parametrize("family", ["qwen3_moe", *MORE])
-def test_logprobs_and_gradients_are_those_of_transformers_with_a_hook(family, layout):
+def test_logprobs_and_gradients_equal_transformers_with_a_hook(family, layout):
     model, samples = moe(family), routed(make_groups())
     reference = expected(model, samples)
     plain = expected(model, [replace(sample, routed_experts=None) for sample in samples])
@@ -175,7 +175,7 @@ def test_logprobs_and_gradients_are_those_of_transformers_with_a_hook(family, la
     assert_same(found(positionwise, [replace(sample, routed_experts=None) for sample in samples]), plain)
 
 
-def test_gates_learn_and_own_choices_repeat_bit_for_bit():
+def test_router_gates_train_and_own_routing_is_reproducible():
     model = moe("qwen3_moe")
     (sample, *_) = routed(make_groups())
     chosen: dict[int, Tensor] = {}
@@ -213,7 +213,7 @@ def test_samples_are_computed_together_as_long_as_tokens_and_experts_agree(one, 
     assert len(first) == len(one)
 
 
-def test_siblings_share_what_they_were_routed_alike_and_no_more():
+def test_prefix_sharing_stops_where_routed_experts_differ():
     samples = make_groups(prompts=((9, 3),))[:2]
     trained = [replace(sample, loss_mask=[0] * 9 + [1] * (len(sample.token_ids) - 9)) for sample in samples]
     alike = [replace(sample, routed_experts=torch.zeros(len(sample.token_ids) - 1, 2, 2).int()) for sample in trained]
@@ -231,7 +231,7 @@ def test_siblings_share_what_they_were_routed_alike_and_no_more():
 
 
 @pytest.mark.slow
-def test_score_and_train_step_replay_whatever_the_cut(tmp_path):
+def test_score_and_train_step_replay_experts_for_any_split(tmp_path):
     save_model(tmp_path, "qwen3_moe")
     samples = routed(make_groups())
     logprobs, _ = expected(make_model("qwen3_moe"), samples)
@@ -283,7 +283,7 @@ def test_without_replay_recorded_experts_change_nothing(tmp_path):
     assert asyncio.run(score(samples)) == asyncio.run(score(bare))
 
 
-def test_a_model_without_experts_or_with_a_router_of_its_own_is_refused():
+def test_model_without_experts_or_with_a_custom_router_is_refused():
     with pytest.raises(ConfigError, match=r"'rollout.routed_experts' needs a mixture of experts: no layer of Qwen3For"):
         RoutingReplay(make_model("qwen3"))
     model = moe("qwen3_moe")

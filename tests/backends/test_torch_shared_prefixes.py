@@ -84,7 +84,7 @@ TOLERANCE = dict.fromkeys(EXACT, 1e-9) | dict.fromkeys(IN_FLOAT32, 2e-6)
 
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize("family", TOLERANCE)
-def test_gradient_is_that_of_transformers_one_sample_at_a_time(family: str):
+def test_gradient_equals_transformers_one_sample_at_a_time(family: str):
     model = in_float64(make_model(family))
     if family == "gemma2":
         model.set_attn_implementation("eager")  # transformers' sdpa ignores the soft cap
@@ -94,7 +94,7 @@ def test_gradient_is_that_of_transformers_one_sample_at_a_time(family: str):
     assert_same(ours(positionwise, samples), one_by_one(model, samples), TOLERANCE[family])
 
 
-def test_gradient_is_that_of_padded_rows():
+def test_gradient_equals_that_of_padded_rows():
     model = in_float64(make_model())
     shared, plain = (PositionwiseModel(model, share_prefixes=choice) for choice in (True, False))
     assert (shared.shares_prefixes, plain.shares_prefixes) == (True, False)
@@ -102,14 +102,14 @@ def test_gradient_is_that_of_padded_rows():
 
 
 @pytest.mark.parametrize("prompts", [((1, 1),), ((7, 1), (3, 1), (12, 1)), ((6, 2),), ((1, 5), (20, 5))])
-def test_with_and_without_anything_to_share(prompts: tuple[tuple[int, int], ...]):
+def test_gradients_are_equal_with_and_without_shared_prefixes(prompts: tuple[tuple[int, int], ...]):
     model = in_float64(make_model("mistral"))
     positionwise = PositionwiseModel(model, share_prefixes=True)
     samples = make_groups(prompts=prompts)
     assert_same(ours(positionwise, samples), one_by_one(model, samples), 1e-9)
 
 
-def test_a_beginning_is_computed_once_and_nothing_is_padding():
+def test_shared_prefix_is_computed_once_without_padding():
     samples = [Sample([5, 6, 7, *own], [0, 0, 0] + [1] * len(own), [1.0] * 9, [0.0] * 9) for own in ([1], [2, 3, 4])]
     fork = Sample([5, 6, 7, 2, 9, 9], [0, 0, 0, 1, 0, 1], [1.0] * 6, [0.0] * 6)
     alone = Sample([8, 9, 1, 2], [0, 1, 0, 0], [1.0] * 4, [0.0] * 4)
@@ -184,7 +184,7 @@ def gradients(backend: TorchBackend, samples: list[Sample], loss: PolicyLoss) ->
     [("qwen3", PolicyLoss("sft")), ("gpt_neox", PolicyLoss("vanilla", aggregation="seq-mean-token-mean"))],
     ids=["sft", "vanilla"],
 )
-def test_updates_are_those_of_padded_rows_however_cut(family: str, loss: PolicyLoss, tmp_path: Path):
+def test_updates_equal_padded_rows_for_any_split(family: str, loss: PolicyLoss, tmp_path: Path):
     path, samples = save_model(tmp_path, family, torch.float64), make_groups()
     plain = gradients(load(path, share_prefixes=False), samples, loss)
     tolerance = 1e-9 if family != "qwen3" else 1e-6  # Qwen3's norms are computed in float32
@@ -195,7 +195,7 @@ def test_updates_are_those_of_padded_rows_however_cut(family: str, loss: PolicyL
 
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("share_prefixes", [True, False])
-def test_how_many_micro_batches(share_prefixes: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_number_of_micro_batches(share_prefixes: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     path, samples = save_model(tmp_path), make_groups()
 
     def count(**cut: object) -> float:
@@ -253,7 +253,7 @@ def test_autocast_stays_near_float32(family: str):
         assert (low[number] - exact[number]).abs().mean() < 1.5 * (plain[number] - exact[number]).abs().mean()
 
 
-def test_scores_are_those_of_padded_rows(tmp_path: Path):
+def test_scores_equal_those_of_padded_rows(tmp_path: Path):
     path, samples = save_model(tmp_path), make_groups()
     silent = replace(samples[0], loss_mask=[0] * len(samples[0].token_ids))
     scores = [asyncio.run(load(path, share_prefixes=choice).score([*samples, silent])) for choice in (True, False)]
@@ -311,9 +311,7 @@ SEES = "a sample would attend to tokens of other samples"
 
 
 @pytest.mark.parametrize(("dtype", "why"), [(torch.float32, "its logits would differ"), (torch.bfloat16, SEES)])
-def test_samples_that_see_each_other_are_noticed_however_faintly(
-    dtype: torch.dtype, why: str, caplog: pytest.LogCaptureFixture
-):
+def test_leaks_between_samples_are_detected(dtype: torch.dtype, why: str, caplog: pytest.LogCaptureFixture):
     model = faint(make_model("llama"), dtype)
     model.model.layers[0].mlp.register_forward_hook(blend)
     assert_runs_as_before(model, why, caplog)
@@ -360,7 +358,7 @@ def test_bfloat16_shares_too(family: str):
     assert PositionwiseModel(faint(make_model(family), torch.bfloat16), share_prefixes=True).shares_prefixes
 
 
-def test_running_out_of_memory_is_no_reason_to_run_otherwise():
+def test_out_of_memory_does_not_select_a_fallback():
     def fail(module: torch.nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         if output.shape[1] > 20:  # a packed row
             raise torch.OutOfMemoryError("no room")

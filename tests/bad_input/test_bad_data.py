@@ -28,7 +28,7 @@ def test_a_file_that_cannot_be_used(bad, text, complaint):
     assert complaint in bad.refused()
 
 
-def test_files_that_are_not_there_or_of_no_known_kind(bad):
+def test_missing_files_or_unknown_file_types(bad):
     line = bad.refused(f"data.train_files={bad.folder}/trian.jsonl")
     assert (
         line == f"data.train_files: {bad.folder}/trian.jsonl: no such file; in its folder: did you mean 'train.jsonl'?"
@@ -40,13 +40,13 @@ def test_files_that_are_not_there_or_of_no_known_kind(bad):
     assert "val.jsonl: no such file" in bad.refused(f"data.val_files={bad.folder}/val.jsonl")
 
 
-def test_a_column_of_another_name_is_found_by_its_key(bad):
+def test_configured_column_name_is_used(bad):
     line = bad.refused("data.prompt_key=promt")
     assert "no field 'promt', expected text or a list of messages (data.prompt_key); did you mean 'prompt'?" in line
 
 
 @pytest.mark.slow
-def test_prompts_that_are_too_long_are_refused_or_left_out(bad):
+def test_too_long_prompts_are_refused_or_dropped(bad):
     bad.rows([{"prompt": "2+2?"}, {"prompt": "word " * 300}])
     line = bad.refused()
     assert f"{bad.folder}/train.jsonl row 1 (line 2): its prompt has" in line

@@ -96,7 +96,7 @@ def test_a_loop_that_returns_garbage(bad, body, complaint):
 
 
 @pytest.mark.slow
-def test_a_loop_that_cannot_be_had(bad):
+def test_unusable_agent_loop_is_refused(bad):
     key = "rollout.agent.default_agent_loop"
     assert "did you mean 'tool_agent'?" in bad.refused(f"{key}=tool_agnt")
     with_loop(bad, "pass")

@@ -37,7 +37,7 @@ def test_unknown_keys_and_values_are_refused(bad, override, complaint):
 
 
 IDLE = [
-    (["trainer.total_epochs=3"], "'trainer.total_epochs' has no effect beside 'trainer.total_training_steps'"),
+    (["trainer.total_epochs=3"], "'trainer.total_epochs' has no effect together with 'trainer.total_training_steps'"),
     (["trainer.test_freq=2"], "'trainer.test_freq' has no effect without 'data.val_files'"),
     (["rollout.val_kwargs.do_sample=true"], "'rollout.val_kwargs.do_sample' has no effect without 'data.val_files'"),
     (["actor.kl_loss_coef=0.1"], "'actor.kl_loss_coef' has no effect without 'actor.use_kl_loss=true'"),
@@ -45,7 +45,7 @@ IDLE = [
     (["data.seed=3", "data.shuffle=false"], "'data.seed' has no effect without 'data.shuffle=true'"),
     (
         ["actor.clip_ratio=0.3", "actor.clip_ratio_low=0.2", "actor.clip_ratio_high=0.25"],
-        "'actor.clip_ratio' has no effect beside 'actor.clip_ratio_low' and 'actor.clip_ratio_high'",
+        "'actor.clip_ratio' has no effect together with 'actor.clip_ratio_low' and 'actor.clip_ratio_high'",
     ),
     (
         ["rollout.multi_turn.max_user_turns=2"],
@@ -69,12 +69,12 @@ def test_a_saved_configuration_with_every_key_passes():
     assert again == config
 
 
-def test_who_says_that_there_are_no_validation_files_may_leave_the_rest():
+def test_empty_val_files_allow_other_validation_keys():
     values = {"model": {"path": "m"}, "data": {"train_files": ["t"], "val_files": []}, "rollout": {"n": 2}}
     check_training(validate_config({**values, "trainer": {"test_freq": 2}}))
 
 
-def test_verls_commands_give_them_and_are_told_once(tmp_path, monkeypatch, capsys):
+def test_verl_commands_may_give_unused_options_with_one_notice(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     given = [
         *("actor_rollout_ref.actor.use_kl_loss=False", "actor_rollout_ref.actor.kl_loss_coef=0.0"),
@@ -98,7 +98,7 @@ def test_verls_commands_give_them_and_are_told_once(tmp_path, monkeypatch, capsy
     assert {"actor_rollout_ref.actor.kl_loss_coef", "trainer.total_epochs", "data.seed", "trainer.test_freq"} <= {*idle}
 
 
-def test_a_config_folder_that_is_not_there(bad, tmp_path):
+def test_missing_config_folder(bad, tmp_path):
     folder = tmp_path / "no"
     assert bad.refused("--config-dir", str(folder)) == f"--config-dir: there is no folder '{folder}'"
 

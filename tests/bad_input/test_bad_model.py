@@ -91,7 +91,7 @@ def test_an_incomplete_model_folder(bad, spoil, complaint):
     assert complaint.format(model=folder) in bad.refused(f"model.path={folder}", *torch_engine)
 
 
-def test_a_folder_that_is_not_there(bad):
+def test_missing_folder_is_refused(bad):
     assert bad.refused("model.path=/nowhere/at/all") == "model.path: there is no folder '/nowhere/at/all'"
 
 
@@ -100,6 +100,6 @@ def test_a_template_that_does_not_parse(bad):
     assert "the chat template refuses" in bad.refused(f"model.chat_template={file}")
 
 
-def test_a_device_or_number_type_that_there_is_not(bad):
+def test_unknown_device_or_dtype_is_refused(bad):
     assert bad.refused("actor.device=tpu").startswith("actor.device 'tpu' cannot be used: ")
     assert "'model.dtype': input should be 'auto', 'float32'" in bad.refused("model.dtype=float12")

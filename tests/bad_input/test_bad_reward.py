@@ -37,7 +37,7 @@ def test_a_reward_that_ends_the_process_ends_the_run_in_one_line(bad, kind):
     assert f"SystemExit: 3 ({file}:3)" in bad.refused()
 
 
-def test_one_that_hangs_now_and_then_costs_those_rollouts(bad):
+def test_reward_that_sometimes_hangs_fails_only_those_rollouts(bad):
     bad.write(
         "reward.py",
         """
@@ -56,7 +56,7 @@ def test_one_that_hangs_now_and_then_costs_those_rollouts(bad):
 @pytest.mark.parametrize(
     "sleep", ["def compute_score(x=0):\n    time.sleep(2)", "async def compute_score(x=0):\n    await asyncio.sleep(2)"]
 )
-def test_one_that_always_hangs_ends_the_run(bad, sleep):
+def test_reward_that_always_hangs_ends_the_run(bad, sleep):
     file = bad.write("reward.py", f"import asyncio, time\n{sleep}\n")
     line = bad.refused("reward.timeout_s=0.1")
     assert "all 8 rollouts failed" in line
@@ -91,7 +91,7 @@ def test_a_file_that_cannot_be_used(bad, text, complaint):
     assert complaint.format(file=file) in bad.refused()
 
 
-def test_a_file_that_is_not_there_or_is_none(bad):
+def test_missing_reward_file_or_function_is_refused(bad):
     assert "there is no file" in bad.refused(f"reward.custom_reward_function.path={bad.folder}/rewrd.py")
     assert "expected a file, " in bad.refused(f"reward.custom_reward_function.path={bad.folder}")
     line = bad.refused("reward.custom_reward_function.reward_kwargs={solution_sr: 1}")
@@ -106,7 +106,7 @@ def test_a_row_without_its_ground_truth(bad, name):
     assert "no ground truth (column 'ground_truth', 'answer'" in line
 
 
-def test_a_built_in_that_there_is_not(bad):
+def test_unknown_built_in_reward_is_refused(bad):
     line = bad.refused("reward.custom_reward_function.path=null", "reward.name=gsm9k")
     assert line == "'reward.name': unknown reward 'gsm9k': did you mean 'gsm8k'?"
     assert "there is no built-in reward for data_source 'doubles'" in bad.refused(

@@ -99,7 +99,7 @@ def test_a_file_of_functions_that_cannot_be_used(bad, text, complaint):
 
 
 @pytest.mark.slow
-def test_a_file_that_is_not_there(bad):
+def test_missing_file_is_refused(bad):
     for key, name in (("function_tool_path", "tols.py"), ("tool_config_path", "tols.yaml")):
         assert f"there is no file '{bad.folder}/{name}'" in bad.refused(*file_of(bad, key, name))
     assert "is not a Python file" in bad.refused(*file_of(bad, "function_tool_path", "train.jsonl"))
@@ -142,7 +142,7 @@ def test_a_yaml_of_tools_that_cannot_be_used(bad, text, complaint, monkeypatch):
         ("{type: string, enum: 3}", "at properties.expression.enum: 3 is not of type 'array'"),
     ],
 )
-def test_a_schema_that_is_none(bad, parameters, complaint):
+def test_invalid_schema_is_refused(bad, parameters, complaint):
     bad.write("tools.yaml", f"tools: [{{name: calculator, parameters: {{expression: {parameters}}}}}]")
     line = bad.refused(*file_of(bad, "tool_config_path", "tools.yaml"))
     assert f"schema of tool 'calculator', {complaint}" in line

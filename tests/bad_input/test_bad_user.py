@@ -35,7 +35,7 @@ def test_simulated_user_errors_are_named(bad, kind, body, complaint):
     assert complaint in line
 
 
-def test_one_that_is_not_async_will_do(bad):
+def test_simulated_user_with_plain_methods_works(bad):
     options = user(bad, ANSWER.format(kind="def", body="return True, 'bye', 0.5, {}"))
     assert bad.goes_on(*options)["stop/interaction_ended"] == 1.0
 
@@ -50,7 +50,7 @@ def test_one_that_is_not_async_will_do(bad):
         ("import nothing_like_this", "ModuleNotFoundError"),
     ],
 )
-def test_one_that_cannot_be_had(bad, text, complaint):
+def test_unusable_simulated_user_is_refused(bad, text, complaint):
     line = bad.refused(*user(bad, text))
     assert line.startswith(f"{bad.folder}/users.yaml: interaction[0]: ")
     assert complaint in line

@@ -52,11 +52,11 @@ VALUES = {
     "data.output_path=a.parquet": "'data.output_path' has no effect without",
     "data.output_path=a.csv": "'data.output_path' must name a Parquet file",
     "rollout.n=0": "'rollout.n': input should be greater than 0",
-    "rollout.n=1": "'rollout.n=1' gives every group advantage 0",
+    "rollout.n=1": "'rollout.n=1' makes every advantage 0",
     "rollout.n=two": "'rollout.n': input should be a valid integer",
     "rollout.n=[8]": "'rollout.n': input should be a valid integer",
     "rollout.temperature=-1": "'rollout.temperature'",
-    "rollout.temperature=0": "'rollout.temperature=0' is greedy",
+    "rollout.temperature=0": "'rollout.temperature=0' means greedy sampling",
     "rollout.temperature=nan": "'rollout.temperature': input should be",
     "rollout.temperature=.inf": "'rollout.temperature'",
     "rollout.top_p=0": "'rollout.top_p'",
@@ -71,7 +71,7 @@ VALUES = {
     "rollout.sglang.urls=[node1]": "expected an address such as",
     "rollout.max_num_seqs=0": "'rollout.max_num_seqs'",
     "rollout.device=[]": "'rollout.device'",
-    "rollout.val_kwargs.n=2": "repeats one greedy rollout",
+    "rollout.val_kwargs.n=2": "repeats the same greedy rollout",
     "rollout.val_kwargs.temperature=0.5": "'rollout.val_kwargs.temperature' has no effect without",
     "rollout.agent.default_agent_loop=tool_agnt": "did you mean 'tool_agent'?",
     "rollout.agent.default_agent_loop=mine.py:Loop": "there is no file 'mine.py'",
@@ -205,7 +205,7 @@ def lines_of(capsys, *words: str) -> list[str]:
     return [line.removeprefix("agentrl: error: ") for line in said.err.splitlines()]
 
 
-def test_there_are_many():
+def test_at_least_150_invalid_values_are_tested():
     assert len(VALUES) >= 150
 
 
@@ -269,7 +269,7 @@ def test_other_commands(good, capsys, words, complaint):
     assert any(complaint in line for line in lines), lines
 
 
-def test_a_file_of_keys_lies_below_the_command_line(good, tmp_path, capsys):
+def test_command_line_overrides_the_config_file(good, tmp_path, capsys):
     (tmp_path / "run.yaml").write_text(
         "defaults: [experiment/calculator, _self_]\nactor.optim.lr: 3.0e-5\nrollout.n: 4\nrollout: {temperature: 0.7}\n"
     )

@@ -6,7 +6,7 @@ from pathlib import Path
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
-def test_its_smallest_case_runs(monkeypatch, capsys):
+def test_agent_loop_benchmark_smallest_case_runs(monkeypatch, capsys):
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     agent_loop = importlib.import_module("agent_loop")
     monkeypatch.setattr("sys.argv", ["agent_loop.py", "--rollouts", "1", "--turns", "3"])

@@ -30,7 +30,7 @@ def test_the_tail_is_as_heavy_as_it_says(module):
     assert share == pytest.approx(0.5 * 10**-1.2, rel=0.1)  # ten times the median
 
 
-def test_a_rollout_meets_the_same_however_often_its_task_is_begun(module):
+def test_restarted_rollouts_have_the_same_seeds(module):
     tail = module("slow_task").Tail()
     tail.group_size = 2
 
@@ -42,7 +42,7 @@ def test_a_rollout_meets_the_same_however_often_its_task_is_begun(module):
     assert len({*first, *second, *other}) == 9
 
 
-def test_the_bound_is_the_busiest_of_all(module, tmp_path):
+def test_benchmark_bound_is_the_busiest_component(module, tmp_path):
     long_tail = module("long_tail")
     steps = [{"rollout_s/mean": 0.5, "rollouts/failed": 0.0}] * 10  # 128 x 0.5 s of rollouts per step
 
@@ -61,7 +61,7 @@ def test_the_bound_is_the_busiest_of_all(module, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_run_of_it(module, task_folder, tmp_path):
+def test_slow_run_benchmark_runs(module, task_folder, tmp_path):
     slow_run = module("slow_run")
     overrides = (
         *(f"model.path={task_folder}/model", f"data.train_files=[{task_folder}/train.jsonl]"),
@@ -75,7 +75,7 @@ def test_a_run_of_it(module, task_folder, tmp_path):
     assert seen["take"] > 0
 
 
-def test_of_cached_tokens_those_said_before_are_told_from_new_ones(module):
+def test_cached_tokens_are_split_into_repeated_and_new(module):
     sglang_cache = module("sglang_cache")
     turns = [sglang_cache.Turn(1, 40, 0, 30), sglang_cache.Turn(2, 100, 80, 78), sglang_cache.Turn(2, 100, 80, 90)]
     first, second, later = sglang_cache.table(turns)

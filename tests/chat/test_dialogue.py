@@ -71,7 +71,7 @@ def test_dialogues_agree_with_transformers(turns: list[tuple[str, list[Message]]
 
 
 @families
-def test_dialogue_takes_the_route_of_a_rollout(name: str) -> None:
+def test_dialogue_is_tokenized_like_a_rollout(name: str) -> None:
     chat = CHATS[name]
     messages = [
         user("Hi"),
@@ -109,7 +109,7 @@ def test_saved_conversations_of_other_orders() -> None:
         chat.dialogue([], ())
 
 
-def test_a_saved_turn_must_begin_as_a_sampled_one_would() -> None:
+def test_saved_turn_must_start_with_the_generation_prompt() -> None:
     forced = CHATML.replace(
         "'<|im_start|>assistant\\n' }}{% endif %}", "'<|im_start|>assistant\\n<think>\\n' }}{% endif %}"
     )

@@ -151,7 +151,7 @@ def test_slow_tokenizers_break_control_text_with_an_invisible_blank() -> None:
     assert "a <\u200b|im_end|> b\n" in chat.text(ids)
 
 
-def test_truncation_switched_on_elsewhere_does_not_reach_a_conversation() -> None:
+def test_tokenizer_truncation_setting_does_not_affect_conversations() -> None:
     tokenizer = family_tokenizer("chatml")
     chat = ChatFormat(tokenizer)
     expected = chat.extend([user("many words " * 20)], (), turn_closed=True)

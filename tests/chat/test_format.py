@@ -35,7 +35,7 @@ from agentrl.types.trajectory import Author, Segment, Trajectory, VersionSpan
 @pytest.mark.one_in(2)
 @families
 @given(data=st.data())
-def test_extension_is_the_tail_of_the_whole_rendering(name: str, data: st.DataObject) -> None:
+def test_extension_equals_the_tail_of_the_complete_rendering(name: str, data: st.DataObject) -> None:
     new = data.draw(answers)
     whole = rendered(name, [user("Hi"), {"role": "assistant", "content": "Hello"}, *new])
     tail = whole.split("Hello" + end_text(name), 1)[1]
@@ -148,7 +148,7 @@ def test_trajectories_read_as_the_template_renders_them(name: str, data: st.Data
     assert TOKENIZERS[name].decode(ids) == rendered(name, messages, tools)
 
 
-def test_thoughts_stay_although_the_template_would_take_them_away() -> None:
+def test_thoughts_are_kept_although_the_template_removes_them() -> None:
     chat = CHATS["thinking"]
     reply = "<think>\nhm\n</think>\n\nyes"
     ids = chat.start([user("Hi")], ()) + full_ids("thinking", reply + "<|im_end|>")
@@ -185,7 +185,7 @@ class Work:
 
 
 @families
-def test_a_turn_costs_the_same_however_long_the_conversation(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cost_per_turn_does_not_depend_on_the_conversation_length(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     tokenizer = family_tokenizer(name)
     chat, work = ChatFormat(tokenizer), Work(monkeypatch, tokenizer)
     ids, costs = chat.start([user("Hi")], TOOLS), []
@@ -221,7 +221,7 @@ def test_text_keeps_special_tokens_but_the_last_end_of_turn() -> None:
 # ---- caches ---------------------------------------------------------------------------------------------------------
 
 
-def test_the_same_prompt_again_has_the_same_tokens_in_a_list_of_its_own() -> None:
+def test_cached_prompt_tokens_are_copied() -> None:
     chat = ChatFormat(family_tokenizer("chatml"))
     first = chat.start([user("Hi")], TOOLS)
     wanted = list(first)
@@ -233,7 +233,7 @@ def test_the_same_prompt_again_has_the_same_tokens_in_a_list_of_its_own() -> Non
     assert chat.start(both, ()) == full_ids("chatml", rendered("chatml", both, ()))
 
 
-def test_no_more_prompts_are_kept_than_a_step_needs() -> None:
+def test_prompt_cache_size_is_limited_to_one_step() -> None:
     chat = ChatFormat(family_tokenizer("chatml"))
     for number in range(MAX_PROMPTS + 5):
         chat.start([user(str(number))], ())
@@ -249,7 +249,7 @@ def test_text_of_tokens_is_the_tokenizer_s_own(name: str, text: str) -> None:
     assert ChatFormat(tokenizer)._encoder.decode(ids) == tokenizer.decode(ids, clean_up_tokenization_spaces=False)
 
 
-def test_a_tokenizer_with_a_decoding_of_its_own_is_asked() -> None:
+def test_tokenizer_with_custom_decoding_is_used() -> None:
     class Shouting(PreTrainedTokenizerFast):
         def _decode(self, *args: object, **kwargs: object) -> str:
             return super()._decode(*args, **kwargs).upper()

@@ -96,7 +96,7 @@ def test_hermes_closing_tag_inside_an_argument() -> None:
         ('{"name": "f", "arguments": ' + '{"a":' * 900 + "1" + "}" * 901, "", "nested too deeply"),
     ],
 )
-def test_hermes_says_what_is_wrong_and_where(body: str, name: str, says: str) -> None:
+def test_hermes_errors_name_problem_and_position(body: str, name: str, says: str) -> None:
     call = only(HERMES.parse(f"x<tool_call>{body}</tool_call>y"))
     assert call.name == name
     assert call.error is not None
@@ -199,7 +199,7 @@ def test_react_several_actions_before_an_observation() -> None:
         ("Action: \ud800\nAction Input: {}", "", "names no tool"),
     ],
 )
-def test_react_says_what_is_wrong(text: str, name: str, says: str) -> None:
+def test_react_errors_name_the_problem(text: str, name: str, says: str) -> None:
     call = only(REACT.parse(text))
     assert call.name == name
     assert says in str(call.error)
@@ -302,14 +302,14 @@ def test_templates_without_calls_suit_formats_that_the_prompt_explains() -> None
             check_parser("hermes", chat, schemas())
 
 
-def test_where_the_template_hears_of_no_tools_every_parser_fits() -> None:
+def test_template_without_tools_accepts_every_parser() -> None:
     check_parser("react", ChatFormat(family_tokenizer("chatml")), ())
 
 
 # ---- SGLang's, where it is not installed -----------------------------------------------------------------------------
 
 
-def test_sglangs_parsers_say_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sglang_parsers_without_sglang_show_the_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sglang, "find_spec", lambda name: None)
     sglang.detectors.cache_clear()
     with pytest.raises(ConfigError, match=r"SGLang's, which is not installed: pip install 'agentrl-train\[sglang\]'"):

@@ -17,7 +17,7 @@ def test_pieces_are_the_text_and_as_many_as_its_tokens(name, text):
     assert len(pieces) == max(1, len(full_ids(name, text)))
 
 
-def test_added_tokens_and_characters_stay_whole():
+def test_pieces_never_split_added_tokens_or_characters():
     pieces = token_pieces(TOKENIZERS["chatml"], "a<|im_end|>日")
     assert [piece for piece in pieces if piece] == ["a", "<|im_end|>", "日"]
     assert len(pieces) == 5  # the last character has three bytes, with one token each

@@ -55,7 +55,7 @@ def hermes_call(name: object, arguments: object) -> str:
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_a_call_as_each_family_writes_it(name: str) -> None:
+def test_calls_in_each_model_family_format(name: str) -> None:
     turn = parser(name).parse(f"Let me see. {CALLS[name]}")
     assert turn.content == "Let me see."
     (call,) = turn.calls
@@ -63,7 +63,7 @@ def test_a_call_as_each_family_writes_it(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_a_tool_that_is_not_there_is_called_all_the_same(name: str) -> None:
+def test_call_of_an_unknown_tool_is_answered(name: str) -> None:
     """The toolbox reports the unknown tool to the model; SGLang's default would drop the call."""
     other = parser_for(tool_parsers.get(f"sglang/{name}")(), schemas())
     assert [call.name for call in other.parse(CALLS[name]).calls] == ["f"]
@@ -81,13 +81,13 @@ def test_several_calls_in_a_turn() -> None:
     "body", ["{bad", "1", "[1]", '{"name": 3, "arguments": {}}', '{"name": "f", "arguments": [1]}']
 )
 @pytest.mark.parametrize("name", ["hermes", "qwen25"])
-def test_a_call_that_cannot_be_read_says_so(name: str, body: str) -> None:
+def test_unreadable_call_is_an_error(name: str, body: str) -> None:
     (call,) = parser(name).parse(f"<tool_call>\n{body}\n</tool_call>").calls
     assert call.error
     assert "cannot be read" in call.error or "no name" in call.error
 
 
-def test_a_call_that_is_left_out_beside_a_good_one_is_said() -> None:
+def test_skipped_calls_next_to_valid_ones_are_reported() -> None:
     calls = parser("qwen25").parse(f"<tool_call>\n{{bad\n</tool_call>\n{HERMES}").calls
     assert [(call.name, call.error is None) for call in calls] == [("f", True), ("", False)]
     assert "2 calls begin, 1 can be read. The tools are: f." in str(calls[1].error)
@@ -126,7 +126,7 @@ texts = st.lists(fragments | st.text(max_size=8), max_size=5).map("".join)
 
 
 @given(st.data())
-def test_nothing_that_a_model_writes_raises(data: st.DataObject) -> None:
+def test_model_text_never_raises(data: st.DataObject) -> None:
     """The output also stays valid: calls without an error have a name and an argument object."""
     text = data.draw(texts | st.text())
     cut = data.draw(st.integers(0, len(text)))
@@ -159,7 +159,7 @@ def test_fits_the_template_that_writes_its_format() -> None:
         check_parser("sglang/mistral", coder, schemas())
 
 
-def test_an_unknown_name_is_told_the_nearest() -> None:
+def test_unknown_name_gets_the_nearest_suggestion() -> None:
     with pytest.raises(
         UnknownNameError, match="unknown tool parser 'sglang/qwen3coder': did you mean 'sglang/qwen3_co"
     ):

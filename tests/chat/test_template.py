@@ -64,7 +64,7 @@ def test_the_minimal_template_itself_is_accepted() -> None:
     ChatFormat(tokenizer_for(MINIMAL)).check(TOOLS, ("tool", "user"))
 
 
-def test_a_turn_ended_by_what_follows_it_is_refused_where_that_varies() -> None:
+def test_turn_without_fixed_end_token_is_refused() -> None:
     """As in GLM-4: the next role's token ends the previous turn. This works with one such role, but not with two."""
     template = (
         "{% for m in messages %}<|{{ m.role }}|>\n{{ m.content }}{% endfor %}"

@@ -115,7 +115,7 @@ def test_rows_whose_tools_or_simulated_user_differ_are_not_repeated(tmp_path, ch
     ]
 
 
-def test_a_prompt_with_two_answers_is_found_also_where_tools_are_given_the_answer(tmp_path, check):
+def test_conflicting_answers_are_found_also_if_tools_get_the_answer(tmp_path, check):
     train = write(tmp_path / "a.jsonl", in_world("2+3?", "5", 5), in_world("2+3?", "6", 6), in_world("2+3?", "5", 5))
     _, document = check(train, "--val", train)
     assert {kind: count for kind, (count, _) in found(document).items()} == {
@@ -136,7 +136,7 @@ def test_rows_that_no_reward_can_score(tmp_path, check):
     assert document["train"]["without_ground_truth"] == 2
 
 
-def test_a_reward_of_ones_own_is_shown_an_empty_answer(tmp_path, check):
+def test_data_check_probes_a_custom_reward_with_an_empty_answer(tmp_path, check):
     (tmp_path / "mine.py").write_text(
         "def score(solution_str, ground_truth, extra_info):\n"
         "    assert solution_str == '' and extra_info['num_turns'] == 0\n"
@@ -151,7 +151,7 @@ def test_a_reward_of_ones_own_is_shown_an_empty_answer(tmp_path, check):
     assert check(file, "--reward", "none")[1]["train"]["probed_by_reward"] is None
 
 
-def test_lengths_are_those_of_the_models_template(tmp_path, check, model):
+def test_lengths_include_the_models_template(tmp_path, check, model):
     file = write(tmp_path / "a.jsonl", *(row("word " * length + str(length)) for length in range(1, 41)))
     status, document = check(file, "--model", model, "data.max_prompt_length=34")
     tokens = document["train"]["tokens"]
@@ -283,7 +283,7 @@ def test_mistakes_are_one_line_and_status_2(check, words, expected):
     assert len(said.splitlines()) == 1
 
 
-def test_reading_goes_on_after_lines_that_are_no_rows(tmp_path, check):
+def test_reading_continues_after_invalid_lines(tmp_path, check):
     file = tmp_path / "a.jsonl"
     deep = "[" * 100_000
     file.write_text(f"{{\n{json.dumps(row('a'))}\n[1]\n{deep}\n{json.dumps(row('b', None))}\n")
@@ -311,7 +311,7 @@ def test_tests_of_code_are_read_without_a_sandbox(tmp_path, check):
     assert found(document)["rows whose ground truth the reward cannot use"][0] == 2
 
 
-def test_a_refusal_names_its_own_row(tmp_path, check):
+def test_refusal_names_the_row(tmp_path, check):
     _, document = check(write(tmp_path / "a.jsonl", row("a", "x"), row("b", "x")))
     refused = next(each for each in document["train"]["problems"] if "cannot use" in each["kind"])
     assert ["row 0)" in refused["examples"][0][1], "row 1)" in refused["examples"][1][1]] == [True, True]
@@ -342,7 +342,7 @@ def test_the_terminal_shows_tables_a_histogram_and_what_is_wrong(tmp_path):
     assert "no problems found" in out.getvalue()
 
 
-def test_of_many_ground_truths_those_of_most_rows_are_shown_to_the_reward(tmp_path, check, monkeypatch):
+def test_most_common_ground_truths_are_tried_with_the_reward(tmp_path, check, monkeypatch):
     monkeypatch.setattr(data_reward, "MAX_PROBED", 1)
     file = write(tmp_path / "a.jsonl", row("a"), row("b", None), row("c", None))
     _, document = check(file)
@@ -355,7 +355,7 @@ def test_signs_are_no_matter_of_style():
     assert normalised("what is 2-3") != normalised("what is 2+3")
 
 
-def test_a_class_that_asks_for_a_tokenizer_is_told_of_the_model(tmp_path, check):
+def test_dataset_class_gets_the_models_tokenizer(tmp_path, check):
     (tmp_path / "mine.py").write_text("class Mine:\n    def __init__(self, tokenizer): ...\n")
     status, said = check("x", f"data.custom_cls.path={tmp_path / 'mine.py'}", "data.custom_cls.name=Mine")
     assert status == 2

@@ -19,6 +19,8 @@ def reply(context):
     return str(len(context) % 10)
 """
 REWARD = """
+import asyncio
+
 def compute_score(data_source, solution_str, ground_truth):
     return float(solution_str.strip().startswith(ground_truth))
 
@@ -28,8 +30,9 @@ def always(solution_str):
 def last_turn(ground_truth, extra_info):
     return float(extra_info["last_turn"].strip().startswith(ground_truth))
 
-def raises(data_source, solution_str):  # rows are scored concurrently: only one source raises, so the error is known
-    if data_source == "a":
+async def raises(data_source, extra_info):  # row 2 before row 1; row 0 not at all
+    await asyncio.sleep(0.0 if extra_info["index"] == 2 else 0.2)
+    if extra_info["index"] > 0:
         raise ValueError("no")
     return 0.0
 """
@@ -59,7 +62,7 @@ def figures(file: str = "run/eval.json") -> dict:
     return json.loads(Path(file).read_text())
 
 
-def test_an_evaluation_is_kept_and_says_the_same_when_it_is_read_again(task_folder, here, capsys):
+def test_saved_evaluation_reads_back_equal(task_folder, here, capsys):
     assert evaluate(task_folder) == 0
     live = figures()
     assert {"val/success", "val/reward/mean", "val/num_tasks", "val/tool_calls/share"} <= live.keys()
@@ -78,7 +81,7 @@ def test_an_evaluation_is_kept_and_says_the_same_when_it_is_read_again(task_fold
 
 
 @pytest.mark.slow
-def test_a_second_evaluation_takes_the_place_of_the_first(task_folder, here):
+def test_second_evaluation_replaces_the_first(task_folder, here):
     for num_rows in (6, 2):
         assert evaluate(task_folder, f"data.val_max_samples={num_rows}") == 0
     assert figures()["val/num_tasks"] == 2
@@ -105,7 +108,7 @@ def test_saved_rollouts_are_scored_by_another_reward(task_folder, here, capsys):
     assert figures("x.json")["overall"] == before["overall"]
 
 
-def test_of_several_validations_the_last_is_read(task_folder, here, capsys):
+def test_last_of_several_validations_is_read(task_folder, here, capsys):
     assert evaluate(task_folder) == 0
     store = TrajectoryStore(Path("run/trajectories/val"), provenance=open_saved("run").provenance, split="val")
     first = store.groups(0)
@@ -194,7 +197,7 @@ def test_rewards_of_texts_find_what_is_known_of_rollouts(here, capsys):
     assert "texts have no tokens" not in line
 
 
-def test_generated_rows_are_what_main_eval_reads(task_folder, here):
+def test_generated_rows_load_in_main_eval(task_folder, here):
     model = [f"model.path={task_folder}/model", "rollout.engine=scripted", "rollout.script_path=script.py:reply"]
     files = ["data.train_files=[rows.jsonl]", "data.output_path=out.parquet", "trainer.default_local_dir=gen"]
     reward = "reward.custom_reward_function.path=reward.py"
@@ -219,7 +222,7 @@ def test_generated_rows_are_what_main_eval_reads(task_folder, here):
         (["--responses", "out.parquet", "--reward", "reward.py:alway"], "'alway'"),
         (
             ["--responses", "out.parquet", "--reward", "reward.py:raises"],
-            "reward 'raises' (data source 'a', row ",
+            "reward 'raises' (data source 'a', row 1)",
         ),
         (["--responses", "numbers.parquet", "--reward", "reward.py"], "expected a text or a list of texts, got 3"),
         (["--responses", "out.parquet", "reward.nam=x"], "did you mean 'reward.name'?"),
@@ -239,7 +242,7 @@ def test_mistakes_are_one_line(here, capsys, arguments, complaint):
 
 
 @pytest.mark.parametrize("value", [None, 0, {}, [], False])
-def test_what_is_no_text_is_refused_and_not_passed_over(here, capsys, value):
+def test_response_that_is_not_text_is_refused(here, capsys, value):
     """`[]` is an invalid text in a row with texts; as the complete column it means a row without texts."""
     row = {"prompt": "?", "ground_truth": "1", "data_source": "a"}
     lines = [{**row, "responses": ["1"]}, {**row, "responses": ["a", value, ""]}]
@@ -250,7 +253,7 @@ def test_what_is_no_text_is_refused_and_not_passed_over(here, capsys, value):
     assert said.endswith(f"got {value!r}")
 
 
-def test_an_empty_text_is_a_text(here):
+def test_empty_response_is_evaluated(here):
     rows = [{"prompt": "?", "ground_truth": "1", "data_source": "a", "responses": ["1", "", "1", ""]}]
     Path("out.jsonl").write_text(json.dumps(rows[0]) + "\n")
     assert main(["eval", "--responses", "out.jsonl", "--reward", "reward.py:compute_score"]) == 0

@@ -150,7 +150,7 @@ def test_arguments_are_two_folders(capsys: pytest.CaptureFixture[str]):
         assert "arguments" in capsys.readouterr().err
 
 
-def test_adapters_that_go_beyond_lora_are_merged(base: Path, tmp_path: Path):
+def test_other_adapter_types_are_merged(base: Path, tmp_path: Path):
     from peft import LoraConfig, get_peft_model
 
     torch.manual_seed(1)

@@ -15,7 +15,7 @@ def test_a_key_needs_no_plus_and_values_are_typed() -> None:
     assert (config.rollout.n, config.actor.optim.lr, config.data.train_files) == (4, 1e-3, ("a", "b"))
 
 
-def test_a_folder_of_ones_own_is_looked_in(tmp_path) -> None:
+def test_custom_config_folder_is_searched(tmp_path) -> None:
     (tmp_path / "experiment").mkdir()
     (tmp_path / "experiment" / "mine.yaml").write_text("# @package _global_\nmodel: {path: m}\nrollout: {n: 3}\n")
     for choice in ("+experiment=mine", "experiment=mine"):
@@ -51,7 +51,7 @@ def test_mistakes_are_one_line_and_status_2(overrides, complaint, capsys) -> Non
     assert len(said.err.splitlines()) == 1
 
 
-def test_a_value_quoted_as_told_is_taken() -> None:
+def test_value_quoted_as_suggested_is_accepted() -> None:
     assert compose_config(['model.path="a[b"']).model.path == "a[b"
 
 
@@ -61,7 +61,7 @@ def test_version(capsys) -> None:
     assert (ended.value.code, capsys.readouterr().out) == (0, f"agentrl {__version__}\n")
 
 
-def test_traceback_is_shown_when_asked() -> None:
+def test_traceback_is_shown_on_request() -> None:
     with pytest.raises(ConfigError):
         main(["config", "--traceback", "model.pth=m"])
 
@@ -87,6 +87,6 @@ def test_a_wrong_key_is_refused_before_anything_heavy_loads() -> None:
     assert done.stdout.strip() == "2 []"
     unknown, one, data, model = (line.removeprefix("agentrl: error: ") for line in done.stderr.splitlines())
     assert unknown == "unknown key 'rollout.nn': did you mean 'rollout.n'?"
-    assert one.startswith("'rollout.n=1' gives every group advantage 0, because grpo")
+    assert one.startswith("'rollout.n=1' makes every advantage 0, because grpo")
     assert data.startswith("data.train_files: a.jsonl: no such file")
     assert model == "model.path: there is no folder 'm/m/m'"

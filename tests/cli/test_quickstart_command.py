@@ -36,7 +36,7 @@ def started(monkeypatch) -> list[list[str]]:
     return commands
 
 
-def test_a_folder_of_somebody_else_is_refused_and_kept(tmp_path, capsys, started):
+def test_folder_not_created_by_us_is_refused_and_kept(tmp_path, capsys, started):
     (tmp_path / "thesis.txt").write_text("years")
     assert main(["quickstart", "--out", str(tmp_path)]) == 2
     assert "was not made by `agentrl quickstart`" in capsys.readouterr().err
@@ -44,7 +44,7 @@ def test_a_folder_of_somebody_else_is_refused_and_kept(tmp_path, capsys, started
     assert started == []
 
 
-def test_a_second_quickstart_replaces_what_the_first_made_and_nothing_else(tmp_path, capsys):
+def test_second_quickstart_replaces_only_files_of_the_first(tmp_path, capsys):
     out, elsewhere = tmp_path / "out", tmp_path / "elsewhere"
     elsewhere.mkdir()
     (elsewhere / "kept").touch()
@@ -138,7 +138,7 @@ def test_the_last_lines_are_commands_for_this_shell(monkeypatch, capsys, tmp_pat
     assert program_in_shell() == "uv run agentrl"
 
 
-def test_what_comes_with_agentrl_is_found_from_any_folder(tmp_path, monkeypatch):
+def test_shipped_files_are_found_from_any_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     config = compose_config(["+experiment=calculator"])
     assert Path(config.rollout.multi_turn.function_tool_path).is_file()

@@ -53,7 +53,7 @@ def importable(monkeypatch, request):
     monkeypatch.syspath_prepend(request.path.parent)
 
 
-def test_alone_it_lists_the_modes(capsys):
+def test_replay_without_arguments_lists_modes(capsys):
     assert main(["replay"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert all(any(line.split()[:1] == [name] for line in lines) for name in MODES)
@@ -64,7 +64,7 @@ def test_every_mode_is_there():
         assert callable(entry.load())
 
 
-def test_words_come_in_any_order_beside_flags():
+def test_words_and_flags_may_be_mixed():
     options = parse(
         ["replay", "a.b=1", "RUN", "--k", "1", "rescore", "compare", "--html", "f", "B@last", "x=2", "from-turn", "3"]
     )
@@ -144,7 +144,7 @@ def impossible(replay: Replay) -> Result:
     raise DataError("there is nothing\nof the kind")
 
 
-def test_what_was_found_before_a_mode_that_cannot_be_done_is_written(run, tmp_path, capsys):
+def test_results_before_a_failing_mode_are_written(run, tmp_path, capsys):
     words = ["replay", str(run), "noisy", "impossible", "failing"]
     assert main([*words, "--json", str(tmp_path / "f.json"), "--html", str(tmp_path / "f.html")]) == 2
     found = json.loads((tmp_path / "f.json").read_text())["results"]
@@ -157,7 +157,7 @@ def test_what_was_found_before_a_mode_that_cannot_be_done_is_written(run, tmp_pa
 
 
 @pytest.mark.slow
-def test_a_wrong_path_or_step_is_said_before_torch_is_imported(run):
+def test_wrong_path_or_step_is_reported_before_torch_is_imported(run):
     program = """
 import sys
 from agentrl.cli.main import main
@@ -195,14 +195,14 @@ def test_options_reach_the_modes(run, tmp_path, monkeypatch):
     assert options.overrides == {"rollout": {"n": 2}}
 
 
-def test_json_on_the_standard_output_is_all_there_is(run, capsys):
+def test_json_on_standard_output_is_the_only_output(run, capsys):
     assert main(["replay", str(run), "noisy", "failing", "--json", "-"]) == 1
     captured = capsys.readouterr()
     assert [found["mode"] for found in json.loads(captured.out)["results"]] == ["noisy", "failing"]
     assert captured.err == "noise\n"
 
 
-def test_files_are_written_beside_what_is_shown(run, capsys, tmp_path):
+def test_exported_files_do_not_change_the_shown_output(run, capsys, tmp_path):
     files = ["--json", str(tmp_path / "new/found.json"), "--html", str(tmp_path / "found.html")]
     assert main(["replay", str(run), "noisy", *files]) == 0
     assert "noisy: heard" in capsys.readouterr().out

@@ -21,7 +21,7 @@ def launched(code: str, max_restarts: int = 0) -> subprocess.CompletedProcess[st
     return subprocess.run(command, capture_output=True, text=True, timeout=50)
 
 
-def test_a_killed_rank_is_named_and_ends_the_others():
+def test_killed_rank_is_named_and_other_ranks_end():
     done = launched(f"os.kill(os.getpid(), signal.SIGKILL) if rank == '1' else None\n{WAIT}")
     assert done.returncode == 1
     assert "agentrl: error: rank 1 (process " in done.stderr
@@ -30,12 +30,14 @@ def test_a_killed_rank_is_named_and_ends_the_others():
 
 
 def test_all_ranks_start_again_after_a_failure():
-    done = launched("print(f'rank {rank}, attempt {attempt}'); sys.exit(rank == '1' and attempt == '0')", 1)
+    done = launched(
+        "os.write(1, f'rank {rank}, attempt {attempt}\\n'.encode()); sys.exit(rank == '1' and attempt == '0')", 1
+    )
     assert done.returncode == 0
     assert {f"rank {rank}, attempt 1" for rank in (0, 1)} <= {*done.stdout.splitlines()}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("code", "status"), [("pass", 0), ("sys.exit(2 if rank == '0' else 0)", 2)])
-def test_the_status_is_that_of_rank_0(code, status):
+def test_exit_status_is_that_of_rank_0(code, status):
     assert launched(code).returncode == status

@@ -33,7 +33,7 @@ def test_a_single_turn_loop_yields_the_engines_own_segment():
     assert rollout.rewards["score"] == 1.0  # from our reward: the loop gave none
 
 
-def test_a_long_answer_is_cut_as_its_loop_cuts_it():
+def test_audit_truncates_long_answers_like_the_loop():
     rollout = roll(ListEngine("one two three four five"), config("verl_single_turn", max_response_length=3))
     assert [len(segment) for segment in rollout.trajectories[0].segments[1:]] == [3]
     assert rollout.stop is Stop.MAX_RESPONSE_TOKENS

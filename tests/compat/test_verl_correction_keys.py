@@ -54,13 +54,15 @@ def test_the_keys_mean_what_they_mean_in_verl(given: dict[str, object], section:
         ),
     ],
 )
-def test_what_verl_would_not_read_is_left_out_with_a_notice(given: dict[str, object], notice: str) -> None:
+def test_correction_keys_without_effect_in_verl_are_ignored_with_a_notice(
+    given: dict[str, object], notice: str
+) -> None:
     (line,) = notices_of(**given)
     assert notice in line
     config_of(**given)
 
 
-def test_older_names_say_what_to_use() -> None:
+def test_older_names_are_refused_with_the_new_name() -> None:
     with pytest.raises(ConfigError, match=f"set {SECTION}.rollout_is to token or sequence"):
         config_of(**{"algorithm.rollout_is": True})
     with pytest.raises(ConfigError, match="did you mean 'token_k"):

@@ -54,13 +54,13 @@ def test_every_key_of_verls_files_has_a_row(table, names):
 
 
 @pytest.mark.parametrize("table", [GENERATION, SERVER, EVALUATION])
-def test_no_key_stands_twice_and_every_target_is_a_key_or_a_flag_of_ours(table):
+def test_verl_generation_keys_are_unique_and_map_to_existing_keys_or_flags(table):
     assert len({row.key for row in table.rows}) == len(table.rows)
     targets = {target for row in table.rows if isinstance(row, Mapped) for target in row.names}
     assert {target for target in targets - own_keys() if not target.startswith("--")} == set()
 
 
-def test_the_old_command_means_what_it_meant():
+def test_older_command_line_keeps_its_meaning():
     config = config_of(GENERATE)
     rollout, data = config.rollout, config.data
     assert (rollout.n, rollout.temperature, rollout.top_k, rollout.top_p) == (4, 1.0, 50, 0.7)
@@ -69,7 +69,7 @@ def test_the_old_command_means_what_it_meant():
     assert (config.reward.name, config.trainer.mode, config.trainer.run_dir) == ("none", "rollout_only", Path("out"))
 
 
-def test_what_is_not_said_has_verls_default():
+def test_missing_generation_options_have_verls_defaults():
     config = config_of("data.path=in.parquet model.path=m")
     rollout = config.rollout
     assert (rollout.n, rollout.temperature, rollout.top_k, rollout.top_p, rollout.dtype) == (
@@ -92,7 +92,7 @@ def test_the_servers_command_has_the_defaults_of_the_trainer():
     assert (config.reward.name, config.trainer.total_epochs) == ("none", 1)
 
 
-def test_the_trainers_own_keys_are_told_and_not_looked_at(capsys):
+def test_trainer_keys_are_ignored_with_a_notice(capsys):
     config_of(SERVE, "trainer.total_epochs=30 algorithm.adv_estimator=gae critic.optim.lr=1e-5 data.shuffle=True")
     (told,) = [line for line in capsys.readouterr().err.splitlines() if "nothing is trained" in line]
     for key in (
@@ -104,7 +104,7 @@ def test_the_trainers_own_keys_are_told_and_not_looked_at(capsys):
         assert f"'{key}'" in told
 
 
-def test_a_command_is_the_servers_where_it_has_a_key_of_the_trainers():
+def test_key_of_the_trainer_selects_the_server_command():
     assert generation_table(["data.path", "rollout.n"]) is GENERATION
     assert generation_table(["data.train_files"]) is generation_table([], "ppo_trainer") is SERVER
     assert PPO.find("data.output_path") is not None  # a key of agentrl
@@ -138,19 +138,19 @@ def test_values_are_translated(said, key, value):
         ("rollout.n=4", "data.n_samples sets the number of responses"),
         ("trainer.n_gpus_per_node=8", "set it to 1"),
         ("rollout.name=vllm", "set actor_rollout_ref.rollout.name to sglang"),
-        ("rollout.temperature=0", "'data.n_samples' above 1 repeats one greedy rollout"),
+        ("rollout.temperature=0", "'data.n_samples' above 1 repeats the same greedy rollout"),
         ("data.output_path=out.csv", "'data.output_path' must name a Parquet file"),
         ("rollout.ignore_eos=True", "remove it"),
     ],
 )
-def test_what_cannot_be_honoured_is_refused_in_one_line(said, complaint):
+def test_unsupported_verl_generation_options_are_one_line_errors(said, complaint):
     with pytest.raises(ConfigError) as error:
         config_of(GENERATE, said)
     assert complaint in str(error.value)
     assert "\n" not in str(error.value)
 
 
-def test_a_yaml_file_may_build_on_verls(tmp_path):
+def test_yaml_file_may_extend_verls_yaml(tmp_path):
     (tmp_path / "mine.yaml").write_text(
         "defaults: [generation, _self_]\nmodel: {path: m}\nactor: {model: '${model}'}\n"
     )

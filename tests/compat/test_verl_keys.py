@@ -25,7 +25,7 @@ def notices_of(**keys: object) -> list[str]:
     return translate(nested(NEEDED | {f"{ROLLOUT}.n": 2} | keys)).lines()
 
 
-def test_no_key_stands_twice_and_every_target_is_a_key_of_ours() -> None:
+def test_verl_keys_are_unique_and_map_to_existing_keys() -> None:
     assert len({row.key for row in PPO.rows}) == len(PPO.rows)
     targets = {target for row in PPO.rows if isinstance(row, Mapped) for target in row.names}
     assert targets <= own_keys()
@@ -52,7 +52,7 @@ def test_several_devices_an_engine_are_sglangs() -> None:
         config_of(**sizes | {f"{ROLLOUT}.tensor_model_parallel_size": 2})
 
 
-def test_verls_defaults_stand_in_for_what_is_not_said() -> None:
+def test_missing_keys_have_verls_defaults() -> None:
     config = config_of()
     data, actor, rollout, trainer = config.data, config.actor, config.rollout, config.trainer
     assert (data.train_batch_size, data.max_prompt_length, data.max_response_length) == (1024, 512, 512)
@@ -246,7 +246,6 @@ def test_values_are_translated(given, target, value) -> None:
     [
         ({f"{ROLLOUT}.gpu_memory_utilization": 0.4}, "uses rollout.max_num_seqs"),
         ({f"{ROLLOUT}.tensor_model_parallel_size": 1}, "one device"),
-        ({"trainer.nnodes": 1}, "one node"),
         ({f"{ACTOR}.fsdp_config.forward_prefetch": True}, "whole policy"),
         ({"algorithm.kl_ctrl.kl_coef": 0.001}, "use_kl_in_reward"),
         ({f"{ACTOR}.optim.total_training_steps": 100}, "actor.optim.total_updates"),
@@ -262,7 +261,7 @@ def test_values_are_translated(given, target, value) -> None:
         ({f"{ACTOR}.clip_ratio": 0.3}, "no effect"),
     ],
 )
-def test_what_has_no_meaning_here_is_said_once(given, word) -> None:
+def test_ignored_verl_keys_cause_one_notice(given, word) -> None:
     (notice,) = notices_of(**given)
     assert word in notice
     assert next(iter(given)) in notice
@@ -279,7 +278,7 @@ def test_keys_of_one_reason_are_one_line() -> None:
     assert other.startswith("'trainer.balance_batch' is ignored")
 
 
-def test_what_means_the_same_is_not_spoken_of() -> None:
+def test_equivalent_verl_keys_cause_no_notice() -> None:
     same = {"reward_model.reward_manager": "naive", "algorithm.use_kl_in_reward": False, "reward_model.enable": False}
     assert notices_of(**same, **{"data.truncation": "error", "reward.reward_manager.name": "naive"}) == []
 
@@ -296,7 +295,6 @@ def test_what_means_the_same_is_not_spoken_of() -> None:
         ({f"{ROLLOUT}.tensor_model_parallel_size": "yes"}, "set it to 1"),
         ({f"{ACTOR}.optim.lr_warmup_steps": "inf"}, f"{ACTOR}.optim.lr_warmup_steps"),
         ({f"{ROLLOUT}.tensor_model_parallel_size": 2}, "set it to 1"),
-        ({"trainer.nnodes": 2}, "set it to 1"),
         ({"algorithm.kl_penalty": "full", "algorithm.use_kl_in_reward": True}, "is not supported"),
         ({"algorithm.adv_estimator": "grop"}, "did you mean 'grpo'?"),
         ({"actor_rollout_ref.model.lora.dropout": 0.1}, "without dropout"),
@@ -323,7 +321,7 @@ def test_what_means_the_same_is_not_spoken_of() -> None:
         ({f"{ROLLOUT}.n": 4, "algorithm.group_size": 8}, "set one option to different values"),
     ],
 )
-def test_what_could_change_numbers_is_refused_with_what_to_say(given, complaint) -> None:
+def test_verl_keys_that_change_results_are_refused_with_a_replacement(given, complaint) -> None:
     with pytest.raises(ConfigError) as error:
         config_of(**given)
     assert complaint in str(error.value)

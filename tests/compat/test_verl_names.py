@@ -36,7 +36,7 @@ def test_every_estimator_is_ours_with_verls_defaults(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", LOSSES)
-def test_every_loss_is_ours_with_what_verl_gives_it(name: str) -> None:
+def test_every_loss_equals_verls_with_its_options(name: str) -> None:
     config = config_of(**{LOSS_MODE: name, f"{ACTOR}.clip_ratio_high": 0.3, f"{ACTOR}.policy_loss.dro_beta": 0.5})
     assert (config.loss_name, config.aggregation) == (read_loss(name), "token-mean")
     clips = {"clip_ratio_low": 0.2, "clip_ratio_high": 0.3}
@@ -51,7 +51,7 @@ def test_every_loss_is_ours_with_what_verl_gives_it(name: str) -> None:
     assert policy_loss_options(config.loss_name, config.actor) == of_others.get(name, clips)
 
 
-def test_what_a_name_reads_in_verl_is_an_option_of_ours() -> None:
+def test_options_of_verl_names_exist_here() -> None:
     """Otherwise a key would be passed to an algorithm that refuses it."""
     short = {"algorithm.norm_adv_by_std_in_grpo": "norm_adv_by_std"}
     for name, targets in READ_BY_ESTIMATOR.items():
@@ -77,7 +77,7 @@ def test_what_a_name_reads_in_verl_is_an_option_of_ours() -> None:
         ({"algorithm.name": "gigpo", "algorithm.gamma": 0.9}, "gigpo", None, "grpo"),  # NEEDED has grpo
     ],
 )
-def test_one_name_stands_for_estimator_and_loss(
+def test_algorithm_name_selects_estimator_and_loss(
     given: dict[str, object], name: str, loss_mode: str | None, estimator: str | None
 ) -> None:
     config = config_of(**given)
@@ -85,7 +85,7 @@ def test_one_name_stands_for_estimator_and_loss(
     assert (config.actor.policy_loss.loss_mode, config.algorithm.adv_estimator) == (loss_mode, estimator)
 
 
-def test_an_algorithm_named_in_our_words_has_our_defaults() -> None:
+def test_algorithm_name_selects_our_defaults() -> None:
     config = config_of(**{"algorithm.adv_estimator": None, "algorithm.name": "cispo"})
     assert policy_loss_options("cispo", config.actor) == {}
     assert config.aggregation == "token-mean"
@@ -99,7 +99,7 @@ def test_discounts_reach_the_estimators_that_read_them() -> None:
     assert told.startswith("'algorithm.lam' is ignored")
 
 
-def test_bypass_mode_takes_the_place_of_the_loss_as_in_verl() -> None:
+def test_bypass_mode_replaces_the_loss_as_in_verl() -> None:
     given = {"algorithm.rollout_correction.bypass_mode": True, LOSS_MODE: "gspo"}
     config = config_of(**given)
     assert (config.algorithm.name, config.loss_name, config.actor.clip_ratio_c) == ("grpo", "vanilla", 3.0)
@@ -196,7 +196,7 @@ def test_a_dataset_class_and_workers_are_passed_on() -> None:
     assert str(data.custom_cls.path) == str(Path("~/d.py").expanduser())
 
 
-def test_a_critic_that_would_never_be_asked_is_not_waited_for() -> None:
+def test_critic_warmup_without_critic_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"trainer\.critic_warmup=5.* needs no critic"):
         config_of(**{"trainer.critic_warmup": 5})
     # in verl the first step trains both models

@@ -5,7 +5,7 @@ import asyncio
 from agentrl.concurrency.deadlines import Alarm
 
 
-def test_each_is_woken_at_its_own_time_and_the_forgotten_never():
+def test_alarm_wakes_waiters_in_time_and_skips_forgotten_ones():
     async def main():
         loop = asyncio.get_running_loop()
         alarm, start, woken = Alarm(loop), loop.time(), []

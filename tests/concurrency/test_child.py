@@ -62,7 +62,7 @@ def test_questions_and_answers(child):
     assert child.ask({"text": "still there"})["text"] == "still there"
 
 
-def test_an_end_in_place_of_an_answer(child):
+def test_child_that_exits_instead_of_answering(child):
     child.start()
     with pytest.raises(EndedError, match="ended with status 5"):
         child.ask({"die": True})
@@ -71,20 +71,20 @@ def test_an_end_in_place_of_an_answer(child):
         child.ask({})
 
 
-def test_a_copy_that_forks_answers_nothing(child):
+def test_forked_copy_of_a_worker_gives_no_answer(child):
     child.start()
     assert child.ask({"fork": True, "n": 1})["n"] == 1
     assert [child.ask({"n": number})["n"] for number in (2, 3, 4)] == [2, 3, 4]
 
 
-def test_one_that_answers_unasked_is_killed(child):
+def test_child_that_answers_without_a_request_is_killed(child):
     child.start()
     with pytest.raises(EndedError, match="answered a different question"):
         child.ask({"forge": True})
     assert not child.alive
 
 
-def test_one_that_floods_is_killed(child, monkeypatch):
+def test_child_that_floods_the_pipe_is_killed(child, monkeypatch):
     monkeypatch.setattr("agentrl.concurrency.child.MAX_ANSWER_BYTES", 2**20)
     child.start()
     assert len(child.ask({"flood": 1000})["text"]) == 1000
@@ -92,7 +92,7 @@ def test_one_that_floods_is_killed(child, monkeypatch):
         child.ask({"flood": 2**21})
 
 
-def test_one_that_dies_and_leaves_the_pipe_to_its_own_child_holds_up_nobody(child):
+def test_dead_child_with_an_open_pipe_does_not_block(child):
     child.start()
     sink = _stdout_copy(child._process.pid)
     with pytest.raises(EndedError, match="ended with status 6"):
@@ -108,7 +108,7 @@ def _stdout_copy(pid):
 
 
 @pytest.mark.parametrize("end", ["close", "die"])
-def test_its_children_end_with_it(child, end):
+def test_children_of_a_child_process_end_with_it(child, end):
     child.start()
     pids = child.ask({"children": True})["children"]
     if end == "die":
@@ -130,7 +130,7 @@ child.ask({{}})
 """
 
 
-def test_none_outlives_its_parent_though_it_holds_the_interpreter(tmp_path):
+def test_child_holding_the_gil_ends_with_its_parent(tmp_path):
     module = "from agentrl.concurrency.child_main import serve\nserve(lambda: lambda question: 9 ** 9 ** 9)"
     (tmp_path / "holding.py").write_text(module)
     script = HOLDING.format(folder=str(tmp_path))
@@ -167,12 +167,12 @@ def _runs(pid):
         return False
 
 
-def test_one_that_never_gets_ready():
+def test_child_that_never_becomes_ready():
     child = ChildProcess("agentrl.no_such_module")
     with pytest.raises(EndedError, match="ended with status 1"):
         child.start()
     child.close()
 
 
-def test_a_function_by_its_place():
+def test_function_by_import_path():
     assert import_path(import_path) == "agentrl.concurrency.child:import_path"

@@ -16,7 +16,7 @@ class Wakes:
         self.callbacks.append(callback)
 
 
-def test_a_round_of_letters_wakes_once():
+def test_batch_of_messages_wakes_once():
     async def main():
         sender, other, got = Mailbox(asyncio.get_running_loop()), Wakes(), []
         box = Mailbox(other)
@@ -34,7 +34,7 @@ def test_a_round_of_letters_wakes_once():
     assert asyncio.run(main()) == [0, 1, 2, 3, 4, "next round"]
 
 
-def test_a_letter_that_comes_while_others_are_read_wakes_again():
+def test_message_arriving_during_delivery_wakes_again():
     loop, got = Wakes(), []
     box = Mailbox(loop)
     box.post(lambda: box.post(lambda: got.append("second")))
@@ -44,7 +44,7 @@ def test_a_letter_that_comes_while_others_are_read_wakes_again():
     assert got == ["second"]
 
 
-def test_letters_of_many_threads_all_arrive_each_thread_s_in_order():
+def test_messages_of_many_threads_arrive_in_order_per_thread():
     async def main():
         box, got, done = Mailbox(asyncio.get_running_loop()), [], asyncio.Event()
 

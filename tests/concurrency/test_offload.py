@@ -17,7 +17,7 @@ def short_grace(monkeypatch):
 
 
 def offloaded(main):
-    """The return value of `main(offload, lane)`."""
+    """The return value of `main(offload, breaker)`."""
 
     async def body():
         offload = Offload()
@@ -34,9 +34,9 @@ def test_functions_and_coroutines_run_on_other_threads():
         await asyncio.sleep(0)
         return threading.current_thread()
 
-    async def main(offload, lane):
-        function = await offload.run_function(threading.current_thread, 5.0, lane)
-        return function, await offload.run(coroutine, 5.0, lane)
+    async def main(offload, breaker):
+        function = await offload.run_function(threading.current_thread, 5.0, breaker)
+        return function, await offload.run(coroutine, 5.0, breaker)
 
     threads = offloaded(main)
     assert len({threading.main_thread(), *threads}) == 3
@@ -49,11 +49,11 @@ def meet(barrier):
 
 
 def test_many_calls_at_a_time_reuse_threads():
-    async def main(offload, lane):
+    async def main(offload, breaker):
         seen = set()
         for _ in range(3):
             all_at_once = threading.Barrier(8)  # the barrier opens only for eight threads at a time
-            calls = [offload.run_function(partial(meet, all_at_once), 5.0, lane) for _ in range(8)]
+            calls = [offload.run_function(partial(meet, all_at_once), 5.0, breaker) for _ in range(8)]
             seen.update(await asyncio.gather(*calls))
         return len(seen)
 
@@ -63,9 +63,9 @@ def test_many_calls_at_a_time_reuse_threads():
 def test_an_overdue_function_is_signalled_to_stop():
     gate = threading.Event()
 
-    async def main(offload, lane):
+    async def main(offload, breaker):
         with pytest.raises(OverdueError):
-            await offload.run_function(gate.wait, 0.01, lane, stop=gate.set)
+            await offload.run_function(gate.wait, 0.01, breaker, stop=gate.set)
 
     offloaded(main)
     assert gate.is_set()
@@ -81,20 +81,20 @@ def test_a_cancelled_caller_cancels_its_coroutine():
         finally:
             ended.append(True)
 
-    async def main(offload, lane):
-        call = asyncio.create_task(offload.run(coroutine, 60, lane))
+    async def main(offload, breaker):
+        call = asyncio.create_task(offload.run(coroutine, 60, breaker))
         while not started.is_set():  # noqa: ASYNC110  # another thread's work
             await asyncio.sleep(0.001)
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call
-        return lane.num_abandoned
+        return breaker.num_abandoned
 
     assert offloaded(main) == 0
     assert ended == [True]
 
 
-def test_a_call_cancelled_before_its_first_step_is_over_at_once(monkeypatch):
+def test_call_cancelled_before_its_first_step_ends_immediately(monkeypatch):
     monkeypatch.setattr(run, "GRACE_S", 60.0)
     begun, held, gate = [], threading.Event(), threading.Event()
 
@@ -105,10 +105,10 @@ def test_a_call_cancelled_before_its_first_step_is_over_at_once(monkeypatch):
     async def coroutine():
         begun.append(True)
 
-    async def main(offload, lane):
-        holder = asyncio.create_task(offload.run(holding, 60, lane))
+    async def main(offload, breaker):
+        holder = asyncio.create_task(offload.run(holding, 60, breaker))
         await asyncio.to_thread(held.wait, 10)
-        call = asyncio.create_task(offload.run(coroutine, 60, lane))
+        call = asyncio.create_task(offload.run(coroutine, 60, breaker))
         await asyncio.sleep(0)  # posted, but the loop thread has not been notified yet
         call.cancel()
         await asyncio.sleep(0)  # now the call is notified
@@ -116,13 +116,13 @@ def test_a_call_cancelled_before_its_first_step_is_over_at_once(monkeypatch):
         with pytest.raises(asyncio.CancelledError):
             await asyncio.wait_for(asyncio.shield(call), 10)
         await holder
-        return lane.num_abandoned
+        return breaker.num_abandoned
 
     assert offloaded(main) == 0
     assert begun == []
 
 
-def test_a_coroutine_that_ignores_its_cancellation_is_left_behind_without_replacing_the_loop():
+def test_coroutine_that_ignores_cancellation_is_abandoned_and_the_loop_kept():
     gate = []
 
     async def stubborn():
@@ -132,16 +132,16 @@ def test_a_coroutine_that_ignores_its_cancellation_is_left_behind_without_replac
             except asyncio.CancelledError:
                 continue
 
-    async def main(offload, lane):
-        lane.max_abandoned = 1
+    async def main(offload, breaker):
+        breaker.max_abandoned = 1
         with pytest.raises(OverdueError):
-            await offload.run(stubborn, 0.005, lane)
+            await offload.run(stubborn, 0.005, breaker)
         with pytest.raises(UnavailableError, match="1 earlier calls of test still hang"):
-            await offload.run(stubborn, 0.005, lane)
+            await offload.run(stubborn, 0.005, breaker)
         gate.append(True)
-        while lane.num_abandoned:  # noqa: ASYNC110  # another thread's work
+        while breaker.num_abandoned:  # noqa: ASYNC110  # another thread's work
             await asyncio.sleep(0.001)
-        await offload.run(stubborn, 5.0, lane)
+        await offload.run(stubborn, 5.0, breaker)
         return offload.num_replaced_loops
 
     assert offloaded(main) == 0
@@ -154,8 +154,8 @@ def test_a_detached_coroutine_outlives_its_caller():
         await asyncio.sleep(0.01)
         ended.append(True)
 
-    async def main(offload, lane):
-        running = offload.begin(coroutine, lane)
+    async def main(offload, breaker):
+        running = offload.begin(coroutine, breaker)
         call = asyncio.create_task(running.result(60, detached=True))
         await asyncio.sleep(0.001)
         call.cancel()

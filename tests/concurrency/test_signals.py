@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 
@@ -32,7 +33,7 @@ sys.exit(finish(command))
 
 
 ENDED = "agentrl: stopping; press Ctrl-C again to stop now\nagentrl: interrupted\n"
-AFTERWARDS = "os.kill(os.getpid(), signal.SIGINT); time.sleep(0.2); sys.exit(status)"
+AFTERWARDS = "os.kill(os.getpid(), signal.SIGINT); time.sleep(60); sys.exit(status)"
 STATUS = {"SIGINT": 130, "SIGTERM": 143}
 IN_A_LIBRARY = "import atexit; atexit.register(lambda: (os.kill(os.getpid(), signal.SIGINT), time.sleep(0.2)))"
 
@@ -55,7 +56,7 @@ def test_the_first_signal_requests_a_stop(first):
 
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("second", ["SIGINT", "SIGTERM"])
-def test_the_second_ends_at_once(second):
+def test_second_signal_ends_the_run_immediately(second):
     done = ended("SIGINT", f"time.sleep(0.5); os.kill(os.getpid(), signal.{second}); time.sleep(60)")
     assert (done.returncode, done.stdout) == (130, "cleaned up\n")
     assert done.stderr.endswith("agentrl: go on from step 3\nagentrl: interrupted, ended at once\n")
@@ -66,29 +67,34 @@ def test_a_stop_that_takes_too_long_is_forced():
     assert (done.returncode, done.stderr.splitlines()[-1]) == (143, "agentrl: interrupted, ended at once")
 
 
-def test_a_background_job_that_ignores_ctrl_c_ends_when_it_is_told_to():
+def test_background_job_that_ignores_ctrl_c_ends_on_sigterm():
     done = ended("SIGTERM", handler="SIG_IGN")
     assert done.returncode == 143
     assert done.stderr == ENDED
 
 
-def test_ctrl_c_while_an_interrupted_process_exits_is_ignored():
-    done = ended("SIGINT", before=IN_A_LIBRARY)
-    assert (done.returncode, done.stderr) == (130, ENDED)
+def test_ctrl_c_while_an_interrupted_process_exits_ends_it_at_once():
+    done = ended("SIGINT", before=IN_A_LIBRARY.replace("0.2", "60"))
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, ENDED)
 
 
-def test_so_is_ctrl_c_right_after_the_last_word():
+def test_ctrl_c_right_after_the_last_output_ends_it_at_once():
     text = PROGRAM.format(first="SIGINT", rest="pass", grace_s=30, handler="default_int_handler", before="")
     done = run(text.replace("sys.exit(finish(command))", "status = finish(command)") + AFTERWARDS)
-    assert (done.returncode, done.stderr) == (130, ENDED)
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, ENDED)
 
 
-def test_so_is_ctrl_c_while_a_finished_process_exits():
+def test_a_background_job_ignores_ctrl_c_while_it_exits():
+    done = ended("SIGTERM", handler="SIG_IGN", before=IN_A_LIBRARY)
+    assert (done.returncode, done.stderr) == (143, ENDED)
+
+
+def test_ctrl_c_while_a_finished_process_exits_is_ignored():
     program = f"import os, signal, sys, time\nfrom agentrl.cli.main import finish\n{IN_A_LIBRARY}\n"
     done = run(f"{program}sys.exit(finish(lambda: None))")
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_a_program_that_calls_a_command_which_ends_well_still_hears_ctrl_c():
+def test_ctrl_c_works_after_a_command_called_from_python():
     program = "import signal\nfrom agentrl.cli.main import finish\nfinish(lambda: None)\nsignal.raise_signal(2)"
     assert "KeyboardInterrupt" in run(program).stderr

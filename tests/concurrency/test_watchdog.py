@@ -36,7 +36,7 @@ def every_half_second(start, stop):
     return [start + number / 2 for number in range(int(2 * (stop - start)) + 1)]
 
 
-def test_a_call_past_its_deadline_that_holds_the_interpreter():
+def test_call_past_its_deadline_that_holds_the_gil():
     memory = bytearray(SIZE)
     write(memory, 3, 1002.0, 0.0, b"tool 'search'")
     when, why = verdicts(memory, every_half_second(1000.0, 1030.0))
@@ -55,19 +55,19 @@ def test_a_call_past_its_deadline_that_holds_the_interpreter():
         ((1002.0, 0.0), range(1000, 1500, 20), False),  # the machine sleeps, and this process with it
     ],
 )
-def test_no_false_alarm(slot, times, beating):
+def test_watchdog_raises_no_false_alarm(slot, times, beating):
     memory = bytearray(SIZE)
     write(memory, 0, *slot, b"tool 'x'")
     assert verdicts(memory, times, beating=beating) is None
 
 
-def test_a_call_that_was_left_behind_and_then_holds_the_interpreter():
+def test_abandoned_call_that_later_holds_the_gil():
     memory = bytearray(SIZE)
     write(memory, 0, 1000.0, 1.0, b"tool 'x'")
     assert verdicts(memory, every_half_second(1000.0, 1200.0))[0] == 1000 + GRACE_ABANDONED_S
 
 
-def test_signals_that_nobody_hears():
+def test_watchdog_ignores_other_signals():
     reader, writer = os.pipe()
     memory = bytearray(SIZE)
     assert verdicts(memory, every_half_second(1000.0, 1100.0), signals=reader) is None
@@ -81,7 +81,7 @@ def test_signals_that_nobody_hears():
     os.close(writer)
 
 
-def test_a_process_that_a_signal_stopped():
+def test_process_stopped_by_a_signal():
     with subprocess.Popen(["sleep", "60"]) as process:
         assert not is_stopped(process.pid)
         process.send_signal(19)
@@ -128,7 +128,7 @@ def test_calls_are_watched_while_they_run():
     assert {"quick", "slow", "late"} & after.keys() == set()  # tools of other tests may still hang
 
 
-def test_it_starts_with_the_first_call_and_ends_when_told():
+def test_watchdog_starts_with_the_first_call_and_stops_on_request():
     own = Watchdog()
     slot = own.enter("x", 1.0)
     process = own._process
@@ -140,7 +140,7 @@ def test_it_starts_with_the_first_call_and_ends_when_told():
     own.stop()
 
 
-def test_it_outlives_the_end_of_a_command_while_a_call_runs():
+def test_watchdog_keeps_running_while_a_call_runs_at_exit():
     own = Watchdog()
     slot = own.enter("x", 1.0)
     process = own._process
@@ -151,7 +151,7 @@ def test_it_outlives_the_end_of_a_command_while_a_call_runs():
     assert process.returncode == 0
 
 
-def test_its_process_needs_the_standard_library_alone():
+def test_watchdog_process_imports_only_the_standard_library():
     source = Path(watchdog_process.__file__).read_text(encoding="utf-8")
     names = set(re.findall(r"^(?:import|from) (\w+)", source, re.MULTILINE))
     assert names <= sys.stdlib_module_names

@@ -100,7 +100,7 @@ def test_lengths_that_fit_stay_and_given_ones_that_do_not_are_refused():
         resolve(config(data={"max_prompt_length": 400, "max_response_length": 200}), ModelFacts(context=512))
 
 
-def test_a_resolved_configuration_has_nothing_left_to_choose():
+def test_resolved_configuration_has_no_null_choices():
     once, choices = resolve(config(), ModelFacts(1_000_000, 512))
     assert {choice.key for choice in choices} == {
         *("rollout.n", "rollout.agent.default_agent_loop", "actor.optim.lr"),
@@ -110,7 +110,7 @@ def test_a_resolved_configuration_has_nothing_left_to_choose():
     assert resolve(again, ModelFacts(1_000_000, 512)) == (once, [])
 
 
-def test_an_evaluation_chooses_nothing_about_training():
+def test_evaluation_does_not_choose_training_options():
     assert [choice.key for choice in resolve(config(), BIG, "eval")[1]] == ["rollout.agent.default_agent_loop"]
 
 

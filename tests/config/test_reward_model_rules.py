@@ -36,7 +36,7 @@ def test_valid_settings_pass():
     [
         (
             {"reward": {"name": "reward_model", "reward_model": {"online": {"outcome": "rule"}}}},
-            r"needs one component of 'reward\.components' with reward: reward_model, not 0",
+            r"needs exactly one component with reward: reward_model in 'reward\.components', not 0",
         ),
         (
             {"reward": ONLINE | {"reward_model": {"online": {"outcome": "rul"}}}},

@@ -33,15 +33,18 @@ def test_valid_settings_pass(sections):
         ),
         (
             {"algorithm": {"name": "gae", "filter_groups": {"enable": True}}, "rollout": {"n": 1}},
-            "keeps groups whose rollouts differ: set 'rollout.n' to 2 or more",
+            "would drop every group of one rollout: set 'rollout.n' to 2 or more",
         ),
-        ({**SYNC, "model": {"path": "m", "lora_rank": 4}}, "'ref.sync_steps' copies whole weights, and a LoRA adapter"),
+        (
+            {**SYNC, "model": {"path": "m", "lora_rank": 4}},
+            "'ref.sync_steps' copies complete weights, but",
+        ),
         (
             {
                 "ref": {"path": "other", "sync_steps": 4},
                 "actor": {"use_kl_loss": True, "freeze_modules": ["model.embed_tokens"]},
             },
-            "'ref.sync_steps' copies what is trained, and with 'actor.freeze_modules' the rest is still",
+            "'ref.sync_steps' copies only trained weights; with 'actor.freeze_modules' the other weights would",
         ),
     ],
 )

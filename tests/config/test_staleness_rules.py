@@ -42,6 +42,6 @@ def test_rollouts_in_flight_allow_a_weight_update_mode(trainer):
 
 
 @pytest.mark.parametrize("trainer", [{"max_staleness": -1}, {"over_sampling": -0.1}])
-def test_neither_is_negative(trainer):
+def test_staleness_and_over_sampling_must_not_be_negative(trainer):
     with pytest.raises(ConfigError, match="trainer"):
         checked(**trainer)

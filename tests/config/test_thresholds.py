@@ -66,7 +66,7 @@ def test_sft_has_no_off_policy_correction(section):
         validate_config({"model": {"path": "m"}, "algorithm": algorithm})
 
 
-def test_nothing_is_clipped_under_reinforce():
+def test_reinforce_has_no_clip_thresholds():
     correction = {"loss_type": "reinforce", "rollout_is": "sequence"}
     values = {"model": {"path": "m"}, "algorithm": {"rollout_correction": correction}}
     assert validate_config(values).algorithm.rollout_correction.corrects

@@ -11,7 +11,7 @@ from agentrl.config.uses import PLACE, PLAIN, SECRET, Text, Use, code, mark_of
 from agentrl.config.validate import config_fields
 
 
-def test_every_key_says_in_its_type_what_its_value_may_do() -> None:
+def test_every_key_declares_the_use_of_its_value() -> None:
     marks = {key: mark_of(field) for key, field in config_fields()}
 
     assert len(marks) > 250
@@ -32,7 +32,7 @@ class _Open(Section):
 
 
 @pytest.mark.parametrize("name", _Open.model_fields)
-def test_a_key_that_leaves_it_open_is_refused(name: str) -> None:
+def test_key_without_a_clear_use_mark_is_refused(name: str) -> None:
     with pytest.raises(TypeError, match="mark"):
         mark_of(_Open.model_fields[name])
 
@@ -44,7 +44,7 @@ class _Said(Section):
     twice: Annotated[str, PLACE] | Annotated[Path, SECRET] = ""
 
 
-def test_of_several_types_the_most_that_one_does_counts() -> None:
+def test_use_of_a_union_is_that_of_its_most_powerful_type() -> None:
     fields = _Said.model_fields
 
     assert [mark_of(fields[name]) for name in ("text", "number", "url")] == [PLAIN, PLAIN, PLACE]

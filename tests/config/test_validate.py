@@ -47,6 +47,11 @@ def test_the_message_names_the_expected_value(values, complaint) -> None:
             {"rollout": {"engine": "sglang", "sglang": {"router_url": "http://r"}}},
             ("rollout.sglang.router_url", Kind.UNUSED),
         ),
+        ({"rollout": {"weight_sync": "delta"}}, ("rollout.weight_sync", Kind.UNUSED)),
+        (
+            {"rollout": {"engine": "sglang", "weight_sync": "delta", "sglang": {"weight_transfer": "disk"}}},
+            ("rollout.sglang.weight_transfer", Kind.UNUSED),
+        ),
         (
             {
                 "rollout": {
@@ -69,6 +74,8 @@ def test_the_message_names_the_expected_value(values, complaint) -> None:
             ("rollout.routed_experts", Kind.UNUSED),
         ),
         ({"actor": {"backend": "megatron"}}, ("actor.backend", Kind.NOT_SUPPORTED)),
+        ({"actor": {"backend": "no_such_module:X"}}, ("actor.backend", Kind.NOT_FOUND)),
+        ({"rollout": {"engine": "no_such_module:X"}}, ("rollout.engine", Kind.NOT_FOUND)),
         ({"rollout": {"engine": "scripted"}}, ("rollout.engine", Kind.MISSING)),
         ({"rollout": {"script_path": "s.py"}}, ("rollout.script_path", Kind.UNUSED)),
         (
@@ -98,6 +105,13 @@ def test_unsupported_options_are_refused_by_name(values, problem) -> None:
 def test_sglang_accepts_options_of_the_embedded_engine() -> None:
     rollout = {"engine": "sglang", "deterministic": True, "dtype": "float32", "max_num_seqs": 8, "max_kv_tokens": 4096}
     assert validate_config({"model": MODEL, "rollout": rollout}).rollout.deterministic
+
+
+def test_a_default_that_an_earlier_version_saved_does_not_count_as_given() -> None:
+    rollout = {"engine": "sglang", "sglang": {"urls": "http://node1:30000"}}
+    assert validate_config({"model": MODEL, "rollout": {**rollout, "max_num_seqs": 128}}).rollout.max_num_seqs == 128
+    with pytest.raises(ConfigError, match="max_num_seqs' has no effect"):
+        validate_config({"model": MODEL, "rollout": {**rollout, "max_num_seqs": 64}})
 
 
 def test_one_server_may_be_given_without_a_list() -> None:
@@ -150,7 +164,7 @@ def test_all_mistakes_are_reported_together() -> None:
         ),
     ],
 )
-def test_training_has_rules_of_its_own(values, problem) -> None:
+def test_training_has_additional_rules(values, problem) -> None:
     config = validate_config({"model": MODEL, **values})
     with pytest.raises(ConfigError) as raised:
         check_training(config)

@@ -38,7 +38,7 @@ def by_rate(num_rows=8, seed=0, shuffle=True, **options):
     return PassRateOrder(TaskOrder(num_rows, seed, shuffle), config, 1.0, seed, lambda row: row)
 
 
-def test_rows_come_in_the_order_of_a_column_and_equal_ones_in_a_new_order_each_epoch(tmp_path):
+def test_rows_are_sorted_by_column_with_ties_shuffled_each_epoch(tmp_path):
     levels = [3, 1, 2, 1, 3, 1, 2, 1]
     table = tasks(tmp_path, *({"level": level} for level in levels))
     keys = column_keys(table, CurriculumConfig(by="level"))
@@ -78,13 +78,13 @@ def test_files_keep_their_weights_and_each_is_ordered(tmp_path):
         ([{"level": "hrad"}], {"values": ("easy", "hard")}, "'level' is 'hrad': did you mean 'hard'? (data.curriculum"),
     ],
 )
-def test_a_row_that_has_no_place_is_named(tmp_path, columns, config, expected):
+def test_row_that_does_not_fit_is_named_with_its_place(tmp_path, columns, config, expected):
     with pytest.raises(DataError) as caught:
         column_keys(tasks(tmp_path, *columns), CurriculumConfig(by="level", **config))
     assert expected in str(caught.value)
 
 
-def test_before_anything_is_measured_every_row_comes_once_an_epoch():
+def test_unmeasured_rows_are_drawn_once_per_epoch():
     order, plain = by_rate(), TaskOrder(8, 0, True)
     assert [order.at(position) for position in range(20)] == [plain.at(position) for position in range(20)]
 
@@ -128,7 +128,7 @@ def test_a_saved_order_resumes_without_difference(seen, stop):
     assert again == rows[stop:]
 
 
-def test_a_draw_stays_as_it_was_made_and_is_made_in_its_turn():
+def test_draws_are_fixed_and_made_in_order():
     order = by_rate()
     first = order.at(0)
     order.observe([group(first.row, 0.0)])
@@ -137,7 +137,7 @@ def test_a_draw_stays_as_it_was_made_and_is_made_in_its_turn():
         order.at(5)
 
 
-def test_a_run_may_begin_a_curriculum_midway():
+def test_curriculum_may_start_in_a_resumed_run():
     order, plain = by_rate(), TaskOrder(8, 0, True)
     assert [order.at(position) for position in range(11, 16)] == [plain.at(position) for position in range(11, 16)]
 

@@ -57,7 +57,7 @@ def test_a_class_is_constructed_as_by_verl(tmp_path):
     assert tasks.where(1) == f"{tmp_path}/mine.py:Rows row 1"
 
 
-def test_one_with_fewer_parameters_or_any(tmp_path):
+def test_custom_dataset_class_may_accept_fewer_or_any_parameters(tmp_path):
     assert said(load(tmp_path, SMALL)) == ["a.parquet", "b.parquet"]
     assert said(load(tmp_path, SMALL, max_samples=1)) == ["a.parquet"]
     (tmp_path / "any").mkdir()

@@ -34,28 +34,28 @@ def contents(tasks):
     return [task.messages[0]["content"] for task in tasks]
 
 
-def test_prompts_that_fit_are_left_alone(tmp_path):
+def test_fitting_prompts_are_unchanged(tmp_path):
     tasks = load(tmp_path, (1, 9, 2, 7))
     assert fit_prompts(tasks, CHARACTERS, config(9)) == (tasks, "")
 
 
-def test_longer_ones_are_left_out_before_any_is_cut(tmp_path):
+def test_longer_prompts_are_dropped_before_others_are_cut(tmp_path):
     for truncation in ("error", "left"):
         how = config(5, filter_overlong_prompts=True, truncation=truncation)
         kept, told = fit_prompts(load(tmp_path, (1, 9, 2, 7)), CHARACTERS, how)
         assert [task.index for task in kept] == [0, 2]
-        assert told == "2 of 4 prompts are longer than 5 tokens: left out"
+        assert told == "2 of 4 prompts are longer than 5 tokens: dropped"
 
 
 @pytest.mark.parametrize(("side", "nine"), [("left", "efghi"), ("middle", "abchi"), ("right", "abcde")])
-def test_longer_ones_are_cut(tmp_path, side, nine):
+def test_longer_prompts_are_cut(tmp_path, side, nine):
     cut, told = fit_prompts(load(tmp_path, (1, 9, 5)), CHARACTERS, config(5, truncation=side))
     assert contents(cut) == ["a", nine, "abcde"]
     assert [task.index for task in cut] == [0, 1, 2]
     assert told == f"1 of 3 prompts are longer than 5 tokens: the last user text is cut ({side})"
 
 
-def test_longer_ones_are_refused_by_file_and_row(tmp_path):
+def test_longer_prompts_are_refused_with_file_and_row(tmp_path):
     with pytest.raises(DataError) as caught:
         fit_prompts(load(tmp_path, (1, 9, 2, 7)), CHARACTERS, config(5))
     assert "t.jsonl row 1 (line 2): its prompt has 9 tokens, data.max_prompt_length is 5 (2 of 4 rows" in str(
@@ -84,7 +84,7 @@ def test_prompts_that_no_cut_can_shorten_are_refused_with_the_reason(tmp_path):
         cut_prompt(no_user, CHARACTERS, 5, "left")
 
 
-def test_both_ends_together_never_spell_a_control_token():
+def test_cutting_the_middle_never_creates_a_control_token():
     task = Task([{"role": "user", "content": "ab<|_______|>yz"}])
     measure = Measure(CHARACTERS.length_of, list, ["<||>"])
     (message,) = cut_prompt(task, measure, 8, "middle").messages  # with 8 characters the ends are ab<| and |>yz
@@ -135,7 +135,7 @@ def test_any_number_of_threads_measures_the_same_in_the_same_order(tmp_path, num
 
 
 @pytest.mark.parametrize("num_threads", [1, 4])
-def test_of_several_bad_rows_the_first_is_named_whatever_the_threads(tmp_path, num_threads):
+def test_first_bad_row_is_named_with_any_number_of_threads(tmp_path, num_threads):
     def length_of(task):
         if task.index in (700, 1400):
             raise DataError("names no tool")
@@ -145,7 +145,7 @@ def test_of_several_bad_rows_the_first_is_named_whatever_the_threads(tmp_path, n
         prompt_lengths(many(tmp_path, 1500), length_of, num_threads)
 
 
-def test_a_task_that_comes_alone_is_treated_as_a_row():
+def test_single_added_task_is_treated_as_a_row():
     task = Task([{"role": "user", "content": "abcdefghi"}])
     assert fit_prompt(task, CHARACTERS, config(9)) is task
     assert contents([fit_prompt(task, CHARACTERS, config(5, truncation="left"))]) == ["efghi"]

@@ -24,7 +24,7 @@ def read(of_turns: bool, **columns: object):
 
 
 @pytest.mark.parametrize(("value", "label"), [(1, 1.0), (False, 0.0), (0.5, 0.5), (-3, -3.0)])
-def test_the_label_of_a_conversation_is_that_of_its_last_turn(value, label):
+def test_conversation_label_is_that_of_its_last_turn(value, label):
     assert read(False, label=value).labels == [None, label]
 
 
@@ -52,7 +52,7 @@ def test_a_leading_assistant_message_is_prompt():
         (True, {"labels": [None, None]}, "no turn has a label"),
     ],
 )
-def test_a_row_that_holds_none(of_turns, columns, said):
+def test_row_without_labels_is_refused(of_turns, columns, said):
     with pytest.raises(FieldError, match=said):
         read(of_turns, **columns)
 

@@ -44,7 +44,7 @@ def prompts(tasks):
     return [tasks[row].messages[0]["content"] for row in rows]
 
 
-def test_a_task_that_is_added_is_a_task_like_that_of_a_file():
+def test_added_task_equals_a_task_from_a_file():
     tasks = buffer(max_tasks=4)
     row = {"prompt": "2*3?", "reward_model": {"ground_truth": "6"}, "data_source": "mine", "level": 2}
     assert add(tasks, row) == [True]
@@ -88,7 +88,7 @@ def test_one_rollout_cannot_fill_memory():
     assert tasks.metrics()["online/refused"] == 3
 
 
-def test_copies_of_waiting_tasks_are_left_out_and_one_that_was_drawn_may_come_again():
+def test_duplicates_of_waiting_tasks_are_dropped_but_drawn_tasks_may_repeat():
     tasks = buffer(max_tasks=9)
     for number in range(2):
         add(tasks, {"prompt": "x", "level": 1}, {"level": 1, "prompt": "x"}, number=number)
@@ -119,10 +119,10 @@ def test_rows_refused_by_the_run_are_reported_too(caplog):
     add(tasks, {"prompt": "x"})
     tasks.take_up()
     assert tasks.draw() is None
-    assert "a row is left out: its prompt has 2000 tokens" in caplog.text
+    assert "a row was dropped: its prompt has 2000 tokens" in caplog.text
 
 
-def test_where_nothing_takes_tasks_the_answer_is_no_and_the_reason_is_told_once(caplog):
+def test_add_task_without_a_receiver_returns_false_and_warns_once(caplog):
     assert [add_task({"prompt": "x"}), add_task({"prompt": "y"})] == [False, False]
     assert len(caplog.messages) == 1
     assert "data.online.max_tasks is 0" in caplog.text
@@ -130,14 +130,14 @@ def test_where_nothing_takes_tasks_the_answer_is_no_and_the_reason_is_told_once(
 
 def test_functions_and_coroutines_on_other_threads_add_to_their_own_rollout():
     """As for synchronous and asynchronous tools and rewards: many calls at a time reach the thread together."""
-    inbox, offload, lane = Inbox(9), Offload(), CircuitBreaker("tools")
+    inbox, offload, breaker = Inbox(9), Offload(), CircuitBreaker("tools")
 
     async def attempt(name):
         async def coroutine():
             return add_task({"prompt": f"{name} coroutine"})
 
-        added = offload.run_function(lambda: add_task({"prompt": f"{name} function"}), 5.0, lane)
-        return await asyncio.gather(offload.run(coroutine, 5.0, lane), added)
+        added = offload.run_function(lambda: add_task({"prompt": f"{name} function"}), 5.0, breaker)
+        return await asyncio.gather(offload.run(coroutine, 5.0, breaker), added)
 
     async def all_at_once():
         attempts = [inbox.within(f"{at:02}", 0, lambda at=at: attempt(f"{at:02}")) for at in range(20)]
@@ -157,7 +157,7 @@ def draws(mixed, positions):
     return [mixed.at(position).row for position in positions]
 
 
-def test_added_tasks_are_a_share_of_the_draws_while_there_are_some():
+def test_added_tasks_get_their_share_of_draws():
     tasks = buffer(max_tasks=9)
     mixed = order(tasks, share=0.5)
     assert draws(mixed, range(4)) == [0, 1, 2, 0]
@@ -169,7 +169,7 @@ def test_added_tasks_are_a_share_of_the_draws_while_there_are_some():
     assert {rows[place] >= FIRST for place in range(0, 6, 2)} != {rows[place] >= FIRST for place in range(1, 6, 2)}
 
 
-def test_a_drawn_task_is_held_while_it_is_in_flight():
+def test_drawn_task_is_kept_while_in_flight():
     tasks = buffer(max_tasks=9)
     mixed = order(tasks, share=1.0)
     in_flight = [Draw(0, FIRST)]

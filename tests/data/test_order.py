@@ -43,7 +43,7 @@ def test_epochs_and_seeds_have_orders_of_their_own():
     assert rows(0, 0) != tuple(range(20))
 
 
-def test_no_rows_is_a_mistake():
+def test_order_of_no_rows_is_an_error():
     with pytest.raises(ValueError, match="at least one row"):
         TaskOrder(0, seed=0, shuffle=True)
 
@@ -102,7 +102,7 @@ def test_weights_as_they_are_written_are_kept_exactly():
         assert [files[start : start + 1000].count(file) for file in range(3)] == [100, 200, 700]
 
 
-def test_each_pass_of_a_file_has_an_order_of_its_own():
+def test_each_pass_over_a_file_has_its_own_order():
     order = WeightedOrder([20, 20], [1, 1], seed=0, shuffle=True)
     drawn = [order.at(position) for position in range(120)]
     passes = {(draw.row // 20, draw.epoch): [] for draw in drawn}
@@ -111,7 +111,7 @@ def test_each_pass_of_a_file_has_an_order_of_its_own():
     assert len({tuple(rows) for rows in passes.values()}) == len(passes) == 6
 
 
-def test_an_epoch_stays_as_many_draws_as_there_are_rows():
+def test_epoch_has_as_many_draws_as_rows():
     assert task_order([3, 5], [9, 1], 0, True).num_rows == task_order([3, 5], (), 0, True).num_rows == 8
     assert type(task_order([3, 5], (), 0, True)) is TaskOrder
 

@@ -56,7 +56,7 @@ def test_one_pair_in_every_form(tmp_path, row):
     assert pair.chosen.tools is None
 
 
-def test_a_prompt_is_what_both_share_up_to_an_assistant_turn(tmp_path):
+def test_prompt_of_a_pair_is_the_common_prefix_before_an_assistant_turn(tmp_path):
     turns = [SYSTEM, user("hi"), model("hello"), user()]
     deeper = {"chosen": [*turns, call("2*3"), TOOL, model("6")], "rejected": [*turns, call("2*3"), TOOL, model("5")]}
     asked = {
@@ -73,13 +73,13 @@ def test_tools_and_the_system_prompt_belong_to_both_sides(tmp_path):
     assert [tool.name for side in (pair.chosen, pair.rejected) for tool in side.tools] == ["calculator"] * 2
 
 
-def test_a_whole_conversation_may_bring_the_system_message_that_a_prompt_of_text_lacks(tmp_path):
+def test_conversation_may_contain_a_system_message_missing_in_a_text_prompt(tmp_path):
     row = {"prompt": "2*3?", "chosen": [SYSTEM, user(), model("6")], "rejected": [SYSTEM, user(), model("5")]}
     (pair,) = load(tmp_path, row)
     assert pair.num_shared == 2
 
 
-def test_another_column_for_the_prompt(tmp_path):
+def test_configured_prompt_column(tmp_path):
     (pair,) = load(tmp_path, {"question": "2*3?", "chosen": "6", "rejected": "5"}, prompt_key="question")
     assert pair.prompt == [user()]
 

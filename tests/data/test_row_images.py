@@ -36,7 +36,7 @@ def task_of(folder: Path, row: dict[str, object]):
     return task
 
 
-def test_marks_in_a_text_become_parts(tmp_path):
+def test_image_placeholders_become_message_parts(tmp_path):
     row = {"prompt": "First <image>, then\n<image>!", "images": [data_url(RED), data_url(BLUE)]}
     task = task_of(tmp_path, row)
     parts = [text("First "), PART_RED, text(", then\n"), PART_BLUE, text("!")]
@@ -65,7 +65,7 @@ def test_parts_as_chat_clients_send_them(tmp_path):
     ]
 
 
-def test_without_images_a_mark_is_text(tmp_path):
+def test_image_placeholder_without_images_is_text(tmp_path):
     prompt = [
         {"role": "user", "content": "what does <image> mean in HTML?"},
         {"role": "assistant", "tool_calls": [{"type": "function", "function": {"name": "f", "arguments": {}}}]},

@@ -83,7 +83,7 @@ def test_plain_columns_and_unknown_ones(tmp_path, suffix):
     assert (task.ground_truth, task.data_source, task.extra_info) == ("2", "sums", {"text_prompt": True, "level": 3})
 
 
-def test_system_prompt_goes_before_prompts_that_bring_none(tmp_path):
+def test_system_prompt_is_added_to_prompts_without_one(tmp_path):
     own, given = load(tmp_path / "t.jsonl", [CALCULATOR_ROW, {"prompt": "hi"}], system_prompt="Use tools.")
     assert [message["content"] for message in own.messages] == ["Be brief.", "1+1?"]
     assert given.messages == [{"role": "system", "content": "Use tools."}, {"role": "user", "content": "hi"}]
@@ -193,7 +193,7 @@ def test_files_that_cannot_be_read(tmp_path):
 
 
 @pytest.mark.parametrize("suffix", ["parquet", "json", "jsonl"])
-def test_a_column_called_prompts_stands_in(tmp_path, suffix):
+def test_column_prompts_is_accepted_as_prompt(tmp_path, suffix):
     (one,) = load(tmp_path / f"text.{suffix}", [{"prompts": "1+1?"}])
     (listed,) = load(tmp_path / f"list.{suffix}", [{"prompts": ["1+1?"]}])
     (chat,) = load(tmp_path / f"chat.{suffix}", [{"prompts": CALCULATOR_ROW["prompt"]}])
@@ -227,7 +227,7 @@ def test_objects_may_be_json_text(tmp_path, suffix):
 
 
 @pytest.mark.parametrize("suffix", ["parquet", "jsonl"])
-def test_columns_without_a_value_are_left_out(tmp_path, suffix):
+def test_columns_without_a_value_are_omitted(tmp_path, suffix):
     (task,) = load(tmp_path / f"t.{suffix}", [{"prompt": [{"role": "user", "content": "a"}], "level": None}])
     assert task.extra_info == {}
 
@@ -286,7 +286,7 @@ def test_columns_of_derived_datasets_are_checked(tmp_path, row, expected):
     assert expected in message
 
 
-def test_how_many_rows_of_each_file_there_are(tmp_path):
+def test_number_of_rows_per_file(tmp_path):
     files = [write(tmp_path / f"{name}.jsonl", [{"prompt": name}] * 3) for name in "abc"]
     tasks = load_tasks(files, DataConfig(), max_samples=7)
     assert tasks.file_sizes == [3, 3, 1]
@@ -323,7 +323,7 @@ def test_a_dataset_by_name(monkeypatch):
     assert (task.data_source, task.ground_truth) == ("openai/gsm8k", "#### 2")
 
 
-def test_a_dataset_that_cannot_be_had(monkeypatch):
+def test_unavailable_dataset_is_refused(monkeypatch):
     def load_dataset(path, config, split):
         raise ConnectionError("Couldn't reach the Hub\nwith a long story")
 

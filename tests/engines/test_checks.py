@@ -13,7 +13,7 @@ from agentrl.engines.base import SamplingParams, check_context, check_sampling
     ("token_ids", "complaint"),
     [([], "empty"), ([5, 97], "vocabulary of 97"), ([-1], "vocabulary"), ([5] * 8, "8 tokens and leaves no room in 8")],
 )
-def test_contexts_that_no_token_can_follow_are_refused(token_ids, complaint):
+def test_contexts_without_room_for_a_token_are_refused(token_ids, complaint):
     with pytest.raises(ValueError, match=complaint):
         check_context(token_ids, vocabulary=97, max_sequence_length=8)
 

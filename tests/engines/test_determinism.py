@@ -55,7 +55,7 @@ def run_sessions(model, numbers: list[int], order_seed: int, max_num_seqs: int =
 
 @pytest.mark.one_in(4)
 @pytest.mark.parametrize("family", ["qwen3", "mistral", "gemma2", "gpt_neox"])
-def test_company_and_order_of_arrival_change_no_bit(family):
+def test_batch_composition_and_arrival_order_do_not_change_results(family):
     model = tiny_model(family)
     together = [run_sessions(model, list(range(16)), order_seed) for order_seed in range(3)]
     assert together[0] == together[1] == together[2]
@@ -65,13 +65,13 @@ def test_company_and_order_of_arrival_change_no_bit(family):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("family", ["qwen3_moe", "mixtral", "gpt_oss", "mamba"])
-def test_where_rows_disturb_each_other_they_run_alone(family):
+def test_models_with_batch_dependent_results_run_row_by_row(family):
     model = tiny_model(family)
     assert run_sessions(model, list(range(6)), 1, 4) == run_sessions(model, list(range(6)), 2, 4)
 
 
 @torch.inference_mode()
-def test_much_longer_contexts_beside_change_no_bit(task_folder):
+def test_much_longer_contexts_in_the_batch_do_not_change_results(task_folder):
     """Beyond about 200 keys, a sum is computed in another order, even if the extra keys have weight 0."""
     model = AutoModelForCausalLM.from_pretrained(task_folder / "model").eval()
     windows, limits = windows_of_all_layers(model), limits_for("cpu", 4, fixed=True)
@@ -86,7 +86,7 @@ def test_much_longer_contexts_beside_change_no_bit(task_folder):
         assert torch.equal(logits(beside, length), logits(length))
 
 
-def test_how_much_is_read_follows_from_the_length_alone_and_takes_few_values():
+def test_read_width_depends_only_on_the_length_and_has_few_values():
     widths = [fixed_width(length) for length in range(1, 4097)]
     assert all(width * BLOCK_SIZE >= length for length, width in enumerate(widths, 1))
     assert all(width <= max(4, num_blocks_for(length) * 3 / 2 + 1) for length, width in enumerate(widths, 1))
@@ -94,7 +94,7 @@ def test_how_much_is_read_follows_from_the_length_alone_and_takes_few_values():
     assert len(set(widths)) == 12
 
 
-def test_without_the_mode_last_bits_differ():
+def test_last_bits_differ_without_deterministic_mode():
     """Shows that the test above can fail: without deterministic mode, batching changes bits."""
 
     async def logprobs(num_beside: int) -> list[float]:

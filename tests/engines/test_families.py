@@ -62,7 +62,7 @@ def test_logprobs_agree_with_a_plain_forward(family, deterministic):
 
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("family", WITHOUT_KV)
-def test_a_past_that_cannot_be_kept_is_computed_again(family, caplog):
+def test_models_without_reusable_kv_recompute_earlier_turns(family, caplog):
     model = tiny_model(family)
     engine = TorchEngine(model, max_num_seqs=4, max_sequence_length=512)
     assert not engine.kv_reuse
@@ -74,14 +74,14 @@ def test_a_past_that_cannot_be_kept_is_computed_again(family, caplog):
 
 
 @pytest.mark.parametrize("family", ["qwen3", "mistral", "gemma3"])
-def test_sdpa_is_as_good_a_reference(family):
+def test_sdpa_works_as_reference(family):
     model = tiny_model(family, attention="sdpa")
     engine = TorchEngine(model, max_num_seqs=4)
     assert engine.kv_reuse
     assert largest_difference(model, run_conversations(engine, range(2))) < 1e-4
 
 
-def test_attention_that_leaves_out_a_cap_is_followed_not_corrected(caplog):
+def test_missing_attention_cap_is_reproduced(caplog):
     model = tiny_model("gemma2", attention="sdpa")
     engine = TorchEngine(model, max_num_seqs=4)
     assert not engine.kv_reuse

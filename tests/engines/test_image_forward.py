@@ -122,7 +122,7 @@ def test_three_turns_with_images_agree_with_one_plain_forward(family):
 
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("family", FAMILIES)
-def test_images_matter_and_text_alone_is_served_too(family):
+def test_images_change_the_output_and_text_only_works(family):
     async def run() -> None:
         engine = engine_for(family)
         seen = []
@@ -139,7 +139,7 @@ def test_images_matter_and_text_alone_is_served_too(family):
     asyncio.run(run())
 
 
-def test_a_sampled_token_that_looks_like_an_image_s_is_none():
+def test_sampled_image_token_is_not_an_image():
     """Whether its KV was computed while sampling, or recomputed with the complete context."""
 
     async def run() -> None:
@@ -160,7 +160,7 @@ def test_a_sampled_token_that_looks_like_an_image_s_is_none():
 
 
 @pytest.mark.slow
-def test_a_session_whose_images_changed_is_computed_anew():
+def test_session_with_changed_images_is_recomputed():
     async def run() -> None:
         engine, talk, other = engine_for("qwen2_5_vl"), Talk("qwen2_5_vl"), Talk("qwen2_5_vl")
         talk.add(RED)

@@ -18,7 +18,7 @@ LENGTHS = [3 + 5 * number % 29 for number in range(40)]
 @pytest.mark.one_in(4)
 @pytest.mark.parametrize("family", FAMILIES)
 @torch.inference_mode()
-def test_logits_are_those_of_plain_forwards_whatever_is_computed_beside(family):
+def test_logits_equal_plain_forwards_in_any_batch(family):
     model = tiny_model(family)
     runner = PagedRunner(model, learn_windows(model))
     sequences = [random_ids(model, length) for length in LENGTHS]

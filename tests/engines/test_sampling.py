@@ -42,7 +42,7 @@ def test_truncation_keeps_what_the_definitions_say(weights, top_k, top_p, min_p)
     assert all(left[token] == probs[0, token] for token in kept)
 
 
-def test_rows_that_ask_for_nothing_are_left_alone():
+def test_rows_without_truncation_options_are_unchanged():
     probs = torch.softmax(torch.randn(2, 30, generator=torch.Generator().manual_seed(0)), dim=-1)
     left = truncate(probs, [SamplingParams(top_k=2, min_p=0.5), SamplingParams()])
     assert torch.equal(left[1], probs[1])
@@ -62,13 +62,13 @@ def test_draws_follow_the_softmax(temperature):
     assert logprobs[0] == pytest.approx(math.log(expected[token_ids[0]] / num_draws), abs=1e-6)
 
 
-def test_logprobs_are_those_before_truncation():
+def test_logprobs_are_computed_before_truncation():
     logits = torch.randn(1, 50, generator=torch.Generator().manual_seed(1))
     (token,), (logprob,) = sample(logits, [Draw(SamplingParams(0.7, top_p=0.3, top_k=5, min_p=0.1), 3, 0)])
     assert logprob == pytest.approx(torch.log_softmax(logits[0].double() / 0.7, dim=-1)[token].item(), abs=1e-5)
 
 
-def test_temperature_zero_takes_the_likeliest_and_leaves_other_rows_alone():
+def test_temperature_zero_is_greedy_and_does_not_affect_other_rows():
     logits = torch.randn(3, 40, generator=torch.Generator().manual_seed(2))
     draws = [Draw(SamplingParams(temperature), 5, 0) for temperature in (0.0, 1.0, 0.0)]
     token_ids, logprobs = sample(logits, draws)
@@ -77,7 +77,7 @@ def test_temperature_zero_takes_the_likeliest_and_leaves_other_rows_alone():
     assert sample(logits[1:2], draws[1:2])[0] == [token_ids[1]]
 
 
-def test_a_draw_depends_on_its_seed_and_position_alone():
+def test_draw_depends_only_on_seed_and_position():
     alone = [uniforms([seed], [position])[0] for seed, position in [(1, 0), (2, 5), (2**63 - 1, 7)]]
     assert uniforms([1, 2, 2**63 - 1], [0, 5, 7]).tolist() == alone
 
@@ -99,7 +99,7 @@ def test_splitmix64_is_the_published_generator():
     assert _splitmix64(np.array([0], dtype=np.uint64))[0] == 0xE220A8397B1DCDAF
 
 
-def test_rows_that_are_not_finite_are_told_apart():
+def test_non_finite_rows_are_distinguished():
     logits = torch.zeros(4, 5)
     logits[1, 2], logits[2, 0] = torch.nan, torch.inf
     logits[3, :4] = -torch.inf  # a partly masked vocabulary is allowed

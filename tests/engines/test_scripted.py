@@ -41,7 +41,7 @@ def test_a_function_of_the_text_answers_text():
     assert ask(engine, "abc").token_ids == [ord(letter) for letter in "cba"]
 
 
-def test_a_list_is_given_out_in_turn():
+def test_scripted_list_is_used_in_order():
     engine = ScriptedEngine([[1], "b"], tokenizer=Characters())
     assert [ask(engine).token_ids for _ in range(3)] == [[1], [98], [1]]
 

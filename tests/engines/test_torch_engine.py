@@ -70,7 +70,7 @@ def test_a_group_computes_its_prompt_once(deterministic):
 
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("deterministic", [False, True])
-def test_siblings_that_agree_cost_what_one_costs_until_they_differ(deterministic):
+def test_equal_rollouts_are_computed_once_until_they_differ(deterministic):
     """Greedy siblings sample the same text; the tool answers all alike, then each of them differently."""
     replies = [[[70, 71, 72]] * 4, [[80 + i, 1, 2] for i in range(4)]]
     costs: list[float] = []
@@ -107,7 +107,7 @@ async def _into(found: list, work: Awaitable[list]) -> None:
 
 
 @pytest.mark.parametrize("deterministic", [False, True])
-def test_tasks_share_their_common_beginning_in_whole_blocks(deterministic):
+def test_tasks_share_common_prefixes_in_full_blocks(deterministic):
     async def use(engine: TorchEngine) -> None:
         others = [PROMPT[:40] + [60 + i] * 14 for i in range(3)]
         alone = [await engine.generate(ask(other, f"alone{i}")) for i, other in enumerate(others[:1])]
@@ -128,7 +128,7 @@ def test_a_fork_reuses_what_a_free_engine_sampled():
     with_engine(use)
 
 
-def test_a_rewritten_history_keeps_what_is_the_same_and_hurts_no_sibling():
+def test_rewritten_history_reuses_the_common_prefix_without_affecting_others():
     async def use(engine: TorchEngine) -> None:
         expected = await engine.generate(ask(PROMPT, "fresh", seed=5, length=20))
         await engine.release("fresh")
@@ -154,7 +154,7 @@ def test_requests_join_without_waiting_for_others_to_end():
     with_engine(use)
 
 
-def test_idle_sessions_give_way_oldest_first():
+def test_oldest_idle_sessions_are_evicted_first():
     async def use(engine: TorchEngine) -> None:
         for i in range(4):  # 3 blocks each, 10 in all
             await engine.generate(ask([i] * 40, f"s{i}"))
@@ -166,7 +166,7 @@ def test_idle_sessions_give_way_oldest_first():
     with_engine(use, max_kv_tokens=160)
 
 
-def test_of_those_that_wait_the_higher_priorities_go_first():
+def test_waiting_requests_run_by_priority():
     async def use(engine: TorchEngine) -> None:
         done: list[int] = []
 
@@ -237,7 +237,7 @@ def test_images_are_refused():
     with_engine(use)
 
 
-def test_the_models_own_end_tokens_stop_beside_those_of_the_request():
+def test_end_tokens_of_model_and_request_stop():
     async def use(engine: TorchEngine) -> None:
         assert engine.eos_token_ids == (96,)
         free = await engine.generate(ask(PROMPT))
@@ -370,7 +370,7 @@ def test_logits_that_are_not_finite_fail_their_request_and_leave_no_trace():
     with_engine(use, model=model)
 
 
-def test_our_own_bug_reaches_everybody_who_waits_and_the_engine_lives():
+def test_internal_error_reaches_all_waiting_requests_and_the_engine_continues():
     async def use(engine: TorchEngine) -> None:
         expected = await engine.generate(ask(PROMPT))
         decode = engine._scheduler.runner.decode
@@ -383,7 +383,7 @@ def test_our_own_bug_reaches_everybody_who_waits_and_the_engine_lives():
     with_engine(use)
 
 
-def test_a_bug_while_a_request_is_taken_in_reaches_it_too(monkeypatch):
+def test_internal_error_while_queueing_reaches_the_request(monkeypatch):
     async def use(engine: TorchEngine) -> None:
         with monkeypatch.context() as patched:
             patched.setattr(engine._scheduler.conversations, "begin", lambda conversation, token_ids: 1 / 0)
@@ -413,7 +413,7 @@ def test_one_engine_serves_one_event_loop_after_another():
     asyncio.run(engine.close())
 
 
-def test_aborting_the_one_that_computes_a_shared_prompt_lets_the_others_go_on():
+def test_aborting_the_owner_of_a_shared_prompt_keeps_the_other_requests():
     async def use(engine: TorchEngine) -> None:
         await engine.pause("drain")
         works = [asyncio.create_task(engine.generate(ask(PROMPT * 4, f"s{i}", seed=i))) for i in range(3)]

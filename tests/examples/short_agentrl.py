@@ -1,4 +1,4 @@
-"""`agentrl` for the commands of the documentation: training takes two steps, and the viewer serves one page."""
+"""`agentrl` for the documentation: training takes two steps and validates on 32 rows; the viewer serves one page."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import sys
 import urllib.request
 
 AGENTRL = [sys.executable, "-m", "agentrl"]
-SHORT = ["trainer.total_training_steps=2", "trainer.stop_when=null", "trainer.test_freq=0"]
+SHORT = ["trainer.total_training_steps=2", "trainer.stop_when=null", "trainer.test_freq=0", "data.val_max_samples=32"]
 
 
 def main(arguments: list[str]) -> int:

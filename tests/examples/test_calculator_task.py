@@ -52,7 +52,7 @@ def test_the_teacher_is_right_in_a_quarter_of_its_traces(task_folder):
     assert habits[3] > 1000 < habits[5]  # some demonstrations give up at once, more after one call
 
 
-def test_the_tool_answers_what_the_traces_say_it_answers(task_folder):
+def test_tool_answers_equal_those_in_the_traces(task_folder):
     asked, answered = [], []
     for row in rows(task_folder, "sft"):
         for message in row["messages"]:
@@ -67,7 +67,7 @@ def test_the_tool_does_one_operation_and_no_other(expression):
     assert calculator(expression) == "error"
 
 
-def test_the_tool_takes_negative_numbers():
+def test_calculator_accepts_negative_numbers():
     assert [calculator("-3*-4"), calculator(" 5 - -6 "), calculator("-7+2")] == ["12", "11", "-5"]
 
 

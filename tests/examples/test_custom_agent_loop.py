@@ -46,7 +46,7 @@ def in_the_repository(monkeypatch):
     monkeypatch.chdir(ROOT)  # the experiment's paths are relative to ROOT
 
 
-def test_who_answers_without_a_tool_is_reminded(task_folder):
+def test_answer_without_a_tool_call_gets_a_reminder(task_folder):
     rollout, tokenizer = attempt(task_folder, ["I do not know", CALL, "The answer is 42"])
     assert rollout.stop is Stop.FINISHED
     assert [call.result for call in rollout.tool_calls] == ["42"]
@@ -57,7 +57,7 @@ def test_who_answers_without_a_tool_is_reminded(task_folder):
     assert "I do not know<|im_end|>\n<|im_start|>user\nUse a tool first." in tokenizer.decode(second.token_ids)
 
 
-def test_who_uses_the_tool_is_not_reminded(task_folder):
+def test_answer_with_a_tool_call_gets_no_reminder(task_folder):
     rollout, _ = attempt(task_folder, [CALL, "The answer is 42"])
     assert (rollout.stop, len(rollout.trajectories)) == (Stop.FINISHED, 1)
 
@@ -68,7 +68,7 @@ def test_reminders_end_with_the_turns_allowed(task_folder):
     assert sum(trajectory.num_turns for trajectory in rollout.trajectories) == 3
 
 
-def test_it_is_registered_under_its_name(task_folder):
+def test_agent_loop_is_registered_under_its_name(task_folder):
     example = load_file(FILE)
     assert agent_loops.get("second_chance") is example.SecondChance
     rollout, _ = attempt(task_folder, [CALL, "The answer is 42"], loop="second_chance")

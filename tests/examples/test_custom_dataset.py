@@ -10,7 +10,7 @@ from agentrl.data.tasks import load_tasks
 FILE = Path(__file__).parents[2] / "examples/custom_dataset/sums.py"
 
 
-def test_rows_are_made_when_they_are_asked_for() -> None:
+def test_rows_are_created_lazily() -> None:
     config = DataConfig(custom_cls=CustomDatasetConfig(path=FILE, name="Sums"))
     tasks = load_tasks(["100", "20"], config)
     assert len(tasks) == 120

@@ -27,12 +27,12 @@ def test_every_further_turn_costs():
     assert score("The answer is 42", num_turns=3, price_of_a_turn=0.2)["score"] == pytest.approx(0.6)
 
 
-def test_a_wrong_answer_earns_nothing_however_short():
+def test_short_wrong_answer_gets_no_reward():
     assert score("The answer is 41", num_turns=1) == {"score": 0, "right": 0, "num_turns": 1}
     assert score("I do not know", num_turns=1)["score"] == 0
 
 
-def test_all_that_wait_are_scored_at_once():
+def test_all_waiting_rollouts_are_scored_in_one_batch():
     custom, manager = {"path": FOLDER / "batch_reward.py"}, {"name": "batch"}
     reward = load_reward(RewardConfig(custom_reward_function=custom, reward_manager=manager, batch_wait_s=0.01))
 
@@ -43,7 +43,7 @@ def test_all_that_wait_are_scored_at_once():
     assert asyncio.run(main()) == [{"score": 1.0}, {"score": 0.0}, {"score": 0.0}]
 
 
-def test_a_manager_that_asks_again():
+def test_reward_manager_with_retries():
     tries = []
 
     async def failing(*asked):

@@ -77,7 +77,7 @@ def test_gsm8k_plain(source, tmp_path):
     assert '"####"' in tasks[0].messages[0]["content"]
 
 
-def test_math_asks_for_the_box_its_solutions_end_in(source, tmp_path):
+def test_math_prompt_asks_for_a_boxed_answer(source, tmp_path):
     tasks = tasks_of(write_tasks(source(MATH), "test", tmp_path / "out", math_dataset.task))
     assert [task.ground_truth for task in tasks] == [r"\frac{1}{2}", "4"]
     assert tasks[0].messages[0]["content"].endswith(r"within \boxed{}.")
@@ -110,7 +110,7 @@ def test_a_row_that_is_no_task_is_named(tmp_path, module, make_task, row, compla
         write_tasks(source, "train", tmp_path, getattr(module, make_task))
 
 
-def test_what_is_null_is_missing(source, tmp_path):
+def test_null_fields_count_as_missing(source, tmp_path):
     with pytest.raises(DataError, match=r"row 0.*expected a `question`"):
         write_tasks(source([{"question": None, "answer": "#### 3"}]), "train", tmp_path / "out", gsm8k.plain_task)
 
@@ -140,7 +140,7 @@ def test_images_come_from_parquet_that_has_them(tmp_path):
         write_tasks(str(tmp_path / "absent.jsonl"), "train", tmp_path, gsm8k.plain_task)
 
 
-def test_the_command_writes_both_splits_and_reads_the_hub_where_no_file_is_given(tmp_path, capsys):
+def test_command_writes_both_splits_and_reads_the_hub_by_default(tmp_path, capsys):
     parser = preparing_parser("", "data/gsm8k", "openai/gsm8k/main")
     assert parser.parse_args([]).test == "openai/gsm8k/main:test"
     files = [f"--{split}={written(GSM8K, tmp_path / f'{split}.jsonl')}" for split in ("train", "test")]

@@ -35,7 +35,7 @@ WITH_COMMANDS = [
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_blocks_say_where_they_run(page):
+def test_code_blocks_declare_where_they_run(page):
     kinds = {block.kind for block in blocks_of(page) if block.language in ("sh", "bash")}
     assert kinds <= SHELL_KINDS
     assert not any(block.language in ("bash", "shell", "console") for block in blocks_of(page))

@@ -44,14 +44,14 @@ def test_python_runs_and_json_parses(path):
         assert json.loads(text)
 
 
-def test_what_the_readme_defines_is_registered():
+def test_definitions_in_the_readme_are_registered():
     for code in blocks(ROOT / "README.md", "python"):
         exec(compile(code, "README.md", "exec"), {"__name__": "document"})
     assert "search" in TOOLS.names()
     assert "my_agent" in agent_loops.names()
 
 
-def test_what_the_page_of_algorithms_defines_can_be_used():
+def test_definitions_in_docs_algorithms_work():
     for code in blocks(ROOT / "docs/algorithms.md", "python"):
         exec(compile(code, "algorithms.md", "exec"), {"__name__": "document"})
     mask, rewards = torch.ones(2, 2), torch.tensor([[0.0, 1.0], [0.0, 3.0]])
@@ -61,7 +61,7 @@ def test_what_the_page_of_algorithms_defines_can_be_used():
     assert loss.item() == -3 * 4
 
 
-def test_what_the_page_of_extending_defines_can_be_used(tmp_path):
+def test_definitions_in_docs_extending_work(tmp_path):
     for number, code in enumerate(blocks(ROOT / "docs/extending.md", "python")):
         (tmp_path / f"part{number}.py").write_text(code)
     (parts,) = [file for file in tmp_path.glob("*.py") if "def surplus" in file.read_text()]

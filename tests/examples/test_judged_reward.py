@@ -14,7 +14,7 @@ from agentrl.rewards.loading import load_reward
 EXTRA = {"index": 0, "prompt": [{"role": "user", "content": "What is 40+2?"}], "num_tool_calls": 1}
 
 
-def test_the_judge_grades_the_work_of_what_is_right(monkeypatch, tmp_path):
+def test_judge_scores_only_correct_answers(monkeypatch, tmp_path):
     monkeypatch.chdir(Path(__file__).parents[2])  # the experiment's paths are relative to the repository
     with serving(JudgeServer(otherwise=lambda body: Reply('{"reason": "one call", "score": 5}'))) as server:
         keys = (f"reward.judge.url={server.url}", f"reward.judge.cache_dir={tmp_path}")

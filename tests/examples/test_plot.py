@@ -40,7 +40,7 @@ def heights(path: str) -> list[float]:
     return [float(place.split()[1]) for place in path.removeprefix("M").split("L")]
 
 
-def test_curves_and_test_results_are_where_they_were_measured(drawn):
+def test_picture_shows_curves_and_test_results_at_measured_steps(drawn):
     sft, rl = (heights(path.get("d")) for path in drawn.iterfind(".//{*}path[@d]") if "line" in path.get("class"))
     assert sft == pytest.approx([height_of(0.0), height_of(0.2)], abs=0.1)
     assert rl == pytest.approx([height_of(0.2), height_of(1.0)], abs=0.1)

@@ -20,11 +20,11 @@ ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/reference.md").read_text()
 
 
-def test_the_page_is_what_the_script_makes():
+def test_reference_page_is_up_to_date():
     assert runpy.run_path(str(ROOT / "docs/make_reference.py"))["page"]() == PAGE, "run `make reference`"
 
 
-def test_it_has_what_readers_look_for():
+def test_reference_contains_expected_sections():
     for word in (
         "chat.say",
         "trajectory.messages",
@@ -37,7 +37,7 @@ def test_it_has_what_readers_look_for():
         assert f"`{name}" in PAGE
 
 
-def test_columns_of_the_page_are_those_that_are_read():
+def test_documented_columns_are_those_that_are_read():
     row = dict.fromkeys(TASK, None) | {"prompt": "a", "ground_truth": "1", "more": 3}
     assert read_task(DataConfig(), row, 0).extra_info == {"text_prompt": True, "more": 3}
     assert solution_view(Rollout([], Stop.FINISHED), lambda ids: "")[1].keys() == RolloutInfo.__annotations__.keys()

@@ -31,7 +31,7 @@ def do(folder, name, language, text):
 
 
 @pytest.mark.slow
-def test_a_task_of_ones_own_from_rows_to_a_first_step(tmp_path):
+def test_custom_task_from_rows_to_a_first_step(tmp_path):
     steps = STEPS.findall(PAGE)
     assert len(steps) >= 12
     for step in steps:
@@ -45,5 +45,5 @@ def test_a_task_of_ones_own_from_rows_to_a_first_step(tmp_path):
     assert "reward/calls_ok" in metrics[-1]
 
 
-def test_everything_in_the_page_is_a_file_or_a_command():
+def test_every_code_block_of_the_tutorial_is_a_file_or_a_command():
     assert {language for name, language, _ in STEPS.findall(PAGE) if not name} == {"sh"}

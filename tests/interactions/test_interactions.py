@@ -58,7 +58,7 @@ def test_lifecycle():
     assert user.log == [("start", {"goal": "x"}), ("respond", "id", "72", {"goal": "x"}), ("finalize", "id")]
 
 
-def test_the_user_may_name_the_state_a_turn_began_in():
+def test_simulated_user_may_set_the_observation_key():
     class Placed(Recorder):
         async def generate_response(self, instance_id, messages, **kwargs):
             return False, "and now?", 0.0, {"observation_key": 7, "other": 1}
@@ -106,7 +106,7 @@ async def wrong(self, *args, **kwargs):
         ("calculate_score", wrong, "returned the score 'just text'"),
     ],
 )
-def test_failures_are_infra_and_the_end_is_always_told(method, fault, message):
+def test_failures_are_infra_errors_and_the_end_is_always_reported(method, fault, message):
     user = type("Bad", (Recorder,), {method: fault})()
     with pytest.raises(InfraError) as caught:
         talk(user, timeout_s=0.1)
@@ -115,13 +115,13 @@ def test_failures_are_infra_and_the_end_is_always_told(method, fault, message):
 
 
 @pytest.mark.parametrize("fault", [raises, hangs])
-def test_a_failing_end_harms_nothing(fault, caplog):
+def test_failing_tool_release_is_ignored(fault, caplog):
     user = type("Bad", (Recorder,), {"finalize_interaction": fault})()
     assert talk(user, timeout_s=0.1) == ((True, "bye", 0.5, None), 0.0)
     assert len(caplog.records) == 1
 
 
-def test_the_end_is_told_when_the_rollout_is_cancelled():
+def test_end_is_reported_on_cancellation():
     user = Recorder()
 
     async def main():

@@ -71,7 +71,7 @@ def train_a_little(model: PreTrainedModel) -> PreTrainedModel:
 
 def saved(model: PreTrainedModel, path: Path) -> Path:
     path.mkdir()
-    write_adapter(model, path)
+    write_adapter(model, model.state_dict(), path)
     return path
 
 
@@ -90,7 +90,7 @@ def test_a_new_adapter_changes_nothing_and_trains_alone(base: Path):
 
 
 @pytest.mark.one_in(2)
-def test_an_adapter_is_what_peft_and_transformers_read(base: Path, tmp_path: Path):
+def test_saved_adapter_loads_in_peft_and_transformers(base: Path, tmp_path: Path):
     model = train_a_little(load(base, lora_rank=4, lora_alpha=8))
     folder = saved(model, tmp_path / "adapter")
     assert sorted(file.name for file in folder.glob("*.json")) == ["adapter_config.json"]
@@ -113,7 +113,7 @@ def test_training_continues_an_adapter_made_by_peft(qwen: Path, tmp_path: Path):
 
 
 @pytest.mark.one_in(2)
-def test_switched_off_it_is_the_base_bit_for_bit(base: Path):
+def test_disabled_adapter_equals_the_base_exactly(base: Path):
     model = train_a_little(load(base, lora_rank=4))
     (_, first), *_ = adapter_parameters(model)
     first.requires_grad_(False)  # as actor.freeze_modules may do
@@ -124,7 +124,7 @@ def test_switched_off_it_is_the_base_bit_for_bit(base: Path):
     assert not torch.equal(logits(model), logits(load(base)))
 
 
-def test_a_new_adapter_is_seen_by_a_check_only_while_shaken(qwen: Path):
+def test_check_perturbs_a_new_adapter_temporarily(qwen: Path):
     model = load(qwen, lora_rank=4)
     plain = logits(model)
     with adapter_randomized(model):
@@ -172,7 +172,7 @@ def test_contradictions_with_a_saved_adapter(qwen: Path, tmp_path: Path):
     assert "there is no adapter_config.json in" in refusal(qwen, lora_adapter_path=str(qwen))
 
 
-def test_an_adapter_whose_base_is_not_there(qwen: Path, tmp_path: Path):
+def test_adapter_with_missing_base_model(qwen: Path, tmp_path: Path):
     folder = saved(load(qwen, lora_rank=4), tmp_path / "adapter")
     shutil.rmtree(qwen)
     assert refusal(folder) == f"base of '{folder}' (if it has moved, {MOVED}): there is no folder '{qwen}'"
@@ -197,7 +197,7 @@ def test_an_adapter_of_another_model_or_of_another_kind(qwen: Path, tmp_path: Pa
 
 
 @pytest.mark.parametrize("num_bytes", [0, 100, 3000])
-def test_a_torn_adapter(qwen: Path, tmp_path: Path, num_bytes: int):
+def test_damaged_adapter_is_refused(qwen: Path, tmp_path: Path, num_bytes: int):
     file = saved(load(qwen, lora_rank=4), tmp_path / "adapter") / "adapter_model.safetensors"
     file.write_bytes(file.read_bytes()[:num_bytes])
     assert f"cannot load '{file}'" in refusal(file.parent)

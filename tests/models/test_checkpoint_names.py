@@ -37,7 +37,7 @@ def test_a_loaded_model_keeps_the_names_it_was_loaded_from(tmp_path: Path):
     )
 
 
-def test_it_is_converted_a_layer_at_a_time():
+def test_checkpoint_is_converted_layer_by_layer():
     model = tiny_model("qwen3_moe")
     read = []
 

@@ -43,7 +43,7 @@ def test_experts_count(tmp_path):
 
 
 @pytest.mark.parametrize("content", [[], {}, {"hidden_size": "x"}, {"vocab_size": -1}])
-def test_a_file_without_known_keys_gives_no_facts(tmp_path, content):
+def test_file_without_known_keys_has_no_facts(tmp_path, content):
     assert model_facts(written(tmp_path, content)) == ModelFacts()
     assert model_facts(str(tmp_path / "missing")) == ModelFacts()
 

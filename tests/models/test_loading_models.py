@@ -5,7 +5,7 @@ from agentrl.errors import ConfigError
 from agentrl.models.loading import find_device
 
 
-def test_auto_takes_a_gpu_where_there_is_one():
+def test_auto_device_prefers_a_gpu():
     assert find_device("auto", "rollout.device").type == ("cuda" if torch.cuda.is_available() else "cpu")
     assert find_device("cpu", "rollout.device").type == "cpu"
 

@@ -40,7 +40,7 @@ def test_the_adapter_is_added_and_nothing_changes():
     assert all(torch.equal(after[name], value) for name, value in before.items())
 
 
-def test_the_sum_is_taken_in_float32():
+def test_sum_is_computed_in_float32():
     """W = 1 and a change of 0.001: bfloat16 has no value between 1 and 1.0078."""
     model = adapted("qwen3", torch.bfloat16)
     layer = model.model.layers[0].self_attn.q_proj

@@ -62,7 +62,7 @@ def test_a_pointer_in_place_of_weights_is_named(sharded: Path):
     assert f"'{shard}': it is not a safetensors file" in refusal(sharded)
 
 
-def test_a_torn_index_is_named(sharded: Path):
+def test_damaged_index_is_named(sharded: Path):
     index = sharded / "model.safetensors.index.json"
     index.write_text(index.read_text()[:50])
     assert f"'{index}': it is not an index of weights" in refusal(sharded)
@@ -73,7 +73,7 @@ def test_a_folder_with_its_configuration_only(tmp_path: Path):
     assert refusal(tmp_path).endswith("there are no weights (model.safetensors or pytorch_model.bin)")
 
 
-def test_a_missing_folder_is_missing_for_whoever_asks_first(tmp_path: Path):
+def test_missing_folder_is_reported_to_the_first_caller(tmp_path: Path):
     expected = f"model.path: there is no folder '{tmp_path / 'gone'}'"
     assert refusal(tmp_path / "gone") == expected
     with pytest.raises(ConfigError) as caught:
@@ -81,7 +81,7 @@ def test_a_missing_folder_is_missing_for_whoever_asks_first(tmp_path: Path):
     assert str(caught.value) == expected
 
 
-def test_pickled_weights_are_taken_as_they_are(tmp_path: Path):
+def test_pickled_weights_are_not_checked(tmp_path: Path):
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "pytorch_model.bin").write_bytes(b"whatever torch makes of it")
     check_folder(tmp_path, "model.path")

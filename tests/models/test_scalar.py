@@ -29,7 +29,7 @@ def saved(path: Path, auto_class: type, config_class: type = Qwen3Config, num_la
     return ModelConfig(path=str(path))
 
 
-def test_a_language_model_gives_its_body_and_a_head_of_zeros(tmp_path: Path):
+def test_scalar_model_from_a_language_model_has_a_zero_head(tmp_path: Path):
     config = saved(tmp_path, AutoModelForCausalLM)
     model = load_scalar_model(config, CPU)
     body = AutoModelForCausalLM.from_pretrained(tmp_path).base_model.state_dict()
@@ -41,7 +41,7 @@ def test_a_language_model_gives_its_body_and_a_head_of_zeros(tmp_path: Path):
 
 
 @pytest.mark.parametrize("auto_class", [AutoModelForSequenceClassification, AutoModelForTokenClassification])
-def test_a_head_that_the_checkpoint_brings_is_kept(tmp_path: Path, auto_class: type):
+def test_value_head_of_the_checkpoint_is_kept(tmp_path: Path, auto_class: type):
     model = load_scalar_model(saved(tmp_path, auto_class, LlamaConfig), CPU)
     expected = auto_class.from_pretrained(tmp_path).state_dict()
     assert type(model).__name__.startswith("LlamaFor")

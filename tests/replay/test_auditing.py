@@ -50,7 +50,7 @@ def test_one_altered_value_ends_with_status_1_and_its_place(saved_run, tmp_path,
     assert main(["replay", f"{tmp_path}/run@1", "audit"]) == 0  # the other step is complete
 
 
-def test_a_reward_given_now_is_held_against_the_saved_scores(saved_run, tmp_path, capsys):
+def test_new_reward_is_compared_with_saved_scores(saved_run, tmp_path, capsys):
     (tmp_path / "reward.py").write_text("def constant(solution_str):\n    return 0.123\n")
     rescored = ["rescore", "audit", "--reward"]
     own = shutil.copy(saved_run.parent / "reward.py", tmp_path / "own.py")
@@ -81,7 +81,7 @@ def test_unchecked_rollouts_fail_unless_allowed(saved_run, tmp_path, capsys):
     assert "--allow-unchecked" in said
 
 
-def test_a_run_stripped_of_its_provenance_fails_whatever_is_allowed(saved_run, tmp_path, capsys):
+def test_run_without_provenance_always_fails_the_audit(saved_run, tmp_path, capsys):
     assert main(["replay", str(bare(saved_run, tmp_path / "store")), "audit", "--allow-unchecked"]) == 1
     assert "failed (file)" in capsys.readouterr().out
 

@@ -29,7 +29,9 @@ def with_actor(name: str, **actor: object) -> RunConfig:
         (with_actor("gmpo", clip_ratio=0.3), (math.exp(-0.3), math.exp(0.3)), False),
     ],
 )
-def test_the_clip_is_that_of_the_loss(config: RunConfig, bounds: tuple[float, float], of_rollouts: bool) -> None:
+def test_reported_clip_equals_that_of_the_loss(
+    config: RunConfig, bounds: tuple[float, float], of_rollouts: bool
+) -> None:
     clip = clip_of(config)
     assert clip is not None
     assert (math.exp(clip.low), math.exp(clip.high)) == pytest.approx(bounds)
@@ -47,7 +49,7 @@ def test_the_clip_is_that_of_the_loss(config: RunConfig, bounds: tuple[float, fl
         ("grpo", {"rollout_correction": {"loss_type": "reinforce"}}, "loss reinforce"),
     ],
 )
-def test_a_loss_without_a_clip_is_said_to_have_none(name: str, more: dict[str, object], said: str) -> None:
+def test_loss_without_clip_is_reported_as_unclipped(name: str, more: dict[str, object], said: str) -> None:
     config = configured(name, **more)
     assert clip_of(config) is None
     assert describe_clip(config, None) == f"Clipped: none, because {said} does not clip ratios."

@@ -68,7 +68,7 @@ def test_scores_of_the_same_tasks_are_paired(tmp_path):
     assert result.summary.startswith("B - A = 0.3333 [-0.3838, 1.05] over 3 tasks")
 
 
-def test_passing_goes_by_the_threshold_and_the_k_there_are(tmp_path):
+def test_pass_at_k_uses_the_threshold_and_possible_k(tmp_path):
     a = keep(tmp_path / "a", [scores(0, 0.4, 0.6), scores(1, 0.6, 0.7)])
     b = keep(tmp_path / "b", [scores(0, 0.4, 0.4), scores(1, 0.6, 0.1)])
     overrides = {"model": {"path": "m"}, "reward": {"success_threshold": 0.5}}
@@ -81,7 +81,7 @@ def test_passing_goes_by_the_threshold_and_the_k_there_are(tmp_path):
     assert side(compared(a, b))["success (pass@1)"]["a"]["value"] == 0.0  # the default threshold is 1
 
 
-def test_tasks_with_fewer_rollouts_and_rollouts_without_scores_are_told(tmp_path):
+def test_tasks_with_fewer_rollouts_and_unscored_rollouts_are_reported(tmp_path):
     a = keep(tmp_path / "a", [scores(0, 1, 1), scores(1, 1, None)])
     b = keep(tmp_path / "b", [scores(0, 1, 1), scores(1, 1, 1)])
     result = compared(a, b, ks=(2,))
@@ -89,7 +89,7 @@ def test_tasks_with_fewer_rollouts_and_rollouts_without_scores_are_told(tmp_path
     assert "1 rollouts that did not fail but have no score" in result.tables[0].note
 
 
-def test_failed_rollouts_count_nowhere_but_among_the_failed(tmp_path):
+def test_failed_rollouts_are_counted_only_as_failed(tmp_path):
     failed = rollout(0.2, 3, 4, 5, 6, infra_failed=True, error="the world")  # the failure says nothing about the policy
     a = keep(tmp_path / "a", [group(0, rollout(1, 3), failed), group(1, failed), scores(2, 0)])
     b = keep(tmp_path / "b", [scores(0, 1), scores(1, 1), scores(2, 0.5)])
@@ -111,7 +111,7 @@ def test_each_source_has_its_own_lines(tmp_path):
     assert {"sums", "words", "all"} <= result.values["sides"].keys()
 
 
-def test_tools_turns_and_tokens_are_told(tmp_path):
+def test_tools_turns_and_tokens_are_reported(tmp_path):
     calls = [ToolCall("add", "", "", Outcome.OK), ToolCall("add", "", "", Outcome.TIMEOUT)]
     invented = ToolCall("invented", "", "", Outcome.FORMAT_ERROR)
     a = keep(tmp_path / "a", [group(0, rollout(1, 3, 4, calls=calls)), group(1, rollout(1, 3))])
@@ -184,7 +184,7 @@ def test_tokens_of_different_vocabularies_are_not_compared(tmp_path):
     assert "different tokenizers" in compared(a, b).tables[-1].note
 
 
-def test_a_kept_threshold_is_gone_by(tmp_path):
+def test_saved_success_threshold_is_used(tmp_path):
     kept = json.dumps({"reward": {"success_threshold": 0.25}})
     a, b = (keep(tmp_path / name, [scores(0, 0.3)], config=kept) for name in "ab")
     assert side(compared(a, b))["success (pass@1)"]["a"]["value"] == 1.0
@@ -215,7 +215,7 @@ def test_both_sides_are_rescored(saved_run, tmp_path, before):
     assert list(replay.scores) == [name] * before  # later modes use the results of earlier ones
 
 
-def test_the_other_side_is_scored_by_the_same_reward_though_its_own_is_another(saved_run, tmp_path):
+def test_compare_scores_both_sides_with_the_given_reward(saved_run, tmp_path):
     sides = [
         str(rewritten(saved_run, tmp_path / name, provenance=with_config(reward={"name": name})))
         for name in ("exact_match", "gsm8k")

@@ -42,7 +42,7 @@ def test_guard_results_of_training(saved_run, capsys):
 
 
 @pytest.mark.parametrize("words", [(), ("reward.guards.names=[grader_injection]",)])
-def test_guards_that_did_not_watch_look_now(saved_run, tmp_path, capsys, words):
+def test_disabled_guards_can_run_on_saved_rollouts(saved_run, tmp_path, capsys, words):
     run = rewritten(saved_run, tmp_path, injected)
     result = hacking(capsys, run, *words)
     assert result["values"]["guards"]["grader_injection"]["raised"] == 32
@@ -56,7 +56,7 @@ def test_guards_that_did_not_watch_look_now(saved_run, tmp_path, capsys, words):
     assert "rewarded although a guard flagged them (at most 20)" in shown
 
 
-def test_settings_of_the_command_line_look_again(saved_run, tmp_path, capsys):
+def test_guard_settings_of_the_command_line_rerun_guards(saved_run, tmp_path, capsys):
     def marked(rollout):
         rollout.trajectories[0].messages[-1]["content"] = "open sesame"
 

@@ -19,7 +19,7 @@ def far() -> OffPolicy:
     return off_policy([Episode(task, -3.0 * (task + 1), float(task % 2)) for task in range(40)])
 
 
-def test_estimates_that_can_be_trusted_are_only_told():
+def test_reliable_estimates_have_no_note():
     table = reward_table(near())
     assert [row[0] for row in table.rows] == [
         "as sampled",
@@ -35,7 +35,7 @@ def test_estimates_that_can_be_trusted_are_only_told():
     assert reward_table(by_turn).note.endswith("The mean ratio should be 1.")
 
 
-def test_estimates_that_mean_nothing_are_said_to():
+def test_unreliable_estimates_have_a_note():
     note = reward_table(far()).note
     assert note.startswith("1.105 of 40 rollouts are effective")
     assert "not near 1" in note

@@ -91,7 +91,7 @@ def test_the_checkpoint_that_sampled_has_ratios_of_one(sampled_run):
 
 
 @pytest.mark.slow
-def test_an_adapter_of_the_command_line_scores_and_not_its_base(sampled_run, tmp_path):
+def test_adapter_given_on_the_command_line_is_used_for_scoring(sampled_run, tmp_path):
     model = sampled_run.parent / "model"
     torch.manual_seed(0)
     config = LoraConfig(r=2, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
@@ -106,7 +106,7 @@ def test_an_adapter_of_the_command_line_scores_and_not_its_base(sampled_run, tmp
     assert abs(figures["k1"]["value"]) > 0.001  # or the adapter has no effect
 
 
-def test_log_probabilities_are_those_of_transformers(sampled_run, moved_model):
+def test_log_probabilities_equal_transformers(sampled_run, moved_model):
     run = first_step(sampled_run)
     replay = Replay(run, Options(overrides={"model": {"path": str(moved_model)}}))
     scored, left_out = score_rollouts(replay, replay_config(replay))
@@ -165,7 +165,7 @@ def test_greedy_rollouts_have_no_ratios(sampled_run):
     assert (len(result.tables), result.values["rewards"]) == (1, {})
 
 
-def test_a_cut_distribution_has_no_ratios(sampled_run):
+def test_truncated_distribution_has_no_ratios(sampled_run):
     cut = {"val_kwargs": {"do_sample": True, "top_k": 5}}
     result = under(open_saved(f"{sampled_run}@0", "val"), sampled_run.parent / "model", rollout=cut)
     assert "top-k" in result.values["no_ratios"]
@@ -180,7 +180,7 @@ def test_another_vocabulary_is_refused(sampled_run, tmp_path):
         under(first_step(sampled_run), tmp_path / "model")
 
 
-def test_no_checkpoint_is_named(sampled_run):
+def test_missing_checkpoint_option_is_an_error(sampled_run):
     with pytest.raises(ConfigError, match="give the checkpoint to score with"):
         logprobs(Replay(first_step(sampled_run), Options()))
 

@@ -39,7 +39,7 @@ def test_components_of_a_run_are_not_run(saved_run, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("words", [[], ["--reward", "judge"], ["reward.components={a: {reward: judge}}"]])
-def test_a_run_s_judge_is_not_asked(saved_run, tmp_path, capsys, judge, words):
+def test_saved_judge_is_not_called(saved_run, tmp_path, capsys, judge, words):
     run = run_of(saved_run, tmp_path, name="judge", judge={"url": judge.url, "model": "theirs"})
     said = refused(capsys, run, "rescore", *words, *(["reward.name=auto"] if "components" in str(words) else []))
     assert "replay uses a judge only from the command line: give reward.judge.url=..." in said
@@ -47,7 +47,7 @@ def test_a_run_s_judge_is_not_asked(saved_run, tmp_path, capsys, judge, words):
 
 
 @pytest.mark.slow
-def test_the_judge_of_the_command_line_is(saved_run, capsys, judge):
+def test_judge_of_the_command_line_is_called(saved_run, capsys, judge):
     asked = (f"reward.judge.url={judge.url}", "reward.judge.model=ours")
     (result,) = replayed(capsys, saved_run, "rescore", "--reward", "judge", *asked)["results"]
     assert result["values"]["rewards"]["judge"]["num_scored"] == 32

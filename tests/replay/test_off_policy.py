@@ -86,7 +86,7 @@ def test_each_estimate_is_its_formula():
     assert (found.num, found.sampled.num, found.by_turn) == (3, 2, True)
 
 
-def test_turn_rewards_that_are_no_parts_of_the_score_are_left_out():
+def test_turn_rewards_outside_the_score_are_excluded():
     """Training uses the score only. One rollout's turn rewards do not add up to it, so no turn reward is used."""
     parts = Episode("a", math.log(2), 4.0, [(math.log(0.5), 3.0), (math.log(2), 1.0)])
     beside = Episode("b", math.log(0.5), 1.0, [(math.log(3), 7.0)])
@@ -111,7 +111,7 @@ def test_too_few_effective_rollouts_have_no_interval():
     assert near.weighted.low < near.weighted.value < near.weighted.high
 
 
-def test_nothing_earned_anywhere_is_zero():
+def test_all_zero_rewards_estimate_zero():
     found = off_policy([Episode(task, 0.0, 0.0) for task in range(3)])
     assert (found.per_decision.value, found.by_turn) == (0.0, True)
 
@@ -124,7 +124,7 @@ def test_the_same_policy_earns_what_was_sampled():
 
 
 @pytest.mark.slow
-def test_the_weighted_estimate_converges_and_a_turns_reward_hears_no_later_turn():
+def test_weighted_estimate_converges_and_turn_rewards_ignore_later_turns():
     random = np.random.default_rng(0)
     games = [make_game(random, sharpness=3.0) for _ in range(4)]
     truth = fmean(game.value() for game in games)
@@ -158,7 +158,7 @@ def test_intervals_hold_the_value_in_95_of_100_runs():
     assert covered(300) == pytest.approx({"ordinary": 0.95, "weighted": 0.95, "per_decision": 0.95}, abs=0.035)
 
 
-def test_ratios_beyond_a_float_are_said_and_break_nothing():
+def test_overflowing_ratios_are_reported():
     episodes = [Episode(t, 400.0 * t, 2.0 + t, [(-3000.0, 1.0), (400.0 * t, 1.0 + t)]) for t in range(4)]
     found = off_policy(episodes)
     assert found.ordinary is None

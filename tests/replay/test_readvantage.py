@@ -41,7 +41,7 @@ def groups_of(run: Path) -> list[list[StoredRollout]]:
     return [list(members) for _, members in groupby(stored(run), key=lambda row: (row.step, row.task.uid))]
 
 
-def test_with_nothing_changed_the_saved_advantages_come_out_bit_for_bit(saved_run, capsys):
+def test_unchanged_settings_reproduce_saved_advantages_exactly(saved_run, capsys):
     (result,) = replayed(capsys, saved_run, "readvantage")["results"]
     assert result["values"]["identical"]
     assert "32 rollouts are bitwise equal to the saved ones" in result["summary"]
@@ -54,7 +54,7 @@ def test_with_nothing_changed_the_saved_advantages_come_out_bit_for_bit(saved_ru
 
 
 @pytest.mark.parametrize("by_std", [True, False])
-def test_another_algorithm_is_what_its_formula_says(saved_run, by_std):
+def test_readvantage_with_another_algorithm_equals_its_formula(saved_run, by_std):
     replay = replay_of(saved_run, overrides={"algorithm": {"norm_adv_by_std_in_grpo": by_std}})
     after = {credit.key: credit.after for credit in credits_of(replay)}
     for members in groups_of(saved_run):
@@ -63,7 +63,7 @@ def test_another_algorithm_is_what_its_formula_says(saved_run, by_std):
             assert after[key_of(row)] == pytest.approx(value, abs=1e-5)
 
 
-def test_after_rescore_it_goes_by_the_new_scores(saved_run, tmp_path):
+def test_readvantage_after_rescore_uses_the_new_scores(saved_run, tmp_path):
     file = tmp_path / "reward.py"
     file.write_text("def length(solution_str):\n    return len(solution_str) % 3\n")
     replay = replay_of(saved_run, rewards=[f"{file}:length"])
@@ -81,7 +81,7 @@ def test_after_rescore_it_goes_by_the_new_scores(saved_run, tmp_path):
     assert not result.values["identical"]
 
 
-def test_a_rollout_whose_new_reward_failed_takes_no_part(saved_run, tmp_path):
+def test_rollout_with_failed_new_reward_is_excluded(saved_run, tmp_path):
     file = tmp_path / "reward.py"
     file.write_text("def some(solution_str, extra_info):\n    return 1 / (len(solution_str) % 3)\n")
     replay = replay_of(saved_run, rewards=[f"{file}:some"])
@@ -92,7 +92,7 @@ def test_a_rollout_whose_new_reward_failed_takes_no_part(saved_run, tmp_path):
     assert {credit.key for credit in credits if credit.after is not None} == set(scores)
 
 
-def test_a_rollout_that_only_its_reward_failed_on_takes_part_once_it_has_a_score(saved_run, tmp_path):
+def test_rollout_with_failed_reward_counts_after_rescoring(saved_run, tmp_path):
     numbers = iter(range(1000))
 
     def fail(rollout: Rollout) -> None:
@@ -150,7 +150,7 @@ def test_an_unknown_algorithm_is_named(saved_run, capsys):
     )
 
 
-def test_without_a_saved_configuration_it_names_its_assumptions(saved_run, tmp_path, capsys):
+def test_readvantage_without_saved_configuration_lists_assumptions(saved_run, tmp_path, capsys):
     other = TrajectoryStore(tmp_path / "trajectories/train")
     groups = TrajectoryStore(saved_run / "trajectories/train").groups(1)
     algorithm = build_algorithm(replay_config(replay_of(saved_run)))

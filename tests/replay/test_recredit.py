@@ -44,17 +44,17 @@ def test_every_algorithm_credits_a_stored_step_bit_for_bit(name: str, tmp_path: 
 @pytest.mark.one_in(8)
 @pytest.mark.parametrize("control", ["fixed", "adaptive"])
 @pytest.mark.parametrize("name", POLICIES)
-def test_a_kl_in_the_reward_counts_as_it_did_at_each_step(name: str, control: str, tmp_path: Path) -> None:
+def test_kl_in_the_reward_uses_the_coefficient_of_each_step(name: str, control: str, tmp_path: Path) -> None:
     more = {"use_kl_in_reward": True, "kl_penalty": "low_var_kl", "kl_ctrl": {"type": control, "kl_coef": 0.1}}
     assert_identical(saved(tmp_path, configured(name, **more)))
 
 
-def test_a_kl_of_the_policy_at_the_start_of_the_step_is_taken_again(tmp_path: Path) -> None:
+def test_readvantage_reuses_the_kl_of_the_step_start(tmp_path: Path) -> None:
     decoupled = {"use_kl_in_reward": True, "rollout_correction": {"bypass_mode": False}}
     assert_identical(saved(tmp_path, configured("grpo", **decoupled)))
 
 
-def test_another_coefficient_that_is_asked_for_is_taken(tmp_path: Path) -> None:
+def test_readvantage_uses_a_given_coefficient(tmp_path: Path) -> None:
     run = saved(tmp_path, configured("rloo", use_kl_in_reward=True))
     asked = {"kl_coef": COEFFICIENTS[1]}
     again = credits_of(run, configured("rloo", use_kl_in_reward=True, kl_ctrl=asked), kl_ctrl=asked)
@@ -73,13 +73,13 @@ def any_in(credit: Credit) -> bool:
         ("grpo", {"use_kl_in_reward": True}, "ref_logprobs", "algorithm.use_kl_in_reward"),
     ],
 )
-def test_scores_that_were_not_kept_are_asked_for(name: str, more: dict, need: str, by: str, tmp_path: Path) -> None:
+def test_missing_saved_scores_are_an_error(name: str, more: dict, need: str, by: str, tmp_path: Path) -> None:
     run = saved(tmp_path, configured(name, **more), keep_scores=False)
     with pytest.raises(DataError, match=f"{need} of step 1 are not saved, but {by} needs them"):
         readvantage(replay_of(run))
 
 
-def test_a_rollout_that_was_not_scored_at_the_time_takes_no_part(tmp_path: Path) -> None:
+def test_unscored_rollout_is_excluded(tmp_path: Path) -> None:
     config = configured("gae")
     run = saved(tmp_path, config)
     replay = replay_of(run)
@@ -101,7 +101,7 @@ def test_a_rollout_that_was_not_scored_at_the_time_takes_no_part(tmp_path: Path)
     assert all((credit.before is None) == (credit.after is None) for credit in credits)
 
 
-def test_a_new_reward_leaves_the_baseline_of_remax(tmp_path: Path) -> None:
+def test_new_reward_keeps_the_remax_baseline(tmp_path: Path) -> None:
     config = configured("remax")
     run = saved(tmp_path, config)
     replay = replay_of(run)

@@ -55,7 +55,7 @@ def printed(one: Result, width: int = 80) -> str:
         ("x" * 3000, "x" * 2000 + "… (1,000 more characters)"),
     ],
 )
-def test_a_cell_reads_so(cell, text):
+def test_table_cell_formatting(cell, text):
     assert cell_text(cell) == text
 
 
@@ -70,7 +70,7 @@ cells = st.one_of(st.none(), st.integers(-(10**6), 10**6), st.floats(), estimate
         lambda width: st.lists(st.lists(cells, min_size=width, max_size=width), min_size=1, max_size=4)
     )
 )
-def test_no_line_is_wider_than_the_terminal_and_nothing_is_lost(rows):
+def test_lines_wrap_to_the_terminal_without_losing_text(rows):
     table = Table("title", [f"column {number}" for number in range(len(rows[0]))], rows, "note")
     text = printed(result(table))
     assert all(cell_len(line) <= 80 for line in text.splitlines())
@@ -102,7 +102,7 @@ def test_model_text_cannot_control_the_terminal_or_the_markup():
     assert text.count("[red]x[/red]") == 5
 
 
-def test_json_is_whole_finite_and_keeps_its_keys():
+def test_json_is_complete_finite_and_keeps_keys():
     table = Table("t", ["a", "b", "c"], [[math.inf, Estimate(1.0, None, math.nan, 1), HOSTILE]], "n")
     text = findings_json(RUN, [result(table, score=math.nan, nested={"a": [1, None, True, -math.inf]}, text=HOSTILE)])
     document = json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
@@ -114,7 +114,7 @@ def test_json_is_whole_finite_and_keeps_its_keys():
     assert found["tables"][0]["rows"] == [[None, {"value": 1.0, "low": None, "high": None, "num": 1}, HOSTILE]]
 
 
-def test_a_value_that_json_cannot_say_is_our_own_bug():
+def test_value_without_json_form_is_an_internal_error():
     with pytest.raises(TypeError, match="cannot convert a set to JSON"):
         findings_json(RUN, [result(odd=cast(Any, {1}))])
 
@@ -137,7 +137,7 @@ class Page(HTMLParser):
 
 @settings(max_examples=25)
 @given(st.text())
-def test_whatever_is_on_a_page_stays_text(text):
+def test_page_escapes_all_text(text):
     plain, hostile = (
         Page(findings_page(RUN, [Result("mode", cell, [Table(cell, ["a"], [[cell]], cell)])]))
         for cell in ("x y", f"x {text}")

@@ -48,7 +48,7 @@ def test_built_in_names_are_accepted(saved_run, tmp_path):
     assert replay_config(replay_of(saved_run, tmp_path, kept)).rollout.agent.default_agent_loop == "react"
 
 
-def test_code_that_is_needed_is_asked_for(saved_run, tmp_path):
+def test_missing_code_is_requested(saved_run, tmp_path):
     keys = ["model.trust_remote_code", "rollout.multi_turn.function_tool_path", "rollout.multi_turn.tool_config_path"]
     with pytest.raises(ConfigError) as refused:
         refuse_missing_code(replay_of(saved_run, tmp_path / "a", EVIL), keys)

@@ -76,7 +76,7 @@ def test_another_policy_diverges_and_unrecorded_calls_are_reported(babbled, tmp_
 
 
 @pytest.mark.slow
-def test_a_call_that_was_not_recorded_fails_the_mode_and_is_told_without_a_traceback(babbled, tmp_path, capsys, caplog):
+def test_unrecorded_call_fails_the_mode_without_a_traceback(babbled, tmp_path, capsys, caplog):
     words = [f"{babbled}/run@2", "tools", *code(babbled), "--out", tmp_path]
     (result,) = replayed(capsys, *words, status=1)["results"]
     assert result["failed"]
@@ -90,7 +90,7 @@ def test_a_call_that_was_not_recorded_fails_the_mode_and_is_told_without_a_trace
 
 
 @pytest.mark.slow
-def test_new_rollouts_say_what_they_were_replayed_from(babbled, saved_run, tmp_path, capsys):
+def test_replayed_rollouts_store_their_origin(babbled, saved_run, tmp_path, capsys):
     policy = f"model.path={babbled}/run/checkpoints/step-1"
     replayed(capsys, f"{babbled}/run@2", "tools", policy, *code(babbled), "--out", tmp_path)
     made_with = TrajectoryStore(tmp_path / "tools/trajectories/train").provenance(2)
@@ -143,7 +143,7 @@ def test_each_rollout_is_continued_n_times(saved_run, tmp_path, capsys):
 
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize(("said", "live"), [((), True), (("--unrecorded", "stub"), False)])
-def test_named_tools_run_live_unless_it_is_said_otherwise(babbled, tmp_path, capsys, said, live):
+def test_named_tools_run_live_by_default(babbled, tmp_path, capsys, said, live):
     file = tmp_path / "tools.py"
     file.write_text("from babbling import blocks, waits\n")
     tools = f"rollout.multi_turn.function_tool_path={file}"
@@ -154,7 +154,7 @@ def test_named_tools_run_live_unless_it_is_said_otherwise(babbled, tmp_path, cap
     assert bool(ended) == live
 
 
-def test_code_that_a_run_names_is_asked_for_by_name(babbled, saved_run, capsys):
+def test_code_named_in_a_run_must_be_given_by_name(babbled, saved_run, capsys):
     said = refused(capsys, babbled / "run", "tools").splitlines()
     assert [line.rpartition("add ")[2].partition("=")[0] for line in said] == [
         "rollout.agent.agent_loop_config_path",
@@ -182,7 +182,7 @@ def test_the_recording_of_another_vocabulary_is_refused(saved_run, tmp_path, cap
     assert "the rollouts of step 1 have another vocabulary" in refused(capsys, *words)
 
 
-def test_the_policy_must_be_named_where_there_is_none_or_it_was_a_script(saved_run, tmp_path, capsys):
+def test_rerun_needs_a_policy_if_none_or_a_script_was_saved(saved_run, tmp_path, capsys):
     rewritten(saved_run, tmp_path, provenance=with_config(rollout={}))
     assert "give the policy, model.path=" in refused(capsys, tmp_path, "tools", "--reward", "exact_match")
     assert "add rollout.script_path=" in refused(capsys, saved_run, "tools", "--reward", "exact_match")

@@ -82,7 +82,7 @@ def test_the_run_s_own_reward_is_shown_what_training_showed_it(saved_run, capsys
         assert all(row["new"][f"{file}:compute_score"].items() <= row["saved"].items() for row in rows)
 
 
-def test_rewards_stand_side_by_side_with_the_saved_score(saved_run, capsys, rewards):
+def test_new_rewards_are_listed_next_to_the_saved_score(saved_run, capsys, rewards):
     names = [f"{rewards}:{name}" for name in ("constant", "length", "turns", "for_trl")]
     document = replayed(capsys, saved_run, "rescore", *(word for name in names for word in ("--reward", name)))
     (result,) = document["results"]
@@ -118,13 +118,13 @@ def test_rewards_stand_side_by_side_with_the_saved_score(saved_run, capsys, rewa
     ]
 
 
-def test_a_reward_that_changes_what_it_is_shown_changes_it_for_itself_alone(saved_run, capsys, rewards):
+def test_reward_that_mutates_its_input_does_not_affect_others(saved_run, capsys, rewards):
     after = ["--reward", f"{rewards}:greedy", "--reward", f"{rewards}:for_trl"]
     rows = replayed(capsys, saved_run, "rescore", *after)["results"][0]["values"]["rollouts"]
     assert min(row["new"][f"{rewards}:for_trl"]["score"] for row in rows) >= 1
 
 
-def test_rows_that_a_reward_fails_on_are_listed_and_the_others_go_on(saved_run, capsys, rewards):
+def test_rows_with_failing_reward_are_listed_and_others_continue(saved_run, capsys, rewards):
     name = f"{rewards}:fails_on_odd"
     (result,) = replayed(capsys, saved_run, "rescore", "--reward", name)["results"]
     odd = [row for row in stored(saved_run) if row.task.index % 2]
@@ -169,7 +169,7 @@ def test_text_of_tools_is_shown_as_the_kept_configuration_says(saved_run, capsys
     assert "differs from the text scored in training" in longer["summary"]
 
 
-def test_a_built_in_reward_goes_by_its_name(saved_run, capsys):
+def test_built_in_reward_is_selected_by_name(saved_run, capsys):
     rows = replayed(capsys, saved_run, "rescore", "--reward", "exact_match")["results"][0]["values"]["rollouts"]
     assert all(row["new"]["exact_match"]["score"] in (0, 1) for row in rows)
 
@@ -188,7 +188,7 @@ def test_invalid_arguments_are_one_line(saved_run, capsys, words, line):
     assert refused(capsys, saved_run, "rescore", *words).startswith(line)
 
 
-def test_code_that_the_run_names_is_never_run(saved_run, capsys, tmp_path, monkeypatch):
+def test_code_named_in_the_run_is_never_executed(saved_run, capsys, tmp_path, monkeypatch):
     (tmp_path / "named_by_the_run.py").write_text("raise SystemExit('was run')")
     monkeypatch.syspath_prepend(tmp_path)
     dotted = rewritten(saved_run, tmp_path / "run", provenance=with_config(reward={"name": "named_by_the_run:reward"}))

@@ -15,7 +15,7 @@ from agentrl.replay.saved_run import open_saved
 from agentrl.store import TrajectoryStore
 
 
-def test_a_run_is_its_training_rollouts_unless_asked_otherwise(saved_run):
+def test_run_path_means_training_rollouts_by_default(saved_run):
     train, val = open_saved(str(saved_run)), open_saved(str(saved_run), "val")
     assert (train.split, list(train.steps), len(list(train.rollouts()))) == ("train", [1, 2], 32)
     assert (val.split, list(val.steps), len(list(val.rollouts()))) == ("val", [0, 2], 8)
@@ -30,14 +30,14 @@ def test_a_step_is_a_number_or_a_word(saved_run, step, kept):
 
 
 @pytest.mark.parametrize("inside", ["trajectories", "trajectories/train", "trajectories/train/step-000002.parquet"])
-def test_a_folder_of_files_and_one_file_are_read_too(saved_run, inside):
+def test_folder_of_files_and_single_file_are_read(saved_run, inside):
     run = open_saved(f"{saved_run}/{inside}")
     assert (run.split, run.folder) == ("train", saved_run)
     assert {row.step for row in run.rollouts()} == set(run.steps)
     assert len(run.tokenizer()) > 10
 
 
-def test_files_that_are_anywhere_say_themselves_of_which_split_they_are(saved_run, tmp_path):
+def test_split_of_a_file_is_read_from_its_metadata(saved_run, tmp_path):
     shutil.copy(saved_run / "trajectories/val/step-000002.parquet", tmp_path / "any name.parquet")
     shutil.copy(saved_run / "trajectories/val/step-000002.parquet", tmp_path)
     for path in (tmp_path / "any name.parquet", tmp_path):
@@ -48,12 +48,12 @@ def test_files_that_are_anywhere_say_themselves_of_which_split_they_are(saved_ru
 
 
 @pytest.mark.parametrize("name", ["step-2", "latest"])
-def test_a_checkpoint_stands_for_its_validation(saved_run, name):
+def test_checkpoint_path_selects_its_validation(saved_run, name):
     run = open_saved(f"{saved_run}/checkpoints/{name}")
     assert (run.split, list(run.steps), run.folder) == ("val", [2], saved_run)
 
 
-def test_a_checkpoint_without_a_validation_says_which_have_one(saved_run, tmp_path):
+def test_checkpoint_without_validation_is_an_error_listing_those_with_one(saved_run, tmp_path):
     (tmp_path / "checkpoints/step-7").mkdir(parents=True)
     shutil.copytree(saved_run / "trajectories", tmp_path / "trajectories")
     with pytest.raises(DataError, match=r"has no validation at step 7; steps with validation: 0, 2"):
@@ -120,7 +120,7 @@ def changed_tokenizer(saved_run: Path, folder: Path, part: str) -> Path:
     ("part", "words"),
     [("template", r"chat template \(chat_template_sha256\)"), ("vocabulary", r"vocabulary \(tokenizer_sha256\)")],
 )
-def test_a_tokenizer_that_changed_is_refused_by_name_unless_it_is_asked_for(saved_run, tmp_path, part, words):
+def test_changed_tokenizer_is_refused_unless_given_explicitly(saved_run, tmp_path, part, words):
     other = changed_tokenizer(saved_run, tmp_path / "model", part)
     model = {"model": {"path": str(other)}}
     run = open_saved(str(rewritten(saved_run, tmp_path / "run", provenance=with_config(**model))))
@@ -130,7 +130,7 @@ def test_a_tokenizer_that_changed_is_refused_by_name_unless_it_is_asked_for(save
     assert "than the rollouts" in run.tokenizer_note(str(other))
 
 
-def test_without_a_checkpoint_the_model_s_tokenizer_is_taken(saved_run, tmp_path):
+def test_run_without_checkpoint_uses_the_models_tokenizer(saved_run, tmp_path):
     run = open_saved(str(rewritten(saved_run, tmp_path)))
     assert run.tokenizer().get_vocab() == open_saved(str(saved_run)).tokenizer().get_vocab()
 
@@ -157,7 +157,7 @@ def test_names_in_a_saved_run_are_never_looked_up_on_the_hub(saved_run, tmp_path
     assert len(run.tokenizer(str(saved_run.parent / "model"))) > 10
 
 
-def test_an_adapter_s_base_is_not_asked_of_the_hub_either(saved_run, tmp_path, monkeypatch):
+def test_base_of_an_adapter_is_not_looked_up_on_the_hub(saved_run, tmp_path, monkeypatch):
     asked: list[str] = []
     monkeypatch.setattr(loading, "check_hub", lambda name, key: asked.append(name))
     (tmp_path / "adapter").mkdir()
@@ -191,7 +191,7 @@ def test_runs_near_are_named(saved_run, tmp_path):
         open_saved(str(tmp_path / "c"))
 
 
-def test_rollouts_that_say_nothing_of_their_tokenizer_need_one(saved_run, tmp_path):
+def test_rollouts_without_saved_tokenizer_need_one(saved_run, tmp_path):
     store = TrajectoryStore(tmp_path / "trajectories/train")
     store.write(1, TrajectoryStore(saved_run / "trajectories/train").groups(1))
     run = open_saved(str(tmp_path))

@@ -17,7 +17,6 @@ from agentrl.types.excluded import Excluded
 from agentrl.types.rollout import Group, Rollout, Stop
 from agentrl.types.task import Task
 from agentrl.types.trajectory import Author, Segment, Trajectory, VersionSpan
-from agentrl.viewer.runs import split_folders
 
 SAMPLED = Trajectory([Segment(Author.PROMPT, [1]), Segment(Author.MODEL, [5], [-1.0], [VersionSpan(0, 1)])])
 CUT = Rollout([SAMPLED], Stop.MAX_RESPONSE_TOKENS)
@@ -81,7 +80,7 @@ def test_dropped_groups_are_listed_with_their_reasons(reason, tmp_path):
         (Excluded.REJECTED_BY_CORRECTION, "algorithm.rollout_correction.rollout_rs"),
     ],
 )
-def test_one_uid_is_explained_with_the_key_that_decides(reason, key, tmp_path):
+def test_why_explains_one_group_with_the_relevant_key(reason, key, tmp_path):
     run = a_run(tmp_path, reason)
     told = why(Replay(run, Options(uid="b"))).summary
     assert told.startswith(f"Step 1 did not train on 2 of 2 rollouts of 'b' ({reason}): ")
@@ -95,4 +94,3 @@ def test_one_uid_is_explained_with_the_key_that_decides(reason, key, tmp_path):
 def test_other_readers_do_not_see_dropped_groups(tmp_path):
     run = a_run(tmp_path, Excluded.STALE)
     assert (run.split, {each.task.uid for each in run.rollouts()}) == ("train", {"a"})
-    assert split_folders(tmp_path).keys() == {"train"}

@@ -55,7 +55,7 @@ def clock(*times_s):
     return lambda: next(times)
 
 
-def test_one_plain_line_a_step_where_nobody_watches():
+def test_one_plain_line_per_step_without_a_terminal():
     log = console(width=40)
     tracker = ConsoleTracker(100, "calculator", clock=clock(0.0, 2.0, 5.0), console=log)
     tracker.log(1, STEP)
@@ -77,7 +77,7 @@ def test_one_plain_line_a_step_where_nobody_watches():
         ({"do_sample": True, "temperature": 0.7}, "(sampled at temperature 0.7)"),
     ],
 )
-def test_validation_says_how_it_was_sampled(live, settings, how):
+def test_validation_reports_its_sampling_settings(live, settings, how):
     sampling = how_sampled({"rollout": {"val_kwargs": settings}})
     screen = console(terminal=live)
     tracker = ConsoleTracker(9, "run", clock=lambda: 0.0, console=screen, val_sampling=sampling)
@@ -91,7 +91,7 @@ def test_validation_says_how_it_was_sampled(live, settings, how):
     assert not any(how in line.partition("val success")[0] for line in lines)  # only of validation
 
 
-def test_failed_rollouts_are_shown_where_there_are_any():
+def test_failed_rollouts_are_shown_if_any():
     log = console(width=40)
     tracker = ConsoleTracker(2, "run", clock=clock(0.0, 1.0, 2.0), console=log)
     dropped = {"rollouts/num_dropped": 47.0, "rollouts/dropped": 47 / 320, "success_of_all": 0.725}
@@ -104,7 +104,7 @@ def test_failed_rollouts_are_shown_where_there_are_any():
     ]
 
 
-def test_how_far_the_engine_is_from_the_backend_and_behind_it():
+def test_console_shows_mismatch_and_staleness():
     log = console(width=40)
     tracker = ConsoleTracker(1, "run", clock=clock(0.0, 1.0), console=log)
     engine = {"engine/cached_share": 0.875, "mismatch/k3": 0.5, "mismatch/current/k3": 0.00012}
@@ -126,7 +126,7 @@ def test_the_learning_signal_of_an_algorithm_is_shown_if_present():
 
 
 @pytest.mark.parametrize("terminal", [False, True])
-def test_a_validation_alone_has_no_steps(terminal):
+def test_val_only_run_has_no_steps(terminal):
     log = console(terminal)
     tracker = ConsoleTracker(0, "run", clock=lambda: 0.0, console=log, live=terminal)
     tracker.log(0, {"val/success": 0.75})
@@ -175,7 +175,7 @@ def test_a_dumb_terminal_gets_lines():
     assert "│" not in live_screen(80, {"TERM": "dumb"})
 
 
-def test_a_run_of_imitation_has_its_loss_and_no_rollouts():
+def test_sft_run_logs_a_loss_and_has_no_rollouts():
     log = console()
     tracker = ConsoleTracker(9, "sft", clock=clock(0.0, 1.0), console=log)
     tracker.log(1, {"actor/loss": 1.25, "actor/grad_norm": 0.5, "actor/lr": 1e-5, "timing_s/step": 0.5})
@@ -222,7 +222,7 @@ def text_of(token_ids):
     return "".join(WORDS[token] for token in token_ids)
 
 
-def test_samples_tell_authors_apart_without_colour():
+def test_samples_distinguish_authors_without_colour():
     screen = console()
     print_samples([rollout()], text_of, screen)
     assert [line.rstrip() for line in screen.file.getvalue().splitlines()] == [
@@ -248,7 +248,7 @@ def test_long_segments_lose_their_middle():
     screen = console(width=200)
     print_samples([rollout()], lambda token_ids: "ab" * 500, screen, max_characters=10)
     assert "ababa\n" in screen.file.getvalue().replace(" ", "")
-    assert "… 990 characters left out …" in screen.file.getvalue()
+    assert "… 990 characters omitted …" in screen.file.getvalue()
 
 
 def test_a_sample_view_is_plain_data():
@@ -301,7 +301,7 @@ def test_comparison_of_two_validations():
     assert compare({}, after) == []
 
 
-def test_a_change_that_rounds_to_nothing_is_neither_better_nor_worse():
+def test_change_that_rounds_to_zero_is_no_change():
     (row,) = compare({"success": 0.90001}, {"success": 0.90004})
     assert (row.change, row.better) == ("no change", None)
     (row,) = compare({"success": 0.80049}, {"success": 0.80051})  # 80.0% and 80.1%, less than 0.05 apart
@@ -318,7 +318,7 @@ def test_averages_are_compared_with_averages_and_dropped_rollouts_are_counted():
     assert "dropped rollouts" not in {row.label for row in compare(first, {**last, "rollouts/dropped": 0.0})}
 
 
-def test_rewards_of_ones_own_are_compared_and_guards_are_not():
+def test_custom_rewards_are_compared_but_guards_are_not():
     rewards = {"reward/mean": 0.5, "reward/std": 0.1, "reward/format": 0.2, "reward/guard/length": 1.0}
     assert [row.label for row in compare(rewards, rewards)] == ["reward", "format"]
 
@@ -345,7 +345,7 @@ def test_validations_are_named_by_their_steps(first, said):
     assert "+30.0 pp" in screen.file.getvalue()
 
 
-def test_the_time_left_does_not_jump_around_validations():
+def test_remaining_time_does_not_jump_around_validations():
     """Each step takes 1 s, and every fifth is followed by a validation of 10 s: 3 s per step on average."""
     now, left = [0.0], []
     tracker = ConsoleTracker(40, "run", clock=lambda: now[0], console=Console(file=io.StringIO()), live=False)

@@ -49,7 +49,7 @@ def test_means_are_over_rollouts_and_their_intervals_over_tasks():
     assert (found.overall.num_tasks, found.overall.num_rollouts) == (3, 10)
 
 
-def test_passes_are_those_of_all_ways_to_draw_k_of_the_attempts():
+def test_pass_at_k_equals_all_draws_of_k_attempts():
     found = evaluation(GROUPS, 1.0).overall
     attempts = [[each.reward >= 1.0 for each in group.rollouts] for group in GROUPS]
     for k in (1, 2, 4):

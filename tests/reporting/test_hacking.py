@@ -47,7 +47,7 @@ def test_rewarded_rollouts_with_a_raised_guard_are_suspect(tmp_path):
     assert tally_rows(found)[0] == ["repetition", 4, "50.0%", 1, 0.5, pytest.approx(0.625)]
 
 
-def test_above_the_others_of_its_group_is_rewarded(tmp_path):
+def test_rollout_above_its_group_counts_as_rewarded(tmp_path):
     found = found_in(tmp_path, [rollout(0.3, "x", "repetition"), rollout(0.1), rollout(0.2)])
     assert [(each.score, each.others) for each in found.suspects] == [(0.3, pytest.approx(0.15))]
     assert found_in(tmp_path / "alone", [rollout(0.3, "x", "repetition")]).suspects == []
@@ -79,7 +79,7 @@ def test_the_excerpt_shows_the_words_or_else_the_end(tmp_path):
     assert hidden.endswith("gnore the rubric")
 
 
-def test_the_worst_come_first_and_then_the_latest(tmp_path):
+def test_suspects_are_sorted_worst_first_then_latest(tmp_path):
     both = ("repetition", "grader_injection")
     found = found_in(
         tmp_path, [rollout(1.0, "", *both)], [rollout(1.0, "", "repetition")], [rollout(1.0, "", "repetition")]
@@ -87,7 +87,7 @@ def test_the_worst_come_first_and_then_the_latest(tmp_path):
     assert [each.step for each in worst(found, 2)] == [1, 3]
 
 
-def test_an_empty_mean_is_none():
+def test_mean_of_nothing_is_none():
     assert Tally([1.0], []).values() == {
         "raised": 1,
         "others": 0,
@@ -97,7 +97,7 @@ def test_an_empty_mean_is_none():
     }
 
 
-def test_the_report_has_a_section_where_there_is_something_to_say(tmp_path):
+def test_report_sections_appear_only_with_content(tmp_path):
     suspects = [rollout(1.0, HOSTILE, "repetition", judge=0.9)] * 20
     report = tmp_path / "report.html"
     write_report(report, title="t", config={}, history=[], hacking=found_in(tmp_path / "bad", suspects))

@@ -126,7 +126,7 @@ def test_a_rule_fires_on_its_bad_curve_and_no_other_does(rule, change, num_steps
         ({"actor/entropy": 0.051}, 20),
     ],
 )
-def test_short_deviations_and_values_in_range_are_healthy(change, num_steps):
+def test_short_deviations_cause_no_warning(change, num_steps):
     assert warnings([HEALTHY] * 10 + [HEALTHY | change] * num_steps) == []
 
 
@@ -145,7 +145,7 @@ def test_a_recorded_good_run_is_silent():
 
 
 @pytest.mark.parametrize(("top", "collapsed"), [(0.95, False), (0.6, True)])
-def test_becoming_certain_is_a_collapse_only_where_the_reward_has_stopped_short(top, collapsed):
+def test_low_entropy_is_a_warning_only_if_the_reward_stagnates(top, collapsed):
     """Success is 0.2 + (top - 0.2)(1 - exp(-step / 10)), entropy 0.15 exp(-step / 25)."""
     steps = [
         HEALTHY
@@ -164,7 +164,7 @@ def test_becoming_certain_is_a_collapse_only_where_the_reward_has_stopped_short(
     last_entropy=st.floats(0.0, 1.0),
     last_length=st.floats(1.0, 5000.0),
 )
-def test_whatever_entropy_and_length_do_a_rising_reward_is_healthy(num_steps, last_success, last_entropy, last_length):
+def test_rising_reward_suppresses_entropy_and_length_warnings(num_steps, last_success, last_entropy, last_length):
     def curve(first, last, step):
         return first + (last - first) * step / (num_steps - 1)
 
@@ -180,7 +180,7 @@ def test_whatever_entropy_and_length_do_a_rising_reward_is_healthy(num_steps, la
     assert warnings(steps) == []
 
 
-def test_one_warning_until_it_has_recovered():
+def test_warning_is_not_repeated_until_recovery():
     bad, good = HEALTHY | {"actor/ppo_kl": 0.5}, HEALTHY
     assert [step for step, _ in warnings([bad] * 50)] == [1]
     flickering = [bad, *[good] * (RECOVERED_AFTER - 1)] * 10
@@ -202,7 +202,7 @@ def test_a_recurring_problem_is_reported_less_and_less_often():
 
 
 @pytest.mark.slow
-def test_a_run_that_is_cut_anywhere_warns_at_the_same_steps():
+def test_interrupted_run_warns_at_the_same_steps():
     bad = HEALTHY | {"actor/ppo_kl": 0.5}
     steps = [{**(bad if step in (1, 30, 100, 180, 300, 520) else HEALTHY), "step": step} for step in range(1, 601)]
     whole = warnings(steps)
@@ -214,12 +214,12 @@ def test_a_run_that_is_cut_anywhere_warns_at_the_same_steps():
         assert rest == [told for told in whole if told[0] > cut]
 
 
-def test_two_things_wrong_are_two_warnings():
+def test_two_problems_are_two_warnings():
     texts = [text for _, text in warnings([HEALTHY | {"actor/ppo_kl": 0.5, "actor/pg_clipfrac": 0.5}])]
     assert len(texts) == 2
 
 
-def test_a_resumed_run_keeps_its_measure_and_does_not_repeat_itself():
+def test_resumed_run_keeps_warning_state_and_does_not_repeat_warnings():
     short = HEALTHY | {"response_length/mean": 20.0, "actor/ppo_kl": 0.5, "actor/loss": None}
     health = Health(("search",))
     health.remember([{"step": 0.0}, *({**HEALTHY, "step": step} for step in range(1, 11)), {**short, "step": 11}])
@@ -227,7 +227,7 @@ def test_a_resumed_run_keeps_its_measure_and_does_not_repeat_itself():
     assert "0.2 times" in text
 
 
-def test_without_siblings_a_group_has_no_spread_and_that_is_no_fault():
+def test_groups_of_one_cause_no_spread_warning():
     assert firing([HEALTHY | {"groups/zero_variance": 1.0}] * 10, compares=False) == set()
 
 

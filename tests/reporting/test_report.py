@@ -126,7 +126,7 @@ def test_hostile_text_stays_text(tmp_path):
         assert hidden not in text
 
 
-def test_samples_say_who_wrote_what(tmp_path):
+def test_samples_show_the_author_of_each_part(tmp_path):
     text, page = page_of(tmp_path, samples=[sample(step=0, reward=0.0), sample(step=20), sample(uid="u2")])
     assert text.count('class="task"') == 2  # attempts at one task are shown side by side
     assert text.count('class="segment model"') == 3
@@ -170,12 +170,12 @@ def test_a_run_without_a_step_yet(tmp_path):
     assert "No step has been logged yet." in page.text
 
 
-def test_a_long_run_makes_a_light_page(tmp_path):
+def test_long_run_has_a_small_report(tmp_path):
     text, _ = page_of(tmp_path, history=list(history(5000)))
     assert len(text) < 1_000_000
 
 
-def test_a_redone_step_counts_as_the_last_time_and_holes_are_left_out():
+def test_report_uses_the_last_version_of_a_step_and_skips_gaps():
     rows = [{"step": 2, "a": 1}, {"step": 1, "a": 5, "b": None}, {"a": 9}, {"step": 2, "a": 2, "c": math.nan}]
     assert merged(rows) == [{"step": 1.0, "a": 5.0}, {"step": 2.0, "a": 2.0}]
 
@@ -209,7 +209,7 @@ def test_a_folder_that_is_no_run(tmp_path):
     [[0.0], [5.0], [-3.0, -3.0], [1e-9, 2e-9], [1e12, -1e12], [0.2, 0.97], [float(i % 7) for i in range(1000)]],
 )
 @pytest.mark.parametrize("write", [percent, lambda value: f"{value:g}"])
-def test_drawings_stay_in_their_box(values, write):
+def test_drawings_stay_inside_their_box(values, write):
     drawing = draw(Chart("x", [Series("a", list(enumerate(values, start=1)))], write))
     (line,) = drawing.lines
     for path in filter(None, (line.path, line.faint)):
@@ -221,7 +221,7 @@ def test_drawings_stay_in_their_box(values, write):
     assert sum(column.width for column in drawing.columns) <= WIDTH
 
 
-def test_a_line_goes_up_as_values_do_and_is_read_where_it_is():
+def test_chart_axes_and_points_have_correct_positions():
     drawing = draw(Chart("Success", [Series("training", [(0, 0.0), (10, 0.5), (20, 1.0)])], percent))
     assert drawing.y_ticks[0][1] == "0"
     assert drawing.y_ticks[-1][1] == "100%"
@@ -245,7 +245,7 @@ def test_a_line_goes_up_as_values_do_and_is_read_where_it_is():
         ([1e300, 1e300 * (1 + 1e-15)], number, ["4e299", "6e299", "8e299", "1e300", "1.2e300", "1.4e300", "1.6e300"]),
     ],
 )
-def test_ticks_are_told_apart(values, write, labels):
+def test_tick_labels_are_distinct(values, write, labels):
     drawing = draw(Chart("x", [Series("a", list(enumerate(values)))], write))
     assert [label for _, label in drawing.y_ticks] == labels
     assert all(len(label) * 6.5 <= drawing.left for label in labels)  # every label fits into its card
@@ -270,7 +270,7 @@ def test_moving_average():
     assert moving_average([2, 4], reach=9) == [3, 3]
 
 
-def test_charts_of_imitation_are_those_it_has():
+def test_imitation_report_has_only_existing_charts():
     main, rest = charts([{"step": 1, "actor/loss": 2.0, "timing_s/step": 1.0}, {"step": 2, "actor/loss": 1.0}])
     assert [chart.title for chart in main] == ["Loss", "Time per step"]
     assert rest == []
@@ -359,7 +359,7 @@ def test_small_signals_and_a_success_that_stays_are_curves(metric, values):
     assert not chart.is_constant
 
 
-def test_a_flat_line_lies_in_a_sensible_range():
+def test_constant_series_has_a_sensible_axis_range():
     def ends(values, write=number):
         ticks = draw(Chart("x", [Series("a", list(enumerate(values)))], write)).y_ticks
         return ticks[0][1], ticks[-1][1]
@@ -432,7 +432,7 @@ def test_guards_that_were_not_raised_are_not_in_a_sample(tmp_path):
     "damage",
     [{"segments": 3}, {"segments": [{"author": 1}]}, {"reward": "1"}, {"rewards": {"a": "b"}}, {"tool_calls": ["x"]}],
 )
-def test_samples_that_are_not_ours_are_left_out(tmp_path, damage):
+def test_invalid_samples_are_skipped_in_the_report(tmp_path, damage):
     (tmp_path / "metrics.jsonl").write_text('{"step": 1, "a": 1}\n')
     (tmp_path / "samples.json").write_text(json.dumps([sample() | damage, sample(uid="fine"), 3]))
     text = report_from_run(tmp_path).read_text()

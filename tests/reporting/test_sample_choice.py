@@ -26,7 +26,7 @@ def test_the_best_the_worst_and_one_between():
     assert len(instructive(validated("a"))) == 2
 
 
-def test_each_is_shown_at_the_first_the_middle_and_the_last_step(tmp_path):
+def test_samples_come_from_the_first_middle_and_last_step(tmp_path):
     store = TrajectoryStore(tmp_path, split="val")
     for step in (0, 10, 20, 30, 40):
         store.write(step, validated("abc", better_by=step))

@@ -74,13 +74,13 @@ def test_an_async_function_and_numpy_will_do():
 
 
 @pytest.mark.parametrize("returned", [[1.0], [1.0, 2.0, 3.0], 1.0, "ab", {"score": 1.0}, None])
-def test_another_number_of_scores_is_an_error_of_each(returned):
+def test_wrong_number_of_scores_fails_every_rollout(returned):
     for error in scored(lambda solution_strs: returned, 2):
         assert isinstance(error, RewardError)
         assert "expected a list of 2 scores" in str(error)
 
 
-def test_a_score_that_is_none_names_its_row_alone():
+def test_invalid_score_names_only_its_row():
     good, bad = scored(lambda solution_strs: [0.5, math.nan], 2)
     assert good == {"score": 0.5}
     assert isinstance(bad, RewardError)
@@ -99,7 +99,7 @@ def test_a_function_that_raises_or_hangs():
     assert isinstance(late, InfraError)  # the second rollout had its own call, which hung too
 
 
-def test_a_rollout_that_was_cancelled_is_left_out():
+def test_cancelled_rollout_is_skipped():
     async def main():
         seen = []
 

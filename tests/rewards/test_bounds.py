@@ -9,7 +9,7 @@ from agentrl.rewards.base import check_bounds
 
 
 @pytest.mark.parametrize("score", [-1.0, 0.0, 1.0])
-def test_both_ends_are_inside(score):
+def test_score_bounds_are_inclusive(score):
     check_bounds(score, (-1.0, 1.0), "row 3")
     check_bounds(score * 1e9, None, "row 3")
 

@@ -113,7 +113,7 @@ def test_a_failing_server_is_retried(fault, monkeypatch):
     assert len(behaviour.requests) == 6
 
 
-def test_a_server_that_stays_in_trouble_is_infra():
+def test_persistent_server_errors_are_infra_errors():
     for faults in ([503] * 4, ["error"] * 4, ["garbage"] * 4, ["no output"] * 4):
         with (
             sandbox_fusion(*faults) as (url, _),
@@ -130,7 +130,7 @@ def test_one_failed_test_of_many_leaves_no_score():
         score(url, DOUBLE, DOUBLES)
 
 
-def test_a_server_says_when_to_come_again(monkeypatch):
+def test_retry_after_header_is_respected(monkeypatch):
     pauses = []
     sleep = asyncio.sleep
 
@@ -144,7 +144,7 @@ def test_a_server_says_when_to_come_again(monkeypatch):
     assert pauses == pytest.approx([3.0, 3.0], abs=0.5)
 
 
-def test_an_address_that_is_none_of_a_sandbox_ends_the_run():
+def test_address_without_a_sandbox_ends_the_run():
     with (
         sandbox_fusion() as (url, _),
         pytest.raises(ConfigError, match=r"reward\.sandbox_fusion\.url: http.*/v2/run_code answers 404"),
@@ -153,7 +153,7 @@ def test_an_address_that_is_none_of_a_sandbox_ends_the_run():
 
 
 @pytest.mark.slow
-def test_programs_at_a_time():
+def test_number_of_parallel_programs():
     async def main(url):
         reward = load_reward(config(url, max_concurrent=2))
         await asyncio.gather(*(reward("apps", DOUBLE, DOUBLES, {}) for _ in range(3)))

@@ -90,13 +90,13 @@ def test_every_manager_scores_and_attributes_failures(path, manager):
 
 
 @pytest.mark.parametrize("manager", MANAGERS)
-def test_the_overlong_penalty_is_taken_under_every_manager(path, manager):
+def test_overlong_penalty_applies_with_every_manager(path, manager):
     own = config(path, manager, overlong_buffer={"enable": True, "len": 4, "log": True}, range=[0, 1])
     rewards = score(load_reward(own, max_response_length=12), "fine")
     assert rewards == {"score": 0.5 - 2 / 4, "overlong_reward": -0.5, "overlong": 1.0}
 
 
-def test_functions_given_in_python_are_managed_too(path):
+def test_reward_managers_accept_python_functions(path):
     def several(solution_strs):
         return [1.0] * len(solution_strs)
 
@@ -142,7 +142,7 @@ def test_functions_written_for_trl_get_lists_under_batch():
         given_reward([right, length], RewardConfig(reward_manager={"name": "prime"}))
 
 
-def test_a_manager_of_ones_own(path):
+def test_custom_reward_manager(path):
     own = {"source": "importlib", "name": "Doubling", "module": {"path": str(path)}}
     reward = load_reward(config(path, timeout_s=9.0, reward_manager=own))
     assert score(reward, "fine") == {"score": 1.0, "timeout": 9.0}

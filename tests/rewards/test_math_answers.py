@@ -62,7 +62,7 @@ def test_plainly_not_the_same(answer, truth):
         ("p-q", "q-p", False),
     ],
 )
-def test_algebra_tells_the_others(answer, truth, same):
+def test_algebraic_equality_is_detected(answer, truth, same):
     assert plainly_same(answer, truth) is None
     assert same_by_algebra(answer, truth) == same
 

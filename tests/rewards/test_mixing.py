@@ -49,7 +49,7 @@ def mix(components, values):
         return error, sorted(asked)
 
 
-def test_a_weighted_sum_with_every_part_beside_it():
+def test_weighted_sum_keeps_every_component():
     found, _ = mix(
         {"right": {}, "style": {"weight": 0.5}, "long": {"weight": -2}}, {"right": 1, "style": 0.8, "long": 0.1}
     )
@@ -66,7 +66,7 @@ def test_components_behind_a_closed_gate_are_not_called(gate, score, asked):
     assert ("judge" in found) == ("judge" in asked)
 
 
-def test_a_gate_without_a_verdict_is_closed():
+def test_gate_without_a_score_is_closed():
     found, asked = mix({"right": {}, "a": {}, "b": {"gate": "right"}}, {"right": None, "a": 0.5, "b": 1.0})
     assert (found, asked) == ({"score": 0.5, "a": 0.5}, ["a", "right"])
 
@@ -86,7 +86,7 @@ def test_the_first_verdict_counts_and_no_other_component_is_called(values, found
     assert mix(CHAIN, values) == (found, asked)
 
 
-def test_a_rule_may_be_sure_of_success_alone():
+def test_rule_may_decide_only_success():
     components = {"rule": {"priority": 1, "verdict_from": 1.0}, "judge": {"priority": 2}}
     assert mix(components, {"rule": 1.0, "judge": 0.3}) == ({"score": 1.0, "rule": 1.0}, ["rule"])
     doubted = {"score": 0.3, "rule": 0.2, "judge": 0.3}
@@ -107,7 +107,7 @@ def test_run_errors_take_precedence_over_rollout_errors():
     assert str(found) == "component 'b': broken"
 
 
-def test_without_any_verdict_there_is_no_score():
+def test_no_component_score_means_no_score():
     found, _ = mix({"a": {}, "b": {"gate": "a"}}, {"a": None, "b": 1.0})
     assert isinstance(found, InfraError)
     assert "row 3 of 'sums': no component of the reward returned a verdict" in str(found)
@@ -178,7 +178,7 @@ def test_contradictory_mixtures_are_refused(components, said):
 @pytest.mark.parametrize(
     ("reward", "said"),
     [
-        ({"name": "gsm8k", "components": {"a": {"reward": "gsm8k"}}}, r"'reward\.name' has no effect without"),
+        ({"name": "gsm8k", "components": {"a": {"reward": "gsm8k"}}}, r"'reward\.name' has no effect together with"),
         ({"judge": {"url": "http://localhost"}}, r"'reward\.judge\.url' has no effect without 'reward\.name=judge'"),
         ({"components": {"a": {"reward": "r", "wieght": 2}}}, r"'reward\.components\.a': unknown key 'wieght'"),
     ],
@@ -234,7 +234,7 @@ def test_rules_files_and_judges_together(tmp_path):
     assert len(server.bodies) == 1
 
 
-def test_rows_that_no_rule_belongs_to_are_left_to_others(tmp_path):
+def test_rows_without_a_rule_are_scored_by_other_components(tmp_path):
     (tmp_path / "own.py").write_text("def half():\n    return 0.5\n")
     chain = {"rule": {"reward": "auto", "priority": 1}, "own": {"reward": f"{tmp_path}/own.py:half", "priority": 2}}
     config = RewardConfig.model_validate({"components": chain})

@@ -19,7 +19,7 @@ def test_the_example_of_the_paper():
 
 
 @given(st.integers(1, 100), st.integers(0, 100), st.floats(0, 3), st.integers(0, 200))
-def test_it_falls_in_a_line_from_0_to_the_factor(buffer, before, factor, length):
+def test_overlong_penalty_is_linear_up_to_the_factor(buffer, before, factor, length):
     limit = before + buffer
     penalty = overlong_penalty(length, limit, buffer, factor)
     assert penalty <= 0

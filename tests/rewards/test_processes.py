@@ -134,7 +134,7 @@ def test_other_calls_continue_while_one_hangs(user_file):
 
 
 @pytest.mark.slow
-def test_a_kill_from_outside_while_it_scores(user_file):
+def test_external_kill_during_scoring(user_file):
     async def calls(reward):
         pid = (await ask(reward, "fine"))["pid"]
         call = asyncio.create_task(ask(reward, "hang"))
@@ -147,7 +147,7 @@ def test_a_kill_from_outside_while_it_scores(user_file):
     assert run(calls, user_file)["score"] == 0.0
 
 
-def test_whose_fault_a_failure_is(user_file):
+def test_failures_are_attributed_to_reward_or_infrastructure(user_file):
     async def calls(reward):
         for text, kind, told in (
             ("raise", RewardError, r"row 3\).* raised KeyError: 'k' \(.*scoring\.py:\d+\)"),
@@ -168,14 +168,14 @@ def test_an_async_function_is_awaited(user_file):
     assert run(lambda reward: ask(reward, "text"), user_file, function="late") == {"score": 0.25}
 
 
-def test_no_more_processes_than_workers(user_file):
+def test_number_of_processes_is_at_most_num_workers(user_file):
     async def calls(reward):
         return await asyncio.gather(*(ask(reward, "fine") for _ in range(12)))
 
     assert len({answer["pid"] for answer in run(calls, user_file, workers=2)}) <= 2
 
 
-def test_only_what_another_process_can_import_is_taken(user_file):
+def test_process_rewards_must_be_importable(user_file):
     def inside(solution_str):
         return 1.0
 

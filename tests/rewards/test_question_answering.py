@@ -99,7 +99,7 @@ def test_labels(text, label, score):
         ("Because", 0.0),
     ],
 )
-def test_letters(text, score):
+def test_letter_labels(text, score):
     assert classification(text, "B", {}) == score
     with pytest.raises(RewardError, match="is not a label"):
         classification(text, None, {})
@@ -116,14 +116,14 @@ def test_f1_is_a_symmetric_share(one, other):
     assert (value == 1) == (sorted(squad_normalised(one).split()) == sorted(squad_normalised(other).split()))
 
 
-def test_an_answer_that_is_an_article_is_not_nothing():
+def test_answer_that_is_an_article_is_not_empty():
     for said, right in (("A", 1.0), ("a", 1.0), ("The", 0.0), ("", 0.0), ("B", 0.0)):
         found = search_qa(f"<answer>{said}</answer>", "A")
         assert (found["em"], found["f1"]) == (right, right)
     assert search_qa("<answer>Berlin</answer>", "The", metric="subem")["score"] == 0.0
 
 
-def test_a_row_without_gold_is_refused_whatever_is_said():
+def test_row_without_ground_truth_is_always_refused():
     for nothing in (None, [], {}, "", [" "], {"target": []}):
         with pytest.raises(RewardError, match="contains no answer"):
             search_qa("no tags", nothing)

@@ -55,7 +55,7 @@ def test_the_narrower_limit_holds():
     assert limited(3, max_rpm=60, max_tpm=600, estimated_tokens_per_request=100) == [0.0, 10.0, 20.0]
 
 
-def test_no_limit_no_wait():
+def test_no_rate_limit_means_no_wait():
     assert limited(5) == [0.0] * 5
 
 
@@ -93,7 +93,7 @@ def test_never_more_in_a_minute_than_allowed(arrivals, per_minute):
 
 
 @pytest.mark.parametrize("limit", [1, 3])
-def test_calls_at_a_time(limit):
+def test_number_of_parallel_calls(limit):
     running, most = 0, 0
 
     async def reward(data_source, solution_str, ground_truth, extra_info):

@@ -28,7 +28,7 @@ def judge(*functions, **row) -> dict[str, float]:
     )
 
 
-def test_they_are_called_with_lists_of_one_and_added_up():
+def test_trl_functions_get_lists_of_one_and_are_summed():
     def right(prompts, completions, completion_ids, ground_truth, **columns):
         assert (prompts, completion_ids) == ([CHAT], [[4, 5, 6]])
         assert (columns["level"], columns["tags"], columns["data_source"]) == ([3], [["a", "b"]], ["doubles"])
@@ -78,7 +78,7 @@ def test_other_objects_are_refused_by_name(returned):
         judge(wrong, index=7)
 
 
-def test_none_does_not_count_and_none_alone_is_no_score():
+def test_none_rewards_are_ignored_and_only_none_means_no_score():
     def not_applicable(completions):
         return [None]
 
@@ -106,7 +106,7 @@ class Late:
 
 
 @pytest.mark.parametrize("function", [late, wrapped, Late(), partial(Late(), weight=2)])
-def test_async_ones_of_every_kind_are_awaited(function):
+def test_async_functions_of_every_kind_are_awaited(function):
     assert judge(function)["score"] == 1.0
 
 

@@ -70,7 +70,7 @@ def test_a_returned_coroutine_is_awaited(function):
     assert score(function) == {"score": 8.0}
 
 
-def test_a_coroutine_that_a_plain_function_returned_has_a_deadline_too():
+def test_coroutine_returned_by_a_plain_function_has_a_deadline():
     with pytest.raises(InfraError, match=r"took longer than 0\.05 seconds"):
         score(lambda solution_str: asyncio.sleep(5), timeout_s=0.05)
 
@@ -120,7 +120,7 @@ def test_threads_end_when_a_reward_is_closed():
     assert not any(thread.is_alive() for thread in started)
 
 
-def test_a_reward_without_close_is_left_alone():
+def test_reward_without_close_is_accepted():
     async def reward(data_source, solution_str, ground_truth, extra_info):
         return {"score": 0.0}
 
@@ -128,7 +128,7 @@ def test_a_reward_without_close_is_left_alone():
     assert asyncio.run(reward("", "", "", {})) == {"score": 0.0}
 
 
-def test_only_what_the_signature_takes_is_passed():
+def test_reward_gets_only_arguments_of_its_signature():
     def old(data_source, solution_str, ground_truth):
         return len(data_source) + len(solution_str) + len(ground_truth)
 
@@ -202,7 +202,7 @@ def test_a_ground_truth_that_is_no_number_is_named():
         asyncio.run(reward("gsm8k", "#### 1", "abc", {"index": 5}))
 
 
-def test_auto_goes_by_the_data_source():
+def test_auto_selects_the_reward_by_data_source():
     config = RewardConfig()
     assert asyncio.run(load_reward(config)("openai/gsm8k", "#### 4", "4", {})) == {"score": 1.0}
     check_data_source(config, Task([], data_source="openai/gsm8k"))
@@ -219,7 +219,7 @@ def test_options_of_built_ins_come_from_reward_kwargs():
     assert asyncio.run(load_reward(config)("any", "it is 4", "4", {})) == {"score": 1.0}
 
 
-def test_options_go_to_the_built_ins_that_take_them():
+def test_options_are_passed_to_built_ins_that_accept_them():
     def auto(**kwargs):
         return load_reward(RewardConfig(custom_reward_function=CustomRewardConfig(reward_kwargs=kwargs)))
 

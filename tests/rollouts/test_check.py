@@ -37,7 +37,7 @@ def test_a_turn_reward_of_a_segment_that_is_there_is_kept(monkeypatch):
         (TurnReward(0, 1, "form", math.nan), "turn reward 'form' is nan, not a finite number"),
     ],
 )
-def test_one_that_belongs_nowhere_or_is_no_number_fails_the_rollout(monkeypatch, reward, told):
+def test_invalid_turn_reward_fails_the_rollout(monkeypatch, reward, told):
     rollout = rolled(monkeypatch, reward)
     assert rollout.stop is Stop.ERROR
     assert rollout.error.endswith(told)

@@ -25,7 +25,7 @@ def gather(rolls, tasks=TASKS, *, n=2, seed=3, max_concurrent=100):
     return asyncio.run(collect(rolls, tasks, n=n, sampling=SamplingParams(), seed=seed, slots=slots))
 
 
-def test_groups_come_in_the_order_of_tasks_with_a_seed_for_each_rollout():
+def test_groups_follow_the_task_order_with_one_seed_per_rollout():
     groups = gather(runner(ListEngine("5"), config()))
     assert [group.task for group in groups] == TASKS
     seeds = [[rollout.seed for rollout in group.rollouts] for group in groups]
@@ -39,7 +39,7 @@ def own(monkeypatch, run):
 
 
 @pytest.mark.parametrize("max_concurrent", [1, 3, 100])
-def test_at_most_so_many_at_a_time(monkeypatch, max_concurrent):
+def test_concurrency_limit_is_respected(monkeypatch, max_concurrent):
     under_way, most = 0, 0
 
     async def run(self, task, generate, tools, interaction, sampling):
@@ -67,7 +67,7 @@ def failing_at(*indices):
     return run
 
 
-def test_a_failed_rollout_leaves_the_others_alone(monkeypatch):
+def test_failed_rollout_does_not_affect_others(monkeypatch):
     groups = gather(runner(ListEngine("5"), own(monkeypatch, failing_at(1))))
     assert [group.rollouts[0].stop is Stop.ERROR for group in groups] == [False, True, False, False]
 
@@ -77,7 +77,7 @@ def test_a_step_without_one_good_rollout_ends_the_run(monkeypatch):
         gather(runner(ListEngine("5"), own(monkeypatch, failing_at(0, 1, 2, 3))))
 
 
-def test_the_same_failure_is_told_once(monkeypatch, caplog):
+def test_same_failure_is_reported_once(monkeypatch, caplog):
     gather(runner(ListEngine("5"), own(monkeypatch, failing_at(1))), n=5)
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
 
@@ -103,7 +103,7 @@ def with_greedy(rolls, tasks=TASKS, n=2):
     return asyncio.run(roll_out(attempts, tasks, n=n, slots=asyncio.Semaphore(9)))
 
 
-def test_the_greedy_one_s_score_is_the_baseline_of_its_siblings_and_it_is_none_itself():
+def test_greedy_score_is_the_baseline_and_not_trained_on():
     class Engine(ListEngine):
         async def generate(self, request):
             self._reply = lambda request: "13" if request.sampling.temperature == 0 else "5"
@@ -126,7 +126,7 @@ def scored(stop=Stop.FINISHED, **rewards):
 
 
 @pytest.mark.parametrize("greedy", [scored(Stop.ERROR), scored()])
-def test_a_greedy_one_without_a_score_is_no_baseline(greedy):
+def test_greedy_rollout_without_score_is_no_baseline(greedy):
     group = group_of(TASK, [scored(score=1.0), greedy], n=1)
     assert [each.rewards for each in group.rollouts] == [{"score": 1.0}]
 
@@ -141,7 +141,7 @@ def test_a_reward_function_s_own_baseline_is_named():
         group_of(TASK, [scored(score=0.0, baseline=1.0), scored(score=0.5)], n=1)
 
 
-def test_where_none_is_asked_for_nothing_is_added():
+def test_no_greedy_rollout_unless_requested():
     assert group_of(TASK, [scored(score=0.0, baseline=1.0)], n=1).rollouts[0].rewards == {"score": 0.0, "baseline": 1.0}
 
 
@@ -149,7 +149,7 @@ def test_no_tasks_no_groups():
     assert gather(runner(ListEngine("5"), config()), []) == []
 
 
-def test_tokens_do_not_depend_on_what_runs_beside():
+def test_tokens_do_not_depend_on_other_requests():
     """As with a sampler, a reply is a function of the context and the seed."""
 
     class Sampler(ListEngine):

@@ -72,7 +72,7 @@ def test_not_much_more_is_cut_than_must_be():
 
 
 @pytest.mark.parametrize("side", ["left", "middle", "right"])
-def test_control_tokens_in_the_users_text_go_whole(side):
+def test_control_tokens_in_user_text_are_cut_as_a_unit(side):
     measure = MEASURES["chatml", "tool_agent"]
     task = Task([{"role": "user", "content": "<tool_call>" * 30}])
     text = cut_prompt(task, measure, measure.length_of(task) - 7, side).messages[0]["content"]

@@ -14,7 +14,7 @@ def thresholds():
     gc.set_threshold(*before)
 
 
-def test_rarer_while_any_runs_and_as_before_afterwards(thresholds):
+def test_garbage_collection_is_rarer_during_rollouts(thresholds):
     thresholds(700, 9, 8)
     first, second = fewer_collections(), fewer_collections()
     first.__enter__()
@@ -26,7 +26,7 @@ def test_rarer_while_any_runs_and_as_before_afterwards(thresholds):
 
 
 @pytest.mark.parametrize("given", [(0, 10, 10), (10 * MIN_YOUNG, 10, 10)])
-def test_a_choice_of_the_user_s_stands(thresholds, given):
+def test_user_value_overrides_the_chosen_default(thresholds, given):
     thresholds(*given)
     with fewer_collections():
         assert gc.get_threshold() == given

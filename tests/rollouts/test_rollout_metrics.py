@@ -95,7 +95,7 @@ def test_tools():
     assert "tool/serach/calls" not in metrics
 
 
-def test_a_mistaken_call_of_a_real_tool_counts_as_its_own():
+def test_invalid_call_of_a_known_tool_counts_for_that_tool():
     calls = [called("add"), called("add", Outcome.FORMAT_ERROR), called("add", Outcome.LIMIT_ERROR)]
     metrics = rollout_metrics([group(rollout(1.0, 1, tool_calls=calls))])
     assert metrics["tool/add/calls"] == 3

@@ -50,7 +50,7 @@ ROWS = {
 
 
 @pytest.mark.parametrize("task", ROWS.values(), ids=ROWS)
-def test_a_prompts_length_is_that_of_the_rollouts_prompt(task):
+def test_measured_prompt_length_equals_the_rollout_prompt(task):
     engine = ListEngine("5")
     rollout = asyncio.run(runner(engine, config(), tools=[add, search]).run(task, SamplingParams(), seed=0))
     assert row_check(config()).prompt_length(task) == len(rollout.trajectories[0].segments[0])
@@ -78,7 +78,7 @@ def test_tools_and_instructions_count_where_they_are_shown():
         (row(tool_config={"timeouts": 1}), "did you mean 'timeout'?"),
     ],
 )
-def test_a_name_that_is_not_there_is_refused(task, complaint):
+def test_unknown_name_is_refused(task, complaint):
     teacher = BaseInteraction({"name": "teacher"})
     check = row_check(config(), interactions={"teacher": teacher})
     check.prompt_length(TASK)
@@ -88,7 +88,7 @@ def test_a_name_that_is_not_there_is_refused(task, complaint):
     assert "\n" not in str(error.value)
 
 
-def test_arguments_for_tools_do_no_harm_where_there_are_none():
+def test_tool_arguments_without_tools_are_ignored():
     task = replace(TASK, tools_kwargs={"search": {}}, interaction_kwargs={"name": "teacher"})
     row_check(config(), tools=()).prompt_length(task)
     row_check(config()).prompt_length(replace(task, agent_name="single_turn", tools_kwargs={"other": {}}))

@@ -34,7 +34,7 @@ def own(monkeypatch):
     return own
 
 
-def test_the_engine_brings_back_what_it_has_at_the_deadline():
+def test_engine_returns_partial_tokens_at_the_deadline():
     engine = ListEngine(SUM, None)
     rollout = roll(engine, config(rollout_timeout_s=0.05))
     assert rollout.stop is Stop.DEADLINE
@@ -54,7 +54,7 @@ async def hang(x: int) -> str:
     return "late"
 
 
-def test_a_tool_thathangs_past_the_deadline_is_cut_and_the_tokens_are_kept(monkeypatch):
+def test_tool_past_the_deadline_is_cut_and_tokens_are_kept(monkeypatch):
     monkeypatch.setattr(runner_module, "GRACE_S", 0.01)
     engine = ListEngine(call("hang", x=1))
     rollout = roll(engine, config(rollout_timeout_s=0.05), tools=[hang])
@@ -99,7 +99,7 @@ def test_errors_of_a_loops_own_task_group_are_unwrapped(own):
     assert rollout.infra_failed
 
 
-def test_a_loop_that_asks_on_after_its_end_is_cut_at_the_deadline(own, monkeypatch):
+def test_loop_that_continues_after_its_end_is_cut_at_the_deadline(own, monkeypatch):
     monkeypatch.setattr(runner_module, "GRACE_S", 0.01)
 
     async def run(self, task, generate, tools, interaction, sampling):
@@ -115,7 +115,7 @@ def test_a_loop_that_asks_on_after_its_end_is_cut_at_the_deadline(own, monkeypat
     assert rollout.trajectories[0].num_turns == 1
 
 
-def test_a_timeout_of_the_loops_own_is_an_error_not_the_deadline(own):
+def test_timeout_error_of_the_loop_is_an_error_not_the_deadline(own):
     async def run(self, task, generate, tools, interaction, sampling):
         async with asyncio.timeout(0.001):
             await asyncio.sleep(1)
@@ -140,7 +140,7 @@ def test_a_reward_that_fails_ends_the_run():
         roll(ListEngine("5"), config(), reward=reward)
 
 
-def test_a_reward_whose_service_is_down_is_not_the_policys_fault():
+def test_reward_service_failure_is_an_infra_failure():
     async def reward(data_source, solution_str, ground_truth, extra_info):
         raise InfraError("the judge is down")
 
@@ -262,7 +262,7 @@ def test_cancelling_releases_everything():
     assert engine.released == [engine.requests[0].session]
 
 
-def test_a_loop_that_cancels_itself_is_a_loop_that_fails(own):
+def test_loop_that_cancels_itself_is_a_failed_rollout(own):
     async def run(self, *args):
         waiting = asyncio.create_task(asyncio.sleep(60))
         waiting.cancel()

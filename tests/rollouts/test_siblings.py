@@ -48,5 +48,5 @@ def test_failed_and_unscored_rollouts_are_excluded():
 
 
 @pytest.mark.parametrize(("config", "num"), [(GuardsConfig(names=("repetition",)), 4), (GuardsConfig(), 5)])
-def test_nothing_is_told_where_it_is_off_or_one_is_still_under_way(config, num):
+def test_no_length_verdict_if_disabled_or_unfinished(config, num):
     assert watched([rollout(length) for length in (100, 110, 500, 90)], config, num) == [None] * 4

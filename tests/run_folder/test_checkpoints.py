@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import shutil
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,20 @@ class FileBackend:
 
     async def load(self, path):
         self.weights = int((path / "inner/weights").read_text())
+
+
+class SlowBackend(FileBackend):
+    """Its files are written when a test calls `write`."""
+
+    async def begin_save(self, path):
+        weights, done = self.weights, Future()
+
+        def write(error=None):
+            (path / "weights").write_text(str(weights))
+            done.set_exception(error) if error else done.set_result(None)
+
+        self.write = write
+        return done
 
 
 class TornBackend(FileBackend):
@@ -70,7 +85,7 @@ def go_back(run_dir, step, **trainer):
     return {"resume_mode": "path", "resume_from_path": run_dir / f"checkpoints/step-{step}", **trainer}
 
 
-def test_everything_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
+def test_checkpoint_files_are_synced_before_renaming(tmp_path, monkeypatch):
     told, real = [], (os.fsync, Path.rename)
 
     def fsync(descriptor):
@@ -98,7 +113,61 @@ def test_the_oldest_are_removed_but_never_the_best(tmp_path):
     assert saved(tmp_path) == ["best>step-12", "latest>step-12", "step-12"]
 
 
-def test_two_are_kept_by_default(tmp_path):
+def in_background(tmp_path, life):
+    checkpoints = opened(tmp_path, SlowBackend(), async_save=True, max_checkpoints_to_keep=1)
+    asyncio.run(life(checkpoints, checkpoints._backend))
+
+
+def test_a_checkpoint_appears_when_all_its_files_are_written(tmp_path):
+    async def life(checkpoints, backend):
+        for step in (1, 2):
+            backend.weights = checkpoints._source.position = step
+            await checkpoints.save(step, Best("val/success", 1, step))
+            backend.weights = checkpoints._source.position = step + 10  # the next step changes them
+            assert f"step-{step}" not in saved(tmp_path)
+            assert checkpoints.check() is None
+            backend.write()
+            await checkpoints.finish()
+        assert saved(tmp_path) == ["best>step-2", "latest>step-2", "step-2"]
+        assert read_state(tmp_path / "checkpoints/latest").position == 2
+        assert (tmp_path / "checkpoints/latest/weights").read_text() == "2"
+
+    in_background(tmp_path, life)
+
+
+def test_a_second_save_waits_for_the_first(tmp_path):
+    async def life(checkpoints, backend):
+        await checkpoints.save(1)
+        first = backend.write
+        second = asyncio.create_task(checkpoints.save(2))
+        await asyncio.sleep(0.05)
+        assert backend.write is first
+        first()
+        await second
+        assert {"latest>step-1", "step-1"} <= {*saved(tmp_path)}
+        backend.write()
+        await checkpoints.finish()
+        assert saved(tmp_path) == ["latest>step-2", "step-2"]
+
+    in_background(tmp_path, life)
+
+
+def test_a_failed_save_in_the_background_ends_the_run_and_keeps_the_earlier_checkpoint(tmp_path):
+    async def life(checkpoints, backend):
+        await checkpoints.save(2)
+        backend.write(ConfigError("the disk is full"))
+        for use in (checkpoints.finish, checkpoints.finish, lambda: checkpoints.save(3)):
+            with pytest.raises(ConfigError, match="full"):
+                await use()
+        with pytest.raises(ConfigError, match="full"):
+            checkpoints.check()
+        assert saved(tmp_path) == ["latest>step-1", "step-1"]
+
+    save(tmp_path, 1)
+    in_background(tmp_path, life)
+
+
+def test_two_checkpoints_are_kept_by_default(tmp_path):
     save(tmp_path, 9, 10, 11, max_checkpoints_to_keep=TrainerConfig().max_checkpoints_to_keep)
     assert saved(tmp_path) == ["latest>step-11", "step-10", "step-11"]
     save(tmp_path / "all", 9, 10, 11)
@@ -114,7 +183,7 @@ def test_tasks_in_flight_are_saved_as_tasks(tmp_path):
     assert (again._source.position, again._source.pending) == (9, (Draw(0, 3), Draw(1, 5, 1)))
 
 
-def test_a_checkpoint_of_before_there_were_any_is_read(tmp_path):
+def test_checkpoint_without_pending_tasks_is_read(tmp_path):
     save(tmp_path, 2)
     file = tmp_path / "checkpoints/step-2/run_state.json"
     state = json.loads(file.read_text())
@@ -143,7 +212,7 @@ def test_leftovers_of_a_killed_first_checkpoint_are_deleted_by_the_next(tmp_path
     assert saved(tmp_path) == ["latest>step-2", "step-2"]
 
 
-def test_an_incomplete_step_is_skipped_and_written_again(tmp_path):
+def test_incomplete_step_is_skipped_and_rewritten(tmp_path):
     save(tmp_path, 1, 2)
     (tmp_path / "checkpoints/step-2/run_state.json").write_text('{"step":')
     assert opened(tmp_path).latest_step == 1
@@ -161,7 +230,7 @@ def test_going_back_deletes_later_checkpoints_and_reports_it(tmp_path, capsys):
     assert "resuming at step-2: deleted later checkpoints (step-3)" in capsys.readouterr().out
 
 
-def test_going_back_to_before_the_best_that_is_kept(tmp_path, capsys):
+def test_going_back_before_the_saved_best_step(tmp_path, capsys):
     save(tmp_path, 1, 2, 3, best=[1])
     shutil.rmtree(tmp_path / "checkpoints/step-1")
     assert save(tmp_path, **go_back(tmp_path, 2)).best is None
@@ -169,7 +238,7 @@ def test_going_back_to_before_the_best_that_is_kept(tmp_path, capsys):
     assert "the best checkpoint (val/success 0.1 at step 1) was deleted" in capsys.readouterr().out
 
 
-def test_a_kill_while_going_back_leaves_the_beginning_of_the_run(tmp_path, monkeypatch):
+def test_kill_while_going_back_keeps_earlier_steps(tmp_path, monkeypatch):
     save(tmp_path, 1, 2, 3, 4)
 
     def killed(path):
@@ -193,7 +262,7 @@ def test_an_unreadable_checkpoint_leaves_the_folder_unchanged(tmp_path):
         assert saved(tmp_path) == ["step-1", "step-2"]
 
 
-def test_another_run_s_step_is_read_and_left_alone(tmp_path):
+def test_checkpoint_of_another_run_is_read_and_unchanged(tmp_path):
     one, other = tmp_path / "one", tmp_path / "other"
     save(one, 1, 2, best=[1])
     started = save(other, 3, **go_back(one, 2))
@@ -223,14 +292,14 @@ def rows(folder):
 
 
 @pytest.mark.slow
-def test_a_run_that_went_back_ends_as_it_did_before(task_folder, whole, tmp_path):
+def test_run_that_went_back_ends_with_the_same_result(task_folder, whole, tmp_path):
     again = Path(shutil.copytree(whole, tmp_path / "again", symlinks=True))
     assert train(task_folder, again, *back_to(again, 2)) == 0
     assert differences(whole, again) == []
 
 
 @pytest.mark.slow
-def test_a_run_that_another_s_step_starts_goes_the_same_way(task_folder, whole, tmp_path):
+def test_run_started_from_another_checkpoint_gives_the_same_result(task_folder, whole, tmp_path):
     assert train(task_folder, tmp_path / "new", *back_to(whole, 3)) == 0
     assert rows(tmp_path / "new") == [4]
     said = json.loads((tmp_path / "new/environment.json").read_text())["reproducible"]
@@ -241,7 +310,7 @@ def test_a_run_that_another_s_step_starts_goes_the_same_way(task_folder, whole, 
 
 
 @pytest.mark.slow
-def test_a_checkpoint_that_does_not_fit_costs_no_records(task_folder, whole, tmp_path, capsys):
+def test_incompatible_checkpoint_does_not_delete_records(task_folder, whole, tmp_path, capsys):
     kept = Path(shutil.copytree(whole, tmp_path / "kept", symlinks=True))
     assert train(task_folder, kept, *back_to(kept, 2), "actor.optim.name=muon") == 2
     assert "'muon' does not fit the checkpoint" in capsys.readouterr().err

@@ -74,7 +74,7 @@ def fail_in(each, name):
         (placed.trainer.run_dir / "nothing").read_text()
 
 
-def test_a_start_that_fails_leaves_no_folder_and_not_its_parents(tmp_path, monkeypatch):
+def test_failed_start_leaves_no_folder_or_parents(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for each in (config(), config("a/b/c")):
         with pytest.raises(FileNotFoundError):
@@ -82,13 +82,13 @@ def test_a_start_that_fails_leaves_no_folder_and_not_its_parents(tmp_path, monke
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_failure_after_the_run_has_begun_leaves_its_folder(tmp_path):
+def test_failure_after_the_start_keeps_the_run_folder(tmp_path):
     with pytest.raises(FileNotFoundError):
         fail_in(config(tmp_path / "run"), "config.yaml")
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["config.yaml"]
 
 
-def test_a_folder_that_holds_a_run_is_refused_with_the_difference_and_the_ways_out(tmp_path):
+def test_folder_with_a_run_is_refused_with_differences_and_options(tmp_path):
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(redacted(config(tmp_path))))
     with pytest.raises(ConfigError) as refused:
         check_free(config(tmp_path, seed=7))
@@ -101,7 +101,7 @@ def test_a_folder_that_holds_a_run_is_refused_with_the_difference_and_the_ways_o
 
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("command", ["train", "generate"])
-def test_it_is_refused_before_torch_is_loaded(task_folder, tmp_path, command):
+def test_folder_with_a_run_is_refused_before_torch_is_imported(task_folder, tmp_path, command):
     (tmp_path / "config.yaml").write_text("{}")
     given = [f"model.path={task_folder}/model", f"data.train_files={task_folder}/train.jsonl", "rollout.n=2"]
     words = [command, *given, f"trainer.default_local_dir={tmp_path}"]
@@ -160,7 +160,7 @@ def open_files() -> list[Path]:
     return [file.readlink() for file in Path("/proc/self/fd").iterdir() if file.is_symlink()]
 
 
-def test_a_child_keeps_no_lock(tmp_path):
+def test_forked_child_does_not_keep_the_lock(tmp_path):
     """A forked worker may outlive a killed run; the folder's lock is free nevertheless."""
     with opened(config(tmp_path / "run")) as placed:
         folder = placed.trainer.run_dir
@@ -185,9 +185,7 @@ def started(task_folder: Path, *overrides: str) -> list[str]:
 
 
 @pytest.mark.slow
-def test_a_tool_that_changes_the_folder_changes_nothing_and_a_finished_run_stays_as_it_is(
-    task_folder, tmp_path, monkeypatch, capsys
-):
+def test_tool_that_changes_directory_does_not_affect_the_run(task_folder, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     Path("reward.py").write_text(REWARD)
     Path("tool.py").write_text(TOOL)

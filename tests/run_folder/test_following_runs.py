@@ -74,7 +74,7 @@ def test_the_reference_is_the_policy_of_every_so_many_steps(following):
     assert not same(weights(following, 3, "reference"), weights(following, 3))
 
 
-def test_just_after_it_there_is_no_kl(following):
+def test_kl_is_zero_right_after_reference_sync(following):
     apart = [abs(row["kl/reward_mean"]) for row in metrics(following)]
     assert max(apart[0], apart[2]) < 1e-5  # steps 1 and 3 sample with weights equal to the reference
     assert min(apart[1], apart[3]) > 1e-4
@@ -142,7 +142,7 @@ def test_a_resumed_run_with_filtering_ends_in_the_same_way(task_folder, tmp_path
 
 @pytest.mark.slow
 @pytest.mark.parametrize("staleness", [slow(0), 1])
-def test_under_remax_every_rollout_carries_the_score_of_the_greedy_one(task_folder, tmp_path, staleness):
+def test_remax_rollouts_store_the_greedy_score(task_folder, tmp_path, staleness):
     folder = tmp_path / "remax"
     assert train(task_folder, folder, "algorithm.name=remax", f"trainer.max_staleness={staleness}") == 0
     groups = TrajectoryStore(folder / "trajectories/train").groups(3)

@@ -41,7 +41,7 @@ def group(uid="a", *rollouts):
     return Group(Task([], uid=uid), list(rollouts) or [Rollout([], Stop.FINISHED)])
 
 
-def test_a_new_run_keeps_where_it_runs_and_promises(tmp_path, capsys):
+def test_new_run_saves_environment_and_reproducibility(tmp_path, capsys):
     ReproducibilityReport(config(tmp_path), live=True).begin(-1)
     found = kept(tmp_path)
     assert {"agentrl", "python", "torch", "transformers", "tokenizers"} == found["versions"].keys()
@@ -92,7 +92,7 @@ def test_a_gpu_run_is_not_reproducible(tmp_path, monkeypatch):
     assert reasons == ["rollout.device is cuda", "actor.device is cuda"]
 
 
-def test_what_a_script_answers_is_the_user_s(tmp_path):
+def test_scripted_engine_is_assumed_deterministic(tmp_path):
     scripted = {"engine": "scripted", "script_path": "a.py:reply", "deterministic": False, "device": "auto"}
     ReproducibilityReport(config(tmp_path, **scripted), live=True).begin(-1)
     assert kept(tmp_path)["reproducible"]["provided"][-1] == "the script is deterministic: a.py:reply"
@@ -128,7 +128,7 @@ def test_endings_beyond_many_are_counted(tmp_path):
     assert (len(found["ended_by"]), found["num_ended_by"]) == (MAX_EVENTS, MAX_EVENTS + 5)
 
 
-def test_going_on_elsewhere_is_told_and_kept_with_the_first_step(tmp_path, capsys):
+def test_resuming_on_another_machine_is_reported_and_saved(tmp_path, capsys):
     ReproducibilityReport(config(tmp_path), live=True).begin(-1)
     before = kept(tmp_path)
     before["versions"]["torch"], before["threads"], before["cpu"] = "1.0", 7, "an abacus"
@@ -159,7 +159,7 @@ def test_a_resumed_run_without_records_is_not_reproducible(tmp_path, capsys):
     assert not kept(tmp_path)["reproducible"]["promised"]
 
 
-def test_what_another_run_s_step_starts_is_compared_with_that_run(tmp_path, capsys):
+def test_run_started_from_another_run_is_compared_with_it(tmp_path, capsys):
     before = ReproducibilityReport(config(tmp_path / "one"), live=True)
     before.begin(-1)
     before.watch(2, "train", [group("b", Rollout([], Stop.DEADLINE))])

@@ -37,7 +37,7 @@ with locked(Path(sys.argv[1])):
 """
 
 
-def test_a_folder_is_one_process_s_and_free_again_when_it_is_killed(tmp_path):
+def test_folder_lock_is_exclusive_and_released_on_kill(tmp_path):
     with subprocess.Popen([sys.executable, "-c", HOLD, tmp_path], stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout.readline() == "locked\n"
         with pytest.raises(ConfigError) as refused, locked(tmp_path):
@@ -168,7 +168,7 @@ def test_a_missing_latest_checkpoint_is_refused_without_another_complete_one(beg
     )
 
 
-def test_the_newest_complete_step_is_resumed_wherever_the_link_points(begun, capsys):
+def test_newest_complete_step_is_resumed_regardless_of_the_link(begun, capsys):
     save_steps(begun, 10, 2, 11)
     forget(begun, 11)
     check_folder(config(begun))
@@ -191,7 +191,7 @@ def back_to(folder, path, **changes):
     return config(folder, trainer__resume_mode="resume_path", trainer__resume_from_path=path, **changes)
 
 
-def test_a_run_goes_back_to_a_step_that_is_named(begun, capsys):
+def test_run_goes_back_to_a_given_step(begun, capsys):
     save_steps(begun, 5)
     for name in ("step-3", "latest"):
         going_back = back_to(begun, begun / "checkpoints" / name)
@@ -227,7 +227,7 @@ def test_a_verl_checkpoint_is_refused(begun, tmp_path):
         check_folder(back_to(begun, tmp_path / "theirs/global_step_3"))
 
 
-def test_another_run_whose_checkpoints_lie_on_another_disk_is_found(begun, capsys):
+def test_run_with_linked_checkpoint_folder_is_found(begun, capsys):
     (begun / "checkpoints").rename(begun / "disk")
     (begun / "checkpoints").symlink_to("disk")
     for name in ("checkpoints/step-3", "checkpoints/latest"):
@@ -235,7 +235,7 @@ def test_another_run_whose_checkpoints_lie_on_another_disk_is_found(begun, capsy
         assert capsys.readouterr().out.endswith("\nchanged: rollout.n was None and is now 4\n")
 
 
-def test_another_run_s_step_starts_a_run_that_has_none(begun, capsys):
+def test_checkpoint_of_another_run_starts_a_new_run(begun, capsys):
     start, new = begun / "checkpoints/step-3", begun / "new"
     check_folder(back_to(new, start, rollout__n=4))
     started, changed = capsys.readouterr().out.splitlines()
@@ -388,6 +388,6 @@ def test_a_full_disk_ends_a_run_in_one_line_with_its_last_checkpoint_complete(
     assert (tmp_path / "report.html").exists()
 
 
-def test_errno_of_a_quota_counts_too(tmp_path):
+def test_quota_errors_count_as_a_full_disk(tmp_path):
     with pytest.raises(StorageError, match="quota"), disk_faults_in_one_line(tmp_path, str):
         raise OSError(errno.EDQUOT, "x")

@@ -98,6 +98,7 @@ VARIANTS: dict[str, dict[str, object]] = {
     "offload": {"actor.param_offload": "true", "actor.optimizer_offload": "true", "actor.ppo_epochs": 2},
     "goal": {"trainer.stop_when": "{metric: val/reward/mean, at_least: 0.1}", "trainer.val_before_train": "false"},
     "slow_tool": {},
+    "async": {"trainer.async_save": "true"},
     "gae": {
         "algorithm.name": "gae",
         "algorithm.use_kl_in_reward": "true",

@@ -56,7 +56,7 @@ FURTHER = {"rft": ["algorithm.rft_threshold=0.4"]}
 
 
 @pytest.mark.parametrize("name", LIVE)
-def test_an_algorithm_is_chosen_by_its_name_alone(name, task_folder, tmp_path) -> None:
+def test_algorithm_is_selected_by_name_only(name, task_folder, tmp_path) -> None:
     metrics = step(task_folder, tmp_path, f"algorithm.name={name}", "rollout.n=4", *FURTHER.get(name, ()))
     assert metrics["actor/updates"] == 1
     assert metrics["actor/grad_norm"] > 0
@@ -64,7 +64,7 @@ def test_an_algorithm_is_chosen_by_its_name_alone(name, task_folder, tmp_path) -
 
 
 @pytest.mark.slow
-def test_a_step_without_anything_to_learn_from_leaves_the_policy_alone(task_folder, tmp_path) -> None:
+def test_step_without_useful_samples_does_not_change_the_policy(task_folder, tmp_path) -> None:
     metrics = step(task_folder, tmp_path, "algorithm.name=rft", "algorithm.rft_threshold=9")
     assert metrics["kept/samples"] == metrics["actor/updates"] == 0
     assert not moved(task_folder, tmp_path)
@@ -99,7 +99,7 @@ class User(BaseInteraction):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["gigpo", "grpo_turn", "mt_grpo"])
-def test_what_a_user_gives_for_a_turn_is_credited_to_that_turn(name, task_folder, tmp_path) -> None:
+def test_user_scores_are_credited_to_their_turn(name, task_folder, tmp_path) -> None:
     (tmp_path / "user.py").write_text(USER)
     (tmp_path / "users.yaml").write_text(f"interaction: [{{class_name: '{tmp_path}/user.py:User'}}]")
     users = f"rollout.multi_turn.interaction_config_path={tmp_path}/users.yaml"

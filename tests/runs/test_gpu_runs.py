@@ -46,7 +46,7 @@ def from_the_root(monkeypatch):
     [[], OFFLOAD, ["model.lora_rank=8"], ["model.enable_gradient_checkpointing=true"], ["actor.autocast=bfloat16"]],
     ids=["plain", "offload", "lora", "checkpointing", "bfloat16"],
 )
-def test_a_few_steps(task_folder, tmp_path, overrides):
+def test_gpu_run_trains_a_few_steps(task_folder, tmp_path, overrides):
     for row in steps(task_folder, tmp_path, *overrides):
         assert math.isfinite(row["actor/loss"])
         assert row["actor/skipped_updates"] == 0

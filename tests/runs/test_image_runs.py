@@ -166,7 +166,7 @@ def test_training_on_stored_rollouts_with_images_is_refused(here, model, capsys)
         (repr(data_url(picture("green"))), "ok", "a closer look"),
     ],
 )
-def test_what_a_tool_may_show(here, model, image, outcome, result):
+def test_tool_answers_with_supported_images(here, model, image, outcome, result):
     (here / "tools.py").write_text(TOOLS % image)
     assert main(["generate", *words(model)]) == 0
     store = TrajectoryStore(Path("run/trajectories/train"))
@@ -195,7 +195,7 @@ def test_rows_that_cannot_be_used_are_named(here, model, capsys, images, prompt,
     assert expected in told
 
 
-def test_a_model_without_a_processor_is_said_with_the_row(here, model, capsys, tmp_path):
+def test_model_without_processor_is_an_error_with_the_row(here, model, capsys, tmp_path):
     without = save_vision_model(tmp_path / "blind")
     (without / "preprocessor_config.json").unlink()
     assert main(["generate", *words(without)]) == 2
@@ -206,7 +206,7 @@ def test_a_model_without_a_processor_is_said_with_the_row(here, model, capsys, t
     )
 
 
-def test_sglang_takes_no_images(here, model, capsys):
+def test_sglang_does_not_support_images(here, model, capsys):
     assert main(["generate", *words(model, "rollout.engine=sglang", "~rollout.device")]) == 2
     assert (
         "field 'images': 'rollout.engine=sglang' does not support images: use 'rollout.engine=torch'"

@@ -62,11 +62,11 @@ def results(task_folder, tmp_path_factory):
 
 
 @pytest.mark.parametrize("case", FAST)
-def test_an_interrupted_run_ends_soon_and_well(results, case):
+def test_interrupted_run_stops_quickly_and_cleanly(results, case):
     check(case, results[case])
 
 
 @pytest.mark.slow
-def test_so_it_does_in_every_phase_by_either_signal(task_folder, tmp_path):
+def test_interrupt_in_every_phase_and_signal_resumes(task_folder, tmp_path):
     for case, result in interrupt(task_folder, tmp_path, [case for case in ALL if case not in FAST]).items():
         check(case, result)

@@ -77,7 +77,7 @@ def test_every_part_of_the_reward_is_kept_and_no_key(run, capsys):
 
 
 @pytest.mark.slow
-def test_what_the_judge_fails_on_is_left_out_and_is_no_zero(run):
+def test_judge_failures_are_excluded_and_not_scored_0(run):
     down = Reply(status=400, raw=b"too long")
 
     def some(body):

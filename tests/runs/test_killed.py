@@ -47,6 +47,7 @@ VARIED = [
     *("offload:optimizer=9", "offload:run_state=2,update=1"),
     *("gae:update=9", "gae:half_a_state=2,optimizer=4"),  # between the critic's updates; then in the critic's state
     *("goal:linking=1", "goal:samples=1"),
+    *("async:half_a_state=2,renaming=1", "async:update=6,linking=1,removing=1", "async:checkpoint=1,linked_best=1"),
     *("slow_tool:tool=6,tool=3", "slow_tool:validation=2"),
 ]
 RANDOM = [f"plain:random={seed}" for seed in range(6)]
@@ -81,25 +82,25 @@ def check_named(result: dict) -> None:
     ]
 
 
-def test_a_killed_run_ends_as_one_that_was_never_stopped(task_folder, tmp_path):
+def test_killed_run_ends_like_an_uninterrupted_run(task_folder, tmp_path):
     (result,) = run(task_folder, tmp_path, [FAST])
     check_named(result)
 
 
 @pytest.mark.slow
-def test_so_it_does_whatever_it_is_killed_in(task_folder, tmp_path):
+def test_kill_in_every_phase_resumes(task_folder, tmp_path):
     for result in run(task_folder, tmp_path, [f"plain:{kills}" for kills in NAMED]):
         check_named(result)
 
 
 @pytest.mark.slow
-def test_so_it_does_with_adapters_offloaded_with_a_critic_with_a_goal_and_in_a_tool_that_sleeps(task_folder, tmp_path):
+def test_kill_resumes_with_lora_offload_critic_goal_and_slow_tool(task_folder, tmp_path):
     for result in run(task_folder, tmp_path, VARIED):
         check_named(result)
 
 
 @pytest.mark.slow
-def test_so_it_does_after_kills_at_random_moments(task_folder, tmp_path):
+def test_kills_at_random_moments_resume(task_folder, tmp_path):
     results = run(task_folder, tmp_path, RANDOM)
     for result in results:
         check(result)

@@ -51,7 +51,7 @@ def adapter(folder: Path) -> dict[str, list[float]]:
 
 
 @pytest.mark.slow
-def test_a_run_goes_on_bitwise_and_its_adapter_is_evaluated_and_exported(task_folder, tmp_path):
+def test_lora_run_resumes_bitwise_and_its_adapter_is_evaluated_and_exported(task_folder, tmp_path):
     whole, halves = tmp_path / "whole", tmp_path / "halves"
     for folder, num_steps in ((whole, 2), (halves, 1), (halves, 2)):
         length = f"trainer.total_training_steps={num_steps}"

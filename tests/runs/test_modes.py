@@ -94,7 +94,7 @@ def test_training_on_stored_rollouts_makes_the_updates_of_the_run_that_stored_th
 
 
 @pytest.mark.slow
-def test_training_on_stored_rollouts_goes_on_and_validates_where_it_is_asked_to(task_folder, live, tmp_path):
+def test_training_on_stored_rollouts_resumes_and_validates(task_folder, live, tmp_path):
     stored = [*STEPS[1:], "trainer.mode=train_only", f"trainer.saved_rollouts={live}/trajectories"]
     for num_steps in (2, 3):
         schedule = ["actor.optim.total_updates=6", f"trainer.total_training_steps={num_steps}"]
@@ -110,7 +110,7 @@ def test_remax_needs_stored_greedy_rollouts(task_folder, live, tmp_path, capsys)
     assert "it has no 'baseline'" in capsys.readouterr().err
 
 
-def test_rollouts_alone_are_those_of_the_first_step_every_time_on_new_tasks(task_folder, live, tmp_path):
+def test_rollout_only_uses_new_tasks_in_every_step(task_folder, live, tmp_path):
     for num_steps in (1, 3):  # the second command resumes after the first
         only = ["trainer.mode=rollout_only", f"trainer.total_training_steps={num_steps}"]
         assert run(task_folder, tmp_path, *only) == 0
@@ -124,7 +124,7 @@ def test_rollouts_alone_are_those_of_the_first_step_every_time_on_new_tasks(task
 
 
 @pytest.mark.slow
-def test_validation_alone_says_what_the_one_before_training_says(task_folder, tmp_path, capsys):
+def test_val_only_equals_the_validation_before_training(task_folder, tmp_path, capsys):
     whole, only = tmp_path / "whole", tmp_path / "only"
     assert run(task_folder, only, "trainer.mode=val_only", "trainer.save_freq=1") == 0
     assert "report:" in capsys.readouterr().out
@@ -138,7 +138,7 @@ def test_validation_alone_says_what_the_one_before_training_says(task_folder, tm
 
 
 @pytest.mark.slow
-def test_a_step_is_stored_with_its_advantages_and_going_on_drops_what_is_done_anew(task_folder, tmp_path):
+def test_step_is_stored_with_advantages_and_resume_drops_later_steps(task_folder, tmp_path):
     assert run(task_folder, tmp_path, "trainer.total_training_steps=2", "trainer.test_freq=2") == 0
     train, val = (TrajectoryStore(tmp_path / "trajectories" / split, split=split) for split in ("train", "val"))
     assert (train.steps, val.steps) == ([1, 2], [0, 2])
@@ -170,7 +170,7 @@ def test_a_step_is_stored_with_its_advantages_and_going_on_drops_what_is_done_an
         ),
         (["trainer.saved_rollouts=x"], "'trainer.saved_rollouts' has no effect without 'trainer.mode=train_only'"),
         (["trainer.mode=val_only", "data.val_files=[]"], "'trainer.mode=val_only' needs 'data.val_files'"),
-        (["trainer.mode=val_only", "trainer.val_before_train=false"], "leave out 'trainer.val_before_train=false'"),
+        (["trainer.mode=val_only", "trainer.val_before_train=false"], "remove 'trainer.val_before_train=false'"),
         (["trainer.mode=val_only", "trainer.save_best=val/success"], "'trainer.save_best' has no effect without"),
         (
             ["trainer.mode=rollout_only", "trainer.save_best=val/success"],
@@ -180,13 +180,13 @@ def test_a_step_is_stored_with_its_advantages_and_going_on_drops_what_is_done_an
         (["trainer.mode=validate"], "'val_only'"),
     ],
 )
-def test_what_a_mode_cannot_do_is_refused_in_one_line(task_folder, tmp_path, capsys, overrides, complaint):
+def test_unsupported_mode_options_are_one_line_errors(task_folder, tmp_path, capsys, overrides, complaint):
     assert run(task_folder, tmp_path, *overrides) == 2
     (said,) = capsys.readouterr().err.splitlines()
     assert complaint in said
 
 
-def test_a_folder_of_another_mode_is_left_alone(task_folder, tmp_path, capsys):
+def test_folder_of_another_mode_is_refused(task_folder, tmp_path, capsys):
     (tmp_path / "config.yaml").write_text(yaml.safe_dump({"trainer": {"mode": "rollout_only"}}))
     assert run(task_folder, tmp_path) == 2
     assert "holds a run of trainer.mode=rollout_only" in capsys.readouterr().err

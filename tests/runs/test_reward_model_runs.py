@@ -67,7 +67,7 @@ def test_pairs_are_learnt(trained):
     assert metrics(trained)[1]["actor/loss"] == pytest.approx(0.6931, abs=1e-3)
 
 
-def test_its_checkpoint_is_a_sequence_classifier_and_a_reward(trained):
+def test_reward_model_checkpoint_loads_as_classifier_and_reward(trained):
     import asyncio
 
     checkpoint = trained / "run/checkpoints/latest"
@@ -87,7 +87,7 @@ def test_its_checkpoint_is_a_sequence_classifier_and_a_reward(trained):
     assert good > bad + 1
 
 
-def test_it_goes_on_bitwise(task_folder, trained, tmp_path):
+def test_reward_model_run_resumes_bitwise(task_folder, trained, tmp_path):
     import shutil
 
     shutil.copytree(trained, tmp_path, symlinks=True, dirs_exist_ok=True)

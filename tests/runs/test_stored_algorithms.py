@@ -88,7 +88,7 @@ def test_a_store_is_imitated_and_preferred_from_offline(task_folder, tmp_path, m
 
 @pytest.mark.slow
 @pytest.mark.parametrize("asked", ["algorithm.name=gae", "algorithm.use_kl_in_reward=true"])
-def test_rollouts_alone_are_not_credited_by_what_nobody_scores(asked, task_folder, tmp_path):
+def test_rollout_only_computes_no_advantages_that_need_scores(asked, task_folder, tmp_path):
     train(task_folder, tmp_path, asked, "trainer.mode=rollout_only", "trainer.total_training_steps=1")
     stored = list(TrajectoryStore(tmp_path / "trajectories/train").scan())
     assert len(stored) == 16

@@ -48,7 +48,7 @@ def untimed(row: dict[str, float]) -> dict[str, float]:
     return {k: v for k, v in row.items() if not k.startswith(timed[:3]) and not k.endswith(timed[3:])}
 
 
-def test_a_run_leaves_everything_it_promises(task_folder, tmp_path, capsys):
+def test_run_writes_all_documented_files(task_folder, tmp_path, capsys):
     options = ["trainer.logger=[jsonl,tensorboard]", "trainer.log_val_generations=2", "trainer.profile_steps=[2]"]
     assert grpo(task_folder, tmp_path, "trainer.total_training_steps=3", *options) == 0
     assert [row["step"] for row in rows(tmp_path)] == [0, 1, 2, 3]
@@ -80,7 +80,7 @@ def test_a_stopped_run_resumes_without_difference(task_folder, tmp_path):
 
 
 @pytest.mark.slow
-def test_supervised_steps_lower_the_loss_and_stop_when_validation_says_so(task_folder, tmp_path):
+def test_sft_lowers_the_loss_and_stops_at_the_validation_goal(task_folder, tmp_path):
     options = [*files(task_folder, "sft.jsonl"), *SMALL, f"trainer.default_local_dir={tmp_path}"]
     goal = "trainer.stop_when={metric: val/success, at_least: 0}"
     assert main(["train", "+experiment=calculator_sft", *options, "trainer.val_before_train=false", goal]) == 0
@@ -104,7 +104,7 @@ def test_a_conversation_that_is_too_long_is_named(task_folder, tmp_path, capsys)
 
 
 @pytest.mark.slow
-def test_a_run_that_reached_its_goal_does_not_go_on(task_folder, tmp_path):
+def test_run_that_reached_its_goal_does_not_resume(task_folder, tmp_path):
     goal = ["trainer.stop_when={metric: val/success, at_least: 0}", "trainer.val_before_train=false"]
     for _ in range(2):
         assert grpo(task_folder, tmp_path, *goal) == 0
@@ -112,7 +112,7 @@ def test_a_run_that_reached_its_goal_does_not_go_on(task_folder, tmp_path):
 
 
 @pytest.mark.slow
-def test_evaluation_leaves_the_records_of_a_run_alone(task_folder, tmp_path):
+def test_evaluation_does_not_change_the_records_of_a_run(task_folder, tmp_path):
     (tmp_path / "config.yaml").write_text("{}")
     options = [*files(task_folder, "train.jsonl"), "data.val_max_samples=2", f"trainer.default_local_dir={tmp_path}"]
     assert main(["eval", "+experiment=calculator", *options]) == 0
@@ -121,7 +121,7 @@ def test_evaluation_leaves_the_records_of_a_run_alone(task_folder, tmp_path):
 
 
 @pytest.mark.slow
-def test_evaluation_is_of_the_weights_it_is_given(task_folder, tmp_path):
+def test_evaluation_uses_the_given_weights(task_folder, tmp_path):
     options = [*files(task_folder, "train.jsonl"), "data.val_max_samples=8", f"trainer.default_local_dir={tmp_path}"]
     assert main(["eval", "+experiment=calculator", *options, "rollout.val_kwargs.n=2"]) == 0
     figures = json.loads((tmp_path / "eval.json").read_text())
@@ -158,7 +158,7 @@ def test_a_start_that_fails_leaves_the_configuration_of_a_run(task_folder, tmp_p
 
 
 @pytest.mark.slow
-def test_a_run_that_cannot_go_on_keeps_its_configuration(task_folder, tmp_path, capsys):
+def test_failed_resume_keeps_the_saved_configuration(task_folder, tmp_path, capsys):
     steps = ["trainer.total_training_steps=1", "data.val_files=[]", "trainer.stop_when=null", "trainer.test_freq=0"]
     assert grpo(task_folder, tmp_path, *steps) == 0
     before = (tmp_path / "config.yaml").read_text()
@@ -180,7 +180,7 @@ def test_the_records_of_a_run_do_not_depend_on_where_metrics_are_shown(task_fold
     assert (tmp_path / "report.html").exists()
 
 
-def test_a_folder_that_holds_a_run_is_not_written_over(task_folder, tmp_path, capsys):
+def test_folder_with_a_run_is_not_overwritten(task_folder, tmp_path, capsys):
     (tmp_path / "config.yaml").write_text("{}")
     assert grpo(task_folder, tmp_path, "trainer.resume_mode=disable") == 2
     assert "holds a run" in capsys.readouterr().err

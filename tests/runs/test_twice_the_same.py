@@ -12,7 +12,7 @@ from agentrl.types.trajectory import Author
 
 
 @pytest.mark.slow
-def test_the_same_run_twice_though_everything_ends_in_another_order(task_folder, tmp_path):
+def test_run_is_reproducible_with_any_completion_order(task_folder, tmp_path):
     one, other = tmp_path / "one", tmp_path / "other"
     orders = [train(task_folder, tmp_path, run, seed) for seed, run in enumerate((one, other))]
     assert orders[0] != orders[1]

@@ -115,7 +115,7 @@ def test_weights_and_card_are_uploaded_and_state_and_secrets_are_not(run, hub):
     assert all(token == f"Bearer {SECRET}" for _, token in hub.asked)
 
 
-def test_a_dry_run_shows_it_and_asks_nobody(run, hub, capsys):
+def test_dry_run_shows_the_upload_without_network_access(run, hub, capsys):
     assert main(["push", str(run.path), "o/m", "--dry-run"]) == 0
     shown = capsys.readouterr().out
     assert shown.startswith("o/m: 3 files, ")
@@ -124,7 +124,7 @@ def test_a_dry_run_shows_it_and_asks_nobody(run, hub, capsys):
     assert hub.asked == []
 
 
-def test_what_cannot_be_uploaded_is_told(run, tmp_path):
+def test_unusable_uploads_are_reported(run, tmp_path):
     with pytest.raises(ConfigError, match=r"step-3' contains no weights"):
         prepare_upload(run, "o/m", 3)
     with pytest.raises(ConfigError, match="no checkpoint of step 4; steps with one: 3, 20"):

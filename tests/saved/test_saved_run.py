@@ -72,7 +72,7 @@ def test_an_estimator_may_be_an_object(folder):
     assert result.mode == "readvantage"
 
 
-def test_what_is_no_run_is_told(tmp_path):
+def test_folder_without_a_run_is_an_error(tmp_path):
     for path, complaint in [(tmp_path / "none", "there is no"), (tmp_path, "contains no trajectories")]:
         with pytest.raises(AgentRLError, match=complaint):
             agentrl.load(path)

@@ -7,7 +7,7 @@ from agentrl.security.json_depth import MAX_DEPTH, parse
 
 @pytest.mark.parametrize("wrap", ["[{}]", '{{"a": {}}}'])
 @pytest.mark.parametrize(("depth", "refused"), [(MAX_DEPTH, False), (MAX_DEPTH + 1, True), (100_000, True)])
-def test_only_what_is_nested_too_deep_is_refused(wrap, depth, refused):
+def test_only_too_deep_nesting_is_refused(wrap, depth, refused):
     before, _, after = wrap.format("*").partition("*")
     text = before * depth + "1" + after * depth
     if not refused:
@@ -17,5 +17,5 @@ def test_only_what_is_nested_too_deep_is_refused(wrap, depth, refused):
         parse(text)
 
 
-def test_many_brackets_beside_each_other_are_no_depth():
+def test_adjacent_brackets_do_not_count_as_nesting():
     assert parse("[" + ",".join(["[[]]"] * 500) + "]") == [[[]]] * 500

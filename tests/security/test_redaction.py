@@ -57,7 +57,7 @@ def test_secrets_are_known_by_their_form(text: str) -> None:
     assert shown.startswith("before ")
 
 
-def test_what_the_environment_gave_is_shown_nowhere(
+def test_environment_values_are_never_shown(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("MY_THING", "plain-words-of-the-environment")

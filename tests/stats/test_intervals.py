@@ -20,7 +20,7 @@ def ends(estimate: Estimate) -> tuple[float, float]:
     return estimate.low, estimate.high
 
 
-def test_one_value_a_task_is_students_interval():
+def test_one_value_per_task_gives_students_interval():
     values = [1.5, 2.0, 4.0]
     reach = T_95_2 * stdev(values) / math.sqrt(3)
     estimate = mean_estimate([[value] for value in values])
@@ -38,7 +38,7 @@ def test_siblings_count_by_the_pairwise_formula_of_miller():
     assert ends(mean_estimate(clusters)) == pytest.approx((mean - reach, mean + reach))
 
 
-def test_copies_of_a_rollout_add_nothing():
+def test_duplicate_rollouts_do_not_change_the_estimate():
     once, eight_times = ([[value] * count for value in (0.2, 1.7, 3.0, 0.4)] for count in (1, 8))
     assert ends(mean_estimate(once)) == pytest.approx(ends(mean_estimate(eight_times)))
 
@@ -58,7 +58,7 @@ def test_a_share_of_single_rollouts_is_wilsons_interval(passed, num):
     assert 0 <= estimate.low <= estimate.value <= estimate.high <= 1
 
 
-def test_at_the_edge_siblings_count_as_one_rollout():
+def test_equal_scores_of_a_group_count_as_one_rollout_at_the_bounds():
     assert ends(mean_estimate([[1, 1, 1]] * 10)) == ends(mean_estimate([[1]] * 10))
 
 
@@ -69,7 +69,7 @@ def test_undetermined_cases_have_no_interval():
     assert paired_difference([([0], [1]), ([0], [1])]) == Estimate(1.0, None, None, 2)  # the differences are not shares
 
 
-def test_no_values_are_refused_and_empty_tasks_left_out():
+def test_empty_input_is_refused_and_empty_tasks_are_skipped():
     for estimate in (mean_estimate, task_mean_estimate, paired_difference):
         with pytest.raises(ValueError, match="at least one value"):
             estimate([])
@@ -123,7 +123,7 @@ def test_the_bootstrap_of_a_mean_is_near_students_interval():
     assert ends(estimate) == pytest.approx((values.mean() - reach, values.mean() + reach), abs=0.1 * reach)
 
 
-def test_the_bootstrap_is_that_of_scipy_on_a_skewed_ratio():
+def test_bootstrap_equals_scipy_on_a_skewed_ratio():
     """scipy 1.17.1: bootstrap((a, b), sum(a) / sum(b), paired=True, n_resamples=100_000, method="BCa")."""
     values = np.random.default_rng(3).exponential(1, (25, 2))
     estimate = bootstrap(values, lambda rows: float(rows[:, 0].sum() / rows[:, 1].sum()), seed=0, num=20_000)
@@ -138,7 +138,7 @@ def test_the_bootstrap_is_reproducible_and_reports_undetermined_cases():
     assert bootstrap(values[:1], lambda rows: float(rows.mean())) == Estimate(0.0, None, None, 1)
 
 
-def test_so_much_skewness_that_an_end_would_lie_beyond_the_pole_leaves_no_interval():
+def test_extreme_skewness_has_no_bootstrap_interval():
     """One of 80 values carries nearly everything, so a = 1/6 at most, and 1 - a (z0 + z) < 0 with z = 7."""
     values = np.array([[1e6], *[[0.001 * i] for i in range(79)]])
     found = bootstrap(values, lambda rows: float(rows.mean()), level=1 - 1e-12)

@@ -17,7 +17,7 @@ SMALL = [(n, c, k) for n in range(1, 8) for c in range(n + 1) for k in range(1, 
 
 
 @pytest.mark.parametrize(("n", "c", "k"), SMALL)
-def test_both_count_the_choices(n, c, k):
+def test_pass_at_k_and_pass_hat_k_equal_enumeration(n, c, k):
     choices = list(combinations([True] * c + [False] * (n - c), k))
     assert pass_at_k(n, c, k) == float(Fraction(sum(map(any, choices)), len(choices)))
     assert pass_hat_k(n, c, k) == float(Fraction(sum(map(all, choices)), len(choices)))
@@ -41,7 +41,7 @@ def test_impossible_counts_are_refused(n, c, k):
             passing(n, c, k)
 
 
-def test_both_are_unbiased_over_new_attempts():
+def test_pass_at_k_and_pass_hat_k_are_unbiased():
     """The mean over all outcomes of n attempts, weighted by probability, equals the probability for k new attempts."""
     n, k, p = 6, 3, 0.3
     outcomes = [(c, comb(n, c) * p**c * (1 - p) ** (n - c)) for c in range(n + 1)]

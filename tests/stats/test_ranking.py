@@ -30,18 +30,18 @@ def test_equal_values_share_their_rank():
     assert mean_ranks([5, 1, 5, 9]).tolist() == [2.5, 1.0, 2.5, 4.0]
 
 
-def test_correlation_of_ranks():
+def test_rank_correlation_values():
     assert rank_correlation([1, 2, 3, 4], [10, 20, 30, 1000]) == pytest.approx(1)
     assert rank_correlation([1, 2, 3, 4], [4, 3, 2, 1]) == pytest.approx(-1)
     assert rank_correlation([1, 2, 3, 4, 5], [2, 1, 4, 3, 5]) == pytest.approx(1 - 6 * 4 / (5 * 24))
 
 
-def test_a_constant_has_no_order():
+def test_constant_values_have_no_rank_correlation():
     assert rank_correlation([1, 1], [1, 2]) is None
     assert rank_correlation([], []) is None
 
 
 @given(SCORES)
-def test_it_does_not_see_the_scale(scores):
+def test_rank_correlation_ignores_scale(scores):
     found = rank_correlation(scores, [3 * score + 1 for score in scores])
     assert found is None if len(set(scores)) == 1 else found == pytest.approx(1)

@@ -10,7 +10,7 @@ from agentrl.stats.intervals import sign_test
 
 
 @pytest.mark.parametrize(("wins", "losses"), [(0, 0), (1, 0), (8, 2), (2, 8), (5, 5), (12, 0), (7, 4)])
-def test_it_counts_tosses_at_least_as_uneven(wins, losses):
+def test_sign_test_equals_enumeration_of_coin_tosses(wins, losses):
     tosses = [sum(toss) for toss in product((0, 1), repeat=wins + losses)]
     uneven = abs(2 * wins - (wins + losses))
     as_uneven = sum(abs(2 * heads - (wins + losses)) >= uneven for heads in tosses)

@@ -23,7 +23,7 @@ from agentrl.stats.intervals import t_quantile
         (0.8, 4, 1.5332062740),
     ],
 )
-def test_quantiles_are_those_of_the_tables(level, degrees, table):
+def test_quantiles_equal_published_tables(level, degrees, table):
     assert t_quantile(level, degrees) == pytest.approx(table, rel=1e-9)
 
 

@@ -210,7 +210,7 @@ def test_a_bad_row_is_named_with_what_was_expected(form: str, row: object, compl
     assert done.bad_rows[0].startswith(f"{path} row 1 (line 3): ")
 
 
-def test_nothing_to_import_and_steps_that_meet_are_refused(tmp_path: Path) -> None:
+def test_empty_imports_and_overlapping_steps_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="expected a file or a folder of files that end in"):
         imported(tmp_path, "verl")
     path = lines(tmp_path / "a/1.jsonl", ["[]\n"])

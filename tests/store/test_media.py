@@ -61,7 +61,7 @@ def test_an_image_is_written_once(tmp_path):
     assert file.stat() == before
 
 
-def test_a_folder_of_no_run_has_its_media_in_it(tmp_path):
+def test_media_folder_outside_a_run(tmp_path):
     assert media_folder(tmp_path / "elsewhere") == tmp_path / "elsewhere" / "media"
     assert TrajectoryStore(tmp_path).write(0, [group_of("a", [[1]])]).exists()
     assert TrajectoryStore(tmp_path).media(NAMES[1]) == PICTURES[1]

@@ -40,7 +40,7 @@ def test_steps_are_read_from_the_rows(tmp_path: Path) -> None:
         store.rollout(3, "7", 0)
 
 
-def test_it_is_only_read(tmp_path: Path) -> None:
+def test_import_does_not_change_the_file(tmp_path: Path) -> None:
     path = a_file(tmp_path, 1)
     store = TrajectoryStore.of_file(path)
     for change in (lambda: store.write(1, []), lambda: store.truncate(0)):

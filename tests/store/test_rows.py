@@ -55,7 +55,7 @@ def groups_of(folder: Path, *groups: Group) -> list[list[StoredRollout]]:
     return [[stored for stored in read if stored.task.uid == group.uid] for group in groups]
 
 
-def test_dialogues_are_what_supervised_fine_tuning_reads(tmp_path: Path) -> None:
+def test_exported_dialogues_load_for_sft(tmp_path: Path) -> None:
     tool: Message = {"role": "tool", "tool_call_id": "c", "content": "2"}
     taken = rollout(1.0, call({"a": 1}), tool, "2 \ud83d")
     groups = groups_of(tmp_path, group(taken, rollout(0.0, "3")), group(rollout(1.0, "2"), index=1))
@@ -114,7 +114,7 @@ def test_the_best_of_a_group_is_preferred_to_its_worst(tmp_path: Path) -> None:
     }
 
 
-def test_every_two_that_differ_by_the_margin(tmp_path: Path) -> None:
+def test_all_pairs_with_a_large_enough_score_difference(tmp_path: Path) -> None:
     groups = groups_of(tmp_path, group(rollout(0.5, "b"), rollout(1.0, "a"), rollout(0.0, "c"), rollout(1.0, "A")))
     every = [("a", "b", 1.0, 0.5), ("b", "c", 0.5, 0.0), ("A", "b", 1.0, 0.5), ("a", "c", 1.0, 0.0)]
     assert pairs(list(pair_rows("all", 0.0)(groups, Selection()))) == [*every, ("A", "c", 1.0, 0.0)]

@@ -59,7 +59,7 @@ NESTED = st.lists(st.lists(st.lists(st.integers(0, 9), max_size=3), max_size=3),
 
 
 @given(NESTED, st.integers(0, 3))
-def test_a_row_has_the_same_seals_wherever_it_stands(rows: list[list[list[int]]], start: int):
+def test_row_seals_do_not_depend_on_the_position(rows: list[list[list[int]]], start: int):
     kind = pa.list_(pa.list_(pa.int32()))
     alone = [seals([pa.array([row], kind)]).to_pylist()[0] for row in rows]
     assert seals([pa.array(rows, kind)]).to_pylist() == alone

@@ -85,7 +85,7 @@ store.write(2, [group("new", rollout(0))])
         ("os.fsync = die_after(os.fsync, 2)", "new"),  # its new name on the disk
     ],
 )
-def test_a_writer_that_is_killed_leaves_only_whole_files(phase: str, uid: str, tmp_path: Path) -> None:
+def test_killed_writer_leaves_only_complete_files(phase: str, uid: str, tmp_path: Path) -> None:
     code = WRITER.format(tests=str(Path(__file__).parent), folder=str(tmp_path), phase=phase)
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == -signal.SIGKILL
     store = TrajectoryStore(tmp_path)

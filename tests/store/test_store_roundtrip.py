@@ -135,7 +135,7 @@ def test_the_schema_names_every_field_in_its_order() -> None:
     assert {field.name for field in dataclasses.fields(Rollout)} == {*stored.ROLLOUT, "trajectories"}
 
 
-def test_siblings_share_their_task_and_equal_tasks_stay_apart_as_groups() -> None:
+def test_equal_tasks_are_separate_groups() -> None:
     task = Task([], uid="")
     groups = round_trip([Group(task, [Rollout([], Stop.ERROR)] * 2), Group(task, [Rollout([], Stop.ERROR)])])
     assert [len(group.rollouts) for group in groups] == [2, 1]
@@ -150,7 +150,7 @@ def test_numbers_that_are_not_finite_are_kept() -> None:
     assert group.task.extra_info == {"limit": math.inf}
 
 
-def test_arguments_nested_as_deeply_as_a_parser_goes_are_kept() -> None:
+def test_arguments_at_the_maximum_depth_are_kept() -> None:
     """A parser called on an empty stack can nest deeper than a writer on this stack."""
     depth = 960
     deep: object = "x"

@@ -46,7 +46,7 @@ def assert_alike(groups: list[Group], others: list[Group]) -> None:
 
 @given(st.integers(22, 4000))
 @settings(max_examples=20)
-def test_what_was_written_comes_back_in_as_few_bytes_as_hold_it(tmp_path_factory, most):
+def test_routed_experts_round_trip_with_the_smallest_dtype(tmp_path_factory, most):
     folder = tmp_path_factory.mktemp("store")
     store, groups = TrajectoryStore(folder), with_experts(most)
     store.write(1, [Group(groups[0].task, []), *groups])  # a group without rollouts writes no row
@@ -56,7 +56,7 @@ def test_what_was_written_comes_back_in_as_few_bytes_as_hold_it(tmp_path_factory
     }
 
 
-def test_where_nothing_is_known_there_is_no_file(tmp_path: Path):
+def test_no_experts_file_without_routed_experts(tmp_path: Path):
     store = TrajectoryStore(tmp_path)
     store.write(1, with_experts())
     store.write(1, [group("a", rollout(0))])
@@ -64,7 +64,7 @@ def test_where_nothing_is_known_there_is_no_file(tmp_path: Path):
     assert experts_of(store.groups(1)) == [None]
 
 
-def test_later_steps_and_what_a_killed_writer_left_are_forgotten(tmp_path: Path, monkeypatch):
+def test_truncate_removes_later_steps_and_partial_files(tmp_path: Path, monkeypatch):
     store = TrajectoryStore(tmp_path)
     for step in (1, 2):
         store.write(step, with_experts())
@@ -114,7 +114,7 @@ def test_damage_is_noticed(tmp_path: Path, damage, complaint):
     assert str(beside) in str(error.value)
 
 
-def test_readers_of_conversations_alone_need_no_experts(tmp_path: Path):
+def test_conversation_readers_load_no_routed_experts(tmp_path: Path):
     store = TrajectoryStore(tmp_path)
     experts_path(store.write(1, with_experts())).unlink()
     assert len(list(store.scan())) == 3

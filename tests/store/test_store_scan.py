@@ -76,7 +76,7 @@ def called(stored: StoredRollout, tool: str | None = None, outcome: Outcome | No
         ),
     ],
 )
-def test_a_scan_finds_what_a_look_at_every_rollout_finds(
+def test_scan_equals_a_filter_over_all_rollouts(
     store: TrajectoryStore, asked: dict[str, object], wanted: Callable[[StoredRollout], bool]
 ) -> None:
     every = [
@@ -116,7 +116,7 @@ def test_only_the_columns_asked_for_are_read(store: TrajectoryStore) -> None:
     assert list(segments.segments) == list(full.rollout.trajectories[0].segments)
 
 
-def test_a_column_that_is_not_there_is_refused_before_reading(store: TrajectoryStore) -> None:
+def test_missing_column_is_refused_before_reading(store: TrajectoryStore) -> None:
     with pytest.raises(UnknownNameError, match="no column 'reward_s': did you mean 'rewards'"):
         store.scan(columns=["reward_s"])
 

@@ -64,7 +64,7 @@ def test_only_the_columns_that_are_asked_for_are_read(tmp_path: Path) -> None:
     assert stored.advantages == [None]
 
 
-def test_a_file_of_version_2_is_read_on_and_has_no_scores(tmp_path: Path) -> None:
+def test_version_2_file_is_read_without_scores(tmp_path: Path) -> None:
     groups = a_step(2)
     store = TrajectoryStore(tmp_path)
     path = store.write(1, groups, with_scores(groups, [Scores(values=[0.5] * NUM_TOKENS)] * 2))
@@ -78,7 +78,7 @@ def test_a_file_of_version_2_is_read_on_and_has_no_scores(tmp_path: Path) -> Non
     assert stored.rollout.trajectories[0].token_ids == groups[0].rollouts[0].trajectories[0].token_ids
 
 
-def test_a_file_of_version_3_is_read_as_one_of_version_4(tmp_path: Path) -> None:
+def test_version_3_file_is_read_as_version_4(tmp_path: Path) -> None:
     groups = a_step(3)
     groups[0].rollouts[1].rewards = {"score": 1.0, "format": 0.5}
     groups[0].rollouts[2].tool_rewards = {"search": 0.25}

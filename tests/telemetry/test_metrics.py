@@ -111,7 +111,7 @@ def test_a_value_outside_the_healthy_range_causes_a_warning(metric):
     assert [text for _ in range(12) for text in good.check({**context, metric.name: nearly})] == []
 
 
-def test_the_page_of_metrics_is_what_the_script_makes():
+def test_metrics_page_is_up_to_date():
     made = runpy.run_path(str(ROOT / "docs/make_reference.py"))["metrics_page"]()
     assert made == (ROOT / "docs/metrics.md").read_text(), "run `make reference`"
     assert [metric.name for metric in METRICS[1:] if f"| `{metric.name}` |" not in made] == []

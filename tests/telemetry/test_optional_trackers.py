@@ -141,7 +141,7 @@ def test_trackio_logs_everything(library, tmp_path):
     run.finish.assert_called_once_with()
 
 
-def test_a_missing_library_is_named_with_the_extra_that_brings_it(monkeypatch, library):
+def test_missing_library_is_named_with_its_extra(monkeypatch, library):
     library("wandb")
     monkeypatch.setattr(sys, "path", [])  # no other library can be found
     for name in ("mlflow", "trackio"):

@@ -22,7 +22,7 @@ def test_seconds_add_up_by_name_until_taken():
     assert timer.take() == {}
 
 
-def test_a_failure_is_timed_too():
+def test_failures_are_timed():
     now_s = iter([0.0, 2.0])
     timer = Timer(clock=lambda: next(now_s))
     with pytest.raises(KeyError), timer.timed("learn"):

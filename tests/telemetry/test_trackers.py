@@ -17,7 +17,7 @@ def rows(path):
 
 
 @pytest.mark.own_metrics
-def test_one_object_a_step_readable_while_the_run_goes_on(tmp_path):
+def test_one_json_object_per_step_is_readable_during_the_run(tmp_path):
     path = tmp_path / "run" / "metrics.jsonl"
     tracker = JsonlTracker(path)
     tracker.log(1, {"reward/mean": 0.5, "bad": math.nan, "worse": math.inf})
@@ -29,7 +29,7 @@ def test_one_object_a_step_readable_while_the_run_goes_on(tmp_path):
 
 @pytest.mark.own_metrics
 @pytest.mark.parametrize(("resumed_at", "kept"), [(None, [0, 1, 2, 3]), (2, [0, 1, 2]), (-1, [])])
-def test_a_resumed_run_goes_on_after_the_step_it_resumed_at(tmp_path, resumed_at, kept):
+def test_resumed_run_starts_at_the_next_step(tmp_path, resumed_at, kept):
     path = tmp_path / "metrics.jsonl"
     path.write_text("".join(json.dumps({"step": step, "x": None}) + "\n" for step in range(4)))
     tracker = JsonlTracker(path, resumed_at)
@@ -39,7 +39,7 @@ def test_a_resumed_run_goes_on_after_the_step_it_resumed_at(tmp_path, resumed_at
     assert [file.name for file in tmp_path.iterdir()] == ["metrics.jsonl"]
 
 
-def test_a_half_written_line_ends_reading_and_is_gone_after_a_resume(tmp_path):
+def test_partial_line_ends_reading_and_is_removed_on_resume(tmp_path):
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"step": 1}\n{"step": 2, "rew')
     assert [row["step"] for row in read_metrics(path)] == [1]

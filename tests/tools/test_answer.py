@@ -33,7 +33,7 @@ def test_shapes(returned, text, reward, metrics):
 
 
 @pytest.mark.parametrize("given", [picture(), [picture()], [{"bytes": picture()}], [data_url(picture())]])
-def test_images_are_bytes_whatever_a_tool_gives(given):
+def test_tool_images_become_bytes(given):
     answer = read_answer((ToolResponse("seen", image=given), 0.5))
     assert (answer.text, answer.reward, answer.images) == ("seen", 0.5, [picture()])
 
@@ -66,7 +66,7 @@ def cut(text, limit, side):
 
 
 @given(st.text(max_size=60), st.integers(2, 20), st.sampled_from(["left", "middle", "right"]))
-def test_bounding_first_changes_no_later_cut(text, limit, side):
+def test_early_truncation_does_not_change_the_result(text, limit, side):
     assert len(bounded(text, limit)) <= 2 * limit
     assert cut(bounded(text, limit), limit, side) == cut(text, limit, side)
 

@@ -53,7 +53,7 @@ def test_invalid_arguments_are_named(text, message):
     assert len(str(caught.value)) < 400
 
 
-def test_valid_arguments_pass_whole():
+def test_valid_arguments_pass_unchanged():
     value = {"points": [{"x": 1}, {"x": 2, "y": "kept"}], "mode": "a", "label": None}
     assert reader(NESTED).read(json.dumps(value)) == value
 
@@ -62,7 +62,7 @@ def test_no_arguments_for_a_tool_without_parameters():
     assert reader({"type": "object", "properties": {}}).read(" ") == {}
 
 
-def test_a_schema_that_is_none_is_refused_at_the_start():
+def test_invalid_schema_is_refused_at_start():
     with pytest.raises(ConfigError, match=r"tool 'draw', at properties\.x\.type.*'float'"):
         reader({"type": "object", "properties": {"x": {"type": "float"}}})
 
@@ -112,7 +112,7 @@ def test_accepts_exactly_what_fits(value):
 
 @settings(max_examples=3 * settings.default.max_examples)
 @given(st.text() | JSON.map(json.dumps))
-def test_nothing_a_model_writes_raises_anything_else(text):
+def test_model_arguments_raise_only_argument_errors(text):
     try:
         READER.read(text)
     except ArgumentsError:
@@ -145,5 +145,5 @@ def test_plain_arguments_are_surely_valid():
     "property",
     [{"type": "string", "maxLength": 3}, {"type": ["string", "null"]}, {"enum": ["a"]}, {"type": "array"}, True],
 )
-def test_a_schema_that_says_more_is_left_to_the_validator(property):
+def test_other_schema_keywords_are_left_to_the_validator(property):
     assert reader({"type": "object", "properties": {"a": property}})._plain is None

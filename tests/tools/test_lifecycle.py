@@ -130,7 +130,7 @@ def test_an_instance_of_a_blocked_loop_is_released_and_recreated(monkeypatch):
 
 
 @pytest.mark.slow
-def test_releases_go_on_however_many_hung():
+def test_releases_continue_after_hanging_ones():
     class Hanging(Recorder):
         async def release(self, instance_id, **kwargs):
             self.released.append(instance_id)

@@ -199,7 +199,7 @@ def test_mistakes_are_named(config, text, message):
     assert "\n" not in str(caught.value)
 
 
-def test_files_that_are_not_there_or_hold_nothing(tmp_path):
+def test_missing_or_empty_files(tmp_path):
     with pytest.raises(ConfigError, match="there is no file"):
         load_tools(MultiTurnConfig(tool_config_path=tmp_path / "none.yaml"))
     with pytest.raises(AgentRLError, match="there is no file"):

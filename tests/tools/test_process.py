@@ -101,7 +101,7 @@ def test_a_function_is_found_by_module_or_by_file(act, tmp_path):
     assert import_path(act) == f"{tmp_path / 'acting.py'}:act"
 
 
-def test_a_process_that_is_ready_too_late_serves_the_next_call(act, tmp_path):
+def test_process_ready_after_the_timeout_serves_the_next_call(act, tmp_path):
     async def main():
         (tmp_path / "acting.py").write_text("import time; time.sleep(0.2)\n" + SOURCE)
         box = Toolbox([act], MultiTurnConfig(tool_timeout_s=5.0))
@@ -121,13 +121,13 @@ def test_a_process_that_is_ready_too_late_serves_the_next_call(act, tmp_path):
     assert asyncio.run(main()) is False
 
 
-def test_a_call_that_finds_no_place_leaves_its_process_to_the_next(act):
+def test_timed_out_caller_leaves_its_process_to_the_next_call(act):
     async def main():
         box = Toolbox([act], MultiTurnConfig(tool_timeout_s=5.0))
         bound = box.tools["act"]
         async with box.session(task()) as session:
-            bound.lane.max_abandoned = 0
-            bound.lane.abandon(Reply(Mailbox(asyncio.get_running_loop())))
+            bound.breaker.max_abandoned = 0
+            bound.breaker.abandon(Reply(Mailbox(asyncio.get_running_loop())))
             refused = await session.call(call("act", what="pid"))
         pool = bound._processes._pool
         num_idle, num_all = len(pool._idle), len(pool._all)
@@ -151,7 +151,7 @@ def test_calls_wait_where_all_processes_are_busy(act):
     assert only[0] is Outcome.OK
 
 
-def test_where_no_process_can_be_had_the_world_failed_and_not_the_tool(act, monkeypatch):
+def test_process_that_cannot_start_is_an_infra_error(act, monkeypatch):
     def refuse(*_args, **_options):
         raise OSError(24, "Too many open files")
 
@@ -168,7 +168,7 @@ def test_where_no_process_can_be_had_the_world_failed_and_not_the_tool(act, monk
     assert "Too many open files" in result.text
 
 
-def test_a_tool_in_its_process_imports_the_files_beside_its_own(tmp_path):
+def test_tool_process_can_import_neighbouring_files(tmp_path):
     (tmp_path / "cellar.py").write_text("WINES = ['red']\n")
     (tmp_path / "json.py").write_text("raise SystemExit('the standard library is shadowed')\n")
     (tmp_path / "pouring.py").write_text(

@@ -40,7 +40,7 @@ def play(recorded, *calls, unrecorded="error", live=(), row=None, rewards=None, 
     return asyncio.run(main())
 
 
-def test_equal_calls_are_answered_in_the_recorded_order_whatever_became_of_them():
+def test_equal_calls_get_recorded_answers_in_order():
     recorded = [
         said('{"place": "a", "n": 1}', "first", reward=0.5),
         said('{"place": "b"}', "slow", Outcome.TIMEOUT),
@@ -57,7 +57,7 @@ def test_equal_calls_are_answered_in_the_recorded_order_whatever_became_of_them(
     assert rewards == {"recorder": 0.25}
 
 
-def test_a_call_that_was_not_recorded_ends_the_rollout_and_is_named():
+def test_unrecorded_call_ends_the_rollout_with_its_name():
     recorded = [said('{"place": "a"}', "only once"), said('{"place": "b"}', "never run", Outcome.LIMIT_ERROR)]
     calls = [call("recorder", place="a"), call("recorder", place="a"), call("recorder", place="b")]
     results, recording, _ = play(recorded, *calls)
@@ -66,7 +66,7 @@ def test_a_call_that_was_not_recorded_ends_the_rollout_and_is_named():
     assert recording.unrecorded == ['recorder({"place": "a"})', 'recorder({"place": "b"})']
 
 
-def test_a_stub_says_that_nobody_knows_and_counts_as_a_call():
+def test_stub_answers_unknown_and_counts_as_a_call():
     results, _, _ = play([], call("recorder", place="a"), unrecorded="stub")
     ((text, outcome, _),) = results
     assert "not recorded" in text
@@ -92,7 +92,7 @@ def test_live_needs_the_recorded_tools():
         RecordedToolbox(SCHEMAS, MultiTurnConfig(), "live", Toolbox([as_tool(other)]))
 
 
-def test_malformed_calls_are_read_as_live_ones_are():
+def test_replayed_malformed_calls_are_read_like_live_ones():
     malformed = ParsedCall("recorder", '{"place": ', "half of it is missing.")
     wrong = call("recorder", place=3)
     unknown = call("recordr", place="a")
@@ -125,7 +125,7 @@ def test_the_row_chooses_its_tools_and_must_be_the_recorded_one():
 
 
 @pytest.mark.parametrize("side", ["left", "middle", "right"])
-def test_an_answer_that_was_cut_is_not_cut_again(side):
+def test_truncated_answer_is_not_truncated_again(side):
     """The recording has the text that the model was shown; the same limit does not change it."""
     limits = Limits(MultiTurnConfig(max_tool_response_length=11, tool_response_truncate_side=side), None, 100)
     shown = truncate("abcdefghijklmnopqrstuvwxyz", 11, side)

@@ -48,7 +48,7 @@ def test_schema_of_a_function_holds_nested_types_and_descriptions():
     }
 
 
-def test_flat_schema_is_that_of_transformers():
+def test_flat_schema_equals_that_of_transformers():
     from transformers.utils import get_json_schema
 
     def weather(city: str, days: int, units: list[str]) -> str:
@@ -87,7 +87,7 @@ def test_parameter_names_that_pydantic_reserves_are_fine():
     assert as_tool(odd).bind(given) == given
 
 
-def test_annotated_fields_bring_constraints():
+def test_annotated_fields_add_constraints():
     def pick(count: Annotated[int, Field(ge=1, le=3)]) -> int:
         """Pick."""
         return count
@@ -131,7 +131,7 @@ def test_decorator_keeps_the_function_and_registers_it():
     assert (marked.name, marked.schema.function.description, marked.timeout_s) == ("renamed_tool", "Told.", 2.0)
 
 
-def test_function_tool_takes_a_schema_as_verl_does():
+def test_function_tool_accepts_a_schema_as_in_verl():
     schema = {"type": "function", "function": {"name": "given", "description": "d", "parameters": {"type": "object"}}}
 
     @function_tool("given", schema=schema)

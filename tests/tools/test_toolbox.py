@@ -106,14 +106,14 @@ def test_odd_answers_become_text(returned):
     assert one(odd).outcome is Outcome.OK
 
 
-def test_bytes_that_are_no_text_are_the_tools_error():
+def test_undecodable_bytes_are_a_tool_error():
     def image() -> bytes:
         return b"\x89PNG\xff"
 
     assert one(image).outcome is Outcome.TOOL_ERROR
 
 
-def test_a_flood_is_bounded():
+def test_output_flood_is_bounded():
     def flood() -> str:
         return "a" * 10_000_000
 
@@ -158,7 +158,7 @@ def test_a_hanging_coroutine_is_cancelled_at_its_deadline():
     assert result.duration_s < 1
 
 
-def test_a_hanging_thread_is_left_behind_counted_and_bounded():
+def test_hanging_threads_are_abandoned_counted_and_limited():
     async def main():
         gate = []
 
@@ -169,7 +169,7 @@ def test_a_hanging_thread_is_left_behind_counted_and_bounded():
 
         box = Toolbox([hangs, calculator])
         box.tools["hangs"].deadline_s = 0.002
-        box.tools["hangs"].lane.max_abandoned = 3
+        box.tools["hangs"].breaker.max_abandoned = 3
         async with box.session(task()) as session:
             outcomes = [(await session.call(call("hangs"))).outcome for _ in range(4)]
             other = await session.call(call("calculator", expression="1"))
@@ -272,7 +272,7 @@ def test_create_kwargs_arrive_splatted_and_nested():
     assert tool.kwargs == [{"ground_truth": "7", "create_kwargs": {"ground_truth": "7"}}]
 
 
-def test_only_what_a_signature_takes_is_passed():
+def test_tool_gets_only_arguments_of_its_signature():
     seen = {}
 
     class Narrow(BaseTool):
@@ -325,7 +325,7 @@ def test_a_failing_create_is_an_outcome_and_nothing_is_released():
 
 @pytest.mark.parametrize("method", ["calc_reward", "release"])
 @pytest.mark.parametrize("fault", ["raises", "hangs", "wrong"])
-def test_a_failing_end_harms_nothing(method, fault, caplog, monkeypatch):
+def test_failing_tool_release_is_ignored(method, fault, caplog, monkeypatch):
     for module in (lifecycle, toolbox):
         monkeypatch.setattr(module, "RELEASE_TIMEOUT_S", 0.05)
 
@@ -444,7 +444,7 @@ class Sleeps(Recorder):
 
 
 @pytest.mark.parametrize(("tool", "name"), [(sleeps, "sleeps"), (Sleeps({"timeout": 60}), "recorder")])
-def test_a_rows_timeout_is_that_of_each_call(tool, name):
+def test_row_timeout_applies_to_each_call(tool, name):
     row = task(extra_info={"tool_config": {"timeout": 0.02}})
     (result,), _ = run_calls([tool], call(name), row=row)
     assert (result.outcome, result.text) == (Outcome.TIMEOUT, "Error: no answer within 0.02 seconds")
@@ -464,7 +464,7 @@ def test_a_tools_own_timeout_wins():
         Toolbox([Recorder({"timeout_s": "soon"})])
 
 
-def test_a_call_that_the_world_failed_is_repeated_where_the_tool_says_so(monkeypatch):
+def test_infra_errors_are_retried_if_the_tool_has_retries(monkeypatch):
     monkeypatch.setattr(toolbox, "_FIRST_PAUSE_S", 0.0)
     failures = iter(range(5))
 
@@ -483,7 +483,7 @@ def test_a_call_that_the_world_failed_is_repeated_where_the_tool_says_so(monkeyp
         Toolbox([Recorder({"retries": "2"})])
 
 
-def test_a_create_that_needs_what_the_row_does_not_give_ends_the_run():
+def test_missing_create_argument_ends_the_run():
     class Needy(Recorder):
         async def create(self, instance_id=None, **kwargs):
             return kwargs["create_kwargs"]["shelf"], ToolResponse()

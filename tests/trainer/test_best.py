@@ -140,7 +140,7 @@ def test_a_kill_between_the_links_leaves_no_stale_best(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("save_best", [NAME, None])
-def test_a_goal_that_is_met_before_the_first_step_leaves_a_checkpoint(tmp_path, save_best):
+def test_goal_met_before_the_first_step_saves_a_checkpoint(tmp_path, save_best):
     goal = {"metric": NAME, "at_least": 0.5}
     play(tmp_path, [0.5], num_steps=2, stop_when=goal, save_best=save_best)
     assert saved(tmp_path) == [0]
@@ -191,7 +191,7 @@ def test_other_metrics_are_refused_with_the_nearest(metric, hint):
         check_metric("trainer.save_best", metric, ["gsm8k"], ["search"])
 
 
-def test_a_part_of_the_reward_is_known_at_the_first_validation():
+def test_reward_parts_are_known_at_the_first_validation():
     with pytest.raises(ConfigError, match="did you mean 'val/reward/format'"):
         metric_value("trainer.save_best", "val/reward/formt", {"val/reward/format": 1.0})
     assert math.isnan(metric_value("trainer.save_best", "val/tool/search/ok", {}))

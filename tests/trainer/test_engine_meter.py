@@ -29,6 +29,14 @@ def test_gauges_are_reported_unchanged() -> None:
     assert step["engine/later_cached_share"] == pytest.approx(0.75)
 
 
+def test_the_changed_share_is_that_of_the_last_weights() -> None:
+    now = {"weight_sent_bytes": 100.0, "weight_compare_s": 1.0}
+    meter = EngineMeter(lambda: dict(now))
+    now |= {"weight_sent_bytes": 130.0, "weight_compare_s": 1.5, "weight_changed_share": 0.02}
+    sent = {"engine/weight_sent_bytes": 30.0, "engine/weight_compare_s": 0.5, "engine/weight_changed_share": 0.02}
+    assert meter() == sent
+
+
 def test_a_real_engines_counters_are_found() -> None:
     engine = ScriptedEngine([[1, 2, 3]])
     meter = EngineMeter(engine.metrics)

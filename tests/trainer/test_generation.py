@@ -80,7 +80,7 @@ def rows_by_file(run: str = "run") -> list[list[int]]:
     return [[group.task.index for group in kept.groups(step)] for step in kept.steps]
 
 
-def test_every_row_comes_once_in_order_and_the_last_file_holds_what_is_left(task_folder, here, capsys):
+def test_generate_writes_every_row_once_in_order(task_folder, here, capsys):
     assert main(scripted(task_folder)) == 0
     assert rows_by_file() == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
     rollouts = [stored.rollout for stored in store().scan()]
@@ -95,7 +95,7 @@ def test_every_row_comes_once_in_order_and_the_last_file_holds_what_is_left(task
     assert "already finished at step 3" in capsys.readouterr().out
 
 
-def test_the_keys_of_a_training_run_are_overruled_and_a_shuffle_that_is_asked_for_is_not(task_folder, here):
+def test_generate_overrides_training_keys_but_not_an_explicit_shuffle(task_folder, here):
     training = ["trainer.total_training_steps=1", "trainer.total_epochs=7", "trainer.test_freq=2", "rollout.n=1"]
     assert main(scripted(task_folder, *training, "trainer.stop_when={metric: val/success, at_least: 1}")) == 0
     assert [len(rows) for rows in rows_by_file()] == [4, 4, 2]
@@ -163,7 +163,7 @@ def test_rows_come_back_with_their_responses(task_folder, here):
     assert texts[0][0].startswith("it is ")
 
 
-def test_to_count_rollouts_nothing_else_of_them_is_read(task_folder, here, capsys, monkeypatch):
+def test_counting_rollouts_reads_no_other_columns(task_folder, here, capsys, monkeypatch):
     asked = []
 
     def scan(self, columns=None, **wanted):
@@ -187,7 +187,7 @@ def test_greedy_rollouts_repeat(task_folder, here):
     assert tokens[0] == tokens[1]
 
 
-def test_rows_of_an_unknown_source_are_generated_without_a_score_where_that_is_said(task_folder, here, capsys):
+def test_rows_of_an_unknown_source_are_generated_without_score_on_request(task_folder, here, capsys):
     own = ["reward.custom_reward_function.path=null"]
     assert main(scripted(task_folder, *own)) == 2
     (said,) = capsys.readouterr().err.splitlines()
@@ -211,7 +211,7 @@ def test_rows_of_an_unknown_source_are_generated_without_a_score_where_that_is_s
         (["data.train_files=[empty.jsonl]"], "empty.jsonl: no rows to read"),
         (["data.train_files=[gone.jsonl]"], "did you mean 'rows.jsonl'"),
         (["data.max_prompt_length=2"], "data.max_prompt_length is 2"),
-        (["rollout.temperature=0"], "'rollout.n' above 1 repeats one greedy rollout"),
+        (["rollout.temperature=0"], "'rollout.n' above 1 repeats the same greedy rollout"),
         (["rollout.temperature=0", "rollout.n=1", "rollout.top_p=0.9"], "'rollout.top_p' has no effect without"),
         (["rollout.temperature=-1"], "'rollout.temperature': input should be greater than or equal to 0"),
         (["data.output_path=out.json"], "'data.output_path' must name a Parquet file, not 'out.json'"),
@@ -223,8 +223,8 @@ def test_rows_of_an_unknown_source_are_generated_without_a_score_where_that_is_s
         ),
         (["data.output_path=out.parquet", "data.train_files=[gone.parquet]"], "gone.parquet: no such file"),
         (["data.output_path=out.parquet", "data.train_files=[half.jsonl]"], "have incompatible columns"),
-        (["data.dataset_weights=[1]"], "each row is rolled out once"),
-        (["algorithm.name=sft", "rollout.n=1"], "'algorithm.name=sft' has no live rollouts"),
+        (["data.dataset_weights=[1]"], "which uses each row once"),
+        (["algorithm.name=sft", "rollout.n=1"], "'algorithm.name=sft' makes no rollouts"),
         (
             ["reward.custom_reward_function.path=raises.py"],
             "reward 'compute_score' (data source 'unknown', row ",
@@ -260,7 +260,7 @@ def test_settings_that_determine_rollouts_cannot_change_on_resume(task_folder, h
 @pytest.mark.parametrize(
     ("overrides", "complaint"),
     [
-        (["rollout.temperature=0"], "'rollout.temperature=0' is greedy"),
+        (["rollout.temperature=0"], "'rollout.temperature=0' means greedy sampling"),
         (["reward.name=none", "reward.custom_reward_function.path=null"], "training and validation need a score"),
         (["data.output_path=x.parquet"], "'data.output_path' has no effect without 'trainer.mode=rollout_only'"),
     ],
@@ -270,7 +270,7 @@ def test_training_refuses_what_only_generation_can_do(task_folder, here, capsys,
     assert complaint in capsys.readouterr().err
 
 
-def test_progress_is_a_line_now_and_then_where_nobody_watches():
+def test_progress_is_occasional_lines_without_a_terminal():
     seconds = iter([0.0, 4.0, 10.0, 12.0, 20.0])
     out = io.StringIO()
     progress = PlainProgress(8, 4, Console(file=out), clock=lambda: next(seconds))

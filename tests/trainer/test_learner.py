@@ -165,7 +165,7 @@ class MeasuringBackend:
         return StepStats({"loss": 1.0, "skipped_updates": 1.0, **{name: float(each) for name, each in found.items()}})
 
 
-def test_the_mismatch_is_of_the_first_update_alone_even_of_a_skipped_one():
+def test_mismatch_uses_only_the_first_update_even_if_skipped():
     backend = MeasuringBackend()
     metrics = learn(backend, [sample(uid) for uid in "abcd"], mini_batch_groups=1, epochs=2)
     assert [isinstance(loss, WatchedLoss) for _, loss in backend.given] == [True] + [False] * 7

@@ -16,6 +16,7 @@ from agentrl.reporting.health.monitor import Health
 from agentrl.store import TrajectoryStore
 from agentrl.telemetry.base import Generation, TrackedRun, trackers
 from agentrl.telemetry.jsonl import JsonlTracker
+from agentrl.trainer import profiling
 from agentrl.trainer.profiling import StepProfiler
 from agentrl.trainer.records import Records
 from agentrl.types.excluded import Excluded
@@ -55,7 +56,7 @@ def rows(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_warnings_and_generations_reach_those_who_take_them(tmp_path):
+def test_warnings_and_generations_reach_trackers_that_accept_them(tmp_path):
     deaf, jsonl = Deaf(), JsonlTracker(tmp_path / "metrics.jsonl")
     records = Records([deaf, jsonl], Health(), 3, text_of)
     records.log_validation(0, [group("a"), group("b")])
@@ -79,7 +80,7 @@ def test_warnings_and_generations_reach_those_who_take_them(tmp_path):
     }
 
 
-def test_no_generations_unless_asked_for(tmp_path):
+def test_generations_are_logged_only_on_request(tmp_path):
     tracker = JsonlTracker(tmp_path / "metrics.jsonl")
     Records([tracker], Health(), 0, text_of).log_validation(1, [group("a")])
     tracker.close()
@@ -124,11 +125,17 @@ def test_the_console_shows_a_warning_as_it_is(live):
         assert "step 1/9" in text.rpartition("warning at step 1")[2]
 
 
+@pytest.fixture
+def one_process(monkeypatch):
+    """Also if this process has joined others for other tests."""
+    monkeypatch.setattr(profiling, "joined", lambda: None)
+
+
 def events(path):
     return {event.get("name") for event in json.loads(path.read_text())["traceEvents"]}
 
 
-def test_a_trace_sees_what_another_thread_computes(tmp_path, capfd):
+def test_a_trace_sees_what_another_thread_computes(tmp_path, capfd, one_process):
     def work():
         return torch.ones(4, 4) @ torch.ones(4, 4)
 
@@ -142,7 +149,7 @@ def test_a_trace_sees_what_another_thread_computes(tmp_path, capfd):
     assert capfd.readouterr().err == ""  # torch's profiler would print its start and stop
 
 
-def test_an_error_in_a_profiled_step_leaves_no_profiler_behind(tmp_path):
+def test_an_error_in_a_profiled_step_leaves_no_profiler_behind(tmp_path, one_process):
     for number in (1, 2):  # the second could not start if the first still ran
         with suppress(KeyError), StepProfiler(tmp_path / f"{number}", [1]) as profiler:
             profiler.begin(1)
@@ -160,5 +167,5 @@ def test_dropped_groups_are_a_file_of_their_step_and_later_ones_are_deleted_on_r
     found = [(each.split, each.task.uid, each.excluded) for each in stores["excluded"].scan(steps=[1])]
     assert found == [("excluded", uid, "stale") for uid in "aabb"]
     assert {each.excluded for each in stores["train"].scan()} == {None}
-    records.go_on_from(2)
+    records.start_after(2)
     assert (stores["train"].steps, stores["excluded"].steps) == ([1, 2], [1])

@@ -43,7 +43,7 @@ def test_numbers_that_do_not_match_the_tokens_are_refused(segment, complaint) ->
         segment()
 
 
-def test_demonstrations_are_trained_and_sampled_by_nobody() -> None:
+def test_demonstrations_are_trained_without_policy_version() -> None:
     trajectory = Trajectory([prompt(1), Segment(Author.DEMONSTRATION, [2, 3])])
     assert trajectory.loss_mask == [0, 1, 1]
     assert not trajectory.sampled
@@ -58,7 +58,7 @@ segments = st.lists(
 
 
 @given(segments)
-def test_everything_is_one_entry_a_token(parts) -> None:
+def test_per_token_fields_have_one_entry_per_token(parts) -> None:
     trajectory = Trajectory(parts)
     length = sum(map(len, parts))
     for values in (trajectory.token_ids, trajectory.loss_mask, trajectory.logprobs, trajectory.temperatures):
@@ -90,6 +90,6 @@ def test_routed_experts_grow_turn_by_turn_and_are_never_overwritten() -> None:
     assert len(trajectory.routed_experts) == 8
 
 
-def test_routed_experts_of_tokens_that_are_not_there_are_refused() -> None:
+def test_routed_experts_of_missing_tokens_are_refused() -> None:
     with pytest.raises(ValueError, match="routed experts of 4 tokens, where 4 are known"):
         Trajectory([prompt(1, 2), model(3, 4)]).keep_routed_experts(experts(4, 0))

@@ -115,5 +115,5 @@ def test_answers_on_a_line_of_their_own(text, answer):
         ("<think>Answer: 4</think> five ", "five"),
     ],
 )
-def test_where_an_answer_stands(text, answer):
+def test_final_answer_in_many_notations(text, answer):
     assert final_answer(text) == answer

@@ -15,7 +15,7 @@ def failure(code) -> Exception:
     return raised.value
 
 
-def test_the_place_is_the_innermost_of_the_users_own():
+def test_error_location_is_the_innermost_user_frame():
     def outer():
         inner()
 
@@ -26,7 +26,7 @@ def test_the_place_is_the_innermost_of_the_users_own():
     assert format_error(failure(outer)).endswith(f"(char 1) ({__file__}:{line})")
 
 
-def test_a_library_alone_is_no_place():
+def test_library_frame_is_not_a_user_location():
     error = failure(lambda: load_module("no.such.module"))
     assert format_error(error.__cause__) == "ModuleNotFoundError: No module named 'no'"
 
@@ -41,13 +41,13 @@ def test_any_text_is_one_line():
     assert format_error(KeyError()) == "KeyError:"
 
 
-def test_a_file_that_does_not_parse_is_the_place(tmp_path):
+def test_syntax_error_is_located_in_the_user_file(tmp_path):
     file = tmp_path / "broken.py"
     file.write_text("x = 1\ny = (\n")
     error = failure(lambda: load_module(str(file)))
     assert str(error) == f"cannot import '{file}': SyntaxError: '(' was never closed ({file}:2)"
 
 
-def test_where_a_function_is_defined():
+def test_location_of_a_function():
     assert defined_at(failure) == f" ({__file__}:{failure.__code__.co_firstlineno})"
     assert defined_at(format_error) == defined_at(json.loads) == defined_at(max) == ""

@@ -50,12 +50,12 @@ def test_an_answer_of_any_status_is_read():
     assert answer.headers["X-Accept"] == "gzip, deflate"  # the encodings that `read_body` decompresses
 
 
-def test_a_redirect_is_followed_unless_it_may_not_be():
+def test_redirects_are_followed_if_allowed():
     assert asked("/moved").status == 418
     assert asked("/moved", follow_redirects=False).status == 307
 
 
-def test_no_answer_has_a_reason():
+def test_missing_http_answer_has_a_reason():
     with pytest.raises(NoAnswerError, match=r"no answer in 0\.05 seconds"):
         asked("/slow", timeout_s=0.05)
     with pytest.raises(NoAnswerError, match=r"^UnreadableAnswerError "):
@@ -70,7 +70,7 @@ def test_a_proxy_gets_the_request():
     assert asyncio.run(main()).content == b"asked"
 
 
-def test_a_server_that_is_not_there():
+def test_missing_server_is_an_error():
     async def main():
         async with open_session() as session:
             await request(session, "GET", "http://127.0.0.1:9")

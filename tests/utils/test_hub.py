@@ -88,7 +88,7 @@ def test_a_hub_that_cannot_be_reached(monkeypatch: pytest.MonkeyPatch):
     assert line.endswith("set HF_HUB_OFFLINE=1")
 
 
-def test_what_is_cached_is_tried_without_the_hub(own_cache: Path, monkeypatch: pytest.MonkeyPatch, caplog):
+def test_cached_model_is_used_without_the_hub(own_cache: Path, monkeypatch: pytest.MonkeyPatch, caplog):
     monkeypatch.setattr(constants, "ENDPOINT", NOWHERE)
     cached(own_cache, "org/here")
     check_hub("org/here", "model.path")

@@ -70,7 +70,7 @@ def test_other_formats_and_pictures_in_memory_become_png():
         (None, "got NoneType"),
     ],
 )
-def test_what_is_no_image(value, expected):
+def test_invalid_image_bytes_are_refused(value, expected):
     with pytest.raises(ImageError, match=expected):
         read_image(value)
 
@@ -100,13 +100,13 @@ def test_a_bomb_is_refused_before_it_is_decoded():
 
 
 @given(st.binary(max_size=300))
-def test_a_data_url_gives_its_bytes_back(data):
+def test_data_url_round_trip(data):
     assert of_data_url(data_url(data)) == data
 
 
 @given(
     st.one_of(st.binary(max_size=200), st.text(max_size=60), st.binary(max_size=80).map(lambda tail: picture() + tail))
 )
-def test_nothing_that_is_given_raises_anything_else(value):
+def test_invalid_images_raise_only_image_errors(value):
     with suppress(ImageError):
         assert open_image(read_image(value)).size

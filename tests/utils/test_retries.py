@@ -45,14 +45,14 @@ def test_other_errors_are_not_retried():
         outcome(KeyError("bug"))
 
 
-def test_all_callers_keep_a_pause():
+def test_retry_after_applies_to_all_callers():
     results, waits = outcome(TryAgainError("busy", 17.0), callers=2)
     assert results == ["done", "done"]
     assert len(waits) == 2
     assert all(16 < wait <= 17 for wait in waits)
 
 
-def test_too_long_a_pause_ends_the_tries():
+def test_too_long_retry_wait_ends_retries():
     with pytest.raises(GaveUpError, match="it asks to wait 301 seconds"):
         raise_if_busy(429, {"Retry-After": str(MAX_RETRY_AFTER_S + 1)}, "why")
 

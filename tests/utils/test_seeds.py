@@ -7,7 +7,7 @@ parts = st.lists(st.integers() | st.text())
 
 
 @given(parts, parts)
-def test_a_seed_is_a_function_of_its_parts_alone(one, other) -> None:
+def test_seed_depends_only_on_its_parts(one, other) -> None:
     assert 0 <= derive_seed(*one) < 2**63
     assert (derive_seed(*one) == derive_seed(*other)) == (one == other)
 

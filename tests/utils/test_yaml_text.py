@@ -17,11 +17,11 @@ VALUES = st.recursive(
 
 
 @given(st.dictionaries(TEXT, VALUES, max_size=5))
-def test_what_is_read_is_what_was_written(values):
+def test_yaml_round_trip_preserves_values(values):
     assert yaml.safe_load(yaml_text(values)) == values
 
 
-def test_order_and_letters_stay():
+def test_yaml_text_keeps_order_and_letters():
     assert yaml_text({"b": "ü 漢", "a": 1}) == "b: ü 漢\na: 1\n"
 
 

@@ -41,7 +41,7 @@ def test_every_picture_is_made_small_and_in_both_schemes(tmp_path):
         assert made[f"{name}.png"] != made[f"{name}-dark.png"]
 
 
-def test_without_a_quickstart_it_says_so_in_one_line(tmp_path):
+def test_missing_quickstart_run_is_a_one_line_error(tmp_path):
     done = subprocess.run([sys.executable, SCRIPT, "--run", tmp_path], capture_output=True, text=True)
     assert done.returncode == 1
     assert "make quickstart" in done.stderr

@@ -12,6 +12,8 @@ import browser
 import pytest
 from viewer_runs import HOSTILE, group, model, rollout, write_metrics, write_run
 
+from agentrl.store import TrajectoryStore
+from agentrl.types.excluded import Excluded
 from agentrl.types.rollout import Group, Outcome, Rollout, Stop
 from agentrl.types.sample import Sample
 from agentrl.types.trajectory import Author, Segment, Trajectory
@@ -174,7 +176,7 @@ def test_columns_are_chosen_and_remembered(visit, run):
     assert "uid" not in columns(page)
 
 
-def test_curves_come_first_where_there_are_any(visit, run, tmp_path):
+def test_existing_curves_are_shown_first(visit, run, tmp_path):
     assert visit(run, place="").evaluate("document.body.dataset.page") == "curves"
     bare = write_run(tmp_path / "bare", {1: [group("a", rollout())]})
     assert visit(bare, place="").evaluate("document.body.dataset.page") == "rollouts"
@@ -301,7 +303,7 @@ def test_text_is_searched_in_messages(visit, run):
     expect_status(page, "3 of 189 rollouts")
 
 
-def test_only_rows_on_the_screen_are_drawn_and_scrolling_brings_the_others(visit, run):
+def test_only_visible_rows_are_rendered(visit, run):
     page = visit(run)
     expect_status(page, "189 of 189 rollouts")
     assert page.locator(".row").count() < 60
@@ -310,7 +312,7 @@ def test_only_rows_on_the_screen_are_drawn_and_scrolling_brings_the_others(visit
     assert page.locator(".row").count() < 60
 
 
-def test_a_rollout_is_a_conversation_coloured_as_asked(visit, run):
+def test_rollout_page_colours_tokens_by_the_selected_value(visit, run):
     page = visit(run)
     page.fill("[name=q]", "right")
     expect_status(page, "3 of 189 rollouts")
@@ -343,7 +345,7 @@ def test_a_rollout_is_a_conversation_coloured_as_asked(visit, run):
     expect_status(page, "3 of 189 rollouts")
 
 
-def test_siblings_part_where_their_tokens_do(visit, run):
+def test_side_by_side_view_marks_the_first_different_token(visit, run):
     page = visit(run)
     page.fill("[name=q]", "right")
     expect_status(page, "3 of 189 rollouts")
@@ -357,7 +359,7 @@ def test_siblings_part_where_their_tokens_do(visit, run):
     assert page.evaluate(parted) == [3, 3, 3]
 
 
-def test_two_runs_lie_over_and_beside_each_other(visit, run, tmp_path):
+def test_two_runs_are_overlaid_and_side_by_side(visit, run, tmp_path):
     other = write_run(tmp_path / "other", {3: [group("else", rollout("right", reward=0.5, ids=(3, 4, 8)), index=4)]})
     write_metrics(other, [{"step": step, "reward/mean": 0.1 * step} for step in (1, 2, 5)])
     page = visit(run, other)
@@ -424,7 +426,32 @@ def test_hostile_text_stays_text_on_every_page(visit, tmp_path):
     harmless("⟨U+202E⟩evil")
 
 
-def test_long_texts_are_cut_and_shown_whole_when_asked(visit, tmp_path):
+def test_dropped_groups_are_one_click_away_and_filtered_by_reason(visit, run):
+    hostile = Rollout([], Stop.ERROR, error=HOSTILE)
+    groups = [group("even", *[Rollout([], Stop.FINISHED, {"score": 0.5})] * 2), group(HOSTILE, hostile)]
+    reasons = {"even/0": Excluded.EQUAL_REWARDS, "even/1": Excluded.EQUAL_REWARDS, f"{HOSTILE}/0": Excluded.FAILED}
+    TrajectoryStore(run / "trajectories/excluded", split="excluded").write(2, groups, excluded=reasons)
+    page = visit(run)
+    expect_status(page, "189 of 189 rollouts, 3 more in dropped groups")
+    page.click("#dropped")
+    expect_status(page, "3 of 192 rollouts")
+    page.select_option("[name=excluded]", "equal_rewards")
+    expect_status(page, "2 of 192 rollouts")
+    row = page.locator(".row").first
+    shown = {name: row.locator(f"[data-cell={name}]").text_content() for name in ("uid", "group_size", "excluded")}
+    assert shown == {"uid": "even", "group_size": "2", "excluded": "equal_rewards"}
+    page.select_option("[name=excluded]", "failed")
+    expect_status(page, "1 of 192 rollouts")
+    page.locator(".row").first.click()
+    page.wait_for_selector("text=No tokens and messages of this rollout are saved.")
+    assert page.evaluate("window.hit") is None
+    assert page.evaluate("document.querySelectorAll('main script, main img, [onerror]').length") == 0
+    assert "⟨U+202E⟩evil" in page.evaluate("document.body.textContent")
+    page.click("text=group side by side")
+    page.wait_for_selector(".column")
+
+
+def test_long_texts_are_shortened_and_shown_in_full_on_request(visit, tmp_path):
     long = rollout("x" * 50_000, ids=tuple(range(10, 5010)))
     page = visit(write_run(tmp_path, {1: [group("a", long)]}))
     page.locator(".row").first.click()
@@ -438,7 +465,7 @@ def test_long_texts_are_cut_and_shown_whole_when_asked(visit, tmp_path):
     assert "x" * 50_000 in page.locator(".talk").text_content()
 
 
-def test_of_a_long_rollout_what_is_out_of_sight_is_text_until_it_comes_near(visit, tmp_path):
+def test_long_rollouts_render_tokens_only_near_the_viewport(visit, tmp_path):
     turns = [each for _ in range(100) for each in (model(*range(200)), Segment(Author.TOOL, range(300)))]
     page = visit(write_run(tmp_path, {1: [group("a", Rollout([Trajectory(turns)], Stop.FINISHED))]}))
     page.locator(".row").first.click()
@@ -453,7 +480,7 @@ def test_of_a_long_rollout_what_is_out_of_sight_is_text_until_it_comes_near(visi
     assert "49999" in page.locator("#hover").inner_text()
 
 
-def test_an_answer_that_comes_late_is_not_drawn_under_a_newer_address(visit, run):
+def test_late_answer_is_not_shown_for_a_newer_address(visit, run):
     page = visit(run)
     late = []
     page.route("**/api/rollout?*uid=1-5&*", lambda route: late.append(route))
@@ -489,7 +516,7 @@ def test_an_answer_that_comes_late_is_not_drawn_under_a_newer_address(visit, run
     page.wait_for_selector("h1 code >> text=1-9")
 
 
-def test_by_keyboard_one_stays_where_one_was(visit, run):
+def test_keyboard_navigation_keeps_the_position(visit, run):
     page = visit(run)
     expect_status(page, "189 of 189 rollouts")
 
@@ -518,7 +545,7 @@ def test_by_keyboard_one_stays_where_one_was(visit, run):
     page.wait_for_function("() => document.activeElement.id === 'next'")
 
 
-def test_everything_that_takes_a_word_or_a_click_has_a_name(visit, run):
+def test_inputs_and_buttons_have_accessible_names(visit, run):
     page = visit(run)
     named = "node.ariaLabel || node.textContent.trim() || node.closest('label')?.textContent"
     every = "document.querySelectorAll('button, input, select, a, [role=table], [role=img]')"
@@ -583,7 +610,7 @@ def test_a_stopped_server_is_reported(visit, run, chromium):
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 800])
-def test_pictures_nothing_hangs_over_the_edge(visit, run, tmp_path, width, scheme):
+def test_chart_elements_stay_inside_the_picture(visit, run, tmp_path, width, scheme):
     page = visit(run, size=(width, 800), scheme=scheme)
     for name in ("rollouts", "curves"):
         page.click(f"nav >> text={name.capitalize()}")

@@ -27,7 +27,7 @@ def refused(capsys, *words: object) -> str:
     return line.removeprefix("agentrl: error: ")
 
 
-def test_no_such_run_is_one_line_that_names_those_near_it(capsys, tmp_path):
+def test_missing_run_is_a_one_line_error_with_nearby_runs(capsys, tmp_path):
     write_run(tmp_path / "mine", {1: [group("a", rollout())]})
     assert refused(capsys, tmp_path / "nime") == f"there is no '{tmp_path}/nime'; runs nearby: {tmp_path}/mine"
     (tmp_path / "empty").mkdir()
@@ -35,7 +35,7 @@ def test_no_such_run_is_one_line_that_names_those_near_it(capsys, tmp_path):
     assert refused(capsys, tmp_path / "mine", tmp_path / "other").startswith("there is no ")
 
 
-def test_a_folder_of_runs_stands_for_them_newest_first_and_links_are_not_followed(tmp_path):
+def test_folder_of_runs_lists_newest_first_without_following_links(tmp_path):
     for age, place in enumerate(("b/2", "a", "b/1", "too/deep/for/us")):
         write_metrics(write_run(tmp_path / place, {1: [group("a", rollout())]}), [{"step": 1}])
         os.utime(tmp_path / place / "metrics.jsonl", (1e9 - age, 1e9 - age))
@@ -59,7 +59,7 @@ def test_a_port_in_use_and_a_missing_tokenizer_are_one_line(capsys, tmp_path):
 
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("asked_by", [signal.SIGINT, signal.SIGTERM])
-def test_it_answers_on_this_machine_only_writes_nothing_and_ends_at_once(tmp_path, asked_by):
+def test_viewer_serves_localhost_only_writes_nothing_and_stops_quickly(tmp_path, asked_by):
     write_run(tmp_path, {step: [group("a", rollout())] for step in (1, 2)})
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
     command = [sys.executable, "-m", "agentrl", "view", str(tmp_path)]

@@ -56,7 +56,7 @@ def test_hostile_text_arrives_as_it_was_written(view, tmp_path):
     assert (row["source"], row["tools"]) == (HOSTILE, [HOSTILE])
 
 
-def test_numbers_that_no_json_has_and_depth_that_no_parser_likes_are_told(view, tmp_path):
+def test_invalid_json_numbers_and_depth_are_errors(view, tmp_path):
     strange = Segment(Author.MODEL, [1, 2], [-math.inf, math.nan], [VersionSpan(0, 2)])
     nested: object = "x"
     for _ in range(600):
@@ -81,7 +81,7 @@ def test_a_message_that_is_no_mapping_is_refused_in_one_line(view, tmp_path):
     assert "\n" not in answer.json()["error"]
 
 
-def test_a_rollout_that_is_not_there_is_one_line(view, tmp_path):
+def test_missing_rollout_is_a_one_line_error(view, tmp_path):
     asked = view(write_run(tmp_path, {1: [group("a", rollout())]}))
     for words in ({"uid": "b", **PLACE}, {**PLACE, "uid": "a", "split": "../train"}, {**PLACE, "uid": "a", "step": 7}):
         answer = asked.get("api/rollout", **words)
@@ -107,7 +107,7 @@ def tokenizer(model):
     return AutoTokenizer.from_pretrained(model)
 
 
-def test_token_texts_join_to_the_text_and_a_shared_character_stands_at_its_last_token(tokenizer, model):
+def test_token_texts_concatenate_to_the_text(tokenizer, model):
     tokens = open_tokens(model, {}, str(model))
     ids = tokenizer.encode("What is 2+3? Grüße<|im_end|>🙂", add_special_tokens=False)
     texts = tokens.texts(ids)

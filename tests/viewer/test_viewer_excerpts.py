@@ -34,7 +34,7 @@ def test_the_last_question_and_the_last_text_of_the_model_on_one_line(view, tmp_
     assert found[1, "b", 0] == ("?", 'add({"a":1})')
 
 
-def test_those_of_the_rows_asked_for_whatever_file_they_are_in(view, tmp_path):
+def test_excerpts_of_rows_from_several_files(view, tmp_path):
     steps = {step: [group(f"g{step}", *(rollout(f"{step}-{n}", reward=n) for n in range(3)))] for step in (1, 2, 3)}
     asked = view(write_run(tmp_path, steps))
     rows = asked.json("api/rows", sort="-reward", limit=4)["rows"]
@@ -51,7 +51,7 @@ def test_hostile_text_and_missing_messages_are_text(view, tmp_path):
     assert found[1, HOSTILE, 1] == ("?", "")
 
 
-def test_a_file_that_went_leaves_its_rows_without_text(view, tmp_path):
+def test_rows_of_a_deleted_file_have_no_text(view, tmp_path):
     asked = view(write_run(tmp_path, {step: [group(f"g{step}", rollout())] for step in (1, 2)}))
     (tmp_path / "trajectories/train/step-000002.parquet").write_bytes(b"nonsense")
     assert set(said(asked)) <= {(1, "g1", 0)}

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,6 +12,9 @@ from viewer_runs import Asked, group, rollout, write_run
 
 from agentrl.store import TrajectoryStore
 from agentrl.types.rollout import Outcome, Stop
+from agentrl.viewer.index import Snapshot
+from agentrl.viewer.json_response import shown_choices
+from agentrl.viewer.summary import SUMMARY
 
 REWARDS, STOPS = (0.0, 0.5, 1.0, -1.0), (Stop.FINISHED, Stop.MAX_TURN_TOKENS, Stop.ERROR)
 TOOLS, OUTCOMES = ("search", "<b>", "sh\ud83d"), (Outcome.OK, Outcome.TIMEOUT)
@@ -128,7 +134,7 @@ def wanted(rows, words):
 
 
 @given(words=WORDS)
-def test_filters_and_sorting_are_those_of_a_walk_over_all_rollouts(asked, rows, words):
+def test_filters_and_sorting_equal_a_scan_over_all_rollouts(asked, rows, words):
     answer = asked.json("api/rows", limit=1000, **words)
     assert [(row["step"], row["uid"], row["number"]) for row in answer["rows"]] == wanted(rows, words)
     assert answer["matched"] == len(answer["rows"])
@@ -146,14 +152,14 @@ def test_a_row_describes_its_rollout(asked, rows):
     assert row["reward/style"] == rollout_.rewards.get("style")
 
 
-def test_pages_join_to_the_whole(asked, rows):
+def test_pages_concatenate_to_the_complete_result(asked, rows):
     pages = [
         asked.json("api/rows", offset=offset, limit=7, sort="-reward")["rows"] for offset in range(0, len(rows), 7)
     ]
     assert [row for page in pages for row in page] == asked.json("api/rows", limit=1000, sort="-reward")["rows"]
 
 
-def test_before_and_after_are_the_rows_beside(asked):
+def test_neighbours_are_the_adjacent_filtered_rows(asked):
     words = {"stop": "finished", "sort": "duration_s"}
     rows = asked.json("api/rows", limit=1000, **words)["rows"]
     for at in (0, 1, len(rows) - 1):
@@ -164,11 +170,21 @@ def test_before_and_after_are_the_rows_beside(asked):
         assert beside["after"] == (rows[at + 1] if at + 1 < len(rows) else None)
 
 
-def test_there_are_choices_for_what_is_there(asked):
+def test_filters_offer_only_existing_values(asked):
     choices = asked.json("api/rows")["choices"]
     assert choices["split"] == ["train", "val"]
     assert choices["tools"] == sorted(TOOLS)
     assert choices["steps"] == [0, 9]
+
+
+def test_the_choices_of_a_snapshot_are_computed_once_and_freed_with_it():
+    snapshots = [Snapshot(number, [], SUMMARY.empty_table(), 0) for number in range(5)]
+    choices = [shown_choices(each) for each in snapshots]
+    assert all(shown_choices(each) is known for each, known in zip(snapshots, choices, strict=True))
+    gone = [weakref.ref(each) for each in snapshots]
+    snapshots.clear()
+    gc.collect()
+    assert [each() for each in gone] == [None] * 5
 
 
 @pytest.mark.parametrize(

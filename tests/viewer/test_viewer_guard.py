@@ -15,27 +15,27 @@ def client(view, tmp_path) -> TestClient:
 @pytest.mark.parametrize(
     "path", ["/", "/api/state", "/wrong/", "/wrong/api/state", "/correct-hors/", f"//{TOKEN}/", "/%F0%9F/"]
 )
-def test_nobody_reads_without_the_token(client, path):
+def test_requests_without_the_token_are_refused(client, path):
     assert client.get(path).status_code == 403
 
 
-def test_the_token_alone_leads_to_the_page(client):
+def test_page_needs_the_token_in_the_address(client):
     answer = client.get(f"/{TOKEN}")
     assert (answer.status_code, answer.headers["location"]) == (307, f"/{TOKEN}/")
 
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:1234", "127.0.0.1.evil.example", "", "[", "127.0.0.2"])
-def test_a_name_made_to_lead_here_is_refused(client, host):
+def test_dns_rebinding_host_is_refused(client, host):
     assert client.get(f"/{TOKEN}/api/state", headers={"host": host}).status_code == 403
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1:1", "localhost:8080", "localhost"])
-def test_its_own_names_are_answered_at_any_port_as_through_a_tunnel(client, host):
+def test_localhost_names_are_accepted_at_any_port(client, host):
     assert client.get(f"/{TOKEN}/api/state", headers={"host": host}).status_code == 200
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "HEAD"])
-def test_one_can_only_read(client, method):
+def test_viewer_is_read_only(client, method):
     answer = client.request(method, f"/{TOKEN}/api/state", headers={"origin": "http://evil.example"})
     assert answer.status_code == 405
     assert answer.headers["allow"] == "GET"
@@ -58,11 +58,11 @@ def test_every_answer_forbids_foreign_code_frames_and_readers(client, path):
 @pytest.mark.parametrize(
     "path", ["static/../app.py", "static/%2e%2e/app.py", "static/..%2fapp.py", "static//etc/passwd"]
 )
-def test_only_the_pages_own_files_are_given(client, path):
+def test_server_serves_only_the_files_of_the_page(client, path):
     assert client.get(f"/{TOKEN}/{path}").status_code == 404
 
 
-def test_everything_the_page_loads_is_there_and_its_own(client):
+def test_page_loads_only_local_files(client):
     page = client.get(f"/{TOKEN}/").text
     for path in ("static/style.css", "static/rollout.css", "static/main.js", "static/icon.svg"):
         assert path in page

@@ -23,7 +23,7 @@ def until(asked, wanted, timeout_s: float = 8.0):
 
 
 @pytest.mark.slow
-def test_new_steps_appear_changed_ones_are_read_again_and_dropped_ones_go(view, tmp_path):
+def test_index_follows_new_changed_and_deleted_steps(view, tmp_path):
     asked = view(write_run(tmp_path, {1: [group("a", rollout())]}))
     write_run(tmp_path, {2: [group("b", rollout(), rollout())]})
     until(asked, lambda state: state["num_rollouts"] == 3)
@@ -93,7 +93,7 @@ def test_a_deleted_run_is_reported_and_a_restored_one_is_read(view, tmp_path):
 
 
 @pytest.mark.slow
-def test_many_ask_at_once_while_files_are_read_and_go(tmp_path):
+def test_concurrent_requests_while_files_change(tmp_path):
     steps = range(1, 41)
     folder = write_run(tmp_path, {step: [group(f"g{step}", rollout(), rollout())] for step in steps})
     asked = Asked(folder, wait=False)
@@ -113,7 +113,7 @@ def test_many_ask_at_once_while_files_are_read_and_go(tmp_path):
     asked.close()
 
 
-def test_nothing_new_is_304(view, tmp_path):
+def test_unchanged_index_returns_304(view, tmp_path):
     asked = view(write_run(tmp_path, {1: [group("a", rollout())]}))
     tag = asked.get("api/state").headers["etag"]
     again = {"headers": {"if-none-match": tag}}
@@ -134,7 +134,7 @@ def test_curves_have_gaps_where_a_step_has_no_number_and_warnings_their_step(vie
     assert curves["axes"] == {}
 
 
-def test_curves_have_seconds_and_tokens_until_each_step_where_measured(view, tmp_path):
+def test_curves_have_measured_seconds_and_tokens_per_step(view, tmp_path):
     rows = [
         {"step": 0, "val/success": 0.5},
         *({"step": n, "timing_s/step": 2.0, "perf/tokens_per_s": 10.0 * n} for n in (1, 2)),

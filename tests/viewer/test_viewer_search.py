@@ -43,16 +43,16 @@ def test_text_is_found_upper_and_lower_case_alike(asked, text):
 
 
 @pytest.mark.parametrize("text", ["in parts", "look_up", '"query"', 'a \\"b\\"'])
-def test_parts_and_calls_are_searched_too(asked, text):
+def test_search_includes_message_parts_and_tool_calls(asked, text):
     assert found(asked, text) == [("calls", 1)]
 
 
 @pytest.mark.parametrize("text", ["role", "assistant", "content", "tool_calls", "u202e"])
-def test_how_messages_are_kept_is_not_searched(asked, text):
+def test_search_ignores_the_storage_format_of_messages(asked, text):
     assert found(asked, text) == []
 
 
-def test_a_search_goes_together_with_filters(asked):
+def test_search_combines_with_filters(asked):
     assert len(found(asked, "other")) == 5
     assert found(asked, "other", step_max="1") == [("The answer is 7", 1)]
 

@@ -43,7 +43,7 @@ class Engine:
 
 
 @pytest.mark.parametrize(("all_weights", "tags"), [(True, ("weights", "kv_cache")), (False, ("kv_cache",))])
-def test_the_servers_give_their_memory_while_the_policy_learns(all_weights, tags):
+def test_servers_release_memory_during_training(all_weights, tags):
     engine = Engine()
     gpu = SharedGpu(engine, all_weights=all_weights)
 
@@ -69,7 +69,7 @@ def test_a_cpu_has_no_memory_to_release():
 
 
 @pytest.mark.parametrize(("engine", "colocate"), [("torch", True), ("sglang", False), ("sglang", True)])
-def test_it_is_for_engines_that_can_and_are_asked(engine, colocate):
+def test_gpu_sharing_needs_engine_support_and_the_option(engine, colocate):
     config = RunConfig.model_validate({"model": {"path": "m"}})
     sglang = config.rollout.sglang.model_copy(update={"colocate": colocate})
     rollout = config.rollout.model_copy(update={"engine": engine, "sglang": sglang})

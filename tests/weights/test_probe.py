@@ -96,7 +96,7 @@ def test_the_differences_are_those_of_the_sampled_tokens():
 
 
 @pytest.mark.parametrize("logprob", [-2.5, float("nan")])
-def test_far_off_is_an_error(logprob):
+def test_large_probe_difference_is_an_error(logprob):
     with pytest.raises(ProbeError, match="do not have the same weights"):
         probed([logprob] * 2)
 

@@ -60,7 +60,7 @@ def test_after_a_failed_publish_the_engine_resumes_and_the_version_is_unchanged(
     assert publisher.version is None
 
 
-def test_an_engine_may_take_other_names():
+def test_engine_may_use_other_weight_names():
     side = Recorder()
     asyncio.run(Publisher(side, side, weights=lambda: iter([("c", torch.ones(1))])).publish(1))
     assert side.asked == [(["c"], 1)]

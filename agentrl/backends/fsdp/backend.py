@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -14,18 +15,18 @@ from torch import Tensor
 from agentrl.algos.base import LossFunction
 from agentrl.backends.base import ModelRequest, Score, Scores, StepStats
 from agentrl.backends.fsdp.assignment import assign, imbalance
-from agentrl.backends.fsdp.checkpoint import write_model
+from agentrl.backends.fsdp.checkpoint import write_checkpoint
 from agentrl.backends.fsdp.model import ShardedModel
 from agentrl.backends.fsdp.ranks import Ranks
 from agentrl.backends.fsdp.sharding import place
 from agentrl.backends.fsdp.shared_memory import collected
-from agentrl.backends.torch.backend import without_experts
-from agentrl.backends.torch.checkpoint import STATE_FILE, new_folder
+from agentrl.backends.torch.checkpoint import new_folder
 from agentrl.backends.torch.gradients import MiniBatch, mini_batch
-from agentrl.backends.torch.recorded_experts import replayed_share
+from agentrl.backends.torch.recorded_experts import replayed_share, without_experts
 from agentrl.engines.base import WeightStream
 from agentrl.models.adapters import has_adapter
 from agentrl.models.checkpoint_names import checkpoint_weights
+from agentrl.models.merging import adapted_names, merged_weights
 from agentrl.types.sample import Sample
 
 Result = TypeVar("Result")
@@ -33,13 +34,28 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class RankWeights:
-    """Weights of a sharded model, collected while they are read; can be read several times."""
+    """Weights of a sharded model, collected while they are read; see `StreamedWeights`. Can be read several times."""
 
     ranks: Ranks
     number: int
     names: Sequence[str]
 
     def __iter__(self) -> Iterator[tuple[str, Tensor]]:
+        for name, value in self.passing():
+            yield name, value.clone()
+
+    def shapes(self) -> dict[str, torch.Size]:
+        """See `StreamedWeights.shapes`."""
+        weights = self.ranks.held[self.number].named_weights()
+        return {name: weights[name].shape for name in self.names}
+
+    def num_bytes(self) -> int:
+        """See `StreamedWeights.num_bytes`."""
+        weights = self.ranks.held[self.number].named_weights()
+        return sum(weights[name].shape.numel() * weights[name].element_size() for name in self.names)
+
+    def passing(self) -> Iterator[tuple[str, Tensor]]:
+        """See `StreamedWeights.passing`."""
         return collected(self.ranks, self.number, self.names)
 
 
@@ -49,6 +65,8 @@ class FsdpBackend:
     def __init__(self, ranks: Ranks, request: ModelRequest, seed: int) -> None:
         self._ranks, self._number = ranks, next(ranks.numbers)
         self._request = request
+        self._sequence_size = request.actor.ulysses_sequence_parallel_size
+        self._num_groups = ranks.size // self._sequence_size
         self._each(_load, self._number, request, seed)
         self._model: ShardedModel = ranks.held[self._number]
 
@@ -83,7 +101,10 @@ class FsdpBackend:
 
     def checkpoint_weights(self) -> WeightStream:
         """See `Backend.checkpoint_weights`."""
-        return checkpoint_weights(self._model.model, self.weights())
+        model = self._model.model
+        if has_adapter(model):
+            return checkpoint_weights(model, merged_weights(model, self._weights(adapted_names(model))))
+        return checkpoint_weights(model, self.weights())
 
     async def copy_weights(self, weights: WeightStream) -> None:
         """See `Backend.copy_weights`."""
@@ -91,7 +112,17 @@ class FsdpBackend:
 
     async def save(self, path: Path) -> None:
         """See `Backend.save`. Rank 0 writes the weights, every rank its part of the optimizer state."""
-        await self._run(lambda: self._save(path))
+
+        def work() -> None:
+            with new_folder(path) as aside:
+                self._each(_save, self._number, aside)
+
+        await self._run(work)
+
+    async def begin_save(self, path: Path) -> Future[None]:
+        """See `Backend.begin_save`. Every rank copies its part."""
+        await self._run(lambda: self._each(_begin_save, self._number, path))
+        return self._model.saving
 
     async def load(self, path: Path) -> None:
         """See `Backend.load`; the checkpoint may come from any number of ranks."""
@@ -108,6 +139,11 @@ class FsdpBackend:
     def _each(self, function: Callable[..., Result], *arguments: object) -> list[Result]:
         return self._ranks.each(function, [arguments] * self._ranks.size)
 
+    def _each_group(self, function: Callable[..., Result], arguments: Sequence[tuple[object, ...]]) -> list[Result]:
+        """Give each group of ranks its arguments; return the result of the first rank of each group."""
+        of_ranks = [own for own in arguments for _ in range(self._sequence_size)]
+        return self._ranks.each(function, of_ranks)[:: self._sequence_size]
+
     def _weights(self, names: Sequence[str]) -> RankWeights:
         return RankWeights(self._ranks, self._number, names)
 
@@ -120,9 +156,9 @@ class FsdpBackend:
         batch = mini_batch(samples, loss)
         if not batch.num_tokens:
             return StepStats({"num_tokens": 0.0, "num_micro_batches": 0.0, "skipped_updates": 1.0})
-        ranks = assign(samples, self._ranks.size, loss.scope)
+        ranks = assign(samples, self._num_groups, loss.scope)
         parts = [_part(batch, own, loss) for own in ranks]
-        found = self._ranks.each(_train, [(self._number, *part, loss) for part in parts])
+        found = self._each_group(_train, [(self._number, *part, loss) for part in parts])
         metrics = _summed([metrics for metrics, _ in found], whole=loss.scope == "batch")
         counts = {"num_tokens": float(batch.num_tokens), "rank_imbalance": imbalance(samples, ranks)}
         if self._request.routed_experts:
@@ -130,9 +166,9 @@ class FsdpBackend:
         return StepStats(metrics | counts | found[0][1])
 
     def _score(self, samples: Sequence[Sample], *, base: bool = False) -> Scores:
-        ranks = assign(samples, self._ranks.size)
+        ranks = assign(samples, self._num_groups)
         parts = [(self._number, [samples[index] for index in own], base) for own in ranks]
-        return _in_order(self._ranks.each(_score, parts), ranks)
+        return _in_order(self._each_group(_score, parts), ranks)
 
     def _copy(self, weights: WeightStream) -> None:
         if isinstance(weights, RankWeights):  # every rank has its part of both models
@@ -140,19 +176,6 @@ class FsdpBackend:
             return
         for name, value in weights:
             self._each(_place, self._number, {name: value.cpu()})
-
-    def _save(self, path: Path) -> None:
-        with new_folder(path) as aside:
-            write_model(aside, self._model.model, self._saved_weights())
-            self._model.save_tokenizer(aside)
-            self._each(_call, self._number, "save_part", aside)
-            torch.save(self._model.trainer_state(), aside / STATE_FILE)
-
-    def _saved_weights(self) -> WeightStream:
-        if has_adapter(self._model.model):
-            return self.weights()
-        names = [*self._model.named_weights()]
-        return checkpoint_weights(self._model.model, self._weights(names))
 
 
 def _part(batch: MiniBatch, own: Sequence[int], loss: LossFunction) -> tuple[MiniBatch, Sequence[int]]:
@@ -213,6 +236,14 @@ def _place(ranks: Ranks, number: int, weights: dict[str, Tensor]) -> None:
 
 def _copy(ranks: Ranks, number: int, source: int, names: Sequence[str]) -> None:
     ranks.held[number].copy_part(ranks.held[source], names)
+
+
+def _save(ranks: Ranks, number: int, folder: Path) -> None:
+    write_checkpoint(folder, ranks.held[number].saved_state(), ranks.control)
+
+
+def _begin_save(ranks: Ranks, number: int, folder: Path) -> None:
+    ranks.held[number].begin_writing(folder, ranks)
 
 
 def _call(ranks: Ranks, number: int, method: str, *arguments: object) -> None:

@@ -3,36 +3,128 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+import torch.distributed as dist
 from safetensors.torch import save_file
 from torch import Tensor
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict_saver import save
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor
 
+from agentrl.backends.fsdp.sharding import host_copy, local_part, parts
+from agentrl.backends.torch.checkpoint import STATE_FILE, filled, write_errors
 from agentrl.backends.torch.shards import SHARDS
-from agentrl.models.adapters import has_adapter, write_adapter_values
+from agentrl.errors import ConfigError
+from agentrl.models.adapters import has_adapter, write_adapter
+from agentrl.models.checkpoint_names import checkpoint_weights
 from agentrl.models.loading import quiet_transformers
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 FILE_BYTES = 2**32
 """Bytes of a weight file: so much is in the memory of rank 0 while it is written."""
+
+
+@dataclass(frozen=True, slots=True)
+class SavedState:
+    """What one rank writes to a checkpoint.
+
+    Attributes:
+        model: its names and configuration are written, not its values.
+        weights: the weights to write, sharded, by name; empty on ranks that are not in the first copy.
+        optimizer: state of the optimizer, named `<parameter>/<key>`; None for a model that is not trained.
+        rest: the rest of the state, which is the same on every rank.
+    """
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase | None
+    weights: dict[str, Tensor]
+    optimizer: dict[str, Tensor] | None
+    rest: dict[str, Any]  # Any: as torch.save writes it
+
+    def copied(self, host: DeviceMesh) -> SavedState:
+        """Return the same state with copies of all tensors in CPU memory; `host` has all ranks as CPU devices."""
+        weights = {name: host_copy(value, host) for name, value in self.weights.items()}
+        optimizer = self.optimizer and {name: host_copy(value, host) for name, value in self.optimizer.items()}
+        return replace(self, weights=weights, optimizer=optimizer)
+
+
+def write_checkpoint(folder: Path, state: SavedState, group: dist.ProcessGroup) -> None:
+    """Write a checkpoint into `folder`; every rank calls this with its part.
+
+    Raises:
+        ConfigError: on all ranks, if one of them cannot write its part.
+    """
+    weights = _complete_weights(state.weights, group)
+    failed: list[ConfigError | None] = [None]
+    try:
+        if dist.get_rank() == 0:
+            _write_files(folder, state, weights)
+    except ConfigError as error:
+        failed = [error]
+    for _ in weights:  # ranks send all their parts, also if rank 0 has failed
+        pass
+    dist.broadcast_object_list(failed, 0, group)
+    if failed[0] is not None:
+        raise failed[0]
+    if state.optimizer is not None:
+        _write_shards(folder, state.optimizer, group)
+
+
+def _complete_weights(weights: dict[str, Tensor], group: dist.ProcessGroup) -> Iterator[tuple[str, Tensor]]:
+    """Yield the complete weights, in CPU memory, on rank 0. The other ranks send their parts and get nothing."""
+    for name, value in weights.items():
+        if dist.get_rank() == 0:
+            yield name, _received(value, group)
+        elif isinstance(value, DTensor) and local_part(value).numel():
+            dist.send(_bytes(local_part(value).detach().cpu()), 0, group)
+
+
+def _received(value: Tensor, group: dist.ProcessGroup) -> Tensor:
+    if not isinstance(value, DTensor):
+        return value.detach().cpu()
+    complete, first = torch.empty(value.shape, dtype=value.dtype), 0
+    for rank, shape in enumerate(parts(value)):
+        rows = complete[first : first + shape[0]]
+        first += shape[0]
+        if rank == 0:
+            rows.copy_(local_part(value).detach())
+        elif rows.numel():
+            dist.recv(_bytes(rows), rank, group)
+    return complete
+
+
+def _bytes(value: Tensor) -> Tensor:
+    return value.contiguous().flatten().view(torch.uint8)
+
+
+def _write_files(folder: Path, state: SavedState, weights: Iterator[tuple[str, Tensor]]) -> None:
+    """Write all files but the state of the optimizer."""
+    with write_errors(folder), filled(folder):
+        write_model(folder, state.model, weights)
+        if state.tokenizer is not None:
+            state.tokenizer.save_pretrained(folder)
+        torch.save(state.rest, folder / STATE_FILE)
 
 
 def write_model(folder: Path, model: PreTrainedModel, weights: Iterable[tuple[str, Tensor]]) -> None:
     """Write configuration and weights as `save_pretrained` does, without ever holding the complete model."""
     with quiet_transformers():
         if has_adapter(model):
-            write_adapter_values(model, dict(weights), folder)
+            write_adapter(model, dict(weights), folder)
             return
         model.config.architectures = [type(model).__name__]
         model.config.save_pretrained(folder)
         if model.can_generate():
             model.generation_config.save_pretrained(folder)
-    write_weights(folder, weights)
+    write_weights(folder, checkpoint_weights(model, weights))
 
 
 def write_weights(folder: Path, weights: Iterable[tuple[str, Tensor]]) -> None:
@@ -63,6 +155,10 @@ def write_weights(folder: Path, weights: Iterable[tuple[str, Tensor]]) -> None:
     (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=2), encoding="utf-8")
 
 
-def write_shards(folder: Path, state: dict[str, Any], group: Any) -> None:
-    """Write the optimizer state of all ranks; every rank calls this. Any: as in torch."""
-    save(state, checkpoint_id=folder / SHARDS, process_group=group)
+def _write_shards(folder: Path, state: dict[str, Tensor], group: dist.ProcessGroup) -> None:
+    """Write the optimizer state; every rank writes its part."""
+    with write_errors(folder):
+        try:
+            save(state, checkpoint_id=folder / SHARDS, process_group=group)
+        except CheckpointException as error:  # on all ranks
+            raise next(iter(error.failures.values()))[0] from error

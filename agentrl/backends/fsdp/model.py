@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed.device_mesh import init_device_mesh
 
 from agentrl.algos.base import LossFunction
 from agentrl.backends.base import ModelRequest, Scores
-from agentrl.backends.fsdp.checkpoint import write_shards
+from agentrl.backends.fsdp.checkpoint import SavedState, write_checkpoint
 from agentrl.backends.fsdp.ranks import ProcessPeers, Ranks
-from agentrl.backends.fsdp.sharding import local_part, place, shard, shard_like
+from agentrl.backends.fsdp.sequence import SequenceGroup, check_sequence
+from agentrl.backends.fsdp.sharding import loaded_in_parts, local_part, place, shard, shard_like
 from agentrl.backends.torch.backend import TorchBackend, prepared_model
 from agentrl.backends.torch.checkpoint import (
     check_parts,
@@ -31,28 +32,44 @@ from agentrl.backends.torch.optim import ScheduledOptimizer
 from agentrl.backends.torch.routing_replay import RoutingReplay
 from agentrl.backends.torch.shards import read_shards
 from agentrl.models.adapter_folder import find_adapter
-from agentrl.models.adapters import adapter_off, adapter_values
+from agentrl.models.adapters import adapter_off, adapter_values, has_adapter
 from agentrl.models.loading import load_tokenizer
+from agentrl.models.weights_in_place import every_name
 from agentrl.types.sample import Sample
 
 
 class ShardedModel(TorchBackend):
-    """A model of which each rank holds a part. All ranks call its methods at once, on the thread of their calls."""
+    """A model of which each rank holds a part. All ranks call its methods at once, on the thread of their calls.
+
+    Attributes:
+        is_in_first_copy: whether this rank has a part of the first copy of the weights, which is published and saved.
+        saving: the last save in the background.
+    """
+
+    saving: Future[None]
 
     def __init__(self, ranks: Ranks, request: ModelRequest, seed: int) -> None:
         kind, actor = SCALAR if request.value_head else LANGUAGE, request.actor
         model = request.model.without_adapter() if request.value_head else request.model
         device = torch.device("cpu") if actor.device == "cpu" else ranks.device
-        loaded = prepared_model(kind, model, actor, device, seed, request.trainable, request.key)
-        replay = RoutingReplay(loaded) if request.routed_experts and request.trainable else None
-        unsharded = actor.model_copy(update={"param_offload": False})
-        super().__init__(loaded, load_tokenizer(model), model, unsharded, None, replay, kind)
-        self.peers = ProcessPeers(ranks)
-        self._frozen = fingerprint(loaded) if request.trainable else ""
+        shards = actor.fsdp_size or ranks.size
+        self.is_in_first_copy = ranks.rank < shards
+        self._host = ranks.mesh("cpu", shards, named=False)
+        with loaded_in_parts(self._host):
+            loaded = prepared_model(kind, model, actor, torch.device("cpu"), seed, request.trainable, request.key)
+        frozen = fingerprint(loaded) if request.trainable else ""
         dtype = getattr(torch, actor.autocast) if actor.autocast in ("bfloat16", "float16") else None
-        mesh = init_device_mesh(device.type, (ranks.size,))
-        self._positionwise.compute_inside(shard(loaded, mesh, offload=actor.param_offload, param_dtype=dtype))
+        root = shard(
+            loaded, device, ranks.mesh(device.type, shards, named=True), offload=actor.param_offload, param_dtype=dtype
+        )
+        replay = RoutingReplay(loaded, root) if request.routed_experts and request.trainable else None
+        unsharded = actor.model_copy(update={"param_offload": False})
+        super().__init__(loaded, load_tokenizer(model), model, unsharded, None, replay, kind, root, device)
+        self.peers, self._frozen = ProcessPeers(ranks), frozen
         self._weights = dict(every_weight(loaded))
+        if (positions := actor.ulysses_sequence_parallel_size) > 1:
+            check_sequence(self._positionwise, positions)
+            self._positionwise.divide_positions(SequenceGroup(ranks.size, positions, device))
         self.changing_names = [name for name, _ in changing_weights(loaded)]
         if request.trainable:
             self._optimizer = ScheduledOptimizer(loaded, actor.optim, actor.grad_clip, request.total_updates)
@@ -82,20 +99,20 @@ class ShardedModel(TorchBackend):
         """Return all parameters and buffers, live; tied weights once."""
         return self._weights
 
-    def save_part(self, folder: Path) -> None:
-        """Write this rank's part of the optimizer state, if the model is trained."""
-        if self._optimizer:
-            write_shards(folder, self._optimizer.named_state(), self.peers.group)
+    def begin_writing(self, folder: Path, ranks: Ranks) -> None:
+        """Copy the state to CPU memory, and write it in the background; `saving` is done when all ranks have."""
+        state = self.saved_state().copied(self._host)
+        self.saving = ranks.in_background(lambda: write_checkpoint(folder, state, ranks.background))
 
-    def save_tokenizer(self, folder: Path) -> None:
-        """Write the tokenizer, if the model has one."""
-        if self._tokenizer is not None:
-            self._tokenizer.save_pretrained(folder)
-
-    def trainer_state(self) -> dict[str, Any]:
-        """Return the rest of the state, which is the same on every rank."""
+    def saved_state(self) -> SavedState:
+        """Return what this rank writes to a checkpoint, as live tensors."""
+        every_name = self.changing_names if has_adapter(self.model) else [*self._weights]
+        names = every_name if self.is_in_first_copy else []
+        optimizer = self._optimizer.named_state() if self._optimizer else None
         num_updates = self._optimizer.num_updates if self._optimizer else 0
-        return {"optimizer": None, "num_updates": num_updates, "random": random_states(), "frozen": self._frozen}
+        rest = {"optimizer": None, "num_updates": num_updates, "random": random_states(), "frozen": self._frozen}
+        weights = {name: self._weights[name] for name in names}
+        return SavedState(self.model, self._tokenizer, weights, optimizer, rest)
 
     def load_part(self, folder: Path) -> None:
         """Read a checkpoint that any number of ranks wrote; see `Backend.load`."""
@@ -103,7 +120,7 @@ class ShardedModel(TorchBackend):
             state = read_state(folder)
             same_rest = not self._optimizer or state.get("frozen", self._frozen) == self._frozen
             check_parts(folder, self.model, same_rest=same_rest)
-            place(self._every_name(), self._saved_weights(folder))
+            place(every_name(self.model), self._saved_weights(folder))
             if self._optimizer:
                 self._load_optimizer(folder, state)
             restore_random_states(state["random"])
@@ -115,13 +132,11 @@ class ShardedModel(TorchBackend):
             for name in names:
                 local_part(own[name]).copy_(local_part(others[name]))
 
-    def _every_name(self) -> dict[str, Tensor]:
-        return {**dict(self.model.named_parameters(remove_duplicate=False)), **dict(self.model.named_buffers())}
-
     def _saved_weights(self, folder: Path) -> Mapping[str, Tensor]:
         if adapter := find_adapter(folder):
             return adapter_values(self.model, adapter)
-        return saved_weights(folder, self.model, self._model_config, self._kind.load_again)
+        with loaded_in_parts(self._host):
+            return saved_weights(folder, self.model, self._model_config, self._kind.load_again)
 
     def _load_optimizer(self, folder: Path, state: dict[str, Any]) -> None:
         assert self._optimizer is not None

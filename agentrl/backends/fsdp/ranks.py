@@ -6,12 +6,13 @@ import io
 import os
 import pickle
 import signal
+import socket
 import sys
 import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from itertools import count
@@ -23,15 +24,22 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import FileStore
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from agentrl.backends.torch.peers import Peers, SampleOutputs
-from agentrl.errors import AgentRLError
+from agentrl.config.rules.unused import wrong
+from agentrl.errors import AgentRLError, ConfigError, Kind
 from agentrl.registry import load_object, make_importable, user_file
 
 STORE = "AGENTRL_RANK_STORE"
-"""Environment variable with the file through which ranks on one node find each other; unset under torchrun."""
+"""Environment variable with the file through which ranks on one node find each other; unset on several nodes, and
+under torchrun."""
+SIGNS = "AGENTRL_RANK_SIGNS"
+"""Environment variable with the folder of this node in which ranks give signs of life; unset under torchrun."""
 BEAT_S = 1.0
 """Seconds between two signs of life of a rank."""
+LOST_PEER_STATUS = 75
+"""Exit status of a rank that ends because another has ended: EX_TEMPFAIL of sysexits.h."""
 FOREVER = timedelta(days=365)
 """Timeout of a rank that waits for the next call. A rank that dies is noticed at once, because its sockets close."""
 
@@ -46,8 +54,10 @@ class Ranks:
     Attributes:
         held: objects that calls keep between them on this rank, by number.
         numbers: yields unused numbers for them.
-        shared, own_memory: on rank 0 the shared memory of all ranks, and the memory of this rank; see `shared_memory`.
+        bucket: memory for weights on their way to rank 0; see `shared_memory`.
+        meshes: the results of `mesh`; each would open new connections.
         thread: runs the calls of rank 0, one at a time.
+        background: the group for the collective operations of `in_background`.
     """
 
     def __init__(self) -> None:
@@ -57,12 +67,20 @@ class Ranks:
         self.device = torch.device(f"cuda:{local}" if torch.cuda.is_available() else "cpu")
         self.numbers = count()
         self.held: dict[int, Any] = {}  # Any: whatever a call keeps
-        self.shared: list[torch.Tensor] = []
-        self.own_memory = torch.empty(0, dtype=torch.uint8)
+        self.meshes: dict[tuple[str, int, bool], DeviceMesh] = {}
+        self.bucket = torch.empty(0, dtype=torch.uint8)
         self._lock = threading.Lock()
         self._usable = True  # no call has failed between its collective operations
         self.control = dist.new_group(backend="gloo", timeout=FOREVER)
+        self.background = dist.new_group(backend="gloo", timeout=FOREVER)
+        self._nodes: list[Any] = [None] * self.size  # Any: as in torch
+        dist.all_gather_object(self._nodes, os.environ.get("GROUP_RANK"), self.control)
         self.thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="rank-0")
+        self._background_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="background")
+
+    def is_near(self, rank: int) -> bool:
+        """Whether a rank is on the node of rank 0."""
+        return bool(self._nodes[rank] == self._nodes[0])
 
     def each(self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> list[Any]:  # Any: any call
         """Call `function(ranks, *arguments[rank])` on every rank at once; return the results in order of rank.
@@ -90,6 +108,39 @@ class Ranks:
         dist.gather_object(self._answer(function, own), answers, group=self.control)
         return answers
 
+    def mesh(self, device: str, num_shards: int, *, named: bool) -> DeviceMesh:
+        """Return all ranks as devices of this kind. With several copies of the weights, each row has one copy.
+
+        Args:
+            device: cpu or cuda.
+            num_shards: number of ranks that shard a copy.
+            named: name the dimensions, if there are two. FSDP2 needs names; peft takes them for tensor parallelism.
+        """
+        if (device, num_shards, named) not in self.meshes:
+            rows = num_shards < self.size
+            shape = (self.size // num_shards, num_shards) if rows else (self.size,)
+            names = ("copy", "shard") if rows and named else None
+            self.meshes[device, num_shards, named] = init_device_mesh(device, shape, mesh_dim_names=names)
+        return self.meshes[device, num_shards, named]
+
+    def in_background(self, work: Callable[[], None]) -> Future[None]:
+        """Run `work` beside the calls of rank 0, in the order in which all ranks call this.
+
+        Rank 0 gets its errors. On other ranks, every error but an AgentRLError ends the process.
+        """
+
+        def watched() -> None:
+            try:
+                with _peers_watched():
+                    work()
+            except Exception as error:
+                if self.rank != 0 and not isinstance(error, AgentRLError):
+                    _say_failed()
+                    os._exit(1)
+                raise
+
+        return self._background_thread.submit(watched)
+
     def serve(self) -> None:
         """Serve the calls of rank 0 until it closes the group."""
         while True:
@@ -110,6 +161,8 @@ class Ranks:
         After a call that failed on this rank, the other ranks end when this process ends.
         """
         if dist.is_initialized():
+            if self._usable:
+                self._background_thread.shutdown()
             with self._lock, suppress(RuntimeError):  # another rank has ended
                 if self.rank == 0 and self._usable:
                     dist.scatter_object_list([None], [None] * self.size, group=self.control)
@@ -151,6 +204,22 @@ def joined() -> Ranks | None:
     return _joined[-1] if _joined else None
 
 
+def check_shared_folder(ranks: Ranks, folder: Path) -> None:
+    """Check that every rank sees the run folder that rank 0 has made.
+
+    Raises:
+        ConfigError: a rank on another node does not see it.
+    """
+    seen = ranks.each(_name_if_missing, [(folder,)] * ranks.size)
+    if missing := sorted({name for name in seen if name}):
+        text = f"is not on {', '.join(missing)}: the folder of a run must be on a file system that all nodes mount"
+        raise ConfigError(wrong("trainer.default_local_dir", text, Kind.NOT_FOUND, value=folder))
+
+
+def _name_if_missing(_: Ranks, folder: Path) -> str:
+    return "" if folder.is_dir() else socket.gethostname()
+
+
 def serve() -> int:
     """Serve rank 0 until it ends; return the exit status."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -161,20 +230,24 @@ def serve() -> int:
     except LostPeerError:  # rank 0 ended
         return 0
     except Exception:  # the error of this rank ends the run
-        print(f"agentrl: error: rank {os.environ['RANK']} failed:\n{traceback.format_exc()}", file=sys.stderr, end="")
+        _say_failed()
         return 1
     return 0
 
 
+def _say_failed() -> None:
+    print(f"agentrl: error: rank {os.environ['RANK']} failed:\n{traceback.format_exc()}", file=sys.stderr, end="")
+
+
 def beat_file(rank: int, attempt: int) -> Path:
     """Return the file whose time of change is the last sign of life of a rank, in a given attempt of the launcher."""
-    return Path(f"{os.environ[STORE]}.{attempt}.rank-{rank}")
+    return Path(os.environ[SIGNS]) / f"attempt-{attempt}-rank-{rank}"
 
 
 def _beat() -> None:
     """Give signs of life, and end this process when its launcher is gone."""
     parent = os.getppid()
-    file = beat_file(int(os.environ["RANK"]), _attempt()) if STORE in os.environ else None
+    file = beat_file(int(os.environ["RANK"]), _attempt()) if SIGNS in os.environ else None
     while os.getppid() == parent:
         if file is not None:
             file.touch()

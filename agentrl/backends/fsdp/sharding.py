@@ -1,23 +1,31 @@
-"""Shard a loaded model over ranks with FSDP2 (`fully_shard`), and read and write the local parts of its weights."""
+"""Load a model in parts, shard it over ranks with FSDP2 (`fully_shard`), read and write the parts of its weights."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
+from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from agentrl.backends.torch.batches import Outputs
+from agentrl.models.weights_in_place import every_name
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-class OnePass(nn.Module):
+LOADED = "_is_hf_initialized"
+"""Attribute by which transformers marks a weight that came from a checkpoint."""
+
+
+class Root(nn.Module):
     """Root of a sharded model. Its forward pass runs a function, so body and head of the model are one pass of FSDP."""
 
     def __init__(self, model: PreTrainedModel) -> None:
@@ -29,10 +37,17 @@ class OnePass(nn.Module):
         return {name: value_N.clone() for name, value_N in compute().items()}  # FSDP2 warns about views
 
 
-def shard(model: PreTrainedModel, mesh: DeviceMesh, *, offload: bool, param_dtype: torch.dtype | None) -> OnePass:
-    """Shard all parameters of `model` in place over the ranks of `mesh`: one group a layer, and one for the rest.
+def placements(mesh: DeviceMesh) -> list[Placement]:
+    """Return how a weight is placed on the ranks: each row of `mesh` has a copy, sharded by its rows."""
+    return [*[Replicate()] * (mesh.ndim - 1), Shard(0)]
 
-    Every rank must hold the same weights. Gradients are summed over the ranks, in float32 or higher precision.
+
+def shard(
+    model: PreTrainedModel, device: torch.device, mesh: DeviceMesh, *, offload: bool, param_dtype: torch.dtype | None
+) -> Root:
+    """Shard all parameters of `model` in place over the ranks of `mesh`: one group per layer, and one for the rest.
+
+    `model` was loaded inside `loaded_in_parts`. Gradients are summed over the ranks, in float32 or higher precision.
 
     Args:
         offload: keep parameters, gradients and optimizer state in CPU memory.
@@ -42,26 +57,71 @@ def shard(model: PreTrainedModel, mesh: DeviceMesh, *, offload: bool, param_dtyp
         "mesh": mesh,
         "reshard_after_forward": True,  # also of the root: a pass without gradients must leave sharded weights
         "mp_policy": MixedPrecisionPolicy(param_dtype=param_dtype, cast_forward_inputs=False),
-        "offload_policy": CPUOffloadPolicy(pin_memory=mesh.device_type == "cuda") if offload else OffloadPolicy(),
+        "offload_policy": CPUOffloadPolicy(pin_memory=device.type == "cuda") if offload else OffloadPolicy(),
     }
     names = set(model._no_split_modules or ())
-    root = OnePass(model)
+    root = Root(model)
+    kept = _taken_out(model)
     modules = [module for module in model.modules() if type(module).__name__ in names]
     for module in [*modules, root]:
         fully_shard(module, **options)  # type: ignore[call-overload]  # the options are typed one by one
         assert isinstance(module, FSDPModule)
         module.set_gradient_divide_factor(1.0)
         module.set_force_sum_reduction_for_comms(True)
+    root.to_empty(device="cpu" if offload else device)
+    targets = every_name(model)
+    while kept:  # each part is freed when it has been copied
+        place(targets, dict([kept.popitem()]))
+    for value in model.buffers():  # only parameters are offloaded
+        value.data = value.data.to(device)
     return root
 
 
+@contextmanager
+def loaded_in_parts(mesh: DeviceMesh) -> Iterator[None]:
+    """Inside the block, each weight that transformers loads is replaced by the part of this rank, in CPU memory.
+
+    A rank holds one complete weight at a time, or the experts of one layer. Buffers, and weights that are not in the
+    checkpoint, such as a new head or adapter, stay complete on every rank. `mesh` has all ranks as CPU devices.
+    """
+    os.environ["HF_DEACTIVATE_ASYNC_LOAD"] = "1"  # transformers would read the rest of the checkpoint ahead
+
+    def replaced(_: nn.Module, __: str, value: nn.Parameter | None) -> nn.Parameter | None:
+        if value is None or value.is_meta or isinstance(value, DTensor) or not hasattr(value, LOADED):
+            return value
+        own = part_of(value.detach(), mesh).clone()
+        part = DTensor.from_local(own, mesh, placements(mesh), shape=value.shape, stride=value.stride())
+        found = nn.Parameter(part, value.requires_grad)
+        setattr(found, LOADED, True)
+        return found
+
+    hook = register_module_parameter_registration_hook(replaced)  # type: ignore[arg-type]  # it may return a parameter
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
+def _taken_out(model: PreTrainedModel) -> dict[str, Tensor]:
+    """Return all weights and buffers, and leave only shapes of the weights that were loaded in parts."""
+    taken = {name: value.detach() for name, value in every_name(model).items()}
+    shapes: dict[Tensor, nn.Parameter] = {}  # tied weights stay tied
+    for module in model.modules():
+        for name, value in [*module.named_parameters(recurse=False, remove_duplicate=False)]:
+            if isinstance(value, DTensor):
+                empty = torch.empty(value.shape, dtype=value.dtype, device="meta")
+                setattr(module, name, shapes.setdefault(value, nn.Parameter(empty, value.requires_grad)))
+    return taken
+
+
 def place(own: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> None:
-    """Copy complete `weights` over the weights of the same names; of a sharded weight, the part of this rank."""
+    """Copy `weights`, each complete or a part, over those of the same names; to a sharded weight only its part."""
     with torch.no_grad():
         for name, value in weights.items():
             target = own[name]
             if isinstance(target, DTensor):
-                local_part(target).copy_(part_of(value, target))
+                own_part = value.to_local() if isinstance(value, DTensor) else part_of(value, target.device_mesh)
+                local_part(target).copy_(own_part)
             else:
                 target.copy_(value)
 
@@ -75,24 +135,32 @@ def shard_like(value: Tensor, parameter: Tensor) -> Tensor:
     return found
 
 
+def host_copy(value: Tensor, host: DeviceMesh) -> Tensor:
+    """Copy the part of this rank to CPU memory; `host` has the ranks of the tensor as CPU devices."""
+    own = local_part(value).detach().to("cpu", copy=True)
+    if not isinstance(value, DTensor):
+        return own
+    return DTensor.from_local(own, host, value.placements, shape=value.shape, stride=value.stride())
+
+
 def local_part(value: Tensor) -> Tensor:
     """Return the part of a weight on this rank; of a weight that is not sharded, all of it."""
     return value.to_local() if isinstance(value, DTensor) else value
 
 
-def part_of(value: Tensor, like: DTensor) -> Tensor:
+def part_of(value: Tensor, mesh: DeviceMesh) -> Tensor:
     """Return the rows of the complete tensor `value` that belong to this rank."""
-    size, rank = like.device_mesh.size(), like.device_mesh.get_local_rank()
+    size, rank = mesh.size(-1), mesh.get_local_rank(mesh.ndim - 1)
     rows = -(-value.shape[0] // size)  # as torch.chunk cuts
     return value[rank * rows : (rank + 1) * rows]
 
 
 def parts(value: Tensor) -> Iterator[torch.Size]:
-    """Yield the shape of the part of each rank."""
+    """Yield the shape of the part of each rank that shards the first copy of a weight: ranks 0, 1, ..."""
     if not isinstance(value, DTensor):
         yield value.shape
         return
-    size = value.device_mesh.size()
+    size = value.device_mesh.size(-1)
     rows = -(-value.shape[0] // size)
     for rank in range(size):
         yield torch.Size([max(0, min(rows, value.shape[0] - rank * rows)), *value.shape[1:]])

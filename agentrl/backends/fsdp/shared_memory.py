@@ -1,4 +1,7 @@
-"""Collect the weights of a sharded model on rank 0 through shared memory, one bucket at a time."""
+"""Collect the weights of a sharded model on rank 0, one bucket at a time.
+
+Ranks on the node of rank 0 write their parts to memory that they share with it; ranks on other nodes send theirs.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from agentrl.backends.fsdp.sharding import local_part, parts
@@ -18,74 +22,88 @@ if TYPE_CHECKING:
     from agentrl.backends.fsdp.ranks import Ranks
 
 BUCKET_BYTES = 2**26
-"""Bytes of a rank's weights that are in shared memory at a time; more if one weight is larger."""
+"""Bytes of weights that are collected at a time; more if one weight is larger."""
 _ALIGNED = 64
 _FOLDER = Path("/dev/shm")
 
 
 def collected(ranks: Ranks, number: int, names: Sequence[str]) -> Iterator[tuple[str, Tensor]]:
-    """Yield complete copies of the named weights of the model `number`, in order; call this on rank 0 only.
+    """Yield the complete named weights of the model `number`, in order; call this on rank 0 only.
 
-    Every rank copies its part to memory that rank 0 reads: no collective operation, and never the complete model.
+    A weight is valid until the next is asked for: its memory is used again. The complete model is never in memory.
     """
     model: ShardedModel = ranks.held[number]
     weights = model.named_weights()
-    bucket_bytes = max(BUCKET_BYTES, *(_largest_part(weights[name]) for name in names))
-    segments = _segments(ranks, bucket_bytes)
+    bucket_bytes = max(BUCKET_BYTES, *(_size(weights[name]) for name in names))
+    _share(ranks, bucket_bytes)
     for bucket in _buckets(weights, names, bucket_bytes):
         ranks.each(_fill, [(number, bucket)] * ranks.size)
-        offsets = [0] * ranks.size
+        start = 0
         for name in bucket:
             with torch.inference_mode(False):
-                complete = _complete(weights[name], segments, offsets)
+                complete = _complete(ranks.bucket, weights[name], start)
             yield name, complete
+            start += _size(weights[name])
 
 
-def _segments(ranks: Ranks, num_bytes: int) -> list[Tensor]:
-    """Return the shared memory of each rank, of at least `num_bytes`."""
-    known: list[Tensor] = ranks.shared
-    if not known or known[0].numel() < num_bytes:
-        files = ranks.each(_open, [(num_bytes,)] * ranks.size)
-        with torch.inference_mode(False):
-            known[:] = [torch.from_file(file, shared=True, size=num_bytes, dtype=torch.uint8) for file in files]
-        for file in files:  # the mappings stay; the memory is freed with the processes, also after a kill
-            Path(file).unlink()
-    return known
-
-
-def _open(ranks: Ranks, num_bytes: int) -> str:
-    with tempfile.NamedTemporaryFile(
-        prefix="agentrl-", dir=_FOLDER if _FOLDER.is_dir() else None, delete=False
-    ) as file:
+def _share(ranks: Ranks, num_bytes: int) -> None:
+    """Let every rank have a bucket of at least `num_bytes`: the same memory on the node of rank 0."""
+    if ranks.bucket.numel() >= num_bytes:
+        return
+    with tempfile.NamedTemporaryFile(prefix="agentrl-", dir=_FOLDER if _FOLDER.is_dir() else None) as file:
         os.truncate(file.fileno(), num_bytes)
-    ranks.own_memory = torch.from_file(file.name, shared=True, size=num_bytes, dtype=torch.uint8)
-    return file.name
+        # the mappings stay; the memory is freed with the processes, also after a kill
+        ranks.each(_open, [(file.name, num_bytes)] * ranks.size)
+
+
+def _open(ranks: Ranks, file: str, num_bytes: int) -> None:
+    if ranks.is_near(ranks.rank):
+        ranks.bucket = torch.from_file(file, shared=True, size=num_bytes, dtype=torch.uint8)
+    else:
+        ranks.bucket = torch.empty(num_bytes, dtype=torch.uint8)
 
 
 def _fill(ranks: Ranks, number: int, names: Sequence[str]) -> None:
-    weights, offset = ranks.held[number].named_weights(), 0
+    """Put the parts of all ranks into the bucket of rank 0."""
+    weights, start = ranks.held[number].named_weights(), 0
     for name in names:
-        part = local_part(weights[name]).detach().contiguous().flatten().view(torch.uint8)
-        ranks.own_memory[offset : offset + len(part)].copy_(part)
-        offset += _aligned(len(part))
+        places = _places(ranks.bucket, weights[name], start)
+        if ranks.rank in places:
+            places[ranks.rank].copy_(local_part(weights[name]).detach())
+        _exchange(ranks, places)
+        start += _size(weights[name])
 
 
-def _complete(weight: Tensor, segments: Sequence[Tensor], offsets: list[int]) -> Tensor:
-    """Join the parts of a weight; `offsets`, its place in each segment, move on to the next weight."""
-    found = []
-    for rank, shape in enumerate(parts(weight)):
-        num_bytes = shape.numel() * weight.element_size()
-        start = offsets[rank]
-        found.append(segments[rank][start : start + num_bytes].view(weight.dtype).view(shape))
-        offsets[rank] += _aligned(num_bytes)
-    return torch.cat(found)
+def _exchange(ranks: Ranks, places: dict[int, Tensor]) -> None:
+    """Send the part of this rank to rank 0, if it is on another node; rank 0 receives these parts."""
+    far = {rank: place.view(torch.uint8) for rank, place in places.items() if not ranks.is_near(rank)}
+    if ranks.rank == 0:
+        for rank, place in far.items():
+            dist.recv(place, rank, ranks.control)
+    elif ranks.rank in far:
+        dist.send(far[ranks.rank], 0, ranks.control)
+
+
+def _complete(bucket: Tensor, weight: Tensor, start: int) -> Tensor:
+    num_bytes = weight.shape.numel() * weight.element_size()
+    return bucket[start : start + num_bytes].view(weight.dtype).view(weight.shape)
+
+
+def _places(bucket: Tensor, weight: Tensor, start: int) -> dict[int, Tensor]:
+    """Return the place of each rank's rows in the complete weight; ranks without rows have none."""
+    complete = _complete(bucket, weight, start)
+    shapes = [*parts(weight)]
+    if len(shapes) == 1:
+        return {0: complete}
+    rows = torch.split(complete, [shape[0] for shape in shapes])
+    return {rank: place for rank, place in enumerate(rows) if place.numel()}
 
 
 def _buckets(weights: dict[str, Tensor], names: Sequence[str], num_bytes: int) -> Iterator[list[str]]:
     bucket: list[str] = []
     used = 0
     for name in names:
-        size = _largest_part(weights[name])
+        size = _size(weights[name])
         if bucket and used + size > num_bytes:
             yield bucket
             bucket, used = [], 0
@@ -95,9 +113,6 @@ def _buckets(weights: dict[str, Tensor], names: Sequence[str], num_bytes: int) -
         yield bucket
 
 
-def _largest_part(weight: Tensor) -> int:
-    return _aligned(max(shape.numel() for shape in parts(weight)) * weight.element_size())
-
-
-def _aligned(num_bytes: int) -> int:
-    return -(-num_bytes // _ALIGNED) * _ALIGNED
+def _size(weight: Tensor) -> int:
+    """Return the bytes of a complete weight in a bucket."""
+    return -(-weight.shape.numel() * weight.element_size() // _ALIGNED) * _ALIGNED

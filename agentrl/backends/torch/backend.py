@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
+from torch import Tensor
 
 from agentrl.algos.base import LossFunction
 from agentrl.backends.base import Score, Scores, StepStats
 from agentrl.backends.torch import checkpoint
-from agentrl.backends.torch.batches import cut, micro_batch
+from agentrl.backends.torch.batches import OnePass, at_once, cut, micro_batch
+from agentrl.backends.torch.checkpoint import copied
 from agentrl.backends.torch.cpu_offload import CpuOffload, moves_of
 from agentrl.backends.torch.forward import PositionwiseModel
 from agentrl.backends.torch.freezing import changing_weights, fingerprint, freeze_modules
@@ -23,7 +24,7 @@ from agentrl.backends.torch.gradient_checkpointing import enable_checkpointing
 from agentrl.backends.torch.gradients import IDLE, accumulate_gradients, mini_batch
 from agentrl.backends.torch.heads import LANGUAGE, SCALAR, ModelKind
 from agentrl.backends.torch.optim import ScheduledOptimizer
-from agentrl.backends.torch.recorded_experts import replayed_share
+from agentrl.backends.torch.recorded_experts import replayed_share, without_experts
 from agentrl.backends.torch.routing_replay import RoutingReplay
 from agentrl.config.actor import ActorConfig
 from agentrl.config.model import ModelConfig
@@ -47,7 +48,7 @@ class TorchBackend:
 
     Created by `load_torch_backend` or `load_scalar_backend`. The tokenizer is only saved. `optimizer` is None for a
     model that is not trained. With `replay`, tokens use their recorded experts. Without it, recorded experts are
-    ignored.
+    ignored. `one_pass` and `device` are described at `PositionwiseModel`.
     """
 
     def __init__(
@@ -59,18 +60,28 @@ class TorchBackend:
         optimizer: ScheduledOptimizer | None,
         replay: RoutingReplay | None = None,
         kind: ModelKind = LANGUAGE,
+        one_pass: OnePass = at_once,
+        device: torch.device | None = None,
     ) -> None:
         self.model, self._tokenizer, self._kind = model, tokenizer, kind
         self._model_config, self._config, self._optimizer = model_config, config, optimizer
         autocast = getattr(torch, config.autocast) if config.autocast in ("bfloat16", "float16") else None
         self._positionwise = PositionwiseModel(
-            model, share_prefixes=config.share_prefixes, autocast=autocast, replay=replay, head=kind.head(model)
+            model,
+            share_prefixes=config.share_prefixes,
+            autocast=autocast,
+            replay=replay,
+            head=kind.head(model),
+            one_pass=one_pass,
+            device=device,
         )
         self._replays = replay is not None
-        self._cut = partial(cut, config=config, shares_prefixes=self._positionwise.shares_prefixes, device=model.device)
+        shares_prefixes, device = self._positionwise.shares_prefixes, self._positionwise.device
+        self._cut = partial(cut, config=config, shares_prefixes=shares_prefixes, device=device)
         self._frozen = fingerprint(model) if optimizer else ""
         self._parking = CpuOffload(model.parameters, moves_of(model.device) if config.param_offload else None)
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="torch-backend")
+        self._background = ThreadPoolExecutor(max_workers=1, thread_name_prefix="save")
 
     @property
     def vocabulary_size(self) -> int:
@@ -115,6 +126,11 @@ class TorchBackend:
         """See `Backend.save`: a folder for `from_pretrained`, plus `trainer_state/`. With LoRA: only the adapter."""
         await self._run(lambda: self._save(path))
 
+    async def begin_save(self, path: Path) -> Future[None]:
+        """See `Backend.begin_save`."""
+        weights, state = await self._run(lambda: (copied(checkpoint.saved_tensors(self.model)), copied(self._state())))
+        return self._background.submit(self._write, path, weights, state)
+
     async def load(self, path: Path) -> None:
         """See `Backend.load`.
 
@@ -128,8 +144,9 @@ class TorchBackend:
         await self._run(lambda: load_in_place(self.model, weights))
 
     async def close(self) -> None:
-        """Wait for the running call and end the thread. A second call does nothing."""
+        """Wait for the running call and end the threads. A second call does nothing."""
         await asyncio.to_thread(self._thread.shutdown)
+        await asyncio.to_thread(self._background.shutdown)
 
     async def _run(self, work: Callable[[], Result]) -> Result:
         def in_use() -> Result:
@@ -161,7 +178,7 @@ class TorchBackend:
         head = self._positionwise.head
         found = {name: [[0.0] * len(sample.token_ids) for sample in samples] for name in head.outputs}
         for indices in self._passes(self._cut(samples)):
-            batch = micro_batch([samples[index] for index in indices] or [IDLE], self.model.device)
+            batch = micro_batch([samples[index] for index in indices] or [IDLE], self._positionwise.device)
             with self._positionwise.running():
                 outputs = self._positionwise.outputs(batch, entropy_gradient=False)
             if not indices:
@@ -176,12 +193,18 @@ class TorchBackend:
         return packs
 
     def _save(self, path: Path) -> None:
-        state = {
+        checkpoint.save_checkpoint(path, self.model, self._tokenizer, self._state())
+
+    def _state(self) -> dict[str, Any]:
+        return {
             "optimizer": self._optimizer and self._optimizer.state_dict(),
             "random": checkpoint.random_states(),
             "frozen": self._frozen,
         }
-        checkpoint.save_checkpoint(path, self.model, self._tokenizer, state)
+
+    def _write(self, path: Path, weights: dict[str, Tensor], state: dict[str, Any]) -> None:
+        with checkpoint.write_errors(path):
+            checkpoint.write_checkpoint(path, self.model, self._tokenizer, weights, state)
 
     def _load(self, path: Path) -> None:
         with checkpoint.reading(path):
@@ -198,13 +221,6 @@ class TorchBackend:
             elif self._optimizer:
                 self._optimizer.load_state_dict(state["optimizer"])
             checkpoint.restore_random_states(state["random"])
-
-
-def without_experts(samples: Sequence[Sample]) -> Sequence[Sample]:
-    """Return the samples without recorded experts."""
-    if all(sample.routed_experts is None for sample in samples):
-        return samples
-    return [replace(sample, routed_experts=None) for sample in samples]
 
 
 def load_torch_backend(

@@ -5,7 +5,7 @@ Axes: B samples, T tokens, N trained tokens.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TypeAlias, cast
@@ -20,6 +20,13 @@ from agentrl.types.sample import Sample
 
 Outputs: TypeAlias = dict[str, Tensor]
 """Model outputs at each trained token, [N], under the names in `TokenBatch`: logprobs and entropy, or scalars."""
+OnePass: TypeAlias = Callable[[Callable[[], Outputs]], Outputs]
+"""Runs a computation with a model's body and head and returns its outputs."""
+
+
+def at_once(compute: Callable[[], Outputs]) -> Outputs:
+    """Run a computation with a model that is complete in this process."""
+    return compute()
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +128,7 @@ def padded(rows: Sequence[Sequence[float]], dtype: torch.dtype) -> Tensor:
 CPU_TOKENS = 2048
 """Largest useful micro-batch on a CPU, in tokens: larger ones do not fit the CPU's caches and are slower."""
 
-KEYS_A_TOKEN = {"cpu": 64}
+KEYS_PER_TOKEN = {"cpu": 64}
 """Number of copied keys and values that use as much memory as one token. On other devices the default is 16, because
 each head has a separate copy (measurements: docs/gpu.md)."""
 
@@ -134,7 +141,7 @@ def cut(samples: Sequence[Sample], config: ActorConfig, shares_prefixes: bool, d
     enough_tokens = min(max_tokens, CPU_TOKENS) if max_tokens and device.type == "cpu" else max_tokens
     if shares_prefixes:
         sequences = [token_keys(samples[index]) for index in trained]
-        packs = pack_shared(sequences, max_tokens, max_samples, enough_tokens, KEYS_A_TOKEN.get(device.type, 16))
+        packs = pack_shared(sequences, max_tokens, max_samples, enough_tokens, KEYS_PER_TOKEN.get(device.type, 16))
     else:
         packs = pack([len(samples[index].token_ids) for index in trained], enough_tokens, max_samples)
     return [[trained[number] for number in numbers] for numbers in packs]

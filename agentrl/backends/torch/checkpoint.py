@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ from torch import Tensor
 from agentrl.config.model import ModelConfig
 from agentrl.errors import ConfigError
 from agentrl.models.adapter_folder import find_adapter
-from agentrl.models.adapters import has_adapter, read_adapter, write_adapter
+from agentrl.models.adapters import adapter_parameters, has_adapter, read_adapter, write_adapter
 from agentrl.models.loading import load_model, quiet_transformers
 
 if TYPE_CHECKING:
@@ -37,11 +37,44 @@ def save_checkpoint(
         ConfigError: the checkpoint cannot be written, for example because the disk is full. An old `path` is kept.
     """
     with new_folder(path) as aside:
+        write_checkpoint(aside, model, tokenizer, saved_tensors(model), state)
+
+
+def saved_tensors(model: PreTrainedModel) -> dict[str, Tensor]:
+    """Return the live weights that a checkpoint contains: all of them, or those of the adapter."""
+    return dict(adapter_parameters(model)) if has_adapter(model) else model.state_dict()
+
+
+def write_checkpoint(
+    folder: Path,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase | None,
+    weights: dict[str, Tensor],
+    state: dict[str, Any],
+) -> None:
+    """Write a checkpoint into `folder`. Nothing that training changes is read from `model`."""
+    with filled(folder):
         with quiet_transformers():
-            write_adapter(model, aside) if has_adapter(model) else model.save_pretrained(aside)
+            if has_adapter(model):
+                write_adapter(model, weights, folder)
+            else:
+                model.save_pretrained(folder, state_dict=weights)
         if tokenizer is not None:
-            tokenizer.save_pretrained(aside)
-        torch.save(state, aside / STATE_FILE)
+            tokenizer.save_pretrained(folder)
+        torch.save(state, folder / STATE_FILE)
+
+
+def copied(state: Any, known: dict[Hashable, Tensor] | None = None) -> Any:  # Any: as in torch's optimizers
+    """Copy nested dictionaries and lists with their tensors to CPU memory; tensors that share memory still do."""
+    known = {} if known is None else known
+    if isinstance(state, Tensor):
+        key = (state.untyped_storage().data_ptr(), state.storage_offset(), state.shape, state.stride(), state.dtype)
+        if key not in known:
+            known[key] = state.detach().to("cpu", copy=True)
+        return known[key]
+    if isinstance(state, dict):
+        return {name: copied(value, known) for name, value in state.items()}
+    return [copied(value, known) for value in state] if isinstance(state, list) else state
 
 
 @contextmanager
@@ -55,11 +88,7 @@ def new_folder(path: Path) -> Iterator[Path]:
     for leftover in (aside, replaced):
         shutil.rmtree(leftover, ignore_errors=True)
     with cleared_on_failure(aside, path):
-        (aside / STATE_FILE).parent.mkdir(parents=True)
         yield aside
-        mode = (aside / STATE_FILE).stat().st_mode
-        for file in aside.glob("*.safetensors"):  # safetensors makes them readable only for the owner
-            file.chmod(mode)
     if path.exists():
         path.rename(replaced)  # a rename cannot replace a non-empty folder
     aside.rename(path)
@@ -67,15 +96,35 @@ def new_folder(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
+def filled(folder: Path) -> Iterator[None]:
+    """Make `folder`, which the block fills with a checkpoint."""
+    (folder / STATE_FILE).parent.mkdir(parents=True, exist_ok=True)
+    yield
+    mode = (folder / STATE_FILE).stat().st_mode
+    for file in folder.glob("*.safetensors"):  # safetensors makes them readable only for the owner
+        file.chmod(mode)
+
+
+@contextmanager
 def cleared_on_failure(aside: Path, path: Path) -> Iterator[None]:
     """Remove an incomplete folder and raise a one-line error."""
+    try:
+        with write_errors(path):
+            yield
+    except ConfigError:
+        shutil.rmtree(aside, ignore_errors=True)
+        raise
+
+
+@contextmanager
+def write_errors(path: Path) -> Iterator[None]:
+    """Turn errors of a disk into a ConfigError of one line."""
     try:
         yield
     except (OSError, SafetensorError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and "inline_container" not in str(error):  # error of torch.save's writer
             raise
-        free_mib = shutil.disk_usage(aside.parent).free / 2**20
-        shutil.rmtree(aside, ignore_errors=True)
+        free_mib = shutil.disk_usage(path.parent).free / 2**20
         reason = f"{' '.join(str(error).split())}; {free_mib:.0f} MiB are free there"
         raise ConfigError(f"cannot write '{path}' ({reason}); the previous content is unchanged") from error
 

@@ -6,16 +6,18 @@ Axes: B rows, T tokens, N chosen positions, H hidden size, F features of a head.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor
 
-from agentrl.backends.torch.batches import MicroBatch, Outputs, micro_batch, padded
+from agentrl.backends.torch.batches import MicroBatch, OnePass, Outputs, at_once, micro_batch, padded
 from agentrl.backends.torch.heads import Features, Head, LanguageHead
-from agentrl.backends.torch.layout import pack_tokens
+from agentrl.backends.torch.layout import PackedTokens, own_slice, pack_tokens
+from agentrl.backends.torch.peers import ALL_POSITIONS, SequencePeers
 from agentrl.backends.torch.recorded_experts import padded_experts
 from agentrl.backends.torch.routing_replay import RoutingReplay
 from agentrl.backends.torch.self_check import (
@@ -50,6 +52,8 @@ class PositionwiseModel:
         autocast: dtype for computing `outputs`, if it differs from the dtype of the weights.
         replay: makes tokens use their recorded experts, if samples have them.
         head: the head to read; default: a language model head.
+        one_pass: runs a computation with body and head, such as the forward pass of a sharded module.
+        device: where passes compute, if the weights are kept elsewhere.
     """
 
     def __init__(
@@ -60,8 +64,10 @@ class PositionwiseModel:
         autocast: torch.dtype | None = None,
         replay: RoutingReplay | None = None,
         head: Head | None = None,
+        one_pass: OnePass = at_once,
+        device: torch.device | None = None,
     ) -> None:
-        self.model = model
+        self.model, self.device = model, device or model.device
         self.head = head or LanguageHead(model)
         self._replay = replay
         self.vocab_size: int = model.config.get_text_config().vocab_size
@@ -70,7 +76,8 @@ class PositionwiseModel:
         self._autocast_dtype = autocast
         self._windows: Mapping[int, int | None] | None = None
         self._tail: Features | None = None
-        self._pass: Callable[[Callable[[], Outputs]], Outputs] = lambda compute: compute()
+        self._pass: OnePass = one_pass
+        self._sequence: SequencePeers = ALL_POSITIONS
         self._choose(share_prefixes)
 
     @property
@@ -83,9 +90,12 @@ class PositionwiseModel:
         """Whether the model runs on packed tokens, which requires a trained token in every sample."""
         return self._windows is not None
 
-    def compute_inside(self, one_pass: Callable[[Callable[[], Outputs]], Outputs]) -> None:
-        """Compute each pass, body and head, inside `one_pass`, such as the forward pass of a sharded module."""
-        self._pass = one_pass
+    def divide_positions(self, peers: SequencePeers) -> None:
+        """From now on compute only this process's slice of the packed tokens; requires `shares_prefixes`.
+
+        All `peers` compute the same micro-batches. `outputs` still returns the outputs of all trained tokens.
+        """
+        self._sequence = peers
 
     def running(self) -> AbstractContextManager[None]:
         """Context for forward and backward passes. Checkpointed layers also run in the backward pass."""
@@ -94,15 +104,15 @@ class PositionwiseModel:
     def states(self, batch: MicroBatch) -> Tensor:
         """States where the trained tokens are predicted, [N, H]; features, [N, F], if the model is not split."""
         if self._windows is not None:
-            return self._packed_states(batch, self._windows)
+            return self._packed_states(pack_tokens(batch.samples, self._windows, self.device))
         # the last column predicts nothing
-        token_ids_BT = padded([sample.token_ids for sample in batch.samples], torch.long)[:, :-1].to(self.model.device)
+        token_ids_BT = padded([sample.token_ids for sample in batch.samples], torch.long)[:, :-1].to(self.device)
         self._give(padded_experts(batch.samples, token_ids_BT.shape[1]))
         chosen = (batch.rows, batch.columns - 1)
         if self._tail is not None:
             return cast(Tensor, self.model.base_model(input_ids=token_ids_BT, use_cache=False)[0][chosen])
         mask_BT = padded([[1] * len(sample.token_ids) for sample in batch.samples], torch.long)[:, :-1]
-        return self.head.whole(token_ids_BT, mask_BT.to(self.model.device))[chosen]
+        return self.head.whole(token_ids_BT, mask_BT.to(self.device))[chosen]
 
     def features(self, states_NH: Tensor) -> Tensor:
         """Compute features, [N, F], from `states`."""
@@ -111,16 +121,26 @@ class PositionwiseModel:
     def outputs(self, batch: MicroBatch, *, entropy_gradient: bool) -> Outputs:
         """Compute all outputs of the head, [N] each, see `Head.read`; under autocast if configured."""
         with self._autocast():
+            if self._windows is not None and self._sequence.size > 1:
+                windows = self._windows
+                return self._pass(lambda: self._divided(batch, windows, entropy_gradient=entropy_gradient))
             return self._pass(
                 lambda: self.head.read(self.features, self.states(batch), batch, entropy_gradient=entropy_gradient)
             )
 
+    def _divided(self, batch: MicroBatch, windows: Mapping[int, int | None], *, entropy_gradient: bool) -> Outputs:
+        """Compute the outputs that this process's positions predict, and join them with those of its peers."""
+        tokens, own_N = own_slice(pack_tokens(batch.samples, windows, self.device), self._sequence)
+        temperatures = None if batch.temperatures is None else batch.temperatures[own_N]
+        own = replace(batch, targets=batch.targets[own_N], temperatures=temperatures)
+        found = self.head.read(self.features, self._packed_states(tokens), own, entropy_gradient=entropy_gradient)
+        return {name: self._sequence.joined(values, own_N) for name, values in found.items()}
+
     def _autocast(self) -> AbstractContextManager[None]:
-        device = self.model.device.type
+        device = self.device.type
         return torch.autocast(device, dtype=self._autocast_dtype) if self._autocast_dtype else nullcontext()
 
-    def _packed_states(self, batch: MicroBatch, windows: Mapping[int, int | None]) -> Tensor:
-        tokens = pack_tokens(batch.samples, windows, self.model.device)
+    def _packed_states(self, tokens: PackedTokens) -> Tensor:
         self._give(tokens.routed_experts)
         output = self.model.base_model(
             input_ids=tokens.token_ids[None],
@@ -137,9 +157,9 @@ class PositionwiseModel:
     @torch.no_grad()
     def _choose(self, share_prefixes: bool) -> None:
         samples = probe_samples(self.vocab_size)
-        batch = micro_batch(samples, self.model.device)
-        whole = self.states(batch)
-        alone = torch.cat([self.states(micro_batch([sample], self.model.device)) for sample in samples])
+        batch = micro_batch(samples, self.device)
+        whole = self._tried(batch)["features"]
+        alone = torch.cat([self._tried(micro_batch([sample], self.device))["features"] for sample in samples])
         self._tail = self.head.tail()
         if self._tail is not None and not self._splits_like(batch, whole):
             self._tail = None
@@ -150,28 +170,40 @@ class PositionwiseModel:
         if share_prefixes:
             self._share(batch, alone, tolerance(whole, alone))
 
+    def _tried(self, batch: MicroBatch) -> Outputs:
+        """Run the model once in the present mode."""
+
+        def compute() -> Outputs:
+            states = self.states(batch)
+            return {"states": states, "features": self.features(states)}
+
+        return self._pass(compute)
+
     def _share(self, batch: MicroBatch, alone: Tensor, most: float) -> None:
         try:
             with unfaithful():
                 if not self.splits:
                     raise UnfaithfulError("its logits are computed at all positions")
-                self._windows = windows_of_all_layers(self.model)
+                windows: dict[int, int | None] = {}
+                self._pass(lambda: windows.update(windows_of_all_layers(self.model)) or {})
+                self._windows = windows
                 self._check_packed(batch, alone, most, self._windows)
         except UnfaithfulError as error:
             self._windows = None
             logger.warning("%s: shared prefixes are computed once per sample (%s)", self._name, error)
 
     def _check_packed(self, batch: MicroBatch, alone: Tensor, most: float, windows: Mapping[int, int | None]) -> None:
+        tokens = pack_tokens(batch.samples, windows, CPU)
         with self.running(), torch.enable_grad(), watched_embeddings(self.model) as embeddings:
-            states = self.states(batch)
-            if not difference(self.features(states).detach(), alone) <= most:  # also true for NaN
-                raise UnfaithfulError("its logits would differ")
-            (embedded,) = embeddings
-            check_apart(states, batch.rows, embedded, batch.samples, pack_tokens(batch.samples, windows, CPU))
+            for row, sample in enumerate(batch.samples):
+                found = self._tried(batch)  # a sharded model can run backward only once after each forward pass
+                if not difference(found["features"].detach(), alone) <= most:  # also true for NaN
+                    raise UnfaithfulError("its logits would differ")
+                check_apart(found["states"], batch.rows == row, embeddings.pop(), sample, tokens)
 
     def _splits_like(self, batch: MicroBatch, whole: Tensor) -> bool:
         try:
             with unfaithful():
-                return difference(self.features(self.states(batch)), whole) <= tolerance(whole, whole)
+                return difference(self._tried(batch)["features"], whole) <= tolerance(whole, whole)
         except UnfaithfulError:
             return False  # the head needs more than the body's last hidden states

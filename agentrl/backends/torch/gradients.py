@@ -70,12 +70,12 @@ def accumulate_gradients(
     """
     passes = _Passes(model, batch, loss, peers)
     num_passes = peers.most(len(packs))
-    split = splits_what_belongs_together(batch.samples, packs, loss.scope) or (loss.scope == "batch" and peers.size > 1)
+    split = splits_groups_or_rollouts(batch.samples, packs, loss.scope) or (loss.scope == "batch" and peers.size > 1)
     found = (passes.two if peers.most(split) else passes.one)([*packs, *([()] * (num_passes - len(packs)))])
     return {name: float(value) for name, value in found.items()}  # at the end, to avoid earlier waits for the device
 
 
-def splits_what_belongs_together(samples: Sequence[Sample], packs: Sequence[Sequence[int]], scope: Scope) -> bool:
+def splits_groups_or_rollouts(samples: Sequence[Sample], packs: Sequence[Sequence[int]], scope: Scope) -> bool:
     """Whether the micro-batches separate samples that a loss of this scope needs together."""
     if scope in ("row", "batch"):
         return scope == "batch" and len(packs) > 1
@@ -156,11 +156,11 @@ class _Passes:
         return dict(zip(indices, torch.split(values_N, [self._counts[index] for index in indices]), strict=True))
 
     def _batch(self, indices: Sequence[int]) -> MicroBatch:
-        return micro_batch([self._whole.samples[index] for index in indices], self._model.model.device)
+        return micro_batch([self._whole.samples[index] for index in indices], self._model.device)
 
     def _outputs(self, packs: Sequence[Sequence[int]]) -> Iterator[tuple[Sequence[int], Outputs]]:
         for indices in packs:
-            batch = self._batch(indices) if indices else micro_batch([IDLE], self._model.model.device)
+            batch = self._batch(indices) if indices else micro_batch([IDLE], self._model.device)
             yield indices, self._model.outputs(batch, entropy_gradient=self._loss.needs_entropy)
 
     def _loss_of(self, indices: Sequence[int], batch: MicroBatch, outputs: Outputs) -> tuple[Tensor, dict[str, Tensor]]:

@@ -6,13 +6,15 @@ Axes: M packed tokens, N trained tokens, R rows, C columns (queries of a row), W
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from agentrl.backends.packing import IntArray, num_common, sorted_by_prefix, token_keys, used_tokens
+from agentrl.backends.torch.peers import ALL_POSITIONS, SequencePeers
 from agentrl.backends.torch.recorded_experts import recorded
 from agentrl.types.sample import Sample
 
@@ -74,11 +76,13 @@ class Layout:
         grids: their cells, concatenated in order, contain every packed token's query once, plus padding.
         cells: [M], the cell of each packed token.
         windows: the sliding window of each layer, None for full attention.
+        peers: the processes that compute the other positions.
     """
 
     grids: Sequence[Grid]
     cells: Tensor
     windows: Mapping[int, int | None]
+    peers: SequencePeers = ALL_POSITIONS
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -127,6 +131,32 @@ def pack_tokens(samples: Sequence[Sample], windows: Mapping[int, int | None], de
     token_ids_M, positions_M, predictors_N, cells_M = (torch.as_tensor(array).to(device) for array in arrays)
     experts_MLK = torch.cat(new_experts) if experts else None
     return PackedTokens(token_ids_M, positions_M, predictors_N, Layout(grids, cells_M, windows), experts_MLK)
+
+
+def own_slice(tokens: PackedTokens, peers: SequencePeers) -> tuple[PackedTokens, Tensor]:
+    """Return this process's slice of the packed tokens, and which trained tokens, [N] bool, it predicts.
+
+    The tokens are padded to a multiple of the number of processes. No token attends to padding. The layout stays that
+    of all tokens.
+    """
+    num_tokens = len(tokens.token_ids)
+    width = -(-num_tokens // peers.size)
+    start, padding = peers.index * width, width * peers.size - num_tokens
+
+    def own(values: Tensor, filler: int = 0) -> Tensor:
+        return pad(values, [0, 0] * (values.ndim - 1) + [0, padding], value=filler)[start : start + width]
+
+    experts = tokens.routed_experts
+    owned_N = tokens.predictors // width == peers.index
+    layout = replace(tokens.layout, cells=pad(tokens.layout.cells, [0, padding]), peers=peers)
+    sliced = PackedTokens(
+        own(tokens.token_ids),
+        own(tokens.positions),
+        tokens.predictors[owned_N] - start,
+        layout,
+        None if experts is None else own(experts, -1),
+    )
+    return sliced, owned_N
 
 
 def _grids(rows: Sequence[_Row], num_tokens: int, device: torch.device) -> tuple[list[Grid], IntArray]:

@@ -1,4 +1,4 @@
-"""What the processes that train one model together must agree on in each pass over a mini-batch."""
+"""What the processes that train one model together exchange in each pass over a mini-batch."""
 
 from __future__ import annotations
 
@@ -25,3 +25,32 @@ class Peers:
 
 
 ALONE = Peers()
+
+
+class SequencePeers:
+    """A process that computes all positions of its samples. `backends.fsdp` has the one for slices of the positions.
+
+    Axes: M packed tokens, a multiple of `size`; H heads; D head size; N trained tokens.
+
+    Attributes:
+        size: number of processes that compute the same samples.
+        index: number of this process among them; it computes the positions of slice `index`.
+    """
+
+    size = 1
+    index = 0
+
+    def all_positions(self, states_MHD: Tensor) -> Tensor:
+        """Exchange the own slice of positions of all heads, [M / size, H, D], for the own heads, [M, H / size, D]."""
+        return states_MHD
+
+    def all_heads(self, states_MHD: Tensor) -> Tensor:
+        """Exchange all positions of the own heads, [M, H / size, D], for the own slice, [M / size, H, D]."""
+        return states_MHD
+
+    def joined(self, values: Tensor, own_N: Tensor) -> Tensor:
+        """Return the values of all processes, [N], from the own values, which belong where `own_N` is true."""
+        return values
+
+
+ALL_POSITIONS = SequencePeers()

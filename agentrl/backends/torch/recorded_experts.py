@@ -6,6 +6,7 @@ Axes: B samples, T columns, L layers, K experts per token.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -46,3 +47,10 @@ def _filled(experts: Tensor | None, length: int, shape: torch.Size) -> Tensor:
     if experts is not None:
         filled[: len(experts)] = experts[:length]
     return filled
+
+
+def without_experts(samples: Sequence[Sample]) -> Sequence[Sample]:
+    """Return the samples without recorded experts."""
+    if all(sample.routed_experts is None for sample in samples):
+        return samples
+    return [replace(sample, routed_experts=None) for sample in samples]

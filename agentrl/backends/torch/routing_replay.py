@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from agentrl.backends.torch.batches import OnePass, Outputs, at_once
 from agentrl.backends.torch.self_check import difference, unfaithful
 from agentrl.errors import ConfigError
 from agentrl.models.attention import UnfaithfulError
@@ -33,16 +34,15 @@ class RoutingReplay:
 
     Supported routers choose by one `topk` over [M, E] scores in a module that has `experts`, as transformers implements
     Qwen2-MoE, Qwen3-MoE, Mixtral, OLMoE, gpt-oss, DeepSeek-V3, GLM-4-MoE and most others. Each model is tested once,
-    with a few tokens.
+    with a few tokens, inside `one_pass` (see `PositionwiseModel`).
 
     Raises:
         ConfigError: the model has no experts, or chooses them in another way.
     """
 
-    def __init__(self, model: PreTrainedModel) -> None:
+    def __init__(self, model: PreTrainedModel, one_pass: OnePass = at_once) -> None:
         self._given: Tensor | None = None
         self._own: dict[int, Tensor] | None = None  # records the layers' own choices, only during the test
-        self._device = model.device
         self._blocks = _blocks(model)
         if not self._blocks:
             raise ConfigError(f"'{KEY}' needs a mixture of experts: no layer of {type(model).__name__} has `experts`")
@@ -51,7 +51,7 @@ class RoutingReplay:
         self._num_experts = min(map(_num_experts, self._blocks.values()))
         try:
             with unfaithful(), torch.no_grad():
-                self._top_k = self._try(model)
+                one_pass(partial(self._try, model))
         except UnfaithfulError as error:
             raise ConfigError(
                 f"'{KEY}': the router of {type(model).__name__} is not supported ({error}): use a model"
@@ -92,9 +92,10 @@ class RoutingReplay:
             self._own[layer] = choice.made[0]
         return output
 
-    def _try(self, model: PreTrainedModel) -> int:
-        """Test that the layers use the experts they are given; return K, the number per token in every layer."""
-        token_ids = torch.arange(1, 6, device=model.device)[None]
+    def _try(self, model: PreTrainedModel) -> Outputs:
+        """Test that the layers use the experts they are given; set K, the number per token in every layer."""
+        self._device = model.device
+        token_ids = torch.arange(1, 6, device=self._device)[None]
 
         def states() -> Tensor:
             output: Tensor = model.base_model(input_ids=token_ids, use_cache=False)[0]
@@ -104,7 +105,7 @@ class RoutingReplay:
         self._own = own
         alone = states()
         self._own = None
-        chosen_MLK = torch.zeros(5, max(own) + 1, len(own[max(own)][0]), dtype=torch.int16, device=model.device)
+        chosen_MLK = torch.zeros(5, max(own) + 1, len(own[max(own)][0]), dtype=torch.int16, device=self._device)
         for layer, experts_MK in own.items():
             chosen_MLK[:, layer] = experts_MK
         self._given = chosen_MLK
@@ -114,7 +115,8 @@ class RoutingReplay:
         self._given = None
         if repeated > 1e-5 or (changed < 1e-5 and self._num_experts > chosen_MLK.shape[2]):
             raise UnfaithfulError("its layers do not use the given experts")
-        return chosen_MLK.shape[2]
+        self._top_k = chosen_MLK.shape[2]
+        return {}
 
 
 class _Choice(TorchFunctionMode):

@@ -5,7 +5,7 @@ Axes: M packed tokens, N trained tokens, H hidden size.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,7 @@ from agentrl.types.sample import Sample
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-NOT_TAKEN = (AttributeError, KeyError, IndexError, TypeError, ValueError, RuntimeError)
+UNSUPPORTED_ERRORS = (AttributeError, KeyError, IndexError, TypeError, ValueError, RuntimeError)
 """Errors that a model may raise when it runs in an unsupported way."""
 
 
@@ -46,7 +46,7 @@ def unfaithful() -> Iterator[None]:
         yield
     except torch.OutOfMemoryError:
         raise
-    except NOT_TAKEN as error:
+    except UNSUPPORTED_ERRORS as error:
         raise UnfaithfulError(f"{type(error).__name__}: {error}") from error
 
 
@@ -80,28 +80,26 @@ def watched_embeddings(model: PreTrainedModel) -> Iterator[list[Tensor]]:
 
 
 def check_apart(
-    states_NH: Tensor, rows_N: Tensor, embeddings_1MH: Tensor, samples: Sequence[Sample], tokens: PackedTokens
+    states_NH: Tensor, chosen_N: Tensor, embeddings_1MH: Tensor, sample: Sample, tokens: PackedTokens
 ) -> None:
-    """Check that every sample's states depend only on that sample's tokens.
+    """Check that a sample's states depend only on that sample's tokens.
 
     The gradient with respect to all other tokens must be exactly 0. So even small errors are found, also in bfloat16
     and with weights near 0.
 
     Args:
-        rows_N: the sample of each state.
+        chosen_N: whether a state belongs to the sample.
 
     Raises:
-        UnfaithfulError: a sample attends to another sample's tokens.
+        UnfaithfulError: the sample attends to another sample's tokens.
     """
     weights_NH = torch.sin(torch.arange(states_NH.numel(), device=states_NH.device)).view_as(states_NH)
-    for row, sample in enumerate(samples):
-        chosen = rows_N == row
-        value = (states_NH[chosen] * weights_NH[chosen]).sum()  # weighted: the outputs of a norm may sum to a constant
-        (gradient_1MH,) = torch.autograd.grad(value, embeddings_1MH, retain_graph=True)
-        seen = gradient_1MH[0].ne(0).any(dim=-1).cpu()
-        own = dict(enumerate(sample.token_ids))
-        if any(own.get(position) != token for position, token in _tokens_of(tokens, seen)):
-            raise UnfaithfulError("a sample would attend to tokens of other samples")
+    value = (states_NH[chosen_N] * weights_NH[chosen_N]).sum()  # weighted: a norm's outputs may sum to a constant
+    (gradient_1MH,) = torch.autograd.grad(value, embeddings_1MH)
+    seen = gradient_1MH[0].ne(0).any(dim=-1).cpu()
+    own = dict(enumerate(sample.token_ids))
+    if any(own.get(position) != token for position, token in _tokens_of(tokens, seen)):
+        raise UnfaithfulError("a sample would attend to tokens of other samples")
 
 
 def _tokens_of(tokens: PackedTokens, seen: Tensor) -> Iterator[tuple[int, int]]:

@@ -5,6 +5,7 @@ Axes: M packed tokens, R rows, C columns, W keys of a row, H query heads, K key-
 
 from __future__ import annotations
 
+from math import gcd
 from typing import cast
 
 import torch
@@ -45,9 +46,19 @@ def shared_attention(
     check_understood(layer, attention_mask, others)
     window = packed_layout.windows[layer]
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    query, key, value = (states[0].transpose(0, 1) for states in (query, key, value))
+    peers = packed_layout.peers
+    key, value = (_for_each(peers.size, states) for states in (key, value))
+    query, key, value = (peers.all_positions(states[0].transpose(0, 1)) for states in (query, key, value))
+    if s_aux is not None:
+        s_aux = s_aux.chunk(peers.size)[peers.index]
     attended = [_attend(grid, query, key, value, window, scale, softcap, s_aux) for grid in packed_layout.grids]
-    return torch.cat(attended).index_select(0, packed_layout.cells)[None], None
+    return peers.all_heads(torch.cat(attended).index_select(0, packed_layout.cells))[None], None
+
+
+def _for_each(size: int, states_1KMD: Tensor) -> Tensor:
+    """Repeat key-value heads as often as needed to give the same number to each of `size` processes."""
+    times = size // gcd(size, states_1KMD.shape[1])
+    return states_1KMD if times == 1 else states_1KMD.repeat_interleave(times, dim=1)
 
 
 def _attend(

@@ -14,7 +14,7 @@ def load(config: RunConfig, request: ModelRequest) -> Backend:
 
     See `load_torch_backend`, and `load_scalar_backend` for a value head.
     """
-    if config.trainer.n_gpus_per_node > 1:
+    if config.trainer.num_processes > 1:
         return _sharded(config, request)
     from agentrl.backends.torch.backend import load_scalar_backend, load_torch_backend  # imports torch
 
@@ -35,13 +35,14 @@ def load(config: RunConfig, request: ModelRequest) -> Backend:
 
 def _sharded(config: RunConfig, request: ModelRequest) -> Backend:
     from agentrl.backends.fsdp.backend import FsdpBackend  # imports torch
-    from agentrl.backends.fsdp.ranks import joined
+    from agentrl.backends.fsdp.ranks import check_shared_folder, joined
 
-    ranks, size = joined(), config.trainer.n_gpus_per_node
+    ranks, size = joined(), config.trainer.num_processes
     if ranks is None or ranks.size != size:
         found = "one process runs" if ranks is None else f"{ranks.size} processes run"
         text = f"{found}: start it with `agentrl train`, or with `torchrun --nproc-per-node {size} -m agentrl train`"
         raise ConfigError(wrong("trainer.n_gpus_per_node", text, Kind.CONFLICT, value=size))
+    check_shared_folder(ranks, config.trainer.run_dir)
     return FsdpBackend(ranks, request, config.trainer.seed)
 
 
@@ -53,4 +54,5 @@ SPEC = BackendSpec(
     routed_experts=True,
     copy_weights=True,
     several_processes=True,
+    async_save=True,
 )

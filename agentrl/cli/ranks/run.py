@@ -6,13 +6,14 @@ import os
 import pickle
 import sys
 import tempfile
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import torch
 
-from agentrl.backends.fsdp.ranks import join, serve
+from agentrl.backends.fsdp.ranks import LOST_PEER_STATUS, LostPeerError, join, serve
 from agentrl.cli.main import finish
-from agentrl.cluster.launch import launch
+from agentrl.cluster.launch import POOLS, launch
 from agentrl.config import RunConfig
 from agentrl.config.rules.unused import wrong
 from agentrl.errors import ConfigError
@@ -29,6 +30,10 @@ def train_on_ranks(config: RunConfig) -> int:
     """
     if "RANK" in os.environ:
         return _take_part(config)
+    if config.uses_ray:
+        from agentrl.cluster.nodes import train_on_nodes  # imports Ray
+
+        return train_on_nodes(config)
     size = config.trainer.n_gpus_per_node
     if 0 < (num_gpus := torch.cuda.device_count()) < size and config.actor.device != "cpu":
         raise ConfigError(wrong("trainer.n_gpus_per_node", f"but this node has {num_gpus} GPUs", value=size))
@@ -45,9 +50,18 @@ def main() -> int:
     if os.environ["RANK"] != "0":
         return serve()
     config: RunConfig = pickle.loads(Path(sys.argv[1]).read_bytes())
+    _pools()  # Ray handles SIGTERM when it is imported; `finish` replaces that
     if os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0":
         config = config.model_copy(update={"trainer": config.trainer.model_copy(update={"resume_mode": "auto"})})
-    return finish(lambda: _take_part(config))
+    return finish(lambda: _ended_with_peers(config))
+
+
+def _ended_with_peers(config: RunConfig) -> int:
+    try:
+        return _take_part(config)
+    except LostPeerError as error:
+        print(f"agentrl: error: {error}", file=sys.stderr)
+        return LOST_PEER_STATUS
 
 
 def _take_part(config: RunConfig) -> int:
@@ -58,10 +72,19 @@ def _take_part(config: RunConfig) -> int:
 
     ranks = join()
     try:
-        run_training(config)
+        with _pools():
+            run_training(config)
     finally:
         ranks.close()
     return 0
+
+
+def _pools() -> AbstractContextManager[None]:
+    if POOLS not in os.environ:
+        return nullcontext()
+    from agentrl.cluster.pools import pools_of_run  # imports Ray
+
+    return pools_of_run()
 
 
 if __name__ == "__main__":

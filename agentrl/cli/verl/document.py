@@ -26,8 +26,8 @@ python3 -m agentrl.trainer.main_ppo data.train_files=train.parquet data.val_file
 
 `agentrl train --verl …` is the same command. `agentrl eval --verl …` evaluates on `data.val_files` and does not train.
 `--config-path` and `--config-name` read a YAML file that builds on `ppo_trainer`. You can also use agentrl's keys
-(`agentrl config` lists them), unless verl has a key of the same name. The run's `config.yaml` contains the result in
-agentrl's keys.
+(`agentrl config` lists them), unless verl has a key of the same name. The command is translated to agentrl's
+keys: the run's `config.yaml` contains the translation.
 
 Estimator and loss become one `algorithm.name` if a preset has both. `adv_estimator=gae` becomes `gae` with a critic.
 `adv_estimator=grpo` with `policy_loss.loss_mode=gspo` becomes `gspo`. Both get verl's defaults (clip ratios of 0.2,
@@ -107,11 +107,11 @@ python3 -m agentrl.trainer.main_generation data.path=test.parquet data.n_samples
 python3 -m agentrl.trainer.main_eval data.path=out.parquet custom_reward_function.path=reward.py
 ```
 
-`main_generation` is the same as `agentrl generate --verl`. So is `main_generation_server`: a command with
-`data.train_files` or `actor_rollout_ref.*` is read with the keys of the server. The rollouts with their tokens are in
-`out/`, a run folder next to `out.parquet`. The same command resumes a run that was stopped. Agents, tools and rewards
-work as in training, and you can set agentrl's keys for them. `main_eval` prints metrics with confidence intervals;
-`out.eval.json` contains all of them ([evaluate.md](evaluate.md)).
+`main_generation` is the same as `agentrl generate --verl`. `main_generation_server` is the same too: if a command
+sets `data.train_files` or keys of `actor_rollout_ref`, they are read as keys of `main_generation_server`. The
+rollouts with their tokens are in `out/`, a run folder next to `out.parquet`. The same command resumes a run that was
+stopped. Agents, tools and rewards work as in training, and you can set agentrl's keys for them. `main_eval` prints
+metrics with confidence intervals; `out.eval.json` contains all of them ([evaluate.md](evaluate.md)).
 
 ### main_generation
 
@@ -123,6 +123,10 @@ _EVALUATION = """\
 
 A key that starts with two dashes is a flag of `agentrl eval`.
 """
+
+
+DEFAULTS = """If a command does not set a key, verl's default in the table applies. Where the table has `null` or
+nothing, agentrl's default applies."""
 
 
 def document() -> str:
@@ -147,7 +151,7 @@ def _in_training(row: Row) -> bool:
 def _classes(rows: Sequence[Row], level: str) -> Iterator[str]:
     """Yield the tables of the three classes; empty tables are omitted."""
     mapped = [row for row in rows if isinstance(row, Mapped)]
-    yield f"{level} Mapped\n\nIf the table names verl's default, it is applied; `null` keeps agentrl's default.\n"
+    yield f"{level} Mapped\n\n{DEFAULTS}\n"
     yield from _table(
         ("verl", "agentrl", "verl's default", "note"),
         [(_code(row.key), ", ".join(map(_code, row.names)), _default(row), row.note) for row in mapped],

@@ -82,7 +82,7 @@ def _override(override):  # type: ignore[no-untyped-def]  # Hydra's Override; hy
     if override.is_sweep_override():
         raise ConfigError(f"'{key}' has several values: write them as a list, {key}=[a,b]")
     if override.type == OverrideType.DEL:
-        raise ConfigError(f"'~{key}': nothing can be taken away; say what it should be instead")
+        raise ConfigError(f"'~{key}': a key cannot be removed; set another value instead")
     return OmegaConf.create(nested({key: override.value()}))
 
 

@@ -40,7 +40,7 @@ def ignored_by_algorithm(config: RunConfig) -> Iterator[Problem]:
         yield from unused("algorithm", algorithm, options, _PREFERENCE)
     yield from _ignored_by_reward_training(config)
     if algorithm.name == "ranking":
-        yield from unused("algorithm", algorithm, ("pairing",), "`algorithm.name=pairwise`: a ranking takes all")
+        yield from unused("algorithm", algorithm, ("pairing",), "`algorithm.name=pairwise`: ranking uses all pairs")
     if algorithm.estimator != "threshold":
         yield from unused("algorithm", algorithm, ("rft_threshold",), "`algorithm.name=rft`")
     if not config.uses_reference:
@@ -72,13 +72,15 @@ def idle_in_algorithm(config: RunConfig) -> Iterator[Problem]:
 
 def _ignored_by_preference(config: RunConfig) -> Iterator[Problem]:
     actor, name = config.actor, config.algorithm.name
-    yield from unused("actor", actor, ("loss_agg_mode",), f"{_POLICY_GRADIENT}: a preference is a mean over groups")
+    yield from unused(
+        "actor", actor, ("loss_agg_mode",), f"{_POLICY_GRADIENT}: preference losses are averaged over groups"
+    )
     if (config.loss_name == "ranking") != (name == "ranking"):
         line = f"`actor.policy_loss.loss_mode={config.loss_name}` has no effect with `algorithm.name={name}`"
         yield Problem(
             "actor.policy_loss.loss_mode",
             Kind.UNUSED,
-            f"{line}: `algorithm.name=ranking` compares all of a group, and has a loss of its own",
+            f"{line}: the loss `ranking` compares all rollouts of a group and works only with `algorithm.name=ranking`",
         )
 
 
@@ -95,13 +97,13 @@ def _ignored_by_reward_training(config: RunConfig) -> Iterator[Problem]:
             need = " or ".join(f"`algorithm.name={name}`" for name in names)
             yield from unused(where, algorithm.reward_training, (option,), need)
     if algorithm.preset.family == "reward":
-        need = "a policy that is trained: a reward model is trained whole, by a loss of its own"
+        need = f"a trained policy: `algorithm.name={algorithm.name}` trains all weights of a reward model"
         yield from unused("model", config.model, ("lora_rank", "lora_adapter_path"), need)
         yield from unused("actor", config.actor, ("entropy_coeff", "loss_agg_mode"), need)
         if config.trainer.mode in ("val_only", "rollout_only"):
             yield wrong(
                 "trainer.mode",
-                f"needs a policy, and {algorithm.name} trains a reward model",
+                f"needs a policy, but `algorithm.name={algorithm.name}` trains a reward model",
                 Kind.CONFLICT,
                 value=config.trainer.mode,
             )
@@ -131,7 +133,7 @@ def _uncorrected(config: RunConfig) -> Iterator[Problem]:
         if config.algorithm.preset.loss not in ("vanilla", "reinforce", "gpg"):
             yield wrong(
                 "algorithm.name",
-                f"has a loss of its own, which has no effect without {need}",
+                f"selects a loss that has no effect without {need}",
                 Kind.UNUSED,
                 value=config.algorithm.name,
             )
@@ -167,7 +169,7 @@ def wrong_in_critic(config: RunConfig) -> Iterator[Problem]:
         yield Problem(
             "trainer.critic_warmup",
             Kind.WRONG_VALUE,
-            f"{warmup} leaves the policy no step: set it below `trainer.total_training_steps`",
+            f"{warmup}: the policy would never be trained; set it below `trainer.total_training_steps`",
         )
 
 
@@ -190,7 +192,9 @@ def _wrong_with_filter(config: RunConfig) -> Iterator[Problem]:
         )
     if config.group_size < 2:
         yield Problem(
-            "rollout.n", Kind.WRONG_VALUE, f"{_FILTER} keeps groups whose rollouts differ: set `rollout.n` to 2 or more"
+            "rollout.n",
+            Kind.WRONG_VALUE,
+            f"{_FILTER} would drop every group of one rollout: set `rollout.n` to 2 or more",
         )
 
 
@@ -199,11 +203,12 @@ def _wrong_with_sync(config: RunConfig) -> Iterator[Problem]:
         yield Problem(
             "ref.sync_steps",
             Kind.CONFLICT,
-            f"{_SYNC} copies whole weights, and a LoRA adapter is trained: leave one of them out",
+            f"{_SYNC} copies complete weights, but this run trains only a LoRA adapter: remove one of the two",
         )
     if config.ref.path and config.actor.freeze_modules:
         yield Problem(
             "ref.sync_steps",
             Kind.CONFLICT,
-            f"{_SYNC} copies what is trained, and with `actor.freeze_modules` the rest is still that of `ref.path`",
+            f"{_SYNC} copies only trained weights; with `actor.freeze_modules` the other weights would"
+            " still be those of `ref.path`: remove one of the three",
         )

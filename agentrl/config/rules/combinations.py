@@ -19,7 +19,7 @@ from agentrl.config.rules.algorithm import (
 from agentrl.config.rules.backend import ignored_by_backend, wrong_on_several_devices
 from agentrl.config.rules.data import ignored_in_data
 from agentrl.config.rules.reward import idle_in_reward, ignored_by_reward
-from agentrl.config.rules.unused import beside, every, given, unused, wrong
+from agentrl.config.rules.unused import every, given, unused, unused_with, wrong
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError, Kind, Problem
 
@@ -55,7 +55,7 @@ def check_evaluation(config: RunConfig) -> None:
     if not config.data.val_files:
         raise ConfigError(wrong("data.val_files", "must be given", Kind.MISSING))
     if config.reward.name == NO_REWARD:
-        why = "nothing is left to evaluate; `agentrl generate` rolls out without a score"
+        why = "an evaluation needs a score; `agentrl generate` needs none"
         raise ConfigError(Problem("reward.name", Kind.CONFLICT, f"`reward.name=none`: {why}"))
 
 
@@ -77,7 +77,7 @@ def _not_built(config: RunConfig) -> Iterator[Problem]:
     backend = config.actor.backend
     if instead := PLANNED_BACKENDS.get(backend):
         yield wrong(
-            "actor.backend", f"is not in this version: use `actor.backend={instead}`", Kind.NOT_SUPPORTED, value=backend
+            "actor.backend", f"is not supported yet: use `actor.backend={instead}`", Kind.NOT_SUPPORTED, value=backend
         )
 
 
@@ -111,8 +111,11 @@ def _ignored_by_engine(rollout: RolloutConfig) -> Iterator[Problem]:
     if "sglang" not in read:
         yield from unused("rollout.sglang", sglang, every(sglang), engines_with("sglang"))
         return
+    if rollout.weight_sync == "delta":
+        other = "`rollout.weight_sync=delta`, which has its own way of sending"
+        yield from unused_with("rollout.sglang", sglang, ("weight_transfer",), other)
     if sglang.urls:
-        need = "servers that are started here (`rollout.sglang.urls` names running ones)"
+        need = "servers that the run starts itself: `rollout.sglang.urls` lists servers that already run"
         started = ("num_replicas", "server_args", "env", "max_restarts")
         yield from unused("rollout", rollout, _OF_STARTED_SERVERS, need)
         yield from unused("rollout.sglang", sglang, started, need)
@@ -120,7 +123,7 @@ def _ignored_by_engine(rollout: RolloutConfig) -> Iterator[Problem]:
             yield Problem(
                 "rollout.sglang.router_url",
                 Kind.CONFLICT,
-                "`rollout.sglang.router_url`: sglang-router does not forward `rollout.routed_experts`: leave one out",
+                "`rollout.sglang.router_url`: sglang-router does not forward `rollout.routed_experts`: remove one",
             )
     else:
         yield from unused("rollout.sglang", sglang, ("router_url",), "`rollout.sglang.urls`, the servers behind it")
@@ -142,22 +145,23 @@ def _idle(config: RunConfig) -> Iterator[Problem]:
     yield from idle_in_algorithm(config)
     yield from idle_in_critic(config)
     if None not in (actor.clip_ratio_low, actor.clip_ratio_high):
-        yield from beside("actor", actor, "clip_ratio", "`actor.clip_ratio_low` and `actor.clip_ratio_high`")
+        both = "`actor.clip_ratio_low` and `actor.clip_ratio_high`"
+        yield from unused_with("actor", actor, ("clip_ratio",), both)
     if not data.shuffle:
         yield from unused("data", data, ("seed",), "`data.shuffle=true`")
     if trainer.total_training_steps is not None:
-        yield from beside("trainer", trainer, "total_epochs", "`trainer.total_training_steps`")
+        yield from unused_with("trainer", trainer, ("total_epochs",), "`trainer.total_training_steps`")
     if not data.val_files and "val_files" not in data.model_fields_set:  # an explicit empty list is intended
         yield from unused("trainer", trainer, ("test_freq",), "`data.val_files`")
         yield from unused("rollout.val_kwargs", rollout.val_kwargs, every(rollout.val_kwargs), "`data.val_files`")
     if not data.val_files:
         yield from unused("trainer", trainer, ("save_best",), "`data.val_files`")
     if trainer.mode != "rollout_only":
-        yield from unused("data", data, ("output_path",), "`trainer.mode=rollout_only`, which is `agentrl generate`")
+        yield from unused("data", data, ("output_path",), "`trainer.mode=rollout_only` (`agentrl generate`)")
     if not config.algorithm.live:
         yield from unused("trainer", trainer, _IN_FLIGHT, LIVE)
     if not any(given(trainer, option) for option in _IN_FLIGHT):
-        need = "`trainer.max_staleness` or `trainer.over_sampling` above 0: else no rollout is in flight then"
+        need = "`trainer.max_staleness` or `trainer.over_sampling` above 0: no rollouts run during a weight update"
         yield from unused("rollout", rollout, ("weight_update_mode",), need)
     yield from unused("trainer", trainer, _NOT_IN_MODE.get(trainer.mode, ()), "`trainer.mode=train`")
     if trainer.resume_mode != "path":
@@ -178,7 +182,7 @@ def _wrong(config: RunConfig) -> Iterator[Problem]:
         yield wrong("data.output_path", f"must name a Parquet file, not '{output}'")
     if config.rollout.val_kwargs.n > 1 and not config.rollout.val_kwargs.do_sample:
         yield wrong(
-            "rollout.val_kwargs.n", "above 1 repeats one greedy rollout: set `rollout.val_kwargs.do_sample=true`"
+            "rollout.val_kwargs.n", "above 1 repeats the same greedy rollout: set `rollout.val_kwargs.do_sample=true`"
         )
 
 
@@ -190,7 +194,7 @@ def _wrong_in_training(config: RunConfig, groups_of_one: bool) -> Iterator[Probl
     compares = algorithm.live and algorithm.preset.compares
     if compares and config.group_size < 2 and trainer.mode == "train" and not groups_of_one:
         why = f"{algorithm.name} compares the rollouts of a task: set `rollout.n` to 2 or more"
-        yield wrong("rollout.n", f"gives every group advantage 0, because {why}", value="1")
+        yield wrong("rollout.n", f"makes every advantage 0, because {why}", value="1")
     control, num_rollouts = algorithm.kl_ctrl, config.data.train_batch_size * config.group_size
     if algorithm.use_kl_in_reward and control.type == "adaptive" and control.horizon <= 0.2 * num_rollouts:
         yield Problem(
@@ -201,11 +205,13 @@ def _wrong_in_training(config: RunConfig, groups_of_one: bool) -> Iterator[Probl
         )
     for option in _TRUNCATIONS:
         if given(rollout, option) and algorithm.preset.family != "imitation":
-            yield wrong(f"rollout.{option}", "changes the sampling distribution: training would be biased")
+            yield wrong(
+                f"rollout.{option}", "changes the sampling distribution, so training would be biased: remove it"
+            )
     if not rollout.temperature and trainer.mode == "train":
         yield wrong(
             "rollout.temperature",
-            "is greedy: all rollouts of a task would be the same, and nothing would be learned",
+            "means greedy sampling: all rollouts of a task would be equal, so nothing is learned; set a value above 0",
             value="0",
         )
     if config.reward.name == NO_REWARD and trainer.mode != "rollout_only":
@@ -230,15 +236,15 @@ def _wrong_in_training(config: RunConfig, groups_of_one: bool) -> Iterator[Probl
 def _wrong_in_generation(config: RunConfig) -> Iterator[Problem]:
     rollout, data = config.rollout, config.data
     if not data.train_files:
-        yield wrong("data.train_files", "must be given: each row is rolled out once", Kind.MISSING)
+        yield wrong("data.train_files", "must be given: `generate` makes rollouts of each row", Kind.MISSING)
     if data.dataset_weights:
-        yield wrong("data.dataset_weights", "has no effect in generation: each row is rolled out once", Kind.UNUSED)
+        yield wrong("data.dataset_weights", "has no effect in `generate`, which uses each row once", Kind.UNUSED)
     if not config.algorithm.live:
-        yield wrong("algorithm.name", "has no live rollouts: leave it out", Kind.CONFLICT, value=config.algorithm.name)
+        yield wrong("algorithm.name", "makes no rollouts: remove it", Kind.CONFLICT, value=config.algorithm.name)
     if not rollout.temperature:
         yield from unused("rollout", rollout, _TRUNCATIONS, "`rollout.temperature` above 0")
         if (rollout.n or 1) > 1:
-            yield wrong("rollout.n", "above 1 repeats one greedy rollout: set `rollout.temperature` above 0")
+            yield wrong("rollout.n", "above 1 repeats the same greedy rollout: set `rollout.temperature` above 0")
 
 
 def _wrong_in_mode(config: RunConfig) -> Iterator[Problem]:
@@ -248,7 +254,7 @@ def _wrong_in_mode(config: RunConfig) -> Iterator[Problem]:
     if trainer.mode == "val_only" and not trainer.val_before_train:
         yield wrong(
             "trainer.mode",
-            "runs the validation before training: leave out `trainer.val_before_train=false`",
+            "needs the validation before training: remove `trainer.val_before_train=false`",
             Kind.CONFLICT,
             value="val_only",
         )

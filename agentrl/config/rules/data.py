@@ -20,11 +20,11 @@ def ignored_in_data(config: RunConfig) -> Iterator[Problem]:
         need = "the built-in datasets: with `data.custom_cls` one class reads all files"
         yield from unused("data", data, ("dataset_weights", "output_path"), need)
     if not config.algorithm.live:
-        need = f"rollouts (`algorithm.name={config.algorithm.name}` reads rows)"
+        need = f"rollouts: `algorithm.name={config.algorithm.name}` trains on dataset rows"
         yield from _given_of(data, ("curriculum", "online", "custom_cls"), need)
     if config.trainer.mode == "rollout_only":
         learning = ("curriculum", "online") if data.curriculum.by == PASS_RATE else ("online",)
-        yield from _given_of(data, learning, "`trainer.mode=train`: without training every row is rolled out once")
+        yield from _given_of(data, learning, "`trainer.mode=train`: other modes use each row once")
 
 
 def _curriculum(data: DataConfig) -> Iterator[Problem]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from agentrl.config.reward import RewardConfig
-from agentrl.config.rules.unused import every, unused, wrong
+from agentrl.config.rules.unused import every, unused, unused_with, wrong
 from agentrl.errors import Kind, Problem, suggestion
 
 JUDGE = "judge"
@@ -18,14 +18,13 @@ def ignored_by_reward(reward: RewardConfig) -> Iterator[Problem]:
     """Yield one error per option that another option replaces."""
     custom = reward.custom_reward_function
     if reward.components:
-        need = "`reward.components` left out: they take its place"
-        yield from unused("reward", reward, ("name",), need)
-        yield from unused("reward.custom_reward_function", custom, every(custom), need)
+        yield from unused_with("reward", reward, ("name",), "`reward.components`")
+        yield from unused_with("reward.custom_reward_function", custom, every(custom), "`reward.components`")
     elif custom.path is None:
-        yield from unused("reward.custom_reward_function", custom, ("name",), "a 'path' beside it")
+        need = "`reward.custom_reward_function.path`"
+        yield from unused("reward.custom_reward_function", custom, ("name",), need)
     else:
-        need = "`reward.custom_reward_function.path=null`: your own function takes its place"
-        yield from unused("reward", reward, ("name",), need)
+        yield from unused_with("reward", reward, ("name",), "`reward.custom_reward_function.path`")
     yield from _wrong_online(reward)
 
 
@@ -49,7 +48,7 @@ def _wrong_online(reward: RewardConfig) -> Iterator[Problem]:
     if len(named) != 1:
         yield wrong(
             f"{where}.online",
-            f"needs one component of `reward.components` with reward: reward_model, not {len(named)}",
+            f"needs exactly one component with reward: reward_model in `reward.components`, not {len(named)}",
             Kind.MISSING,
         )
     elif online.outcome not in reward.components.keys() - named:
@@ -62,13 +61,13 @@ def _wrong_online(reward: RewardConfig) -> Iterator[Problem]:
     elif reward.components[named[0]].reward_kwargs:
         yield wrong(
             f"reward.components.{named[0]}.reward_kwargs",
-            f"has no effect with `{where}.online`: set `{where}` itself",
+            f"has no effect with `{where}.online`: set `{where}.*` instead",
             Kind.UNUSED,
         )
     elif model.activation == "none":
         yield wrong(
             f"{where}.activation",
-            f"does not fit `{where}.online`, which learns probabilities: leave it out",
+            f"does not fit `{where}.online`, which learns probabilities: remove it",
             Kind.CONFLICT,
             value="none",
         )

@@ -8,6 +8,9 @@ from functools import partial
 from agentrl.config.base import Section
 from agentrl.errors import Kind, Problem
 
+_EARLIER_DEFAULTS = {"max_num_seqs": 128}
+"""Defaults of earlier versions: their runs saved these values in config.yaml although nobody gave them."""
+
 
 def unused(where: str, section: Section, options: tuple[str, ...], need: str) -> Iterator[Problem]:
     """Yield one error per given option, which has no effect without `need`."""
@@ -15,10 +18,10 @@ def unused(where: str, section: Section, options: tuple[str, ...], need: str) ->
         yield Problem(f"{where}.{option}", Kind.UNUSED, f"`{where}.{option}` has no effect without {need}")
 
 
-def beside(where: str, section: Section, option: str, stronger: str) -> Iterator[Problem]:
-    """Yield an error if the option is given although `stronger` replaces it."""
-    if given(section, option):
-        yield Problem(f"{where}.{option}", Kind.UNUSED, f"`{where}.{option}` has no effect beside {stronger}")
+def unused_with(where: str, section: Section, options: tuple[str, ...], other: str) -> Iterator[Problem]:
+    """Yield one error per given option, which has no effect together with `other`."""
+    for option in filter(partial(given, section), options):
+        yield Problem(f"{where}.{option}", Kind.UNUSED, f"`{where}.{option}` has no effect together with {other}")
 
 
 def wrong(key: str, text: str, kind: Kind = Kind.WRONG_VALUE, *, value: object = None) -> Problem:
@@ -27,8 +30,9 @@ def wrong(key: str, text: str, kind: Kind = Kind.WRONG_VALUE, *, value: object =
 
 
 def given(section: Section, option: str) -> bool:
-    """Whether the option differs from its default."""
-    return bool(getattr(section, option) != type(section).model_fields[option].get_default())
+    """Whether the option differs from its default, and from its default in earlier versions."""
+    value, usual = getattr(section, option), type(section).model_fields[option].get_default()
+    return bool(value not in (usual, _EARLIER_DEFAULTS.get(option, usual)))
 
 
 def every(section: Section) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from agentrl.security.redaction import remember_secret
 def keyed(options: Mapping[str, JsonValue]) -> tuple[dict[str, JsonValue], str | None]:
     """Return (options without the key, key). Without an `api_key` option the key is random; null means no key."""
     rest = dict(options)
-    value = rest.pop("api_key", secrets.token_urlsafe(32))
+    value = rest.pop("api_key", secrets.token_hex(32))  # no leading "-": SGLang would take it for an option
     if value:
         remember_secret(str(value))
     return rest, str(value) if value else None

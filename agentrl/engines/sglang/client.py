@@ -46,8 +46,19 @@ class ServerClient:
 
     def __init__(self, url: str, max_connections: int = 2048, api_key: str | None = None) -> None:
         self.url = url.rstrip("/")
-        self._generation = open_session(max_connections, api_key)
+        self._max_connections = max_connections
+        self._open(api_key)
+
+    def _open(self, api_key: str | None) -> None:
+        self._generation = open_session(self._max_connections, api_key)
         self._control = open_session(8, api_key)
+
+    async def move(self, url: str, api_key: str | None) -> None:
+        """Use a server at another address; requests to the earlier address fail."""
+        if url != self.url:
+            await self.close()
+            self.url = url
+            self._open(api_key)
 
     async def generate(self, body: Mapping[str, object], headers: Mapping[str, str] | None = None) -> Answer:
         """Call `/generate`, without a timeout.
@@ -56,18 +67,23 @@ class ServerClient:
             UnreachableError: no answer, or a server failure.
             RefusedError: the server answered with an error.
         """
-        return await self._ask(self._generation, "POST", "/generate", body, None, headers)
+        return _object(await self._ask(self._generation, "POST", "/generate", body, None, headers))
 
     async def post(self, path: str, body: Mapping[str, object] | None = None, timeout_s: float = 60.0) -> Answer:
         """Make a control call. An answer with `success: false` raises RefusedError; a non-object counts as `{}`."""
-        answer = await self._ask(self._control, "POST", path, body or {}, timeout_s)
+        answer = _object(await self._ask(self._control, "POST", path, body or {}, timeout_s))
         if answer.get("success") is False:
             raise RefusedError(f"{self.url}{path}: {answer.get('message')}")
         return answer
 
     async def get(self, path: str, timeout_s: float = 60.0) -> Answer:
         """Read information about the server."""
-        return await self._ask(self._control, "GET", path, None, timeout_s)
+        return _object(await self._ask(self._control, "GET", path, None, timeout_s))
+
+    async def post_for_list(self, path: str, body: Mapping[str, object], timeout_s: float = 60.0) -> list[JsonValue]:
+        """Make a control call that answers a list; another answer counts as `[]`."""
+        answer = await self._ask(self._control, "POST", path, body, timeout_s)
+        return answer if isinstance(answer, list) else []
 
     async def close(self) -> None:
         """Close the connections."""
@@ -82,7 +98,7 @@ class ServerClient:
         body: Mapping[str, object] | None,
         timeout_s: float | None,
         headers: Mapping[str, str] | None = None,
-    ) -> Answer:
+    ) -> JsonValue:
         url = self.url + path
         content = None if body is None else orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
         try:
@@ -95,7 +111,11 @@ class ServerClient:
         if not answer.content or not answer.headers.get("Content-Type", "").startswith("application/json"):
             return {}
         try:
-            read = orjson.loads(answer.content)  # refuses JSON with more than 1,024 nesting levels
+            read: JsonValue = orjson.loads(answer.content)  # refuses JSON with more than 1,024 nesting levels
         except ValueError as error:
             raise UnreachableError(f"{url}: the answer is not JSON: {error}") from error
-        return read if isinstance(read, dict) else {}
+        return read
+
+
+def _object(answer: JsonValue) -> Answer:
+    return answer if isinstance(answer, dict) else {}

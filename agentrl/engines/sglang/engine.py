@@ -169,9 +169,10 @@ class SglangEngine:
             await self._router.close()
 
     def metrics(self) -> dict[str, float]:
-        """Counters since the start (see `RequestCounters`), and the current numbers of requests and replicas."""
+        """Counters since the start (see `RequestCounters`, `WeightTransfer`), and numbers of requests and replicas."""
         return {
             **self._counters.metrics(),
+            **self._transfer.metrics(),
             "running_requests": float(self._active.num_sent),
             "waiting_requests": float(self._active.num_waiting),
             "replicas_ready": float(len(self._ready)),

@@ -6,6 +6,8 @@ import asyncio
 from dataclasses import dataclass
 from typing import TypeVar
 
+from pydantic import JsonValue
+
 from agentrl.engines.sglang.client import Answer, RefusedError, ServerClient, ServerError
 
 Reported = TypeVar("Reported", bool, int, str)
@@ -45,6 +47,7 @@ class Features:
         deterministic: sampled tokens do not depend on other requests of the batch.
         tokenizer: the server has a tokenizer, so stop strings work.
         images: the model accepts images.
+        weight_loaders: functions that may load sent weights, by their import path.
     """
 
     version: str
@@ -64,6 +67,7 @@ class Features:
     deterministic: bool = False
     tokenizer: bool = True
     images: bool = False
+    weight_loaders: tuple[str, ...] = ()
 
 
 async def read_features(client: ServerClient) -> Features:
@@ -108,6 +112,7 @@ def features_of(server: Answer, model: Answer) -> Features:
         deterministic=_reported(server, "enable_deterministic_inference", bool),
         tokenizer=not _reported(server, "skip_tokenizer_init", bool),
         images=_reported(model, "has_image_understanding", bool),
+        weight_loaders=_names(server.get("custom_weight_loader")),
     )
 
 
@@ -136,6 +141,10 @@ def _reported(answer: Answer, key: str, kind: type[Reported]) -> Reported:
     if not isinstance(value, kind):
         raise KeyError(key)
     return value
+
+
+def _names(value: JsonValue) -> tuple[str, ...]:
+    return tuple(map(str, value)) if isinstance(value, list) else ()
 
 
 def _numbers(version: str) -> tuple[int, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import partial
 
 from agentrl.engines.sglang.background import Tasks
@@ -202,7 +202,7 @@ class HealthMonitor:
                 )
             replica.health = Health.STARTING
             replica.num_restarts += 1
-            restarted = await self._restarted(replica, replica.process.restart)
+            restarted = await self._restarted(replica)
 
     async def _wait_for_answer(self, replica: Replica) -> None:
         last_served = time.monotonic()
@@ -216,9 +216,9 @@ class HealthMonitor:
                 )
             await asyncio.sleep(self._check_interval_s)
 
-    async def _restarted(self, replica: Replica, restart: Callable[[float], Awaitable[None]]) -> bool:
+    async def _restarted(self, replica: Replica) -> bool:
         try:
-            await restart(self._start_timeout_s)
+            await replica.restart(self._start_timeout_s)
         except ServerError as error:
             self._reasons[replica] = str(error)
             return False

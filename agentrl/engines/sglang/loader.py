@@ -21,8 +21,9 @@ from agentrl.engines.sglang.features import Features, read_features
 from agentrl.engines.sglang.replica import Replica
 from agentrl.engines.sglang.requests import RESERVED, Terms
 from agentrl.engines.sglang.servers.options import server_options
-from agentrl.engines.sglang.servers.server import LocalServer
+from agentrl.engines.sglang.servers.place import Server, are_elsewhere, make_server
 from agentrl.engines.sglang.weights.choice import choose_transfer
+from agentrl.engines.sglang.weights.delta import check_loader
 from agentrl.engines.sglang.weights.transfer import WeightTransfer
 from agentrl.errors import ConfigError
 from agentrl.models.adapter_folder import find_adapter
@@ -60,7 +61,10 @@ async def load_sglang_engine(
         for replica in replicas:
             stale |= not await _is_as_started(replica, model, max_sequence_length)
         terms = _terms(_config(folder, model), replicas, rollout, max_sequence_length)
-        transfer = choose_transfer(rollout.sglang, shapes, replicas[0].features, run_dir / "sglang")
+        delta = rollout.weight_sync == "delta"
+        for replica in replicas if delta else ():
+            check_loader(replica)
+        transfer = choose_transfer(rollout.sglang, shapes, replicas[0].features, run_dir / "sglang", delta=delta)
         engine = _engine(replicas, transfer, terms, rollout)
     except BaseException:
         await asyncio.gather(*(replica.leave() for replica in replicas))
@@ -86,23 +90,24 @@ async def _open_replicas(
 ) -> list[Replica]:
     """Open all replicas; on an error, stop all servers that were started."""
     sglang = rollout.sglang
-    servers: list[LocalServer] = []
+    servers: list[Server] = []
     if not sglang.urls:
         for index in range(sglang.num_replicas):
-            options = server_options(model, rollout, max_sequence_length, index)
-            servers.append(LocalServer(options, log_dir / f"replica-{index}.log", sglang.env))
-    keys = [(url, key_of(sglang)) for url in sglang.urls] + [(each.url, each.api_key) for each in servers]
-    clients = [ServerClient(url, sglang.max_connections, key) for url, key in keys]
+            options = server_options(model, rollout, max_sequence_length, 0 if are_elsewhere() else index)
+            servers.append(make_server(index, options, log_dir / f"replica-{index}.log", sglang.env))
+    clients: list[ServerClient] = []
     try:
         async with asyncio.TaskGroup() as group:
             for server in servers:
                 server.start()
                 group.create_task(server.ready(sglang.start_timeout_s))
+        keys = [(url, key_of(sglang)) for url in sglang.urls] + [(each.url, each.api_key) for each in servers]
+        clients += [ServerClient(url, sglang.max_connections, key) for url, key in keys]
         features = await asyncio.gather(*map(_features, clients))
     except BaseException as error:
         await asyncio.gather(*(each.stop() for each in servers), *(client.close() for client in clients))
         raise _first(error) from None
-    processes: Sequence[LocalServer | None] = servers or [None] * len(clients)
+    processes: Sequence[Server | None] = servers or [None] * len(clients)
     return [Replica(*each) for each in zip(clients, features, processes, strict=True)]
 
 

@@ -10,7 +10,7 @@ from agentrl.engines.sglang.client import ServerClient
 from agentrl.engines.sglang.features import Features
 
 if TYPE_CHECKING:
-    from agentrl.engines.sglang.servers.server import LocalServer
+    from agentrl.engines.sglang.servers.place import Server
 
 
 class Health(StrEnum):
@@ -35,7 +35,7 @@ class Replica:
 
     client: ServerClient
     features: Features
-    process: LocalServer | None = None
+    process: Server | None = None
     version: int = 0
     health: Health = Health.READY
     num_running: int = 0
@@ -54,6 +54,16 @@ class Replica:
     async def name_weights(self, version: str) -> None:
         """Set the weight version that the server reports for its current weights."""
         await self.client.post("/update_weight_version", {"new_version": version, "abort_all_requests": False})
+
+    async def restart(self, timeout_s: float) -> None:
+        """Restart the server that the run started; it may come back on another machine.
+
+        Raises:
+            ServerError, ConfigError: see `LocalServer.ready`.
+        """
+        assert self.process is not None
+        await self.process.restart(timeout_s)
+        await self.client.move(self.process.url, self.process.api_key)
 
     async def leave(self) -> None:
         """Stop the server if it was started here, and close the connections."""

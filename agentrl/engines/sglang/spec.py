@@ -23,7 +23,7 @@ async def load(config: RunConfig, chat: ChatFormat) -> SglangEngine:
 SPEC = EngineSpec(
     load=load,
     options=frozenset(
-        {"dtype", "max_num_seqs", "max_kv_tokens", "deterministic", "routed_experts", "sglang"},  # no `device`
+        {"dtype", "max_num_seqs", "max_kv_tokens", "deterministic", "weight_sync", "routed_experts", "sglang"},
     ),
     images=False,  # SGLang re-tokenizes a context with images: tokens may differ from the sampled tokens
     deterministic=False,  # on the CPU, SGLang has no deterministic mode and ignores seeds

@@ -33,6 +33,9 @@ from agentrl.models.images import ImageInputs
 from agentrl.models.weights_in_place import load_in_place
 from agentrl.utils.seeds import derive_seed
 
+MAX_NUM_SEQS = 128
+"""Default of `max_num_seqs`."""
+
 
 class TorchEngine:
     """Engine with continuous batching. KV is kept over a session's turns and shared by equal prompts.
@@ -58,7 +61,7 @@ class TorchEngine:
         self,
         model: PreTrainedModel,
         *,
-        max_num_seqs: int = 128,
+        max_num_seqs: int = MAX_NUM_SEQS,
         max_sequence_length: int | None = None,
         max_kv_tokens: int | None = None,
         deterministic: bool = False,

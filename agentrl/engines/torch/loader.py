@@ -6,7 +6,7 @@ from transformers import PretrainedConfig
 
 from agentrl.config.model import ModelConfig
 from agentrl.config.rollout import RolloutConfig
-from agentrl.engines.torch.engine import TorchEngine
+from agentrl.engines.torch.engine import MAX_NUM_SEQS, TorchEngine
 from agentrl.errors import ConfigError
 from agentrl.models.adapters import adapter_randomized
 from agentrl.models.images import ImageInputs, load_image_model
@@ -36,7 +36,7 @@ def load_torch_engine(
     with adapter_randomized(model):  # the engine tests how the model can be run
         return TorchEngine(
             model,
-            max_num_seqs=rollout_config.max_num_seqs,
+            max_num_seqs=rollout_config.max_num_seqs or MAX_NUM_SEQS,
             max_sequence_length=max_sequence_length,
             max_kv_tokens=rollout_config.max_kv_tokens,
             deterministic=rollout_config.deterministic,

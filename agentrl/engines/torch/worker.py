@@ -59,7 +59,7 @@ class Worker:
             self._thread.start()
         self._commands.put(command)
         if self._thread is None:
-            self._obey(wait=False)  # the thread has ended: run the command here
+            self._run_commands(wait=False)  # the thread has ended: run the command here
 
     async def call(self, function: Callable[[], T]) -> T:
         """Run `function` on the thread and return its result or raise its error."""
@@ -114,7 +114,7 @@ class Worker:
         if self._thread is not None:
             self._thread.join()
             self._thread = None
-            self._obey(wait=False)  # commands that arrived too late for the thread
+            self._run_commands(wait=False)  # commands that arrived too late for the thread
 
     def _run(self, num_threads: int) -> None:
         torch.set_num_threads(num_threads)  # the OpenMP thread count is per thread
@@ -123,8 +123,8 @@ class Worker:
                 busy = self._step()
                 self._tell_quiet(busy)  # before waiting: the caller of `pause` must not wait for the next command
                 self._deliver()
-                self._obey(wait=not busy)
-        self._obey(wait=False)
+                self._run_commands(wait=not busy)
+        self._run_commands(wait=False)
         self._tell_quiet(busy=False)
         self._deliver()
 
@@ -138,7 +138,7 @@ class Worker:
             self._scheduler.fail_all(error)
             return True
 
-    def _obey(self, *, wait: bool) -> None:
+    def _run_commands(self, *, wait: bool) -> None:
         stuck = wait and self._paused != "in_place" and bool(self._scheduler.jobs)
         try:
             while True:

@@ -24,17 +24,17 @@ class OffLoop:
     def __init__(self, function: Callable[..., object], timeout_s: float, name: str) -> None:
         self._function, self._timeout_s = function, timeout_s
         self._offload = Offload()
-        self._lane = CircuitBreaker(f"reward '{name}'")
+        self._breaker = CircuitBreaker(f"reward '{name}'")
 
     async def __call__(self, **arguments: object) -> object:
         """Return the function's result."""
         call = partial(self._function, **arguments)
         if inspect.iscoroutinefunction(self._function):
             work = cast("Work[object]", call)
-            return await self._offload.run(work, self._timeout_s, self._lane)
-        returned = await self._offload.run_function(call, self._timeout_s, self._lane)
+            return await self._offload.run(work, self._timeout_s, self._breaker)
+        returned = await self._offload.run_function(call, self._timeout_s, self._breaker)
         if inspect.isawaitable(returned):  # from an object with an async __call__, or a wrapper around one
-            return await self._offload.run(partial(_result, returned), self._timeout_s, self._lane)
+            return await self._offload.run(partial(_result, returned), self._timeout_s, self._breaker)
         return returned
 
     def close(self) -> None:

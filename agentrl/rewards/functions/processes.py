@@ -26,8 +26,8 @@ class ScorePool:
 
     def __init__(self, num_workers: int) -> None:
         self._offload = Offload()
-        lane = CircuitBreaker("the rewards in processes")
-        self._pool = ChildPool(self._offload, lane, num_workers, "agentrl.rewards.functions.process_worker")
+        breaker = CircuitBreaker("the rewards in processes")
+        self._pool = ChildPool(self._offload, breaker, num_workers, "agentrl.rewards.functions.process_worker")
 
     async def score(
         self, target: str, arguments: Mapping[str, object], timeout_s: float

@@ -35,7 +35,7 @@ class RewardFuncs:
     `completions` are text if the row's prompt was text, else lists of messages (one assistant message per model turn).
     Other arguments are `completion_ids` and the row's columns, including `ground_truth` and `data_source`. If a
     function returns None, it does not apply to the rollout, and only the other scores are summed. If no function
-    applies, the rollout has no score and is left out of its group.
+    applies, the rollout has no score and is excluded from its group.
 
     Raises:
         ConfigError: two functions of the same name, a function that needs an object of TRL's trainer, or a manager that

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from agentrl.errors import DataError
 from agentrl.store.text import write_json
-from agentrl.utils.atomic_files import whole_file
+from agentrl.utils.atomic_files import atomic_file
 
 
 def write_lines(path: Path, rows: Iterable[Mapping[str, object]]) -> int:
@@ -23,7 +23,7 @@ def write_lines(path: Path, rows: Iterable[Mapping[str, object]]) -> int:
     """
     num_rows = 0
     try:
-        with whole_file(path) as file:
+        with atomic_file(path) as file:
             for row in rows:
                 file.write(_line(row))
                 num_rows += 1
@@ -42,7 +42,7 @@ def write_table(path: Path, rows: Iterable[Mapping[str, object]]) -> int:
     try:
         names = dict.fromkeys(chain.from_iterable(content))  # rows may have different columns
         table = pa.table({name: pa.array([row.get(name) for row in content]) for name in names})
-        with whole_file(path) as file:
+        with atomic_file(path) as file:
             pq.write_table(table, file)
     except (pa.ArrowException, UnicodeError) as error:
         line = " ".join(str(error).split())

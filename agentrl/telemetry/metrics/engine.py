@@ -34,10 +34,19 @@ LATER_CACHED_SHARE = Metric(
 NUM_RETRIED = Metric("engine/num_retried", "", "SGLang: requests retried")
 NUM_RESTARTS = Metric("engine/num_restarts", "", "SGLang: servers restarted", healthy=Range(0, 0))
 REPLICAS_READY = Metric("engine/replicas_ready", "", "SGLang: servers in service at the end of the step")
+WEIGHT_SENT_BYTES = Metric(
+    "engine/weight_sent_bytes", "bytes", "weight_sync=delta: size of the requests with weights, of all servers"
+)
+WEIGHT_COMPARE_S = Metric(
+    "engine/weight_compare_s", "s", "weight_sync=delta: time to compare new weights with the last ones"
+)
+WEIGHT_CHANGED_SHARE = Metric(
+    "engine/weight_changed_share", "share", "weight_sync=delta: values that differ from the last weights sent"
+)
 PAUSE_S = Metric("publish/pause_s", "s", "time until the engine paused for new weights")
 TRANSFER_S = Metric("publish/transfer_s", "s", "time to send the weights")
 PROBE_S = Metric("publish/probe_s", "s", "time to compare engine and backend after an update")
-NUM_BYTES = Metric("publish/num_bytes", "bytes", "size of the weights sent")
+NUM_BYTES = Metric("publish/num_bytes", "bytes", "size of the weights that are published")
 PROBE_MAX = Metric(
     "publish/probe_max_diff", "nats", "largest log-prob difference between engine and backend after an update"
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from agentrl.algos.losses.value import ValueLoss
 from agentrl.backends.base import Backend, ModelRequest, load_backend
 from agentrl.config import RunConfig
-from agentrl.config.actor import ActorConfig
+from agentrl.config.actor import ActorConfig, CriticConfig, RefConfig
 from agentrl.trainer.learner import updates_per_step
 from agentrl.trainer.models.critic import Critic
 
@@ -44,11 +44,18 @@ def _as_actor(config: RunConfig) -> ActorConfig:
             "optim": critic.optim,
             "grad_clip": critic.grad_clip,
             "ppo_max_token_len_per_gpu": critic.ppo_max_token_len_per_gpu or actor.ppo_max_token_len_per_gpu,
+            **_own_size(critic),
             "param_offload": critic.param_offload,
             "optimizer_offload": critic.optimizer_offload,
+            "fsdp_size": critic.fsdp_size,
             "freeze_modules": (),
         }
     )
+
+
+def _own_size(section: RefConfig | CriticConfig) -> dict[str, int]:
+    size = section.ulysses_sequence_parallel_size
+    return {} if size is None else {"ulysses_sequence_parallel_size": size}
 
 
 def load_reference(config: RunConfig) -> Backend:
@@ -59,5 +66,6 @@ def load_reference(config: RunConfig) -> Backend:
     """
     path, key = (config.ref.path, "ref.path") if config.ref.path else (config.model.path, "model.path")
     model = config.model.without_adapter(path)
-    actor = config.actor.model_copy(update={"param_offload": config.ref.param_offload})
+    own = {"param_offload": config.ref.param_offload, **_own_size(config.ref)}
+    actor = config.actor.model_copy(update=own)
     return load_backend(config, ModelRequest(model, actor, trainable=False, key=key))

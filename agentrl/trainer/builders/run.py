@@ -81,6 +81,7 @@ async def open_run(config: RunConfig, user_objects: UserObjects) -> AsyncIterato
         publish = hooks.run_publish if built.source.live else publish_nothing
         stack.callback(gc.unfreeze)
         gc.freeze()  # loaded objects live until the end; garbage collection can skip them
+        stack.push_async_callback(training.progress.finish)
         parts = Parts(built.source, training.algorithm, training.scorer, hooks.run_learn, publish, after_step)
         yield Run(parts, built.rollouts, after_step, hooks)
 

@@ -125,10 +125,10 @@ def _live_source(rollouts: RolloutParts, feed: Feed, timer: Timer, drop: Drop) -
         return _streaming_source(rollouts, feed, timer, drop)
     collect = timed(timer, "collect", feed.observed(rollouts.roll_out_train()))
     size, ends = config.data.train_batch_size, num_draws(config, len(feed.tasks))
-    return LiveSource(feed.tasks, feed.order, size, collect, config.trainer.seed, ends, _sieve(config, drop))
+    return LiveSource(feed.tasks, feed.order, size, collect, config.trainer.seed, ends, _group_filter(config, drop))
 
 
-def _sieve(config: RunConfig, drop: Drop) -> GroupFilter | None:
+def _group_filter(config: RunConfig, drop: Drop) -> GroupFilter | None:
     """Return the filter for groups with equal rewards; None unless `algorithm.filter_groups` is enabled."""
     asked = config.algorithm.filter_groups
     if not asked.enable:
@@ -138,7 +138,7 @@ def _sieve(config: RunConfig, drop: Drop) -> GroupFilter | None:
 
 
 def _streaming_source(rollouts: RolloutParts, feed: Feed, timer: Timer, drop: Drop) -> StreamingSource:
-    config, trainer, sieve = rollouts.config, rollouts.config.trainer, _sieve(rollouts.config, drop)
+    config, trainer, group_filter = rollouts.config, rollouts.config.trainer, _group_filter(rollouts.config, drop)
     return StreamingSource(
         Admissions(
             feed.order.at,
@@ -146,7 +146,7 @@ def _streaming_source(rollouts: RolloutParts, feed: Feed, timer: Timer, drop: Dr
             trainer.max_staleness,
             trainer.over_sampling,
             steps_of_rows(config, len(feed.tasks)),
-            sieve.max_drawn if sieve else None,
+            group_filter.max_drawn if group_filter else None,
         ),
         partial(task_of, tasks=feed.tasks, seed=trainer.seed),
         rollouts.attempts_train(),
@@ -155,8 +155,9 @@ def _streaming_source(rollouts: RolloutParts, feed: Feed, timer: Timer, drop: Dr
         trainer.max_staleness,
         timer,
         feed.observed_one_by_one(rollouts.group_of_train()),
-        sieve,
+        group_filter,
         drop,
+        config.group_size,
     )
 
 

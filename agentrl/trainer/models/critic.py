@@ -11,7 +11,7 @@ from agentrl.algos.losses.value import explained_share
 from agentrl.backends.base import Backend
 from agentrl.errors import ConfigError
 from agentrl.trainer.learner import epoch_batches, means
-from agentrl.trainer.protocols import Metrics
+from agentrl.trainer.protocols import Metrics, SaveModel
 from agentrl.types.sample import Sample
 
 FOLDER = "critic"
@@ -53,9 +53,9 @@ class Critic:
             "critic/vf_explained_var": explained,
         }
 
-    async def save(self, checkpoint: Path) -> None:
+    async def save(self, checkpoint: Path, save_model: SaveModel) -> None:
         """See `Checkpointable.save`."""
-        await self.backend.save(checkpoint / FOLDER)
+        await save_model(self.backend, checkpoint / FOLDER)
 
     async def load(self, checkpoint: Path) -> None:
         """See `Checkpointable.load`.

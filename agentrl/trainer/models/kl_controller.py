@@ -12,7 +12,7 @@ from statistics import fmean
 from agentrl.algos.kl_reward import KLReward
 from agentrl.run_folder.checkpoints import load_state
 from agentrl.run_folder.files import write_atomically
-from agentrl.trainer.protocols import Metrics
+from agentrl.trainer.protocols import Metrics, SaveModel
 from agentrl.types.sample import Sample
 
 FILE = "kl_control.json"
@@ -31,7 +31,7 @@ class KLFeedback:
         """
         return await asyncio.to_thread(self._update, samples)
 
-    async def save(self, checkpoint: Path) -> None:
+    async def save(self, checkpoint: Path, save_model: SaveModel) -> None:
         """See `Checkpointable.save`."""
         write_atomically(checkpoint / FILE, json.dumps({"value": self._reward.control.value}))
 

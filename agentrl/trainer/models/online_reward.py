@@ -26,7 +26,7 @@ from agentrl.tools.base import InfraError
 from agentrl.trainer.builders.rollouts import UserObjects
 from agentrl.trainer.learner import epoch_batches, means
 from agentrl.trainer.models.reward_model_metrics import drift, judged
-from agentrl.trainer.protocols import Metrics, Source
+from agentrl.trainer.protocols import Metrics, SaveModel, Source
 from agentrl.types.rollout import Group, Rollout
 from agentrl.types.sample import Sample
 
@@ -156,9 +156,9 @@ class OnlineRewardModel:
         known = now[: len(before)]  # newly held-out rollouts have no previous score
         return {**drift(before, known), **drift((), now)}
 
-    async def save(self, checkpoint: Path) -> None:
+    async def save(self, checkpoint: Path, save_model: SaveModel) -> None:
         """See `Checkpointable.save`."""
-        await self.backend.save(checkpoint / FOLDER)
+        await save_model(self.backend, checkpoint / FOLDER)
         save_file(self._memory(), checkpoint / MEMORY)
 
     async def load(self, checkpoint: Path) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from agentrl.backends.base import Backend
-from agentrl.trainer.protocols import Metrics
+from agentrl.trainer.protocols import Metrics, SaveModel
 from agentrl.types.sample import Sample
 
 FOLDER = "reference"
@@ -32,10 +32,10 @@ class Reference:
             self._moved = True
         return {}
 
-    async def save(self, checkpoint: Path) -> None:
+    async def save(self, checkpoint: Path, save_model: SaveModel) -> None:
         """See `Checkpointable.save`."""
         if self._moved:
-            await self._backend.save(checkpoint / FOLDER)
+            await save_model(self._backend, checkpoint / FOLDER)
 
     async def load(self, checkpoint: Path) -> None:
         """See `Checkpointable.load`.

@@ -15,7 +15,7 @@ from agentrl.run_folder.checkpoints import load_state
 from agentrl.run_folder.files import write_atomically
 from agentrl.stats.calibration import brier_score, expected_calibration_error
 from agentrl.stats.ranking import area_under_curve, rank_correlation
-from agentrl.trainer.protocols import Metrics
+from agentrl.trainer.protocols import Metrics, SaveModel
 from agentrl.types.rollout import Group
 from agentrl.types.sample import Sample
 
@@ -59,7 +59,7 @@ class RewardModelCheck:
         self._before = scores
         return found, []
 
-    async def save(self, checkpoint: Path) -> None:
+    async def save(self, checkpoint: Path, save_model: SaveModel) -> None:
         """See `Checkpointable.save`."""
         write_atomically(checkpoint / FILE, json.dumps(self._before))
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from agentrl.data.order import Draw
+from agentrl.types.excluded import Excluded
 
 
 @dataclass(frozen=True, order=True, slots=True)
@@ -54,7 +55,7 @@ class Admissions:
         under_way: started task -> the version at its start.
         ready: finished task -> the oldest version that sampled any of its tokens.
         num_requeued: number of requeued tasks.
-        cut_off: the tasks requeued since the caller last cleared this list.
+        cut_off: the tasks requeued since the caller last cleared this mapping -> the reason, see `_cut_off`.
         num_filtered: number of tasks filtered since the last step was taken.
     """
 
@@ -72,7 +73,7 @@ class Admissions:
         self.under_way: dict[Ticket, int] = {}
         self.ready: dict[Ticket, int] = {}
         self.num_requeued = 0
-        self.cut_off: list[Ticket] = []
+        self.cut_off: dict[Ticket, Excluded] = {}
         self.num_filtered = 0
         self._draw_at = draw_at
         self._groups_per_step = groups_per_step
@@ -152,7 +153,7 @@ class Admissions:
         for ticket in taken:
             del self.ready[ticket]
         self._in_training, self.num_filtered = True, 0
-        self._cut_off()
+        self._cut_off(surplus=self._num_extra > 0 and len(taken) == self._groups_per_step)
         return taken
 
     @property
@@ -183,12 +184,20 @@ class Admissions:
     def _is_due(self, version: int) -> bool:
         return version <= self.version - self._max_staleness
 
-    def _cut_off(self) -> None:
+    def _cut_off(self, surplus: bool = False) -> None:
+        """Requeue the tasks that became too old.
+
+        The reason is `stale` if the group is still under way and may stay so for several versions, else `over_sampled`.
+
+        Args:
+            surplus: over-sampling started more groups than the step took. False: every reason is `stale`.
+        """
         for held in (self.under_way, self.ready):
             for ticket in [each for each, version in held.items() if self._next_take - version > self._max_staleness]:
                 del held[ticket]
                 self._waiting.append(ticket.again())
-                self.cut_off.append(ticket)
+                over_sampled = surplus and (held is self.ready or self._max_staleness == 0)
+                self.cut_off[ticket] = Excluded.OVER_SAMPLED if over_sampled else Excluded.STALE
                 self.num_requeued += 1
         self._waiting.sort()
 

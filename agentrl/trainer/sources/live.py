@@ -49,7 +49,7 @@ class LiveSource(StepwiseSource):
         collect: rolls out tasks; groups come in the order of the tasks.
         seed: the run's seed; the uid of a draw is derived from it.
         num_draws: total tasks of the run; the last step may be smaller. None: unlimited.
-        sieve: filter; groups that do not pass are replaced by groups of other tasks. None: all groups pass.
+        group_filter: filter; groups that do not pass are replaced by groups of other tasks. None: all groups pass.
     """
 
     live = True
@@ -62,7 +62,7 @@ class LiveSource(StepwiseSource):
         collect: Callable[[Sequence[Task]], Awaitable[list[Group]]],
         seed: int,
         num_draws: int | None = None,
-        sieve: GroupFilter | None = None,
+        group_filter: GroupFilter | None = None,
     ) -> None:
         super().__init__()
         self._num_draws = num_draws
@@ -71,7 +71,7 @@ class LiveSource(StepwiseSource):
         self._groups_per_step = groups_per_step
         self._collect = collect
         self._seed = seed
-        self._sieve = sieve
+        self._filter = group_filter
         self._metrics: Metrics = {}
 
     async def take(self, policy_version: int) -> list[Group]:
@@ -87,8 +87,8 @@ class LiveSource(StepwiseSource):
             rolled_out = await self._collect([task_of(draw, self._tasks, self._seed) for draw in draws])
             num_drawn += len(draws)
             groups += self._let_through(rolled_out)
-        if self._sieve:
-            self._metrics = self._sieve.end_step(len(groups))
+        if self._filter:
+            self._metrics = self._filter.end_step(len(groups))
         # updated at the end: an interrupted step must leave the position unchanged
         self.position += max(0, num_drawn - len(self.pending))
         self.pending = self.pending[num_drawn:]
@@ -100,7 +100,7 @@ class LiveSource(StepwiseSource):
 
     def _num_missing(self, num_groups: int, num_drawn: int) -> int:
         missing = self._groups_per_step - num_groups
-        most = self._sieve.max_drawn if self._sieve else None
+        most = self._filter.max_drawn if self._filter else None
         return missing if most is None else min(missing, most - num_drawn)
 
     def _draws(self, start: int, count: int) -> list[Draw]:
@@ -112,8 +112,8 @@ class LiveSource(StepwiseSource):
         return [*left, *(self._order.at(position) for position in range(first, end))]
 
     def _let_through(self, groups: list[Group]) -> list[Group]:
-        if self._sieve:
-            return [group for group in groups if self._sieve.passes(group)]
+        if self._filter:
+            return [group for group in groups if self._filter.passes(group)]
         refuse_all_failed(groups)
         return groups
 

@@ -16,7 +16,6 @@ from agentrl.trainer.sources.admission import Admissions, Ticket
 from agentrl.trainer.sources.dynamic_sampling import GroupFilter
 from agentrl.trainer.sources.exclusions import Drop, ignore
 from agentrl.trainer.sources.staleness_metrics import IdleTime, staleness_metrics
-from agentrl.types.excluded import Excluded
 from agentrl.types.rollout import Group, Rollout, Stop
 from agentrl.types.task import Task
 
@@ -33,8 +32,10 @@ class StreamingSource:
             its start.
         max_staleness: the staleness limit of `admissions`.
         group_of: builds a group from the rollouts of a task.
-        sieve: filter; a group that does not pass is replaced immediately. None: all groups pass.
+        group_filter: filter; a group that does not pass is replaced immediately. None: all groups pass.
         drop: records a requeued group; rollouts that had not ended are `aborted`.
+        num_rollouts: rollouts of a group. Further attempts, such as ReMax's greedy rollout, are not recorded. None: all
+            attempts are rollouts of the group.
     """
 
     live = True
@@ -49,8 +50,9 @@ class StreamingSource:
         max_staleness: int,
         timer: Timer,
         group_of: Callable[[Task, list[Rollout]], Group] = Group,
-        sieve: GroupFilter | None = None,
+        group_filter: GroupFilter | None = None,
         drop: Drop = ignore,
+        num_rollouts: int | None = None,
     ) -> None:
         self._admissions = admissions
         self._task_of = task_of
@@ -60,8 +62,9 @@ class StreamingSource:
         self._max_staleness = max_staleness
         self._timer = timer
         self._group_of = group_of
-        self._sieve = sieve
+        self._filter = group_filter
         self._drop = drop
+        self._num_rollouts = num_rollouts
         self._running: dict[Ticket, asyncio.Task[None]] = {}
         self._unfinished = Counter[Ticket]()  # unfinished rollouts of each task
         self._so_far: dict[Ticket, list[Rollout]] = {}
@@ -119,7 +122,7 @@ class StreamingSource:
             raise failure
         groups = [self._groups.pop(ticket) for ticket in self._admissions.take()]
         self._tell()
-        sampling = self._sieve.end_step(len(groups)) if self._sieve else {}
+        sampling = self._filter.end_step(len(groups)) if self._filter else {}
         self._metrics = {**self._measured(groups, policy_version), **sampling}
         refuse_all_failed(groups)
         return groups
@@ -162,7 +165,7 @@ class StreamingSource:
         self._tell()
 
     def _finished(self, ticket: Ticket, group: Group) -> None:
-        if self._sieve and not self._sieve.passes(group):
+        if self._filter and not self._filter.passes(group):
             self._admissions.filtered(ticket)
             return
         self._groups[ticket] = group
@@ -188,9 +191,10 @@ class StreamingSource:
         changed.set()
 
     def _drop_requeued(self) -> None:
-        reason = Excluded.STALE if self._max_staleness else Excluded.OVER_SAMPLED
-        for ticket in self._admissions.cut_off:
-            group = self._groups.get(ticket) or Group(self._task_of(ticket.draw), self._so_far.get(ticket, []))
+        for ticket, reason in self._admissions.cut_off.items():
+            group = self._groups.get(ticket) or Group(
+                self._task_of(ticket.draw), self._so_far.get(ticket, [])[: self._num_rollouts]
+            )
             self._drop(group, [reason] * len(group.rollouts))
         self._admissions.cut_off.clear()
 

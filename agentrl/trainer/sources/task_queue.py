@@ -18,6 +18,7 @@ from agentrl.data.tasks import TaskTable, read_task
 from agentrl.rollouts.collector import Attempt
 from agentrl.run_folder.checkpoints import load_state
 from agentrl.run_folder.files import write_atomically
+from agentrl.trainer.protocols import SaveModel
 from agentrl.types.rollout import Group, Rollout
 from agentrl.types.task import Task
 
@@ -91,7 +92,7 @@ class Feed:
         """Return metrics `curriculum/...` and `online/...`, if these features are used."""
         return self.learning.metrics() if self.learning else {}
 
-    async def save(self, checkpoint: Path) -> None:
+    async def save(self, checkpoint: Path, save_model: SaveModel) -> None:
         """See `Checkpointable.save`."""
         if self.learning:
             write_atomically(checkpoint / FILE, json.dumps(self.learning.state_dict()))

@@ -44,7 +44,7 @@ export function rolloutLink(row, run, words = {}) {
   });
 }
 
-const FILTERS = ["split", "source", "stop", "tool", "outcome", "step_min", "step_max", "reward_min", "reward_max",
+const FILTERS = ["split", "source", "stop", "excluded", "tool", "outcome", "step_min", "step_max", "reward_min", "reward_max",
   "failed", "uid", "index", "number", "step", "sort", "q"];
 
 export const filtersOf = (words) =>

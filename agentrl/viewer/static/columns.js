@@ -5,22 +5,24 @@ import {el, fill} from "./dom.js";
 const KEY = "agentrl-columns";
 const WIDE = [["prompt", "prompt", 170], ["answer", "answer", 170]];
 const PLACE = [["step", "step", 62, "n"], ["stop", "stop", 146], ["turns", "turns", 66, "n"], ["tokens", "tokens", 74, "n"], ["duration_s", "time", 84, "n"]];
-const OTHERS = [["split", "split", 62], ["source", "data source", 124], ["uid", "group", 146, "code"], ["number", "#", 44, "n"],
+const OTHERS = [["split", "split", 62], ["source", "data source", 124], ["uid", "group", 146, "code"], ["number", "#", 44, "n"], ["excluded", "not trained on", 150],
+  ["group_size", "rollouts in group", 134, "n"],
   ["index", "row", 70, "n"], ["calls", "calls", 60, "n"], ["trained", "trained", 78, "n"]];
-const HIDDEN = new Set(["uid", "number", "index", "calls", "trained"]);
+const HIDDEN = new Set(["uid", "number", "group_size", "index", "calls", "trained"]);
+const OF_DROPPED = new Set(["uid", "group_size"]); // shown if dropped groups are listed
 export const UNSORTED = new Set(["prompt", "answer", "outcomes", "guards"]);
 const GUARD = "reward/guard/", ON_A_LINE = 4;
 
-/** Every column of a run: [name, label, minimum width, kind, shown by default]. */
-export function columnsOf(choices) {
+/** Every column of a run: [name, label, minimum width, kind, shown by default]. `dropped`: dropped groups are listed. */
+export function columnsOf(choices, dropped = false) {
   const rewards = choices.columns.filter((name) => name.startsWith("reward/"))
     .map((name) => [name, name.slice(7), Math.max(78, Math.min(150, 30 + 7 * (name.length - 7))), "n"]);
   const guards = choices.columns.filter((name) => name.startsWith(GUARD));
   const raised = guards.length > choices.idle.length, isGuard = (name) => name.startsWith(GUARD);
-  const several = (name) => name === "split" || name === "source" ? choices[name].length > 1 : true;
+  const several = (name) => name === "split" || name === "source" ? choices[name].length > 1 : name !== "excluded" || choices[name].length > 0;
   const all = [...WIDE, ["reward", "score", 72, "n"], ...rewards, ["outcomes", "tools", 176], ...(guards.length ? [["guards", "guards", 110]] : []), ...PLACE, ...OTHERS];
   return all.map(([name, label, width, kind]) =>
-    [name, label, width, kind, !HIDDEN.has(name) && several(name) && !isGuard(name) && (name !== "guards" || raised)]);
+    [name, label, width, kind, (!HIDDEN.has(name) || (dropped && OF_DROPPED.has(name))) && several(name) && !isGuard(name) && (name !== "guards" || raised)]);
 }
 
 export function shownColumns(all) {

@@ -57,6 +57,7 @@ class Page {
     this.paging = el("nav.paging");
     const main = el(".talk", {}, this.switches(), rollout.tokens_note && this.view === "tokens" && el("p.note", {}, rollout.tokens_note),
       rollout.error && el("p.problem", {}, cut(rollout.error)),
+      !rollout.trajectories.length && el("p.note", {}, "No tokens and messages of this rollout are saved."),
       this.view === "tokens" ? bySegments(rollout, this.mode, this.scale) : byMessages(rollout));
     hover(main);
     fill(this.root, el("section.rollout", {}, this.title(), el(".two", {}, main, this.facts())));
@@ -118,6 +119,7 @@ class Page {
         rollout.turn_rewards.length > 0 && [el("h3", {}, "turn rewards"), list(rollout.turn_rewards.map((each) => [each.name, number(each.value)]))]),
       el(".card", {}, list([
         ["stop", el(`span.stop.${rollout.stop === "finished" ? "fine" : "odd"}`, {}, rollout.stop)],
+        rollout.excluded && ["not trained on", rollout.excluded],
         rollout.infra_failed && ["dropped", "infrastructure failure"],
         ["turns", number(this.turns())], ["time", seconds(rollout.duration_s)],
         ["policy version", rollout.versions.join(", ") || "none"], ["seed", el("code", {}, rollout.seed)]])),

@@ -8,6 +8,7 @@ import {bar} from "./filters.js";
 const ROW_PX = 32, CARD_PX = 66, LINE_PX = 24, BLOCK = 100, EXCERPTS = 25, SPARE = 10, SEARCH_MS = 250, SETTLED_MS = 60;
 const MARKS = 5; // maximum number of tool calls with a mark
 const MAX_PX = 30_000_000; // browsers draw nothing below this position
+const DROPPED = "excluded"; // the split of dropped groups
 const PHONE = matchMedia("(max-width: 640px)"); // rows are shown as cards
 
 export async function mount(root, words, context) {
@@ -98,12 +99,13 @@ class Table {
     this.bar.show(this.words, answer.choices, this.context.runs);
     const searching = answer.num_searched < answer.num_parts;
     fill(this.status, `${number(answer.matched)} of ${number(answer.total)} rollouts`,
-      searching && el("span.soft", {}, `, searched ${answer.num_searched} of ${answer.num_parts} files…`));
+      searching && el("span.soft", {}, `, searched ${answer.num_searched} of ${answer.num_parts} files…`),
+      answer.num_hidden > 0 && [", ", el("a", {id: "dropped", href: link("rollouts", {...this.words, split: DROPPED})}, `${number(answer.num_hidden)} more in dropped groups`)]);
     if (searching && this.words.q) this.timer = setTimeout(() => this.load(), SEARCH_MS);
   }
 
   columns() {
-    const all = columnsOf(this.choices);
+    const all = columnsOf(this.choices, Boolean(this.words.excluded) || this.words.split === DROPPED);
     this.shown = shownColumns(all);
     this.chooser.show(all);
     const widths = this.shown.map(([, , width]) => `minmax(${width}px, ${width}fr)`).join(" ");

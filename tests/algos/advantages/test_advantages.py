@@ -62,7 +62,7 @@ def test_rewards_that_differ_by_rounding_are_equal():
     assert not advantages.any()
 
 
-def test_invalid_members_get_0_and_leave_the_statistics_alone():
+def test_invalid_members_get_0_and_do_not_affect_statistics():
     with_failure = grpo([1, 0, 1000, 0], ["a"] * 4, valid=[True, True, False, True])
     assert with_failure[2] == 0
     assert with_failure[:2] + with_failure[3:] == grpo([1, 0, 0], ["a"] * 3)
@@ -77,11 +77,11 @@ def test_a_rollout_of_several_rows_is_one_member():
     assert several == [x, x, x, y, z]
 
 
-def test_rollout_ids_are_told_apart_by_group():
+def test_rollout_ids_are_distinguished_by_group():
     assert grpo([1, 0, 1, 0], ["a", "a", "b", "b"], rollout_ids=["0", "1", "0", "1"]) == grpo([1, 0] * 2, list("aabb"))
 
 
-def test_rows_of_a_group_need_not_stand_together():
+def test_rows_of_a_group_need_not_be_adjacent():
     a = grpo([1, 0, 0], ["a"] * 3)
     assert grpo([1, 7, 0, 9, 0], ["a", "b", "a", "b", "a"])[::2] == a
 

@@ -45,7 +45,7 @@ def test_advantages_are_the_peers(peer: str, agreement: Any, run_peer: Callable[
             assert relative(difference.case.ours(), right) < 1e-5
 
 
-def test_every_estimator_of_verl_is_asked_in_a_batch_with_tool_spans(agreement: Any) -> None:
+def test_every_verl_estimator_is_compared_with_tool_spans(agreement: Any) -> None:
     rows = {case.row for case in agreement.cases() if case.peer == "verl"}
     assert len(rows) == 11
     trained = agreement.BATCHES[0]["mask"]

@@ -40,12 +40,12 @@ def test_outcomes_against_the_group():
     assert outcome("reinforce_plus_plus_baseline", [1, 0]) == near(0.7071, -0.7071)
 
 
-def test_a_long_rollout_counts_for_more_in_opo():
+def test_opo_baseline_weights_rollouts_by_length():
     mask = torch.tensor([[True, False, False], [True, True, True]])
     assert estimated("opo", [[1, 0, 0], [0, 0, 0]], loss_mask=mask) == [[0.75, 0, 0], [-0.25, -0.25, -0.25]]
 
 
-def test_rewards_are_normalised_apart_in_gdpo():
+def test_gdpo_normalises_rewards_separately():
     rewards = {"score": float64([1, 0, 2]), "one": float64([1, 0, 1]), "two": float64([0, 0, 1])}
     assert outcome("gdpo", [1, 0, 2], components=rewards) == near(0, -1, 1)
     alone = outcome("gdpo", [1, 0, 2], components=rewards, gdpo_reward_keys=["one"])
@@ -125,7 +125,7 @@ def test_missing_inputs_are_named(name: str, given: dict[str, object], said: str
         outcome(name, [1, 0], **given)
 
 
-def test_one_of_ones_own_is_five_lines():
+def test_custom_estimator_takes_five_lines():
     from agentrl.algos.advantages.members import find_members
     from agentrl.algos.advantages.registry import ADVANTAGE_ESTIMATORS
 

@@ -124,7 +124,7 @@ def test_padding_and_tokens_between_turns_change_nothing(named: str):
 
 @pytest.mark.parametrize("named", ESTIMATORS)
 @pytest.mark.parametrize("seed", range(6))
-def test_failed_members_have_0_and_leave_the_others_alone(named: str, seed: int):
+def test_failed_members_get_0_and_do_not_affect_others(named: str, seed: int):
     rows = [replace(row, valid=True) for row in random_rows(seed)]
     failed = {(row.uid, row.rollout) for row in rows if row.rollout == "1"}
     marked = [replace(row, valid=(row.uid, row.rollout) not in failed) for row in rows]
@@ -157,7 +157,7 @@ def _equal_steps(named: str, group: list[Any]) -> bool:
 
 
 @pytest.mark.parametrize("named", SHIFT_FREE)
-def test_a_reward_for_everyone_changes_nothing(named: str):
+def test_constant_reward_does_not_change_advantages(named: str):
     rows = [replace(row, turn_rewards=[0.0] * NUM_TOKENS) for row in random_rows(3)]
     close(ours(named, [_outcome(row, 1.0, 5.0, rows) for row in rows]), ours(named, rows))
 
@@ -229,7 +229,7 @@ _PADDING = {"mask": False, "rewards": 0.0, "turn_rewards": 0.0, "step_ends": Fal
 
 @pytest.mark.parametrize("named", ESTIMATORS)
 @pytest.mark.parametrize("num_trained", [0, 1])
-def test_next_to_nothing_gives_no_nan(named: str, num_trained: int):
+def test_tiny_values_cause_no_nan(named: str, num_trained: int):
     mask = [False, bool(num_trained)]
     row = Row(
         "a",

@@ -37,7 +37,7 @@ def test_each_mode_written_out_with_rollouts_of_several_rows():
 
 
 @given(data=st.data(), mode=st.sampled_from(MODES))
-def test_micro_batches_add_up_however_cut_and_padded(data: st.DataObject, mode: str):
+def test_micro_batches_add_up_for_any_split_and_padding(data: st.DataObject, mode: str):
     rows = data.draw(st.integers(1, 8))
     counts = data.draw(st.lists(st.integers(0, 5), min_size=rows, max_size=rows))
     ids = data.draw(st.lists(st.sampled_from("abcde"), min_size=rows, max_size=rows))
@@ -60,7 +60,7 @@ def test_rows_without_an_id_are_rollouts_of_their_own():
     assert aggregation_weights("seq-mean-token-sum", [1, 1, 1], ["", "", "x"]) == ([1.0] * 3, 3.0)
 
 
-def test_nothing_trained_is_0_and_has_a_gradient():
+def test_empty_loss_mask_has_zero_loss_with_gradient():
     values = torch.ones(2, 3, requires_grad=True)
     for mode in MODES:
         loss = aggregate(mode, values, torch.zeros(2, 3))

@@ -22,7 +22,7 @@ def batch(**changes: object) -> TokenBatch:
 
 
 @pytest.mark.parametrize("clip", [0.2, 10.0])
-def test_it_equals_the_value_loss_of_trained_tokens(clip: float):
+def test_critic_loss_equals_the_value_loss_of_trained_tokens(clip: float):
     loss, metrics = ValueLoss(clip)(batch())
     expected, said = value_loss(
         VALUES, RETURNS, OLD, MASK, cliprange_value=clip, weights=torch.tensor([1.0, 0.5]), denominator=7.0

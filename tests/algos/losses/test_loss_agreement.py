@@ -25,7 +25,9 @@ def agreement(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
 
 
 @pytest.mark.slow
-def test_values_and_gradients_are_theirs(agreement: ModuleType, run_peer: Callable[..., Any], tmp_path: Path) -> None:
+def test_values_and_gradients_equal_the_reference(
+    agreement: ModuleType, run_peer: Callable[..., Any], tmp_path: Path
+) -> None:
     found = agreement.largest(agreement.differences("losses", run_peer, tmp_path))
     assert len(found) > 40
     assert {row: difference for row, difference in found.items() if difference > 1e-5} == {}
@@ -33,7 +35,7 @@ def test_values_and_gradients_are_theirs(agreement: ModuleType, run_peer: Callab
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("peer", "kind", "name"), [("trl", "group_relative", "grpo"), ("verl", "policy", "geo_mean")])
-def test_they_count_rows_that_train_nothing(agreement, run_peer, tmp_path, peer, kind, name):
+def test_peers_count_sequences_without_trained_tokens(agreement, run_peer, tmp_path, peer, kind, name):
     """Our mean over sequences counts only sequences with a trained token: four of these six."""
     import agreement_losses as losses
 
@@ -67,7 +69,7 @@ def test_a_difference_is_seen(agreement: ModuleType) -> None:
         assert agreement.relative(answer("vanilla"), answer(name)) > 1e-3
 
 
-def test_figures_go_into_the_columns_of_their_rows(agreement: ModuleType) -> None:
+def test_document_figures_are_updated_by_row(agreement: ModuleType) -> None:
     page = """| loss | what | verl | trl |
 |---|---|---|---|
 | `gspo` | x | 1 [2] | 7 |

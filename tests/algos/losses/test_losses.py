@@ -42,7 +42,7 @@ def test_vanilla_equals_the_formula():
     assert vanilla(ratios, advantages)[0].item() == pytest.approx(sum(expected) / len(expected))
 
 
-def test_where_vanilla_lets_the_gradient_through():
+def test_vanilla_gradient_inside_the_clip_range():
     #         inside   above,+  below,+  above,-  below,-  beyond c,-
     ratios = [1.1, 1.5, 0.5, 1.5, 0.5, 4.0]
     signs = [1.0, 1.0, 1.0, -1.0, -1.0, -1.0]
@@ -78,7 +78,7 @@ def test_sft_is_the_weighted_negative_log_likelihood():
     assert metrics["nll"].item() == pytest.approx(1.5)
 
 
-def test_aggregation_weights_of_the_whole_mini_batch_are_honoured():
+def test_aggregation_weights_of_the_complete_mini_batch_are_used():
     logprobs = torch.tensor([[-1.0, -2.0], [-4.0, -8.0]])
     ones = torch.ones(2, 2)
     loss, _ = policy_loss("sft", logprobs, None, ones, ones, weights=torch.tensor([0.5, 0.25]), denominator=10.0)

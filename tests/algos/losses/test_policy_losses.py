@@ -230,7 +230,7 @@ def test_the_order_of_rows_does_not_matter(data: st.DataObject, name: str):
 
 
 @pytest.mark.parametrize("name", [name for name in POLICY_LOSSES.names() if scope_of(POLICY_LOSSES.get(name)) == "row"])
-def test_losses_that_look_at_rows_add_up_over_them(name):
+def test_losses_over_rows_add_up(name):
     logprobs, old, advantages = draw_batch(1)
     whole, _ = loss_of(name, (logprobs, old, advantages), {})
     rows = [
@@ -243,7 +243,7 @@ def test_losses_that_look_at_rows_add_up_over_them(name):
 
 
 @pytest.mark.parametrize("name", ["gspo", "gmpo"])
-def test_a_rollout_in_several_rows_is_as_one_row(name):
+def test_rollout_in_several_rows_equals_one_row(name):
     draw = random.Random(0)
     logprobs, old = (torch.tensor([[-draw.random() for _ in range(6)]], dtype=torch.float64) for _ in range(2))
     advantages, ones = torch.full_like(logprobs, 0.7), torch.ones(2, 3)

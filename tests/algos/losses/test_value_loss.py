@@ -37,7 +37,7 @@ def test_value_and_gradient_are_the_formulas(seed):
     assert metrics["vpred_mean"].item() == pytest.approx(sum(each[0] for each in numbers) / len(numbers))
 
 
-def test_where_the_clip_decides():
+def test_value_clip_selects_the_larger_loss():
     #              in reach  beyond, towards  beyond, away
     values = torch.tensor([[0.4, 1.0, 1.0]], requires_grad=True)
     returns, old = torch.tensor([[2.0, 2.0, -2.0]]), torch.zeros(1, 3)
@@ -85,6 +85,6 @@ def test_explained_variance():
     assert explained_variance(noisy, noisy.roll(1), torch.cat([mask, mask * 0], dim=1)) < 0.5
 
 
-def test_nothing_to_explain_is_0():
+def test_explained_variance_of_constant_returns_is_0():
     assert explained_variance(torch.randn(1, 3), torch.ones(1, 3), torch.ones(1, 3)) == 0
     assert explained_variance(torch.randn(1, 3), torch.randn(1, 3), torch.zeros(1, 3)) == 0

@@ -110,7 +110,7 @@ def check(ours: list[Sample], metrics: dict[str, float], theirs: dict[str, Any],
         assert metrics["correction/rejected_tokens"] == pytest.approx(theirs["rollout_rs_masked_fraction"], rel=1e-6)
 
 
-def test_the_step_of_the_comparison_has_all_that_is_told_apart() -> None:
+def test_verl_comparison_covers_every_correction() -> None:
     for correction in (*WEIGHTS, *REJECTED):
         sections = {"model": {"path": "unused"}, "algorithm": {"rollout_correction": correction}}
         _, metrics = build_algorithm(RunConfig.model_validate(sections)).correct(sampled())

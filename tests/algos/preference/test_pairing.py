@@ -51,7 +51,7 @@ def test_scores_that_differ_by_rounding_are_equal() -> None:
     assert set(signs(centre(groups, samples_of(groups))).values()) == {0}
 
 
-def test_who_is_drawn_among_equals_follows_from_the_uid_alone() -> None:
+def test_ties_are_broken_by_the_group_uid() -> None:
     groups = [group(f"g{number}", 1, 1, 0, 0) for number in range(40)]
     drawn = chosen(*groups)
     assert drawn == chosen(*groups[::-1])
@@ -60,14 +60,14 @@ def test_who_is_drawn_among_equals_follows_from_the_uid_alone() -> None:
     assert sum(value > 0 for value in drawn.values()) == sum(value < 0 for value in drawn.values()) == 40
 
 
-def test_a_random_other_is_any_of_a_lower_score() -> None:
+def test_random_pairing_uses_any_lower_score() -> None:
     groups = [group(f"g{number}", 1.0, 0.5, 0.0) for number in range(40)]
     drawn = chosen(*groups, pairing="best_random")
     assert {drawn[f"g{number}/0"] for number in range(40)} == {1}
     assert {drawn[f"g{number}/1"] for number in range(40)} == {0, -1}
 
 
-def test_a_ranking_goes_by_scores_about_their_mean() -> None:
+def test_ranking_uses_scores_relative_to_the_mean() -> None:
     groups = [group("a", 1.0, 0.0, None, 0.5), group("b", 0.3, 0.3)]
     values = signs(centre(groups, samples_of(groups)))
     assert values == pytest.approx({"a/0": 0.5, "a/1": -0.5, "a/3": 0, "b/0": 0, "b/1": 0})
@@ -111,14 +111,14 @@ def test_a_pair_is_compared_by_the_sums_of_its_log_probabilities() -> None:
     assert metrics["nll"].item() == pytest.approx(7.5 / 4)
 
 
-def test_lengths_are_divided_out_where_asked_for() -> None:
+def test_length_normalization_divides_by_length() -> None:
     mask = torch.tensor([[False, True, True], [False, True, False]])
     given = batch(LOGPROBS, [1, -1], loss_mask=mask)
     loss, _ = PreferenceLoss("pairwise", 1.0, length_normalized=True)(given)
     assert loss.item() == pytest.approx(-log_sigmoid(-1.5 + 0.5))
 
 
-def test_the_reference_is_summed_alike() -> None:
+def test_reference_logprobs_are_summed_the_same_way() -> None:
     reference = torch.tensor([[0.0, -2.0, -2.0], [0.0, -1.0, -1.0]], dtype=torch.float64)
     loss, metrics = PreferenceLoss("dpo", 0.1)(batch(LOGPROBS, [1, -1], ref_logprobs=reference))
     assert loss.item() == pytest.approx(-log_sigmoid(0.1 * ((-3 + 4) - (-4.5 + 2))))
@@ -132,7 +132,7 @@ def test_trajectories_of_one_rollout_are_one_sequence() -> None:
     assert loss.item() == pytest.approx(-log_sigmoid(-3 - 0.5 + 4.5))
 
 
-def test_pairs_of_several_groups_are_averaged_and_one_without_its_other_is_passed_over() -> None:
+def test_pair_losses_are_averaged_and_incomplete_pairs_skipped() -> None:
     rows = [*LOGPROBS, *LOGPROBS[::-1], LOGPROBS[0]]
     groups = torch.tensor([2, 2, 0, 0, 1])
     loss, _ = PreferenceLoss("pairwise", 1.0)(batch(rows, [1, -1, 1, -1, 1], groups=groups))
@@ -140,7 +140,7 @@ def test_pairs_of_several_groups_are_averaged_and_one_without_its_other_is_passe
 
 
 @pytest.mark.parametrize("name", ["pairwise", "ranking"])
-def test_nothing_to_compare_has_loss_0_and_no_gradient(name: str) -> None:
+def test_group_without_pairs_has_zero_loss_and_gradient(name: str) -> None:
     given = batch(LOGPROBS, [0, 0])
     loss, metrics = PreferenceLoss(name, 1.0)(given)
     loss.backward()

@@ -90,7 +90,7 @@ def test_metrics_are_implicit_rewards():
     assert metrics["chosen_rewards"].item() == pytest.approx(-5)
 
 
-def test_no_pair_has_loss_0_and_a_gradient():
+def test_batch_without_pairs_has_zero_loss_with_gradient():
     nothing = torch.zeros(0, requires_grad=True)
     loss, metrics = preference_loss("pairwise", nothing, nothing, beta=0.1)
     loss.backward()
@@ -126,7 +126,7 @@ def plackett_luce(logps: list[float], scores: list[float]) -> float:
     groups=st.lists(st.lists(st.sampled_from([0.0, 0.5, 1.0]), min_size=1, max_size=5), min_size=1, max_size=4),
     order=st.randoms(use_true_random=False),
 )
-def test_ranking_is_plackett_luce_in_every_group_however_ordered(groups, order: random.Random):
+def test_ranking_equals_plackett_luce_in_any_order(groups, order: random.Random):
     rows = [(number, score, -5 * order.random()) for number, scores in enumerate(groups) for score in scores]
     by_group = [[row for row in rows if row[0] == number] for number in range(len(groups))]
     telling = [group for group in by_group if len({score for _, score, _ in group}) > 1]
@@ -138,7 +138,7 @@ def test_ranking_is_plackett_luce_in_every_group_however_ordered(groups, order: 
     assert metrics["accuracy"].shape == metrics["margin"].shape == losses.shape
 
 
-def test_of_two_ranking_is_pairwise():
+def test_ranking_of_two_equals_pairwise():
     logps = torch.tensor([-3.0, -1.0], dtype=torch.float64, requires_grad=True)
     ranked, metrics = ranking_loss(logps, torch.tensor([1.0, 0.0]), torch.tensor([9, 9]), beta=BETA)
     paired, _ = pair_losses("pairwise", logps[:1], logps[1:], beta=BETA)

@@ -44,7 +44,7 @@ def test_rollouts_that_failed_teach_nothing():
     assert read_ends([group(failed)], "score") == []
 
 
-def test_an_outcome_that_is_not_there_is_named():
+def test_missing_outcome_is_named():
     with pytest.raises(DataError, match=r"rollout g/0 has no reward 'rule'.*it has score"):
         read_ends([group(Rollout([trajectory(1)], Stop.FINISHED, {"score": 1.0}))], "rule")
 

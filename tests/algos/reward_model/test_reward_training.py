@@ -69,7 +69,7 @@ def test_shares_of_micro_batches_add_up():
     assert sum(part.item() for part in parts) == pytest.approx(whole.item())
 
 
-def test_a_conversation_without_its_other_is_a_fault():
+def test_unpaired_conversation_is_an_error():
     with pytest.raises(ValueError, match="one chosen and one rejected"):
         PairRewardLoss()(batch(scores(1, 2, 3), signs=[1, -1, 1], groups=[0, 0, 1]))
 
@@ -84,7 +84,7 @@ def test_outcomes_are_the_mean_over_what_is_read(name):
     assert metrics.get("accuracy", torch.tensor(2 / 3)).item() == pytest.approx(2 / 3)
 
 
-def test_gradients_are_those_of_finite_differences():
+def test_gradients_equal_finite_differences():
     pairs = lambda said: PairRewardLoss(0.3)(batch(said, signs=[1, -1], groups=[0, 0]))[0]  # noqa: E731  # short
     outcomes = lambda said: OutcomeLoss("bce")(batch(said, labels=[1.0, 0.25]))[0]  # noqa: E731  # short
     for function in (pairs, outcomes):

@@ -6,17 +6,32 @@ The contract also runs on the real server (`test_real_engine.py`). If the two di
 from __future__ import annotations
 
 import asyncio
+import base64
+import pickle
 from pathlib import Path
 
 from aiohttp import web
+from torch import Tensor
 
 from agentrl.engines.sglang.client import ServerClient
 from agentrl.engines.sglang.features import NEEDED_PATHS, read_features
 from agentrl.engines.sglang.replica import Replica
+from agentrl.engines.sglang.weights import server_loader
+from agentrl.engines.sglang.weights.delta import LOADER
 
 VOCABULARY = 97
 MAX_INPUT_TOKENS = 250
 POSTS = [path for path in NEEDED_PATHS if path not in ("/server_info", "/model_info")]
+
+
+class FakeModel:
+    """Keeps the weights that were loaded."""
+
+    def __init__(self) -> None:
+        self.weights: dict[str, Tensor] = {}
+
+    def load_weights(self, weights: list[tuple[str, Tensor]]) -> None:
+        self.weights |= {name: tensor.clone() for name, tensor in weights}
 
 
 class FakeServer:
@@ -29,6 +44,8 @@ class FakeServer:
         failing: path -> number of further answers with status 500.
         requests: bodies of `/generate`, in order of arrival.
         headers: the headers of these requests.
+        loaders: the custom weight loaders that the server was started with.
+        model: gets the weights that a custom weight loader loads.
     """
 
     def __init__(self, token_s: float = 0.0005) -> None:
@@ -41,16 +58,18 @@ class FakeServer:
         self.requests: list[dict[str, object]] = []
         self.headers: list[dict[str, str]] = []
         self.calls: list[str] = []
+        self.loaders = [LOADER]
         self._runner: web.AppRunner | None = None
-        self._begin_anew()
+        self._reset()
 
     async def start(self) -> FakeServer:
-        app = web.Application(middlewares=[self._note])
+        app = web.Application(middlewares=[self._note], client_max_size=2**28)
         for path in POSTS:
             app.router.add_post(path, getattr(self, path[1:], self._agree))
         for path in ("server_info", "model_info", "health"):
             app.router.add_get("/" + path, getattr(self, path))
         app.router.add_post("/update_weight_version", self.update_weight_version)
+        app.router.add_post("/get_weights_by_name", self.get_weights_by_name)
         app.router.add_get("/openapi.json", self.openapi)
         self._runner = web.AppRunner(app, shutdown_timeout=0.01, handler_cancellation=True)
         await self._runner.setup()
@@ -68,15 +87,16 @@ class FakeServer:
                 if connection.transport is not None:
                     connection.transport.abort()
             await runner.cleanup()
-        self._begin_anew()
+        self._reset()
 
     async def replica(self, process: object | None = None) -> Replica:
         """The engine's handle of this server."""
         client = ServerClient(self.url)
         return Replica(client, await read_features(client), process)
 
-    def _begin_anew(self) -> None:
+    def _reset(self) -> None:
         self.version, self.paused = "0", False
+        self.model = FakeModel()
         self._known: set[str] = set()
         self._aborted: set[str] = set()
         self._cached: list[list[int]] = []
@@ -149,8 +169,17 @@ class FakeServer:
         return web.json_response({})
 
     async def update_weights_from_tensor(self, request: web.Request) -> web.Response:
-        self.version = (await request.json()).get("weight_version") or self.version
+        body = await request.json()
+        if body["load_format"] in self.loaders:
+            payload = pickle.loads(base64.b64decode(body["serialized_named_tensors"][0]))
+            server_loader.load(self.model, payload)
+        self.version = body.get("weight_version") or self.version
         return web.json_response({"success": True, "message": ""})
+
+    async def get_weights_by_name(self, request: web.Request) -> web.Response:
+        get = getattr(self.model, "get_weights_by_name", lambda name: None)
+        answer = get((await request.json())["name"])
+        return web.json_response({"error": {}} if answer is None else answer, status=400 if answer is None else 200)
 
     async def update_weight_version(self, request: web.Request) -> web.Response:
         self.version = (await request.json())["new_version"]
@@ -181,6 +210,7 @@ class FakeServer:
             "enable_return_routed_experts": False,
             "enable_deterministic_inference": False,
             "skip_tokenizer_init": False,
+            "custom_weight_loader": self.loaders,
         }
         return web.json_response(said)
 
@@ -197,6 +227,14 @@ class FakeProcess:
     def __init__(self, server: FakeServer, starts: bool = True) -> None:
         self.server, self.starts = server, starts
         self.stopped = False
+
+    @property
+    def url(self) -> str:
+        return self.server.url
+
+    @property
+    def api_key(self) -> None:
+        return None
 
     @property
     def alive(self) -> bool:

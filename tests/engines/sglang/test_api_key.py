@@ -30,7 +30,7 @@ def test_a_started_server_has_a_key_that_no_argument_shows(tmp_path: Path) -> No
         file.unlink()
 
 
-def test_a_given_key_is_kept_out_of_the_arguments_too() -> None:
+def test_configured_api_key_is_not_in_the_process_arguments() -> None:
     assert keyed({"api_key": "mine", "tp_size": 2}) == ({"tp_size": 2}, "mine")
     rest, none = keyed({"api_key": None})
     file = write_key_file(rest, none)
@@ -48,7 +48,7 @@ def test_the_key_of_running_servers_comes_from_the_environment(monkeypatch: pyte
 
 @pytest.mark.slow
 @pytest.mark.sglang
-def test_a_server_that_a_run_starts_answers_nobody_else(sglang_model: Path, tmp_path: Path) -> None:
+def test_started_server_refuses_requests_without_the_key(sglang_model: Path, tmp_path: Path) -> None:
     import psutil  # installed with SGLang
 
     server = new_server(sglang_model, tmp_path / "server.log", api_key="a-key-of-this-test")
@@ -81,7 +81,7 @@ async def asked(url: str, api_key: str | None) -> str:
     return ""
 
 
-def test_gloo_listens_on_this_machine_alone() -> None:
+def test_gloo_listens_only_on_this_machine() -> None:
     assert server_environment({}, {})["GLOO_SOCKET_IFNAME"] == "lo"
     assert "GLOO_SOCKET_IFNAME" not in server_environment({"nnodes": 2}, {})
     assert server_environment({}, {"GLOO_SOCKET_IFNAME": "eth0"})["GLOO_SOCKET_IFNAME"] == "eth0"

@@ -33,7 +33,7 @@ def test_finished_and_unnamed_conversations_start_over():
     assert tally.metrics()["later_prompt_tokens"] == 0
 
 
-def test_a_sibling_may_have_made_the_same_call_and_a_rewritten_history_is_shorter():
+def test_counters_handle_parallel_requests_and_shorter_histories():
     tally = RequestCounters()
     answer(tally, "a", num_context=40, num_sampled=10, num_cached=0)
     answer(tally, "a", num_context=60, num_sampled=10, num_cached=58)

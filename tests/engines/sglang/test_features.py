@@ -63,7 +63,7 @@ def test_a_server_reports_its_features():
     assert (features.routed_experts, features.deterministic, features.images) == (False, False, False)
 
 
-def test_newer_servers_are_taken():
+def test_newer_servers_are_accepted():
     assert read(server={**SERVER, "version": "0.6.0rc1"}).version == "0.6.0rc1"
     assert read(server={**SERVER, "version": "1.0"}).version == "1.0"
 
@@ -77,7 +77,7 @@ def test_a_server_that_lacks_a_call_is_refused_by_version_and_what_is_missing(pa
         read(paths)
 
 
-def test_a_server_from_before_the_calls_had_their_names_is_refused_likewise():
+def test_old_server_without_named_calls_is_refused():
     old = {"/generate": {}, "/get_server_info": {}, "/get_model_info": {}}
     message = r"SGLang 0\.4\.6 lacks /pause_generation.*/model_info; agentrl needs 0\.5\.21"
     with pytest.raises(ServerError, match=message):
@@ -118,7 +118,7 @@ def test_memory_is_released_by_servers_that_can():
             check_memory_saver(SaidServer({}), read(server={**SERVER, **wrong}))
 
 
-def test_nobody_at_the_address():
+def test_unreachable_server_address_is_an_error():
     async def ask() -> None:
         client = ServerClient("http://127.0.0.1:9")
         try:

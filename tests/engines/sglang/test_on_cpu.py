@@ -19,7 +19,7 @@ def pins(file: Path) -> dict[str, str]:
     return dict(re.findall(r"^([\w.-]+)==(\S+)$", file.read_text(), re.MULTILINE))
 
 
-def test_it_asks_for_the_versions_that_everything_is_tested_with():
+def test_cpu_requirements_equal_tested_versions():
     ours, its = pins(ROOT / "constraints.txt"), pins(ROOT / "tests/sglang_on_cpu/requirements.txt")
     shared = ours.keys() & its.keys()
     assert {"transformers", "tokenizers", "aiohttp"} <= shared

@@ -16,7 +16,7 @@ def replicas(number: int = 3) -> list[Replica]:
     return [Replica(None, None) for _ in range(number)]
 
 
-def test_a_session_stays_and_others_go_where_there_is_room():
+def test_session_keeps_its_replica_and_new_ones_go_to_the_least_busy():
     some = replicas()
     placement = Placement(some)
     first = placement.choose("a")
@@ -39,7 +39,7 @@ def test_a_session_moves_when_its_replica_is_lost_and_stays_there():
 
 
 @pytest.mark.parametrize("health", [Health.OUT, Health.STARTING, Health.SUSPECT])
-def test_nothing_goes_to_a_replica_out_of_service(health):
+def test_replicas_out_of_service_get_no_sessions(health):
     some = replicas(1)
     some[0].health = health
     assert Placement(some).choose("a") is None

@@ -65,7 +65,7 @@ def test_contract_on_a_real_server(check, sglang_server, sglang_model, tmp_path)
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7, 0.0])
-def test_logprobs_are_those_of_transformers_over_several_turns(sglang_server, sglang_model, tmp_path, temperature):
+def test_logprobs_equal_transformers_over_several_turns(sglang_server, sglang_model, tmp_path, temperature):
     async def run():
         async with opened(sglang_model, tmp_path, urls=[sglang_server.url]) as engine:
             context, turns = [5, 6, 7, 8, 9], []
@@ -134,7 +134,7 @@ def test_a_deadline_in_a_pause_is_kept(sglang_server, sglang_model, tmp_path, mo
     assert len(after.token_ids) > 0
 
 
-def test_many_at_once_and_each_is_its_own(sglang_server, sglang_model, tmp_path):
+def test_concurrent_requests_get_their_own_answers(sglang_server, sglang_model, tmp_path):
     async def run():
         async with opened(sglang_model, tmp_path, urls=[sglang_server.url], max_connections=64) as engine:
             asked = [[5 + i % 60, 6 + i // 60] for i in range(200)]
@@ -184,8 +184,8 @@ def test_a_server_with_another_model_is_refused(sglang_server, sglang_model, tmp
         asyncio.run(engine_at(other, tmp_path, urls=[sglang_server.url]))
 
 
-def test_a_server_that_is_killed_and_one_that_hangs_lose_no_session(sglang_model, tmp_path):
-    """Each of 30 conversations runs three turns while the server's processes are killed, then stopped."""
+def test_a_server_that_hangs_loses_no_session(sglang_model, tmp_path):
+    """Each of 30 conversations runs three turns while the server's processes are stopped."""
     from sglang_server import require_sglang
     from test_real_transfer import policy
     from test_server import group_of
@@ -204,21 +204,19 @@ def test_a_server_that_is_killed_and_one_that_hangs_lose_no_session(sglang_model
         sglang = {"health_timeout_s": 8, "weight_transfer": "group"}
         async with opened(sglang_model, tmp_path, timeout_s=400, **sglang) as engine:
             await engine.load_weights(iter(model.named_parameters()), 6)
-            talks, pids = [], []
-            for number in (signal.SIGKILL, signal.SIGSTOP):
-                work = [asyncio.create_task(converse(engine, i)) for i in range(30)]
-                await asyncio.sleep(0.3)
-                pids.append(engine.replicas[0].process.pid)
-                assert len(group_of(pids[-1])) >= 4  # the watcher, the server, its scheduler and detokenizer
-                os.killpg(pids[-1], number)
-                talks += await asyncio.gather(*work)
-            return talks, engine.metrics(), [*pids, engine.replicas[0].process.pid]
+            work = [asyncio.create_task(converse(engine, i)) for i in range(30)]
+            await asyncio.sleep(0.3)
+            pid = engine.replicas[0].process.pid
+            assert len(group_of(pid)) >= 4  # the watcher, the server, its scheduler and detokenizer
+            os.killpg(pid, signal.SIGSTOP)
+            talks = await asyncio.gather(*work)
+            return talks, engine.metrics(), [pid, engine.replicas[0].process.pid]
 
     model = policy(6)
     talks, metrics, pids = asyncio.run(run())
-    assert [group_of(pid) for pid in pids] == [[], [], []]
+    assert [group_of(pid) for pid in pids] == [[], []]
     completions = [completion for turns in talks for _, completion in turns]
-    assert metrics["num_restarts"] == 2
+    assert metrics["num_restarts"] == 1
     assert metrics["num_retried"] > 0
     assert metrics["sampled_tokens"] == sum(len(completion.token_ids) for completion in completions)
     assert {span.version for completion in completions for span in completion.policy_versions} == {6}

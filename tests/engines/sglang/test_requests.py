@@ -76,7 +76,7 @@ def test_the_body_has_every_request_option():
     }
 
 
-def test_servers_are_asked_only_for_what_they_can():
+def test_requests_use_only_features_of_the_server():
     asked = GenerateRequest([5], SamplingParams(seed=2**63 + 5), priority=-3, images=("data:,",))
     assert not {"priority", "return_routed_experts"} & TERMS.body(asked, "r").keys()
     body = Terms(97, 200, 250, priority=True, seeded=True, images=True, routed_experts=(2, 2)).body(asked, "r")
@@ -89,7 +89,7 @@ def test_no_limit_means_the_rest_of_the_context(length, asked, room):
     assert TERMS.room(request([5] * length, max_new_tokens=asked)) == room
 
 
-def test_a_context_that_a_server_would_refuse_has_no_room():
+def test_context_over_the_server_limit_has_no_room():
     narrow = Terms(97, max_sequence_length=256, max_input_tokens=250)
     assert narrow.room(request([5] * 249)) == 7
     assert narrow.room(request([5] * 250)) == 0

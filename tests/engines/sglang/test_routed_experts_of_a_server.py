@@ -146,7 +146,7 @@ def test_replay_closes_the_gap_of_a_bfloat16_engine(mixture, tmp_path):
     assert asyncio.run(gap(mixture, unknown, replay=True)) == without
 
 
-def test_a_float32_engine_asks_the_experts_that_transformers_asks_and_takes_new_ones(mixture, tmp_path):
+def test_float32_engine_routes_like_transformers_and_accepts_new_weights(mixture, tmp_path):
     """Expert weights reach the server under their checkpoint names, with every transfer method."""
 
     async def run():

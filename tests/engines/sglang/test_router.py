@@ -81,7 +81,7 @@ def test_a_router_keeps_conversations_in_their_place(tmp_path):
     assert metrics["later_cached_share"] > 0.8
 
 
-def test_control_goes_past_the_router(tmp_path):
+def test_control_requests_bypass_the_router(tmp_path):
     async def run():
         async with routed_engine(tmp_path, token_s=0.005) as engine:
             work = [asyncio.create_task(engine.generate(ask([4, i], f"s{i}", max_new_tokens=40))) for i in range(6)]
@@ -96,7 +96,7 @@ def test_control_goes_past_the_router(tmp_path):
     assert 0 < len(late.token_ids) < 200
 
 
-def test_a_worker_that_dies_behind_a_router_loses_nothing(tmp_path):
+def test_worker_death_behind_a_router_loses_no_rollout(tmp_path):
     async def run():
         async with routed_engine(tmp_path, processes=True, token_s=0.005) as engine:
             work = [asyncio.create_task(engine.generate(ask([4, i], f"s{i}", max_new_tokens=60))) for i in range(10)]

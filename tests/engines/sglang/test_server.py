@@ -44,7 +44,7 @@ HANGS = "import time; time.sleep(1000)"
 
 
 def stand_in(monkeypatch, tmp_path: Path, code: str = STAND_IN) -> LocalServer:
-    def command(options: object, port: int) -> list[str]:
+    def command(options: object, port: int, host: str) -> list[str]:
         return [sys.executable, "-c", code, str(port)]
 
     monkeypatch.setattr(server_module, "server_command", command)
@@ -113,7 +113,7 @@ def test_a_server_is_started_restarted_at_the_same_address_and_stopped_with_all_
     assert server.log_file.read_text() == "serving\nserving\n"
 
 
-def test_a_server_that_dies_at_the_start_says_why_and_where_its_output_is(monkeypatch, tmp_path):
+def test_server_that_dies_at_start_reports_reason_and_log_file(monkeypatch, tmp_path):
     server = stand_in(monkeypatch, tmp_path, DIES)
     server.start()
     with pytest.raises(ServerError, match=r"ended with status 1: ValueError: no such model; .*replica-0\.log"):
@@ -148,7 +148,7 @@ def test_a_server_that_hangs_is_restarted(monkeypatch, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_death_of_the_server_alone_is_seen(monkeypatch, tmp_path):
+def test_death_of_only_the_server_is_detected(monkeypatch, tmp_path):
     server = stand_in(monkeypatch, tmp_path)
 
     async def life() -> None:
@@ -166,13 +166,13 @@ def test_the_death_of_the_server_alone_is_seen(monkeypatch, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_server_does_not_outlive_a_killed_trainer_nor_its_watcher(tmp_path):
+def test_server_ends_with_a_killed_trainer_or_watcher(tmp_path):
     """The trainer starts the server in a thread; the end of that thread must not end the server."""
     code = f"""
 import asyncio, sys, threading, time
 from pathlib import Path
 from agentrl.engines.sglang.servers import server as module
-module.server_command = lambda options, port: [sys.executable, "-c", {STAND_IN!r}, str(port)]
+module.server_command = lambda options, port, host: [sys.executable, "-c", {STAND_IN!r}, str(port)]
 servers = [module.LocalServer({{}}, Path({str(tmp_path)!r}, name)) for name in "ab"]
 for server in servers:
     thread = threading.Thread(target=server.start)
@@ -194,7 +194,7 @@ time.sleep(1000)
 
 @pytest.mark.slow
 @pytest.mark.sglang
-def test_the_real_server_goes_with_a_killed_trainer(sglang_model, tmp_path):
+def test_real_server_ends_with_a_killed_trainer(sglang_model, tmp_path):
     code = f"""
 import sys, time
 from pathlib import Path

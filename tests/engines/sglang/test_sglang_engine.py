@@ -32,7 +32,7 @@ def test_contract_on_two_fake_servers(check):
     check_contract(check, Subject(lambda: fake_engine(2), lambda: WEIGHTS, stop_token_id=96, counts_steps=False))
 
 
-def test_a_conversation_stays_where_its_kv_is():
+def test_conversation_stays_on_the_server_with_its_kv():
     async def run():
         async with open_fake_engine(3) as engine:
             for turn in range(3):
@@ -63,7 +63,7 @@ def test_an_abort_keeps_the_tokens_so_far():
         assert 0 < len(completion.token_ids) < 200
 
 
-def test_an_abort_that_overtakes_its_request_is_sent_again():
+def test_abort_that_arrives_before_its_request_is_repeated():
     async def run():
         async with open_fake_engine() as engine:
             engine.servers[0].accept_s = 0.15
@@ -150,7 +150,7 @@ async def _hang(server):
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("break_it", [_kill, _hang])
 @pytest.mark.parametrize("num_replicas", [1, 3])
-def test_a_server_that_is_lost_loses_nothing(break_it, num_replicas):
+def test_lost_server_loses_no_rollout(break_it, num_replicas):
     async def run():
         async with open_fake_engine(num_replicas, processes=True, token_s=0.001) as engine:
             await engine.load_weights(iter(WEIGHTS), 4)
@@ -237,7 +237,7 @@ def test_a_replica_that_fails_an_update_is_replaced():
     assert {completion.policy_versions[0].version for completion in completions} == {5}
 
 
-def test_the_only_replica_that_dies_in_an_update_comes_back_with_it():
+def test_only_replica_that_dies_in_an_update_restarts_with_the_new_weights():
     async def run():
         async with open_fake_engine(processes=True) as engine:
             engine.servers[0].refuse = {"/begin_weight_update"}
@@ -248,7 +248,7 @@ def test_the_only_replica_that_dies_in_an_update_comes_back_with_it():
     assert (completion.policy_versions[0].version, num_restarts) == (5, 1)
 
 
-def test_a_suspect_takes_part_in_updates():
+def test_suspect_replica_gets_weight_updates():
     """Otherwise, a server that recovers a moment later would serve old weights, or stay paused forever."""
 
     async def run():
@@ -266,7 +266,7 @@ def test_a_suspect_takes_part_in_updates():
     assert asyncio.run(run()) == (("7", 1), False)
 
 
-def test_a_server_that_does_not_hear_of_a_pause_goes_out_of_service():
+def test_server_that_fails_to_pause_is_taken_out_of_service():
     async def run():
         async with open_fake_engine(2, processes=True, health_timeout_s=0.6) as engine:
             engine.servers[1].failing["/pause_generation"] = 1
@@ -281,7 +281,7 @@ def test_a_server_that_does_not_hear_of_a_pause_goes_out_of_service():
     assert (version, num_restarts) == ("5", 1)
 
 
-def test_trouble_of_a_server_is_no_refusal(monkeypatch):
+def test_server_errors_are_not_refusals(monkeypatch):
     monkeypatch.setattr("agentrl.engines.sglang.engine.MAX_PAUSE_S", 0.01)
 
     async def run():
@@ -298,7 +298,7 @@ def test_trouble_of_a_server_is_no_refusal(monkeypatch):
     assert metrics["num_retried"] == 5
 
 
-def test_a_request_that_rests_between_tries_keeps_its_deadline():
+def test_deadline_applies_during_retry_waits():
     async def run():
         async with open_fake_engine() as engine:
             engine.servers[0].failing["/generate"] = 100
@@ -367,7 +367,7 @@ def test_a_request_that_a_server_refuses_is_an_error():
     asyncio.run(run())
 
 
-def test_a_context_that_is_all_but_full_is_answered_with_nothing():
+def test_nearly_full_context_gets_an_empty_answer():
     async def run():
         async with open_fake_engine() as engine:
             return await engine.generate(ask([3] * 250)), engine.servers[0].requests

@@ -38,7 +38,7 @@ async def until(condition) -> None:
         await asyncio.sleep(0.005)
 
 
-def test_a_well_server_is_left_alone():
+def test_healthy_server_is_not_restarted():
     async def run():
         async with monitored() as (_, servers, replicas, lost, _):
             await asyncio.sleep(0.2)
@@ -49,7 +49,7 @@ def test_a_well_server_is_left_alone():
     assert (health, lost) == (Health.READY, [])
 
 
-def test_a_paused_server_is_well():
+def test_paused_server_is_healthy():
     async def run():
         async with monitored() as (_, servers, _, lost, _):
             servers[0].paused = True
@@ -60,7 +60,7 @@ def test_a_paused_server_is_well():
 
 
 @pytest.mark.parametrize("how", ["dies", "hangs"])
-def test_a_lost_server_comes_back_with_the_weights_sent_last(how):
+def test_restarted_server_gets_the_last_sent_weights(how):
     async def run():
         async with monitored(2, health_timeout_s=0.4) as (monitor, servers, replicas, lost, transfer):
             await transfer.send(replicas, iter(WEIGHTS), 3)
@@ -76,7 +76,7 @@ def test_a_lost_server_comes_back_with_the_weights_sent_last(how):
     assert asyncio.run(run()) == (True, True, "3", 1)
 
 
-def test_a_suspect_that_answers_is_taken_back_at_once():
+def test_suspect_replica_that_answers_returns_immediately():
     async def run():
         async with monitored(health_timeout_s=30) as (monitor, _, replicas, lost, _):
             monitor.suspect(replicas[0], "a connection broke")
@@ -87,7 +87,7 @@ def test_a_suspect_that_answers_is_taken_back_at_once():
     assert asyncio.run(run()) == (Health.SUSPECT, [])
 
 
-def test_a_condemned_server_is_started_again_though_it_answers():
+def test_server_marked_for_restart_is_restarted_although_it_answers():
     async def run():
         async with monitored() as (monitor, _, replicas, _, _):
             monitor.take_out(replicas, "mixed weights")
@@ -137,6 +137,18 @@ def test_no_health_checks_run_while_weights_are_sent():
             return lost_meanwhile, lost
 
     assert asyncio.run(run()) == ([], [])
+
+
+def test_a_server_may_come_back_at_another_address():
+    async def run():
+        async with monitored() as (_, servers, replicas, _, _):
+            before = servers[0].url
+            await servers[0].die()
+            servers[0].url = ""  # the restart takes another port
+            await until(lambda: replicas[0].health is Health.READY and replicas[0].client.url != before)
+            return replicas[0].client.url == servers[0].url
+
+    assert asyncio.run(run())
 
 
 def test_after_the_last_restart_the_reason_is_reported():

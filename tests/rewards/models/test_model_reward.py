@@ -56,7 +56,7 @@ def by_transformers(folder: Path, answer: str) -> float:
 
 
 @pytest.mark.parametrize("batch_size", [None, 1])
-def test_scores_are_transformers_whoever_waits_beside(folder, batch_size):
+def test_scores_equal_transformers_in_any_batch(folder, batch_size):
     together = [each["score"] for each in score(config(folder, batch_size=batch_size), ANSWERS)]
     alone = [score(config(folder), [answer])[0]["score"] for answer in ANSWERS]
     assert together == pytest.approx(alone, abs=1e-5)
@@ -95,7 +95,7 @@ def test_tokens_of_another_vocabulary(folder):
         score(config(folder, input="tokens"), ["x"], conversation=PROMPT, token_ids=[10**7])
 
 
-def test_too_long_is_never_cut(folder):
+def test_too_long_conversations_are_never_cut(folder):
     with pytest.raises(
         RewardError, match=r"row 3\): the conversation has \d+ tokens.* at most 8: .*too_long=leave_out"
     ):
@@ -104,23 +104,23 @@ def test_too_long_is_never_cut(folder):
         score(config(folder, max_length=8, too_long="leave_out"), ANSWERS[:1])
 
 
-def test_more_than_the_model_has_positions(folder):
+def test_conversation_longer_than_the_model_positions(folder):
     with pytest.raises(ConfigError, match=r"reward\.reward_model\.max_length=1000000 is more than the \d+ positions"):
         load_reward(config(folder, max_length=10**6))
 
 
-def test_no_number_is_an_error_with_the_row(folder, monkeypatch):
+def test_nan_score_is_an_error_with_the_row(folder, monkeypatch):
     monkeypatch.setattr("agentrl.rewards.models.scorer.last_scalars", lambda model, rows: [float("nan")] * len(rows))
     with pytest.raises(RewardError, match=r"data source 'sums', row 3\): its score is nan"):
         score(config(folder), ANSWERS[:1])
 
 
-def test_it_must_be_given():
+def test_reward_model_path_is_required():
     with pytest.raises(ConfigError, match=r"reward\.reward_model\.path must be given"):
         load_reward(RewardConfig.model_validate({"name": "reward_model"}))
 
 
-def test_it_is_a_component(folder):
+def test_reward_model_works_as_a_component(folder):
     components = {
         "model": {"reward": "reward_model", "weight": 0.5, "reward_kwargs": {"path": str(folder), "device": "cpu"}},
         "match": {"reward": "exact_match", "weight": 0},

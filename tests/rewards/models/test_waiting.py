@@ -48,7 +48,7 @@ def test_padding_counts():
     assert ask([[1], [1], [2, 2, 2], [1]], max_tokens=6)[1] == [[1], [1, 3], [1]]
 
 
-def test_a_long_one_goes_alone():
+def test_long_sample_gets_its_own_micro_batch():
     assert ask([[1], [1] * 9, [2]], max_tokens=5)[1] == [[1], [9], [1]]
 
 

@@ -61,7 +61,7 @@ def built_hooks(config: RunConfig) -> list[str]:
         (["trainer.mode=val_only"], ""),
     ],
 )
-def test_it_lists_the_hooks_that_a_built_run_has(command, overrides, hooks):
+def test_overview_lists_hooks_of_the_built_run(command, overrides, hooks):
     config = compose_config([*command, *overrides])
     assert step_hooks(config) == hooks.split()
     assert built_hooks(config) == hooks.split()
@@ -74,7 +74,7 @@ def test_it_lists_the_hooks_that_a_built_run_has(command, overrides, hooks):
         ("reward_pairs", {"prompt": "1+1?", "chosen": "2", "rejected": "3"}),
     ],
 )
-def test_it_lists_the_hooks_of_a_run_on_rows(task_folder, tmp_path, name, row):
+def test_overview_lists_hooks_of_a_run_on_dataset_rows(task_folder, tmp_path, name, row):
     (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n")
     data = {"train_files": [f"{tmp_path}/rows.jsonl"], "train_batch_size": 1}
     values = {
@@ -95,7 +95,7 @@ def test_hooks_of_a_shared_gpu_are_around_the_update_and_before_publishing(comma
     assert step_hooks(config) == ["gpu_handover", "critic", "learn", "gpu_return", "publish"]
 
 
-def test_gae_alone_of_the_built_in_estimators_has_a_critic():
+def test_gae_is_the_only_built_in_estimator_with_a_critic():
     names = ADVANTAGE_ESTIMATORS.names()
     assert [name for name in names if "values" in needs_of(ADVANTAGE_ESTIMATORS.get(name))] == ["gae"]
 

@@ -61,7 +61,7 @@ def test_a_data_source_without_a_reward_is_named(task_folder, tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_long_prompts_are_cut_to_fit_beside_tools_and_instructions(task_folder, tmp_path, capsys):
+def test_long_prompts_are_cut_to_leave_room_for_tools_and_instructions(task_folder, tmp_path, capsys):
     long = [{"prompt": "1+1? " * 300, "agent_name": name} for name in ("tool_agent", "react_agent", "single_turn")]
     config = compose_config([*options(task_folder, tmp_path, *long), "data.max_prompt_length=400"])
     config = config.model_copy(update={"data": config.data.model_copy(update={"truncation": "left"})})

@@ -60,7 +60,7 @@ def critic(backend: Recording, **options: object) -> Critic:
     return Critic(backend, ValueLoss(), **{"mini_batch_groups": None, "epochs": 1, "seed": 0} | options)
 
 
-def test_it_reports_its_updates_and_the_previous_explained_variance():
+def test_critic_reports_updates_and_previous_explained_variance():
     samples = [sample("a", 0.0, 0.0), sample("b", 1.0, 1.0), sample("c", 2.0, 3.0)]
     assert asyncio.run(critic(Recording(), mini_batch_groups=2, epochs=2)(samples, 0)) == {
         "critic/vf_loss": 2.0,
@@ -85,7 +85,7 @@ def test_the_critic_is_updated_before_the_policy():
     assert all({"actor/loss", "critic/vf_loss"} <= each.keys() for each in metrics)
 
 
-def test_values_are_scored_beside_log_probabilities():
+def test_values_are_scored_together_with_log_probabilities():
     async def logprobs(samples: Sequence[Sample]) -> Scores:
         return Scores([[0.0, -1.0]], [[0.0, 0.5]])
 
@@ -108,7 +108,7 @@ def test_a_checkpoint_holds_the_critic(tmp_path: Path):
     assert [each.word for each in restored] == ["policy", "critic"]
 
 
-def test_one_without_a_critic_is_refused(tmp_path: Path):
+def test_checkpoint_without_a_critic_is_refused(tmp_path: Path):
     asyncio.run(checkpoints(tmp_path, Recording("policy")).save(1))
     with pytest.raises(ConfigError, match=r"'.*step-1': it has no critic, but this run trains one"):
         asyncio.run(checkpoints(tmp_path, Recording(), Recording()).restore())
@@ -189,7 +189,7 @@ def test_a_run_with_a_missing_critic_is_refused_in_one_line(task_folder, reward,
     assert "step-4': it has no critic, but this run trains one" in said
 
 
-def test_a_warm_up_that_leaves_the_policy_no_step_is_refused(task_folder, reward, tmp_path, monkeypatch, capsys):
+def test_critic_warmup_of_all_steps_is_refused(task_folder, reward, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(ROOT)
     epoch = ["data.train_max_samples=8", "trainer.critic_warmup=2", "trainer.total_training_steps=null"]
     assert train(task_folder, tmp_path, "algorithm.name=gae", reward, *epoch) == 2

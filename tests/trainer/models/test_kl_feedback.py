@@ -44,7 +44,7 @@ def test_the_mean_is_over_rollouts_of_the_mean_over_their_trained_tokens():
 
 
 @given(st.lists(st.lists(st.floats(-4, 4, width=16), min_size=1, max_size=6), min_size=1, max_size=5), st.randoms())
-def test_it_does_not_depend_on_how_a_rollout_is_cut_into_trajectories(rollouts, chance):
+def test_kl_feedback_does_not_depend_on_splitting_into_trajectories(rollouts, chance):
     whole = [sample(str(number), *values) for number, values in enumerate(rollouts)]
     cut = []
     for number, values in enumerate(rollouts):
@@ -64,7 +64,7 @@ def test_a_step_is_logged_with_the_coefficient_it_was_credited_with():
     assert second["kl/reward_coef"] == 0.5 * (1 + 0.2 * 2 / 100)
 
 
-def test_a_fixed_coefficient_stays_and_a_step_without_samples_says_nothing():
+def test_fixed_coefficient_is_constant_and_empty_steps_report_nothing():
     feedback = KLFeedback(KLReward(FixedKL(0.25), "k1"))
     assert step(feedback, []) == {"kl/reward_coef": 0.25}
     step(feedback, [sample("a", 1.0)])
@@ -74,7 +74,7 @@ def test_a_fixed_coefficient_stays_and_a_step_without_samples_says_nothing():
 def test_a_resumed_run_keeps_the_coefficient(tmp_path):
     before, after = adaptive(0.1), adaptive(0.7)
     step(KLFeedback(before), [sample("a", 1.0 / 3)])
-    asyncio.run(KLFeedback(before).save(tmp_path))
+    asyncio.run(KLFeedback(before).save(tmp_path, None))
     asyncio.run(KLFeedback(after).load(tmp_path))
     assert after.control.value == before.control.value != 0.1
 
@@ -86,7 +86,7 @@ def test_an_old_checkpoint_without_coefficient_does_not_change_it(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", json.dumps({"value": None}), json.dumps({"value": "x"})])
-def test_a_torn_file_is_named(tmp_path, text):
+def test_damaged_file_is_named(tmp_path, text):
     (tmp_path / FILE).write_text(text)
     with pytest.raises(ConfigError, match=f"cannot resume from '{tmp_path}': {FILE}: "):
         asyncio.run(KLFeedback(adaptive()).load(tmp_path))

@@ -97,17 +97,17 @@ def test_the_rule_pays_while_the_model_warms_up():
     assert score(model) == 0.5
 
 
-def test_a_python_reward_is_refused_beside_it():
+def test_python_reward_together_with_components_is_refused():
     with pytest.raises(ConfigError, match="do not pass a reward"):
         online().with_reward(UserObjects(reward=paid))
 
 
-def test_a_rule_without_a_verdict_is_no_failure_of_the_policy():
+def test_rule_without_a_score_is_not_a_policy_failure():
     with pytest.raises(InfraError, match="row 4 of 'sums': component 'rule' has no value"):
         score(online(), "")
 
 
-def test_fresh_rollouts_are_judged_before_they_are_learnt_from():
+def test_rollouts_are_scored_before_the_reward_model_trains_on_them():
     first, last = steps(online(warmup_steps=1), group(1.0, 0.0, logit=2.0), group(1.0, 1.0, logit=0.0))
     assert (first["reward_model/accuracy"], first["reward_model/auc"]) == (0.5, 0.5)
     assert first["reward_model/brier"] == pytest.approx((0.1192**2 + 0.8808**2) / 2, abs=1e-4)
@@ -117,7 +117,7 @@ def test_fresh_rollouts_are_judged_before_they_are_learnt_from():
     assert (first["reward_model/loss"], first["reward_model/updates"]) == (0.5, 1.0)
 
 
-def test_it_learns_every_so_many_steps_from_the_latest_rollouts():
+def test_online_reward_model_trains_on_recent_rollouts_at_intervals():
     backend = Backend()
     found = steps(online(backend, every=2, buffer=3), group(1.0, 0.0), group(0.25, 0.75), group(1.0), group(1.0))
     assert ["reward_model/updates" in each for each in found] == [False, True, False, True]
@@ -130,7 +130,7 @@ def test_batches_and_passes():
     assert list(map(len, backend.batches)) == [2, 1, 2, 1]
 
 
-def test_some_rollouts_are_held_out_to_see_it_move():
+def test_held_out_rollouts_measure_reward_model_drift():
     backend = Backend()
     first, last = steps(online(backend), group(*[1.0] * 24), group(*[0.0] * 2))
     assert sum(map(len, backend.batches[:1])) == 21
@@ -152,18 +152,18 @@ def test_an_outcome_that_is_no_probability_is_an_error():
         steps(online(), group(3.0))
 
 
-def test_its_rollout_buffer_is_saved(tmp_path: Path):
+def test_online_reward_model_buffer_is_saved(tmp_path: Path):
     one, other = Backend(), Backend()
     whole, resumed = online(one, buffer=16), online(other, buffer=16)
     steps(whole, group(*[1.0, 0.0] * 6))
-    asyncio.run(whole.save(tmp_path))
+    asyncio.run(whole.save(tmp_path, lambda backend, folder: backend.save(folder)))
     asyncio.run(resumed.load(tmp_path))
     assert steps(whole, group(0.5)) == steps(resumed, group(0.5))
     assert one.batches[1:] == other.batches
     assert resumed.warming_up is whole.warming_up is False
 
 
-def test_a_checkpoint_without_one_is_refused(tmp_path: Path):
+def test_checkpoint_without_critic_is_refused_on_resume(tmp_path: Path):
     with pytest.raises(ConfigError, match="it has no reward model, but this run trains one"):
         asyncio.run(online().load(tmp_path))
 
@@ -196,7 +196,7 @@ def whole(task_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run
 
 
-def test_a_run_with_one(whole: Path):
+def test_run_with_an_online_reward_model(whole: Path):
     rows = [json.loads(line) for line in (whole / "metrics.jsonl").read_text().splitlines()]
     assert [row["reward_model/warming_up"] for row in rows] == [1.0, 0.0, 0.0, 0.0]
     assert rows[0]["reward/mean"] == rows[0]["reward/rule"]
@@ -207,9 +207,22 @@ def test_a_run_with_one(whole: Path):
 
 
 @pytest.mark.slow
-def test_a_run_with_one_resumes_bitwise(task_folder, whole, tmp_path, monkeypatch):
+def test_run_with_an_online_reward_model_resumes_bitwise(task_folder, whole, tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
     shutil.copytree(whole, run := tmp_path / "run", symlinks=True)
     back = ["trainer.resume_mode=path", f"trainer.resume_from_path={run}/checkpoints/step-2"]
     assert train(task_folder, run, whole.parent / "rule.py", *back) == 0
     assert differences(whole, run) == []
+
+
+@pytest.mark.slow
+def test_online_reward_model_on_two_processes_is_the_one_of_one(task_folder, whole, tmp_path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    assert train(task_folder, tmp_path, whole.parent / "rule.py", "trainer.n_gpus_per_node=2") == 0
+    files = [(run / "metrics.jsonl").read_text() for run in (whole, tmp_path)]
+    one, two = ([json.loads(line) for line in file.splitlines()] for file in files)
+    names = [name for name in one[-1] if name.startswith("reward_model/")] + ["reward/mean", "actor/loss"]
+    assert len(names) > 5
+    for name in names:
+        assert two[1][name] == pytest.approx(one[1][name], rel=1e-3, abs=1e-5), name
+    assert (tmp_path / "checkpoints/latest/reward_model").is_dir()

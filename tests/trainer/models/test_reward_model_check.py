@@ -53,7 +53,7 @@ def test_numbers():
     assert found == {"mse": 2.5, "rank_correlation": pytest.approx(1.0)}
 
 
-def test_drift():
+def test_drift_is_measured_on_held_out_rows():
     assert drift([], [1.0, 3.0]) == {"score_mean": 2.0, "score_std": 1.0}
     assert drift([1.0, 3.0], [5.0, 9.0])["drift"] == pytest.approx(0)
     assert drift([1.0, 3.0], [9.0, 5.0])["drift"] == pytest.approx(2)
@@ -77,13 +77,13 @@ def test_the_rows_are_the_same_each_time_and_after_a_resume(tmp_path: Path):
     assert groups == []
     assert first["val/accuracy"] == 0.5
     assert "reward_model/drift" not in first
-    asyncio.run(whole.save(tmp_path))
+    asyncio.run(whole.save(tmp_path, None))
     again = check([[3.0, 2.0, 1.0, 0.0]])
     asyncio.run(again.load(tmp_path))
     assert asyncio.run(again(1))[0] == asyncio.run(whole(1))[0]
 
 
-def test_a_torn_file_is_named(tmp_path: Path):
+def test_damaged_file_is_named(tmp_path: Path):
     (tmp_path / "reward_scores.json").write_text("[1,")
     with pytest.raises(ConfigError, match=r"cannot resume from .*reward_scores\.json"):
         asyncio.run(check([]).load(tmp_path))

@@ -60,15 +60,15 @@ def prompts(groups):
     return [prompt for step in groups for _, prompt in step]
 
 
-def test_without_either_rows_come_in_the_plain_order_and_nothing_is_saved(tmp_path):
+def test_feed_without_curriculum_uses_file_order_and_no_state(tmp_path):
     feed, groups = taken(tmp_path, 3, shuffle=False)
     assert prompts(groups) == [f"row {row}" for row in range(12)]
-    asyncio.run(feed.save(tmp_path))
+    asyncio.run(feed.save(tmp_path, None))
     assert not (tmp_path / FILE).exists()
     assert feed.metrics() == {}
 
 
-def test_a_column_orders_them(tmp_path):
+def test_column_sorts_the_rows(tmp_path):
     _, groups = taken(tmp_path, 3, curriculum={"by": "level"})
     assert prompts(groups) == [f"row {row}" for row in reversed(range(12))]
 
@@ -81,7 +81,7 @@ def test_always_and_never_solved_tasks_come_less_often(tmp_path):
     assert feed.metrics()["curriculum/measured_rows"] == 12
 
 
-def test_tasks_that_rollouts_add_come_later_and_too_long_ones_never(tmp_path):
+def test_tasks_added_by_rollouts_are_drawn_later_and_too_long_ones_dropped(tmp_path):
     feed, groups = taken(tmp_path, 6, shuffle=False, online={"max_tasks": 5, "share": 0.5})
     assert prompts(groups)[:4] == ["row 0", "row 1", "row 2", "row 3"]
     added = [prompt for prompt in prompts(groups) if not prompt.startswith("row")]
@@ -97,7 +97,7 @@ def test_a_resumed_run_equals_an_uninterrupted_run(tmp_path, by):
 
     async def whole():
         before = await steps(source, 4)
-        await feed.save(tmp_path)
+        await feed.save(tmp_path, None)
         position = source.position
         after = await steps(source, 8)
         await again.load(tmp_path)

@@ -38,7 +38,7 @@ def take(source, times):
     return asyncio.run(steps())
 
 
-def test_a_pair_is_a_group_of_two_of_which_what_follows_the_prompt_is_trained():
+def test_pair_is_a_group_of_two_trained_after_the_prompt():
     (group,) = take(PairSource([PAIR].__getitem__, render, TaskOrder(1, 0, shuffle=False), 1), 1)
     chosen, rejected = group.rollouts
     assert (chosen.reward, rejected.reward) == (1.0, 0.0)
@@ -50,7 +50,7 @@ def test_a_pair_is_a_group_of_two_of_which_what_follows_the_prompt_is_trained():
     assert group.task.messages == SHARED
 
 
-def test_pairs_come_in_the_order_of_the_rows_each_under_a_uid_of_its_own():
+def test_pairs_follow_row_order_with_unique_uids():
     source = PairSource([PAIR, PAIR, PAIR].__getitem__, render, TaskOrder(3, 0, shuffle=False), 2)
     groups = take(source, 2)
     assert [group.task.index for group in groups] == [0, 1, 2, 0]

@@ -27,7 +27,7 @@ def take(source, times: int) -> list[Task]:
     return asyncio.run(steps())
 
 
-def test_an_epoch_takes_every_task_once_and_every_draw_has_a_uid_of_its_own():
+def test_epoch_draws_every_task_once_with_unique_uids():
     taken = take(live(), times=5)
     assert sorted(task.index for task in taken[:5]) == sorted(task.index for task in taken[5:]) == [0, 1, 2, 3, 4]
     assert len({task.uid for task in taken}) == 10

@@ -92,7 +92,7 @@ SHARES = st.sampled_from([0.0, 0.1, 0.5, 1.0, 2.5])
 
 
 @given(SIZES, STALENESS, SHARES, st.randoms(use_true_random=False), st.sets(st.integers(0, NUM_ROWS - 1)))
-def test_bounds_hold_and_no_task_is_lost_doubled_or_cut_off_twice(size, staleness, over_sampling, chance, slow_rows):
+def test_staleness_bounds_hold_and_no_task_is_lost_or_duplicated(size, staleness, over_sampling, chance, slow_rows):
     run = Run(admissions(size, staleness, over_sampling), size, staleness, over_sampling)
     for _ in range(12):
         run.train_a_step(chance, slow_rows)
@@ -127,7 +127,7 @@ def test_a_killed_run_resumes_with_the_groups_in_flight(size, staleness, over_sa
 
 
 @given(SIZES, STALENESS, SHARES, st.randoms(use_true_random=False))
-def test_no_task_starves_however_slow_it_is(size, staleness, over_sampling, chance):
+def test_slow_tasks_are_not_starved(size, staleness, over_sampling, chance):
     """A row that ends only when a step waits for it is still trained on within a bounded number of steps."""
     run = Run(admissions(size, staleness, over_sampling), size, staleness, over_sampling)
     slow, drawn_at, worst = {2, 5}, {}, 0
@@ -156,6 +156,39 @@ def test_at_staleness_0_leftover_groups_are_requeued_first():
     assert books.begin() == first[0].again()
 
 
+@pytest.mark.parametrize(
+    ("staleness", "over_sampling", "reasons"),
+    [
+        (0, 2.0, {0: "over_sampled", 2: "over_sampled"}),
+        (1, 2.0, {0: "stale", 3: "over_sampled"}),
+        (1, 0.0, {0: "stale"}),
+    ],
+)
+def test_a_requeued_group_is_stale_if_it_was_slow_and_over_sampled_if_no_step_needed_it(
+    staleness, over_sampling, reasons
+):
+    """Group 0 never ends; all others end under the version that they start under."""
+    books = admissions(size=1, staleness=staleness, over_sampling=over_sampling)
+    books.published(0)
+    books.begin()
+    for step in range(staleness + 1):
+        books.published(step)
+        while books.next:
+            books.finished(books.begin(), step)
+        books.take()
+    assert {ticket.serial: reason for ticket, reason in books.cut_off.items()} == reasons
+
+
+def test_a_group_cut_off_by_a_step_that_draws_no_more_is_not_over_sampled():
+    books = admissions(size=2, staleness=0, over_sampling=0.5, max_drawn=2)
+    books.published(0)
+    slow, silent, ready = [books.begin() for _ in range(3)]
+    books.filtered(silent)
+    books.finished(ready, 0)
+    assert books.take() == [ready]
+    assert books.cut_off == {slow: "stale"}
+
+
 def test_a_step_waits_for_a_last_chance_before_it_grows_too_old():
     books = admissions(size=1, staleness=1)
     books.pending = [Draw(0, 6, 1)]
@@ -172,7 +205,7 @@ def test_a_step_waits_for_a_last_chance_before_it_grows_too_old():
     assert books.take() == [slow]
 
 
-def test_no_more_last_chances_begin_under_one_version_than_a_step_can_wait_for():
+def test_final_restarts_per_version_are_limited_to_one_step():
     books = admissions(size=2, staleness=0)
     books.pending = [Draw(0, row, 1) for row in range(5)]
     books.published(0)
@@ -180,7 +213,7 @@ def test_no_more_last_chances_begin_under_one_version_than_a_step_can_wait_for()
     assert books.next is None
 
 
-def test_a_last_chance_goes_first_by_when_it_began_however_young_its_tokens():
+def test_final_restarts_go_first_by_start_time():
     books = admissions(size=1, staleness=1)
     books.pending = [Draw(0, 3), Draw(0, 5), Draw(0, 6, 1), Draw(0, 4, 1)]
     books.published(0)
@@ -230,7 +263,7 @@ def test_requeued_groups_come_before_later_ones():
     assert books.begin() == slow.again()
 
 
-def test_nothing_begins_before_weights_are_published():
+def test_no_group_starts_before_weights_are_published():
     assert admissions().next is None
 
 
@@ -245,7 +278,7 @@ def test_groups_that_no_step_would_take_are_not_started(staleness):
     assert (books.position, books.next) == (3 * 4 + 1, None)
 
 
-def test_a_run_that_goes_on_with_smaller_steps_has_tasks_for_all_of_them():
+def test_run_resumed_with_smaller_steps_has_enough_tasks():
     books = admissions(size=1, staleness=1, num_steps=12)
     books.position, books.pending = 8 * 4 + 2, [Draw(4, 6), Draw(4, 3)]  # 8 steps of 4, and two in flight
     for step in range(8, 12):
@@ -270,5 +303,5 @@ def test_a_requeued_group_may_still_end_without_effect():
 @pytest.mark.parametrize(
     ("share", "size", "extra"), [(0.1, 30, 3), (0.7, 10, 7), (0.01, 8, 1), (0.0, 8, 0), (2, 8, 16)]
 )
-def test_a_share_is_taken_as_it_was_written(share, size, extra):
+def test_share_is_parsed_as_written(share, size, extra):
     assert num_extra(share, size) == extra

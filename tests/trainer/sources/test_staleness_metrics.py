@@ -39,7 +39,7 @@ def test_no_groups_are_not_old():
     assert set(staleness_metrics([], 3, max_staleness=1).values()) == {0.0}
 
 
-def test_idle_time_is_what_passes_with_nothing_in_flight():
+def test_idle_time_counts_time_without_requests_in_flight():
     now = iter([0.0, 2.0, 5.0, 6.0, 10.0]).__next__
     idle = IdleTime(now)
     idle.set(False)  # at time 2

@@ -68,12 +68,31 @@ class World:
 
 
 def source_of(
-    world, *, size=2, staleness=1, over_sampling=0.0, num_steps=None, max_concurrent=100, slots=None, drop=ignore
+    world,
+    *,
+    size=2,
+    staleness=1,
+    over_sampling=0.0,
+    num_steps=None,
+    max_concurrent=100,
+    slots=None,
+    drop=ignore,
+    num_rollouts=None,
 ):
     books = Admissions(TaskOrder(6, 0, False).at, size, staleness, over_sampling, num_steps)
     slots = slots or asyncio.Semaphore(max_concurrent)
     tasks = partial(task_of, tasks=TASKS, seed=7)
-    return StreamingSource(books, tasks, world.attempts, slots, max_concurrent, staleness, Timer(), drop=drop)
+    return StreamingSource(
+        books,
+        tasks,
+        world.attempts,
+        slots,
+        max_concurrent,
+        staleness,
+        Timer(),
+        drop=drop,
+        num_rollouts=num_rollouts,
+    )
 
 
 def run(source, world, num_steps, between=lambda step: asyncio.sleep(0)):
@@ -96,7 +115,7 @@ def rows(steps):
     return [[group.task.index for group in groups] for groups in steps]
 
 
-def test_tasks_come_in_their_order_and_groups_go_on_while_a_step_is_trained_on():
+def test_tasks_are_drawn_in_order_and_groups_continue_during_training():
     world = World()
     source = source_of(world)
 
@@ -110,7 +129,7 @@ def test_tasks_come_in_their_order_and_groups_go_on_while_a_step_is_trained_on()
     assert source.metrics()["staleness/1"] == 1.0
 
 
-def test_a_rollout_may_go_on_under_new_weights():
+def test_rollout_may_continue_with_new_weights():
     world = World(lambda task, turn: world.version < 1 if task.index == 2 else turn < 1)
     source = source_of(world, staleness=2)
     steps = run(source, world, 3)
@@ -174,6 +193,20 @@ def test_requeued_groups_are_recorded_with_their_finished_rollouts(staleness, re
     assert reasons == [reason] * 2
     assert [each.stop for each in group.rollouts] == [Stop.FINISHED, Stop.ABORTED]
     assert {each.uid for each, _ in dropped}.isdisjoint(each.uid for step in taken for each in step)
+
+
+def test_the_greedy_rollout_of_remax_is_not_recorded_with_a_requeued_group():
+    dropped, first = [], task_of(Draw(0, 1, 0), TASKS, 7).uid
+    world = World(lambda task, turn: task.uid == first or turn < 1, n=3)
+    source = source_of(
+        world,
+        staleness=0,
+        over_sampling=0.5,
+        num_rollouts=2,
+        drop=lambda group, reasons: dropped.append((group.uid, len(group.rollouts), len(reasons))),
+    )
+    run(source, world, 1)
+    assert dropped == [(first, 2, 2)]
 
 
 def test_groups_in_flight_are_saved_as_tasks_and_come_first():
@@ -256,7 +289,7 @@ def test_a_step_without_one_good_rollout_ends_the_run():
 
 
 @pytest.mark.parametrize("max_concurrent", [1, 3, 5])
-def test_so_many_rollouts_at_a_time_validation_included(max_concurrent):
+def test_concurrency_limit_includes_validation(max_concurrent):
     world = World(lambda task, turn: turn < 3)
     slots = asyncio.Semaphore(max_concurrent)
     source = source_of(world, staleness=2, max_concurrent=max_concurrent, slots=slots)
@@ -268,7 +301,7 @@ def test_so_many_rollouts_at_a_time_validation_included(max_concurrent):
     assert world.most == max_concurrent
 
 
-def test_a_group_begins_only_where_there_is_room_so_that_it_does_not_age_waiting():
+def test_group_starts_only_with_a_free_slot():
     most = 0
 
     def lasts(task, turn):
@@ -291,7 +324,7 @@ def test_time_before_the_first_step_is_not_idle_time():
 
 
 @pytest.mark.parametrize("num_turns", range(2, 6))
-def test_a_rollout_that_ends_while_cut_off_frees_its_room_once(num_turns):
+def test_rollout_ending_during_cancellation_frees_its_slot_once(num_turns):
     world = World(lambda task, turn: turn < (num_turns if task.index == 1 else 1), n=1)
     source = source_of(world, staleness=0, over_sampling=0.5)
     counted = []
@@ -305,7 +338,7 @@ def test_a_rollout_that_ends_while_cut_off_frees_its_room_once(num_turns):
     assert counted == [0, 0, 0]
 
 
-def test_where_a_sibling_ended_the_next_group_may_begin():
+def test_finished_rollout_frees_a_slot_for_the_next_group():
     world = World(endless(1))
     source = source_of(world, size=1, staleness=1, max_concurrent=2)
     quick, slow = World(), World(lambda task, turn: not world.begun)
@@ -315,7 +348,7 @@ def test_where_a_sibling_ended_the_next_group_may_begin():
     assert rows(run(source, world, 1)) == [[0]]
 
 
-def test_who_was_admitted_first_is_sampled_first_also_when_begun_again():
+def test_admission_order_is_kept_after_a_restart():
     world = World(lambda task, turn: task.index == 1 and turn < 40)
     run(source_of(world, staleness=1), world, 6)
     assert [priority for _, priority in dict.fromkeys(world.priorities)] == [

@@ -19,6 +19,11 @@ _PRECISIONS = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "half":
 read_precision = one_of("model.dtype", _PRECISIONS)
 
 
+def read_shards(size: object) -> int | None:
+    """Read `fsdp_size`: verl's -1 (all) becomes None."""
+    return None if int(str(size)) < 0 else int(str(size))
+
+
 ACTOR: tuple[Row, ...] = (
     Mapped(
         f"{_ACTOR}.strategy",
@@ -55,6 +60,7 @@ ACTOR: tuple[Row, ...] = (
     Mapped(
         f"{_ACTOR}.fsdp_config.dtype", "actor.autocast", "bfloat16", read_precision, "activations; float32: no autocast"
     ),
+    Mapped(f"{_ACTOR}.fsdp_config.fsdp_size", "actor.fsdp_size", read=read_shards, note="-1: all processes"),
     Mapped(f"{_ACTOR}.fsdp_config.param_offload", "actor.param_offload", False, note=_OFFLOAD),
     Mapped(f"{_ACTOR}.fsdp_config.optimizer_offload", "actor.optimizer_offload", False, note=_OFFLOAD),
     *lora_section(f"{_ACTOR}.lora"),
@@ -79,17 +85,14 @@ ACTOR: tuple[Row, ...] = (
     Mapped(f"{_ACTOR}.tau_pos", "actor.tau_pos", 1.0),
     Mapped(f"{_ACTOR}.tau_neg", "actor.tau_neg", 1.05),
     Fixed(f"{_ACTOR}.loss_scale_factor", (None,), "seq-mean-token-sum-norm divides by data.max_response_length"),
-    *(Fixed(f"{part}.router_replay.mode", (None, "disabled"), "remove it: not supported") for part in (_ACTOR, _REF)),
+    *(Fixed(f"{part}.router_replay.mode", (None, "disabled"), "remove it") for part in (_ACTOR, _REF)),
     *(Hint(f"{part}.router_replay.*", "no effect without its mode") for part in (_ACTOR, _REF)),
     *(Fixed(f"{part}.load_weight", (True,), "remove it: weights are always loaded") for part in (_ACTOR, _REF)),
-    Fixed(f"{_ACTOR}.qat.enable", (None, False), "remove it: not supported"),
+    Fixed(f"{_ACTOR}.qat.enable", (None, False), "remove it"),
     Hint(f"{_ACTOR}.qat.*", "no effect without qat.enable"),
-    *(
-        Fixed(f"{_ACTOR}.{key}", (1,), "set it to 1: one process", _SHARDS)
-        for key in ("ulysses_sequence_parallel_size", "fsdp_config.ulysses_sequence_parallel_size")
-    ),
+    Mapped(f"{_ACTOR}.ulysses_sequence_parallel_size", "actor.ulysses_sequence_parallel_size", 1),
+    Fixed(f"{_ACTOR}.fsdp_config.ulysses_sequence_parallel_size", (1,), f"say {_ACTOR}.ulysses_sequence_parallel_size"),
     Fixed(f"{_ACTOR}.fsdp_config.mixed_precision.*", (None,), f"say {_ACTOR}.fsdp_config.dtype"),
-    Fixed(f"{_ACTOR}.fsdp_config.fsdp_size", (-1, 1), "set it to -1: one process", _SHARDS),
     *(Hint(f"{_ACTOR}.{key}", _SHARDS) for key in ("fsdp_config.*", "megatron.*")),
     *(
         Hint(f"{_ACTOR}.{key}", "trainer.seed decides which groups form a mini-batch")
@@ -112,6 +115,7 @@ ACTOR: tuple[Row, ...] = (
     ),
     Hint(f"{_ACTOR}.calculate_entropy", "the entropy is always logged"),
     Hint(f"{_ACTOR}.calculate_sum_pi_squared", "this value is not logged"),
+    Mapped(f"{_ACTOR}.checkpoint.async_save", "trainer.async_save", False, note="policy and critic"),
     Hint(f"{_ACTOR}.checkpoint.*", "a checkpoint always holds weights, optimizer and position"),
     Hint(f"{_ACTOR}.freeze_vision_tower", "only text is trained"),
     Hint(f"{_ACTOR}.rollout_n", "use actor_rollout_ref.rollout.n"),
@@ -122,7 +126,7 @@ OPTIM: tuple[Row, ...] = optim_rows(f"{_ACTOR}.optim", "actor.optim", "actor.gra
 
 REF: tuple[Row, ...] = (
     Mapped(f"{_REF}.model.path", "ref.path", read=expand_home),
-    Fixed(f"{_REF}.ulysses_sequence_parallel_size", (1,), "set it to 1: one process", _SHARDS),
+    Mapped(f"{_REF}.ulysses_sequence_parallel_size", "ref.ulysses_sequence_parallel_size"),
     *(
         Hint(f"{_REF}.{key}", _BATCHES)
         for key in (

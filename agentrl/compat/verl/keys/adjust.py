@@ -129,10 +129,10 @@ def _schedule(draft: Draft) -> None:
         key = f"{part}.optim.lr_warmup_steps"
         if draft.source_keys.get(key) == f"{section}.lr_warmup_steps" and (steps := draft.number(key, 0)):
             draft.values.pop(f"{key}_ratio", None)
-            draft.values[key] = steps * _updates_a_step(draft, part)
+            draft.values[key] = steps * _updates_per_step(draft, part)
 
 
-def _updates_a_step(draft: Draft, part: str) -> int:
+def _updates_per_step(draft: Draft, part: str) -> int:
     batch = draft.number("data.train_batch_size")
     mini_batch = draft.number(f"{part}.ppo_mini_batch_size", draft.number("actor.ppo_mini_batch_size", batch))
     epochs = draft.number(f"{part}.ppo_epochs", draft.number("actor.ppo_epochs"))

@@ -71,9 +71,9 @@ ALGORITHM: tuple[Row, ...] = (
     ),
     Hint(f"{_FILTER}.max_inflight_gen_batches", "tasks are drawn one by one when rollouts end"),
     *CORRECTION,
-    Fixed("algorithm.use_pf_ppo", (False,), "remove it: not supported"),
+    Fixed("algorithm.use_pf_ppo", (False,), "remove it"),
     Hint("algorithm.pf_ppo.*", "no effect without use_pf_ppo"),
-    Fixed("distillation.enabled", (None, False), "remove it: not supported"),
+    Fixed("distillation.enabled", (None, False), "remove it"),
     Hint("distillation.*", "no effect without distillation.enabled"),
 )
 

@@ -50,7 +50,7 @@ ASYNC: tuple[Row, ...] = (
     ),
     Hint(f"{_ASYNC}.*", "there is one trainer; trainer.max_staleness limits how far rollouts run ahead"),
     *(
-        Hint(f"rollout.{key}", "rollouts run on the training machine, or on the servers of rollout.sglang.urls")
+        Hint(f"rollout.{key}", "SGLang servers are placed one by one: set rollout.sglang.num_replicas")
         for key in ("nnodes", "n_gpus_per_node")
     ),
     Fixed("rollout.total_rollout_steps", (None,), "remove it: trainer.total_training_steps sets the end of the run"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from agentrl.compat.verl.keys.actor import read_shards
 from agentrl.compat.verl.keys.data import expand_home
 from agentrl.compat.verl.keys.draft import Draft
 from agentrl.compat.verl.keys.names import aggregation_of, estimator_of
@@ -36,6 +37,10 @@ CRITIC: tuple[Row, ...] = (
         for section in ("fsdp", "fsdp_config", "model.fsdp_config")
         for key in ("param_offload", "optimizer_offload")
     ),
+    *(
+        Mapped(f"critic.{section}.fsdp_size", "critic.fsdp_size", read=read_shards, note="-1: all processes")
+        for section in ("fsdp", "fsdp_config", "model.fsdp_config")
+    ),
     Mapped(
         _WARMUP,
         _WARMUP,
@@ -49,7 +54,7 @@ CRITIC: tuple[Row, ...] = (
     Fixed("critic.model.override_config.*", (None,), "change config.json of the model"),
     Fixed("critic.model.external_lib", (None,), "import it in your reward or agent loop file"),
     Fixed("critic.model.hf_config_path", (None,), "put config.json next to the weights"),
-    Fixed("critic.ulysses_sequence_parallel_size", (1,), "set it to 1: one process", _SHARDS),
+    Mapped("critic.ulysses_sequence_parallel_size", "critic.ulysses_sequence_parallel_size", 1),
     Fixed("critic.load_weight", (True,), "remove it: weights are always loaded"),
     Hint("critic.enable", "a critic is used if the advantage estimator needs one"),
     Hint("critic.rollout_n", "use actor_rollout_ref.rollout.n"),

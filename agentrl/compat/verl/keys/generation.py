@@ -101,8 +101,11 @@ GENERATION = KeyTable(
         *_changed((*SAMPLING, *SERVING), _GENERATION_CHANGES, _IN_PPO),
         *(row for row in REWARD if row.key.startswith("custom_reward_function.")),
         Hint("actor.*", _NOTHING_TRAINED),
-        *(row for row in TRAINER if row.key in ("trainer.nnodes", "trainer.device")),
-        Fixed("trainer.n_gpus_per_node", (1,), "set it to 1: one process generates", "one process generates"),
+        *(row for row in TRAINER if row.key == "trainer.device"),
+        *(
+            Fixed(f"trainer.{key}", (1,), "set it to 1: one process generates", "one process generates")
+            for key in ("nnodes", "n_gpus_per_node")
+        ),
         *(Hint(f"{key}.*", "clusters are not supported") for key in ("ray_init", "ray_kwargs")),
         Hint("hydra.*", "trainer.default_local_dir sets the run's folder"),
     ),

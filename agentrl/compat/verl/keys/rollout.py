@@ -40,7 +40,7 @@ SAMPLING: tuple[Row, ...] = (
     Mapped(f"{_VAL}.top_k", "rollout.val_kwargs.top_k", -1),
     Fixed(f"{_ROLLOUT}.do_sample", (True,), "training needs sampled rollouts: do_sample=True"),
     Fixed(f"{_ROLLOUT}.ignore_eos", (False,), "remove it: a turn ends at the end-of-turn token"),
-    Fixed(f"{_ROLLOUT}.use_fire_sampling", (False,), "remove it: not supported"),
+    Fixed(f"{_ROLLOUT}.use_fire_sampling", (False,), "remove it"),
     Fixed(f"{_ROLLOUT}.skip_rollout", (False,), "remove it: trainer.mode=train_only trains on saved rollouts"),
     Fixed(
         f"{_ROLLOUT}.over_sample_rate",
@@ -48,17 +48,14 @@ SAMPLING: tuple[Row, ...] = (
         "set it to 0; trainer.over_sampling starts more groups than a step needs, verl trains on fewer",
     ),
     Mapped(f"{_ROLLOUT}.enable_rollout_routing_replay", "rollout.routed_experts"),
-    *(
-        Fixed(f"{_ROLLOUT}.{key}", (None,), "remove it: not supported")
-        for key in ("quantization", "quantization_config_file")
-    ),
-    *(Fixed(f"{_ROLLOUT}.{key}.enable", (None, False), "remove it: not supported") for key in ("mtp", "qat")),
+    *(Fixed(f"{_ROLLOUT}.{key}", (None,), "remove it") for key in ("quantization", "quantization_config_file")),
+    *(Fixed(f"{_ROLLOUT}.{key}.enable", (None, False), "remove it") for key in ("mtp", "qat")),
     *(Hint(f"{_ROLLOUT}.{key}.*", f"no effect without {key}.enable") for key in ("mtp", "qat")),
     Fixed(
         f"{_ROLLOUT}.nnodes",
         (0, 1),
-        "set it to 0: rollouts run on the training devices",
-        "rollouts run on the training devices",
+        "set it to 0: the number of SGLang servers is rollout.sglang.num_replicas (docs/cluster.md)",
+        "SGLang servers are placed one by one: rollout.sglang.num_replicas",
     ),
     Hint(f"{_ROLLOUT}.n_gpus_per_node", "set rollout.sglang.num_replicas for the number of SGLang servers"),
 )

@@ -10,8 +10,7 @@ from agentrl.compat.verl.keys.rows import Fixed, Hint, Mapped, Row, choices, one
 from agentrl.errors import ConfigError, suggestion
 
 _LOGGERS = ("wandb", "mlflow", "swanlab", "vemlp_wandb", "tensorboard", "console", "clearml", "trackio", "rl_insight")
-_ONE_NODE = "set it to 1: training uses the devices of one node"
-_NO_RAY = "clusters are not supported"
+_NO_RAY = "agentrl uses a running Ray cluster: cluster.address"
 _KEPT = "complete checkpoints are kept in the run's folder; trainer.max_actor_ckpt_to_keep sets how many"
 
 
@@ -116,7 +115,7 @@ TRAINER: tuple[Row, ...] = (
         note="default: a CUDA GPU if there is one, else the CPU",
     ),
     Mapped("trainer.n_gpus_per_node", "trainer.n_gpus_per_node", note="one process per device trains"),
-    Fixed("trainer.nnodes", (1,), _ONE_NODE, "one node trains"),
+    Mapped("trainer.nnodes", "trainer.nnodes", note="nodes that train; more than one needs Ray (docs/cluster.md)"),
     *(
         Fixed(f"skip.{part}.enable", (False,), "remove it: every step runs new rollouts")
         for part in ("rollout", "rollout_tq", "async_rollout")
@@ -130,7 +129,7 @@ TRAINER: tuple[Row, ...] = (
     ),
     Fixed("trainer.v1.trainer_mode", (None, "sync"), "remove it and set trainer.max_staleness=1"),
     *ASYNC,
-    Fixed("trainer.checkpoint_callback_class", (None,), "remove it: not supported"),
+    Fixed("trainer.checkpoint_callback_class", (None,), "remove it"),
     Hint("trainer.v1.*", "agentrl has only one trainer"),
     Hint("trainer.use_v1", "agentrl has only one trainer"),
     Hint("trainer.use_legacy_worker_impl", "agentrl has only one trainer"),

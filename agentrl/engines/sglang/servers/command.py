@@ -4,39 +4,74 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from typing import TypeAlias
 
 from pydantic import JsonValue
 
+from agentrl.errors import ConfigError
+from agentrl.utils.network import interface_of
+
 Options: TypeAlias = dict[str, JsonValue]
 """Options of `python -m sglang.launch_server` in snake case: true is a flag; false and null omit the option."""
 
+LOOPBACK = "127.0.0.1"
 CPU_ENVIRONMENT = {
     "SGLANG_USE_CPU_ENGINE": "1",
     "OMP_NUM_THREADS": "1",  # SGLang is very slow with two threads
     "SGLANG_CPU_OMP_THREADS_BIND": "0",
 }
+OF_A_RANK = re.compile(r"((LOCAL|GROUP|ROLE)_)?(RANK|WORLD_SIZE)|ROLE_NAME|MASTER_(ADDR|PORT)|TORCHELASTIC_\w+")
+"""Environment variables that `torchrun` sets for each process (docs.pytorch.org, torch.distributed.elastic)."""
 
 
-def server_command(options: Mapping[str, JsonValue], port: int) -> list[str]:
-    """Command that starts a server on the loopback address at `port`; its weights have policy version 0."""
-    own: Options = {"host": "127.0.0.1", "port": port, "weight_version": "0"}
+def server_command(options: Mapping[str, JsonValue], port: int, host: str = LOOPBACK) -> list[str]:
+    """Command that starts a server at an address of this machine; its weights have policy version 0."""
+    own: Options = {"host": host, "port": port, "weight_version": "0"}
     return [sys.executable, "-m", "sglang.launch_server", *_arguments({**options, **own})]
 
 
-def server_environment(options: Mapping[str, JsonValue], env: Mapping[str, str]) -> dict[str, str]:
-    """Environment of a server with these options; `env` has precedence."""
+def server_environment(
+    options: Mapping[str, JsonValue], env: Mapping[str, str], host: str = LOOPBACK
+) -> dict[str, str]:
+    """Environment of a server with these options at this address; `env` has precedence.
+
+    Without the variables of a launcher of several processes: a server is none of them, and would wait for the others.
+    """
     cpu = CPU_ENVIRONMENT if options.get("device") == "cpu" else {}
-    # on one machine, all gloo peers are local
-    local = {} if options.get("nnodes", 1) != 1 else {"GLOO_SOCKET_IFNAME": "lo"}
-    return {**local, **os.environ, **cpu, **env}
+    # all gloo peers are on the network of this address
+    interface = interface_of(host) if options.get("nnodes", 1) == 1 else None
+    local = {"GLOO_SOCKET_IFNAME": interface} if interface else {}
+    own = {name: value for name, value in os.environ.items() if not OF_A_RANK.fullmatch(name)}
+    return {**local, **own, **cpu, **env}
 
 
 def snake_case(key: str) -> str:
     """--tp-size -> tp_size."""
     return key.lstrip("-").replace("-", "_")
+
+
+def num_gpus(given: Mapping[str, JsonValue]) -> int:
+    """Return the number of GPUs of a server with these options, in snake case.
+
+    Raises:
+        ConfigError: `tp_size` or `pp_size` is not an integer.
+    """
+    return (whole(given, "tp_size") or 1) * (whole(given, "pp_size") or 1)
+
+
+def whole(given: Mapping[str, JsonValue], key: str) -> int | None:
+    """Return an integer option, None if it is not given.
+
+    Raises:
+        ConfigError: it is not an integer.
+    """
+    value = given.get(key)
+    if value is None or (isinstance(value, int) and not isinstance(value, bool)):
+        return value
+    raise ConfigError(f"rollout.sglang.server_args.{key} must be an integer, not {value!r}")
 
 
 def _arguments(options: Mapping[str, JsonValue]) -> Iterator[str]:

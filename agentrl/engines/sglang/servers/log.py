@@ -18,7 +18,7 @@ WRONG_ARGUMENT = re.compile(r"^\S.*: error: (.*)")
 UNKNOWN = re.compile(r"unrecognized arguments: --([\w-]+)")
 
 
-def why_it_ended(url: str, status: int | None, log_file: Path, start: int) -> AgentRLError:
+def startup_error(url: str, status: int | None, log_file: Path, start: int) -> AgentRLError:
     """Error to raise for a server that ended with `status` before it was ready.
 
     Args:

@@ -11,7 +11,8 @@ from transformers import AutoConfig
 
 from agentrl.config.model import Dtype, ModelConfig
 from agentrl.config.rollout import RolloutConfig
-from agentrl.engines.sglang.servers.command import Options, snake_case
+from agentrl.engines.sglang.servers.command import Options, num_gpus, snake_case, whole
+from agentrl.engines.sglang.weights.delta import LOADER
 from agentrl.errors import ConfigError, install_command
 from agentrl.models.adapter_folder import find_adapter
 from agentrl.models.loading import tokenizer_source
@@ -28,6 +29,7 @@ SET_ELSEWHERE = {
     "weight_version": "nothing: agentrl counts policy versions",
     "enable_memory_saver": "rollout.sglang.colocate",
     "enable_return_routed_experts": "rollout.routed_experts",
+    "custom_weight_loader": "rollout.weight_sync=delta",
 }
 
 
@@ -92,15 +94,15 @@ def _saved_dtype(base: str, model: ModelConfig) -> str:
 
 
 def _rollout_options(rollout: RolloutConfig, on_cpu: bool) -> Options:
-    usual = RolloutConfig.model_fields["max_num_seqs"].default  # default for the embedded engine; SGLang has another
     return {
-        "max_running_requests": None if rollout.max_num_seqs == usual else rollout.max_num_seqs,
+        "max_running_requests": rollout.max_num_seqs,
         "max_total_tokens": rollout.max_kv_tokens,
         "enable_priority_scheduling": True,
         "default_priority_value": 0,
         "disable_priority_preemption": True,  # preemption would discard running requests
         "enable_return_routed_experts": rollout.routed_experts,
         "enable_memory_saver": rollout.sglang.colocate,
+        "custom_weight_loader": [LOADER] if rollout.weight_sync == "delta" else None,
         "enable_deterministic_inference": rollout.deterministic and not on_cpu,
     }
 
@@ -115,15 +117,7 @@ def _cpu_options(rollout: RolloutConfig, max_sequence_length: int) -> Options:
 
 def _gpu_options(rollout: RolloutConfig, given: Mapping[str, JsonValue], index: int) -> Options:
     """Options for GPUs: each replica uses the next `tp_size` * `pp_size` GPUs, starting at `base_gpu_id`."""
-    tp_size, pp_size, first = (_whole(given, key) for key in ("tp_size", "pp_size", "base_gpu_id"))
-    return {"base_gpu_id": (first or 0) + index * (tp_size or 1) * (pp_size or 1)}
-
-
-def _whole(given: Mapping[str, JsonValue], key: str) -> int | None:
-    value = given.get(key)
-    if value is None or (isinstance(value, int) and not isinstance(value, bool)):
-        return value
-    raise ConfigError(f"rollout.sglang.server_args.{key} must be an integer, not {value!r}")
+    return {"base_gpu_id": (whole(given, "base_gpu_id") or 0) + index * num_gpus(given)}
 
 
 def _refuse_keys_set_elsewhere(given: Mapping[str, JsonValue]) -> None:

@@ -19,8 +19,8 @@ from pydantic import JsonValue
 from agentrl.engines.sglang.api_key import keyed, write_key_file
 from agentrl.engines.sglang.client import ServerClient, ServerError
 from agentrl.engines.sglang.servers import child as launch
-from agentrl.engines.sglang.servers.command import server_command, server_environment
-from agentrl.engines.sglang.servers.log import why_it_ended
+from agentrl.engines.sglang.servers.command import LOOPBACK, server_command, server_environment
+from agentrl.engines.sglang.servers.log import startup_error
 
 POLL_S = 0.2
 KILL_S = 5.0
@@ -37,18 +37,25 @@ class LocalServer:
         options: options of `python -m sglang.launch_server`, for example from `server_options`.
         log_file: the server's output is appended to this file.
         env: environment variables in addition to those of this process.
+        host: IPv4 address of this machine at which the server listens.
 
     Attributes:
         url: for example http://127.0.0.1:23456.
         api_key: the server's API key, None without one; other users of the machine cannot read it.
     """
 
-    def __init__(self, options: Mapping[str, JsonValue], log_file: Path, env: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        options: Mapping[str, JsonValue],
+        log_file: Path,
+        env: Mapping[str, str] | None = None,
+        host: str = LOOPBACK,
+    ) -> None:
         self.log_file = log_file
-        self._port = free_port()
-        self.url = f"http://127.0.0.1:{self._port}"
+        self._host, self._port = host, free_port(host)
+        self.url = f"http://{host}:{self._port}"
         self._options, self.api_key = keyed(options)
-        self._env = server_environment(options, env or {})
+        self._env = server_environment(options, env or {}, host)
         self._key_file = Path()
         self._process: subprocess.Popen[bytes] | None = None
         self._log_start = 0
@@ -77,7 +84,7 @@ class LocalServer:
         """
         assert self._process is None, "it is started"
         self._key_file = write_key_file(self._options, self.api_key)
-        command = server_command({**self._options, "config": str(self._key_file)}, self._port)
+        command = server_command({**self._options, "config": str(self._key_file)}, self._port, self._host)
         with self._open_log() as log:
             self._log_start = log.tell()
             self._process = subprocess.Popen(
@@ -149,7 +156,7 @@ class LocalServer:
     async def _wait_until_it_serves(self, client: ServerClient) -> None:
         while not await _serves(client):
             if self._process is None or (status := self._process.poll()) is not None:
-                raise await asyncio.to_thread(why_it_ended, self.url, status, self.log_file, self._log_start)
+                raise await asyncio.to_thread(startup_error, self.url, status, self.log_file, self._log_start)
             await asyncio.sleep(POLL_S)
 
     async def _wait_for_end(self, timeout_s: float) -> None:
@@ -180,12 +187,12 @@ def _signal_group(group: int, number: int) -> bool:
     return True
 
 
-def free_port() -> int:
+def free_port(host: str = LOOPBACK) -> int:
     """Return a free port, never the same port twice, below the system's range for outgoing connections."""
     while True:
         port = random.randrange(20000, 30000)
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if port not in _ports and probe.connect_ex(("127.0.0.1", port)):
+            if port not in _ports and probe.connect_ex((host, port)):
                 _ports.add(port)
                 return port

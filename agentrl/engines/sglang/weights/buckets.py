@@ -5,18 +5,21 @@ from __future__ import annotations
 import asyncio
 import difflib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from agentrl.engines.base import WeightStream
+from agentrl.engines.sglang.client import ServerError
 from agentrl.engines.sglang.replica import Replica
-from agentrl.engines.sglang.weights.transfer import to_each, weight_update
+from agentrl.engines.sglang.weights.transfer import UpdateFailedError, to_each, weight_update
 
 Shapes = Mapping[str, tuple[int, ...]]
 """Name -> shape of each weight in a checkpoint of the server's model."""
+Allocate = Callable[[int], Tensor]
+"""Returns memory of so many bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,27 +66,63 @@ def checked(weights: WeightStream, shapes: Shapes, dtype: torch.dtype | None) ->
         yield name, tensor.detach().to("cpu", dtype if cast else tensor.dtype)
 
 
-def buckets_of(weights: WeightStream, num_bytes: int) -> Iterator[Bucket]:
+def in_own_memory(num_bytes: int) -> Tensor:
+    """Return uninitialised bytes."""
+    return torch.empty(num_bytes, dtype=torch.uint8)
+
+
+class ReusedMemory:
+    """Memory for buckets, used again for the next weights: their buckets have the same sizes.
+
+    New memory is slow: the system clears each page.
+    """
+
+    def __init__(self, allocate: Allocate = in_own_memory) -> None:
+        self._allocate = allocate
+        self._used: list[Tensor] = []
+        self._free: list[Tensor] = []
+
+    def __call__(self, num_bytes: int) -> Tensor:
+        """Return uninitialised bytes."""
+        same_size = next((index for index, data in enumerate(self._free) if data.nbytes == num_bytes), None)
+        data = self._allocate(num_bytes) if same_size is None else self._free.pop(same_size)
+        self._used.append(data)
+        return data
+
+    def reuse(self) -> None:
+        """Allow all memory to be overwritten. What was free and not needed since the last call is released."""
+        self._free, self._used = self._used, []
+
+
+def buckets_of(weights: WeightStream, num_bytes: int, allocate: Allocate = in_own_memory) -> Iterator[Bucket]:
     """Yield copies of `weights` in buckets of about `num_bytes`. A module's weights are never split over buckets.
 
     A server may need a module's weights together: it fuses DeepSeek's q_a_proj and kv_a_proj only from one bucket.
+
+    Args:
+        allocate: returns memory for a bucket of so many bytes.
     """
     held: list[tuple[str, Tensor]] = []
     size = 0
     for name, tensor in weights:
         if size >= num_bytes and _module(name) != _module(held[-1][0]):
-            yield _packed(held)
+            yield _packed(held, allocate)
             held, size = [], 0
         held.append((name, tensor))
         size += tensor.nbytes
     if held:
-        yield _packed(held)
+        yield _packed(held, allocate)
 
 
-def _packed(named: list[tuple[str, Tensor]]) -> Bucket:
+def _packed(named: list[tuple[str, Tensor]], allocate: Allocate) -> Bucket:
     named = sorted(named, key=lambda each: -each[1].itemsize)  # aligns each tensor to its item size
     entries = tuple(Entry(name, tuple(tensor.shape), tensor.dtype, tensor.nbytes) for name, tensor in named)
-    return Bucket(entries, torch.cat([tensor.contiguous().flatten().view(torch.uint8) for _, tensor in named]))
+    data = allocate(sum(entry.num_bytes for entry in entries))
+    return Bucket(entries, torch.cat([_bytes(tensor) for _, tensor in named], out=data))
+
+
+def _bytes(tensor: Tensor) -> Tensor:
+    return tensor.contiguous().flatten().view(torch.uint8)
 
 
 def _module(name: str) -> str:
@@ -94,44 +133,70 @@ def _module(name: str) -> str:
 class BucketTransfer(ABC):
     """Base of transfers in buckets, see `WeightTransfer`.
 
-    Keeps the last weights in host memory, and also the previous weights while new weights are read.
+    Keeps the last weights in host memory, without `memory` also the previous weights while new weights are read.
 
     Args:
         shapes: shapes of the weights in the model's checkpoint.
         dtype: dtype of the sent matrices; None keeps their dtype.
         bucket_bytes: approximate size of a bucket.
+        memory: memory for the buckets; new weights overwrite the previous ones. None: new memory for each bucket.
     """
 
-    def __init__(self, shapes: Shapes, dtype: torch.dtype | None, bucket_bytes: int) -> None:
-        self._shapes, self._dtype, self._bucket_bytes = shapes, dtype, bucket_bytes
+    def __init__(
+        self, shapes: Shapes, dtype: torch.dtype | None, bucket_bytes: int, memory: ReusedMemory | None = None
+    ) -> None:
+        self._shapes, self._dtype, self._bucket_bytes, self._memory = shapes, dtype, bucket_bytes, memory
         self._sent: tuple[list[Bucket], int] | None = None
+        self._overwritten = False
 
     async def send(
         self, replicas: Sequence[Replica], weights: WeightStream, version: int, *, keep_cache: bool = False
     ) -> None:
         """See `WeightTransfer.send`."""
-        named = checked(weights, self._shapes, self._dtype)
-        buckets = await asyncio.to_thread(lambda: list(buckets_of(named, self._bucket_bytes)))
-        self._sent = buckets, version
+        buckets = await asyncio.to_thread(self._pack, checked(weights, self._shapes, self._dtype))
+        await self.prepare(buckets)
+        self._sent, self._overwritten = (buckets, version), False
         await to_each(replicas, version, lambda replica: self._update(replica, buckets, version, keep_cache=keep_cache))
 
     async def refresh(self, replica: Replica) -> None:
         """See `WeightTransfer.refresh`."""
         await self.forget(replica)
+        if self._overwritten:
+            error = ServerError("the last weights were overwritten by new ones that could not be read completely")
+            raise UpdateFailedError({replica: error})
         if self._sent:
             buckets, version = self._sent
             await to_each([replica], version, lambda one: self._update(one, buckets, version, keep_cache=False))
 
     async def close(self) -> None:
         """Free the copy of the weights."""
+        self._sent = self._memory = None
+
+    def _pack(self, named: WeightStream) -> list[Bucket]:
+        if self._memory is None:
+            return list(buckets_of(named, self._bucket_bytes))
+        self._overwritten = self._overwritten or self._sent is not None
         self._sent = None
+        self._memory.reuse()
+        return list(buckets_of(named, self._bucket_bytes, self._memory))
 
     async def _update(self, replica: Replica, buckets: Sequence[Bucket], version: int, *, keep_cache: bool) -> None:
         async with weight_update(replica.client, keep_cache=keep_cache):
-            for bucket in buckets:
-                # set with the last bucket: before it, the weights of this version are incomplete
-                named_version = str(version) if bucket is buckets[-1] else None
-                await self.transmit(replica, bucket, named_version)
+            await self.transmit_all(replica, buckets, version)
+
+    async def prepare(self, buckets: Sequence[Bucket]) -> None:  # noqa: B027  # most transports send buckets as they are
+        """Prepare the new buckets before they are sent."""
+
+    async def transmit_all(self, replica: Replica, buckets: Sequence[Bucket], version: int) -> None:
+        """Send all buckets to a replica.
+
+        Raises:
+            ServerError: the replica did not accept them.
+        """
+        for bucket in buckets:
+            # set with the last bucket: before it, the weights of this version are incomplete
+            named_version = str(version) if bucket is buckets[-1] else None
+            await self.transmit(replica, bucket, named_version)
 
     @abstractmethod
     async def transmit(self, replica: Replica, bucket: Bucket, version: str | None) -> None:
@@ -140,6 +205,10 @@ class BucketTransfer(ABC):
         Raises:
             ServerError: the replica did not accept the bucket.
         """
+
+    def metrics(self) -> Mapping[str, float]:
+        """See `WeightTransfer.metrics`."""
+        return {}
 
     async def forget(self, replica: Replica) -> None:  # noqa: B027  # most transports have no state per replica
         """Drop the state of a replica after its restart."""

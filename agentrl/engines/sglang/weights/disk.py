@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -48,6 +48,10 @@ class DiskTransfer:
         if self._sent:
             path, version = self._sent
             await to_each([replica], version, lambda one: _load(one, path, version, keep_cache=False))
+
+    def metrics(self) -> Mapping[str, float]:
+        """See `WeightTransfer.metrics`."""
+        return {}
 
     async def close(self) -> None:
         """Remove the files."""

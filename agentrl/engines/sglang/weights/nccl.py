@@ -6,7 +6,7 @@ import torch
 
 from agentrl.engines.sglang.client import ServerError
 from agentrl.engines.sglang.replica import Replica
-from agentrl.engines.sglang.weights.buckets import Bucket, BucketTransfer, Shapes
+from agentrl.engines.sglang.weights.buckets import Bucket, BucketTransfer, ReusedMemory, Shapes
 from agentrl.engines.sglang.weights.process_group import ServerGroup
 from agentrl.engines.sglang.weights.transfer import time_for
 
@@ -20,7 +20,7 @@ class GroupTransfer(BucketTransfer):
     """
 
     def __init__(self, shapes: Shapes, dtype: torch.dtype | None, bucket_bytes: int) -> None:
-        super().__init__(shapes, dtype, bucket_bytes)
+        super().__init__(shapes, dtype, bucket_bytes, ReusedMemory())
         self._groups: dict[Replica, ServerGroup] = {}
 
     async def transmit(self, replica: Replica, bucket: Bucket, version: str | None) -> None:

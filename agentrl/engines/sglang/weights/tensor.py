@@ -1,4 +1,4 @@
-"""Weight transfer in HTTP requests: the bytes for CPU servers, shared-memory handles for GPUs of this machine."""
+"""Weight transfer in HTTP requests: names of shared memory for servers of this machine, or the bytes."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from agentrl.engines.sglang.replica import Replica
 from agentrl.engines.sglang.weights.buckets import Bucket, BucketTransfer
+from agentrl.engines.sglang.weights.shared_memory import Name, in_shared_memory
 from agentrl.engines.sglang.weights.transfer import time_for
 
 
@@ -19,13 +20,13 @@ class TensorTransfer(BucketTransfer):
     """Weight transfer in HTTP requests, see `WeightTransfer`.
 
     For servers on GPUs, the buckets are copied to this process's GPU and shared by CUDA IPC, within one machine only.
-    For CPU servers, the bytes are pickled: SGLang's MultiprocessingSerializer shares CPU memory only between a process
-    and its children, and crashes any other server.
+    CPU servers open a bucket by name if it was allocated in shared memory. Otherwise its bytes are pickled.
     """
 
     async def transmit(self, replica: Replica, bucket: Bucket, version: str | None) -> None:
         """See `BucketTransfer.transmit`."""
-        shared = None if replica.features.device == "cpu" else bucket.data.cuda()  # keep until the server answered
+        # the copy on the GPU must stay alive until the server has answered
+        shared = None if replica.features.device == "cpu" else bucket.data.cuda()
         entries = await asyncio.to_thread(_serialized, bucket, shared, replica.features.tp_size)
         body = {
             "serialized_named_tensors": entries,
@@ -40,7 +41,8 @@ class TensorTransfer(BucketTransfer):
 def _serialized(bucket: Bucket, shared: Tensor | None, num_ranks: int) -> list[str]:
     """Payload of each tensor-parallel rank. A handle can be opened only once, so each rank gets its own."""
     if shared is None:
-        return [base64.b64encode(pickle.dumps(_payload(bucket, bucket.data), protocol=5)).decode()] * num_ranks
+        data: object = Name(bucket.data) if in_shared_memory(bucket.data) else bucket.data
+        return [as_text(_payload(bucket, data)) for _ in range(num_ranks)]
     from sglang.srt.utils import MultiprocessingSerializer
     from sglang.srt.utils.patch_torch import monkey_patch_torch_reductions
 
@@ -50,7 +52,12 @@ def _serialized(bucket: Bucket, shared: Tensor | None, num_ranks: int) -> list[s
     return [MultiprocessingSerializer.serialize(payload, output_str=True) for _ in range(num_ranks)]
 
 
-def _payload(bucket: Bucket, data: Tensor) -> dict[str, object]:
+def as_text(payload: object) -> str:
+    """Return a payload as a server on the CPU and a server on another machine can read it."""
+    return base64.b64encode(pickle.dumps(payload, protocol=5)).decode()
+
+
+def _payload(bucket: Bucket, data: object) -> dict[str, object]:
     """Payload as in sglang/srt/weight_sync/tensor_bucket.py, with namespaces in place of SGLang's metadata class."""
     metadata, start = [], 0
     for entry in bucket.entries:

@@ -58,6 +58,10 @@ class WeightTransfer(Protocol):
         """
         ...
 
+    def metrics(self) -> Mapping[str, float]:
+        """Counters since the start and values of the last weights, by name; see `EngineMeter`."""
+        ...
+
     async def close(self) -> None:
         """Free all resources here and on the servers. A second call does nothing."""
         ...

@@ -12,6 +12,8 @@ from agentrl.config.model import ModelConfig
 from agentrl.config.rollout import RolloutConfig
 from agentrl.engines.sglang.servers.command import server_command, server_environment
 from agentrl.engines.sglang.servers.options import server_options
+from agentrl.engines.sglang.weights.delta import LOADER
+from agentrl.engines.sglang.weights.server_loader import load
 from agentrl.errors import ConfigError
 
 
@@ -48,7 +50,7 @@ def test_every_kind_of_value_becomes_an_argument():
     ]
 
 
-def test_without_a_gpu_memory_threads_and_idling_are_bounded(model_folder):
+def test_cpu_servers_have_memory_thread_and_idle_limits(model_folder):
     on_cpu = options(model_folder)
     assert on_cpu == {
         "model_path": str(model_folder),
@@ -65,7 +67,7 @@ def test_without_a_gpu_memory_threads_and_idling_are_bounded(model_folder):
     assert server_environment(on_cpu, {"OMP_NUM_THREADS": "4"})["OMP_NUM_THREADS"] == "4"
 
 
-def test_on_gpus_replicas_stand_side_by_side_and_float32_is_served_as_bfloat16(model_folder, gpu):
+def test_gpu_replicas_use_separate_gpus_and_float32_is_served_as_bfloat16(model_folder, gpu):
     args = {"tp_size": 2, "pp-size": 2, "base_gpu_id": 1}
     second = options(model_folder, 1, sglang={"server_args": args})
     assert (second["base_gpu_id"], second["tp_size"], second["dtype"]) == (5, 2, "bfloat16")
@@ -91,6 +93,18 @@ def test_keys_of_the_rollout_become_options(model_folder, gpu):
     )
 
 
+def test_servers_that_get_differences_can_apply_them(model_folder):
+    given = options(model_folder, weight_sync="delta")["custom_weight_loader"]
+    module, _, function = given[0].rpartition(".")
+    assert (given, getattr(importlib.import_module(module), function)) == ([LOADER], load)
+    assert "custom_weight_loader" not in options(model_folder)
+
+
+@pytest.mark.parametrize(("given", "limit"), [({}, None), ({"max_num_seqs": 128}, 128)])
+def test_sglang_uses_its_own_limit_of_sequences_unless_one_is_given(model_folder, given, limit):
+    assert options(model_folder, **given).get("max_running_requests") == limit
+
+
 def test_the_users_own_options_win(model_folder):
     given = options(model_folder, sglang={"server_args": {"max-total-tokens": 64, "sleep_on_idle": False}})
     assert given["max_total_tokens"] == 64
@@ -109,6 +123,7 @@ def test_the_base_of_an_adapter_is_served(tmp_path, model_folder):
         ({"dtype": "float16"}, r"server_args\.dtype: set rollout\.dtype instead"),
         ({"model-path": "x"}, r"server_args\.model_path: set model\.path instead"),
         ({"--port": 1}, r"server_args\.port: set rollout\.sglang\.urls"),
+        ({"custom-weight-loader": ["m.f"]}, r"custom_weight_loader: set rollout\.weight_sync=delta instead"),
     ],
 )
 def test_options_that_agentrl_sets_itself_are_refused(model_folder, args, message):
@@ -127,3 +142,11 @@ def test_impossible_options_are_refused(model_folder, monkeypatch, gpu):
         ConfigError, match=r"sglang is not installed: pip install 'agentrl-train\[sglang\]'.*make sglang"
     ):
         options(model_folder)
+
+
+def test_a_server_is_no_rank_of_the_run(monkeypatch):
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "TORCHELASTIC_USE_AGENT_STORE", "RANKING"):
+        monkeypatch.setenv(name, "1")
+    environment = server_environment({}, {"WORLD_SIZE": "4"})
+    assert {name for name in environment if "RANK" in name or "TORCHELASTIC" in name or "MASTER" in name} == {"RANKING"}
+    assert environment["WORLD_SIZE"] == "4"

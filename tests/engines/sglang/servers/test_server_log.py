@@ -6,7 +6,7 @@ import pytest
 
 from agentrl.engines.sglang.client import ServerError
 from agentrl.engines.sglang.servers import log as server_log
-from agentrl.engines.sglang.servers.log import why_it_ended
+from agentrl.engines.sglang.servers.log import startup_error
 from agentrl.errors import ConfigError
 
 TRACEBACK = """\
@@ -23,7 +23,7 @@ torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB
 def why(tmp_path, text: str, start: int = 0) -> str:
     log = tmp_path / "replica-0.log"
     log.write_text(text)
-    error = why_it_ended("http://here", 137, log, start)
+    error = startup_error("http://here", 137, log, start)
     assert isinstance(error, ServerError)
     assert "\n" not in str(error)
     return str(error)
@@ -35,12 +35,12 @@ def test_the_exception_that_was_raised_last_is_the_reason(tmp_path):
     assert why(tmp_path, TRACEBACK).endswith(f"its output: {tmp_path / 'replica-0.log'}")
 
 
-def test_without_an_exception_it_is_the_last_line(tmp_path):
+def test_reason_without_exception_is_the_last_log_line(tmp_path):
     assert "status 137: Killed; its" in why(tmp_path, "loading\nKilled\n\n")
     assert "it wrote nothing" in why(tmp_path, "")
 
 
-def test_an_earlier_start_is_not_the_reason(tmp_path):
+def test_log_of_an_earlier_start_is_ignored(tmp_path):
     assert "status 137: second; its" in why(tmp_path, TRACEBACK + "second\n", len(TRACEBACK))
 
 
@@ -57,9 +57,9 @@ def test_an_earlier_start_is_not_the_reason(tmp_path):
         ),
     ],
 )
-def test_an_argument_it_does_not_take_is_the_users_mistake(tmp_path, monkeypatch, line, message):
+def test_unknown_argument_is_a_user_error(tmp_path, monkeypatch, line, message):
     monkeypatch.setattr(server_log, "known_options", lambda: ["tp_size", "dtype"])
     (tmp_path / "log").write_text(f"usage: sglang serve [-h]\n{line}\n")
-    error = why_it_ended("http://here", 2, tmp_path / "log", 0)
+    error = startup_error("http://here", 2, tmp_path / "log", 0)
     assert isinstance(error, ConfigError)
     assert str(error) == message

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentrl.engines.sglang.weights.buckets import Bucket, buckets_of, checked
+from agentrl.engines.sglang.weights.buckets import Bucket, ReusedMemory, buckets_of, checked
 
 SHAPES = {"model.norm.weight": (3,), "model.layers.0.self_attn.q_proj.weight": (2, 3)}
 
@@ -53,7 +53,17 @@ def test_buckets_are_copies():
     assert unpacked(bucket)["model.norm.weight"].tolist() == [1, 1, 1]
 
 
-def test_a_module_is_not_cut_apart():
+def test_memory_of_earlier_buckets_is_used_again():
+    memory = ReusedMemory()
+    first, second = memory(8), memory(16)
+    memory.reuse()
+    assert (memory(16).data_ptr(), memory(8).data_ptr()) == (second.data_ptr(), first.data_ptr())
+    addresses = {memory(8).data_ptr(), memory(8).data_ptr()}
+    assert len(addresses) == 2
+    assert not addresses & {first.data_ptr(), second.data_ptr()}
+
+
+def test_modules_are_not_split_across_shards():
     """DeepSeek's server fuses these two tensors if they arrive together."""
     names = [f"model.layers.{i}.self_attn.{part}.weight" for i in range(2) for part in ("q_a_proj", "kv_a_proj")]
     buckets = list(buckets_of(((name, torch.ones(100)) for name in names), 10))
@@ -65,7 +75,7 @@ TENSORS = st.tuples(st.integers(0, 3), st.lists(st.integers(0, 3), max_size=3), 
 
 
 @given(st.lists(TENSORS, max_size=12), st.integers(1, 200))
-def test_nothing_is_lost(kinds, num_bytes):
+def test_buckets_contain_all_weights(kinds, num_bytes):
     weights = [
         (f"layers.{layer}.part.w{i}", torch.arange(torch.Size(shape).numel()).reshape(shape).to(dtype) + i)
         for i, (layer, shape, dtype) in enumerate(kinds)

@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 from agentrl.config.rollout import SglangConfig
 from agentrl.engines.sglang.client import RefusedError, ServerError
 from agentrl.engines.sglang.replica import Replica
+from agentrl.engines.sglang.weights.buckets import ReusedMemory
 from agentrl.engines.sglang.weights.choice import choose_transfer
 from agentrl.engines.sglang.weights.disk import DiskTransfer
 from agentrl.engines.sglang.weights.nccl import GroupTransfer
@@ -59,7 +60,7 @@ def tensor_transfer() -> TensorTransfer:
 UPDATE = ["begin_weight_update", *["update_weights_from_tensor"] * 2, "end_weight_update", "flush_cache"]
 
 
-def test_the_version_comes_with_the_last_bucket_and_the_cache_goes_at_the_end():
+def test_version_is_set_with_the_last_bucket_and_the_cache_is_flushed_at_the_end():
     server = Server()
     one = replica(server)
     asyncio.run(tensor_transfer().send([one], weights(), 7))
@@ -81,7 +82,7 @@ def test_each_rank_receives_data_that_its_server_can_unpickle():
     assert data.tolist() == [2.5] * 6
 
 
-def test_the_cache_is_kept_when_asked():
+def test_cache_is_kept_on_request():
     server = Server()
     asyncio.run(tensor_transfer().send([replica(server)], weights(), 1, keep_cache=True))
     assert server.paths == UPDATE[:-1]
@@ -101,7 +102,7 @@ def test_the_cache_is_dropped_as_soon_as_nothing_runs():
 
 
 @pytest.mark.parametrize("path", ["update_weights", "end_weight", "flush"])
-def test_a_refusing_server_is_named_and_the_others_have_the_weights(path, monkeypatch):
+def test_refusing_server_is_named_and_other_servers_get_the_weights(path, monkeypatch):
     monkeypatch.setattr("agentrl.engines.sglang.weights.transfer.FLUSH_WITHIN_S", 0.0)
     good, bad = replica(Server()), replica(Server(refused=path))
     with pytest.raises(UpdateFailedError, match="no") as caught:
@@ -112,7 +113,7 @@ def test_a_refusing_server_is_named_and_the_others_have_the_weights(path, monkey
     assert "end_weight_update" in bad.client.paths
 
 
-def test_an_update_that_a_killed_trainer_left_open_is_ended():
+def test_update_left_open_by_a_killed_trainer_is_ended():
     server = Server(refused="begin", times=1)
     asyncio.run(tensor_transfer().send([replica(server)], weights(), 1))
     assert server.paths == ["begin_weight_update", "end_weight_update", *UPDATE]
@@ -134,7 +135,25 @@ def test_a_restarted_replica_gets_the_latest_weights():
     asyncio.run(run())
 
 
-def test_files_are_written_aside_and_the_older_ones_go(tmp_path):
+def test_a_restarted_replica_gets_no_partly_overwritten_weights():
+    async def run():
+        transfer, restarted = TensorTransfer(SHAPES, torch.float32, 10, ReusedMemory()), replica(Server())
+        await transfer.send([replica(Server())], weights(), 1)
+        for _ in range(2):
+            with pytest.raises(ValueError, match="twice"):
+                await transfer.send([restarted], weights(2.0) * 2, 2)
+        with pytest.raises(UpdateFailedError) as caught:
+            await transfer.refresh(restarted)
+        assert caught.value.replicas == (restarted,)
+        assert restarted.client.asked == []
+        await transfer.send([replica(Server())], weights(2.0), 2)
+        await transfer.refresh(restarted)
+        assert restarted.version == 2
+
+    asyncio.run(run())
+
+
+def test_weight_files_are_written_atomically_and_old_ones_deleted(tmp_path):
     async def run():
         server = Server()
         transfer = DiskTransfer(SHAPES, torch.bfloat16, 10, tmp_path)
@@ -158,14 +177,14 @@ def test_files_are_written_aside_and_the_older_ones_go(tmp_path):
     asyncio.run(run())
 
 
-def test_files_of_a_run_that_was_killed_go_with_the_first_new_ones(tmp_path):
+def test_weight_files_of_a_killed_run_are_deleted_with_the_first_new_ones(tmp_path):
     (tmp_path / "version-57").mkdir()
     transfer = DiskTransfer(SHAPES, torch.float32, 1 << 20, tmp_path)
     asyncio.run(transfer.send([replica(Server())], weights(), 1))
     assert [path.name for path in tmp_path.iterdir()] == ["version-1"]
 
 
-def test_weights_that_cannot_be_written_reach_no_server_and_say_so(tmp_path):
+def test_unwritable_weights_are_an_error_and_reach_no_server(tmp_path):
     (tmp_path / "file").touch()
     server = Server()
     transfer = DiskTransfer(SHAPES, torch.float32, 1 << 20, tmp_path / "file")

@@ -26,7 +26,7 @@ def test_the_address_of_the_viewer_is_in_no_arguments() -> None:
 
 
 @pytest.mark.slow
-def test_json_on_the_output_holds_nothing_else(honest_run: Path, tmp_path: Path) -> None:
+def test_json_output_contains_nothing_else(honest_run: Path, tmp_path: Path) -> None:
     (tmp_path / "loud.py").write_text(
         "import os, subprocess\n"
         "def f(**_):\n    print('one'); os.write(1, b'two'); subprocess.run(['echo', 'three']); return 1.0\n"

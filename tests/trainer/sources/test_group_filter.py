@@ -34,7 +34,7 @@ def scored(*scores: float) -> Group:
     return Group(TASKS[0], [rollout(score=score) for score in scores])
 
 
-def sieve(metric="score", size=2, max_batches=0) -> GroupFilter:
+def group_filter(metric="score", size=2, max_batches=0) -> GroupFilter:
     return GroupFilter(metric, size, max_batches, success_threshold=1.0)
 
 
@@ -54,7 +54,7 @@ FAILED = rollout(Stop.ERROR)
     ],
 )
 def test_a_group_is_kept_if_two_valid_rollouts_differ(group, passes, kind):
-    one = sieve()
+    one = group_filter()
     assert one.passes(group) == passes
     assert one.passes(scored(0, 1))
     metrics = one.end_step(2)
@@ -63,8 +63,8 @@ def test_a_group_is_kept_if_two_valid_rollouts_differ(group, passes, kind):
     assert kinds == {name: 0.5 * (name == kind) for name in kinds}
 
 
-def test_any_reward_may_be_the_one_that_must_differ():
-    one = sieve("accuracy")
+def test_any_reward_may_be_the_filter_metric():
+    one = group_filter("accuracy")
     equal = Group(TASKS[0], [rollout(score=score, accuracy=1.0) for score in (0.5, 1.0)])
     assert not one.passes(equal)
     assert one.passes(Group(TASKS[0], [rollout(score=0.5, accuracy=value) for value in (0.0, 1.0)]))
@@ -73,23 +73,23 @@ def test_any_reward_may_be_the_one_that_must_differ():
     assert metrics["sampling/reward_mean"] == (0.5 + 1.0 + 0.5 + 0.5) / 4  # mean over filtered groups, too
 
 
-def test_verl_s_acc_is_the_score_where_a_function_returns_a_bare_number():
-    assert sieve("acc").passes(scored(0, 1))
+def test_verl_acc_is_the_score_if_a_function_returns_a_number():
+    assert group_filter("acc").passes(scored(0, 1))
     named = Group(TASKS[0], [rollout(score=score, acc=1.0) for score in (0.0, 1.0)])
-    assert not sieve("acc").passes(named)
+    assert not group_filter("acc").passes(named)
 
 
-def test_a_reward_that_is_not_there_is_named_with_those_that_are():
+def test_unknown_reward_name_lists_available_names():
     with pytest.raises(
         ConfigError, match=r"filter_groups.metric': a rollout has no reward 'acuracy': did you mean 'acc"
     ):
-        sieve("acuracy").passes(Group(TASKS[0], [rollout(score=1.0, accuracy=1.0)]))
+        group_filter("acuracy").passes(Group(TASKS[0], [rollout(score=1.0, accuracy=1.0)]))
     with pytest.raises(ConfigError, match="no reward 'score': there are none"):
-        sieve().passes(Group(TASKS[0], [rollout()]))
+        group_filter().passes(Group(TASKS[0], [rollout()]))
 
 
 def test_each_step_resets_its_counts_and_a_short_one_is_reported_once(capsys):
-    one = sieve(max_batches=1)
+    one = group_filter(max_batches=1)
     for _ in range(2):
         one.passes(scored(0, 0))
         one.passes(scored(1, 0))
@@ -102,7 +102,7 @@ def test_each_step_resets_its_counts_and_a_short_one_is_reported_once(capsys):
 
 
 def test_a_long_search_is_reported_periodically(capsys):
-    one = sieve(size=3)
+    one = group_filter(size=3)
     for _ in range(61):
         one.passes(scored(1, 1))
     first, second = capsys.readouterr().out.splitlines()
@@ -144,14 +144,16 @@ class World:
 
     def live(self, size=2, max_batches=0):
         order = TaskOrder(ROWS, 3, True)
-        return LiveSource(TASKS, order, size, self.collect, seed=7, sieve=sieve(size=size, max_batches=max_batches))
+        return LiveSource(
+            TASKS, order, size, self.collect, seed=7, group_filter=group_filter(size=size, max_batches=max_batches)
+        )
 
     def streaming(self, size=2, max_batches=0, staleness=1, over_sampling=0.0, num_steps=None):
-        one = sieve(size=size, max_batches=max_batches)
+        one = group_filter(size=size, max_batches=max_batches)
         at = TaskOrder(ROWS, 3, True).at
         books = Admissions(at, size, staleness, over_sampling, num_steps, one.max_drawn)
         tasks, slots = partial(task_of, tasks=TASKS, seed=7), asyncio.Semaphore(99)
-        return StreamingSource(books, tasks, self.attempts, slots, 99, staleness, Timer(), sieve=one)
+        return StreamingSource(books, tasks, self.attempts, slots, 99, staleness, Timer(), group_filter=one)
 
 
 def take(source, steps, first=0, publish=None):
@@ -185,7 +187,7 @@ def test_filtered_groups_are_replaced_by_the_next_tasks_in_order():
 
 @example(1, 2, {(0, 2)})  # one of the tasks that were left over
 @given(st.integers(1, 4), st.integers(1, 5), st.sets(st.tuples(st.integers(0, 4), st.integers(0, ROWS - 1))))
-def test_a_resumed_run_takes_the_same_groups(size, at, silent):
+def test_resumed_run_draws_the_same_groups(size, at, silent):
     """Holds for any stop, also with tasks left over from an earlier process."""
 
     def telling(draw):
@@ -223,7 +225,7 @@ def test_a_step_that_finds_none_at_all_ends_the_run(kind):
 
 
 @pytest.mark.parametrize("kind", ["live", "streaming"])
-def test_where_all_rollouts_fail_nothing_is_drawn_for_ever(kind):
+def test_failing_rollouts_do_not_cause_endless_draws(kind):
     world = World(odd)
 
     async def fails(score):
@@ -234,7 +236,7 @@ def test_where_all_rollouts_fail_nothing_is_drawn_for_ever(kind):
         take(getattr(world, kind)(size=3), 1)
 
 
-def test_one_round_in_which_all_fail_is_no_reason_to_end():
+def test_one_round_of_failures_does_not_end_the_run():
     world = World(lambda draw: len(world.drawn) != 2)
     real = world._attempt
 
@@ -246,7 +248,7 @@ def test_one_round_in_which_all_fail_is_no_reason_to_end():
     assert len(world.drawn) == 4
 
 
-def test_in_flight_a_filtered_group_frees_its_room_at_once():
+def test_streaming_filtered_group_frees_its_slot_immediately():
     world = World(odd)
     source = world.streaming(size=2, staleness=1)
     steps = take(source, 5, publish=world.publish)
@@ -259,16 +261,16 @@ def test_in_flight_a_filtered_group_frees_its_room_at_once():
     assert source.metrics()["sampling/filtered"] > 0
 
 
-def test_in_flight_a_step_uses_the_groups_found():
+def test_streaming_step_uses_the_groups_found():
     world = World(lambda draw: draw in world.drawn[::5])
     source = world.streaming(size=3, max_batches=2, staleness=0)
     steps = take(source, 2, publish=world.publish)
     assert [len(step) for step in steps] == [2, 1]
 
 
-def test_in_flight_a_reward_that_is_not_there_ends_the_run():
+def test_streaming_missing_filter_metric_ends_the_run():
     source = World(odd).streaming()
-    source._sieve._metric = "speed"
+    source._filter._metric = "speed"
     with pytest.raises(ConfigError, match="no reward 'speed'"):
         take(source, 1)
 

@@ -1,0 +1,47 @@
+"""Actors of Ray: objects on other nodes."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import ray
+from ray.exceptions import RayTaskError
+from ray.util.placement_group import PlacementGroup
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+Actor: TypeAlias = Any
+"""Any: Ray's types know only methods with its decorator, but these classes work without Ray too."""
+
+
+def actor_in(group: PlacementGroup, index: int, kind: type, *arguments: object, max_concurrency: int = 1) -> Actor:
+    """Return an actor of a class, which uses all CPUs and GPUs of a bundle; it starts in the background.
+
+    It is never restarted by Ray, because it would come back without its state.
+    """
+    bundle = group.bundle_specs[index]
+    options = {"num_cpus": bundle.get("CPU", 0), "num_gpus": bundle.get("GPU", 0), "max_concurrency": max_concurrency}
+    place = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=index)
+    return actor_of(kind, *arguments, **options, scheduling_strategy=place)
+
+
+def actor_of(kind: type, *arguments: object, **options: object) -> Actor:
+    """Return an actor of a class with these options of Ray; it starts in the background."""
+    return ray.remote(kind).options(**options).remote(*arguments)
+
+
+def result_of(call: Any) -> Any:  # Any: the result of any method
+    """Wait for a call of an actor's method, and return or raise what the method did."""
+    try:
+        return ray.get(call)
+    except RayTaskError as error:
+        raise raised_by(error) from None
+
+
+def raised_by(error: RayTaskError) -> BaseException:
+    """Return the error that a method raised, which Ray has wrapped."""
+    return error.cause if isinstance(error.cause, BaseException) else error
+
+
+def own_address() -> str:
+    """Return the IP address of the node of this process."""
+    return str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]  # Ray has no type for it

@@ -1,0 +1,55 @@
+"""The pools of a run on a Ray cluster, as rank 0 uses them: SGLang servers, and processes of tools and rewards."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+from ray._raylet import PlacementGroupID
+from ray.util.placement_group import PlacementGroup
+
+from agentrl.cluster.connection import connected
+from agentrl.cluster.launch import POOLS
+from agentrl.cluster.nodes import passed_on
+from agentrl.cluster.servers import RemoteServer
+from agentrl.cluster.tool_workers import ToolWorkers
+from agentrl.concurrency import pool
+from agentrl.config.rules.unused import wrong
+from agentrl.engines.sglang.servers import place
+from agentrl.errors import ConfigError, Kind
+
+
+@contextmanager
+def pools_of_run() -> Iterator[None]:
+    """Let this process start servers and other processes where its launcher has reserved resources, if it has.
+
+    Raises:
+        ConfigError: a node of the tool workers does not have this process's working folder.
+    """
+    given = json.loads(os.environ[POOLS])
+    groups = {name: PlacementGroup(PlacementGroupID(bytes.fromhex(group))) for name, group in given["groups"].items()}
+    if not groups:
+        yield
+        return
+    with connected(given["address"]):
+        if servers := groups.get("servers"):
+            place.start_elsewhere(partial(RemoteServer, servers))
+        if tools := groups.get("tool_workers"):
+            workers = _tool_workers(tools)
+            pool.start_elsewhere(workers.child, pool.PER_CPU * _num_cpus(tools))
+        yield
+
+
+def _tool_workers(group: PlacementGroup) -> ToolWorkers:
+    try:
+        return ToolWorkers(group, str(Path.cwd()), passed_on())
+    except OSError as error:
+        raise ConfigError(wrong("cluster.num_tool_workers", f"a worker cannot start: {error}", Kind.OTHER)) from None
+
+
+def _num_cpus(group: PlacementGroup) -> int:
+    return max(1, int(sum(bundle.get("CPU", 0) for bundle in group.bundle_specs)))

@@ -1,0 +1,109 @@
+"""A process on another node: started, read and signalled by an actor on that node."""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import IO
+
+from agentrl.cluster.actors import own_address
+from agentrl.utils.network import interface_of
+
+READ_BYTES = 2**16
+PIECES = 100
+"""Pieces of output in one answer."""
+DRAIN_S = 2.0
+"""Seconds to wait for the rest of the output when the process has ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What a process has written since the last call.
+
+    Attributes:
+        pieces: (1 for stdout or 2 for stderr, bytes), in order.
+        status: exit status, once all output has been read; negative after a signal.
+    """
+
+    pieces: list[tuple[int, bytes]]
+    status: int | None
+
+
+class NodeProcess:
+    """Runs one Python module at a time on the node of this object. An actor has two threads: one for `output`."""
+
+    def __init__(self) -> None:
+        self._pieces: queue.Queue[tuple[int, bytes]] = queue.Queue()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._readers: list[threading.Thread] = []
+
+    def place(self) -> tuple[str, int]:
+        """Return the address of this node, and a free port on it."""
+        address = own_address()
+        with socket.socket() as probe:
+            probe.bind((address, 0))
+            return address, probe.getsockname()[1]
+
+    def start(self, module: Sequence[str], file: bytes, folder: str, environment: Mapping[str, str]) -> None:
+        """Start `python -m` with `module` and the path of a file with the content `file`, in `folder`.
+
+        Raises:
+            FileNotFoundError: this node has no such folder.
+        """
+        descriptor, path = tempfile.mkstemp(prefix="agentrl-config-")  # readable only by this user
+        with os.fdopen(descriptor, "wb") as kept:
+            kept.write(file)
+        own = {"GLOO_SOCKET_IFNAME": interface} if (interface := interface_of(own_address())) else {}
+        process = self._process = subprocess.Popen(
+            [sys.executable, "-m", *module, path],
+            cwd=folder,
+            env={**os.environ, **own, **environment},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+        for number, pipe in ((1, process.stdout), (2, process.stderr)):
+            assert pipe
+            thread = threading.Thread(target=self._read, args=(number, pipe), daemon=True)
+            thread.start()
+            self._readers.append(thread)
+
+    def output(self, wait_s: float = 1.0) -> Output:
+        """Wait up to `wait_s` seconds for output or the end of the process."""
+        pieces: list[tuple[int, bytes]] = []
+        try:
+            pieces.append(self._pieces.get(timeout=wait_s))
+            while len(pieces) < PIECES:
+                pieces.append(self._pieces.get_nowait())
+        except queue.Empty:
+            pass
+        return Output(pieces, None if pieces else self._status())
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the process, if it runs; SIGKILL goes to all its processes."""
+        if self._process is None or self._process.poll() is not None:
+            return
+        if number == signal.SIGKILL:
+            os.killpg(self._process.pid, number)
+        else:
+            self._process.send_signal(number)
+
+    def _status(self) -> int | None:
+        if self._process is None or (status := self._process.poll()) is None:
+            return None
+        for reader in self._readers:
+            reader.join(DRAIN_S)  # a process that it started may keep the pipe open
+        return status if self._pieces.empty() else None
+
+    def _read(self, number: int, pipe: IO[bytes]) -> None:
+        while piece := os.read(pipe.fileno(), READ_BYTES):
+            self._pieces.put((number, piece))

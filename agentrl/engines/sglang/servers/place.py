@@ -1,0 +1,78 @@
+"""Where a run starts its SGLang servers: on this machine, or where a cluster has room."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Protocol
+
+from pydantic import JsonValue
+
+from agentrl.engines.sglang.servers.server import LocalServer
+
+
+class Server(Protocol):
+    """A server that the run started. See `LocalServer`; a server elsewhere has its address when it is ready."""
+
+    log_file: Path
+
+    @property
+    def url(self) -> str:
+        """Its address; a restart may change it."""
+        ...
+
+    @property
+    def api_key(self) -> str | None:
+        """Its key; a restart may change it."""
+        ...
+
+    @property
+    def alive(self) -> bool:
+        """Whether its process exists; True also for a hung process."""
+        ...
+
+    def start(self) -> None:
+        """Start it; `ready` waits until it serves."""
+        ...
+
+    async def ready(self, timeout_s: float) -> None:
+        """Wait until it serves."""
+        ...
+
+    async def stop(self) -> None:
+        """Stop it. A second call does nothing."""
+        ...
+
+    async def restart(self, timeout_s: float) -> None:
+        """Kill it and start it again with its first weights."""
+        ...
+
+
+MakeServer = Callable[[int, Mapping[str, JsonValue], Path, Mapping[str, str]], Server]
+"""(number of the server, options, log file, environment variables) -> a server that is not started yet."""
+
+
+def on_this_machine(
+    number: int, options: Mapping[str, JsonValue], log_file: Path, env: Mapping[str, str]
+) -> LocalServer:
+    """Return a server on this machine."""
+    return LocalServer(options, log_file, env)
+
+
+_elsewhere: list[MakeServer] = []  # global, because a process takes part in one run
+
+
+def start_elsewhere(make: MakeServer) -> None:
+    """Let all servers that this process starts be made by `make`."""
+    _elsewhere[:] = [make]
+
+
+def are_elsewhere() -> bool:
+    """Whether servers may be on other machines."""
+    return bool(_elsewhere)
+
+
+def make_server(number: int, options: Mapping[str, JsonValue], log_file: Path, env: Mapping[str, str]) -> Server:
+    """Return the server with this number; it is not started yet."""
+    make = _elsewhere[0] if _elsewhere else on_this_machine
+    return make(number, options, log_file, env)

@@ -1,0 +1,203 @@
+"""Measure training with two processes (FSDP2), one core each, beside one process.
+
+    python benchmarks/several_devices.py [train] [calls] [split] [publish] [save]
+
+- train: tokens/s of `train_step`, one process and two in turn, for the quickstart's model and one of 107M parameters.
+- calls: what a step costs rank 0 besides the computation: samples are assigned, pickled, sent, and answers read.
+- split: seconds of assigning 1,000 to 100,000 samples to 8 ranks.
+- publish: reading all weights of a sharded model and loading them into another model, beside a plain copy.
+- save: seconds that a step waits for a checkpoint, with and without `trainer.async_save`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, Qwen3Config
+
+from agentrl.algos.losses.policy import PolicyLoss
+from agentrl.backends.base import Backend, ModelRequest
+from agentrl.backends.fsdp.assignment import assign
+from agentrl.backends.fsdp.backend import FsdpBackend
+from agentrl.backends.fsdp.ranks import STORE, Ranks, join
+from agentrl.backends.torch.backend import load_torch_backend
+from agentrl.backends.torch.gradients import mini_batch
+from agentrl.config.actor import ActorConfig
+from agentrl.config.model import ModelConfig
+from agentrl.models.weights_in_place import load_in_place
+from agentrl.registry import child_path, load_object
+from agentrl.types.sample import Sample
+
+NUM_RANKS = 2
+NUM_REPEATS = 5
+SERVE = "import sys, torch; torch.set_num_threads(1); from agentrl.backends.fsdp.ranks import serve; sys.exit(serve())"
+SIZES = {
+    "quickstart": {"vocab_size": 520, "hidden_size": 128, "intermediate_size": 352, "num_hidden_layers": 2},
+    "107M": {"vocab_size": 8192, "hidden_size": 768, "intermediate_size": 2304, "num_hidden_layers": 13},
+    "500M": {"vocab_size": 32768, "hidden_size": 1280, "intermediate_size": 3840, "num_hidden_layers": 23},
+}
+LOSS = PolicyLoss("vanilla")
+
+
+@contextmanager
+def ranks_of(folder: Path) -> Iterator[Ranks]:
+    """Join ranks; this process is rank 0."""
+    os.environ |= {"WORLD_SIZE": str(NUM_RANKS), STORE: str(folder / "store"), "PYTHONPATH": child_path()}
+    others = [
+        subprocess.Popen([sys.executable, "-c", SERVE], env={**os.environ, "RANK": str(rank)})
+        for rank in range(1, NUM_RANKS)
+    ]
+    os.environ["RANK"] = "0"
+    ranks = join()
+    try:
+        yield ranks
+    finally:
+        ranks.close()
+        for process in others:
+            process.wait(60)
+
+
+def make_request(folder: Path, size: str, *, trainable: bool = True) -> ModelRequest:
+    path = folder / size
+    if not path.exists():
+        torch.manual_seed(0)
+        heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": SIZES[size]["hidden_size"] // 4}
+        AutoModelForCausalLM.from_config(Qwen3Config(**SIZES[size], **heads)).save_pretrained(path)
+    actor = ActorConfig.model_validate({"device": "cpu", "ppo_max_token_len_per_gpu": 4096})
+    return ModelRequest(ModelConfig(path=str(path), dtype="float32"), actor, total_updates=100, trainable=trainable)
+
+
+def make_samples(num_samples: int, num_tokens: int, seed: int = 0) -> list[Sample]:
+    """Samples of half to all of `num_tokens`; the second half of each is trained."""
+    draw = random.Random(seed)
+    found = []
+    for number in range(num_samples):
+        size = draw.randint(num_tokens // 2, num_tokens)
+        mask = [int(position >= size // 2) for position in range(size)]
+        token_ids = [draw.randrange(500) for _ in range(size)]
+        numbers = [draw.uniform(-1, 0) * trained for trained in mask]
+        found.append(Sample(token_ids, mask, [1.0] * size, numbers, numbers, rollout_id=f"r{number}"))
+    return found
+
+
+def median_s(work: Callable[[], object], repeats: int = NUM_REPEATS) -> float:
+    times = []
+    for _ in range(repeats):
+        started = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - started)
+    return statistics.median(times)
+
+
+def train(ranks: Ranks, folder: Path) -> None:
+    """Both take the same steps in turn; the first of each is not counted."""
+    for size, num_samples, num_tokens in (("quickstart", 128, 100), ("107M", 32, 160)):
+        request, samples = make_request(folder, size), make_samples(num_samples, num_tokens)
+        total = sum(len(sample.token_ids) for sample in samples)
+        two = FsdpBackend(ranks, request, seed=0)
+        one = load_torch_backend(request.model, request.actor, total_updates=100, seed=0)
+        speeds: dict[str, list[float]] = {"one": [], "two": []}
+        for _ in range(NUM_REPEATS + 1):
+            for name, backend in (("one", one), ("two", two)):
+                speeds[name].append(total / median_s(partial(step, backend, samples), 1))
+        alone, both = (statistics.median(speeds[name][1:]) for name in ("one", "two"))
+        ratios = sorted(b / a for a, b in zip(speeds["one"][1:], speeds["two"][1:], strict=True))
+        print(f"train {size}: {alone:,.0f} tokens/s in one process, {both:,.0f} in two:", end=" ")
+        print(f"{statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})")
+        close(one, two)
+
+
+def step(backend: Backend, samples: list[Sample]) -> None:
+    asyncio.run(backend.train_step(samples, LOSS))
+
+
+def calls(ranks: Ranks, folder: Path) -> None:
+    samples = make_samples(128, 600)
+    batch, answer = mini_batch(samples, LOSS), load_object("several_devices:received")  # not of __main__
+
+    def call() -> None:
+        parts = [batch.part(own) for own in assign(samples, ranks.size)]
+        ranks.each(answer, [(part,) for part in parts])
+
+    empty = median_s(lambda: ranks.each(answer, [(None,)] * ranks.size), 50)
+    print(f"calls: {empty * 1e3:.2f} ms an empty call, {median_s(call, 20) * 1e3:.1f} ms with 128 samples")
+
+
+def received(ranks: Ranks, _: Any) -> None:
+    """Answer at once. Any: a part of a mini-batch, or None."""
+
+
+def split(ranks: Ranks, folder: Path) -> None:
+    for number in (1_000, 10_000, 100_000):
+        samples = make_samples(number, 64)
+        print(f"split: {median_s(partial(assign, samples, 8), 3) * 1e3:,.1f} ms for {number:,} samples")
+
+
+def publish(ranks: Ranks, folder: Path) -> None:
+    for size in ("quickstart", "500M"):
+        request = make_request(folder, size, trainable=False)
+        engine = AutoModelForCausalLM.from_pretrained(request.model.path, dtype=torch.float32)
+        pairs = [(value.detach(), value.detach().clone()) for value in engine.parameters()]
+        plain = median_s(lambda pairs=pairs: [target.copy_(value) for value, target in pairs])
+        del pairs
+        backend = FsdpBackend(ranks, request, seed=0)
+        took = median_s(lambda each=backend, model=engine: load_in_place(model, each.weights()))
+        print(f"publish {size}: {took * 1e3:,.1f} ms, {took / plain:.1f} x a plain copy ({plain * 1e3:,.2f} ms)")
+        close(backend)
+
+
+def save(ranks: Ranks, folder: Path) -> None:
+    backend = FsdpBackend(ranks, make_request(folder, "107M"), seed=0)
+    step(backend, make_samples(2, 32))
+    seconds = median_s(lambda: asyncio.run(backend.save(folder / "saved")), 3)
+    size = sum(file.stat().st_size for file in (folder / "saved").rglob("*") if file.is_file())
+    print(f"save 107M: the step waits {seconds:.2f} s for {size / 1e9:.2f} GB")
+    waits, writes = zip(*(in_background(backend, folder / f"later-{number}") for number in range(3)), strict=True)
+    print(f"save 107M, trainer.async_save: the step waits {statistics.median(waits):.2f} s;", end=" ")
+    print(f"the files are complete after {statistics.median(writes):.2f} s")
+    close(backend)
+
+
+def in_background(backend: Backend, folder: Path) -> tuple[float, float]:
+    """Seconds until a step may go on, and until all files are written; no step runs meanwhile."""
+    folder.mkdir()
+    started = time.perf_counter()
+    files = asyncio.run(backend.begin_save(folder))
+    waited_s = time.perf_counter() - started
+    files.result()
+    written_s = time.perf_counter() - started
+    shutil.rmtree(folder)
+    return waited_s, written_s
+
+
+def close(*backends: Backend) -> None:
+    for backend in backends:
+        asyncio.run(backend.close())
+
+
+PARTS = {part.__name__: part for part in (train, calls, split, publish, save)}
+
+
+def main(*names: str) -> None:
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as root, ranks_of(Path(root)) as ranks:
+        for name in names or PARTS:
+            PARTS[name](ranks, Path(root))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
