@@ -227,6 +227,8 @@ class FakeProcess:
     def __init__(self, server: FakeServer, starts: bool = True) -> None:
         self.server, self.starts = server, starts
         self.stopped = False
+        self.may_restart = asyncio.Event()
+        self.may_restart.set()
 
     @property
     def url(self) -> str:
@@ -243,6 +245,7 @@ class FakeProcess:
     async def restart(self, timeout_s: float) -> None:
         from agentrl.engines.sglang.client import ServerError
 
+        await self.may_restart.wait()
         await self.server.die()
         if not self.starts:
             raise ServerError("the server ended while it started")

@@ -64,12 +64,14 @@ def test_restarted_server_gets_the_last_sent_weights(how):
     async def run():
         async with monitored(2, health_timeout_s=0.4) as (monitor, servers, replicas, lost, transfer):
             await transfer.send(replicas, iter(WEIGHTS), 3)
+            replicas[0].process.may_restart.clear()  # it must not return before `ready` is called
             if how == "dies":
                 await servers[0].die()
             else:
                 servers[0].hung = True
             await until(lambda: lost)
             ready = await monitor.ready()
+            replicas[0].process.may_restart.set()
             await until(lambda: replicas[0].health is Health.READY)
             return lost == [replicas[0]], ready == [replicas[1]], servers[0].version, replicas[0].num_restarts
 
