@@ -8,7 +8,8 @@ set -euo pipefail
 
 config=$1
 shift
-head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+nodes=$(scontrol show hostnames "$SLURM_JOB_NODELIST")
+head=${nodes%%$'\n'*}
 # starts Ray on every node, runs the command on the first, and ends Ray when the command ends
 srun ray symmetric-run --address "$head:6379" --min-nodes "$SLURM_JOB_NUM_NODES" -- \
     agentrl train --config "$config" "trainer.nnodes=$SLURM_JOB_NUM_NODES" cluster.address=auto "$@"
