@@ -328,6 +328,22 @@ def test_a_file_that_a_rank_cannot_write_ends_the_save_on_all_ranks(ranks, folde
     asyncio.run(backend.close())
 
 
+@pytest.mark.parametrize("module", ["pathlib", "pathlib._local"])
+def test_optimizer_state_written_by_another_version_of_python_is_read(ranks, folders, tmp_path, module):
+    """Python 3.13 has the class of paths in another module."""
+    request = make_request(folders["llama"])
+    backend = FsdpBackend(ranks, request, seed=0)
+    asyncio.run(backend.train_step(make_samples(3), PolicyLoss("vanilla")))
+    asyncio.run(backend.save(tmp_path / "saved"))
+    index = tmp_path / "saved" / SHARDS / ".metadata"
+    text = pickle.dumps(pickle.loads(index.read_bytes()), protocol=2)  # names classes in plain text
+    own = f"c{type(tmp_path).__module__}\nPosixPath\n".encode()
+    assert own in text
+    index.write_bytes(text.replace(own, f"c{module}\nPosixPath\n".encode()))
+    asyncio.run(in_one_process(request).load(tmp_path / "saved"))
+    asyncio.run(backend.close())
+
+
 class Malicious:
     def __reduce__(self):
         return os.system, ("touch harmed",)
