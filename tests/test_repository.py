@@ -75,11 +75,14 @@ def test_the_workflow_runs_the_same_script_as_everywhere_and_the_newest_versions
     assert workflow["permissions"] == {"contents": "read"}
     assert os.access(ROOT / ".ci/run", os.X_OK)
     assert all("timeout-minutes" in job for job in workflow["jobs"].values())
+    other = workflow["jobs"].pop("other-python")["strategy"]["matrix"]["python"]
     for job in workflow["jobs"].values():
         (python,) = [
             step["with"]["python-version"] for step in job["steps"] if "python-version" in step.get("with", {})
         ]
         assert f">={python}" == PROJECT["requires-python"]
+    declared = {each.split(" :: ")[-1] for each in PROJECT["classifiers"] if re.search(r"Python :: 3\.", each)}
+    assert declared == {python, *other}
 
 
 def test_every_target_that_is_named_is_in_the_makefile():
