@@ -7,7 +7,8 @@ import json
 import math
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -162,27 +163,14 @@ def nested(depth: int) -> object:
     return value
 
 
-def deepest(can_nest: Callable[[int], object]) -> int:
-    """The largest depth for which `can_nest` raises no RecursionError, by bisection."""
-    low, high = 1, 1 << 15
-    while low < high:
-        middle = (low + high + 1) // 2
-        try:
-            can_nest(middle)
-            low = middle
-        except RecursionError:
-            high = middle - 1
-    return low
-
-
-def on_an_empty_stack(depth: int) -> object:
+def too_deep_for_an_empty_stack(depth: int) -> bool:
     with ThreadPoolExecutor(1) as pool:
-        return pool.submit(json.dumps, nested(depth)).result()
+        return isinstance(pool.submit(json.dumps, nested(depth)).exception(), RecursionError)
 
 
 def test_arguments_at_the_maximum_depth_are_kept() -> None:
     """A parser called on an empty stack can nest deeper than a writer on this stack. The limit depends on Python."""
-    depth = deepest(on_an_empty_stack) - FRAMES_OF_A_WRITER
+    depth = bisect_left(range(1 << 15), True, key=too_deep_for_an_empty_stack) - FRAMES_OF_A_WRITER
     deep = nested(depth)
     (group,) = round_trip(
         [Group(Task([]), [Rollout([Trajectory([], [{"role": "user", "content": deep}])], Stop.ERROR)])]

@@ -87,7 +87,8 @@ class _Reader(FileSystemReader):
 
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:  # Any: as in pickle
-        module = module.removesuffix("._local")  # Python 3.13 writes `pathlib._local.PosixPath`
+        if module == "pathlib._local":  # the name that Python 3.13 writes
+            module = "pathlib"
         if (module, name) in _CLASSES or (module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)):
             return super().find_class(module, name)
         raise pickle.UnpicklingError(f"it contains {module}.{name}")
