@@ -66,10 +66,12 @@ class Watchdog:
     def finish(self) -> None:
         """Stop the watchdog, unless a call still runs: the call may hold the interpreter lock while this process exits.
 
-        In that case the watchdog ends with this process.
+        In that case the watchdog ends with this process. A watchdog that starts later does not watch the pipe of the
+        signals: the caller closes it.
         """
         if len(self._free) == NUM_SLOTS:
             self.stop()
+        self._signals = -1
 
     def forget(self) -> None:
         """Reset after a fork: only the parent is watched."""

@@ -119,7 +119,10 @@ def test_a_real_server_behind_a_router(sglang_server, sglang_model, tmp_path):
         ):
             first = await engine.generate(ask([5, 6, 7], "a"))
             later = await engine.generate(ask([5, 6, 7, *first.token_ids, 4], "a"))
-            cut = await engine.generate(ask([5, 6, 7], temperature=0.0, max_new_tokens=230, deadline_s=0.2))
+            late = ask([5, 6, 7], temperature=0.0, max_new_tokens=230, deadline_s=0.2)
+            await engine.pause("in_place")  # so that the deadline cannot be met
+            cut = await engine.generate(late)
+            await engine.resume()
             return first, later, cut
 
     first, later, cut = asyncio.run(run())
