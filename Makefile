@@ -7,8 +7,8 @@ SGLANG := $(VENV)/sglang-ready
 NEWEST := .venv-newest
 # what depends most on other libraries' versions
 NEWEST_TESTS := tests/test_packaging.py tests/models tests/chat tests/backends tests/engines tests/agent_loops
-# two test processes; a file's tests share what they make, so they stay together
-TWO_AT_ONCE := -n 2 --dist loadfile --durations 30
+# two test processes; a file's tests share what they make, so they stay together; the files start in tests/conftest.py's order
+TWO_AT_ONCE := -n 2 --dist loadfile --no-loadscope-reorder --durations 30
 # some containers turn bytecode off: each process would compile every module and test again
 PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest
 # one thread a process: two that share a core slow each other down several times over

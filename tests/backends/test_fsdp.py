@@ -33,6 +33,7 @@ from agentrl.registry import load_object
 from agentrl.types.sample import Sample
 
 FSDP_SIZE = os.environ.get("FSDP_SIZE_OF_TESTS")
+pytestmark = pytest.mark.minutes
 
 
 @pytest.fixture(scope="module")

@@ -15,6 +15,7 @@ from reader import ROOT, SHELL_KINDS, Block, add_hub_models, add_own_files, bloc
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 PLOT = ROOT / "examples/calculator/plot.py"
+pytestmark = pytest.mark.minutes
 SUMMARY_KEYS = {
     "success_before",
     "success_after",

@@ -52,6 +52,7 @@ VARIED = [
 ]
 RANDOM = [f"plain:random={seed}" for seed in range(6)]
 NUM_RANDOM_KILLS = 20
+pytestmark = pytest.mark.minutes
 
 
 def run(task_folder: Path, out: Path, scenarios: list[str]) -> list[dict]:

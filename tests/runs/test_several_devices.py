@@ -18,7 +18,7 @@ from sglang_server import require_sglang
 ROOT = Path(__file__).parents[2]
 MOST_APART = 1e-4
 """Log-probabilities of the same weights in float32, by server and trainer."""
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.minutes]
 
 
 def command(task_folder: Path, out: Path, *overrides: str) -> list[str]:

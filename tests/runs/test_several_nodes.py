@@ -33,7 +33,7 @@ def compute_score(data_source, solution_str, ground_truth, extra_info):
         file.write(name + b"\\n")
     return reward.compute_score(data_source, solution_str, ground_truth, extra_info)
 """
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.minutes]
 
 
 @pytest.fixture(scope="module")

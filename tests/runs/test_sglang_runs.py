@@ -16,7 +16,7 @@ from agentrl.cli.main import main
 from agentrl.store import TrajectoryStore
 from agentrl.types.rollout import Group
 
-pytestmark = [pytest.mark.slow, pytest.mark.sglang]
+pytestmark = [pytest.mark.slow, pytest.mark.sglang, pytest.mark.minutes]
 
 ROOT = Path(__file__).parents[2]
 NUM_STEPS, NUM_GROUPS, GROUP_SIZE = 4, 4, 2
