@@ -167,7 +167,9 @@ class ClassInstance(ToolInstance):
 def _schema(tool: BaseTool) -> ToolSchema:
     schema = tool.get_openai_tool_schema()
     if not isinstance(schema, ToolSchema):
-        raise ConfigError(f"{type(tool).__name__}: get_openai_tool_schema returned {schema!r:.100}, not a ToolSchema")
+        raise ConfigError.keyless(
+            f"{type(tool).__name__}: get_openai_tool_schema returned {schema!r:.100}, not a ToolSchema"
+        )
     return schema
 
 
@@ -176,5 +178,5 @@ def _own_deadline(tool: BaseTool) -> float | None:
     if given is None:
         return None
     if not isinstance(given, (int, float)) or given <= 0:
-        raise ConfigError(f"tool '{tool.name}': timeout_s must be a number above 0, not {given!r}")
+        raise ConfigError.keyless(f"tool '{tool.name}': timeout_s must be a number above 0, not {given!r}")
     return given

@@ -96,5 +96,7 @@ def _listen(port: int | None) -> socket.socket:
         listener.close()
         in_use = getattr(error, "errno", None) == errno.EADDRINUSE
         why = "is in use" if in_use else f"cannot be used ({error})"
-        raise ConfigError(f"port {port} {why}: use another --port, or leave it out to use any free port") from None
+        raise ConfigError.keyless(
+            f"port {port} {why}: use another --port, or leave it out to use any free port"
+        ) from None
     return listener

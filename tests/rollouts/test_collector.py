@@ -86,7 +86,7 @@ def test_the_users_mistake_ends_the_run_and_everything_is_released(monkeypatch):
     async def run(self, task, generate, tools, interaction, sampling):
         await generate([1, 2], sampling)
         if task.index == 2:
-            raise ConfigError("x: wrong")
+            raise ConfigError.keyless("x: wrong")
         await asyncio.sleep(60)
 
     engine = ListEngine("5")

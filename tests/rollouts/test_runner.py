@@ -126,7 +126,7 @@ def test_timeout_error_of_the_loop_is_an_error_not_the_deadline(own):
 
 def test_the_users_mistake_ends_the_run(own):
     async def run(self, task, generate, tools, interaction, sampling):
-        raise ConfigError("rollout.x: no")
+        raise ConfigError.keyless("rollout.x: no")
 
     with pytest.raises(ConfigError, match=r"rollout\.x: no"):
         roll(ListEngine(), own(run))

@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
 from agentrl.engines.torch.kv_check import TOLERANCE
-from agentrl.errors import ConfigError
+from agentrl.errors import ConfigError, Kind
 from agentrl.models.images import ImageInputs
 from agentrl.utils.images import ImageError, data_url, of_data_url, small_picture
 
@@ -179,7 +179,9 @@ def _check(runner: ImageRunner) -> None:
     plain = model(input_ids=torch.tensor([ids], device=model.device), use_cache=False, **shown).logits[0, -1]
     worst = (ours - plain).abs().max() / plain.std()
     if not worst <= TOLERANCE.get(model.dtype, 0.2):
-        raise ConfigError(
+        raise ConfigError.at(
+            "model.path",
+            Kind.NOT_SUPPORTED,
             f"model.path: {type(model).__name__} does not support images: with cached KV its logits differ by "
-            f"{worst:.1e} standard deviations from a plain forward pass"
+            f"{worst:.1e} standard deviations from a plain forward pass",
         )

@@ -220,7 +220,7 @@ def test_groups_in_flight_are_saved_as_tasks_and_come_first():
     assert rows(run(again, World(), 1)) == [[1, 3]]
 
 
-@pytest.mark.parametrize("error", [ConfigError("reward.name: wrong"), ZeroDivisionError("ours")])
+@pytest.mark.parametrize("error", [ConfigError.keyless("reward.name: wrong"), ZeroDivisionError("ours")])
 def test_a_rollout_error_ends_the_run_at_the_next_take(error):
     world = World(endless(4))
 
@@ -247,7 +247,7 @@ def test_a_rollout_error_ends_the_run_at_the_next_take(error):
 
 def test_a_rollout_error_is_reported_even_if_no_step_follows():
     async def fails():
-        raise ConfigError("x: wrong")
+        raise ConfigError.keyless("x: wrong")
 
     world = World()
     source = source_of(world, staleness=2)

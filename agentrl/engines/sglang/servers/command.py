@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from pydantic import JsonValue
 
-from agentrl.errors import ConfigError
+from agentrl.errors import ConfigError, Kind
 from agentrl.utils.network import interface_of
 
 Options: TypeAlias = dict[str, JsonValue]
@@ -71,7 +71,11 @@ def whole(given: Mapping[str, JsonValue], key: str) -> int | None:
     value = given.get(key)
     if value is None or (isinstance(value, int) and not isinstance(value, bool)):
         return value
-    raise ConfigError(f"rollout.sglang.server_args.{key} must be an integer, not {value!r}")
+    raise ConfigError.at(
+        f"rollout.sglang.server_args.{key}",
+        Kind.WRONG_VALUE,
+        f"rollout.sglang.server_args.{key} must be an integer, not {value!r}",
+    )
 
 
 def _arguments(options: Mapping[str, JsonValue]) -> Iterator[str]:
