@@ -183,7 +183,7 @@ def test_a_run_with_objects_of_python_is_not_resumed_by_a_command():
     check_python_objects(config, UserObjects(in_python=True))
 
 
-def test_own_code_that_fails_in_training_is_one_line(task_folder, tmp_path):
+def test_user_code_that_fails_in_training_is_a_one_line_error(task_folder, tmp_path):
     def broken(batch):
         return batch.token_rewards.mean()
 

@@ -55,7 +55,7 @@ class Inspection:
         table: the rows that can be read.
         unreadable: the rows that cannot be read.
         exact: digest of each row of `table`: its prompt, and the arguments of its tools and its simulated user.
-        normalised: like `exact`, but for the prompt in lower case, without system messages, repeated blanks and closing
+        normalised: like `exact`, but the prompt is in lower case and has no system messages, repeated blanks or closing
             punctuation.
         answers: digest of the ground truth of each row of `table`.
         sources: number of rows of each `data_source`.

@@ -30,19 +30,21 @@ RewardLike: TypeAlias = Callable[..., object] | Sequence[Callable[..., object]] 
 
 
 def load_reward(
-    config: RewardConfig, max_response_length: int | None = None, brought: Mapping[str, Reward] = MappingProxyType({})
+    config: RewardConfig,
+    max_response_length: int | None = None,
+    given_models: Mapping[str, Reward] = MappingProxyType({}),
 ) -> Reward:
     """Load the user's function, the named reward, or the choice by data source; then apply the reward manager.
 
     Args:
         max_response_length: `data.max_response_length` in tokens, for `reward.overlong_buffer`.
-        brought: reward models by name; they replace the models that would be loaded.
+        given_models: reward models by name; they replace the models that would be loaded.
 
     Raises:
         ConfigError: a file, function or option that cannot be used.
         UnknownNameError: there is no reward of that name.
     """
-    choose = partial(_chosen, brought=brought)
+    choose = partial(_chosen, given_models=given_models)
     reward: Reward = load_mixture(config, choose) if config.components else choose(config)
     return managed(reward, config, max_response_length)
 
@@ -122,12 +124,12 @@ class AutoReward:
             close_reward(reward)
 
 
-def _chosen(config: RewardConfig, brought: Mapping[str, Reward]) -> Reward:
+def _chosen(config: RewardConfig, given_models: Mapping[str, Reward]) -> Reward:
     """The configured reward, called as the reward manager requires."""
     if config.custom_reward_function.path is not None:
         return _custom(config.custom_reward_function, config)
-    if config.name in brought:
-        return brought[config.name]
+    if config.name in given_models:
+        return given_models[config.name]
     if config.name in reward_models.names():
         return reward_models.get(config.name)(config)
     if takes_lists(config):

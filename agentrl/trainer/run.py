@@ -145,14 +145,14 @@ async def _train(config: RunConfig, user_objects: UserObjects) -> None:
 async def _evaluate(config: RunConfig, user_objects: UserObjects, show: Show) -> Evaluated:
     async with open_rollout_parts(config, user_objects) as parts:
         assert parts.val_tasks is not None  # check_evaluation requires them
-        promise = _promise(config, parts)
+        reproducibility = _reproducibility(config, parts)
         validator = Validator(
             parts.val_tasks, parts.collect_val(), _keep_loaded_weights, config.reward.success_threshold
         )
         with rollout_progress(parts.runner, len(parts.val_tasks) * config.rollout.val_kwargs.n):
             metrics, groups = await validator(0)
     folder = config.trainer.run_dir
-    notice = _keep_validation(config, parts, groups, promise)
+    notice = _keep_validation(config, parts, groups, reproducibility)
     _show_samples(folder / "eval_samples.json", groups, parts, show=show == "all")
     found = evaluation(groups, config.reward.success_threshold)
     write_atomically(folder / EVAL_FILE, json.dumps(found.values(), indent=2) + "\n")
@@ -165,27 +165,27 @@ async def _evaluate(config: RunConfig, user_objects: UserObjects, show: Show) ->
     return evaluated
 
 
-def _promise(config: RunConfig, parts: RolloutParts) -> ReproducibilityReport | None:
+def _reproducibility(config: RunConfig, parts: RolloutParts) -> ReproducibilityReport | None:
     """Open the reproducibility report of an evaluation; None if the folder contains a training run."""
     if (config.trainer.run_dir / CONFIG_FILE).exists():
         return None
     trainer = config.trainer.model_copy(update={"mode": "val_only"})  # an evaluation does not use actor.device
-    promise = open_reproducibility(config.model_copy(update={"trainer": trainer}), parts)
-    promise.begin(-1)
-    return promise
+    reproducibility = open_reproducibility(config.model_copy(update={"trainer": trainer}), parts)
+    reproducibility.begin(-1)
+    return reproducibility
 
 
 def _keep_validation(
-    config: RunConfig, parts: RolloutParts, groups: Sequence[Group], promise: ReproducibilityReport | None
+    config: RunConfig, parts: RolloutParts, groups: Sequence[Group], reproducibility: ReproducibilityReport | None
 ) -> str:
     """Store the rollouts as validation at step 0, unless the folder has a training run; return a line to print.
 
     Rollouts of an earlier evaluation are replaced.
     """
-    if promise is None:
+    if reproducibility is None:
         folder = shown(config.trainer.run_dir)
         return f"'{folder}' is a training run: these rollouts are not saved, to keep the run's validation"
-    promise.watch(0, "val", groups)
+    reproducibility.watch(0, "val", groups)
     return f"rollouts: {shown(open_store(config, parts, 'val').write(0, groups))}"
 
 

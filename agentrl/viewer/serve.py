@@ -91,7 +91,7 @@ def _listen(port: int | None) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((LOOPBACK, port or 0))
-        listener.listen()  # before the address is printed: a browser may connect at once
+        listener.listen()  # before the address is printed: a browser may connect immediately
     except (OSError, OverflowError) as error:
         listener.close()
         in_use = getattr(error, "errno", None) == errno.EADDRINUSE

@@ -118,7 +118,7 @@ def test_damaged_lines_are_skipped(run, capsys):
 
 
 @pytest.mark.parametrize("number", [errno.ENOSYS, errno.EOPNOTSUPP])
-def test_a_file_system_without_locks_is_one_line(run, monkeypatch, capsys, number):
+def test_file_system_without_locks_is_a_one_line_error(run, monkeypatch, capsys, number):
     def flock(*_):
         raise OSError(number, "x")
 

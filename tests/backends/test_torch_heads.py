@@ -130,7 +130,7 @@ def test_checkpoint_resumes_bitwise_and_loads_in_transformers(tmp_path: Path):
     assert saved.score.weight.any()
 
 
-def test_a_policy_s_checkpoint_is_no_critic_s(tmp_path: Path):
+def test_policy_checkpoint_is_refused_for_a_critic(tmp_path: Path):
     path = save_model(tmp_path / "start", "llama")
     policy = load_torch_backend(ModelConfig(path=str(path)), ActorConfig(device="cpu"), total_updates=1, seed=0)
     asyncio.run(policy.save(tmp_path / "policy"))

@@ -195,7 +195,7 @@ def test_updates_equal_padded_rows_for_any_split(family: str, loss: PolicyLoss, 
 
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("share_prefixes", [True, False])
-def test_number_of_micro_batches(share_prefixes: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_number_of_micro_batches_is_reported(share_prefixes: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     path, samples = save_model(tmp_path), make_groups()
 
     def count(**cut: object) -> float:

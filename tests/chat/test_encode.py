@@ -95,7 +95,7 @@ def metaspace_tokenizer() -> PreTrainedTokenizerFast:
     return fast
 
 
-def test_tokenizers_that_mark_the_beginning_of_a_text() -> None:
+def test_tokenizers_with_a_beginning_token_are_supported() -> None:
     tokenizer = metaspace_tokenizer()
     chat = ChatFormat(tokenizer)
     new = [user("the end")]

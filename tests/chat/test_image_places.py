@@ -36,7 +36,7 @@ class Refusing(Counting):
 CHAT = ChatFormat(vision_tokenizer(), images=Counting())
 
 
-def test_an_image_that_the_processor_refuses():
+def test_image_refused_by_the_processor_is_an_error():
     chat = ChatFormat(vision_tokenizer(), images=Refusing())
     with pytest.raises(TemplateError, match="an image of 1 bytes: it is too thin"):
         chat.start([message("one")], (), IMAGES)

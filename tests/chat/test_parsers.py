@@ -162,11 +162,11 @@ def test_react_reads_an_action() -> None:
         'Action: search\nAction Input: {"q": "x"}\nFinal Answer: 3',
     ],
 )
-def test_react_forgives_markdown(text: str) -> None:
+def test_react_ignores_markdown_around_keywords(text: str) -> None:
     assert REACT.parse(text).calls == (ParsedCall("search", '{"q": "x"}'),)
 
 
-def test_react_final_answer_and_plain_text() -> None:
+def test_react_reads_final_answers_and_plain_text() -> None:
     final = "Thought: I know.\nFinal Answer: 42\nAction: search\nAction Input: {}"
     assert REACT.parse(final) == ParsedTurn(final)
     assert REACT.parse("no labels at all") == ParsedTurn("no labels at all")
@@ -259,7 +259,7 @@ def test_hostile_text_takes_linear_time(parser: object) -> None:
             assert time.process_time() - begin < 2, pattern
 
 
-def test_a_parsers_name() -> None:
+def test_unknown_parser_name_is_refused() -> None:
     assert tool_parsers.names() == ["hermes", "react"]
     with pytest.raises(UnknownNameError, match="did you mean 'hermes'"):
         tool_parsers.get("hermess")

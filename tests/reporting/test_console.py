@@ -183,7 +183,7 @@ def test_sft_run_logs_a_loss_and_has_no_rollouts():
     assert line == "step 1/9 | loss 1.25 | update grad norm 0.5, lr 1e-5 | speed 0.5 s/step | 0:04 left"
 
 
-def test_sparkline():
+def test_sparkline_shows_relative_heights():
     assert sparkline([0, 1, 2, 3, 4, 5, 6, 7], 8) == "▁▂▃▄▅▆▇█"
     assert sparkline([0, 0, 4, 4, 1, 1], 3) == "▁█▃"
     assert sparkline([1, 1, 1], 9) == "▁▁▁"
@@ -200,11 +200,11 @@ def test_sparkline():
         *((math.nan, "nan"), (-math.inf, "-inf")),
     ],
 )
-def test_numbers(value, text):
+def test_numbers_are_formatted_for_the_console(value, text):
     assert number(value) == text
 
 
-def test_durations():
+def test_durations_are_formatted_for_the_console():
     assert [duration(seconds) for seconds in (0.4, 59.6, 725, 11045)] == ["0:00", "1:00", "12:05", "3:04:05"]
 
 

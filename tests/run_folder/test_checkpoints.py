@@ -135,7 +135,7 @@ def test_a_checkpoint_appears_when_all_its_files_are_written(tmp_path):
     in_background(tmp_path, life)
 
 
-def test_a_second_save_waits_for_the_first(tmp_path):
+def test_second_save_waits_for_the_first_to_finish(tmp_path):
     async def life(checkpoints, backend):
         await checkpoints.save(1)
         first = backend.write

@@ -117,7 +117,7 @@ def test_labels_are_learnt(name, task_folder, tmp_path):
     assert last["actor/num_tokens"] == (8 if name == "reward_steps" else 4)
 
 
-def test_a_metric_that_it_will_not_have_is_refused(task_folder, tmp_path, capsys):
+def test_unknown_metric_is_refused(task_folder, tmp_path, capsys):
     assert train(task_folder, tmp_path, "reward_pairs", "trainer.save_best=val/auc") == 2
     assert "'trainer.save_best': the validation has no 'val/auc'" in capsys.readouterr().err
 

@@ -36,7 +36,7 @@ FORMS = [
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_secrets_are_known_by_their_names_at_any_depth(name: str) -> None:
+def test_secrets_are_recognized_by_their_names_at_any_depth(name: str) -> None:
     value = {"a": [{"b": {name: "hunter22"}}], name: {"deep": ["hunter22", 3]}}
 
     assert "hunter22" not in json.dumps(redacted_value(value))
@@ -48,7 +48,7 @@ def test_other_names_are_no_secrets(name: str) -> None:
 
 
 @pytest.mark.parametrize("text", FORMS)
-def test_secrets_are_known_by_their_form(text: str) -> None:
+def test_secrets_are_recognized_by_their_form(text: str) -> None:
     shown = redacted_text(f"before {text} after")
 
     assert REDACTED in shown

@@ -45,7 +45,7 @@ def places(rollouts: Sequence[StoredRollout]) -> list[tuple[int, str, int]]:
     return [(one.step, one.task.messages[0]["content"], one.number) for one in rollouts]
 
 
-def test_verls_dumped_generations(tmp_path: Path) -> None:
+def test_verl_generation_dumps_are_imported(tmp_path: Path) -> None:
     """verl's `_dump_generations` writes one line per sample, with the reward's extra information."""
     dumped = [
         verl_line(acc=True, pred="2", request_id="r0"),
@@ -157,7 +157,7 @@ def trl_file(folder: Path, step: int, columns: dict[str, list[object]]) -> Path:
     return path
 
 
-def test_trls_logged_completions(tmp_path: Path) -> None:
+def test_trl_completion_logs_are_imported(tmp_path: Path) -> None:
     chat = [[{"role": "user", "content": "1+1?"}]] * 2
     said: list[object] = [[{"role": "assistant", "content": answer}] for answer in ("2", "3")]
     both = {"right": [1.0, 0.0], "short": [0.5, float("nan")], "note": ["x", "y"]}

@@ -189,7 +189,7 @@ def detectors() -> dict[str, Callable[[], _Detector]]:
         raise ConfigError.at(
             "rollout.multi_turn.format",
             Kind.NOT_FOUND,
-            f"tool parsers {PREFIX}NAME are SGLang's, which is not installed: {install_command('sglang')}",
+            f"tool parsers {PREFIX}NAME need SGLang, which is not installed: {install_command('sglang')}",
         )
     from sglang.srt.environ import envs
     from sglang.srt.function_call.function_call_parser import FunctionCallParser

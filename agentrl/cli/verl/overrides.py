@@ -37,12 +37,12 @@ def read_verl(
     """
     try:
         parsed = parse_overrides(overrides)
-        said = OmegaConf.merge(_file(folder, name, table.base), *map(_override, parsed))
-        whole = OmegaConf.to_container(OmegaConf.merge(nested(table.defaults), said), resolve=True)
-        keys = dict(flattened(cast("dict[str, object]", OmegaConf.to_container(said)), table))
+        given = OmegaConf.merge(_file(folder, name, table.base), *map(_override, parsed))
+        complete = OmegaConf.to_container(OmegaConf.merge(nested(table.defaults), given), resolve=True)
+        keys = dict(flattened(cast("dict[str, object]", OmegaConf.to_container(given)), table))
     except (HydraException, OmegaConfBaseException, YAMLError) as error:
         raise ConfigError.keyless(" ".join(str(error).split())) from None
-    values = dict(flattened(cast("dict[str, object]", whole), table))
+    values = dict(flattened(cast("dict[str, object]", complete), table))
     return nested({key: value for key, value in values.items() if any(part in keys for part in _upwards(key))})
 
 

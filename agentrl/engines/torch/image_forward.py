@@ -77,7 +77,7 @@ class ImageRunner:
         """New conversation without cached KV.
 
         Raises:
-            ValueError: the tokens of an image are not at its start.
+            ValueError: the image tokens of the prompt do not match `starts`.
         """
         if len(urls) != len(starts):
             raise ValueError(f"{len(urls)} images, but {len(starts)} start positions")

@@ -126,11 +126,11 @@ class OnlineRewardModel:
         return outcome is not None
 
     def _against_rule(self, rollouts: Sequence[Rollout]) -> Metrics:
-        paid = [rollout for rollout in rollouts if f"{self._component}/logit" in rollout.rewards]
-        if not paid:
+        scored = [rollout for rollout in rollouts if f"{self._component}/logit" in rollout.rewards]
+        if not scored:
             return {}
-        said = [probability(rollout.rewards[f"{self._component}/logit"]) for rollout in paid]
-        return judged(said, [rollout.rewards[self._config.outcome] for rollout in paid])
+        predicted = [probability(rollout.rewards[f"{self._component}/logit"]) for rollout in scored]
+        return judged(predicted, [rollout.rewards[self._config.outcome] for rollout in scored])
 
     def _remember(self, rollout: Judged) -> None:
         self._num_seen += 1

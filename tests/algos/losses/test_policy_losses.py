@@ -291,7 +291,7 @@ def test_a_gate_and_a_trust_region_have_metrics():
     assert 0.5 < metrics["gate_mean"] < 1
 
 
-def test_errors_of_options():
+def test_invalid_loss_options_are_refused():
     ones = torch.ones(1, 1)
     with pytest.raises(ConfigError, match="no divergence 'tw': valid: kl, tv"):
         policy_loss("dppo", ones, ones, ones, ones, divergence="tw")

@@ -79,11 +79,11 @@ def source_of(
     drop=ignore,
     num_rollouts=None,
 ):
-    books = Admissions(TaskOrder(6, 0, False).at, size, staleness, over_sampling, num_steps)
+    admissions = Admissions(TaskOrder(6, 0, False).at, size, staleness, over_sampling, num_steps)
     slots = slots or asyncio.Semaphore(max_concurrent)
     tasks = partial(task_of, tasks=TASKS, seed=7)
     return StreamingSource(
-        books,
+        admissions,
         tasks,
         world.attempts,
         slots,
@@ -279,7 +279,7 @@ def test_a_cancelled_run_ends_all_rollouts_and_cleans_up():
     assert (world.under_way, len(world.cleaned_up)) == (0, 8)
 
 
-def test_a_step_without_one_good_rollout_ends_the_run():
+def test_step_in_which_all_rollouts_fail_ends_the_run():
     async def fails():
         return Rollout([], Stop.ERROR, error="KeyError: 0")
 
@@ -302,7 +302,7 @@ def test_concurrency_limit_includes_validation(max_concurrent):
     assert world.most == max_concurrent
 
 
-def test_group_starts_only_with_a_free_slot():
+def test_group_waits_for_a_free_slot():
     most = 0
 
     def lasts(task, turn):

@@ -59,10 +59,10 @@ def num_gpus(given: Mapping[str, JsonValue]) -> int:
     Raises:
         ConfigError: `tp_size` or `pp_size` is not an integer.
     """
-    return (whole(given, "tp_size") or 1) * (whole(given, "pp_size") or 1)
+    return (integer(given, "tp_size") or 1) * (integer(given, "pp_size") or 1)
 
 
-def whole(given: Mapping[str, JsonValue], key: str) -> int | None:
+def integer(given: Mapping[str, JsonValue], key: str) -> int | None:
     """Return an integer option, None if it is not given.
 
     Raises:

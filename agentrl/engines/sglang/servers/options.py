@@ -11,7 +11,7 @@ from transformers import AutoConfig
 
 from agentrl.config.model import Dtype, ModelConfig
 from agentrl.config.rollout import RolloutConfig
-from agentrl.engines.sglang.servers.command import Options, num_gpus, snake_case, whole
+from agentrl.engines.sglang.servers.command import Options, integer, num_gpus, snake_case
 from agentrl.engines.sglang.weights.delta import LOADER
 from agentrl.errors import ConfigError, Kind, install_command
 from agentrl.models.adapter_folder import find_adapter
@@ -123,7 +123,7 @@ def _cpu_options(rollout: RolloutConfig, max_sequence_length: int) -> Options:
 
 def _gpu_options(rollout: RolloutConfig, given: Mapping[str, JsonValue], index: int) -> Options:
     """Options for GPUs: each replica uses the next `tp_size` * `pp_size` GPUs, starting at `base_gpu_id`."""
-    return {"base_gpu_id": (whole(given, "base_gpu_id") or 0) + index * num_gpus(given)}
+    return {"base_gpu_id": (integer(given, "base_gpu_id") or 0) + index * num_gpus(given)}
 
 
 def _refuse_keys_set_elsewhere(given: Mapping[str, JsonValue]) -> None:
