@@ -3,14 +3,27 @@ from __future__ import annotations
 import ast
 import pickle
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
+import torch
 
 import agentrl
+from agentrl.agent_loops.loading import read_entries
+from agentrl.algos import policy_loss
+from agentrl.algos.kl_reward import AdaptiveKL
+from agentrl.algos.losses.aggregation import aggregation_weights
+from agentrl.config.reward import RewardConfig
 from agentrl.config.validate import config_fields
 from agentrl.errors import ConfigError, DataError, Kind, Problem, problems_in, suggestion, with_place
+from agentrl.models.folder import check_folder
+from agentrl.models.loading import find_device
+from agentrl.rewards.judge.template import JudgeTemplate
+from agentrl.rewards.loading import load_reward
+from agentrl.trainer.validator import check_metric
+from agentrl.utils.yaml_list import read_listing
 
 
 @pytest.mark.parametrize(
@@ -67,6 +80,50 @@ def test_a_place_is_added_to_the_text_and_keys_stay():
     assert isinstance(error, ConfigError)
     assert error.problems == [Problem("a", Kind.UNUSED, "entry 1: `a` has no effect")]
     assert repr(with_place(DataError("empty"), "row 2")) == "DataError('row 2: empty')"
+
+
+ONES = torch.ones(1, 1)
+POLICY_OPTIONS = "actor.policy_loss.options"
+
+
+def aggregate(mode: str) -> object:
+    return aggregation_weights(mode, [1])
+
+
+def adapt_kl() -> None:
+    AdaptiveKL(init=0.5, target=0.2, horizon=10).update(0.3, 100)
+
+
+def judge() -> object:
+    return load_reward(RewardConfig(name="judge"))
+
+
+def custom_reward(path: str) -> object:
+    return load_reward(RewardConfig(custom_reward_function={"path": path}))
+
+
+@pytest.mark.parametrize(
+    ("fail", "key", "kind"),
+    [
+        (partial(aggregate, "mean"), "actor.loss_agg_mode", Kind.NOT_FOUND),
+        (partial(aggregate, "seq-mean-token-sum-norm"), "actor.loss_agg_mode", Kind.MISSING),
+        (partial(policy_loss, "dppo", ONES, ONES, ONES, ONES, divergence="x"), POLICY_OPTIONS, Kind.NOT_FOUND),
+        (adapt_kl, "algorithm.kl_ctrl.horizon", Kind.WRONG_VALUE),
+        (partial(check_folder, Path("nowhere"), "critic.path"), "critic.path", Kind.NOT_FOUND),
+        (partial(find_device, "nowhere", "actor.device"), "actor.device", Kind.WRONG_VALUE),
+        (partial(read_entries, Path("nowhere")), "rollout.agent.agent_loop_config_path", Kind.NOT_FOUND),
+        (judge, "reward.judge.url", Kind.MISSING),
+        (partial(custom_reward, "reward.txt"), "reward.custom_reward_function.path", Kind.WRONG_VALUE),
+        (partial(custom_reward, "nowhere.py"), "reward.custom_reward_function.path", Kind.NOT_FOUND),
+        (partial(JudgeTemplate, "{{ question }}", ["question"]), "reward.judge.prompt", Kind.WRONG_VALUE),
+        (partial(check_metric, "trainer.save_best", "val/x", [], []), "trainer.save_best", Kind.NOT_FOUND),
+        (partial(read_listing, Path("nowhere"), "tools"), "", Kind.OTHER),
+    ],
+)
+def test_errors_outside_of_rules_have_key_and_kind(fail: Callable[[], object], key: str, kind: Kind):
+    with pytest.raises(ConfigError) as raised:
+        fail()
+    assert [(problem.key, problem.kind) for problem in raised.value.problems] == [(key, kind)]
 
 
 KEYS = {key for key, _ in config_fields()}

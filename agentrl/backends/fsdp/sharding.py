@@ -26,7 +26,7 @@ LOADED = "_is_hf_initialized"
 
 
 class Root(nn.Module):
-    """Root of a sharded model. Its forward pass runs a function, so body and head of the model are one pass of FSDP."""
+    """Root of a sharded model. Its forward pass runs a given function, so FSDP sees body and head as one pass."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         super().__init__()
