@@ -162,10 +162,12 @@ def _look(item: Item, found: Inspection) -> None:
     messages, answer = _asked(item)
     texts = [_text(message) for message in messages]
     arguments = _tool_arguments(item)
-    spoken_turns = [(each["role"], text) for each, text in zip(messages, texts, strict=True)]
-    found.exact.append(digest(repr((spoken_turns, arguments))))
-    spoken = [text for each, text in zip(messages, texts, strict=True) if each["role"] not in ("system", "developer")]
-    found.normalised.append(digest(repr((normalised("\n".join(spoken)), arguments))))
+    turns = [(each["role"], text) for each, text in zip(messages, texts, strict=True)]
+    found.exact.append(digest(repr((turns, arguments))))
+    conversation = [
+        text for each, text in zip(messages, texts, strict=True) if each["role"] not in ("system", "developer")
+    ]
+    found.normalised.append(digest(repr((normalised("\n".join(conversation)), arguments))))
     found.answers.append(digest(repr(answer)))
     if isinstance(item, Task):
         found.sources[item.data_source] += 1
@@ -214,12 +216,12 @@ def duplicates(found: Inspection) -> list[Finding]:
     first_near: dict[bytes, int] = {}
     for row, (key, like) in enumerate(zip(found.exact, found.normalised, strict=True)):
         before = first_exact.setdefault(key, row)
-        alike = first_near.setdefault(like, row)
+        first = first_near.setdefault(like, row)
         if before < row:
             finding = exact if found.answers[before] == found.answers[row] else contrary
             finding.add(found.table.where(row), f"as {found.table.where(before)}")
-        elif alike < row:
-            near.add(found.table.where(row), f"as {found.table.where(alike)}")
+        elif first < row:
+            near.add(found.table.where(row), f"as {found.table.where(first)}")
     return [exact, contrary, near]
 
 

@@ -121,7 +121,7 @@ def _lock(descriptor: int, folder: Path) -> None:
 
 
 @contextmanager
-def disk_faults_in_one_line(folder: Path, how_to_go_on: Callable[[], str]) -> Iterator[None]:
+def disk_errors_in_one_line(folder: Path, how_to_continue: Callable[[], str]) -> Iterator[None]:
     """Convert system errors of a full, failing or read-only disk to `StorageError`.
 
     Raises:
@@ -133,7 +133,7 @@ def disk_faults_in_one_line(folder: Path, how_to_go_on: Callable[[], str]) -> It
         if error.errno not in FAULTS and not _forbidden(error, folder):
             raise
         reason = f"{os.strerror(error.errno or 0).lower()}{'; make room' if error.errno in FULL else ''}"
-        raise StorageError(f"writing to '{error.filename or folder}': {reason}. {how_to_go_on()}") from error
+        raise StorageError(f"writing to '{error.filename or folder}': {reason}. {how_to_continue()}") from error
 
 
 def _forbidden(error: OSError, folder: Path) -> bool:

@@ -16,7 +16,7 @@ from agentrl.config.paths import absolute
 from agentrl.config.resolve import OPEN
 from agentrl.errors import ConfigError, Kind, Problem
 from agentrl.run_folder.checkpoints import CHECKPOINTS
-from agentrl.run_folder.files import LOCK_FILE, delete, disk_faults_in_one_line, locked, write_atomically
+from agentrl.run_folder.files import LOCK_FILE, delete, disk_errors_in_one_line, locked, write_atomically
 from agentrl.run_folder.layout import CONFIG_FILE
 from agentrl.run_folder.saved_config import changes, config_in
 from agentrl.telemetry.jsonl import METRICS_FILE
@@ -50,7 +50,7 @@ def opened(config: RunConfig, rows: Mapping[str, str] | None = None, *, writes_r
     try:
         own = writes_run or not holds_run(folder)
         with (
-            disk_faults_in_one_line(folder, lambda: "then start again"),
+            disk_errors_in_one_line(folder, lambda: "then start again"),
             locked(folder) if own else nullcontext(),
             _emptied_on_failure(folder),
         ):

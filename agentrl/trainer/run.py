@@ -29,7 +29,7 @@ from agentrl.reporting.sample_choice import instructive, over_time
 from agentrl.reporting.samples import TextOf, sample_view
 from agentrl.reporting.transcript import print_comparison, print_samples
 from agentrl.run_folder.checkpoints import BEST, CHECKPOINTS
-from agentrl.run_folder.files import disk_faults_in_one_line, write_atomically
+from agentrl.run_folder.files import disk_errors_in_one_line, write_atomically
 from agentrl.run_folder.layout import CONFIG_FILE, SAMPLES_FILE
 from agentrl.run_folder.location import keep_rows, opened, shown
 from agentrl.run_folder.reproducibility import ReproducibilityReport
@@ -70,7 +70,7 @@ def run_training(config: RunConfig, user_objects: UserObjects = NOTHING) -> Path
 
 def _run_in_folder(config: RunConfig, user_objects: UserObjects) -> None:
     folder, hint = config.trainer.run_dir, partial(how_to_resume, config, user_objects.in_python)
-    with disk_faults_in_one_line(folder, hint), on_forced_exit(hint):
+    with disk_errors_in_one_line(folder, hint), on_forced_exit(hint):
         print(f"run folder: {shown(folder)}")
         check_folder(config)
         with keep_rows(folder, user_objects.rows):
@@ -97,7 +97,7 @@ def run_evaluation(config: RunConfig, user_objects: UserObjects = NOTHING, show:
     config = resolved(config.without("train_files"), "eval")
     with opened(config, user_objects.rows, writes_run=False) as placed:
         folder = placed.trainer.run_dir
-        with disk_faults_in_one_line(folder, lambda: "run it again"), keep_rows(folder, user_objects.rows):
+        with disk_errors_in_one_line(folder, lambda: "run it again"), keep_rows(folder, user_objects.rows):
             _limit_threads(placed)
             return run_loop(_evaluate(placed, user_objects, show))
 

@@ -20,7 +20,7 @@ from agentrl.config.document import redacted
 from agentrl.config.rules.combinations import check_training
 from agentrl.errors import ConfigError
 from agentrl.run_folder.checkpoints import STATE_FILE, start_of
-from agentrl.run_folder.files import StorageError, disk_faults_in_one_line, locked, write_atomically
+from agentrl.run_folder.files import StorageError, disk_errors_in_one_line, locked, write_atomically
 from agentrl.run_folder.resume import check_folder, how_to_resume
 from agentrl.telemetry.jsonl import JsonlTracker
 from agentrl.trainer.builders.records import open_records
@@ -302,15 +302,15 @@ def really_full(*_, **__):
 
 
 def test_full_disk_is_a_user_error_and_other_errors_propagate(tmp_path):
-    with pytest.raises(StorageError) as full, disk_faults_in_one_line(tmp_path, lambda: "go on"):
+    with pytest.raises(StorageError) as full, disk_errors_in_one_line(tmp_path, lambda: "go on"):
         really_full()
     assert str(full.value) == f"writing to '{tmp_path}': no space left on device; make room. go on"
-    with pytest.raises(FileNotFoundError), disk_faults_in_one_line(tmp_path, str):
+    with pytest.raises(FileNotFoundError), disk_errors_in_one_line(tmp_path, str):
         (tmp_path / "none").read_text()
 
 
 def fail_in(folder, work):
-    with disk_faults_in_one_line(folder, lambda: "go on"):
+    with disk_errors_in_one_line(folder, lambda: "go on"):
         work()
 
 
@@ -319,16 +319,16 @@ def test_disk_failure_is_a_one_line_error(tmp_path):
     with memory.open("rb", buffering=0) as file, pytest.raises(StorageError) as failed:
         fail_in(tmp_path, lambda: file.read(1))
     assert str(failed.value) == f"writing to '{tmp_path}': input/output error. go on"
-    with pytest.raises(StorageError, match="read-only file system"), disk_faults_in_one_line(tmp_path, str):
+    with pytest.raises(StorageError, match="read-only file system"), disk_errors_in_one_line(tmp_path, str):
         raise OSError(errno.EROFS, "x")
 
 
 def test_a_file_of_the_run_that_may_not_be_written_is_named(tmp_path):
     own, other = (PermissionError(errno.EACCES, "x", path) for path in (tmp_path / "run/a", tmp_path / "b"))
-    with pytest.raises(StorageError) as refused, disk_faults_in_one_line(tmp_path / "run", lambda: "go on"):
+    with pytest.raises(StorageError) as refused, disk_errors_in_one_line(tmp_path / "run", lambda: "go on"):
         raise own
     assert str(refused.value) == f"writing to '{tmp_path}/run/a': permission denied. go on"
-    with pytest.raises(PermissionError), disk_faults_in_one_line(tmp_path / "run", str):
+    with pytest.raises(PermissionError), disk_errors_in_one_line(tmp_path / "run", str):
         raise other
 
 
@@ -387,5 +387,5 @@ def test_full_disk_ends_a_run_with_a_complete_last_checkpoint(calculator, tmp_pa
 
 
 def test_quota_errors_count_as_a_full_disk(tmp_path):
-    with pytest.raises(StorageError, match="quota"), disk_faults_in_one_line(tmp_path, str):
+    with pytest.raises(StorageError, match="quota"), disk_errors_in_one_line(tmp_path, str):
         raise OSError(errno.EDQUOT, "x")

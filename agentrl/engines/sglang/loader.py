@@ -21,7 +21,7 @@ from agentrl.engines.sglang.features import Features, read_features
 from agentrl.engines.sglang.replica import Replica
 from agentrl.engines.sglang.requests import RESERVED, Terms
 from agentrl.engines.sglang.servers.options import server_options
-from agentrl.engines.sglang.servers.place import Server, are_elsewhere, make_server
+from agentrl.engines.sglang.servers.place import Server, are_remote, make_server
 from agentrl.engines.sglang.weights.choice import choose_transfer
 from agentrl.engines.sglang.weights.delta import check_loader
 from agentrl.engines.sglang.weights.transfer import WeightTransfer
@@ -93,7 +93,7 @@ async def _open_replicas(
     servers: list[Server] = []
     if not sglang.urls:
         for index in range(sglang.num_replicas):
-            options = server_options(model, rollout, max_sequence_length, 0 if are_elsewhere() else index)
+            options = server_options(model, rollout, max_sequence_length, 0 if are_remote() else index)
             servers.append(make_server(index, options, log_dir / f"replica-{index}.log", sglang.env))
     clients: list[ServerClient] = []
     try:

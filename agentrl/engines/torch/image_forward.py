@@ -129,10 +129,10 @@ class ImageRunner:
         """Token ranges that are forwarded together. An image token that the model sampled is forwarded alone."""
         start, end = seen.num_cached, len(seen.token_ids)
         covered = {place for image in seen.images for place in range(image.start, image.end)}
-        strays = [
+        sampled = [
             place for place in range(start, end) if seen.token_ids[place] == self._image_id and place not in covered
         ]
-        return pairwise(sorted({start, end, *strays, *(place + 1 for place in strays)}))
+        return pairwise(sorted({start, end, *sampled, *(place + 1 for place in sampled)}))
 
     def _positions(self, seen: ImageKV) -> Tensor | None:
         """Positions [3, 1, T] of the uncached tokens; None if the model's positions do not depend on image shapes."""

@@ -87,7 +87,7 @@ class Rerunner:
         config = self.parts.config
         sampling, guards = sampling_of(config.rollout, self.split), config.reward.guards
         counts = Counter(attempt.saved.task.uid for attempt in attempts)
-        siblings = {uid: LengthGuard(count, guards) for uid, count in counts.items()}
+        length_guards = {uid: LengthGuard(count, guards) for uid, count in counts.items()}
         starts = [
             partial(
                 self.parts.runner.run,
@@ -100,7 +100,7 @@ class Rerunner:
             for attempt in attempts
         ]
         watched = [
-            partial(siblings[attempt.saved.task.uid].await_one, start)
+            partial(length_guards[attempt.saved.task.uid].await_one, start)
             for attempt, start in zip(attempts, starts, strict=True)
         ]
         return await side_by_side(watched, self.parts.slots)

@@ -9,7 +9,7 @@ import torch
 
 from agentrl.config.rollout import SglangConfig
 from agentrl.engines.sglang.features import Features
-from agentrl.engines.sglang.servers.place import are_elsewhere
+from agentrl.engines.sglang.servers.place import are_remote
 from agentrl.engines.sglang.weights.buckets import ReusedMemory, Shapes, in_own_memory
 from agentrl.engines.sglang.weights.delta import DeltaTransfer
 from agentrl.engines.sglang.weights.disk import DiskTransfer
@@ -39,7 +39,7 @@ def choose_transfer(
     dtype: torch.dtype | None = None if features.dtype == "auto" else getattr(torch, features.dtype)
     bucket_bytes = config.weight_bucket_mb * MEGABYTE
     shares_memory = (
-        features.device == "cpu" and not config.urls and not are_elsewhere()
+        features.device == "cpu" and not config.urls and not are_remote()
     )  # GPUs get handles of their own memory
     memory = ReusedMemory(allocate if shares_memory else in_own_memory)
     makers: dict[str, Callable[[], WeightTransfer]] = {
