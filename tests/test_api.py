@@ -92,7 +92,7 @@ def test_failed_start_leaves_no_files(door, tmp_path, monkeypatch):
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["notes"]
 
 
-def test_rows_that_were_kept_are_never_written_over(tmp_path):
+def test_kept_rows_are_never_overwritten(tmp_path):
     lines = "".join(json.dumps(row) + "\n" for row in ROWS)
     file = tmp_path / f"data/val-{sha256(lines.encode()).hexdigest()[:12]}.jsonl"
     file.parent.mkdir()

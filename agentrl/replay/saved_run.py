@@ -187,7 +187,7 @@ def _checkpoint_step(path: Path) -> int | None:
 def _of_checkpoint(where: str, path: Path, checkpoint: int, split: str | None, step: str) -> SavedRun:
     run = path.parent.parent
     if step or split == "train":
-        raise DataError(f"'{where}': a checkpoint has only validation rollouts; name the run '{run}' to read other rollouts")
+        raise DataError(f"'{where}': a checkpoint has only validation rollouts; for others, name the run '{run}'")
     store = TrajectoryStore(run / TRAJECTORIES / "val")
     if checkpoint not in store.steps:
         steps = ", ".join(map(str, store.steps)) or "none"

@@ -87,7 +87,7 @@ def test_a_rewritten_history_is_a_second_trajectory(run):
     assert rollout.reward == 1.0
 
 
-def test_turns_count_on_over_a_restart(run):
+def test_turns_before_a_restart_count_towards_the_limits(run):
     _, rollout = run(Compacting, call("add", a=2, b=3), "5", max_assistant_turns=1)
     assert rollout.stop is Stop.MAX_ASSISTANT_TURNS
     assert [each.outcome for each in rollout.tool_calls] == [Outcome.LIMIT_ERROR]

@@ -353,7 +353,7 @@ def test_layers_without_attention_do_not_share(
 
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize("family", TOLERANCE)
-def test_bfloat16_shares_too(family: str):
+def test_bfloat16_models_share_prefixes(family: str):
     assert PositionwiseModel(make_model(family).bfloat16(), share_prefixes=True).shares_prefixes
     assert PositionwiseModel(faint(make_model(family), torch.bfloat16), share_prefixes=True).shares_prefixes
 

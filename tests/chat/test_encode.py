@@ -161,7 +161,7 @@ def test_tokenizer_truncation_setting_does_not_affect_conversations() -> None:
     assert len(ChatFormat(tokenizer).extend([user("many words " * 20)], (), turn_closed=True)) == len(expected)
 
 
-def test_texts_are_cut_only_where_that_changes_nothing() -> None:
+def test_texts_are_split_only_where_tokens_stay_equal() -> None:
     tokenizer = family_tokenizer("chatml")
     tokenizer.add_tokens([AddedToken("word", single_word=True)])
     encoder = TextEncoder(tokenizer, {"<|im_end|>": 2})

@@ -243,7 +243,7 @@ def test_prompt_cache_size_is_limited_to_one_step() -> None:
 @pytest.mark.one_in(2)
 @families
 @given(text=st.text())
-def test_text_of_tokens_is_the_tokenizer_s_own(name: str, text: str) -> None:
+def test_text_of_tokens_equals_the_tokenizers(name: str, text: str) -> None:
     tokenizer = family_tokenizer(name)
     ids = [*tokenizer.all_special_ids, *tokenizer.encode(text, add_special_tokens=False)]
     assert ChatFormat(tokenizer)._encoder.decode(ids) == tokenizer.decode(ids, clean_up_tokenization_spaces=False)

@@ -100,7 +100,7 @@ def test_images_without_a_processor_are_refused():
         chat.start([message("one")], (), IMAGES)
 
 
-def test_templates_that_write_no_place_serve_text():
+def test_templates_without_image_placeholders_render_text():
     tokenizer = vision_tokenizer()
     tokenizer.chat_template = tokenizer.chat_template.replace("<|image_pad|>", "")
     for each, why in (

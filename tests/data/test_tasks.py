@@ -114,14 +114,14 @@ def test_max_samples_leaves_later_rows_unread(tmp_path):
     assert len(load_tasks([path], DataConfig(), max_samples=1)) == 1
 
 
-def test_blank_lines_are_no_rows_but_count_as_lines(tmp_path):
+def test_blank_lines_are_skipped_but_count_as_lines(tmp_path):
     path = tmp_path / "t.jsonl"
     path.write_text('\n{"prompt": "a"}\n\n{"prompt": 5}\n')
     with pytest.raises(DataError, match=r"t\.jsonl row 1 \(line 4\): field 'prompt': expected text or a list"):
         load_tasks([str(path)], DataConfig())
 
 
-def test_json_lines_under_the_name_of_json(tmp_path):
+def test_json_lines_in_a_json_file_are_read(tmp_path):
     path = tmp_path / "t.json"
     path.write_text('{"prompt": "a"}\n{"prompt": "b"}')
     assert [task.messages[0]["content"] for task in load_tasks([str(path)], DataConfig())] == ["a", "b"]

@@ -135,7 +135,7 @@ def test_val_only_run_has_no_steps(terminal):
     assert "0 steps" not in log.file.getvalue()
 
 
-def test_forced_colour_in_a_log_is_no_terminal():
+def test_forced_colour_does_not_turn_a_log_into_a_terminal():
     log = console(environment={"FORCE_COLOR": "1", "TERM": "xterm"})
     tracker = ConsoleTracker(3, "run", clock=clock(0.0, 1.0), console=log)
     tracker.log(1, STEP)
@@ -301,7 +301,7 @@ def test_comparison_of_two_validations():
     assert compare({}, after) == []
 
 
-def test_change_that_rounds_to_zero_is_no_change():
+def test_change_that_rounds_to_zero_is_not_counted():
     (row,) = compare({"success": 0.90001}, {"success": 0.90004})
     assert (row.change, row.better) == ("no change", None)
     (row,) = compare({"success": 0.80049}, {"success": 0.80051})  # 80.0% and 80.1%, less than 0.05 apart

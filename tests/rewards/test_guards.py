@@ -170,7 +170,7 @@ def test_length_outlier_raises_the_guard():
 
 
 @given(st.lists(st.integers(0, 10_000), max_size=12), st.floats(1.1, 20))
-def test_most_rollouts_of_a_group_are_no_length_outliers(lengths, ratio):
+def test_most_rollouts_of_a_group_are_not_length_outliers(lengths, ratio):
     unlike = length_outliers(lengths, ratio)
     assert len(unlike) == len(lengths)
     assert sum(unlike) <= len(lengths)

@@ -126,7 +126,7 @@ def scored(stop=Stop.FINISHED, **rewards):
 
 
 @pytest.mark.parametrize("greedy", [scored(Stop.ERROR), scored()])
-def test_greedy_rollout_without_score_is_no_baseline(greedy):
+def test_greedy_rollout_without_score_gives_no_baseline(greedy):
     group = group_of(TASK, [scored(score=1.0), greedy], n=1)
     assert [each.rewards for each in group.rollouts] == [{"score": 1.0}]
 

@@ -43,7 +43,7 @@ def test_secrets_are_recognized_by_their_names_at_any_depth(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["max_tokens", "api_key_env", "score_key", "tokenizer_path", "monkey", "keyword"])
-def test_other_names_are_no_secrets(name: str) -> None:
+def test_other_names_are_not_secrets(name: str) -> None:
     assert not is_secret_name(name)
 
 

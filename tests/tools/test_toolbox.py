@@ -248,7 +248,7 @@ def test_threads_that_a_coroutine_starts_do_not_block_the_exit():
 # lifecycle
 
 
-def test_state_lasts_over_the_calls_of_a_trajectory_and_no_longer():
+def test_tool_state_lasts_for_one_rollout():
     tool = Recorder()
     first, session = run_calls([tool], *[call("recorder")] * 3)
     second, _ = run_calls([tool], call("recorder"))

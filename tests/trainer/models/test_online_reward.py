@@ -147,7 +147,7 @@ def test_failed_rollouts_are_not_trained_on():
     assert backend.batches == [[(3, 0.0)]]
 
 
-def test_an_outcome_that_is_no_probability_is_an_error():
+def test_outcome_that_is_not_a_probability_is_an_error():
     with pytest.raises(RewardError, match=r"'rule' is 3, but it must be a probability from 0 to 1"):
         steps(online(), group(3.0))
 

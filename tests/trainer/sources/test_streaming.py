@@ -378,7 +378,7 @@ def test_groups_begin_as_soon_as_weights_are_published():
     asyncio.run(asyncio.wait_for(steps(), 20))
 
 
-def test_each_side_s_waiting_is_measured():
+def test_waiting_of_engine_and_trainer_is_measured():
     world = World(lambda task, turn: turn < 5)
     source = source_of(world, staleness=0)
     found = []

@@ -241,7 +241,7 @@ def test_refusal_comes_before_anything_heavy_loads(here):
     assert "'algorithm.use_pf_ppo=True' is not supported" in done.stderr
 
 
-def test_yaml_files_of_verls_are_read_under_the_command_line(here):
+def test_command_line_overrides_verl_yaml_files(here):
     # a key that is not set, here project_name, gets verl's default in an interpolation
     (here / "mine.yaml").write_text(
         "hydra: {searchpath: [file://verl/trainer/config]}\ndefaults: [ppo_trainer, _self_]\n"

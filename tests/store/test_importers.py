@@ -69,7 +69,7 @@ def test_verl_generation_dumps_are_imported(tmp_path: Path) -> None:
     assert first.task.ground_truth == "2"
 
 
-def test_verls_newer_dumps_name_siblings_and_the_trajectories_of_a_rollout(tmp_path: Path) -> None:
+def test_newer_verl_dumps_name_groups_and_trajectories(tmp_path: Path) -> None:
     """`uid` is SAMPLE_ROLLOUT_OUTPUT; each output of a session has the session's score."""
     keys = ["a_b_0_0", "a_b_0_1", "a_b_1_0", "c_0_0"]
     dumped = [verl_line(uid=key, output=key, input=key[-1]) for key in keys]
