@@ -315,7 +315,7 @@ def test_template_without_tools_accepts_every_parser() -> None:
 def test_sglang_parsers_without_sglang_show_the_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sglang, "find_spec", lambda name: None)
     sglang.detectors.cache_clear()
-    with pytest.raises(ConfigError, match=r"SGLang's, which is not installed: pip install 'agentrl-train\[sglang\]'"):
+    with pytest.raises(ConfigError, match=r"need SGLang, which is not installed: pip install 'agentrl-train.sglang.'"):
         tool_parsers.get("sglang/hermes-of-this-test")
 
 
